@@ -26,7 +26,7 @@ from benchmarks.pictures import logarithmic, panels, saved
 from benchmarks.report import table
 from benchmarks.tools import peak_memory
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.timing import StopReason
+from graphopt.search.stopping import StopReason
 
 WIDTH = 64
 """Channels: small, for the graph is what is measured."""

@@ -16,7 +16,8 @@ from graphopt.io import onnx_io
 from graphopt.options import Options
 from graphopt.report.report import Summary
 from graphopt.runtime.cost import user_cache
-from graphopt.search.timing import StopReason, said
+from graphopt.search.stopping import StopReason
+from graphopt.search.timing import said
 from graphopt.search.tune import Tuned, Tuning, face
 
 
@@ -62,7 +63,7 @@ class Attempt:
     @property
     def has_ended(self) -> bool:
         """Whether the search found all that there is to find."""
-        return self.tuned.timing is not None and self.tuned.timing.stop in (StopReason.DONE, StopReason.BOUND)
+        return self.tuned.timing is not None and StopReason(self.tuned.timing.stop).is_complete
 
     @property
     def counts(self) -> Counter[str]:

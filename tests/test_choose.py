@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from graphopt.search.explore import explore
 from graphopt.search.moves import Solution, Space, apply
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Latency, Outcome, Times
+from graphopt.search.stopping import Budget
 from graphopt.search.sweep import sweep
 from tests.test_search import Prices
 from tests.text import parse
@@ -120,7 +122,9 @@ class Case:
         self.original: dict[int, Node] = dict(self.model.graph.items())
         space = Space(TRADES, Simplifier([], []), lambda *_: True)
         self.contest = Made(speed, second or speed)
-        self.chooser = Chooser(self.contest, self.model, partial(apply, space=space), self.simplify, POLICY)
+        self.chooser = Chooser(
+            self.contest, self.model, partial(apply, space=space), self.simplify, Budget(POLICY, inf)
+        )
         self.alone: list[Version] = []
         self.best = self.first = Version(Variant(self.model.graph).then(partial(self.simplify, names=None)))
         self.solutions = explore(self.first.variant.graph, space, PRICES).solutions
@@ -176,7 +180,7 @@ def test_races_take_no_longer_than_they_may(monkeypatch: pytest.MonkeyPatch, *, 
         return race(contest, keys, sessions, *seconds)
 
     monkeypatch.setattr(Made, "race", racing)
-    case.chooser.is_brief = is_brief
+    case.chooser.budget.is_brief = is_brief
     case.choose([])
     assert set(asked) == {longest}
 
@@ -464,7 +468,7 @@ def test_the_time_of_a_race_is_a_part_of_what_is_left(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Made, "race", racing)
     case = Case(quick)
-    case.chooser.deadline, case.chooser.clock = 20.0, lambda: now[0]
+    case.chooser.budget = Budget(POLICY, 20.0, lambda: now[0])
     case.choose()
     assert given == pytest.approx([0.4 * 20, 0.6 * 0.6 * 20])
     assert now[0] < 20
@@ -489,7 +493,7 @@ def test_a_version_that_does_not_run_is_left_out() -> None:
 @pytest.mark.parametrize("hours", [0.0, 1.0])
 def test_no_further_versions_are_tried_after_the_deadline(hours: float) -> None:
     case = Case(lambda ops: 0.5)
-    case.chooser.deadline, case.chooser.clock = 60.0, lambda: 3600 * hours
+    case.chooser.budget = Budget(POLICY, 60.0 - 3600 * hours, lambda: 0.0)
     case.choose()
     assert len(case.contest.raced) == (0 if hours else 9)
     assert case.changed == (BOTH if hours else set())

@@ -8,7 +8,8 @@ import pytest
 
 from graphopt.runtime.measure import Speedup
 from graphopt.search.race import Outcome
-from tests.test_choose import BOTH, TIDY, TRADES, Case, Made, Ops, sure
+from graphopt.search.stopping import Budget, Pace
+from tests.test_choose import BOTH, POLICY, TIDY, TRADES, Case, Made, Ops, sure
 
 
 def test_the_fastest_sweep_is_where_the_search_begins() -> None:
@@ -39,7 +40,7 @@ def test_after_ctrl_c_sweeps_are_not_made_together(*, interrupted: bool) -> None
     swept = case.swept("difference_is_sum", "quarter_is_product", interrupted=interrupted)
     assert [made.name for made in swept.sweeps] == ["quarter_is_product"]
     assert len(case.contest.raced) == 3
-    assert case.chooser.is_hurried
+    assert case.chooser.budget.is_interrupted
 
 
 def test_sweeps_do_not_count_as_tries() -> None:
@@ -81,7 +82,7 @@ def test_without_time_for_each_sweep_all_are_tried_together_first(
 ) -> None:
     """Each by itself only where that is no gain, and only as many as leave time for a second race."""
     case = Case(lambda ops: (div if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
-    case.chooser.reserve, case.chooser.deadline, case.chooser.clock = 10.0, seconds, lambda: 0.0
+    case.chooser.budget = Budget(POLICY, seconds, lambda: 0.0, Pace(0.0, 1.0))
     swept = case.swept("difference_is_sum", "quarter_is_product")
     assert [made.name for made in swept.sweeps] == ["difference_is_sum", "quarter_is_product"][:expected]
     assert len(case.contest.raced) == raced
@@ -115,7 +116,7 @@ def test_where_there_was_time_for_a_race_of_each_sweep_there_is_in_the_next_run(
                 return list(kept[str(keys)])
 
             case.contest.race = racing  # type: ignore[method-assign, assignment]
-            case.chooser.reserve, case.chooser.deadline, case.chooser.clock = 10.0, seconds, lambda: 0.0
+            case.chooser.budget = Budget(POLICY, seconds, lambda: 0.0, Pace(0.0, 1.0))
             swept = case.swept("difference_is_sum", "quarter_is_product")
             assert len(swept.sweeps) == 2
             races.append(len(case.contest.raced))

@@ -10,9 +10,9 @@ import pytest
 
 from graphopt.runtime.measure import Speedup, TimingPolicy, Verdict
 from graphopt.search import saying
-from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Outcome
-from tests.test_choose import BOTH, Case, Made, Ops, Speed
+from graphopt.search.stopping import Budget, Pace
+from tests.test_choose import BOTH, POLICY, Case, Made, Ops, Speed
 
 SESSION = 1.0
 """Seconds of a session in the shortest race, as it was at the beginning."""
@@ -55,8 +55,7 @@ def case(speed: Speed, second: Speed | None = None, *, seconds: float = 60.0, sl
     contest = Timed(speed, second or speed)
     contest.slowdown = slowdown
     made.contest = made.chooser.contest = contest
-    made.chooser.clock, made.chooser.deadline = lambda: contest.now, seconds
-    made.chooser.reserve = SearchPolicy().reserved_sessions * SESSION
+    made.chooser.budget = Budget(POLICY, seconds, lambda: contest.now, Pace(0.0, SESSION))
     return made
 
 

@@ -33,9 +33,9 @@ from graphopt.search.choose import Chooser
 from graphopt.search.explore import Exploration, explore
 from graphopt.search.moves import Space, apply
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race import Contest, Outcome, Pace
+from graphopt.search.race import Contest, Outcome
+from graphopt.search.stopping import Pace, StopReason
 from graphopt.search.sweep import Sweep, Sweeps, sweep
-from graphopt.search.timing import StopReason
 from graphopt.search.tune import Tuner, Tuning
 from tests.test_search import Prices
 from tests.test_tune import (

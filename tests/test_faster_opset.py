@@ -21,7 +21,8 @@ from graphopt.runtime.measure import Samples, Speedup
 from graphopt.search.explore import Exploration
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Latency, Outcome, Times
-from graphopt.search.timing import StopReason, Timing
+from graphopt.search.stopping import StopReason
+from graphopt.search.timing import Timing
 from graphopt.search.tune import Tuned, Tuner, Tuning, face
 from tests.test_tune import ONE_THREAD
 from tests.text import parse

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from graphopt.runtime.measure import Samples, TimingPolicy, Verdict
 from graphopt.search.choose import Chooser, Version
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Outcome, judged
+from graphopt.search.stopping import Budget
 from tests.text import parse
 
 ROUNDS = 25
@@ -80,7 +82,7 @@ def chosen(seconds: Callable[[dict[str, int]], float], noise: Noise, seed: int) 
 
     contest = Noisy(seconds, noise, np.random.default_rng(seed))
     first = Version(Variant(model.graph).then(partial(simplify, names=None)))
-    return Chooser(contest, model, lambda *_: [], simplify, SearchPolicy()).choose(first, first, [])
+    return Chooser(contest, model, lambda *_: [], simplify, Budget(SearchPolicy(), inf)).choose(first, first, [])
 
 
 @pytest.mark.parametrize("noise", [quiet, busy, biased])

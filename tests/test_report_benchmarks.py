@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import cells, nodecounts, pictures, profiles, report, scaling
 from benchmarks.tools import ALL, PLAIN, Task
-from graphopt.search.timing import StopReason
+from graphopt.search.stopping import StopReason
 from tests import zoo
 from tests.text import parse
 

@@ -27,7 +27,7 @@ from graphopt.runtime.cost import user_cache
 from graphopt.runtime.oracle import interruptible
 from graphopt.runtime.sessions import Setting
 from graphopt.search.race import Contest
-from graphopt.search.timing import StopReason
+from graphopt.search.stopping import StopReason
 from graphopt.search.tune import Tuner, Tuning
 from tests.test_contests import entered
 from tests.test_tune import DOUBLE, GIVEN, ONE_THREAD

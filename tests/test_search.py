@@ -36,7 +36,7 @@ from graphopt.search.explore import Exploration, explore
 from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Solution, Space, apply
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.timing import StopReason
+from graphopt.search.stopping import StopReason
 from tests.text import parse, printed
 
 x, c, d = tensor("x"), const("c", "N"), const("d", "N")

@@ -25,9 +25,10 @@ from graphopt.runtime.sessions import Setting
 from graphopt.search import saying, tune
 from graphopt.search.choose import Version
 from graphopt.search.explore import Exploration, explore
-from graphopt.search.race import Contest, Latency, Outcome, Pace, Times
+from graphopt.search.race import Contest, Latency, Outcome, Times
+from graphopt.search.stopping import Pace, StopReason
 from graphopt.search.sweep import Sweep, Sweeps
-from graphopt.search.timing import Group, StopReason
+from graphopt.search.timing import Group
 from graphopt.search.tune import Tuned, Tuner, Tuning
 from tests.test_search import Prices
 from tests.text import parse

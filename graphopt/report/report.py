@@ -21,7 +21,8 @@ from graphopt.language.proof import Proof
 from graphopt.language.proof import Verdict as Proved
 from graphopt.operators.protos import External
 from graphopt.runtime.measure import TimingPolicy
-from graphopt.search.timing import StopReason, Timing, said, unresolved
+from graphopt.search.stopping import StopReason
+from graphopt.search.timing import Timing, said, unresolved
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -7,8 +7,6 @@ the simplifications that part is taken back which is shown, twice, to make the m
 from __future__ import annotations
 
 import logging
-import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -23,6 +21,7 @@ from graphopt.runtime.measure import Speedup, TimingPolicy, Verdict, together
 from graphopt.search.moves import Solution
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Latency, Outcome
+from graphopt.search.stopping import Budget
 from graphopt.search.sweep import Sweep
 
 log = logging.getLogger(__name__)
@@ -106,15 +105,7 @@ class Chooser:
     """Carry a solution of the search over to a graph, in place. Raises TimeUp."""
     simplify: Callable[[Graph, frozenset[str] | None], Sequence[Step]]
     """Simplify a graph, in place, with these rules and passes alone, or with all. Raises TimeUp."""
-    policy: SearchPolicy
-    reserve: float = 0.0
-    """Seconds that trying and confirming further versions takes at least: with less time left, there are none."""
-    opening: float = 0.0
-    """Seconds in which a session is opened."""
-    deadline: float = float("inf")
-    is_brief: bool = False
-    """Whether there was nothing to search, so that races are brief."""
-    clock: Callable[[], float] = time.monotonic
+    budget: Budget
     progress: Callable[[str, float], None] = lambda stage, done: None
     raced: list[Version] = field(default_factory=list)
     """All that took part in the races of the contest."""
@@ -142,7 +133,7 @@ class Chooser:
         alone = [Version(made) for made in sweeps]
         able: Sequence[Version] = alone
         if len(alone) > 1 and not self._is_time_for(simplified, alone):
-            whole = self._together(alone, again, self._takes(1))
+            whole = self._together(alone, again, self.budget.taken_by(1))
             if whole is not None:
                 self._race_of_sweeps([simplified, whole])
                 if self._beats(whole, simplified):
@@ -162,7 +153,7 @@ class Chooser:
         """Return the first of versions, with the sweeps of the others too if that is faster: of all, or one by one."""
 
         def improved(best: Version, others: Sequence[Version]) -> Version:
-            both = self._together([best, *others], again, self._takes(2))
+            both = self._together([best, *others], again, self.budget.taken_by(2))
             if both is None:
                 return best
             self._race_of_sweeps([simplified, best, both])
@@ -186,39 +177,29 @@ class Chooser:
         keys = [version.key for version in (simplified, *versions)]
         if self.contest.has_ended(["sweeps", *keys]):
             return False
-        if (
-            self.contest.known(keys) is not None
-            or self._takes(len(versions)) <= self.policy.sweep_race_share * self._left
-        ):
+        share = self.policy.sweep_race_share * self.budget.left
+        if self.contest.known(keys) is not None or self.budget.taken_by(len(versions)) <= share:
             return True
         self.contest.end(["sweeps", *keys])
         return False
 
     def _affordable(self, simplified: Version, alone: Sequence[Version]) -> Sequence[Version]:
         """Return as many as leave the time of a second race; where fewer did once, no more."""
-        for count in range(0 if self.is_hurried else len(alone), 0, -1):
+        for count in range(0 if self.budget.is_interrupted else len(alone), 0, -1):
             keys = [version.key for version in (simplified, *alone[:count])]
             if self.contest.has_ended(["alone", *keys]):
                 continue
-            if self.contest.known(keys) is not None or self._takes(count) <= self._left - self.confirming:
+            left = self.budget.left - self.budget.confirming
+            if self.contest.known(keys) is not None or self.budget.taken_by(count) <= left:
                 return alone[:count]
             self.contest.end(["alone", *keys])
         return ()
-
-    def _takes(self, count: int) -> float:
-        """Return the seconds that a race of so many, the simplified model and two copies of the original takes."""
-        return (count + 3) * self.reserve / self.policy.reserved_sessions
-
-    @property
-    def confirming(self) -> float:
-        """Seconds that a second race takes."""
-        return self.policy.confirming_sessions * self.reserve / self.policy.reserved_sessions
 
     def _together(self, faster: Sequence[Version], again: Again, racing: float) -> Version | None:
         """Return the first of versions, and the sweep of each other made on it, one after the other; None where none of
         these matches there, or no time is left to race it, which takes so long, and to confirm it.
         """
-        if len(faster) < 2 or self._is_over(racing + self.confirming):
+        if len(faster) < 2 or self._is_over(racing + self.budget.confirming):
             return None
         made = faster[0]
         try:
@@ -245,7 +226,7 @@ class Chooser:
         except TimeUp:
             return []
         plain = Version(variant)
-        if self._left <= self.reserve:
+        if self.budget.left <= self.budget.reserve:
             return [plain]
         try:
             tidy = self._insisted(self.contest, lambda: variant.then(lambda graph: self.simplify(graph, None)))
@@ -277,7 +258,7 @@ class Chooser:
         """
         made = self._explored(swept, solutions) if solutions else []
         rivals = [*([] if swept is simplified else [swept]), *made]
-        if simplified.steps and not rivals and not self.is_hurried and self._is_original(simplified):
+        if simplified.steps and not rivals and not self.budget.is_interrupted and self._is_original(simplified):
             return replace(_untimed(simplified), is_original=True)
         if simplified.steps or rivals:
             self._race([simplified, *rivals], self.contest, share=self.policy.first_race_share)
@@ -316,7 +297,7 @@ class Chooser:
         """
         self.before = len(self.raced)
         for number, version in enumerate(finalists):
-            if number and self._is_over(self.confirming):
+            if number and self._is_over(self.budget.confirming):
                 break
             floor, twin = self._again(simplified, version)
             if floor.speedup is not None:
@@ -414,10 +395,11 @@ class Chooser:
         outcomes = self._known(able, contest)
         if outcomes is None:
             is_first = contest is self.contest
-            kept = self._kept(len(able)) if is_first else 0.0
-            if self._left - kept <= self.opening * (len(able) + 2 * (not is_first)):
+            budget = self.budget
+            kept = budget.kept_by(len(able)) if is_first else 0.0
+            if budget.left - kept <= budget.pace.opening * (len(able) + 2 * (not is_first)):
                 return
-            if is_first and len(able) > 1 and self._left - kept < self._takes(len(able) - 1):
+            if is_first and len(able) > 1 and budget.left - kept < budget.taken_by(len(able) - 1):
                 return  # one version alone may do with less than what is estimated
             sessions = [self._opened(version, contest) for version in able]
             outcomes = self._outcomes(able, sessions, contest, share, kept)
@@ -427,14 +409,6 @@ class Chooser:
         for version, outcome in zip(able, outcomes or (), strict=bool(outcomes)):
             version.speedup, version.latencies = outcome.speedup, outcome.latencies
             version.gain = None if versions[0].refusal else outcome.gain
-
-    def _kept(self, count: int) -> float:
-        """Return the seconds that a first race of so many leaves for a second, of the best of them and the simplified
-        model; with two copies of the original in both."""
-        if self.is_hurried:
-            return 0.0
-        second = 2 + min(count, 2)
-        return max(second * self.reserve / self.policy.reserved_sessions, self._left * second / (count + 2 + second))
 
     def _known(self, versions: Sequence[Version], contest: Contest) -> list[Outcome] | None:
         """Return what a race told in which these took part, the first of them first; in this run or an earlier one."""
@@ -459,11 +433,8 @@ class Chooser:
 
         def race() -> list[Outcome]:
             contest.enter()
-            if self.is_hurried:
-                return contest.race(keys, opened, 0.0)
-            once = self.policy.brief_session_seconds if self.is_brief else self.policy.session_seconds
-            seconds = min(once * (len(keys) + 2), share * self._left)
-            return contest.race(keys, opened, seconds, max(self._left - kept, 0.0))
+            seconds = self.budget.race_seconds(len(keys), share)
+            return contest.race(keys, opened, seconds, max(self.budget.left - kept, 0.0))
 
         try:
             outcomes = self._insisted(contest, race)
@@ -492,7 +463,7 @@ class Chooser:
         try:
             return work()
         except KeyboardInterrupt:
-            if self.is_hurried:
+            if self.budget.is_interrupted:
                 raise
             self.hurry()
             contest.keeps = False
@@ -500,17 +471,12 @@ class Chooser:
 
     def hurry(self) -> None:
         """From now on time no longer than it takes to tell what is faster, and no further versions."""
-        self.deadline = float("-inf")
+        self.budget.interrupt()
         self.contest.keeps = False
 
     @property
-    def _left(self) -> float:
-        """Seconds until the deadline; in a hurry there is none."""
-        return math.inf if self.is_hurried else max(self.deadline - self.clock(), 0.0)
-
-    @property
-    def is_hurried(self) -> bool:
-        return self.deadline == float("-inf")
+    def policy(self) -> SearchPolicy:
+        return self.budget.policy
 
     def _is_over(self, needed: float | None = None) -> bool:
         """Return whether enough was tried, or no more time is left than is `needed`: the reserve, unless said.
@@ -520,7 +486,7 @@ class Chooser:
         keys = [version.key for version in self.raced]
         if len(self.raced) - self.before >= self.policy.tries or self.contest.has_ended(keys):
             return True
-        if self.clock() + (self.reserve if needed is None else needed) < self.deadline:
+        if not self.budget.is_over(self.budget.reserve if needed is None else needed):
             return False
         if keys:
             self.contest.end(keys)

@@ -24,11 +24,11 @@ from graphopt.operators.fixing import fix_inputs
 from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.match import Match
 from graphopt.rewrite.regions import BlockSizes, Region, at_sizes, blocks, cut_out, digest
-from graphopt.runtime.cost import CostModel, NoTime, NotMeasurable, NotNow
+from graphopt.runtime.cost import CostModel, NotMeasurable
 from graphopt.runtime.measure import Speedup, Verdict, together
 from graphopt.search.moves import Advance, Move, Solution, Space, Stuck, advance, arranged, matches, replay
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.timing import StopReason
+from graphopt.search.stopping import RegionStop, SearchStop, StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class _Solver:
         self.frontier.push(self.starts[0])
         self.walk = self._walk()
         self.best: _State | None = None
-        self.idle = self.trials = 0
+        self.stop, self.trials = RegionStop(policy), 0
         self.is_explored = self.is_done = False
 
     def take_turn(self, is_over: Callable[[], bool]) -> None:
@@ -192,19 +192,22 @@ class _Solver:
         """
         self._explore(is_over)
         fastest = self._judge()
-        self.idle = 0 if fastest is not None else self.idle + 1
         self.best = fastest or self.best
-        left = self.pool or not self.is_explored
-        self.is_done = self.idle >= self.policy.max_idle_rounds or not left
+        is_left = bool(self.pool) or not self.is_explored
+        self.is_done = self.stop.is_done(is_better=fastest is not None, is_left=is_left)
         for state in self.holding:
             state.held = None
         self.holding.clear()
 
     def _explore(self, is_over: Callable[[], bool]) -> None:
         """Put some new states into the pool."""
-        known, until = len(self.pool), len(self.seen) + self.policy.states_per_round
-        while not (self.is_explored or is_over() or (len(self.seen) >= until and len(self.pool) > known)):
-            self.is_explored = next(self.walk, True) or len(self.seen) >= self.policy.states
+        known, before = len(self.pool), len(self.seen)
+
+        def is_round_over() -> bool:
+            return is_over() or self.stop.is_round_over(len(self.seen) - before, len(self.pool) - known)
+
+        while not (self.is_explored or is_round_over()):
+            self.is_explored = next(self.walk, True) or self.stop.is_enough(len(self.seen))
 
     def _walk(self) -> Iterator[bool]:
         """Make one move after the other, best first; False after each, for there may be more."""
@@ -345,13 +348,14 @@ def explore(
         ModelError: the graph cannot work on these shapes.
         UsageError: the graph has no such inputs, or says something else of them.
     """
-    search = _Search(space, cost, policy, seconds, progress or (lambda stage, done: None), clock)
+    stop = SearchStop(policy, seconds, clock)
+    search = _Search(space, cost, policy, stop, progress or (lambda stage, done: None))
     try:
         search.run(graph, shapes)
     except TimeUp:
-        search.stop = StopReason.TIME
+        stop.is_late = True
     except KeyboardInterrupt:
-        search.stop = StopReason.INTERRUPTED
+        stop.is_interrupted = True
     return search.outcome()
 
 
@@ -362,14 +366,8 @@ class _Search:
     space: Space
     cost: CostModel
     policy: SearchPolicy
-    seconds: float
+    stop: SearchStop
     progress: Callable[[str, float], None]
-    clock: Callable[[], float]
-    stop: StopReason = StopReason.DONE
-    is_cut: bool = False
-    """Whether there was no time to time some part."""
-    is_steady: bool = True
-    """False where some part could not be timed just then."""
     waiting: list[_Solver] = field(default_factory=list)
     """Those that are not done."""
     total: float = 0.0
@@ -382,35 +380,28 @@ class _Search:
     notes: list[str] = field(default_factory=list)
 
     def run(self, graph: Graph, shapes: Sequence[Shapes]) -> None:
-        start = self.clock()
         classes = _classes(graph, self.space, self.cost, shapes, self.policy)
         self.regions, self.copies = len(classes), sum(len(copies) for _, copies in classes)
         self.waiting = [_Solver(self.space, self.cost, self.policy, weight, copies) for weight, copies in classes]
         self.total = sum(weight for weight, _ in classes)
-        while self.waiting and self.clock() < start + self.seconds:
-            self._round(start)
-        is_late = self.waiting or self.is_cut
-        self.stop = StopReason.TIME if is_late else StopReason.DONE if self.is_steady else StopReason.ROOM
+        while self.waiting and not self.stop.is_over():
+            self._round()
 
-    def _round(self, start: float) -> None:
+    def _round(self) -> None:
         """Give each part a turn, the dearest first. What a turn leaves of its share of the time goes to the others."""
-        end = start + self.seconds
         left = sum(solver.weight for solver in self.waiting)
         for solver in sorted(self.waiting, key=lambda solver: -solver.weight):
-            now = self.clock()
             open_ = sum(waiting.weight for waiting in self.waiting)
-            self.progress("search", min(1.0, max(1 - open_ / self.total, (now - start) / max(end - start, 1e-9))))
-            share = max((end - now) * solver.weight / left, self.seconds * self.policy.min_turn_share)
-            self._turn(solver, min(now + share, end))
+            self.progress("search", min(1.0, max(1 - open_ / self.total, self.stop.passed)))
+            self._turn(solver, self.stop.turn_end(solver.weight / left))
             left -= solver.weight
 
     def _turn(self, solver: _Solver, until: float) -> None:
         try:
-            solver.take_turn(lambda: self.clock() >= until)
+            solver.take_turn(lambda: self.stop.is_over(until))
         except NotMeasurable as error:
             solver.is_done = True
-            self.is_cut |= isinstance(error, NoTime)
-            self.is_steady &= not isinstance(error, NotNow)
+            self.stop.refuse(error)
             what = "left as it is" if solver.best is None else "not searched further"
             self.notes.append(f"a part of {len(solver.region.vertices)} nodes was {what}: {error}")
         if solver.is_done:
@@ -438,7 +429,7 @@ class _Search:
 
         Without time it is taken to be so: to carry the solution over will show it.
         """
-        if copy.region.graph is best.start or self.stop is StopReason.INTERRUPTED:
+        if copy.region.graph is best.start or self.stop.is_interrupted:
             return True
         try:
             replay(copy.region.graph.copy(), best.moves, best.identity, self.space)
@@ -453,8 +444,9 @@ class _Search:
             self._settle(solver)
         solutions = sorted(self.solutions, key=lambda solution: -solution.saved)
         counts = self.regions, self.copies, self.states, self.trials
-        is_steady = self.is_steady and self.cost.is_steady
-        return Exploration(tuple(solutions), self.stop, *counts, tuple(self.notes), is_steady)
+        is_steady = self.stop.is_steady and self.cost.is_steady
+        reason = self.stop.reason(is_waiting=bool(self.waiting))
+        return Exploration(tuple(solutions), reason, *counts, tuple(self.notes), is_steady)
 
 
 def _classes(

@@ -41,6 +41,7 @@ from graphopt.runtime.profile import kernels_digest, outside_heavy_kernels
 from graphopt.runtime.samples import Feeds
 from graphopt.runtime.sessions import runner
 from graphopt.search.policy import SearchPolicy
+from graphopt.search.stopping import Pace
 
 log = logging.getLogger(__name__)
 
@@ -95,15 +96,6 @@ class _Race:
     """What is kept of a race."""
 
     outcomes: tuple[Outcome, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long it takes to open the model and to run it, before anything is known more exactly."""
-
-    opening: float
-    racing: float
-    """What a session takes in the shortest race, at all sizes together, and to run once before."""
 
 
 class Contest:

@@ -19,13 +19,8 @@ from graphopt.runtime.cost import decoded
 from graphopt.runtime.measure import Verdict
 from graphopt.search.explore import Exploration
 from graphopt.search.moves import Solution
-from graphopt.search.timing import StopReason
 
 log = logging.getLogger(__name__)
-
-KEPT = frozenset({StopReason.DONE, StopReason.TIME, StopReason.ROOM})
-"""How a search ends that is kept."""
-
 
 def of_text(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploration | None:
     """Return what a text says that was found in a graph with these rules; None where it says nothing, or nothing that
@@ -34,7 +29,7 @@ def of_text(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploratio
     if found is None:
         return None
     counts = (found.regions, found.copies, found.states, found.trials)
-    if found.is_steady and found.stop in KEPT and min(counts) >= 0 and _fit(found.solutions, known, graph):
+    if found.is_steady and found.stop.is_kept and min(counts) >= 0 and _fit(found.solutions, known, graph):
         return found
     log.debug("an entry of the cache is not used, for it is of another search")
     return None

@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from graphopt.runtime.measure import Speedup, TimingPolicy, Verdict
 from graphopt.search.race import Latency
-
-
-class StopReason(StrEnum):
-    """Why a search came to its end."""
-
-    DONE = "nothing was left to try"
-    TIME = "the time was up"
-    ROOM = "some part could not be timed just then"
-    INTERRUPTED = "it was interrupted"
-    BOUND = "too little of the time is outside of convolutions and matrix products"
 
 
 @dataclass(frozen=True, slots=True)

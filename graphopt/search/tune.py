@@ -42,9 +42,10 @@ from graphopt.search.explore import Exploration, Shapes, explore
 from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Space, apply
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race import Contest, Outcome, Pace, raced_seconds
+from graphopt.search.race import Contest, Outcome, raced_seconds
+from graphopt.search.stopping import Budget, StopReason
 from graphopt.search.sweep import Sweeps, sweep
-from graphopt.search.timing import Group, StopReason, Timing, said
+from graphopt.search.timing import Group, Timing, said
 
 COSTS = ("measured", "analytic", "none")
 """What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
@@ -120,64 +121,56 @@ class Tuner:
         Raises:
             UsageError: this onnxruntime lacks the provider, or the model has no such dim.
         """
-        deadline = self.clock() + self.tuning.seconds
+        budget = Budget(self.tuning.policy, self.tuning.seconds, self.clock)
         if not self.tuning.is_timed_here:
             shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(self._result.outline))]
-            with self._cost_elsewhere(deadline) as cost:
-                found = self._explored(self.simplified.graph, shapes, deadline, lambda _: cost, self.tuning.policy)
-                return self._estimated(found, deadline, cost)
+            with self._cost_elsewhere(budget.deadline) as cost:
+                found = self._explored(self.simplified.graph, shapes, budget, budget.deadline, lambda _: cost)
+                return self._estimated(found, budget.deadline, cost)
         if reason := self._too_large():
             return Tuned(self.simplified, notes=(reason,))
         policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
             contest = self._contest(self._prepared())
-            pace = contest.pace(self.clock)
+            budget.pace = contest.pace(self.clock)
         except TooSlowError as error:
             needed = math.ceil(policy.least_sessions * raced_seconds(self._longest, policy))
             text = f"not timed: {error}, so --seconds {needed} at least are needed"
             return Tuned(self.simplified, notes=(text,), lacks_time=True)
         except ModelError as error:
             return Tuned(self.simplified, notes=(f"not timed: {error}",))
-        least = policy.least_openings * pace.opening + policy.least_sessions * pace.racing
-        if self.clock() + least > deadline:
-            left = max(math.floor(deadline - self.clock()), 0)
-            text = f"not timed: two races would take {math.ceil(least)} s, and {left} s are left of"
-            text += f" --seconds {self.tuning.seconds:g}"
+        if budget.left < budget.least:
+            text = f"not timed: two races would take {math.ceil(budget.least)} s, and {math.floor(budget.left)} s are"
+            text += f" left of --seconds {self.tuning.seconds:g}"
             return Tuned(self.simplified, notes=(text,), lacks_time=True)
-        return self._raced(contest, pace, deadline)
+        return self._raced(contest, budget)
 
-    def _raced(self, contest: Contest, pace: Pace, deadline: float) -> Tuned:
+    def _raced(self, contest: Contest, budget: Budget) -> Tuned:
         """Make the sweeps, search, and let what was found race against the original until the deadline."""
-        first, policy = Version(self.simplified), self.tuning.policy
-        reserve = policy.reserved_sessions * (pace.opening + pace.racing)
+        first = Version(self.simplified)
         chooser = Chooser(
             contest,
             self.model,
-            partial(apply, space=self._space(deadline - reserve)),
-            partial(self._simplified_with, deadline=deadline - reserve / 2),
-            policy,
-            reserve=reserve,
-            opening=pace.opening,
-            deadline=deadline,
-            clock=self.clock,
-            progress=self.progress,
+            partial(apply, space=self._space(budget.last_word)),
+            partial(self._simplified_with, deadline=budget.simplifying_end),
+            budget,
+            self.progress,
         )
         shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
-        now = self.clock()
-        end = now + policy.sweeping_share * (deadline - chooser.confirming - now)
+        end = budget.sweeping_end
         sweeps, is_cut = self._sweeps(chooser, end), self.clock() >= end
         swept, alone = chooser.race_sweeps(
-            first, sweeps, lambda name, variant: self._sweep(variant, name, deadline - chooser.confirming)
+            first, sweeps, lambda name, variant: self._sweep(variant, name, budget.second_race)
         )
         gainable = self._gainable(chooser, first, shapes) if swept is first else None
-        if gainable is not None and gainable < policy.timing.noise:
-            chooser.is_brief = True
+        if gainable is not None and gainable < self.tuning.policy.timing.noise:
+            budget.is_brief = True
             found = Exploration((), StopReason.BOUND)
-        elif chooser.is_hurried:
+        elif budget.is_interrupted:
             found = Exploration((), StopReason.INTERRUPTED)
         else:
-            found = self._recalled(contest.digest, swept.variant.graph, shapes, deadline - reserve)
+            found = self._recalled(contest.digest, swept.variant.graph, shapes, budget)
         if found.stop is StopReason.INTERRUPTED:
             chooser.hurry()
         if is_cut and found.stop is StopReason.DONE:
@@ -191,7 +184,7 @@ class Tuner:
         That is outside of heavy kernels, unless an estimate speaks for one of the first graphs of some part of the
         model, as where products may be taken in another order; or there are rules of the user's.
         """
-        if not self.is_bounded or chooser.is_hurried or self.clock() >= chooser.deadline - chooser.reserve:
+        if not self.is_bounded or chooser.budget.is_over(chooser.budget.reserve):
             return None
         graph = simplified.variant.graph
         try:
@@ -199,11 +192,11 @@ class Tuner:
         except KeyboardInterrupt:
             chooser.hurry()
             return None
-        policy = self.tuning.policy
+        policy, budget = self.tuning.policy, chooser.budget
         if found is None or found >= policy.timing.noise:
             return found
         few = replace(policy, states=policy.probed_states)
-        looked = self._explored(graph, shapes, chooser.deadline - chooser.reserve, lambda _: Analytic(), few)
+        looked = self._explored(graph, shapes, budget, budget.last_word, lambda _: Analytic(), few)
         if looked.stop is StopReason.INTERRUPTED:
             chooser.hurry()
         return found if looked.stop is StopReason.DONE and not looked.solutions else None
@@ -314,7 +307,7 @@ class Tuner:
         rules = [rule for rule in self.sweeps[name] if rule in self.trades]
         return sweep(start, name, rules, self._space(end), self.tuning.policy)
 
-    def _recalled(self, original: str, graph: Graph, shapes: Sequence[Shapes], end: float) -> Exploration:
+    def _recalled(self, original: str, graph: Graph, shapes: Sequence[Shapes], budget: Budget) -> Exploration:
         """Return what was found for this model and these shapes, in this run or an earlier one with as much time.
 
         What a search found on a busy machine, or without all of its time, does not bind later ones.
@@ -327,7 +320,7 @@ class Tuner:
         found = recall.of_text(self.cache.get([key]).get(key), self._searched, graph)
         if found is None:
             start, used = time.monotonic(), time.process_time()
-            found = self._explored(graph, shapes, end, self._cost, tuning.policy)
+            found = self._explored(graph, shapes, budget, budget.last_word, self._cost)
             is_starved = time.process_time() - used < tuning.policy.starved_share * (time.monotonic() - start)
             is_cut = found.stop is StopReason.INTERRUPTED or (found.stop is StopReason.TIME and is_starved)
             if found.is_steady and not is_cut:
@@ -338,9 +331,10 @@ class Tuner:
         self,
         graph: Graph,
         shapes: Sequence[Shapes],
+        budget: Budget,
         end: float,
         asked: Callable[[float], CostModel],
-        policy: SearchPolicy,
+        policy: SearchPolicy | None = None,
     ) -> Exploration:
         """Return what the search finds, in its share of the time that is left before the `end`."""
         if self.clock() >= end:  # what costs are taken from may have to be timed first
@@ -349,9 +343,8 @@ class Tuner:
             cost = asked(end)
         except KeyboardInterrupt:  # while the machine was timed
             return Exploration((), StopReason.INTERRUPTED)
-        now = self.clock()
-        seconds = max(end - now, 0.0) * policy.search_share
-        space, progress, clock = self._space(now + seconds), self.progress, self.clock
+        seconds, policy = budget.search_seconds(end), policy or self.tuning.policy
+        space, progress, clock = self._space(self.clock() + seconds), self.progress, self.clock
         try:
             return explore(graph, space, cost, shapes, policy, seconds=seconds, progress=progress, clock=clock)
         except ModelError as error:  # sizes that contradict the model
@@ -393,7 +386,7 @@ class Tuner:
         timing = self._timing(found, best.variant, chooser.raced)
         timing = replace(
             timing,
-            stop=StopReason.INTERRUPTED if chooser.is_hurried else timing.stop,
+            stop=StopReason.INTERRUPTED if chooser.budget.is_interrupted else timing.stop,
             groups=(*groups, *timing.groups),
             speedup=best.speedup,
             untimed=saying.untimed(first, best) if best.steps and best.speedup is None else "",
