@@ -68,7 +68,7 @@ class Attempt:
     @property
     def counts(self) -> Counter[str]:
         """How often each rule or pass was applied."""
-        return Counter(step.name for step in self.tuned.variant.history)
+        return Counter(step.name for step in self.tuned.candidate.steps)
 
     def noting(self, *notes: str) -> Attempt:
         """Return the same with more notes."""

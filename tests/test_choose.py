@@ -12,8 +12,8 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Node
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Simplifier, Step
-from graphopt.rewrite.variant import Variant
 from graphopt.runtime.measure import Speedup, Verdict
 from graphopt.search.choose import Chooser, Version
 from graphopt.search.explore import explore
@@ -126,8 +126,8 @@ class Case:
             self.contest, self.model, partial(apply, space=space), self.simplify, Budget(POLICY, inf)
         )
         self.alone: list[Version] = []
-        self.best = self.first = Version(Variant(self.model.graph).then(partial(self.simplify, names=None)))
-        self.solutions = explore(self.first.variant.graph, space, PRICES).solutions
+        self.best = self.first = Version(Candidate(self.model.graph).then(partial(self.simplify, names=None)))
+        self.solutions = explore(self.first.candidate.graph, space, PRICES).solutions
         assert [solution.rules[0] for solution in self.solutions] == [rule.name for rule in TRADES[::-1]]
 
     def simplify(self, graph: Graph, names: frozenset[str] | None) -> Sequence[Step]:
@@ -137,7 +137,7 @@ class Case:
     def choose(self, solutions: Sequence[Solution] | None = None, swept: Version | None = None) -> Version:
         finds = self.solutions if solutions is None else solutions
         self.best = self.chooser.choose(self.first, swept or self.first, finds, self.alone)
-        self.best.variant.graph.check()
+        self.best.candidate.graph.check()
         assert dict(self.model.graph.items()) == self.original
         return self.best
 
@@ -145,12 +145,12 @@ class Case:
         """The best of the simplified model, that with a sweep of one of these rules, and with all that gain."""
         space = Space(TRADES, Simplifier([], []), lambda *_: True)
         rules = {rule.name: rule for rule in TRADES}
-        made = [sweep(self.first.variant, name, [rules[name]], space, POLICY) for name in names]
+        made = [sweep(self.first.candidate, name, [rules[name]], space, POLICY) for name in names]
 
-        def again(name: str, variant: Variant) -> Variant | None:
+        def again(name: str, candidate: Candidate) -> Candidate | None:
             if interrupted:
                 raise KeyboardInterrupt
-            return sweep(variant, name, [rules[name]], space, POLICY)
+            return sweep(candidate, name, [rules[name]], space, POLICY)
 
         self.best, self.alone = self.chooser.race_sweeps(self.first, filter(None, made), again)
         return self.best
@@ -158,7 +158,7 @@ class Case:
     @property
     def changed(self) -> set[str]:
         """Which of the five rewrites the best version has."""
-        ops = self.best.variant.graph.ops()
+        ops = self.best.candidate.graph.ops()
         gone = {"double_is_sum": "Add", "difference_is_sum": "Sub", "quarter_is_product": "Div"}
         made = {"difference_is_sum", "quarter_is_product"} - {name for name, op_ in gone.items() if op_ in ops}
         tidied = {f"double_{name.lower()}" for name in ("Abs",) if ops.get(name, 0) < 2}
@@ -335,14 +335,14 @@ def test_a_simplified_model_that_wins_one_race_of_two_is_kept_and_is_no_gain(fir
 
 def test_a_model_that_is_not_changed_is_not_timed() -> None:
     case = Case(lambda _: 1.5)
-    case.first = Version(Variant(case.model.graph))
+    case.first = Version(Candidate(case.model.graph))
     assert case.choose([]).steps == ()
     assert case.contest.raced == []
 
 
 def test_where_nothing_was_simplified_and_no_find_pays_the_original_is_no_gain_whatever_is_measured() -> None:
     case = Case(lambda ops: 1.5)
-    case.first = Version(Variant(case.model.graph))
+    case.first = Version(Candidate(case.model.graph))
     best = case.choose()
     assert (best.steps, best.speedup) == ((), None)
 
@@ -478,7 +478,7 @@ def test_if_all_else_is_slower_the_original_is_there_again_node_for_node() -> No
     case = Case(lambda ops: 0.5)
     best = case.choose()
     assert (best.steps, best.speedup, case.changed) == ((), None, set())
-    assert dict(best.variant.graph.items()) == case.original
+    assert dict(best.candidate.graph.items()) == case.original
 
 
 def test_a_version_that_does_not_run_is_left_out() -> None:
@@ -487,7 +487,7 @@ def test_a_version_that_does_not_run_is_left_out() -> None:
     assert case.changed == BOTH | {"quarter_is_product"}
     refused = Case(lambda ops: None)
     assert refused.choose().steps == ()
-    assert dict(refused.best.variant.graph.items()) == refused.original
+    assert dict(refused.best.candidate.graph.items()) == refused.original
 
 
 @pytest.mark.parametrize("hours", [0.0, 1.0])

@@ -136,7 +136,7 @@ def test_a_simplified_model_that_was_slower_in_one_race_is_not_returned(speed: f
     made = without_a_second(case(lambda _: speed))
     best = made.choose([])
     assert (best.steps, best.speedup) == ((), None)
-    assert dict(best.variant.graph.items()) == made.original
+    assert dict(best.candidate.graph.items()) == made.original
     (note,) = saying.left_out(made.first, best)
     assert note == (
         f"the simplified model was slower in one race, and no time was left for a second, {speed:.3f} times as fast"

@@ -21,9 +21,9 @@ from graphopt.language.rule import Rule, op
 from graphopt.operators.infer import infer_graph
 from graphopt.pipeline import optimize
 from graphopt.report.report import search_text
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Simplifier
 from graphopt.rewrite.regions import digest
-from graphopt.rewrite.variant import Variant
 from graphopt.runtime.bench import prepared
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.measure import Samples, interleaved
@@ -84,7 +84,7 @@ def test_models_that_differ_in_a_function_or_a_branch_share_no_verdicts(text: st
         given = onnx.parser.parse_model(text.format(what))
         model = onnx_io.load(given, inline_functions=False)
         infer_graph(model.graph)
-        made = Tuner(given, model, Variant(model.graph), [], [], [], lambda *_: True, Tuning(setting=ONE_THREAD))
+        made = Tuner(given, model, Candidate(model.graph), [], [], [], lambda *_: True, Tuning(setting=ONE_THREAD))
         digests.append(made._contest(prepared([given], ONE_THREAD)).digest)
     assert digests[0] == digests[2] != digests[1]
 
@@ -289,7 +289,7 @@ def test_where_time_was_up_it_is_up_in_the_next_run(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tune, "explore", lambda *_, **__: Exploration((), StopReason.DONE))
     for _ in range(2):
         _, model, tuned = tuner(NEG_AND_ABS, [DOUBLE_NEG, DOUBLE_ABS], clock=lambda: now[0])
-        assert tuned.variant.history == ()
+        assert tuned.candidate.steps == ()
         assert model.graph.ops() == {"Neg": 2, "Abs": 2, "Exp": 1}
     assert raced == [3, 3]
 
@@ -345,7 +345,7 @@ def test_a_rule_that_is_only_swept_makes_no_other_search(monkeypatch: pytest.Mon
         model = onnx_io.load(GIVEN)
         infer_graph(model.graph)
         trades, tuning = [DOUBLE, *swept], Tuning(setting=ONE_THREAD, seconds=20.0)
-        start, sweeps = Variant(model.graph), {"waves": swept}
+        start, sweeps = Candidate(model.graph), {"waves": swept}
         Tuner(GIVEN, model, start, [], trades, [], lambda *_: True, tuning, sweeps=sweeps).tune()
     assert len(made) == 1
 
@@ -375,7 +375,7 @@ def test_an_interrupt_while_the_machine_is_timed_leaves_the_search_out(monkeypat
 
 
 def test_an_interrupt_while_sweeps_are_made_keeps_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(start: Variant, name: str, *rest: Any) -> Variant | None:
+    def interrupted(start: Candidate, name: str, *rest: Any) -> Candidate | None:
         if name == "second":
             raise KeyboardInterrupt
         return sweep(start, name, *rest)
@@ -390,7 +390,7 @@ def test_an_interrupt_while_sweeps_are_made_keeps_those_that_are(monkeypatch: py
 def test_a_sweep_by_the_same_rules_as_one_before_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     raced, race_sweeps = list[str](), Chooser.race_sweeps
 
-    def recorded(self: Chooser, first: Any, sweeps: Sequence[Variant], again: Any) -> Any:
+    def recorded(self: Chooser, first: Any, sweeps: Sequence[Candidate], again: Any) -> Any:
         raced.extend(cause.name for made in sweeps for cause in made.causes if isinstance(cause, Sweep))
         return race_sweeps(self, first, sweeps, again)
 

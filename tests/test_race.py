@@ -11,8 +11,8 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Simplifier, Step
-from graphopt.rewrite.variant import Variant
 from graphopt.runtime.measure import Samples, TimingPolicy, Verdict
 from graphopt.search.choose import Chooser, Version
 from graphopt.search.policy import SearchPolicy
@@ -81,7 +81,7 @@ def chosen(seconds: Callable[[dict[str, int]], float], noise: Noise, seed: int) 
         return Simplifier(rules, []).run(graph).steps
 
     contest = Noisy(seconds, noise, np.random.default_rng(seed))
-    first = Version(Variant(model.graph).then(partial(simplify, names=None)))
+    first = Version(Candidate(model.graph).then(partial(simplify, names=None)))
     return Chooser(contest, model, lambda *_: [], simplify, Budget(SearchPolicy(), inf)).choose(first, first, [])
 
 

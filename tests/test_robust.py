@@ -22,7 +22,7 @@ from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.variant import Variant
+from graphopt.rewrite.candidate import Candidate
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.oracle import interruptible
 from graphopt.runtime.sessions import Setting
@@ -296,7 +296,7 @@ def test_an_interrupt_before_the_search_leaves_it_out(monkeypatch: pytest.Monkey
     model = onnx_io.load(GIVEN)
     infer_graph(model.graph)
     tuning, sweeps = Tuning(setting=ONE_THREAD), {"doubles": [DOUBLE]}
-    tuner = Tuner(GIVEN, model, Variant(model.graph), [], [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps)
+    tuner = Tuner(GIVEN, model, Candidate(model.graph), [], [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps)
     if presses == 2:
         with pytest.raises(KeyboardInterrupt):
             tuner.tune()

@@ -18,8 +18,8 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Patch
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Cause, Simplifier, Step
-from graphopt.rewrite.variant import Variant
 from graphopt.runtime.measure import Speedup, TimingPolicy
 from graphopt.runtime.sessions import Setting
 from graphopt.search import saying, tune
@@ -57,11 +57,11 @@ def tuner(
     """A tuner, its model, and what it made of it."""
     model = onnx_io.load(given)
     infer_graph(model.graph)
-    simplified = Variant(model.graph).then(lambda graph: Simplifier(rules, []).run(graph).steps)
+    simplified = Candidate(model.graph).then(lambda graph: Simplifier(rules, []).run(graph).steps)
     tuning = Tuning(**{"setting": ONE_THREAD, "seconds": 20.0, **wanted})
     found = Tuner(given, model, simplified, rules, [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps, clock=clock)
     tuned = found.tune()
-    return found, replace(model, graph=tuned.variant.graph), tuned
+    return found, replace(model, graph=tuned.candidate.graph), tuned
 
 
 def estimate(monkeypatch: pytest.MonkeyPatch, **prices: float) -> None:
@@ -92,7 +92,7 @@ def test_by_estimate_all_that_it_speaks_for_is_taken_and_nothing_is_run(monkeypa
     monkeypatch.setattr(Setting, "open", lambda *_, **__: pytest.fail("a session was opened"))
     _, model, tuned = tuner(cost="analytic")
     assert model.graph.ops() == {"Add": 1, "Exp": 1}
-    assert [step.name for step in tuned.variant.history] == ["double_neg", "double_is_sum"]
+    assert [step.name for step in tuned.candidate.steps] == ["double_neg", "double_is_sum"]
     assert tuned.timing is not None
     assert not tuned.timing.is_gain
     (group,) = tuned.timing.groups
@@ -139,7 +139,7 @@ def test_what_is_swept_over_the_model_is_not_searched_by_parts(monkeypatch: pyte
     estimate(monkeypatch, Mul=2, Add=0.5)
     model = onnx_io.load(GIVEN)
     infer_graph(model.graph)
-    simplified = Variant(model.graph).then(lambda graph: Simplifier([DOUBLE_NEG], []).run(graph).steps)
+    simplified = Candidate(model.graph).then(lambda graph: Simplifier([DOUBLE_NEG], []).run(graph).steps)
     tuning = Tuning(cost="analytic", setting=ONE_THREAD)
     sweeps = {"sums": [DOUBLE]}
     rules = [DOUBLE_NEG]
@@ -223,7 +223,7 @@ def version(*causes: Cause | None, **measured: Any) -> Version:
     """A version with a step for each cause."""
     graph = Graph()
     return Version(
-        Variant(graph, tuple(Step("a_rule", graph, Patch({}, {}), True, cause) for cause in causes)), **measured
+        Candidate(graph, tuple(Step("a_rule", graph, Patch({}, {}), True, cause) for cause in causes)), **measured
     )
 
 
@@ -287,7 +287,7 @@ def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.Monke
     outcomes(monkeypatch, 0.8, 0.8)
     _, model, tuned = tuner()
     assert model.graph.ops() == {"Neg": 2, "Mul": 1, "Exp": 1}
-    assert tuned.variant.history == ()
+    assert tuned.candidate.steps == ()
     (note,) = tuned.notes
     assert note.startswith("the simplified model was slower in two races, 0.800 times as fast (0.800 to 0.800)")
     assert note.endswith("so the original is returned")

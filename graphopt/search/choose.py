@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from graphopt.base.errors import ModelError
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Step, TimeUp
-from graphopt.rewrite.variant import Variant
 from graphopt.runtime.measure import Speedup, TimingPolicy, Verdict, together
 from graphopt.search.moves import Solution
 from graphopt.search.policy import SearchPolicy
@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
-Again = Callable[[str, Variant], Variant | None]
+Again = Callable[[str, Candidate], Candidate | None]
 
 
 @dataclass(eq=False)
 class Version:
-    """A variant of the model's graph, and how fast it is."""
+    """A candidate of the model's graph, and how fast it is."""
 
-    variant: Variant
+    candidate: Candidate
     speedup: Speedup | None = None
     """Over the original; None where it was not timed."""
     gain: Speedup | None = None
@@ -53,21 +53,21 @@ class Version:
     @property
     def steps(self) -> tuple[Step, ...]:
         """What made it of the original."""
-        return self.variant.history
+        return self.candidate.steps
 
     @property
     def key(self) -> str:
-        return self.variant.key
+        return self.candidate.key
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
         """The sweeps that it was made by, in their order."""
-        return tuple(cause for cause in self.variant.causes if isinstance(cause, Sweep))
+        return tuple(cause for cause in self.candidate.causes if isinstance(cause, Sweep))
 
     @property
     def solutions(self) -> tuple[Solution, ...]:
         """The finds of the search that it was made by, in their order."""
-        return tuple(cause for cause in self.variant.causes if isinstance(cause, Solution))
+        return tuple(cause for cause in self.candidate.causes if isinstance(cause, Solution))
 
     @property
     def is_faster(self) -> bool:
@@ -119,7 +119,7 @@ class Chooser:
     # -- what takes part -----------------------------------------------------------------------------------------------
 
     def race_sweeps(
-        self, simplified: Version, sweeps: Iterable[Variant], again: Again
+        self, simplified: Version, sweeps: Iterable[Candidate], again: Again
     ) -> tuple[Version, list[Version]]:
         """Return the fastest of the simplified model, it with one sweep and it with several; and it with each alone.
 
@@ -128,7 +128,7 @@ class Chooser:
 
         Args:
             sweeps: the simplified model with each.
-            again: makes the sweep of a name of a variant with others; None where it does not match there any more.
+            again: makes the sweep of a name of a candidate with others; None where it does not match there any more.
         """
         alone = [Version(made) for made in sweeps]
         able: Sequence[Version] = alone
@@ -204,7 +204,7 @@ class Chooser:
         made = faster[0]
         try:
             for version in faster[1:]:
-                further = again(version.sweeps[0].name, made.variant)
+                further = again(version.sweeps[0].name, made.candidate)
                 made = made if further is None else Version(further)
         except KeyboardInterrupt:
             self.hurry()
@@ -222,21 +222,21 @@ class Chooser:
             return chain.from_iterable(self.apply(graph, solution) for solution in solutions)
 
         try:
-            variant = self._insisted(self.contest, lambda: base.variant.then(carry_over))
+            candidate = self._insisted(self.contest, lambda: base.candidate.then(carry_over))
         except TimeUp:
             return []
-        plain = Version(variant)
+        plain = Version(candidate)
         if self.budget.left <= self.budget.reserve:
             return [plain]
         try:
-            tidy = self._insisted(self.contest, lambda: variant.then(lambda graph: self.simplify(graph, None)))
+            tidy = self._insisted(self.contest, lambda: candidate.then(lambda graph: self.simplify(graph, None)))
         except TimeUp:
             return [plain]
-        return [plain] if tidy is variant else [plain, Version(tidy)]
+        return [plain] if tidy is candidate else [plain, Version(tidy)]
 
     def _without(self, simplified: Version, names: frozenset[str]) -> Version | None:
         """Return the original simplified without these rules and passes; None without time."""
-        kept, original = frozenset(step.name for step in simplified.steps) - names, Variant(self.model.graph)
+        kept, original = frozenset(step.name for step in simplified.steps) - names, Candidate(self.model.graph)
         try:
             return Version(
                 self._insisted(self.contest, lambda: original.then(lambda graph: self.simplify(graph, kept)))
@@ -321,9 +321,9 @@ class Chooser:
         One race makes no gain; but what it shows to be slower is not returned where no time is left for a second.
         """
         self.before = len(self.raced)
-        original = Version(Variant(self.model.graph))
+        original = Version(Candidate(self.model.graph))
         if not simplified.steps:  # whatever was measured, it is the original
-            return Version(simplified.variant)
+            return Version(simplified.candidate)
         if simplified.refusal:
             return self._reduced(simplified) or original
         if simplified.speedup is None:
@@ -456,7 +456,7 @@ class Chooser:
             return None
 
     def _model(self, version: Version) -> onnx_io.Model:
-        return replace(self.model, graph=version.variant.graph)
+        return replace(self.model, graph=version.candidate.graph)
 
     def _insisted(self, contest: Contest, work: Callable[[], Found]) -> Found:
         """Do what leaves the graph alone; after the first Ctrl-C again, and in a hurry as all that follows."""

@@ -22,6 +22,7 @@ from graphopt.search.moves import Solution
 
 log = logging.getLogger(__name__)
 
+
 def of_text(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploration | None:
     """Return what a text says that was found in a graph with these rules; None where it says nothing, or nothing that
     a search in this graph can have found."""

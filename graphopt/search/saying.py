@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Cause
-from graphopt.rewrite.variant import Variant
 from graphopt.runtime.measure import TimingPolicy
 from graphopt.search.choose import Version
 from graphopt.search.timing import Group, said, unresolved
@@ -20,7 +20,7 @@ def of_sweeps(
     if whole is not None and all(version.gain is None for version in alone):
         rules = dict.fromkeys(rule for made in best.sweeps for rule in made.rules)
         ratio, saved = _gained(whole)
-        yield Group(tuple(rules), 0, ratio, True, span(best.variant, *best.sweeps) or (0, 0), saved)
+        yield Group(tuple(rules), 0, ratio, True, span(best.candidate, *best.sweeps) or (0, 0), saved)
         alone = [version for version in alone if version.sweeps[0].name not in _names(best)]
     for version in alone:
         beside = [other for other in several if version.sweeps[0].name in _names(other)]
@@ -35,15 +35,15 @@ def swept(version: Version, first: Version, best: Version, beside: Sequence[Vers
     ratio, saved = _gained(version)
     taken = [each for each in best.sweeps if each.name == made.name]
     timed = [version] if version.gain else [version, *beside]
-    reason = "" if taken else because(timed, policy, is_faster=bool(best.variant.causes))
+    reason = "" if taken else because(timed, policy, is_faster=bool(best.candidate.causes))
     if not taken and best.sweeps and version.gain is not None and version.beats(first, policy):
         reason = f"the model with it is {said(version.gain)} as without it; beside what was taken no gain was shown"
-    return Group(made.rules, 0, ratio, bool(taken), span(best.variant, *taken) or (0, 0), saved, reason)
+    return Group(made.rules, 0, ratio, bool(taken), span(best.candidate, *taken) or (0, 0), saved, reason)
 
 
-def span(variant: Variant, *causes: Cause) -> tuple[int, int] | None:
-    """Return where among the steps of a variant those of some causes begin and end; None where there are none."""
-    places = [place for place, step in enumerate(variant.history) if step.cause in causes]
+def span(candidate: Candidate, *causes: Cause) -> tuple[int, int] | None:
+    """Return where among the steps of a candidate those of some causes begin and end; None where there are none."""
+    places = [place for place, step in enumerate(candidate.steps) if step.cause in causes]
     return (places[0], places[-1] + 1) if places else None
 
 

@@ -16,9 +16,9 @@ from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
 from graphopt.operators.classes import beside, entry
 from graphopt.rewrite.build import doomed, staying
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.match import Match
-from graphopt.rewrite.variant import Variant
 from graphopt.search.moves import Move, Space, Stuck, advance, matches
 from graphopt.search.policy import SearchPolicy
 
@@ -40,7 +40,7 @@ class Sweep:
     """Those that matched somewhere."""
 
 
-def sweep(start: Variant, name: str, rules: Sequence[Rule], space: Space, policy: SearchPolicy) -> Variant | None:
+def sweep(start: Candidate, name: str, rules: Sequence[Rule], space: Space, policy: SearchPolicy) -> Candidate | None:
     """Apply rules that trade wherever they match until none does; simplify after each.
 
     None where none matched, there was no end or no time, or nothing came of it but other words.

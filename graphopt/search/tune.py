@@ -23,10 +23,10 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.rewrite.build import Refusal
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Allows, Simplifier, Step, TimeUp
 from graphopt.rewrite.passes import Pass
 from graphopt.rewrite.regions import digest, weights_digest
-from graphopt.rewrite.variant import Variant
 from graphopt.runtime import samples, steps
 from graphopt.runtime.bench import Prepared, TooSlowError, prepared
 from graphopt.runtime.cost import CostModel, key_of, user_cache
@@ -86,7 +86,7 @@ class Tuning:
 class Tuned:
     """What came of it."""
 
-    variant: Variant
+    candidate: Candidate
     timing: Timing | None = None
     notes: tuple[str, ...] = ()
     lacks_time: bool = False
@@ -100,7 +100,7 @@ class Tuner:
     original: onnx_io.Source
     model: onnx_io.Model
     """As it was loaded."""
-    simplified: Variant
+    simplified: Candidate
     rules: Sequence[Rule]
     trades: Sequence[Rule]
     passes: Sequence[Pass]
@@ -161,7 +161,7 @@ class Tuner:
         end = budget.sweeping_end
         sweeps, is_cut = self._sweeps(chooser, end), self.clock() >= end
         swept, alone = chooser.race_sweeps(
-            first, sweeps, lambda name, variant: self._sweep(variant, name, budget.second_race)
+            first, sweeps, lambda name, candidate: self._sweep(candidate, name, budget.second_race)
         )
         gainable = self._gainable(chooser, first, shapes) if swept is first else None
         if gainable is not None and gainable < self.tuning.policy.timing.noise:
@@ -170,7 +170,7 @@ class Tuner:
         elif budget.is_interrupted:
             found = Exploration((), StopReason.INTERRUPTED)
         else:
-            found = self._recalled(contest.digest, swept.variant.graph, shapes, budget)
+            found = self._recalled(contest.digest, swept.candidate.graph, shapes, budget)
         if found.stop is StopReason.INTERRUPTED:
             chooser.hurry()
         if is_cut and found.stop is StopReason.DONE:
@@ -186,7 +186,7 @@ class Tuner:
         """
         if not self.is_bounded or chooser.budget.is_over(chooser.budget.reserve):
             return None
-        graph = simplified.variant.graph
+        graph = simplified.candidate.graph
         try:
             found = chooser.contest.gainable(simplified.key, replace(self.model, graph=graph))
         except KeyboardInterrupt:
@@ -290,10 +290,10 @@ class Tuner:
             there = Elsewhere.of(cluster, Race(tuning.setting, tuning.policy, tuning.seed))
             yield Measured(there, machine=there.machine, cache=self.cache, end=end, clock=self.clock)
 
-    def _sweeps(self, chooser: Chooser, end: float) -> list[Variant]:
+    def _sweeps(self, chooser: Chooser, end: float) -> list[Candidate]:
         """Return the simplified model with each sweep that is made before the `end`, or until Ctrl-C; those by the same
         rules once."""
-        found: dict[tuple[str, ...], Variant] = {}
+        found: dict[tuple[str, ...], Candidate] = {}
         try:
             for name in self.sweeps:
                 made = self._sweep(self.simplified, name, end)
@@ -303,7 +303,7 @@ class Tuner:
             chooser.hurry()
         return list(found.values())
 
-    def _sweep(self, start: Variant, name: str, end: float) -> Variant | None:
+    def _sweep(self, start: Candidate, name: str, end: float) -> Candidate | None:
         rules = [rule for rule in self.sweeps[name] if rule in self.trades]
         return sweep(start, name, rules, self._space(end), self.tuning.policy)
 
@@ -352,20 +352,20 @@ class Tuner:
 
     def _estimated(self, found: Exploration, deadline: float, cost: CostModel) -> Tuned:
         """All that was found: nothing is run here."""
-        variant, space = self.simplified, self._space(deadline)
+        candidate, space = self.simplified, self._space(deadline)
         try:
             for solution in found.solutions:  # what is made in time stays
-                variant = variant.then(partial(apply, solution=solution, space=space))
-            if variant.causes:
-                tidy = variant.then(partial(self._simplified_with, names=None, deadline=deadline))
-                if cost.seconds(tidy.graph) <= cost.seconds(variant.graph):  # else it undid what the search had done
-                    variant = tidy
+                candidate = candidate.then(partial(apply, solution=solution, space=space))
+            if candidate.causes:
+                tidy = candidate.then(partial(self._simplified_with, names=None, deadline=deadline))
+                if cost.seconds(tidy.graph) <= cost.seconds(candidate.graph):  # else it undid what the search had done
+                    candidate = tidy
         except TimeUp:
             found = replace(found, stop=StopReason.TIME)
-        timing = self._timing(found, variant)
-        if self.tuning.dask is not None and variant.steps:
+        timing = self._timing(found, candidate)
+        if self.tuning.dask is not None and candidate.steps:
             timing = replace(timing, untimed="its parts were timed on the cluster, it was not as a whole")
-        return Tuned(variant, timing, found.notes)
+        return Tuned(candidate, timing, found.notes)
 
     def _contest(self, ready: Prepared) -> Contest:
         digest = key_of(_identity(self.model), str(self.tuning.seconds))
@@ -383,7 +383,7 @@ class Tuner:
         """Return the best version, and what is to be said of it."""
         policy = self.tuning.policy.timing
         groups = saying.of_sweeps(alone, first, best, chooser.raced, policy)
-        timing = self._timing(found, best.variant, chooser.raced)
+        timing = self._timing(found, best.candidate, chooser.raced)
         timing = replace(
             timing,
             stop=StopReason.INTERRUPTED if chooser.budget.is_interrupted else timing.stop,
@@ -391,12 +391,12 @@ class Tuner:
             speedup=best.speedup,
             untimed=saying.untimed(first, best) if best.steps and best.speedup is None else "",
             simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,
-            searched=best.gain if best.variant.causes else None,
+            searched=best.gain if best.candidate.causes else None,
             latencies=best.latencies,
             gainable=gainable,
             noise=max((version.speedup.noise for version in chooser.raced if version.speedup), default=policy.noise),
         )
-        return Tuned(best.variant, timing, (*found.notes, *saying.left_out(first, best)))
+        return Tuned(best.candidate, timing, (*found.notes, *saying.left_out(first, best)))
 
     def _simplified_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
         """Simplify a graph, in place, with these rules and passes, or with all. Raises TimeUp."""
@@ -406,8 +406,8 @@ class Tuner:
         simplifier = Simplifier(rules, passes, self.allows, self.refusal, check=check)
         return simplifier.run(graph).steps
 
-    def _timing(self, found: Exploration, best: Variant, raced: Sequence[Version] = ()) -> Timing:
-        """Return what was found, and what of it is in the best variant."""
+    def _timing(self, found: Exploration, best: Candidate, raced: Sequence[Version] = ()) -> Timing:
+        """Return what was found, and what of it is in the best candidate."""
         setting = self.tuning.setting
         groups = []
         for solution in found.solutions:
