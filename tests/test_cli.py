@@ -310,8 +310,8 @@ def test_what_was_timed_is_timed_again_where_that_is_asked_for(
         return (Samples((1.0,) * 9),) * len(runs)
 
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
-    monkeypatch.setattr("graphopt.runtime.loading.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.machine.interleaved", interleaved)
     asked = []
     for options in ([], [], ["--fresh"], ["--cached"]):
         done = run(negated, tmp_path / "fast.onnx", "--no-check", *options)

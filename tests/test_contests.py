@@ -118,7 +118,7 @@ def racing(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[int]:
         raced.append(len(runs))
         return tuple(Samples((each,) * 9) for each in seconds[: len(runs)])
 
-    monkeypatch.setattr("graphopt.search.race.interleaved", timed)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", timed)
     return raced
 
 
@@ -144,7 +144,9 @@ def test_what_was_timed_on_a_busy_machine_binds_no_later_run(monkeypatch: pytest
 
 
 def test_a_race_that_was_cut_short_binds_no_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.search.race.interleaved", lambda runs, *_, **__: [Samples((1.0,) * 3)] * len(runs))
+    monkeypatch.setattr(
+        "graphopt.runtime.measure.interleaved", lambda runs, *_, **__: [Samples((1.0,) * 3)] * len(runs)
+    )
     contest, model = entered()
     assert contest.race(["key"], [contest.opened(model)], 0.0)[0].speedup.rounds == 3
     assert contest.known(["key"]) is None
@@ -285,7 +287,7 @@ def test_where_time_was_up_it_is_up_in_the_next_run(monkeypatch: pytest.MonkeyPa
         return Samples((1.0,) * 9), Samples((1.0,) * 9), *[Samples((1.2,) * 9)] * (len(runs) - 2)
 
     monkeypatch.setattr(Contest, "pace", lambda *_: Pace(0.0, 0.09))
-    monkeypatch.setattr("graphopt.search.race.interleaved", racing)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", racing)
     monkeypatch.setattr(tune, "explore", lambda *_, **__: Exploration((), StopReason.DONE))
     for _ in range(2):
         _, model, tuned = tuner(NEG_AND_ABS, [DOUBLE_NEG, DOUBLE_ABS], clock=lambda: now[0])
@@ -313,7 +315,7 @@ def test_a_slow_model_is_searched_less_and_takes_no_more_time(
     estimate(monkeypatch, Mul=2, Add=0.5)
     monkeypatch.setattr("graphopt.search.race.runner", lambda *_: run)
     monkeypatch.setattr(Setting, "meter", property(lambda _: lambda: now[0]))
-    monkeypatch.setattr("graphopt.search.race.interleaved", partial(interleaved, clock=lambda: now[0]))
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", partial(interleaved, clock=lambda: now[0]))
     monkeypatch.setattr(tune, "explore", exploring)
     _, _, tuned = tuner(sizes={"n": [1, 2]}, seconds=60.0, sweeps=sweeps, clock=lambda: now[0])
     assert tuned.timing is not None

@@ -195,7 +195,7 @@ def test_an_interrupt_in_the_last_race_is_told(monkeypatch: pytest.MonkeyPatch) 
             raise KeyboardInterrupt
         return tuple(Samples((1.0,) * 9) for _ in runs)
 
-    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
     monkeypatch.setattr(Tuner, "_recalled", lambda *_: Exploration((), StopReason.DONE))
     result = auto()
     assert result.report.timing is not None and result.report.timing.stop == StopReason.INTERRUPTED
@@ -262,7 +262,7 @@ def test_what_was_raced_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
         turns.append(len(runs))
         return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
 
-    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
     assert raced() == raced()
     assert turns == [3, 3], "what won a race has to win a second one"
     assert raced(fresh=True).is_faster
@@ -278,7 +278,7 @@ def test_what_wins_one_race_alone_is_not_faster(
     def interleaved(*_: Any, **__: Any) -> tuple[Samples, ...]:
         return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, told.pop()))
 
-    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
     assert raced().is_faster is faster
 
 
@@ -289,7 +289,7 @@ def test_what_wins_a_race_and_has_no_time_for_a_second_is_not_faster(monkeypatch
         now[0] += 60.0
         return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
 
-    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
     monkeypatch.setattr("graphopt.search.tune.time", SimpleNamespace(monotonic=lambda: now[0]))
     with pytest.raises(ModelError, match=r"it is 2.000 times as fast .* in one race, and in no second: a race would"):
         raced()

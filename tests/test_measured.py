@@ -74,7 +74,7 @@ class Truth:
 @pytest.fixture
 def timer(monkeypatch: pytest.MonkeyPatch) -> Timer:
     made = Timer()
-    monkeypatch.setattr("graphopt.search.measured.interleaved", made)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", made)
     monkeypatch.setattr("graphopt.runtime.machine.interleaved", made)
     return made
 
@@ -137,7 +137,7 @@ def test_only_what_may_be_the_fastest_is_timed_at_length(
     found: list[float],
 ) -> None:
     timer = Truth(brief, truth)
-    monkeypatch.setattr("graphopt.search.measured.interleaved", timer)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", timer)
     candidates = [vector(f"y = {op}(x)") for op in ("Sin", "Sqrt", "Cos", "Abs")]
     assert [speedup.median for speedup in measured(path).speedups(EXP, candidates)] == pytest.approx(found)
     assert timer.asked == asked
@@ -159,7 +159,7 @@ def test_what_is_measured_on_a_busy_machine_is_told_and_not_kept(
 ) -> None:
     """There two sessions of one graph differ by three tenths."""
     timer = Timer(noise)
-    monkeypatch.setattr("graphopt.search.measured.interleaved", timer)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", timer)
     for _ in range(2):
         model = measured(path)
         (found,) = model.speedups(EXP, [SINE])
@@ -393,7 +393,7 @@ def test_an_error_of_graphopts_own_is_not_taken_for_a_graph_that_cannot_be_timed
     def wrong(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("graphopt.search.measured.interleaved", wrong)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", wrong)
     with pytest.raises(AssertionError):
         measured(path).speedups(EXP, [SINE])
 

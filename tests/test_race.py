@@ -13,7 +13,7 @@ from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Simplifier, Step
-from graphopt.runtime.measure import Samples, TimingPolicy, Verdict
+from graphopt.runtime.measure import RaceTimes, Samples, TimingPolicy, Verdict
 from graphopt.search.choose import Chooser, Version
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Outcome, judged
@@ -64,7 +64,8 @@ class Noisy(Contest):
 
     def race(self, keys: Sequence[str], sessions: Sequence[float], *limits: float) -> list[Outcome]:  # noqa: ARG002
         times = [seconds * self.noise(self.random) for seconds in (1.0, 1.0, *sessions)]
-        return judged([({}, [Samples(tuple(each.tolist())) for each in times])], TimingPolicy())
+        own, copy, *rivals = (Samples(tuple(each.tolist())) for each in times)
+        return judged([({}, RaceTimes(own, copy, tuple(rivals)))])
 
 
 x = tensor("x")

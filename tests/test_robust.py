@@ -256,13 +256,15 @@ def test_versions_that_cannot_run_in_turn_end_their_race(monkeypatch: pytest.Mon
     assert contest.known(["key"]) is None
 
 
-@pytest.mark.parametrize("place", ["onnx_io.to_proto", "interleaved", "speedup"])
+@pytest.mark.parametrize(
+    "place", ["search.race.onnx_io.to_proto", "runtime.measure.interleaved", "runtime.measure.speedup"]
+)
 def test_a_mistake_of_ours_is_not_blamed_on_the_runtime(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     def failing(*_: object, **__: object) -> NoReturn:
         raise IndexError("a mistake")
 
     contest, model = entered()
-    monkeypatch.setattr(f"graphopt.search.race.{place}", failing)
+    monkeypatch.setattr(f"graphopt.{place}", failing)
     with pytest.raises(IndexError, match="a mistake"):
         contest.race(["key"], [contest.opened(model)], 0.0)
 

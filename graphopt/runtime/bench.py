@@ -19,9 +19,7 @@ from graphopt.runtime.measure import (
     Schedule,
     Speedup,
     TimingPolicy,
-    interleaved,
-    noise,
-    speedup,
+    race,
     together,
 )
 from graphopt.runtime.oracle import FailedError, Runnable, demand_endured, interruptible
@@ -227,20 +225,19 @@ def timed(
     policy: TimingPolicy = TimingPolicy(),
 ) -> Benchmark:
     """Time what is ready to run; arguments are those of `bench`."""
-    cases = []
+    cases, count = [], len(ready.sessions) + (ready.copy is not None)
     for number, trial in enumerate(ready.trials):
-        sessions = [*ready.sessions, *([ready.copy] if ready.copy is not None else [])]
-        runs = [runner(session, trial.feeds, ready.setting) for session in sessions]
+        own, *rivals = (runner(session, trial.feeds, ready.setting) for session in ready.sessions)
+        copy = None if ready.copy is None else runner(ready.copy, trial.feeds, ready.setting)
 
         def advance(done: float, before: int = number) -> None:
             if progress is not None:
                 progress((before + done) / len(ready.trials))
 
-        schedule = Schedule(seconds=seconds * len(runs), rounds=policy.bench_rounds, width=policy.interval_width)
-        found = interleaved(runs, schedule, meter=ready.setting.meter, progress=advance, policy=policy)
-        apart = policy.noise if ready.copy is None else noise(found[0], found[-1], policy)
-        ratios = [None, *(speedup(found[0], other, apart, policy) for other in found[1 : len(ready.names)])]
-        timings = zip(ready.names, found[: len(ready.names)], ratios, strict=True)
+        schedule = Schedule(seconds=seconds * count, rounds=policy.bench_rounds, width=policy.interval_width)
+        meter = ready.setting.meter
+        found = race(own, copy, rivals, schedule, meter=meter, progress=advance, policy=policy)
+        timings = zip(ready.names, (found.own, *found.rivals), (None, *found.speedups()), strict=True)
         cases.append(Case(trial.sizes, trial.chosen, tuple(Timing(*timing) for timing in timings)))
     return Benchmark(ready.names, ready.setting, ready.seed, tuple(cases), policy)
 

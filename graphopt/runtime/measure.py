@@ -266,6 +266,44 @@ def interleaved(
     return tuple(Samples(tuple(samples)) for samples in found)
 
 
+@dataclass(frozen=True)
+class RaceTimes:
+    """The times of runs that took turns with two sessions of one model, which tell the noise."""
+
+    own: Samples
+    copy: Samples | None
+    """Of the second session; None where there was none."""
+    rivals: tuple[Samples, ...]
+    policy: TimingPolicy = TimingPolicy()
+
+    @cached_property
+    def noise(self) -> float:
+        """How far apart the two sessions may be."""
+        return self.policy.noise if self.copy is None else noise(self.own, self.copy, self.policy)
+
+    def speedups(self, over: Samples | None = None) -> list[Speedup]:
+        """Return how much faster each rival ran than the model, or than another rival."""
+        before = self.own if over is None else over
+        return [speedup(before, after, self.noise, self.policy) for after in self.rivals]
+
+
+def race(
+    own: Callable[[], object],
+    copy: Callable[[], object] | None,
+    rivals: Sequence[Callable[[], object]],
+    schedule: Schedule,
+    *,
+    meter: Callable[[], float],
+    policy: TimingPolicy,
+    progress: Callable[[float], object] | None = None,
+) -> RaceTimes:
+    """Let rivals take turns with a model and a copy of it, as far as there is one: all timing that compares is this."""
+    copies = [] if copy is None else [copy]
+    found = interleaved([own, *copies, *rivals], schedule, meter=meter, progress=progress, policy=policy)
+    others = found[1 + len(copies) :]
+    return RaceTimes(found[0], found[1] if copies else None, others, policy)
+
+
 @dataclass(frozen=True, slots=True)
 class _Turn:
     """What a run does when it is its turn: some pieces that are timed, each of some runs."""

@@ -18,7 +18,7 @@ from graphopt.rewrite.regions import digest
 from graphopt.runtime.cost import NoTime, NotMeasurable, NotNow, decoded, key_of
 from graphopt.runtime.loading import loaded, made_up_feeds
 from graphopt.runtime.machine import Machine, circumstances
-from graphopt.runtime.measure import Schedule, Speedup, interleaved, least_seconds, noise, speedup
+from graphopt.runtime.measure import Schedule, Speedup, least_seconds, race
 from graphopt.runtime.sessions import Setting
 from graphopt.search.analytic import Analytic
 from graphopt.search.policy import SearchPolicy
@@ -119,10 +119,8 @@ class Race:
         """How many times as fast as `own`, of which there are two, each run is."""
         timing = self.policy.timing
         schedule = Schedule(seconds=seconds, rounds=rounds, width=timing.interval_width)
-        found = interleaved([*own, *runs.values()], schedule, meter=self.setting.meter, policy=timing)
-        first, copy, *others = found
-        apart = noise(first, copy, timing)
-        return {place: speedup(first, other, apart, timing) for place, other in zip(runs, others, strict=True)}
+        found = race(*own, list(runs.values()), schedule, meter=self.setting.meter, policy=timing)
+        return dict(zip(runs, found.speedups(), strict=True))
 
 
 class Measured:

@@ -25,15 +25,13 @@ from graphopt.runtime.bench import Prepared
 from graphopt.runtime.cost import decoded, key_of
 from graphopt.runtime.machine import circumstances
 from graphopt.runtime.measure import (
+    RaceTimes,
     Samples,
     Schedule,
     Speedup,
-    TimingPolicy,
     Verdict,
-    interleaved,
     least_seconds,
-    noise,
-    speedup,
+    race,
     together,
 )
 from graphopt.runtime.oracle import FailedError
@@ -236,14 +234,14 @@ class Contest:
             noise=timing.noise,
             limit=limit / count,
         )
-        timed: list[tuple[Mapping[str, int], tuple[Samples, ...]]] = []
+        timed: list[tuple[Mapping[str, int], RaceTimes]] = []
         for trial in self.original.trials:
-            runs = [self._runner(session, trial.feeds) for session in (*self._originals, *sessions)]
-            timed.append((trial.sizes, interleaved(runs, schedule, meter=meter, policy=timing)))
-        outcomes = judged(timed, timing)
+            own, copy, *rivals = (self._runner(session, trial.feeds) for session in (*self._originals, *sessions))
+            timed.append((trial.sizes, race(own, copy, rivals, schedule, meter=meter, policy=timing)))
+        outcomes = judged(timed)
         is_steady = all(outcome.speedup.is_steady(timing) for outcome in outcomes)
         self.is_steady &= is_steady
-        is_whole = all(len(before.seconds) >= schedule.rounds[0] for _, (before, *_) in timed)
+        is_whole = all(len(found.own.seconds) >= schedule.rounds[0] for _, found in timed)
         if self.keeps and is_steady and is_whole:
             self.cache.put({self._key(keys): to_json(_Race(tuple(outcomes)))})
         return outcomes
@@ -286,20 +284,15 @@ class Contest:
         return key_of(*self._known_by, "end", *keys)
 
 
-def judged(timed: Sequence[tuple[Mapping[str, int], Sequence[Samples]]], policy: TimingPolicy) -> list[Outcome]:
-    """Return what a race says of each version.
-
-    Args:
-        timed: at each set of sizes the times of the original, of the copy of it, and of the versions.
-    """
+def judged(timed: Sequence[tuple[Mapping[str, int], RaceTimes]]) -> list[Outcome]:
+    """Return what a race of the original and of some versions says of each version, from its times at each set of
+    sizes."""
     latencies: list[list[Latency]] = []
     gains: list[list[Speedup]] = []
-    for sizes, (before, copy, *versions) in timed:
-        apart, own = noise(before, copy, policy), Times.of(before)
-        ratios = [speedup(before, after, apart, policy) for after in versions]
-        pairs = zip(versions, ratios, strict=True)
+    for sizes, times in timed:
+        own, pairs = Times.of(times.own), zip(times.rivals, times.speedups(), strict=True)
         latencies.append([Latency(dict(sizes), own, Times.of(after), ratio) for after, ratio in pairs])
-        gains.append([speedup(versions[0], after, apart, policy) for after in versions])
+        gains.append(times.speedups(over=times.rivals[0]))
     columns = zip(zip(*latencies, strict=True), zip(*gains, strict=True), strict=True)
     return [Outcome(together([each.speedup for each in found]), together(gain), found) for found, gain in columns]
 
