@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,16 +10,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from graphopt.base.cache import Cache
 from graphopt.base.errors import DifferenceError, ModelError
 from graphopt.base.limits import limited
 from graphopt.check.blame import Finding
 from graphopt.io import onnx_io
 from graphopt.options import Options
 from graphopt.report.report import Summary
-from graphopt.runtime.cost import user_cache
-from graphopt.search.stopping import StopReason
+from graphopt.rewrite.candidate import Candidate
+from graphopt.runtime.bench import prepared
+from graphopt.runtime.cost import key_of, user_cache
+from graphopt.runtime.oracle import Runnable
+from graphopt.search.race import Contest, Outcome, identity
+from graphopt.search.stopping import Budget, StopReason
 from graphopt.search.timing import said
-from graphopt.search.tune import Tuned, Tuning, face
+from graphopt.search.tune import Tuned, Tuning
 
 
 @dataclass
@@ -155,3 +161,58 @@ def _lacking(raised: Attempt, kept: Attempt) -> str:
     if kept.is_checked and not raised.is_checked:
         return "what was made there could not be compared"
     return "" if timing.speedup else timing.untimed or "no rewrite was shown to pay there"
+
+
+def face(
+    first: onnx_io.Model,
+    second: onnx_io.Model,
+    tuning: Tuning,
+    limit: float,
+    cache: Cache,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Let two models take turns with a copy of the first, and return how fast the second is; or what was said earlier.
+
+    Where it is faster, what a second race tells is returned: one is won by chance, too. The races take the seconds of
+    the `tuning`, or longer where these are too few for the fewest rounds, up to the `limit`.
+
+    Raises:
+        ModelError: ONNX Runtime refuses one of them, or they would take longer, now or in an earlier run.
+        UsageError: the provider does not start.
+    """
+    budget, also = Budget(tuning.policy, limit, clock), [Runnable(second).outline]
+    ready = prepared([first], tuning.setting, dims=tuning.sizes, inputs=tuning.inputs, seed=tuning.seed, also=also)
+    digest = key_of("face", identity(first), identity(second), str(tuning.seconds))
+    contest, candidate = Contest(ready, first, second, digest, cache, budget), Candidate(second.graph)
+    seconds = min(3 * tuning.policy.session_seconds, tuning.seconds / 2)
+    found = _faced(contest, candidate, seconds, races=2)
+    if not found.is_faster:
+        return found
+    try:
+        return _faced(contest.again(), candidate, seconds, races=1)
+    except ModelError as error:
+        raise ModelError(f"it is {said(found.speedup)} as the other in one race, and in no second: {error}") from error
+
+
+def _faced(contest: Contest, candidate: Candidate, seconds: float, races: int) -> Outcome:
+    """Return what a race of a model with the original tells, after which time is left for others; or what it told in an
+    earlier run.
+
+    Raises:
+        ModelError: as `face` does.
+    """
+    keys, budget = [candidate.key], contest.budget
+    outcomes = contest.known(keys)
+    if outcomes is None:
+        if contest.has_ended(keys):
+            raise ModelError("no time was left to time it, in an earlier run (--fresh tries again)")
+        pace = contest.pace()
+        least, session = races * 3 * pace.racing + (races - 1) * 3 * pace.opening, contest.opened(contest.model)
+        left = budget.left
+        if least > left:
+            contest.end(keys)
+            what = "a race" if races == 1 else "two races"
+            text = f"{what} would take {math.ceil(least)} s, and {math.floor(left)} s are left of the --seconds"
+            raise ModelError(text)
+        outcomes = contest.timed(keys, [session], min(seconds, left / races), left / races)
+    return outcomes[0]

@@ -34,7 +34,7 @@ from graphopt.search.explore import Exploration, explore
 from graphopt.search.moves import Space, apply
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Contest, Outcome
-from graphopt.search.stopping import Pace, StopReason
+from graphopt.search.stopping import Budget, Pace, StopReason
 from graphopt.search.sweep import Sweep, Sweeps, sweep
 from graphopt.search.tune import Tuner, Tuning
 from tests.test_search import Prices
@@ -69,7 +69,7 @@ def entered() -> tuple[Contest, onnx_io.Model]:
     own = digest(model.graph)
     ready = prepared([GIVEN], ONE_THREAD, dims={"n": [2, 3]})
     Simplifier([DOUBLE_NEG], []).run(model.graph)
-    return Contest(ready, GIVEN, own, user_cache(), POLICY), model
+    return Contest(ready, GIVEN, model, own, user_cache(), Budget(POLICY, math.inf)), model
 
 
 FUNCTION = """<ir_version: 8, opset_import: ["" : 18, "local" : 1]>
@@ -85,7 +85,7 @@ def test_models_that_differ_in_a_function_or_a_branch_share_no_verdicts(text: st
         model = onnx_io.load(given, inline_functions=False)
         infer_graph(model.graph)
         made = Tuner(given, model, Candidate(model.graph), [], [], [], lambda *_: True, Tuning(setting=ONE_THREAD))
-        digests.append(made._contest(prepared([given], ONE_THREAD)).digest)
+        digests.append(made._contest(prepared([given], ONE_THREAD), Budget(POLICY, 60.0)).digest)
     assert digests[0] == digests[2] != digests[1]
 
 
@@ -125,7 +125,7 @@ def racing(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[int]:
 def test_what_was_timed_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     racing(monkeypatch, 1.0, 1.0, 0.5)
     contest, model = entered()
-    found = contest.race(["key"], [contest.opened(model)], 0.0)
+    found = contest.timed(["key"], [contest.opened(model)], 0.0)
     assert found[0].speedup.median == 2
     assert [latency.sizes["n"] for latency in found[0].latencies] == [2, 3]
     again, _ = entered()
@@ -137,7 +137,7 @@ def test_what_was_timed_on_a_busy_machine_binds_no_later_run(monkeypatch: pytest
     """The copy of the original takes a tenth longer."""
     racing(monkeypatch, 1.0, 1.1, 0.5)
     contest, model = entered()
-    (found,) = contest.race(["key"], [contest.opened(model)], 0.0)
+    (found,) = contest.timed(["key"], [contest.opened(model)], 0.0)
     assert found.speedup.noise == pytest.approx(0.1)
     contest.end(["key"])
     assert not user_cache().path.exists()
@@ -148,13 +148,13 @@ def test_a_race_that_was_cut_short_binds_no_later_run(monkeypatch: pytest.Monkey
         "graphopt.runtime.measure.interleaved", lambda runs, *_, **__: [Samples((1.0,) * 3)] * len(runs)
     )
     contest, model = entered()
-    assert contest.race(["key"], [contest.opened(model)], 0.0)[0].speedup.rounds == 3
+    assert contest.timed(["key"], [contest.opened(model)], 0.0)[0].speedup.rounds == 3
     assert contest.known(["key"]) is None
 
 
 def test_a_contest_that_the_runtime_times_has_all_that_was_asked_for() -> None:
     contest, model = entered()
-    (found,) = contest.race(["key"], [contest.opened(model)], 0.0)
+    (found,) = contest.timed(["key"], [contest.opened(model)], 0.0)
     assert found.speedup.rounds == found.gain.rounds == 7
 
 
@@ -163,7 +163,8 @@ def test_how_long_a_run_takes_is_asked_of_a_few(monkeypatch: pytest.MonkeyPatch)
     contest, _ = entered()
     monkeypatch.setattr(Setting, "meter", property(lambda _: iter([0.0, 4.625]).__next__))
     times = [0.0, 3.0, 0.0, 0.25, 1.0, 1.125, 2.0, 2.25, 3.0, 4.0]
-    assert contest.pace(iter(times).__next__) == Pace(3.0, (1 + 3 + 7) * 0.125 + (1 + 1 + 7) * 1.0)
+    contest.budget.clock = iter(times).__next__
+    assert contest.pace() == Pace(3.0, (1 + 3 + 7) * 0.125 + (1 + 1 + 7) * 1.0)
 
 
 @pytest.mark.parametrize(("share", "times"), [(1.0, 1), (0.5, 2), (0.125, 8), (0.001, 20), (2.0, 1), (0.0, 1)])
@@ -179,22 +180,23 @@ def test_turns_take_longer_where_a_run_has_a_share_of_a_processor(
         now[0] += 1e-9
         return now[0]
 
-    assert contest.pace(clock).racing == pytest.approx(2 * 7 * POLICY.timing.turn_seconds * times, rel=0.01)
+    contest.budget.clock = clock
+    assert contest.pace().racing == pytest.approx(2 * 7 * POLICY.timing.turn_seconds * times, rel=0.01)
 
 
 def test_what_was_timed_in_a_hurry_binds_no_later_run() -> None:
     contest, model = entered()
-    contest.keeps = False
-    contest.race(["key"], [contest.opened(model)], 0.0)
+    contest.budget.interrupt()
+    contest.timed(["key"], [contest.opened(model)], 0.0)
     contest.end(["key"])
     second = contest.again()
-    second.race(["key"], [second.opened(model)], 0.0)
+    second.timed(["key"], [second.opened(model)], 0.0)
     assert not user_cache().path.exists()
 
 
 def test_a_second_race_is_run_in_sessions_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     contest, model = entered()
-    contest.race(["key"], [contest.opened(model)], 0.0)
+    contest.timed(["key"], [contest.opened(model)], 0.0)
     opened: list[object] = []
     open_ = Setting.open
 
@@ -204,7 +206,7 @@ def test_a_second_race_is_run_in_sessions_of_its_own(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Setting, "open", opening)
     second = contest.again()
-    second.race(["key"], [second.opened(model)], 0.0)
+    second.timed(["key"], [second.opened(model)], 0.0)
     assert len(opened) == 3
     assert opened[1] is opened[2] is GIVEN
 
@@ -221,7 +223,7 @@ def test_a_version_that_the_runtime_refuses_does_not_enter() -> None:
 def timed(_: int) -> bool:
     """A process times, and keeps what it can."""
     contest, model = entered()
-    found = contest.race(["key"], [contest.opened(model)], 0.0)
+    found = contest.timed(["key"], [contest.opened(model)], 0.0)
     return contest.known(["key"]) == found or not found[0].speedup.is_steady(POLICY.timing)
 
 
@@ -255,7 +257,7 @@ def test_what_a_search_found_is_known_in_the_next_run(monkeypatch: pytest.Monkey
     assert told.timing == told_again.timing
 
 
-@pytest.mark.parametrize("other", [{"seconds": 0.6}, {"admits": "exact"}, {"seed": 1}, {"sizes": {"n": [3]}}])
+@pytest.mark.parametrize("other", [{"seconds": 30.0}, {"admits": "exact"}, {"seed": 1}, {"sizes": {"n": [3]}}])
 def test_a_search_under_other_circumstances_is_another(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]) -> None:
     made = searches(monkeypatch, Mul=2, Add=0.5)
     tuner()
@@ -264,7 +266,7 @@ def test_a_search_under_other_circumstances_is_another(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "other", [{"seconds": 0.6}, {"seed": 1}, {"inputs": {"x": np.ones((1, 8), np.float32)}}, {"sizes": {"n": [1, 3]}}]
+    "other", [{"seconds": 30.0}, {"seed": 1}, {"inputs": {"x": np.ones((1, 8), np.float32)}}, {"sizes": {"n": [1, 3]}}]
 )
 def test_a_race_under_other_circumstances_is_another(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]) -> None:
     """What is in the inputs may decide what a run costs; and a race in little time is not to bind one that has more."""
@@ -440,7 +442,7 @@ def test_sweeps_are_timed_also_where_nearly_all_time_is_in_heavy_kernels(
 
     estimate(monkeypatch)
     outcomes(monkeypatch, 1.1, 1.1 * swept)
-    monkeypatch.setattr(Contest, "race", race)
+    monkeypatch.setattr(Contest, "timed", race)
     monkeypatch.setattr("graphopt.search.race.outside_heavy_kernels", lambda *_: 0.004)
     _, model, tuned = tuner(sweeps={"sums": [DOUBLE]})
     assert tuned.timing is not None and tuned.timing.stop == stop

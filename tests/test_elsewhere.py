@@ -19,8 +19,7 @@ from graphopt.ir.graph import Graph
 from graphopt.runtime.cost import NotMeasurable
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.sessions import Setting
-from graphopt.search.elsewhere import Elsewhere
-from graphopt.search.measured import FAILED, SAME, Measured, Race
+from graphopt.search.measured import FAILED, SAME, Elsewhere, Measured, Race
 from graphopt.search.policy import SearchPolicy
 from tests.graphs import graph, weight
 from tests.text import parse

@@ -2,9 +2,9 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,7 +23,7 @@ from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Latency, Outcome, Times
 from graphopt.search.stopping import StopReason
 from graphopt.search.timing import Timing
-from graphopt.search.tune import Tuned, Tuner, Tuning, face
+from graphopt.search.tune import Tuned, Tuner, Tuning
 from tests.test_tune import ONE_THREAD
 from tests.text import parse
 
@@ -245,9 +245,15 @@ def models() -> tuple[onnx_io.Model, onnx_io.Model]:
     return onnx_io.load(longer), onnx_io.load(parse("float[4, 8] x", "y = Exp(x)", outputs="float[4, 8] y"))
 
 
-def raced(limit: float = 60.0, seconds: float = 0.01, *, fresh: bool = False) -> Outcome:
+def raced(
+    limit: float = 60.0,
+    seconds: float = 0.01,
+    *,
+    fresh: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
     tuning = Tuning(setting=ONE_THREAD, seconds=seconds)
-    return face(*models(), tuning, limit, user_cache(fresh=fresh))
+    return attempts.face(*models(), tuning, limit, user_cache(fresh=fresh), clock)
 
 
 def test_two_models_take_turns_with_a_copy_of_the_first() -> None:
@@ -290,9 +296,8 @@ def test_what_wins_a_race_and_has_no_time_for_a_second_is_not_faster(monkeypatch
         return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
 
     monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
-    monkeypatch.setattr("graphopt.search.tune.time", SimpleNamespace(monotonic=lambda: now[0]))
     with pytest.raises(ModelError, match=r"it is 2.000 times as fast .* in one race, and in no second: a race would"):
-        raced()
+        raced(clock=lambda: now[0])
 
 
 def test_a_race_for_which_no_time_is_left_is_not_made_by_later_runs_either() -> None:

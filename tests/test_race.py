@@ -14,9 +14,9 @@ from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Simplifier, Step
 from graphopt.runtime.measure import RaceTimes, Samples, TimingPolicy, Verdict
-from graphopt.search.choose import Chooser, Version
+from graphopt.search.choose import Chooser
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race import Contest, Outcome, judged
+from graphopt.search.race import Contest, Measurement, Outcome, judged
 from graphopt.search.stopping import Budget
 from tests.text import parse
 
@@ -42,15 +42,17 @@ class Noisy(Contest):
     """A contest of versions that take so many seconds by their operators, under noise."""
 
     def __init__(self, seconds: Callable[[dict[str, int]], float], noise: Noise, random: np.random.Generator) -> None:
-        self.seconds, self.noise, self.random, self.keeps = seconds, noise, random, True
+        self.seconds, self.noise, self.random, self.heat = seconds, noise, random, 1
+        self.budget, self.told, self.refusals = Budget(SearchPolicy(), inf), {}, {}
 
     def again(self) -> Contest:
+        self.told = {}
         return self
 
     def enter(self) -> None:
         """There is room."""
 
-    def known(self, keys: Sequence[str]) -> None:
+    def kept(self, keys: Sequence[str]) -> None:
         """Nothing."""
 
     def is_original(self, model: onnx_io.Model) -> bool:  # noqa: ARG002
@@ -62,7 +64,7 @@ class Noisy(Contest):
     def opened(self, model: onnx_io.Model) -> float:
         return self.seconds(dict(model.graph.ops()))
 
-    def race(self, keys: Sequence[str], sessions: Sequence[float], *limits: float) -> list[Outcome]:  # noqa: ARG002
+    def timed(self, keys: Sequence[str], sessions: Sequence[float], *limits: float) -> list[Outcome]:  # noqa: ARG002
         times = [seconds * self.noise(self.random) for seconds in (1.0, 1.0, *sessions)]
         own, copy, *rivals = (Samples(tuple(each.tolist())) for each in times)
         return judged([({}, RaceTimes(own, copy, tuple(rivals)))])
@@ -72,8 +74,8 @@ x = tensor("x")
 TIDY = (Rule("double_neg", op.Neg(op.Neg(x)), x), Rule("double_abs", op.Abs(op.Abs(x)), op.Abs(x)))
 
 
-def chosen(seconds: Callable[[dict[str, int]], float], noise: Noise, seed: int) -> Version:
-    """The version of a model that two rules simplify, where it takes so many seconds."""
+def chosen(seconds: Callable[[dict[str, int]], float], noise: Noise, seed: int) -> Measurement:
+    """The candidate for a model that two rules simplify, where it takes so many seconds."""
     model = onnx_io.load(parse("float[4] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)"))
     infer_graph(model.graph)
 
@@ -82,8 +84,8 @@ def chosen(seconds: Callable[[dict[str, int]], float], noise: Noise, seed: int) 
         return Simplifier(rules, []).run(graph).steps
 
     contest = Noisy(seconds, noise, np.random.default_rng(seed))
-    first = Version(Candidate(model.graph).then(partial(simplify, names=None)))
-    return Chooser(contest, model, lambda *_: [], simplify, Budget(SearchPolicy(), inf)).choose(first, first, [])
+    contest.model, first = model, Candidate(model.graph).then(partial(simplify, names=None))
+    return Chooser(contest, lambda *_: [], simplify).choose(first, first, [])
 
 
 @pytest.mark.parametrize("noise", [quiet, busy, biased])
@@ -113,7 +115,7 @@ def test_on_a_busy_machine_nothing_is_taken_back_that_is_not_seen() -> None:
 
 
 def raced(noise: Noise, *seconds: float, seed: int = 0) -> list[Outcome]:
-    return Noisy(lambda _: 1.0, noise, np.random.default_rng(seed)).race([], seconds)
+    return Noisy(lambda _: 1.0, noise, np.random.default_rng(seed)).timed([], seconds)
 
 
 def test_copies_of_the_original_tell_the_noise() -> None:

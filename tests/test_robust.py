@@ -252,7 +252,7 @@ def test_versions_that_cannot_run_in_turn_end_their_race(monkeypatch: pytest.Mon
     session = contest.opened(model)
     monkeypatch.setattr("graphopt.search.race.runner", lambda *_: failing)
     with pytest.raises(ModelError, match="the model cannot be run: no room"):
-        contest.race(["key"], [session], 0.0)
+        contest.timed(["key"], [session], 0.0)
     assert contest.known(["key"]) is None
 
 
@@ -266,7 +266,7 @@ def test_a_mistake_of_ours_is_not_blamed_on_the_runtime(monkeypatch: pytest.Monk
     contest, model = entered()
     monkeypatch.setattr(f"graphopt.{place}", failing)
     with pytest.raises(IndexError, match="a mistake"):
-        contest.race(["key"], [contest.opened(model)], 0.0)
+        contest.timed(["key"], [contest.opened(model)], 0.0)
 
 
 def test_a_provider_that_does_not_start_is_no_fault_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def test_a_provider_that_does_not_start_is_no_fault_of_the_model(monkeypatch: py
 @pytest.mark.parametrize("presses", [1, 2])
 def test_an_interrupt_before_the_search_leaves_it_out(monkeypatch: pytest.MonkeyPatch, presses: int) -> None:
     """It comes while the simplified model and a sweep of it take turns with the original."""
-    race, left = Contest.race, [*range(presses)]
+    race, left = Contest.timed, [*range(presses)]
 
     def interrupted(*args: Any) -> Any:
         if left:
@@ -293,7 +293,7 @@ def test_an_interrupt_before_the_search_leaves_it_out(monkeypatch: pytest.Monkey
     def searched(*_: object) -> NoReturn:
         pytest.fail("the search was begun")
 
-    monkeypatch.setattr(Contest, "race", interrupted)
+    monkeypatch.setattr(Contest, "timed", interrupted)
     monkeypatch.setattr(Tuner, "_explored", searched)
     model = onnx_io.load(GIVEN)
     infer_graph(model.graph)

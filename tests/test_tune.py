@@ -22,13 +22,12 @@ from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Cause, Simplifier, Step
 from graphopt.runtime.measure import Speedup, TimingPolicy
 from graphopt.runtime.sessions import Setting
-from graphopt.search import saying, tune
-from graphopt.search.choose import Version
+from graphopt.search import tune
 from graphopt.search.explore import Exploration, explore
-from graphopt.search.race import Contest, Latency, Outcome, Times
+from graphopt.search.race import Contest, Latency, Measurement, Outcome, Times
 from graphopt.search.stopping import Pace, StopReason
 from graphopt.search.sweep import Sweep, Sweeps
-from graphopt.search.timing import Group
+from graphopt.search.timing import Group, rejection_reason, sweep_groups
 from graphopt.search.tune import Tuned, Tuner, Tuning
 from tests.test_search import Prices
 from tests.text import parse
@@ -71,13 +70,13 @@ def estimate(monkeypatch: pytest.MonkeyPatch, **prices: float) -> None:
 def outcomes(monkeypatch: pytest.MonkeyPatch, simplified: float, searched: float = 1.0) -> None:
     """Let the versions be so fast: the simplified model, and what the search made of it, which is a sum."""
 
-    def race(_contest: Contest, keys: Sequence[str], sessions: Sequence[float], *_: float) -> list[Outcome]:
+    def timed(_contest: Contest, keys: Sequence[str], sessions: Sequence[float], *_: float) -> list[Outcome]:
         assert len(keys) == len(sessions)
         return [Outcome(known(each), known(each / sessions[0])) for each in sessions]
 
     monkeypatch.setattr(Contest, "pace", lambda *_: Pace(0.0, 0.0))
     monkeypatch.setattr(Contest, "opened", lambda _, model: searched if "Add" in model.graph.ops() else simplified)
-    monkeypatch.setattr(Contest, "race", race)
+    monkeypatch.setattr(Contest, "timed", timed)
 
 
 def known(ratio: float) -> Speedup:
@@ -219,40 +218,41 @@ def test_a_find_that_is_slower_in_the_whole_model_is_dropped_and_named(monkeypat
     assert tuned.notes == ()
 
 
-def version(*causes: Cause | None, **measured: Any) -> Version:
-    """A version with a step for each cause."""
+def measured(*causes: Cause | None, outcome: Outcome | None = None, has_lost: bool = False) -> Measurement:
+    """A candidate with a step for each cause, as it was measured."""
     graph = Graph()
-    return Version(
-        Candidate(graph, tuple(Step("a_rule", graph, Patch({}, {}), True, cause) for cause in causes)), **measured
-    )
+    steps = tuple(Step("a_rule", graph, Patch({}, {}), is_rule=True, cause=cause) for cause in causes)
+    return Measurement(Candidate(graph, steps), outcome, has_lost=has_lost)
 
 
-def swept(*names: str, gain: float) -> Version:
-    """A version with sweeps that runs in a second."""
-    times, ratio = Times(1.0, 1.0, 0.0), known(gain)
-    sweeps = (Sweep(name, (name,)) for name in names)
-    return version(*sweeps, gain=ratio, latencies=(Latency({}, times, times, ratio),))
+def in_seconds(gain: float, *seconds: float) -> Outcome:
+    """What a race tells of a candidate that takes so long at some sizes."""
+    times, ratio = [Times(each, each, 0.0) for each in seconds], known(gain)
+    return Outcome(ratio, ratio, tuple(Latency({"n": n}, time, time, ratio) for n, time in enumerate(times)))
+
+
+def swept(*names: str, gain: float) -> Measurement:
+    """A candidate with sweeps that runs in a second."""
+    return measured(*(Sweep(name, (name,)) for name in names), outcome=in_seconds(gain, 1.0))
+
+
+def groups(alone: Sequence[Measurement], best: Measurement, *raced: Measurement) -> list[Group]:
+    return list(sweep_groups(alone, measured(None, None), best, raced, TimingPolicy()))
 
 
 def test_what_a_sweep_saves_is_measured() -> None:
     """Of two sizes it is the mean."""
-    times, found = [Times(each, each, 0.0) for each in (0.25, 0.75)], known(2.0)
-    latencies = tuple(Latency({"n": n}, time, time, found) for n, time in enumerate(times))
-    made = version(Sweep("all", ("a_rule",)), speedup=found, gain=found, latencies=latencies)
-    group = saying.swept(made, version(), made, (), TimingPolicy())
-    assert group == Group(("a_rule",), 0, 2.0, True, (0, 1), 0.5)
+    made = measured(Sweep("all", ("a_rule",)), outcome=in_seconds(2.0, 0.25, 0.75))
+    assert groups([made], made) == [Group(("a_rule",), 0, 2.0, True, (0, 1), 0.5)]
 
 
 def test_steps_are_those_of_the_sweep_that_took_them() -> None:
     """Of three that gain two were taken, the later one first; the third gains beside them no more."""
     first, second = Sweep("first", ("first",)), Sweep("second", ("second",))
-    best = version(None, None, *[second] * 4, *[first] * 3)
-    groups = [
-        saying.swept(swept(name, gain=1.5), version(None, None), best, (), TimingPolicy())
-        for name in ("first", "second", "third")
-    ]
-    assert [(group.is_taken, group.rewrites) for group in groups] == [(True, (6, 9)), (True, (2, 6)), (False, (0, 0))]
-    assert "beside what was taken no gain was shown" in groups[2].reason
+    best = measured(None, None, *[second] * 4, *[first] * 3)
+    found = groups([swept(name, gain=1.5) for name in ("first", "second", "third")], best)
+    assert [(group.is_taken, group.rewrites) for group in found] == [(True, (6, 9)), (True, (2, 6)), (False, (0, 0))]
+    assert "beside what was taken no gain was shown" in found[2].reason
 
 
 @pytest.mark.parametrize(
@@ -264,22 +264,22 @@ def test_steps_are_those_of_the_sweep_that_took_them() -> None:
     ],
 )
 def test_what_won_a_race_and_was_left_says_why(*, has_lost: bool, is_faster: bool, why: str) -> None:
-    made = version(gain=known(1.2), has_lost=has_lost)
+    made = measured(outcome=in_seconds(1.2, 1.0), has_lost=has_lost)
     said = "the model with it is 1.200 times as fast (1.200 to 1.200) as without it"
-    assert saying.because([made], TimingPolicy(), is_faster=is_faster) == f"{said}; {why}"
+    assert rejection_reason([made], TimingPolicy(), is_faster=is_faster) == f"{said}; {why}"
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
 def test_sweeps_that_were_timed_together_alone_are_named_together(*, is_taken: bool) -> None:
     """Where they were left, each says what all of them gave."""
-    alone = [version(Sweep(name, (name,))) for name in ("first", "second")]
-    whole, first = swept("first", "second", gain=1.25 if is_taken else 0.9), version()
-    groups = list(saying.of_sweeps(alone, first, whole if is_taken else first, [first, whole], TimingPolicy()))
+    alone = [measured(Sweep(name, (name,))) for name in ("first", "second")]
+    whole, first = swept("first", "second", gain=1.25 if is_taken else 0.9), measured(None, None)
+    found = groups(alone, whole if is_taken else first, first, whole)
     if is_taken:
-        assert groups == [Group(("first", "second"), 0, 1.25, is_taken=True, rewrites=(0, 2), saved=0.25)]
+        assert found == [Group(("first", "second"), 0, 1.25, is_taken=True, rewrites=(0, 2), saved=0.25)]
     else:
-        assert [(group.rules, group.is_taken) for group in groups] == [(("first",), False), (("second",), False)]
-        assert {group.reason for group in groups} == {"the model with it is slower than the original"}
+        assert [(group.rules, group.is_taken) for group in found] == [(("first",), False), (("second",), False)]
+        assert {group.reason for group in found} == {"the model with it is slower than the original"}
 
 
 def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ def test_a_simplified_model_for_which_there_was_no_room_is_kept_and_no_gain(monk
         raise ModelError("no room")
 
     estimate(monkeypatch, Add=2)
-    monkeypatch.setattr(Contest, "race", failing)
+    monkeypatch.setattr(Contest, "timed", failing)
     _, model, tuned = tuner(sweeps={"sums": [DOUBLE]})
     assert model.graph.ops() == {"Mul": 1, "Exp": 1}
     assert tuned.notes == ("the simplified model was not timed: there was no time or no room",)

@@ -1,4 +1,8 @@
-"""How fast is a graph? Measured in ONNX Runtime against the graph that it is to replace, and kept."""
+"""How fast is a graph? Measured in ONNX Runtime against the graph that it is to replace, and kept.
+
+That is done on the machine at hand, or on the workers of a cluster, whose device is not this machine's. Each worker
+answers for the device that it has; so all have to have the same, and what it answers is kept as that device's.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import ceil
 from typing import Protocol
+
+from onnx import ModelProto
 
 from graphopt.base import files
 from graphopt.base.cache import Cache
+from graphopt.base.engine import Dask
+from graphopt.base.errors import UsageError
 from graphopt.base.records import to_json
+from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
+from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.regions import digest
-from graphopt.runtime.cost import NoTime, NotMeasurable, NotNow, decoded, key_of
-from graphopt.runtime.loading import loaded, made_up_feeds
+from graphopt.runtime.cost import NoTime, NotMeasurable, NotNow, decoded, key_of, user_cache
+from graphopt.runtime.loading import as_model, loaded, made_up_feeds
 from graphopt.runtime.machine import Machine, circumstances
 from graphopt.runtime.measure import Schedule, Speedup, least_seconds, race
 from graphopt.runtime.sessions import Setting
@@ -121,6 +132,78 @@ class Race:
         schedule = Schedule(seconds=seconds, rounds=rounds, width=timing.interval_width)
         found = race(*own, list(runs.values()), schedule, meter=self.setting.meter, policy=timing)
         return dict(zip(runs, found.speedups(), strict=True))
+
+
+# -- on the workers of a cluster ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The device of a cluster's workers, of which each times one candidate at once."""
+
+    cluster: Dask
+    race: Race
+    circumstances: str
+    machine: Machine
+
+    @property
+    def seed(self) -> int:
+        return self.race.seed
+
+    @property
+    def policy(self) -> SearchPolicy:
+        return self.race.policy
+
+    @staticmethod
+    def of(cluster: Dask, race: Race) -> Elsewhere:
+        """Ask the workers of a cluster what they are.
+
+        Raises:
+            UsageError: there are none, or they are of several kinds, or do several things at once.
+        """
+        if any(threads > 1 for threads in cluster.threads().values()):
+            raise UsageError("workers that do several things at once time nothing: dask worker --nthreads 1")
+        told = sorted(set(cluster.everywhere(circumstances, race.setting)))
+        if len(told) != 1:
+            kinds = "".join(f"\n  {each}" for each in told)
+            raise UsageError(f"--dask needs workers of one kind of device, and there are {len(told)}{kinds}")
+        ((_, machine),) = cluster.each(_machine, [race])
+        return Elsewhere(cluster, race, told[0], machine)
+
+    def turns(self, count: int) -> int:
+        """Return how many sessions run one after the other: each worker lets one candidate race at once."""
+        return ceil(count / len(self.cluster.threads())) * (1 + COPIES)
+
+    def __call__(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
+        """Return how many times as fast each of some graphs is; None where there was no room for it.
+
+        Raises:
+            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
+        """
+        own, *others = (onnx_io.to_proto(as_model(graph)).SerializeToString() for graph in (before, *after))
+        found = dict(self.cluster.each(_raced, [(self.race, own, other) for other in others]))
+        return [found[place] for place in range(len(others))]
+
+
+def _machine(race: Race) -> Machine:
+    """Return the machine of the worker that is asked."""
+    return Machine.calibrated(race.setting, user_cache(), race.policy.timing)
+
+
+def _raced(task: tuple[Race, bytes, bytes]) -> Speedup | None:
+    """Return what a worker's device makes of one candidate."""
+    race, *sides = task
+    before, after = map(_graph, sides)
+    return race(before, [after])[0]
+
+
+def _graph(data: bytes) -> Graph:
+    graph = onnx_io.load(ModelProto.FromString(data)).graph
+    infer_graph(graph)
+    return graph
+
+
+# -- the cost model ----------------------------------------------------------------------------------------------------
 
 
 class Measured:

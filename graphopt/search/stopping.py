@@ -74,7 +74,11 @@ class Budget:
     @property
     def left(self) -> float:
         """Seconds until the deadline; after an interrupt, which nothing outlasts for long, there is none."""
-        return math.inf if self.is_interrupted else max(self.deadline - self.clock(), 0.0)
+        return self.until(self.deadline)
+
+    def until(self, end: float) -> float:
+        """Return the seconds until then."""
+        return math.inf if self.is_interrupted else max(end - self.clock(), 0.0)
 
     def is_over(self, needed: float = 0.0) -> bool:
         """Return whether nothing further is begun that needs so many seconds."""
@@ -106,14 +110,6 @@ class Budget:
         """Return the seconds that a race of so many, the simplified model and two copies of the original takes."""
         return (count + 3) * self.session
 
-    def kept_by(self, count: int) -> float:
-        """Return the seconds that a first race of so many leaves for a second, of the best of them and the simplified
-        model; with two copies of the original in both."""
-        if self.is_interrupted:
-            return 0.0
-        second = 2 + min(count, 2)
-        return max(second * self.session, self.left * second / (count + 2 + second))
-
     def race_seconds(self, count: int, share: float) -> float:
         """Return how long a race of so many and two copies of the original may take, in a share of the time left."""
         if self.is_interrupted:
@@ -143,6 +139,14 @@ class Budget:
     def simplifying_end(self) -> float:
         """When the last candidates have to be simplified."""
         return self.deadline - self.reserve / 2
+
+    def race_end(self, count: int, *, is_first: bool) -> float:
+        """Return when a race of so many has to end: a first one leaves the time of a second, of the best of them and
+        the simplified model; with two copies of the original in both."""
+        if not is_first:
+            return self.deadline
+        second, left = 2 + min(count, 2), self.left
+        return self.clock() + min(left - second * self.session, left * (count + 2) / (count + 2 + second))
 
     def search_seconds(self, end: float) -> float:
         """Return the seconds that the search has of those that are left before the end."""

@@ -26,7 +26,6 @@ from graphopt.rewrite.build import Refusal
 from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Allows, Simplifier, Step, TimeUp
 from graphopt.rewrite.passes import Pass
-from graphopt.rewrite.regions import digest, weights_digest
 from graphopt.runtime import samples, steps
 from graphopt.runtime.bench import Prepared, TooSlowError, prepared
 from graphopt.runtime.cost import CostModel, key_of, user_cache
@@ -34,18 +33,17 @@ from graphopt.runtime.inputs import default_sizes, fitted, wanted_sizes
 from graphopt.runtime.machine import Machine, circumstances
 from graphopt.runtime.oracle import Runnable
 from graphopt.runtime.sessions import Setting
-from graphopt.search import recall, saying
+from graphopt.search import recall
 from graphopt.search.analytic import Analytic
-from graphopt.search.choose import Chooser, Version
-from graphopt.search.elsewhere import Elsewhere
+from graphopt.search.choose import Chooser
 from graphopt.search.explore import Exploration, Shapes, explore
-from graphopt.search.measured import Measured, Race
+from graphopt.search.measured import Elsewhere, Measured, Race
 from graphopt.search.moves import Space, apply
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race import Contest, Outcome, raced_seconds
+from graphopt.search.race import Contest, Measurement, identity, raced_seconds
 from graphopt.search.stopping import Budget, StopReason
 from graphopt.search.sweep import Sweeps, sweep
-from graphopt.search.timing import Group, Timing, said
+from graphopt.search.timing import Timing, find_groups, sweep_groups, undone_notes, untimed_reason
 
 COSTS = ("measured", "analytic", "none")
 """What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
@@ -132,8 +130,8 @@ class Tuner:
         policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
-            contest = self._contest(self._prepared())
-            budget.pace = contest.pace(self.clock)
+            contest = self._contest(self._prepared(), budget)
+            budget.pace = contest.pace()
         except TooSlowError as error:
             needed = math.ceil(policy.least_sessions * raced_seconds(self._longest, policy))
             text = f"not timed: {error}, so --seconds {needed} at least are needed"
@@ -148,57 +146,54 @@ class Tuner:
 
     def _raced(self, contest: Contest, budget: Budget) -> Tuned:
         """Make the sweeps, search, and let what was found race against the original until the deadline."""
-        first = Version(self.simplified)
+        first = self.simplified
         chooser = Chooser(
             contest,
-            self.model,
             partial(apply, space=self._space(budget.last_word)),
             partial(self._simplified_with, deadline=budget.simplifying_end),
-            budget,
             self.progress,
         )
         shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
         end = budget.sweeping_end
-        sweeps, is_cut = self._sweeps(chooser, end), self.clock() >= end
-        swept, alone = chooser.race_sweeps(
+        sweeps, is_cut = self._sweeps(budget, end), self.clock() >= end
+        swept = chooser.race_sweeps(
             first, sweeps, lambda name, candidate: self._sweep(candidate, name, budget.second_race)
         )
-        gainable = self._gainable(chooser, first, shapes) if swept is first else None
+        gainable = self._gainable(contest, shapes) if swept is first else None
         if gainable is not None and gainable < self.tuning.policy.timing.noise:
             budget.is_brief = True
             found = Exploration((), StopReason.BOUND)
         elif budget.is_interrupted:
             found = Exploration((), StopReason.INTERRUPTED)
         else:
-            found = self._recalled(contest.digest, swept.candidate.graph, shapes, budget)
+            found = self._recalled(contest.digest, swept.graph, shapes, budget)
         if found.stop is StopReason.INTERRUPTED:
-            chooser.hurry()
+            budget.interrupt()
         if is_cut and found.stop is StopReason.DONE:
             found = replace(found, stop=StopReason.TIME)
-        best = chooser.choose(first, swept, found.solutions, alone)
-        return self._chosen(best, first, alone, chooser, found, gainable)
+        best = chooser.choose(first, swept, found.solutions, sweeps)
+        return self._chosen(best, sweeps, chooser, found, gainable)
 
-    def _gainable(self, chooser: Chooser, simplified: Version, shapes: Sequence[Shapes]) -> float | None:
+    def _gainable(self, contest: Contest, shapes: Sequence[Shapes]) -> float | None:
         """Return the part of the simplified model's time that a search is about; None where it may be about all.
 
         That is outside of heavy kernels, unless an estimate speaks for one of the first graphs of some part of the
         model, as where products may be taken in another order; or there are rules of the user's.
         """
-        if not self.is_bounded or chooser.budget.is_over(chooser.budget.reserve):
+        policy, budget, graph = self.tuning.policy, contest.budget, self.simplified.graph
+        if not self.is_bounded or budget.is_over(budget.reserve):
             return None
-        graph = simplified.candidate.graph
         try:
-            found = chooser.contest.gainable(simplified.key, replace(self.model, graph=graph))
+            found = contest.gainable(self.simplified)
         except KeyboardInterrupt:
-            chooser.hurry()
+            budget.interrupt()
             return None
-        policy, budget = self.tuning.policy, chooser.budget
         if found is None or found >= policy.timing.noise:
             return found
         few = replace(policy, states=policy.probed_states)
         looked = self._explored(graph, shapes, budget, budget.last_word, lambda _: Analytic(), few)
         if looked.stop is StopReason.INTERRUPTED:
-            chooser.hurry()
+            budget.interrupt()
         return found if looked.stop is StopReason.DONE and not looked.solutions else None
 
     @property
@@ -290,7 +285,7 @@ class Tuner:
             there = Elsewhere.of(cluster, Race(tuning.setting, tuning.policy, tuning.seed))
             yield Measured(there, machine=there.machine, cache=self.cache, end=end, clock=self.clock)
 
-    def _sweeps(self, chooser: Chooser, end: float) -> list[Candidate]:
+    def _sweeps(self, budget: Budget, end: float) -> list[Candidate]:
         """Return the simplified model with each sweep that is made before the `end`, or until Ctrl-C; those by the same
         rules once."""
         found: dict[tuple[str, ...], Candidate] = {}
@@ -300,7 +295,7 @@ class Tuner:
                 if made is not None:
                     found.setdefault(made.causes[0].rules, made)
         except KeyboardInterrupt:
-            chooser.hurry()
+            budget.interrupt()
         return list(found.values())
 
     def _sweep(self, start: Candidate, name: str, end: float) -> Candidate | None:
@@ -367,36 +362,35 @@ class Tuner:
             timing = replace(timing, untimed="its parts were timed on the cluster, it was not as a whole")
         return Tuned(candidate, timing, found.notes)
 
-    def _contest(self, ready: Prepared) -> Contest:
-        digest = key_of(_identity(self.model), str(self.tuning.seconds))
-        return Contest(ready, self.original, digest, self.cache, self.tuning.policy)
+    def _contest(self, ready: Prepared, budget: Budget) -> Contest:
+        digest = key_of(identity(self.model), str(self.tuning.seconds))
+        return Contest(ready, self.original, self.model, digest, self.cache, budget)
 
     def _chosen(
         self,
-        best: Version,
-        first: Version,
-        alone: Sequence[Version],
+        best: Measurement,
+        sweeps: Sequence[Candidate],
         chooser: Chooser,
         found: Exploration,
         gainable: float | None,
     ) -> Tuned:
-        """Return the best version, and what is to be said of it."""
-        policy = self.tuning.policy.timing
-        groups = saying.of_sweeps(alone, first, best, chooser.raced, policy)
-        timing = self._timing(found, best.candidate, chooser.raced)
+        """Return the best candidate, and what is to be said of it."""
+        first, raced, policy = chooser.of(self.simplified), chooser.measurements, self.tuning.policy.timing
+        alone = [chooser.of(made) for made in sweeps]
+        timing = self._timing(found, best.candidate, raced)
         timing = replace(
             timing,
             stop=StopReason.INTERRUPTED if chooser.budget.is_interrupted else timing.stop,
-            groups=(*groups, *timing.groups),
+            groups=(*sweep_groups(alone, first, best, raced, policy), *timing.groups),
             speedup=best.speedup,
-            untimed=saying.untimed(first, best) if best.steps and best.speedup is None else "",
+            untimed=untimed_reason(first, best) if best.steps and best.speedup is None else "",
             simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,
             searched=best.gain if best.candidate.causes else None,
             latencies=best.latencies,
             gainable=gainable,
-            noise=max((version.speedup.noise for version in chooser.raced if version.speedup), default=policy.noise),
+            noise=max((each.speedup.noise for each in raced if each.speedup), default=policy.noise),
         )
-        return Tuned(best.candidate, timing, (*found.notes, *saying.left_out(first, best)))
+        return Tuned(best.candidate, timing, (*found.notes, *undone_notes(first, best)))
 
     def _simplified_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
         """Simplify a graph, in place, with these rules and passes, or with all. Raises TimeUp."""
@@ -406,83 +400,21 @@ class Tuner:
         simplifier = Simplifier(rules, passes, self.allows, self.refusal, check=check)
         return simplifier.run(graph).steps
 
-    def _timing(self, found: Exploration, best: Candidate, raced: Sequence[Version] = ()) -> Timing:
+    def _timing(self, found: Exploration, best: Candidate, raced: Sequence[Measurement] = ()) -> Timing:
         """Return what was found, and what of it is in the best candidate."""
-        setting = self.tuning.setting
-        groups = []
-        for solution in found.solutions:
-            span, reason = saying.span(best, solution), ""
-            if span is None and self.tuning.is_timed_here:
-                with_it = [version for version in raced if solution in version.solutions]
-                reason = saying.because(with_it, self.tuning.policy.timing, is_faster=bool(best.causes))
-            ratio, copies, is_taken = solution.speedup.median, len(solution.copies), span is not None
-            groups.append(Group(solution.rules, copies, ratio, is_taken, span or (0, 0), solution.saved, reason))
+        setting, groups = self.tuning.setting, find_groups(found.solutions, best, raced, self.tuning.policy.timing)
+        is_timed = self.tuning.is_timed_here
         return Timing(
             self.tuning.cost,
-            setting.provider_name if self.tuning.is_timed_here else setting.provider,
+            setting.provider_name if is_timed else setting.provider,
             setting.cores,
-            groups=tuple(groups),
+            groups=tuple(group if is_timed else replace(group, reason="") for group in groups),
             stop=str(found.stop),
             regions=found.regions,
             copies=found.copies,
             states=found.states,
             trials=found.trials,
         )
-
-
-def face(first: onnx_io.Model, second: onnx_io.Model, tuning: Tuning, limit: float, cache: Cache) -> Outcome:
-    """Let two models take turns with a copy of the first, and return how fast the second is; or what was said earlier.
-
-    Where it is faster, what a second race tells is returned: one is won by chance, too. The races take the seconds of
-    the `tuning`, or longer where these are too few for the fewest rounds, up to the `limit`.
-
-    Raises:
-        ModelError: ONNX Runtime refuses one of them, or they would take longer, now or in an earlier run.
-        UsageError: the provider does not start.
-    """
-    deadline = time.monotonic() + limit
-    sizes, inputs, also = tuning.sizes, tuning.inputs, [Runnable(second).outline]
-    ready = prepared([first], tuning.setting, dims=sizes, inputs=inputs, seed=tuning.seed, also=also)
-    keys = [_identity(second)]
-    contest = Contest(ready, first, key_of("face", _identity(first), str(tuning.seconds)), cache, tuning.policy)
-    seconds = min(3 * tuning.policy.session_seconds, tuning.seconds / 2)
-    found = _faced(contest, keys, second, seconds, deadline, races=2)
-    if not found.is_faster:
-        return found
-    try:
-        return _faced(contest.again(), keys, second, seconds, deadline, races=1)
-    except ModelError as error:
-        raise ModelError(f"it is {said(found.speedup)} as the other in one race, and in no second: {error}") from error
-
-
-def _faced(
-    contest: Contest, keys: Sequence[str], model: onnx_io.Model, seconds: float, deadline: float, races: int
-) -> Outcome:
-    """Return what a race of a model with the original tells, after which time is left for others; or what it told in an
-    earlier run.
-
-    Raises:
-        ModelError: as `face` does.
-    """
-    outcomes = contest.known(keys)
-    if outcomes is None:
-        if contest.has_ended(keys):
-            raise ModelError("no time was left to time it, in an earlier run (--fresh tries again)")
-        pace = contest.pace(time.monotonic)
-        least, session = races * 3 * pace.racing + (races - 1) * 3 * pace.opening, contest.opened(model)
-        left = deadline - time.monotonic()
-        if least > left:
-            contest.end(keys)
-            what = "a race" if races == 1 else "two races"
-            text = f"{what} would take {math.ceil(least)} s, and {max(math.floor(left), 0)} s are left of the --seconds"
-            raise ModelError(text)
-        outcomes = contest.race(keys, [session], min(seconds, left / races), left / races)
-    return outcomes[0]
-
-
-def _identity(model: onnx_io.Model) -> str:
-    """Identify all of a model that decides how fast it is."""
-    return key_of(digest(model.graph), weights_digest(model.graph), model.functions_digest)
 
 
 def _shapes(inputs: samples.Feeds) -> Shapes:
