@@ -367,7 +367,7 @@ class Contest:
         return self.original.sessions[0] if self.heat == 1 else opened(self.source), opened(self.source)
 
     def enter(self) -> None:
-        """Open what the versions are timed against, if that was not done yet.
+        """Open what the candidates are timed against, if that was not done yet.
 
         Raises:
             ModelError: there is no room for it.
@@ -478,8 +478,7 @@ class Contest:
 
 
 def judged(timed: Sequence[tuple[Mapping[str, int], RaceTimes]]) -> list[Outcome]:
-    """Return what a race of the original and of some versions says of each version, from its times at each set of
-    sizes."""
+    """Return what a race of the original and of some candidates says of each, from its times at each set of sizes."""
     latencies: list[list[Latency]] = []
     gains: list[list[Speedup]] = []
     for sizes, times in timed:

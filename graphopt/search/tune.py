@@ -1,4 +1,4 @@
-"""Search, then the last word: from a simplified model to the fastest version of it, or to the original."""
+"""Search, then the last word: from a simplified model to the fastest candidate for it, or to the original."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from graphopt.base import limits
 from graphopt.base.cache import Cache
 from graphopt.base.engine import Dask
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.records import to_json
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
@@ -76,7 +75,7 @@ class Tuning:
 
     @property
     def is_timed_here(self) -> bool:
-        """Whether versions of the model are to be timed, on this machine."""
+        """True where candidates are to be timed as a whole, on this machine."""
         return self.cost == "measured" and self.dask is None
 
 
@@ -114,7 +113,7 @@ class Tuner:
     cache: Cache = field(default_factory=user_cache)
 
     def tune(self) -> Tuned:
-        """Find the fastest version.
+        """Find the fastest candidate.
 
         Raises:
             UsageError: this onnxruntime lacks the provider, or the model has no such dim.
@@ -303,24 +302,19 @@ class Tuner:
         return sweep(start, name, rules, self._space(end), self.tuning.policy)
 
     def _recalled(self, original: str, graph: Graph, shapes: Sequence[Shapes], budget: Budget) -> Exploration:
-        """Return what was found for this model and these shapes, in this run or an earlier one with as much time.
-
-        What a search found on a busy machine, or without all of its time, does not bind later ones.
-        """
+        """Return what was found for this model and these shapes, in this run or an earlier one with as much time."""
         tuning, rules = self.tuning, recall.dependence((*self.rules, *self._searched))
         what = (original, recall.identity(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
         passes = ",".join(pass_.name for pass_ in self.passes)
         how = (rules, passes, tuning.admits, str(tuning.seed), circumstances(tuning.setting), repr(tuning.policy))
-        key = key_of("search", *what, *how)
-        found = recall.of_text(self.cache.get([key]).get(key), self._searched, graph)
-        if found is None:
-            start, used = time.monotonic(), time.process_time()
-            found = self._explored(graph, shapes, budget, budget.last_word, self._cost)
-            is_starved = time.process_time() - used < tuning.policy.starved_share * (time.monotonic() - start)
-            is_cut = found.stop is StopReason.INTERRUPTED or (found.stop is StopReason.TIME and is_starved)
-            if found.is_steady and not is_cut:
-                self.cache.put({key: to_json(found)})
-        return found
+        return recall.recalled(
+            self.cache,
+            key_of("search", *what, *how),
+            self._searched,
+            graph,
+            lambda: self._explored(graph, shapes, budget, budget.last_word, self._cost),
+            tuning.policy,
+        )
 
     def _explored(
         self,
