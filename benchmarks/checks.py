@@ -15,7 +15,7 @@ import onnx
 
 from benchmarks.environment import one_line
 from graphopt.runtime.inputs import default_sizes
-from graphopt.runtime.measure import interleaved
+from graphopt.runtime.measure import Schedule, interleaved
 from graphopt.runtime.samples import NORMAL, feeds
 from graphopt.runtime.sessions import Setting
 from graphopt.runtime.steps import sketch
@@ -140,7 +140,7 @@ def check(source: str, target: str, folder: str, provider: str, threads: int) ->
     if not gap <= accepted:
         return {"wrong": f"outputs differ by {gap:.2g} of how far they move"}
     runs = [lambda path=path: setting.open(path) for path in (source, target)]
-    before, after = interleaved(runs, seconds=0, rounds=(LOADS, LOADS), meter=time.process_time)
+    before, after = interleaved(runs, Schedule(seconds=0, rounds=(LOADS, LOADS)), meter=time.process_time)
     return {"difference": gap, "loading": round(after.minimum / before.minimum, 3)}
 
 

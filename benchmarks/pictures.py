@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import Results, Row, digest, geometric_mean, setting_text
-from graphopt.runtime.measure import NOISE
+from graphopt.runtime.measure import TimingPolicy
 
 COLOURS = {
     "onnxsim": "#0072b2", "OnnxSlim": "#56b4e9", "onnxoptimizer": "#009e73", "onnxscript": "#e69f00",
@@ -86,6 +86,7 @@ def _ratio_axis(axis: Any, ratios: Iterable[float]) -> None:
     axis.xaxis.set_major_locator(FixedLocator(sorted((*steps, *near))))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.axvspan(1 - NOISE, 1 + NOISE, color="#000000", alpha=0.06, linewidth=0, zorder=-0.5)
+    noise = TimingPolicy().noise
+    axis.axvspan(1 - noise, 1 + noise, color="#000000", alpha=0.06, linewidth=0, zorder=-0.5)
     axis.axvline(1, color="black", linewidth=0.8, zorder=0)
     axis.grid(axis="x", color="#dddddd", linewidth=0.6, zorder=0)

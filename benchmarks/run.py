@@ -35,7 +35,7 @@ from benchmarks.tools import ALL, OWN, PLAIN, SEARCH, Task
 from graphopt.base.engine import engine
 from graphopt.base.errors import UsageError
 from graphopt.runtime.measure import Speedup, Verdict, together
-from graphopt.runtime.profile import HEAVY
+from graphopt.runtime.profile import is_heavy
 from graphopt.runtime.sessions import Setting
 
 LIMIT = 900.0
@@ -281,7 +281,7 @@ class _Model:
             for tool, profile in zip(["", *timed], listed, strict=bool(listed)):
                 kernels = {row["operator"]: [row["count"], round(row["seconds"] * 1e3, 4)] for row in profile["rows"]}
                 found[tool] = {"profile": kernels}
-                heavy = sum(ms for operator, (_, ms) in kernels.items() if operator in HEAVY)
+                heavy = sum(ms for operator, (_, ms) in kernels.items() if is_heavy(operator))
                 if not tool:
                     whole = sum(ms for _, ms in kernels.values())
                     found[""]["headroom"] = round(whole / heavy, 3) if heavy else None

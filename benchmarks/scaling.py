@@ -24,8 +24,8 @@ from benchmarks.pictures import panels, saved
 from benchmarks.report import circumstances, table
 from benchmarks.results import Row, write_rows
 from benchmarks.tools import peak_memory
-from graphopt.search.timing import StopReason
-from graphopt.search.tune import SHARE
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.stopping import StopReason
 
 WIDTH = 64
 """Channels: small, for the graph is what is measured."""
@@ -262,7 +262,7 @@ def markdown(rows: Sequence[Row]) -> str:
     lines = ["# Scaling", "", "Made by `python -m benchmarks scaling`; `benchmarks/scaling.py` says how.", "",
              *circumstances(rows), "",
              "Seconds of the steps in one process a row, which has the model twice in memory; MB: the peak memory",
-             f"until the end of the step. The search asks an estimate and may take {LIMIT * SHARE:g} s; +: it was not",
+             f"until the end of the step. The search asks an estimate and may take {LIMIT * SearchPolicy().search_share:g} s; +: it was not",
              "done then. Parts are the places that a search knows, regions those of them that differ. Exponent: the",
              f"power of the number of nodes with which the seconds grow, from {LARGE:,} nodes on, of what was done;",
              "1 is linear.",

@@ -31,11 +31,11 @@ from graphopt.options import AUTO, Options
 from graphopt.report.report import Report, Rewrite, Summary
 from graphopt.rewrite import idle
 from graphopt.rewrite.build import Refusal
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Step, simplify_graph
 from graphopt.rewrite.folded import Noted
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, exact_forms
-from graphopt.rewrite.variant import Variant
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.kernels import Kernels
 from graphopt.runtime.sessions import called
@@ -185,7 +185,7 @@ class _Run:
         """Return an attempt as a result, with its report."""
         tuned, loaded = made.tuned, made.loaded
         comparison = None if made.finding is None else made.finding.comparison
-        rewrites, noted = _rewrites(tuned.variant.history, self._gate), (*made.notes, *notes)
+        rewrites, noted = _rewrites(tuned.candidate.steps, self._gate), (*made.notes, *notes)
         return Result(
             loaded, Report.of(made.before, loaded, rewrites, comparison, self.clock.seconds, noted, tuned.timing)
         )
@@ -286,17 +286,17 @@ class _Run:
             always = [rule for rule in given if rule in space.rules]
             notes = [*done.notes, *idle.without_gain(graph, always, self._gate.allows, refusal)]
             notes += idle.of_functions(graph, given, loaded.functions)
-        tuned = Tuned(Variant(graph, done.steps, Variant(loaded.graph)))
+        tuned = Tuned(Candidate(graph, done.steps, Candidate(loaded.graph)))
         if tuning.cost != "none":
             with clock("search"), limited(options.limits):
-                tuned = self._tuner(loaded, tuned.variant, space, tuning).tune()
+                tuned = self._tuner(loaded, tuned.candidate, space, tuning).tune()
         finding = None
         if options.check:
             with clock("check"), limited(options.limits):
                 target = None if opset == before.opsets.get("ai.onnx") else opset
-                finding = self._check(loaded, before, tuned.variant, target).run()
+                finding = self._check(loaded, before, tuned.candidate, target).run()
         notes += tuned.notes
-        return Attempt(replace(loaded, graph=tuned.variant.graph), before, tuned, tuple(notes), finding)
+        return Attempt(replace(loaded, graph=tuned.candidate.graph), before, tuned, tuple(notes), finding)
 
     @cached_property
     def _loaded(self) -> onnx_io.Model:
@@ -318,7 +318,7 @@ class _Run:
             self._kernels.demand(before)
         return converted
 
-    def _tuner(self, loaded: onnx_io.Model, simplified: Variant, space: _Space, tuning: Tuning) -> Tuner:
+    def _tuner(self, loaded: onnx_io.Model, simplified: Candidate, space: _Space, tuning: Tuning) -> Tuner:
         return Tuner(
             self.model,
             loaded,
@@ -335,7 +335,7 @@ class _Run:
             cache=user_cache(fresh=self.options.fresh),
         )
 
-    def _check(self, loaded: onnx_io.Model, before: Summary, result: Variant, target: int | None) -> Check:
+    def _check(self, loaded: onnx_io.Model, before: Summary, result: Candidate, target: int | None) -> Check:
         options = self.options
         return Check(
             self.model,
@@ -362,7 +362,7 @@ def _checked(
     end = clock.seconds.get("search", 0.0) + tuning.seconds
     made, notes = attempt(space, tuning), list[str]()
     left_out, changes, places = set[str](), set[Change](), Counter[str]()
-    spare = tuning.seconds / 4  # what is written is timed, too, if others took all the time
+    spare = tuning.seconds * tuning.policy.retry_share  # what is written is timed, too, if others took all the time
     while made.finding is not None and made.is_different:
         guilty = made.finding.guilty
         if strict or guilty is None:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import comparison, pictures, profiles, report, scaling
 from benchmarks.results import ORIGINAL, Results, Row, digest, read_rows, write_rows
 from benchmarks.tools import ALL, PLAIN
-from graphopt.search.timing import StopReason
+from graphopt.search.stopping import StopReason
 
 CPU = Path("cpu.jsonl")
 MADE = {"machine": "a machine", "date": "2026-11-21", "versions": {"onnx": "1.23", "onnxruntime": "1.31"}, "file": "f0"}

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from graphopt.base.types import TensorType
 from graphopt.ir.graph import IDENTITY, Graph, Node, Patch
@@ -37,6 +37,14 @@ MANY = 64
 """Readers of one value from which on they are not near it: a later round sees what has become possible there."""
 
 
+class Cause(Protocol):
+    """What a search takes or leaves as a whole, with all steps that are made for it."""
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Names of the rules that it uses."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One change that was made: by which rule or pass, in which graph, and the patch that was applied."""
@@ -45,6 +53,8 @@ class Step:
     graph: Graph
     patch: Patch
     is_rule: bool
+    cause: Cause | None = None
+    """What the search made it for; None for a simplification, which is made wherever it pays."""
 
     def undo(self) -> None:
         self.graph.apply(self.patch.inverse)

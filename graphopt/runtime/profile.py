@@ -20,11 +20,9 @@ from graphopt.base.types import DType
 from graphopt.operators.classes import kernel
 from graphopt.operators.cost import Work
 from graphopt.runtime.bench import aligned, ms_text
+from graphopt.runtime.measure import TimingPolicy
 from graphopt.runtime.oracle import FailedError
 from graphopt.runtime.sessions import Setting, Source, called, parsed, runner
-
-RUNS = 20
-"""Runs that count: the clock of ONNX Runtime's profile ticks in microseconds, so short kernels need many."""
 
 REORDERS = ("ReorderInput", "ReorderOutput")
 """What ONNX Runtime inserts where its own blocked layout of images begins and ends."""
@@ -34,10 +32,6 @@ def is_heavy(name: str) -> bool:
     """Return whether a kernel, as a profile names it, does the arithmetic of float models."""
     facts = kernel(name)
     return facts.cost.work in (Work.CONVOLUTION, Work.TRANSPOSED_CONVOLUTION, Work.PRODUCT) and not facts.is_quantizing
-
-
-FEW_RUNS = 5
-"""Runs that tell how much of the time is outside of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +105,9 @@ class Profile:
         return "\n".join(lines)
 
 
-def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: int = RUNS) -> Profile:
+def profile(
+    model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: int = TimingPolicy.profile_runs
+) -> Profile:
     """Run a model under ONNX Runtime's profiler.
 
     Args:
@@ -135,7 +131,9 @@ def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: 
     return Profile(called(model), setting.provider_name, len(whole), seconds, rows, before, after, detail)
 
 
-def outside_heavy_kernels(model: Source, setting: Setting, feeds: Mapping[str, Any]) -> float:
+def outside_heavy_kernels(
+    model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int = TimingPolicy.kernel_share_runs
+) -> float:
     """Return the part of the time in kernels that is not in convolutions of images and matrix products, from 0 to 1.
 
     A convolution of a signal counts as outside: ONNX Runtime runs it slower than the same one of an image.
@@ -144,7 +142,7 @@ def outside_heavy_kernels(model: Source, setting: Setting, feeds: Mapping[str, A
         UsageError: the provider is missing.
         ModelError: the model cannot be loaded or run, or has too many nodes for the profiler.
     """
-    whole, kernels = _events(model, setting, feeds, FEW_RUNS)
+    whole, kernels = _events(model, setting, feeds, runs)
     heavy = [event for event in kernels if is_heavy(event["args"]["op_name"]) and not _is_of_signals(event)]
     rows, own = (by_operator(some, len(whole)) for some in (kernels, heavy))
     return 1 - sum(row.seconds for row in own) / (sum(row.seconds for row in rows) or 1)
