@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -158,6 +159,9 @@ def together(ratios: Sequence[Speedup]) -> Speedup:
 
 # -- turns -------------------------------------------------------------------------------------------------------------
 
+_ALONE = threading.RLock()
+"""Held while something is timed: two timings would disturb each other."""
+
 
 def interleaved(
     runs: Sequence[Callable[[], object]],
@@ -173,6 +177,8 @@ def interleaved(
     seed: int = 0,
 ) -> tuple[Samples, ...]:
     """Time the runs in rounds in which each takes a turn, in an order that is drawn anew for each round.
+
+    One thread times at a time.
 
     In an order that is fixed or rotates, each run would always follow the same one, and inherit its caches and clock.
 
@@ -195,20 +201,21 @@ def interleaved(
         seed: of the orders.
     """
     meter = meter or clock
-    began = clock()
-    turns = [_Turn.of(run, meter) for run in runs]
-    found: list[list[float]] = [[] for _ in runs]
-    drawn = random.Random(seed)
-    fewest, most = rounds
-    start = clock()
-    for number in range(1, most + 1):
-        for which in drawn.sample(range(len(runs)), len(runs)):
-            found[which].append(turns[which].seconds(meter))
-        passed = clock() - start
-        if progress is not None:
-            progress(min(1.0, max(number / most, min(number / fewest, passed / max(seconds, 1e-9)))))
-        if clock() - began > limit or (number >= fewest and (passed > seconds or _are_told(found, width, noise))):
-            break
+    with _ALONE:
+        began = clock()
+        turns = [_Turn.of(run, meter) for run in runs]
+        found: list[list[float]] = [[] for _ in runs]
+        drawn = random.Random(seed)
+        fewest, most = rounds
+        start = clock()
+        for number in range(1, most + 1):
+            for which in drawn.sample(range(len(runs)), len(runs)):
+                found[which].append(turns[which].seconds(meter))
+            passed = clock() - start
+            if progress is not None:
+                progress(min(1.0, max(number / most, min(number / fewest, passed / max(seconds, 1e-9)))))
+            if clock() - began > limit or (number >= fewest and (passed > seconds or _are_told(found, width, noise))):
+                break
     return tuple(Samples(tuple(samples)) for samples in found)
 
 
