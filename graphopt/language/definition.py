@@ -229,7 +229,7 @@ def define(
     which may name axes; the attributes are holes for numbers or texts, or one value for which alone this is meant;
     keyword arguments are what absent attributes are. `when` says what else has to hold for it to be defined, in the
     words of a rule's conditions. For an operator with several outputs give tuples. From then on rules may match and
-    write it, and it is inferred and proved by its meaning.
+    write it in this session, and it is inferred and proved by its meaning.
 
     Raises:
         RuleError: it is no such definition, or another one is known of the same operator with the same inputs.
