@@ -259,10 +259,11 @@ def exponent(rows: Sequence[Row], step: str) -> float:
 
 def markdown(rows: Sequence[Row]) -> str:
     """Return the page: how it was made, where growth is not near linear, the picture, a table a kind of graph."""
+    limit = LIMIT * SearchPolicy().search_share
     lines = ["# Scaling", "", "Made by `python -m benchmarks scaling`; `benchmarks/scaling.py` says how.", "",
              *circumstances(rows), "",
              "Seconds of the steps in one process a row, which has the model twice in memory; MB: the peak memory",
-             f"until the end of the step. The search asks an estimate and may take {LIMIT * SearchPolicy().search_share:g} s; +: it was not",
+             f"until the end of the step. The search asks an estimate and may take {limit:g} s; +: it was not",
              "done then. Parts are the places that a search knows, regions those of them that differ. Exponent: the",
              f"power of the number of nodes with which the seconds grow, from {LARGE:,} nodes on, of what was done;",
              "1 is linear.",

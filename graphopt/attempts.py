@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from graphopt.base.cache import Cache
 from graphopt.base.errors import DifferenceError, ModelError
-from graphopt.base.limits import limited
+from graphopt.base.session import current
 from graphopt.check.blame import Finding
 from graphopt.io import onnx_io
 from graphopt.options import Options
@@ -141,7 +141,7 @@ class Opsets:
         left = options.seconds - self.clock.seconds.get("search", 0.0)
         tuning = replace(self.tuning, seconds=options.seconds * self.tuning.policy.opset_race_share)
         try:
-            with self.clock("search"), limited(options.limits):
+            with self.clock("search"), current().but(limits=options.limits):
                 outcome = face(kept.loaded, raised.loaded, tuning, left, user_cache(fresh=options.fresh))
         except ModelError as error:
             return False, str(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 from graphopt.attempts import Attempt, Clock, Opsets
 from graphopt.base import ort
 from graphopt.base.errors import ModelError, did_you_mean
-from graphopt.base.limits import RunLimits, limited
+from graphopt.base.limits import RunLimits
+from graphopt.base.session import Session, current
 from graphopt.base.types import TensorType
 from graphopt.check.blame import Change, Check, change, label, place
 from graphopt.check.verdict import check_text
@@ -54,10 +54,12 @@ class Result:
     Attributes:
         loaded: the optimized model as graphopt holds it, its weights still where they lay.
         report: what was done and found; `report.to_json()` is what the command line writes with `--report`.
+        session: the session of the run, which knows the operators that its rules define.
     """
 
     loaded: onnx_io.Model
     report: Report
+    session: Session = field(default_factory=current)
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -65,7 +67,8 @@ class Result:
 
         To write it to another folder, or where it is over 2 GB and cannot be a protobuf, use `save`.
         """
-        return onnx_io.to_proto(self.loaded)
+        with self.session.but():
+            return onnx_io.to_proto(self.loaded)
 
     @property
     def ok(self) -> bool:
@@ -90,7 +93,8 @@ class Result:
         Raises:
             OutputError: it cannot be written; what was there stays.
         """
-        return onnx_io.save(self.loaded, path, external=external)
+        with self.session.but():
+            return onnx_io.save(self.loaded, path, external=external)
 
     def __repr__(self) -> str:
         return f"<Result: {self.report!r}>"
@@ -145,12 +149,8 @@ def optimize(model: onnx_io.Source, options: Options) -> Result:
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
-    with _ALONE, ort.custom_ops(options.custom_ops):
+    with current().child(), ort.custom_ops(options.custom_ops):
         return _Run(model, options).result()
-
-
-_ALONE = threading.RLock()
-"""One thread optimizes at a time: no timing must be disturbed, and the whole process shares the integers of a proof."""
 
 
 @dataclass(frozen=True)
@@ -288,11 +288,11 @@ class _Run:
             notes += idle.of_functions(graph, given, loaded.functions)
         tuned = Tuned(Candidate(graph, done.steps, Candidate(loaded.graph)))
         if tuning.cost != "none":
-            with clock("search"), limited(options.limits):
+            with clock("search"), current().but(limits=options.limits):
                 tuned = self._tuner(loaded, tuned.candidate, space, tuning).tune()
         finding = None
         if options.check:
-            with clock("check"), limited(options.limits):
+            with clock("check"), current().but(limits=options.limits):
                 target = None if opset == before.opsets.get("ai.onnx") else opset
                 finding = self._check(loaded, before, tuned.candidate, target).run()
         notes += tuned.notes

@@ -17,7 +17,8 @@ import pytest
 
 import graphopt
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.limits import LimitError, RunLimits, limited
+from graphopt.base.limits import LimitError, RunLimits
+from graphopt.base.session import current
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
@@ -72,7 +73,10 @@ def test_a_short_run_keeps_to_the_limit_of_memory_too(model: Path) -> None:
 def test_memory_is_looked_at_after_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter([0, 2_000_000_000])
     monkeypatch.setattr("graphopt.base.limits.resident", lambda: next(taken))
-    with limited(RunLimits(gigabytes=1.0)), pytest.raises(LimitError, match=r"a run takes 2\.0 GB, and the limit is 1"):
+    with (
+        current().but(limits=RunLimits(gigabytes=1.0)),
+        pytest.raises(LimitError, match=r"a run takes 2\.0 GB, and the limit is 1"),
+    ):
         interruptible(lambda _: None)
 
 

@@ -17,7 +17,7 @@ class Meant(Rule):
     """What the definitions ask of the shapes of the right side."""
     written: tuple[tuple[Term, ...], tuple[Term, ...]] = ((), ())
     """The two sides with the operators that are defined."""
-    definitions: tuple[Definition, ...] = field(default=(), kw_only=True, compare=False, repr=False)
+    definitions: tuple[Definition, ...] = field(default=(), kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         """Check nothing: that was done as the rule was written."""

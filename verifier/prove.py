@@ -24,6 +24,7 @@ from graphopt.base.integers import (
     Size,
     conj,
     eq,
+    fresh_integers,
     ge,
     inside,
     le,
@@ -31,7 +32,6 @@ from graphopt.base.integers import (
     negate,
     restart,
     symbols,
-    undisturbed,
 )
 from graphopt.base.notes import Noted, noting
 from graphopt.base.rebuilding import Substitution
@@ -99,7 +99,7 @@ class Outcome:
             self.failed_at.break_cycles()
 
 
-@undisturbed()
+@fresh_integers()
 def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     """Return the proof of a rule, or the verdict that there is none. `timeout` is in seconds, each so many steps
     (`Budget`).
@@ -109,7 +109,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     terms are proved as these, but in no exact model: their kernels may round in ways of their own. A declaration that
     its kernel contradicts makes it REFUTED, too.
     """
-    start, claim = time.process_time(), rule.claim
+    start, claim = time.thread_time(), rule.claim
     plain = meant(joined(claim))
     verdict, model, outcome = _verdict(plain, timeout)
     if verdict is Verdict.PROVED:
@@ -129,7 +129,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
         outcome.failure = "\n".join([outcome.failure, *words.with_hint(outcome.advice(), hint)])
     ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
     ranks = "all" if ranks and is_pointwise(plain) else ranks
-    seconds = round(time.process_time() - start, 3)
+    seconds = round(time.thread_time() - start, 3)
     return Proof(
         rule.name,
         rule.digest,
@@ -147,7 +147,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     )
 
 
-@undisturbed()
+@fresh_integers()
 def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.0) -> str:
     """Return what is not shown, in the model in which a rule is proved, at the one instance of a match; nothing if all
     is."""

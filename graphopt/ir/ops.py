@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, wraps
 from string import ascii_letters
 from typing import Any, ParamSpec, TypeVar
 
 import onnx
 from onnx.defs import OpSchema
 
+from graphopt.base.session import current
 from graphopt.base.types import DType
 from graphopt.ir.graph import IDENTITY, INPUT, Attribute, Node
 
@@ -67,36 +68,36 @@ function of a whole tensor, of the axes along which it runs, and of the place am
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_DECLARED: dict[tuple[str, str], OpSchema] = {}
-_READ: list[Any] = []
 
 
 def reads_schemas(function: Callable[P, R]) -> Callable[P, R]:
-    """Work each answer out once, until a schema is declared."""
-    _READ.append(cache(function))
-    remembering: Callable[P, R] = _READ[-1]
+    """Work each answer out once, until an operator is defined."""
+
+    @wraps(function)
+    def remembering(*args: P.args, **keywords: P.kwargs) -> R:
+        found: R = current().definitions.memories[function](*args, **keywords)
+        return found
+
     return remembering
-
-
-def declare(schema: OpSchema) -> None:
-    """Make an operator known that the onnx package does not know, in all versions of its domain."""
-    _DECLARED[schema.name, schema.domain] = schema
-    for function in _READ:
-        function.cache_clear()
 
 
 def is_declared(op: str, domain: str) -> bool:
     """Return whether an operator is known by its declaration alone."""
-    return (op, domain) in _DECLARED
+    return domain != "" and current().definitions.schema((op, domain)) is not None
 
 
-@reads_schemas
 def schema(op: str, domain: str = "", opset: int = OPSET) -> OpSchema | None:
     """Return the schema in force at an opset, None for an operator that is neither declared nor in the onnx package."""
     if domain in CLASSES:
         return CLASSES[domain]
-    if is_declared(op, domain):
-        return _DECLARED[op, domain] if opset else None
+    if domain and (declared := current().definitions.schema((op, domain))) is not None:
+        found: OpSchema = declared  # of all versions of its domain
+        return found if opset else None
+    return _shipped(op, domain, opset)
+
+
+@cache
+def _shipped(op: str, domain: str, opset: int) -> OpSchema | None:
     try:
         return onnx.defs.get_schema(op, opset, domain)
     except onnx.defs.SchemaError:
@@ -113,7 +114,7 @@ def newest(op: str, domain: str = "") -> int:
 def names(domain: str = "") -> frozenset[str]:
     """Return the operators of a domain."""
     shipped = (known.name for known in onnx.defs.get_all_schemas() if known.domain == domain)
-    return frozenset(shipped).union(op for op, own in _DECLARED if own == domain)
+    return frozenset(shipped).union(op for op, own in current().definitions if own == domain)
 
 
 def without_attribute(op: str, attribute: str) -> int | None:

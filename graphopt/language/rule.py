@@ -85,7 +85,7 @@ class Rule:
     when: Term | tuple[Term, ...] = ()
     why: str = ""
     pays: Term | tuple[Term, ...] = field(default=(), kw_only=True)
-    definitions: tuple[Definition, ...] = field(init=False, compare=False, repr=False)
+    definitions: tuple[Definition, ...] = field(init=False, repr=False)
     """What its operators compute that ONNX does not define."""
 
     def __post_init__(self) -> None:

@@ -109,7 +109,7 @@ def is_pointwise(rule: Rule) -> bool:
     return _tells_no_ranks((*rule.left, *rule.right), rule.conditions, rule.holes.values())
 
 
-@cache
+@ops.reads_schemas
 def computes_elements(definition: Definition) -> bool:
     """Return whether what a declared operator means makes it a function of elements, whatever their ranks are."""
     return definition.head.outputs == 1 and _tells_no_ranks(

@@ -11,8 +11,8 @@ from enum import Enum, auto
 from functools import partial
 from typing import TypeAlias
 
-from graphopt.base import symbolic
 from graphopt.base.integers import TRUE, Formula, conj, disj, negate
+from graphopt.base.session import current
 from graphopt.base.symbolic import Index, Piece, Value, by_cases, call, fold, number
 from graphopt.base.tensors import Tensor, boolean, select, truth
 from graphopt.base.types import DType
@@ -149,11 +149,11 @@ def EXACT(node: Node) -> Function:
     name = f"{name}~" if node.folded else f"{name}!"
 
     def is_nan(value: Value) -> Value:
-        assert symbolic.arithmetic is not None
-        condition, told = symbolic.arithmetic.telling(value)
+        assert current().arithmetic is not None
+        condition, told = current().arithmetic.telling(value)
         return boolean(conj(condition, truth(call(name, told, params=params))))
 
-    if node.op == "IsNaN" and symbolic.arithmetic is not None:
+    if node.op == "IsNaN" and current().arithmetic is not None:
         return lambda value: by_cases(is_nan, value)
 
     def function(*values: Value | None) -> Value:

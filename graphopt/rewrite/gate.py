@@ -26,7 +26,7 @@ from graphopt.base.records import MISFITS
 from graphopt.base.types import COMMON, DType
 from graphopt.ir import ops
 from graphopt.language.coverage import Answer, Choice, Label, Tree, covers, told, tree_of, unknown
-from graphopt.language.definition import Definition
+from graphopt.language.definition import Definition, definitions_of
 from graphopt.language.proof import Ledger, Model, Proof, Verdict, check_tree
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, applications
@@ -40,7 +40,16 @@ TIMEOUT = 10.0
 """Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
 
 CORE = (
-    *("base.types", "base.integers", "base.lemmas", "base.notes", "base.ort", "base.places", "base.rebuilding"),
+    *(
+        "base.types",
+        "base.integers",
+        "base.lemmas",
+        "base.notes",
+        "base.ort",
+        "base.places",
+        "base.rebuilding",
+        "base.session",
+    ),
     *("base.symbolic", "base.tensors", "ir.ops", "ir.tensor"),
     *("language.coverage", "language.definition", "language.functions", "language.rule", "language.scalar"),
     *("language.schemas", "language.term", "language.wellformed"),
@@ -85,9 +94,7 @@ _version = cache(version)
 
 def ledger_path() -> Path:
     """Return the path of the ledger, which lies beside the built-in rules."""
-    from graphopt import rules
-
-    return Path(rules.__path__[0]) / "proofs.json"
+    return Path(__file__).parent.parent / "rules" / "proofs.json"
 
 
 @cache
@@ -274,7 +281,8 @@ def seen(definition: Definition) -> Seen:
         runtime = ort.require_onnxruntime()
     except UsageError:
         return Seen("", "")
-    said = sha256(json.dumps(definition.to_json(), sort_keys=True).encode()).hexdigest()
+    all_said = [each.to_json() for each in (definition, *definitions_of(definition.meaning))]
+    said = sha256(json.dumps(all_said, sort_keys=True).encode()).hexdigest()
     key = f"{_key(said)} onnxruntime {runtime.__version__} {sha256(processor().encode()).hexdigest()}"
     known = _read(key, _seen)
     if known is not None:

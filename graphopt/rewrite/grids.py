@@ -14,7 +14,7 @@ from operator import mul
 import numpy as np
 
 from graphopt.base import symbolic, tensors
-from graphopt.base.integers import forget
+from graphopt.base.integers import fresh_integers
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild
 from graphopt.base.sizes import Dim, lower_bound, product
 from graphopt.base.translation import NotKnown
@@ -158,12 +158,12 @@ def _computed(graph: Graph, node: Node, shape: Shape, depth: int) -> Grid | None
     names = Numbered()
     question = question_of(Operands(graph, node), names)
     grids = [grid(graph, value, depth) for value in node.inputs]
-    forget()
-    asked = _OnGrids(question, grids=grids, names=names)
-    try:
-        return asked.evenly(denote(asked)[0], shape)
-    except (NotKnown, Undefined, Unsupported, ZeroDivisionError):
-        return None
+    with fresh_integers():
+        asked = _OnGrids(question, grids=grids, names=names)
+        try:
+            return asked.evenly(denote(asked)[0], shape)
+        except (NotKnown, Undefined, Unsupported, ZeroDivisionError):
+            return None
 
 
 # -- indices that count ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -180,6 +181,9 @@ def together(ratios: Sequence[Speedup]) -> Speedup:
 
 # -- turns -------------------------------------------------------------------------------------------------------------
 
+_ALONE = threading.RLock()
+"""Held while something is timed: two timings would disturb each other."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
@@ -234,6 +238,8 @@ def interleaved(
 ) -> tuple[Samples, ...]:
     """Time the runs in rounds in which each takes a turn, in an order that is drawn anew for each round.
 
+    One thread times at a time.
+
     In an order that is fixed or rotates, each run would always follow the same one, and inherit its caches and clock.
 
     A turn repeats short runs for the seconds of a turn and counts the fastest, for other processes can only slow a run
@@ -250,19 +256,20 @@ def interleaved(
         policy: how long turns are, and what ratios tell.
     """
     meter = meter or clock
-    began = clock()
-    turns = [_Turn.of(run, meter, policy) for run in runs]
-    found: list[list[float]] = [[] for _ in runs]
-    drawn = random.Random(seed)
-    start = clock()
-    for number in range(1, schedule.rounds[1] + 1):
-        for which in drawn.sample(range(len(runs)), len(runs)):
-            found[which].append(turns[which].seconds(meter))
-        passed = clock() - start
-        if progress is not None:
-            progress(schedule.progress(number, passed))
-        if clock() - began > schedule.limit or schedule.is_over(found, passed, policy):
-            break
+    with _ALONE:
+        began = clock()
+        turns = [_Turn.of(run, meter, policy) for run in runs]
+        found: list[list[float]] = [[] for _ in runs]
+        drawn = random.Random(seed)
+        start = clock()
+        for number in range(1, schedule.rounds[1] + 1):
+            for which in drawn.sample(range(len(runs)), len(runs)):
+                found[which].append(turns[which].seconds(meter))
+            passed = clock() - start
+            if progress is not None:
+                progress(schedule.progress(number, passed))
+            if clock() - began > schedule.limit or schedule.is_over(found, passed, policy):
+                break
     return tuple(Samples(tuple(samples)) for samples in found)
 
 

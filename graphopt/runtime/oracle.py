@@ -28,8 +28,9 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from graphopt.base import files, ort
 from graphopt.base.errors import OutputError
-from graphopt.base.limits import TIME_HINT, LimitError, run_limits
+from graphopt.base.limits import TIME_HINT, LimitError
 from graphopt.base.ort import require_onnxruntime
+from graphopt.base.session import current
 from graphopt.base.types import DType
 from graphopt.io import onnx_io, reader
 from graphopt.ir import ops
@@ -345,7 +346,7 @@ def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Fo
         TimeoutError: `limit` was reached.
         LimitError: the run takes longer, or more memory, than any may.
     """
-    run_limits().demand_memory("the process, before a run,")
+    current().limits.demand_memory("the process, before a run,")
     options = require_onnxruntime().RunOptions()
     options.log_severity_level = 4
     outputs: list[Found] = []
@@ -380,7 +381,7 @@ TICK = 0.1
 
 def _await(done: threading.Event, limit: float | None) -> None:
     """Wait for the end of a run, within its limits."""
-    limits, start = run_limits(), time.monotonic()
+    limits, start = current().limits, time.monotonic()
     allowed = limits.seconds if limit is None else min(limit, limits.seconds)
     while not done.wait(min(TICK, max(0.0, start + allowed - time.monotonic()))):
         if time.monotonic() - start >= allowed:

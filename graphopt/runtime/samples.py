@@ -18,7 +18,7 @@ from onnx import TensorProto, numpy_helper
 
 from graphopt.base import formulas
 from graphopt.base.errors import UsageError
-from graphopt.base.limits import run_limits
+from graphopt.base.session import current
 from graphopt.base.types import DType
 from graphopt.ir.graph import IDENTITY
 from graphopt.operators.operator import ResultType
@@ -318,7 +318,7 @@ def _values(given: Input, role: Role, binding: Binding, rng: np.random.Generator
     if shape is None:
         shape = (4,) * binding.get(rank_name(given), 1)
     sizes = tuple(formulas.size(dim, binding) for dim in shape)
-    run_limits().demand_room(prod(sizes) * DRAWN, f"the input '{given.name}', {given},")
+    current().limits.demand_room(prod(sizes) * DRAWN, f"the input '{given.name}', {given},")
     match given.kind:
         case "tensor":
             return _tensor(given.dtype, role, sizes, rng, style)
