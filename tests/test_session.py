@@ -166,7 +166,7 @@ def test_of_two_threads_one_times_at_a_time() -> None:
         turns.append(threading.get_ident())
         time.sleep(0.01)
 
-    together([lambda: measure.interleaved([run, run], Schedule(seconds=0.0, rounds=(2, 2)))] * 2)
+    together([lambda: measure.interleaved([run, run], measure.Schedule(seconds=0.0, rounds=(2, 2)))] * 2)
     assert len(turns) > 10 and sum(one != other for one, other in pairwise(turns)) == 1
 
 
