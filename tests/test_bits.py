@@ -25,11 +25,13 @@ from graphopt.operators.families import some_particulars
 from graphopt.rewrite.gate import departures, ledger_path
 from graphopt.rules import RULES, TRADES
 from graphopt.runtime.oracle import FailedError, Runnable, onnxruntime_unoptimized
+from graphopt.runtime.saturation import PRODUCTS
 from graphopt.verifier.counterexample import is_fatal_if_empty
 from graphopt.verifier.drawing import instances
 from graphopt.verifier.example import Instance
 from graphopt.verifier.scope import ANY, FEW
 from graphopt.verifier.writing import models
+from tests.saturating import is_saturating
 
 Array = NDArray[Any]
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan])
@@ -143,8 +145,14 @@ EXACT = exact_rules()
 TRIED = Random(len(EXACT)).sample(EXACT, SAMPLE)
 
 
+def may_saturate(rule: Rule) -> bool:
+    """Whether it is refused on this processor: it has sums of 8-bit products, and some of them are cut off here."""
+    return is_saturating() and any(app.op in PRODUCTS for side in rule.right for app in applications(side))
+
+
 @pytest.mark.slow
 def test_what_is_proved_exact_gives_the_same_bits(pytestconfig: pytest.Config) -> None:
     everything = pytestconfig.getoption("--fuzz-seconds")
-    done = [compared(rule, proof, 24 if everything else 5, 3) for rule, proof in (EXACT if everything else TRIED)]
+    tried = [each for each in (EXACT if everything else TRIED) if not may_saturate(each[0])]
+    done = [compared(rule, proof, 24 if everything else 5, 3) for rule, proof in tried]
     assert np.count_nonzero(done) > 0.8 * len(done)

@@ -114,17 +114,24 @@ class Counterexample:
         return left, right, inputs
 
 
-def find(rule: Rule, seconds: float = 15.0, share: int = 1) -> Counterexample | None:
+def find(rule: Rule, seconds: float = 60.0) -> Counterexample | None:
     """Return a small counterexample, None where none was found; the same one again unless the time runs out.
 
-    The time is a guard: instances are counted, and take a second or two. A rule of a family draws one in `share` of
-    them: what is wrong with a family is wrong with most of its rules.
+    The time is a guard for slow machines: instances are counted, and take a second or two.
+    """
+    return _find_before(rule, time.process_time() + seconds, share=1)
+
+
+def _find_before(rule: Rule, deadline: float, share: int) -> Counterexample | None:
+    """Return a counterexample that is found before a processor time.
+
+    A rule of a family draws one in `share` of the instances: what is wrong with a family is wrong with most of its
+    rules.
     """
     if rule.is_family:
         particulars = some_particulars(rule)
-        parts = (_find_in_family(each, seconds / len(particulars), (len(particulars) + 1) // 2) for each in particulars)
+        parts = (_find_in_family(each, deadline, (len(particulars) + 1) // 2) for each in particulars)
         return next(filter(None, parts), None)
-    deadline = time.process_time() + seconds
     found = list(islice(differences(rule, deadline, FURTHER, share), FOUND))
     if not found:
         return None
@@ -174,9 +181,9 @@ def _refused(rule: Rule, reverse: Rule, instance: Instance) -> Counterexample | 
     return Counterexample(rule, instance, Gap("refused", text), [], outputs)
 
 
-def _find_in_family(particular: Rule, seconds: float, share: int) -> Counterexample | None:
+def _find_in_family(particular: Rule, deadline: float, share: int) -> Counterexample | None:
     """Return a counterexample to a rule of a family, which says of which operators and how many tensors."""
-    found = find(particular, seconds, share)
+    found = _find_before(particular, deadline, share)
     chosen = particular.label.partition("[")[2].rstrip("]")
     return found and replace(found, gap=replace(found.gap, text=f"with {chosen} {found.gap.text}"))
 

@@ -522,6 +522,15 @@ DEPARTS: Mapping[str, frozenset[str]] = {
 """Who does not say what the text says."""
 
 
+def _may_saturate(name: str, case: Case) -> bool:
+    """Whether two products of unsigned and signed integers may exceed 16 bits, where this processor adds up pairs."""
+    if name not in PRODUCTS or not is_saturating():
+        return False
+    factors = [case.inputs[place] for place in (0, 3 if name.startswith("QLinear") else 1)]
+    greatest = [int(np.abs(factor.astype(np.int64)).max(initial=0)) for factor in factors]
+    return factors[0].dtype != factors[1].dtype and 2 * greatest[0] * greatest[1] > np.iinfo(np.int16).max
+
+
 def departs(who: str, name: str, case: Case) -> bool:
     """Whether it does not say what the denotation says on purpose."""
     endless = name == "Slice" and who == "reference" and set(case.inputs[2]) & set(ENDLESS)
@@ -529,7 +538,7 @@ def departs(who: str, name: str, case: Case) -> bool:
     nothing = name == "Shape" and who == "reference" and case.attrs.get("end", 0) < -np.ndim(case.inputs[0])
     plain = name == "ConvInteger" and who == "reference" and np.ndim(case.inputs[0]) != 4  # zero points of filters
     ignoring = "ignore_index" in case.attrs and who == "reference" and case.attrs.get("reduction", "mean") == "mean"
-    narrow = name in PRODUCTS and who == "runtime" and is_saturating()
+    narrow = who == "runtime" and _may_saturate(name, case)
     willing = name == "Resize" and who == "reference" and case.attrs.get("mode", "nearest") != "nearest"  # on any axes
     return bool(ignoring or endless or mirrored or nothing or plain or narrow or willing) or name in DEPARTS[who]
 
