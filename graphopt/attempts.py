@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,18 +10,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from graphopt.base.cache import Cache
 from graphopt.base.errors import DifferenceError, ModelError
-from graphopt.base.limits import limited
+from graphopt.base.session import current
 from graphopt.check.blame import Finding
 from graphopt.io import onnx_io
 from graphopt.options import Options
 from graphopt.report.report import Summary
-from graphopt.runtime.cost import user_cache
-from graphopt.search.timing import StopReason, said
-from graphopt.search.tune import Tuned, Tuning, face
-
-LAST_WORD = 0.1
-"""The part of the time for which the results in two opsets take turns, at least."""
+from graphopt.rewrite.candidate import Candidate
+from graphopt.runtime.bench import prepared
+from graphopt.runtime.cost import key_of, user_cache
+from graphopt.runtime.oracle import Runnable
+from graphopt.search.race import Contest, Outcome, identity
+from graphopt.search.stopping import Budget, StopReason
+from graphopt.search.timing import said
+from graphopt.search.tune import Tuned, Tuning
 
 
 @dataclass
@@ -65,12 +69,12 @@ class Attempt:
     @property
     def has_ended(self) -> bool:
         """Whether the search found all that there is to find."""
-        return self.tuned.timing is not None and self.tuned.timing.stop in (StopReason.DONE, StopReason.BOUND)
+        return self.tuned.timing is not None and StopReason(self.tuned.timing.stop).is_complete
 
     @property
     def counts(self) -> Counter[str]:
         """How often each rule or pass was applied."""
-        return Counter(step.name for step in self.tuned.variant.history)
+        return Counter(step.name for step in self.tuned.candidate.steps)
 
     def noting(self, *notes: str) -> Attempt:
         """Return the same with more notes."""
@@ -104,7 +108,7 @@ class Opsets:
         Raises:
             DifferenceError: the check found a difference that is an error in its own opset, or, with `strict`, in any.
         """
-        own, opset, share = self.own, self.newer, (1 - LAST_WORD) / 2
+        own, opset, share = self.own, self.newer, (1 - self.tuning.policy.opset_race_share) / 2
         if own >= opset:
             return self.make(None, 1.0).noting(f"no other opset was tried: opset {own} has all that rules write here")
         kept = self.make(None, share)
@@ -135,9 +139,9 @@ class Opsets:
             return False, why
         options = self.options
         left = options.seconds - self.clock.seconds.get("search", 0.0)
-        tuning = replace(self.tuning, seconds=options.seconds * LAST_WORD)
+        tuning = replace(self.tuning, seconds=options.seconds * self.tuning.policy.opset_race_share)
         try:
-            with self.clock("search"), limited(options.limits):
+            with self.clock("search"), current().but(limits=options.limits):
                 outcome = face(kept.loaded, raised.loaded, tuning, left, user_cache(fresh=options.fresh))
         except ModelError as error:
             return False, str(error)
@@ -157,3 +161,58 @@ def _lacking(raised: Attempt, kept: Attempt) -> str:
     if kept.is_checked and not raised.is_checked:
         return "what was made there could not be compared"
     return "" if timing.speedup else timing.untimed or "no rewrite was shown to pay there"
+
+
+def face(
+    first: onnx_io.Model,
+    second: onnx_io.Model,
+    tuning: Tuning,
+    limit: float,
+    cache: Cache,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Let two models take turns with a copy of the first, and return how fast the second is; or what was said earlier.
+
+    Where it is faster, what a second race tells is returned: one is won by chance, too. The races take the seconds of
+    the `tuning`, or longer where these are too few for the fewest rounds, up to the `limit`.
+
+    Raises:
+        ModelError: ONNX Runtime refuses one of them, or they would take longer, now or in an earlier run.
+        UsageError: the provider does not start.
+    """
+    budget, also = Budget(tuning.policy, limit, clock), [Runnable(second).outline]
+    ready = prepared([first], tuning.setting, dims=tuning.sizes, inputs=tuning.inputs, seed=tuning.seed, also=also)
+    digest = key_of("face", identity(first), identity(second), str(tuning.seconds))
+    contest, candidate = Contest(ready, first, second, digest, cache, budget), Candidate(second.graph)
+    seconds = min(3 * tuning.policy.session_seconds, tuning.seconds / 2)
+    found = _faced(contest, candidate, seconds, races=2)
+    if not found.is_faster:
+        return found
+    try:
+        return _faced(contest.again(), candidate, seconds, races=1)
+    except ModelError as error:
+        raise ModelError(f"it is {said(found.speedup)} as the other in one race, and in no second: {error}") from error
+
+
+def _faced(contest: Contest, candidate: Candidate, seconds: float, races: int) -> Outcome:
+    """Return what a race of a model with the original tells, after which time is left for others; or what it told in an
+    earlier run.
+
+    Raises:
+        ModelError: as `face` does.
+    """
+    keys, budget = [candidate.key], contest.budget
+    outcomes = contest.known(keys)
+    if outcomes is None:
+        if contest.has_ended(keys):
+            raise ModelError("no time was left to time it, in an earlier run (--fresh tries again)")
+        pace = contest.pace()
+        least, session = races * 3 * pace.racing + (races - 1) * 3 * pace.opening, contest.opened(contest.model)
+        left = budget.left
+        if least > left:
+            contest.end(keys)
+            what = "a race" if races == 1 else "two races"
+            text = f"{what} would take {math.ceil(least)} s, and {math.floor(left)} s are left of the --seconds"
+            raise ModelError(text)
+        outcomes = contest.timed(keys, [session], min(seconds, left / races), left / races)
+    return outcomes[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 from graphopt.attempts import Attempt, Clock, Opsets
 from graphopt.base import ort
 from graphopt.base.errors import ModelError, did_you_mean
-from graphopt.base.limits import RunLimits, limited
+from graphopt.base.limits import RunLimits
+from graphopt.base.session import Session, current
 from graphopt.base.types import TensorType
 from graphopt.check.blame import Change, Check, change, label, place
 from graphopt.check.verdict import check_text
@@ -31,11 +31,11 @@ from graphopt.options import AUTO, Options
 from graphopt.report.report import Report, Rewrite, Summary
 from graphopt.rewrite import idle
 from graphopt.rewrite.build import Refusal
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Step, simplify_graph
 from graphopt.rewrite.folded import Noted
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, exact_forms
-from graphopt.rewrite.variant import Variant
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.kernels import Kernels
 from graphopt.runtime.sessions import called
@@ -54,10 +54,12 @@ class Result:
     Attributes:
         loaded: the optimized model as graphopt holds it, its weights still where they lay.
         report: what was done and found; `report.to_json()` is what the command line writes with `--report`.
+        session: the session of the run, which knows the operators that its rules define.
     """
 
     loaded: onnx_io.Model
     report: Report
+    session: Session = field(default_factory=current)
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -65,7 +67,8 @@ class Result:
 
         To write it to another folder, or where it is over 2 GB and cannot be a protobuf, use `save`.
         """
-        return onnx_io.to_proto(self.loaded)
+        with self.session.but():
+            return onnx_io.to_proto(self.loaded)
 
     @property
     def ok(self) -> bool:
@@ -90,7 +93,8 @@ class Result:
         Raises:
             OutputError: it cannot be written; what was there stays.
         """
-        return onnx_io.save(self.loaded, path, external=external)
+        with self.session.but():
+            return onnx_io.save(self.loaded, path, external=external)
 
     def __repr__(self) -> str:
         return f"<Result: {self.report!r}>"
@@ -145,12 +149,8 @@ def optimize(model: onnx_io.Source, options: Options) -> Result:
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
-    with _ALONE, ort.custom_ops(options.custom_ops):
+    with current().child(), ort.custom_ops(options.custom_ops):
         return _Run(model, options).result()
-
-
-_ALONE = threading.RLock()
-"""One thread optimizes at a time: no timing must be disturbed, and the whole process shares the integers of a proof."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class _Run:
         """Return an attempt as a result, with its report."""
         tuned, loaded = made.tuned, made.loaded
         comparison = None if made.finding is None else made.finding.comparison
-        rewrites, noted = _rewrites(tuned.variant.history, self._gate), (*made.notes, *notes)
+        rewrites, noted = _rewrites(tuned.candidate.steps, self._gate), (*made.notes, *notes)
         return Result(
             loaded, Report.of(made.before, loaded, rewrites, comparison, self.clock.seconds, noted, tuned.timing)
         )
@@ -286,17 +286,17 @@ class _Run:
             always = [rule for rule in given if rule in space.rules]
             notes = [*done.notes, *idle.without_gain(graph, always, self._gate.allows, refusal)]
             notes += idle.of_functions(graph, given, loaded.functions)
-        tuned = Tuned(Variant(graph, done.steps, Variant(loaded.graph)))
+        tuned = Tuned(Candidate(graph, done.steps, Candidate(loaded.graph)))
         if tuning.cost != "none":
-            with clock("search"), limited(options.limits):
-                tuned = self._tuner(loaded, tuned.variant, space, tuning).tune()
+            with clock("search"), current().but(limits=options.limits):
+                tuned = self._tuner(loaded, tuned.candidate, space, tuning).tune()
         finding = None
         if options.check:
-            with clock("check"), limited(options.limits):
+            with clock("check"), current().but(limits=options.limits):
                 target = None if opset == before.opsets.get("ai.onnx") else opset
-                finding = self._check(loaded, before, tuned.variant, target).run()
+                finding = self._check(loaded, before, tuned.candidate, target).run()
         notes += tuned.notes
-        return Attempt(replace(loaded, graph=tuned.variant.graph), before, tuned, tuple(notes), finding)
+        return Attempt(replace(loaded, graph=tuned.candidate.graph), before, tuned, tuple(notes), finding)
 
     @cached_property
     def _loaded(self) -> onnx_io.Model:
@@ -318,7 +318,7 @@ class _Run:
             self._kernels.demand(before)
         return converted
 
-    def _tuner(self, loaded: onnx_io.Model, simplified: Variant, space: _Space, tuning: Tuning) -> Tuner:
+    def _tuner(self, loaded: onnx_io.Model, simplified: Candidate, space: _Space, tuning: Tuning) -> Tuner:
         return Tuner(
             self.model,
             loaded,
@@ -335,7 +335,7 @@ class _Run:
             cache=user_cache(fresh=self.options.fresh),
         )
 
-    def _check(self, loaded: onnx_io.Model, before: Summary, result: Variant, target: int | None) -> Check:
+    def _check(self, loaded: onnx_io.Model, before: Summary, result: Candidate, target: int | None) -> Check:
         options = self.options
         return Check(
             self.model,
@@ -362,7 +362,7 @@ def _checked(
     end = clock.seconds.get("search", 0.0) + tuning.seconds
     made, notes = attempt(space, tuning), list[str]()
     left_out, changes, places = set[str](), set[Change](), Counter[str]()
-    spare = tuning.seconds / 4  # what is written is timed, too, if others took all the time
+    spare = tuning.seconds * tuning.policy.retry_share  # what is written is timed, too, if others took all the time
     while made.finding is not None and made.is_different:
         guilty = made.finding.guilty
         if strict or guilty is None:

@@ -16,10 +16,10 @@ from pathlib import Path
 from onnx import ModelProto
 
 from graphopt.io import onnx_io
-from graphopt.ir import ops
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.operators import infer
+from graphopt.operators.classes import entry
 from graphopt.rewrite.build import Refused, build
 from graphopt.rewrite.fixpoint import Simplifier
 from graphopt.rewrite.match import find
@@ -102,7 +102,7 @@ def _left_over(model: ModelProto, simplifier: Simplifier) -> Counter[str]:
 
 
 def _weight(operators: Counter[str]) -> int:
-    return sum(count * ops.WEIGHT.get(op, 100) for op, count in operators.items())
+    return sum(count * entry(op).weight for op, count in operators.items())
 
 
 def _lost(rule: Rule, left: ModelProto) -> str | None:

@@ -15,9 +15,9 @@ import typer.main
 from onnxruntime import InferenceSession
 
 from benchmarks import scaling
+from graphopt.base.session import Definitions, current
 from graphopt.cli.terminal import Progress
-from graphopt.ir import ops
-from graphopt.language import definition, library
+from graphopt.language import library
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -115,15 +115,17 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture
-def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+def forget() -> Iterator[Callable[[str], None]]:
     """Forgets until the end of the test what the library says of an operator of ONNX Runtime."""
     library.load()
-    forgotten = []
+    with current().child():
+        yield lambda name: undefine(name, "com.microsoft")
 
-    def forgetting(name: str) -> None:
-        forgotten.append(ops._DECLARED[name, "com.microsoft"])
-        monkeypatch.delitem(definition._TABLE, (name, "com.microsoft"))
 
-    yield forgetting
-    for schema in forgotten:
-        ops.declare(schema)
+def undefine(op: str, domain: str) -> None:
+    """Make the session know no definition of one operator."""
+    known, others = current().definitions, Definitions()
+    for key in known:
+        if key != (op, domain):
+            others.put(key, known.of(key), known.schema(key))
+    current().definitions = others

@@ -11,9 +11,8 @@ import onnx.parser
 import pytest
 
 import graphopt
+from graphopt.base.session import current
 from graphopt.base.types import DType
-from graphopt.ir import ops
-from graphopt.language import definition
 from graphopt.language.definition import define, definitions_of
 from graphopt.language.proof import Model, Verdict
 from graphopt.language.rule import Operators, Rule, fn, microsoft, op, tensor
@@ -116,21 +115,16 @@ def test_what_wraps_alike_on_both_sides_needs_no_bound(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize(("when", "is_right"), [((), False), ((fn.le(K, 33_025),), True)])
-def test_a_declaration_that_forgets_that_it_wraps_is_contradicted(
-    when: tuple[Term, ...], is_right: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_declaration_that_forgets_that_it_wraps_is_contradicted(when: tuple[Term, ...], is_right: bool) -> None:
     """A kernel that adds up in 32 bits, said to be a product of floats."""
-    monkeypatch.setattr(definition, "_TABLE", {**definition._TABLE})  # no other test is to know of it
-    monkeypatch.setattr(ops, "_DECLARED", {**ops._DECLARED})
     kernel = Operators("com.microsoft").MatMulIntegerToFloat
     scales, zeros = (tensor("p", ""), tensor("q", "")), (tensor("g", ""), tensor("h", ""))
     one = tensor("x" if is_right else "a", "M K")  # instances are drawn once for all rules that look alike
     floats = D(one, scales[0], zeros[0]) @ D(b, scales[1], zeros[1])
-    define(kernel(one, b, *scales, *zeros), floats, when=when)
-    rule = Rule(
-        "fuse", floats, kernel(one, b, *scales, *zeros), when=(*when, *of(BYTE, one, b), *of(DType.FLOAT, *scales))
-    )
-    proof = prove(rule)
+    types = (*of(BYTE, one, b), *of(DType.FLOAT, *scales))
+    with current().child():  # no other test is to know of it
+        define(kernel(one, b, *scales, *zeros), floats, when=when)
+        proof = prove(Rule("fuse", floats, kernel(one, b, *scales, *zeros), when=(*when, *types)))
     assert proof.verdict is (Verdict.PROVED if is_right else Verdict.REFUTED), proof
     assert is_right or "is not what its definition says: values differ" in proof.counterexample
 

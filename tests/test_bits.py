@@ -20,7 +20,7 @@ from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.schemas import Misfit
 from graphopt.language.term import Var, applications, walk
-from graphopt.operators.classes import is_elementwise
+from graphopt.operators.classes import is_elementwise, is_quantized, minds_types
 from graphopt.operators.families import some_particulars
 from graphopt.rewrite.gate import departures, ledger_path
 from graphopt.rules import RULES, TRADES
@@ -53,7 +53,7 @@ def exact_rules() -> list[tuple[Rule, Proof]]:
 def strewn(rule: Rule, drawn: Instance, rng: np.random.Generator) -> Instance:
     """The instance with special values in what is fed, but for indices and lists, which have to be in range."""
     values = dict(drawn.values)
-    special = SPECIAL[~np.isnan(SPECIAL)] if rule.is_quantized else SPECIAL
+    special = SPECIAL[~np.isnan(SPECIAL)] if is_quantized(rule) else SPECIAL
     for name in set(drawn.feeds(rule)) - _lists(rule):
         values[name] = _special(values[name], special, rng)
     return replace(drawn, values=values)
@@ -87,7 +87,7 @@ def bits(array: Array) -> Array:
 def is_licensed(rule: Rule, proof: Proof, drawn: Instance) -> bool:
     """Whether `--exact` would apply the rule to values of these types."""
     types = {DType.of(value.dtype) for value in drawn.values.values() if isinstance(value, np.ndarray)}
-    if types & {DType.FLOAT16, DType.BFLOAT16} or (rule.minds_types and not types <= set(COMMON)):
+    if types & {DType.FLOAT16, DType.BFLOAT16} or (minds_types(rule) and not types <= set(COMMON)):
         return False
     return all(map(proof.licenses, types)) and departures(rule).isdisjoint(types)
 

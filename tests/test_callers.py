@@ -2,8 +2,6 @@
 
 import os
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import graphopt
-from graphopt import pipeline
 from graphopt.base.errors import UsageError
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
@@ -38,25 +35,6 @@ def test_sizes_may_be_numbers_of_numpy() -> None:
     assert [dim.dim_value for dim in given.type.tensor_type.shape.dim] == [2, 4]
     with pytest.raises(UsageError, match=r"input 'x' has 2\.5 in it, which is no size"):
         graphopt.optimize(scaled(), cost="none", input_shapes={"x": [2.5, 4]})  # type: ignore[list-item]
-
-
-def test_of_two_threads_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The integers of a proof are shared by the process."""
-    now, together = [0], []
-    result = pipeline._Run.result
-
-    def slow(run: pipeline._Run) -> graphopt.Result:
-        now[0] += 1
-        together.append(now[0])
-        time.sleep(0.05)
-        now[0] -= 1
-        return result(run)
-
-    monkeypatch.setattr(pipeline._Run, "result", slow)
-    with ThreadPoolExecutor(2) as pool:
-        made = list(pool.map(lambda model: graphopt.optimize(model, cost="none"), [scaled()] * 2))
-    assert [each.report.after.nodes for each in made] == [1, 1]
-    assert together == [1, 1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are texts there")

@@ -1,7 +1,9 @@
 """Which version of a model is returned, in contests whose outcome is made up."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
+from math import inf
 from typing import Any
 
 import pytest
@@ -11,15 +13,17 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Node
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Simplifier, Step
-from graphopt.rewrite.variant import Variant
 from graphopt.runtime.measure import Speedup, Verdict
-from graphopt.search.choose import Chooser, Version
+from graphopt.search.choose import Chooser
 from graphopt.search.explore import explore
 from graphopt.search.moves import Solution, Space, apply
-from graphopt.search.race import Contest, Latency, Outcome, Times
-from graphopt.search.sweep import Sweep, sweep
-from tests.test_search import LONG, Prices
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.race import Contest, Latency, Measurement, Outcome, Times
+from graphopt.search.stopping import Budget
+from graphopt.search.sweep import sweep
+from tests.test_search import Prices
 from tests.text import parse
 
 x, y = tensor("x"), tensor("y")
@@ -29,6 +33,7 @@ TRADES = (
     Rule("difference_is_sum", x - y, x + op.Neg(y)),
     Rule("quarter_is_product", x / 4.0, x * 0.25),
 )
+POLICY = SearchPolicy()
 PRICES = Prices(Mul=2, Add=0.1, Neg=0.1, Sub=5, Div=8)
 
 BODY = """a = Mul(x, 2.0); b = Sin(a); c = Sin(b); d = Sin(c); e = Sin(d); f = Sin(e);
@@ -50,18 +55,20 @@ def at(size: int, speed: Speedup, skew: float) -> Latency:
 
 
 class Made(Contest):
-    """A contest in which a function of a version's operators tells how fast it is; None: it does not run.
+    """A contest in which a function of a candidate's operators tells how fast it is; None: it does not run.
 
-    In the second one another may. By the skew a version is faster at the first of two sizes, and slower at the second.
+    In the second one another may. By the skew a candidate is faster at the first of two sizes, and slower at the
+    second.
     """
 
-    def __init__(self, speed: Speed, second: Speed, heat: int = 1, skew: float = 1.0):
-        self.speed, self.second, self.heat, self.skew, self.keeps = speed, second, heat, skew, True
+    def __init__(self, model: onnx_io.Model, speed: Speed, second: Speed | None = None):
+        self.model, self.speed, self.second, self.heat, self.skew = model, speed, second or speed, 1, 1.0
+        self.budget, self.told, self.refusals = Budget(POLICY, inf), {}, {}
         self.raced: list[tuple[float, int]] = []
 
     def again(self) -> Contest:
-        twin = Made(self.second, self.second, self.heat + 1, self.skew)
-        twin.raced = self.raced
+        twin = copy(self)
+        twin.speed, twin.heat, twin.told, twin.refusals = self.second, self.heat + 1, {}, dict(self.refusals)
         return twin
 
     def enter(self) -> None:
@@ -73,7 +80,7 @@ class Made(Contest):
     def has_ended(self, keys: Sequence[str]) -> bool:  # noqa: ARG002
         return False
 
-    def known(self, keys: Sequence[str]) -> None:
+    def kept(self, keys: Sequence[str]) -> None:
         """Nothing."""
 
     def is_original(self, model: onnx_io.Model) -> bool:  # noqa: ARG002
@@ -85,7 +92,7 @@ class Made(Contest):
             raise ModelError("no kernel")
         return sure(found)
 
-    def race(
+    def timed(
         self,
         keys: Sequence[str],  # noqa: ARG002
         sessions: Sequence[Speedup],
@@ -117,42 +124,44 @@ class Case:
         infer_graph(self.model.graph)
         self.original: dict[int, Node] = dict(self.model.graph.items())
         space = Space(TRADES, Simplifier([], []), lambda *_: True)
-        self.contest = Made(speed, second or speed)
-        self.chooser = Chooser(self.contest, self.model, partial(apply, space=space), self.simplify)
-        self.alone: list[Version] = []
-        self.best = self.first = Version(Variant(self.model.graph).then(partial(self.simplify, names=None)))
-        self.solutions = explore(self.first.variant.graph, space, PRICES, limits=LONG).solutions
+        self.contest = Made(self.model, speed, second)
+        self.chooser = Chooser(self.contest, partial(apply, space=space), self.simplify)
+        self.alone: list[Candidate] = []
+        self.first = Candidate(self.model.graph).then(partial(self.simplify, names=None))
+        self.best = Measurement(self.first)
+        self.solutions = explore(self.first.graph, space, PRICES).solutions
         assert [solution.rules[0] for solution in self.solutions] == [rule.name for rule in TRADES[::-1]]
 
     def simplify(self, graph: Graph, names: frozenset[str] | None) -> Sequence[Step]:
         rules = [rule for rule in TIDY if names is None or rule.name in names]
         return Simplifier(rules, []).run(graph).steps
 
-    def choose(self, solutions: Sequence[Solution] | None = None, swept: Version | None = None) -> Version:
+    def choose(self, solutions: Sequence[Solution] | None = None, swept: Candidate | None = None) -> Measurement:
         finds = self.solutions if solutions is None else solutions
         self.best = self.chooser.choose(self.first, swept or self.first, finds, self.alone)
-        self.best.variant.graph.check()
+        self.best.candidate.graph.check()
         assert dict(self.model.graph.items()) == self.original
         return self.best
 
-    def swept(self, *names: str, interrupted: bool = False) -> Version:
+    def swept(self, *names: str, interrupted: bool = False) -> Measurement:
         """The best of the simplified model, that with a sweep of one of these rules, and with all that gain."""
         space = Space(TRADES, Simplifier([], []), lambda *_: True)
         rules = {rule.name: rule for rule in TRADES}
-        made = [sweep(self.first.variant, name, [rules[name]], space) for name in names]
+        made = [sweep(self.first, name, [rules[name]], space, POLICY) for name in names]
 
-        def again(done: Sweep, variant: Variant) -> Sweep | None:
+        def again(name: str, candidate: Candidate) -> Candidate | None:
             if interrupted:
                 raise KeyboardInterrupt
-            return sweep(variant, done.name, [rules[done.name]], space)
+            return sweep(candidate, name, [rules[name]], space, POLICY)
 
-        self.best, self.alone = self.chooser.race_sweeps(self.first, filter(None, made), again)
+        self.alone = [candidate for candidate in made if candidate is not None]
+        self.best = self.chooser.of(self.chooser.race_sweeps(self.first, self.alone, again))
         return self.best
 
     @property
     def changed(self) -> set[str]:
         """Which of the five rewrites the best version has."""
-        ops = self.best.variant.graph.ops()
+        ops = self.best.candidate.graph.ops()
         gone = {"double_is_sum": "Add", "difference_is_sum": "Sub", "quarter_is_product": "Div"}
         made = {"difference_is_sum", "quarter_is_product"} - {name for name, op_ in gone.items() if op_ in ops}
         tidied = {f"double_{name.lower()}" for name in ("Abs",) if ops.get(name, 0) < 2}
@@ -164,17 +173,17 @@ class Case:
 BOTH = {"double_neg", "double_abs"}
 
 
-@pytest.mark.parametrize("longest", [0.5, 3.0])
-def test_races_take_no_longer_than_they_may(longest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("is_brief", "longest"), [(True, 0.5), (False, 3.0)])
+def test_races_take_no_longer_than_they_may(monkeypatch: pytest.MonkeyPatch, *, is_brief: bool, longest: float) -> None:
     """Each session of a race, and the two of the original."""
-    case, asked, race = Case(lambda _: 1.2), list[float](), Made.race
+    case, asked, race = Case(lambda _: 1.2), list[float](), Made.timed
 
     def racing(contest: Made, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
         asked.append(seconds[0] / (len(sessions) + 2))
         return race(contest, keys, sessions, *seconds)
 
-    monkeypatch.setattr(Made, "race", racing)
-    case.chooser.longest = longest
+    monkeypatch.setattr(Made, "timed", racing)
+    case.contest.budget.is_brief = is_brief
     case.choose([])
     assert set(asked) == {longest}
 
@@ -183,7 +192,6 @@ def test_a_version_that_is_faster_is_taken() -> None:
     case = Case(lambda ops: 1.5 if "Div" not in ops else 1.0)
     best = case.choose()
     assert best.solutions == case.solutions
-    assert best.counts == (1, 1, 1)
     assert case.changed == {rule.name for rule in (*TIDY, *TRADES)}
 
 
@@ -330,14 +338,14 @@ def test_a_simplified_model_that_wins_one_race_of_two_is_kept_and_is_no_gain(fir
 
 def test_a_model_that_is_not_changed_is_not_timed() -> None:
     case = Case(lambda _: 1.5)
-    case.first = Version(Variant(case.model.graph))
+    case.first = Candidate(case.model.graph)
     assert case.choose([]).steps == ()
     assert case.contest.raced == []
 
 
 def test_where_nothing_was_simplified_and_no_find_pays_the_original_is_no_gain_whatever_is_measured() -> None:
     case = Case(lambda ops: 1.5)
-    case.first = Version(Variant(case.model.graph))
+    case.first = Candidate(case.model.graph)
     best = case.choose()
     assert (best.steps, best.speedup) == ((), None)
 
@@ -356,7 +364,7 @@ def test_where_there_is_no_room_for_a_second_race_nothing_is_taken_for_faster(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     case = Case(quick)
-    case.contest.again = lambda: Cramped(quick, quick)  # type: ignore[method-assign]
+    case.contest.again = lambda: Cramped(case.model, quick)  # type: ignore[method-assign]
     best = case.choose()
     assert (best.steps, best.speedup) == (case.first.steps, sure(1.0))
     assert "cannot be timed, so none of them is taken for faster: out of memory" in caplog.text
@@ -364,9 +372,9 @@ def test_where_there_is_no_room_for_a_second_race_nothing_is_taken_for_faster(
 
 def test_a_simplified_model_that_could_not_be_timed_is_kept() -> None:
     case = Case(quick)
-    case.chooser.contest = Cramped(quick, quick)
+    case.chooser.contest = Cramped(case.model, quick)
     assert case.choose([]).steps == case.first.steps
-    assert (case.first.speedup, case.first.refusal) == (None, "")
+    assert case.chooser.of(case.first) == Measurement(case.first)
 
 
 @pytest.mark.parametrize(("speed", "seen"), [(1.0, sure(1.0)), (1.2, None)])
@@ -380,13 +388,14 @@ def test_what_does_not_open_a_second_time_is_no_gain(speed: float, seen: Speedup
 def test_what_was_timed_before_a_race_failed_is_still_known() -> None:
     case = Case(lambda _: 0.9)
     case.swept("double_is_sum")
-    case.contest.race = Cramped(quick, quick).race  # type: ignore[method-assign, assignment]
+    case.contest.timed = Cramped(case.model, quick).timed  # type: ignore[method-assign, assignment]
     case.choose([])
-    assert (case.first.speedup, case.first.refusal) == (sure(0.9), "")
+    first = case.chooser.of(case.first)
+    assert (first.speedup, first.refusal) == (sure(0.9), "")
 
 
 class Cramped(Made):
-    def race(self, *_: Any) -> list[Outcome]:
+    def timed(self, *_: Any) -> list[Outcome]:
         raise ModelError("out of memory")
 
 
@@ -395,20 +404,17 @@ class Interrupted(Made):
 
     presses = 1
 
-    def race(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
+    def timed(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
         if self.presses and self.heat == 1:
             self.presses -= 1
             raise KeyboardInterrupt
         assert seconds[0] == 0
-        return super().race(keys, sessions, *seconds)
-
-    def again(self) -> Contest:
-        return Interrupted(self.speed, self.speed, 2)
+        return super().timed(keys, sessions, *seconds)
 
 
 def test_an_interrupt_makes_the_timing_short() -> None:
     case = Case(lambda ops: 1.0 if "Div" in ops else 1.3)
-    case.chooser.contest = Interrupted(case.contest.speed, case.contest.speed)
+    case.chooser.contest = Interrupted(case.model, case.contest.speed)
     best = case.choose()
     assert best.is_faster
     assert "quarter_is_product" in case.changed
@@ -426,15 +432,15 @@ class InterruptedAtTheDoor(Made):
             raise KeyboardInterrupt
         return super().opened(model)
 
-    def race(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
+    def timed(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
         assert seconds[0] == 0
-        return super().race(keys, sessions, *seconds)
+        return super().timed(keys, sessions, *seconds)
 
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_an_interrupt_while_a_version_is_loaded_makes_the_timing_short(presses: int) -> None:
     case = Case(lambda ops: 1.0 if "Div" in ops else 1.3)
-    contest = InterruptedAtTheDoor(case.contest.speed, case.contest.second)
+    contest = InterruptedAtTheDoor(case.model, case.contest.speed)
     case.chooser.contest, contest.presses = contest, presses
     if presses == 2:
         with pytest.raises(KeyboardInterrupt):
@@ -446,7 +452,7 @@ def test_an_interrupt_while_a_version_is_loaded_makes_the_timing_short(presses: 
 
 def test_a_second_interrupt_ends_it() -> None:
     case = Case(lambda ops: 1.0 if "Div" in ops else 1.3)
-    contest = case.chooser.contest = Interrupted(case.contest.speed, case.contest.speed)
+    contest = case.chooser.contest = Interrupted(case.model, case.contest.speed)
     contest.presses = 2
     with pytest.raises(KeyboardInterrupt):
         case.choose()
@@ -454,16 +460,16 @@ def test_a_second_interrupt_ends_it() -> None:
 
 def test_the_time_of_a_race_is_a_part_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
-    race, now = Made.race, [0.0]
+    race, now = Made.timed, [0.0]
 
     def racing(made: Made, keys: Sequence[str], sessions: Sequence[Speedup], seconds: float, _: float) -> list[Outcome]:
         given.append(seconds)
         now[0] += seconds
         return race(made, keys, sessions, seconds)
 
-    monkeypatch.setattr(Made, "race", racing)
+    monkeypatch.setattr(Made, "timed", racing)
     case = Case(quick)
-    case.chooser.deadline, case.chooser.clock = 20.0, lambda: now[0]
+    case.contest.budget = Budget(POLICY, 20.0, lambda: now[0])
     case.choose()
     assert given == pytest.approx([0.4 * 20, 0.6 * 0.6 * 20])
     assert now[0] < 20
@@ -473,7 +479,7 @@ def test_if_all_else_is_slower_the_original_is_there_again_node_for_node() -> No
     case = Case(lambda ops: 0.5)
     best = case.choose()
     assert (best.steps, best.speedup, case.changed) == ((), None, set())
-    assert dict(best.variant.graph.items()) == case.original
+    assert dict(best.candidate.graph.items()) == case.original
 
 
 def test_a_version_that_does_not_run_is_left_out() -> None:
@@ -482,13 +488,13 @@ def test_a_version_that_does_not_run_is_left_out() -> None:
     assert case.changed == BOTH | {"quarter_is_product"}
     refused = Case(lambda ops: None)
     assert refused.choose().steps == ()
-    assert dict(refused.best.variant.graph.items()) == refused.original
+    assert dict(refused.best.candidate.graph.items()) == refused.original
 
 
 @pytest.mark.parametrize("hours", [0.0, 1.0])
 def test_no_further_versions_are_tried_after_the_deadline(hours: float) -> None:
     case = Case(lambda ops: 0.5)
-    case.chooser.deadline, case.chooser.clock = 60.0, lambda: 3600 * hours
+    case.contest.budget = Budget(POLICY, 60.0 - 3600 * hours, lambda: 0.0)
     case.choose()
     assert len(case.contest.raced) == (0 if hours else 9)
     assert case.changed == (BOTH if hours else set())

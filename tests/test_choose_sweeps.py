@@ -8,7 +8,8 @@ import pytest
 
 from graphopt.runtime.measure import Speedup
 from graphopt.search.race import Outcome
-from tests.test_choose import BOTH, TIDY, TRADES, Case, Made, Ops, sure
+from graphopt.search.stopping import Budget, Pace
+from tests.test_choose import BOTH, POLICY, TIDY, TRADES, Case, Made, Ops, sure
 
 
 def test_the_fastest_sweep_is_where_the_search_begins() -> None:
@@ -18,7 +19,7 @@ def test_the_fastest_sweep_is_where_the_search_begins() -> None:
     assert case.changed == BOTH | {"quarter_is_product"}
     case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
     swept = case.swept("quarter_is_product")
-    best = case.choose(case.solutions[1:], swept)
+    best = case.choose(case.solutions[1:], swept.candidate)
     assert (best.sweeps, best.solutions) == (swept.sweeps, case.solutions[1:])
     assert case.changed == {rule.name for rule in (*TIDY, *TRADES)}
 
@@ -35,11 +36,11 @@ def test_after_ctrl_c_sweeps_are_not_made_together(*, interrupted: bool) -> None
     """And what was timed is not lost."""
     case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
     if not interrupted:
-        case.chooser.hurry()
+        case.contest.budget.interrupt()
     swept = case.swept("difference_is_sum", "quarter_is_product", interrupted=interrupted)
     assert [made.name for made in swept.sweeps] == ["quarter_is_product"]
     assert len(case.contest.raced) == 3
-    assert case.chooser.is_hurried
+    assert case.contest.budget.is_interrupted
 
 
 def test_sweeps_do_not_count_as_tries() -> None:
@@ -54,7 +55,7 @@ def test_sweeps_do_not_count_as_tries() -> None:
 
     case = Case(partial(speed, added=1.1), partial(speed, added=0.3))
     swept = case.swept("difference_is_sum", "quarter_is_product")
-    best = case.choose(case.solutions[2:], swept)
+    best = case.choose(case.solutions[2:], swept.candidate)
     assert (best.sweeps, best.solutions) == (swept.sweeps, ())
 
 
@@ -81,7 +82,7 @@ def test_without_time_for_each_sweep_all_are_tried_together_first(
 ) -> None:
     """Each by itself only where that is no gain, and only as many as leave time for a second race."""
     case = Case(lambda ops: (div if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
-    case.chooser.reserve, case.chooser.deadline, case.chooser.clock = 10.0, seconds, lambda: 0.0
+    case.contest.budget = Budget(POLICY, seconds, lambda: 0.0, Pace(0.0, 1.0))
     swept = case.swept("difference_is_sum", "quarter_is_product")
     assert [made.name for made in swept.sweeps] == ["difference_is_sum", "quarter_is_product"][:expected]
     assert len(case.contest.raced) == raced
@@ -103,19 +104,19 @@ def test_where_there_was_time_for_a_race_of_each_sweep_there_is_in_the_next_run(
         def has_ended(_: Made, keys: Sequence[str], ended: set[str] = ended) -> bool:
             return str(keys) in ended
 
-        monkeypatch.setattr(Made, "known", known)
+        monkeypatch.setattr(Made, "kept", known)
         monkeypatch.setattr(Made, "end", end)
         monkeypatch.setattr(Made, "has_ended", has_ended)
         for seconds in (first, second):
             case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
-            race = case.contest.race
+            race = case.contest.timed
 
             def racing(keys: Sequence[str], *more: Any, race: Any = race, kept: Any = kept) -> list[Outcome]:
                 kept[str(keys)] = race(keys, *more)
                 return list(kept[str(keys)])
 
-            case.contest.race = racing  # type: ignore[method-assign, assignment]
-            case.chooser.reserve, case.chooser.deadline, case.chooser.clock = 10.0, seconds, lambda: 0.0
+            case.contest.timed = racing  # type: ignore[method-assign, assignment]
+            case.contest.budget = Budget(POLICY, seconds, lambda: 0.0, Pace(0.0, 1.0))
             swept = case.swept("difference_is_sum", "quarter_is_product")
             assert len(swept.sweeps) == 2
             races.append(len(case.contest.raced))
@@ -127,7 +128,7 @@ def test_what_a_race_of_sweeps_told_is_not_asked_again() -> None:
     for names in (["quarter_is_product"], ["difference_is_sum", "quarter_is_product"]):
         case = Case(lambda ops: 1.5 if "Div" not in ops else 1.0)
         swept = case.swept(*names)
-        assert case.choose([], swept).steps == swept.steps
+        assert case.choose([], swept.candidate).steps == swept.steps
         assert [heat for _, heat in case.contest.raced] == [1] * (1 + len(names)) + [2, 2]
 
 
@@ -135,7 +136,7 @@ def test_what_raced_with_a_version_that_does_not_open_is_known_without_it() -> N
     case = Case(lambda ops: None if "Sub" not in ops else 1.5 if "Div" not in ops else 1.0)
     swept = case.swept("difference_is_sum", "quarter_is_product")
     assert [made.name for made in swept.sweeps] == ["quarter_is_product"]
-    case.choose([], swept)
+    case.choose([], swept.candidate)
     assert [heat for _, heat in case.contest.raced] == [1, 1, 2, 2]
 
 
@@ -146,7 +147,7 @@ def test_one_of_several_sweeps_may_win_where_all_of_them_lose_the_second_race() 
     )
     swept = case.swept("difference_is_sum", "quarter_is_product")
     assert len(swept.sweeps) == 2
-    best = case.choose([], swept)
+    best = case.choose([], swept.candidate)
     assert [made.name for made in best.sweeps] == ["quarter_is_product"]
     assert best.speedup == sure(1.4)
 
@@ -164,5 +165,5 @@ def test_a_sweep_that_adds_nothing_beside_the_best_is_not_made() -> None:
 @pytest.mark.parametrize("speed", [0.9, 1.0])
 def test_a_sweep_that_brings_nothing_is_undone(speed: float) -> None:
     case = Case(lambda ops: speed if "Div" not in ops else 1.1)
-    assert case.swept("quarter_is_product") is case.first
+    assert case.swept("quarter_is_product").candidate is case.first
     assert case.changed == BOTH

@@ -305,13 +305,13 @@ def test_what_was_timed_is_timed_again_where_that_is_asked_for(
     """The machine and versions of the model: all that is timed takes turns."""
     timed: list[int] = []
 
-    def interleaved(runs: Sequence[object], **_: object) -> tuple[Samples, ...]:
+    def interleaved(runs: Sequence[object], *_: object, **__: object) -> tuple[Samples, ...]:
         timed.append(len(runs))
         return (Samples((1.0,) * 9),) * len(runs)
 
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
-    monkeypatch.setattr("graphopt.runtime.loading.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.machine.interleaved", interleaved)
     asked = []
     for options in ([], [], ["--fresh"], ["--cached"]):
         done = run(negated, tmp_path / "fast.onnx", "--no-check", *options)

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from graphopt.runtime.measure import NOISE, Speedup, Verdict
-from graphopt.search import saying
-from graphopt.search.choose import LEAST
-from graphopt.search.race import Contest, Outcome
-from tests.test_choose import BOTH, Case, Made, Ops, Speed
+from graphopt.io.onnx_io import Model
+from graphopt.runtime.measure import Speedup, TimingPolicy, Verdict
+from graphopt.search.race import Outcome
+from graphopt.search.stopping import Budget, Pace
+from graphopt.search.timing import rejection_reason, undone_notes, untimed_reason
+from tests.test_choose import BOTH, POLICY, Case, Made, Ops, Speed
 
 SESSION = 1.0
 """Seconds of a session in the shortest race, as it was at the beginning."""
@@ -21,25 +22,25 @@ SESSION = 1.0
 class Timed(Made):
     """A contest on a clock that is the test's; what is timed for too few rounds looks as it happens to."""
 
-    now = 0.0
-    slowdown = 1.0
-    """How many times as long all takes by now as at the beginning."""
+    def __init__(self, model: Model, speed: Speed, second: Speed | None, seconds: float, slowdown: float) -> None:
+        super().__init__(model, speed, second)
+        self.clock, self.slowdown = [0.0], slowdown
+        """How many times as long all takes by now as at the beginning."""
+        self.budget = Budget(POLICY, seconds, lambda: self.now, Pace(0.0, SESSION))
 
-    def again(self) -> Contest:
-        twin = Timed(self.second, self.second, self.heat + 1)
-        twin.raced, twin.slowdown, twin.now = self.raced, self.slowdown, self.now
-        twin.spend = self.spend  # type: ignore[method-assign]
-        return twin
+    @property
+    def now(self) -> float:
+        return self.clock[0]
 
     def spend(self, seconds: float) -> None:
-        self.now += seconds
+        self.clock[0] += seconds
 
-    def race(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
+    def timed(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
         once = (len(sessions) + 2) * self.slowdown * SESSION / 7
         wanted, limit = seconds
         rounds = int(min(max(7, wanted // once), limit // once))
         self.spend(max(rounds, 1) * once)
-        found = super().race(keys, sessions)
+        found = super().timed(keys, sessions)
         seen = [replace(outcome.speedup, rounds=rounds) for outcome in found]
         if rounds < 6:
             seen = [Speedup(0.64, 0.64, 0.64, 0.64, rounds=rounds) for _ in found]
@@ -52,11 +53,7 @@ class Timed(Made):
 def case(speed: Speed, second: Speed | None = None, *, seconds: float = 60.0, slowdown: float = 1.0) -> Case:
     """A case whose races take time."""
     made = Case(speed, second)
-    contest = Timed(speed, second or speed)
-    contest.slowdown = slowdown
-    made.contest = made.chooser.contest = contest
-    made.chooser.clock, made.chooser.deadline = lambda: contest.now, seconds
-    made.chooser.reserve = LEAST * SESSION
+    made.contest = made.chooser.contest = Timed(made.model, speed, second, seconds, slowdown)
     return made
 
 
@@ -87,7 +84,7 @@ def test_a_plain_gain_is_confirmed_in_little_time(seconds: float) -> None:
 def test_a_plain_gain_of_a_sweep_is_confirmed() -> None:
     made = case(found, seconds=25.0)
     swept = made.swept("quarter_is_product")
-    assert made.choose([], swept).sweeps
+    assert made.choose([], swept.candidate).sweeps
     assert made.best.is_faster
 
 
@@ -104,30 +101,30 @@ def test_where_time_is_left_for_two_races_of_the_simplified_model_alone_that_is_
 
 def without_a_second(made: Case) -> Case:
     """Let the time be up after the first race."""
-    contest, race = made.contest, made.contest.race
+    contest, timed = made.contest, made.contest.timed
     assert isinstance(contest, Timed)
 
-    def racing(*args: object) -> list[Outcome]:
-        outcomes = race(*args)  # type: ignore[arg-type]
+    def timing(*args: object) -> list[Outcome]:
+        outcomes = timed(*args)  # type: ignore[arg-type]
         contest.spend(1000.0)
         return outcomes
 
-    contest.race = racing  # type: ignore[method-assign, assignment]
+    contest.timed = timing  # type: ignore[method-assign, assignment]
     return made
 
 
 def test_a_find_that_won_one_race_is_not_taken_and_that_is_told() -> None:
     made = without_a_second(case(found))
     assert (made.choose().solutions, made.changed) == ((), BOTH)
-    with_it = [version for version in made.chooser.raced if version.solutions]
-    assert saying.because(with_it, is_faster=False).endswith("no time was left for a second race")
+    with_it = [found for found in made.chooser.measurements if found.solutions]
+    assert rejection_reason(with_it, TimingPolicy(), is_faster=False).endswith("no time was left for a second race")
 
 
 def test_a_simplified_model_that_won_one_race_is_kept_and_no_gain() -> None:
     made = without_a_second(case(lambda _: 1.3))
     assert made.choose([]).steps == made.first.steps
     assert made.best.speedup is None
-    assert saying.untimed(made.first, made.best).startswith(
+    assert untimed_reason(made.chooser.of(made.first), made.best).startswith(
         "1.300 times as fast (1.300 to 1.300) as the original in one"
     )
 
@@ -137,8 +134,8 @@ def test_a_simplified_model_that_was_slower_in_one_race_is_not_returned(speed: f
     made = without_a_second(case(lambda _: speed))
     best = made.choose([])
     assert (best.steps, best.speedup) == ((), None)
-    assert dict(best.variant.graph.items()) == made.original
-    (note,) = saying.left_out(made.first, best)
+    assert dict(best.candidate.graph.items()) == made.original
+    (note,) = undone_notes(made.chooser.of(made.first), best)
     assert note == (
         f"the simplified model was slower in one race, and no time was left for a second, {speed:.3f} times as fast"
         f" ({speed:.3f} to {speed:.3f}) as the original; so the original is returned"
@@ -188,13 +185,8 @@ class Busy(Made):
 
     noise = 0.107
 
-    def again(self) -> Contest:
-        twin = Busy(self.second, self.second, self.heat + 1)
-        twin.raced = self.raced
-        return twin
-
-    def race(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
-        outcomes = super().race(keys, sessions, *seconds)
+    def timed(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
+        outcomes = super().timed(keys, sessions, *seconds)
         return [
             Outcome(replace(outcome.speedup, noise=self.noise), replace(outcome.gain, noise=self.noise))
             for outcome in outcomes
@@ -204,7 +196,13 @@ class Busy(Made):
 @pytest.mark.parametrize("as_sweep", [False, True])
 @pytest.mark.parametrize(
     ("gain", "noise", "taken"),
-    [(1.07, 0.107, False), (1.1, 0.107, False), (1.07, 0.05, True), (1.2, 0.107, True), (1.015, NOISE, True)],
+    [
+        (1.07, 0.107, False),
+        (1.1, 0.107, False),
+        (1.07, 0.05, True),
+        (1.2, 0.107, True),
+        (1.015, TimingPolicy().noise, True),
+    ],
 )
 def test_what_is_within_the_noise_is_no_gain_though_it_adds_to_one(
     gain: float, noise: float, *, taken: bool, as_sweep: bool, monkeypatch: pytest.MonkeyPatch
@@ -213,8 +211,8 @@ def test_what_is_within_the_noise_is_no_gain_though_it_adds_to_one(
     floor = 1 + 0.9 * noise
     made = Case(lambda ops: floor * gain if "Div" not in ops else floor)
     monkeypatch.setattr(Busy, "noise", noise)
-    made.contest = made.chooser.contest = Busy(made.contest.speed, made.contest.second)
-    best = made.choose([], made.swept("quarter_is_product")) if as_sweep else made.choose(made.solutions[:1])
+    made.contest = made.chooser.contest = Busy(made.model, made.contest.speed)
+    best = made.choose([], made.swept("quarter_is_product").candidate) if as_sweep else made.choose(made.solutions[:1])
     assert bool(best.sweeps or best.solutions) is taken
     if not taken:
         assert (best.steps, made.changed) == (made.first.steps, BOTH)
@@ -222,7 +220,7 @@ def test_what_is_within_the_noise_is_no_gain_though_it_adds_to_one(
 
 def test_which_part_makes_a_model_slower_is_not_asked_of_a_busy_machine() -> None:
     made = Case(lambda ops: 0.6 if ops.get("Neg", 0) != 2 else 1.0)
-    made.contest = made.chooser.contest = Busy(made.contest.speed, made.contest.second)
+    made.contest = made.chooser.contest = Busy(made.model, made.contest.speed)
     assert made.choose([]).steps == ()
     assert len(made.contest.raced) == 2
 
@@ -245,12 +243,12 @@ def test_whatever_is_measured_nothing_slower_is_returned_and_no_gain_on_one_race
     best = made.choose()
     assert not best.is_slower
     if best.is_faster or best.solutions:
-        key = best.key
-        again = [version for version in made.chooser.raced if version.key == key and version.speedup is not None]
+        candidate = best.candidate
+        again = [found for found in made.chooser.measurements if found.candidate is candidate and found.speedup]
         assert len(again) >= 2
         if best.is_faster:
-            assert sum(version.is_faster for version in again) >= 2
+            assert sum(found.is_faster for found in again) >= 2
         if best.solutions:
-            assert all(version.gain is not None for version in again[-2:])
+            assert all(found.gain is not None for found in again[-2:])
     simplified = {step.name for step in best.steps} >= {step.name for step in made.first.steps}
     assert simplified or not best.solutions

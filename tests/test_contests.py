@@ -21,20 +21,21 @@ from graphopt.language.rule import Rule, op
 from graphopt.operators.infer import infer_graph
 from graphopt.pipeline import optimize
 from graphopt.report.report import search_text
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Simplifier
 from graphopt.rewrite.regions import digest
-from graphopt.rewrite.variant import Variant
 from graphopt.runtime.bench import prepared
 from graphopt.runtime.cost import user_cache
-from graphopt.runtime.measure import TURN, Samples, interleaved
+from graphopt.runtime.measure import Samples, interleaved
 from graphopt.runtime.sessions import Setting
 from graphopt.search import race, tune
-from graphopt.search.choose import BRIEFEST, Chooser
+from graphopt.search.choose import Chooser
 from graphopt.search.explore import Exploration, explore
 from graphopt.search.moves import Space, apply
-from graphopt.search.race import Contest, Outcome, Pace
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.race import Contest, Outcome
+from graphopt.search.stopping import Budget, Pace, StopReason
 from graphopt.search.sweep import Sweep, Sweeps, sweep
-from graphopt.search.timing import StopReason
 from graphopt.search.tune import Tuner, Tuning
 from tests.test_search import Prices
 from tests.test_tune import (
@@ -58,6 +59,9 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 # -- with ONNX Runtime -------------------------------------------------------------------------------------------------
 
 
+POLICY = SearchPolicy()
+
+
 def entered() -> tuple[Contest, onnx_io.Model]:
     """A contest between the given model and the simplified one."""
     model = onnx_io.load(GIVEN)
@@ -65,7 +69,7 @@ def entered() -> tuple[Contest, onnx_io.Model]:
     own = digest(model.graph)
     ready = prepared([GIVEN], ONE_THREAD, dims={"n": [2, 3]})
     Simplifier([DOUBLE_NEG], []).run(model.graph)
-    return Contest(ready, GIVEN, own, user_cache()), model
+    return Contest(ready, GIVEN, model, own, user_cache(), Budget(POLICY, math.inf)), model
 
 
 FUNCTION = """<ir_version: 8, opset_import: ["" : 18, "local" : 1]>
@@ -80,8 +84,8 @@ def test_models_that_differ_in_a_function_or_a_branch_share_no_verdicts(text: st
         given = onnx.parser.parse_model(text.format(what))
         model = onnx_io.load(given, inline_functions=False)
         infer_graph(model.graph)
-        made = Tuner(given, model, Variant(model.graph), [], [], [], lambda *_: True, Tuning(setting=ONE_THREAD))
-        digests.append(made._contest(prepared([given], ONE_THREAD)).digest)
+        made = Tuner(given, model, Candidate(model.graph), [], [], [], lambda *_: True, Tuning(setting=ONE_THREAD))
+        digests.append(made._contest(prepared([given], ONE_THREAD), Budget(POLICY, 60.0)).digest)
     assert digests[0] == digests[2] != digests[1]
 
 
@@ -110,18 +114,18 @@ def racing(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[int]:
     """Let the original, its copy and versions take so many seconds; tells how many took turns each time."""
     raced: list[int] = []
 
-    def timed(runs: Sequence[Callable[[], object]], **_: Any) -> tuple[Samples, ...]:
+    def timed(runs: Sequence[Callable[[], object]], *_: Any, **__: Any) -> tuple[Samples, ...]:
         raced.append(len(runs))
         return tuple(Samples((each,) * 9) for each in seconds[: len(runs)])
 
-    monkeypatch.setattr("graphopt.search.race.interleaved", timed)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", timed)
     return raced
 
 
 def test_what_was_timed_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     racing(monkeypatch, 1.0, 1.0, 0.5)
     contest, model = entered()
-    found = contest.race(["key"], [contest.opened(model)], 0.0)
+    found = contest.timed(["key"], [contest.opened(model)], 0.0)
     assert found[0].speedup.median == 2
     assert [latency.sizes["n"] for latency in found[0].latencies] == [2, 3]
     again, _ = entered()
@@ -133,22 +137,24 @@ def test_what_was_timed_on_a_busy_machine_binds_no_later_run(monkeypatch: pytest
     """The copy of the original takes a tenth longer."""
     racing(monkeypatch, 1.0, 1.1, 0.5)
     contest, model = entered()
-    (found,) = contest.race(["key"], [contest.opened(model)], 0.0)
+    (found,) = contest.timed(["key"], [contest.opened(model)], 0.0)
     assert found.speedup.noise == pytest.approx(0.1)
     contest.end(["key"])
     assert not user_cache().path.exists()
 
 
 def test_a_race_that_was_cut_short_binds_no_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.search.race.interleaved", lambda runs, **_: [Samples((1.0,) * 3)] * len(runs))
+    monkeypatch.setattr(
+        "graphopt.runtime.measure.interleaved", lambda runs, *_, **__: [Samples((1.0,) * 3)] * len(runs)
+    )
     contest, model = entered()
-    assert contest.race(["key"], [contest.opened(model)], 0.0)[0].speedup.rounds == 3
+    assert contest.timed(["key"], [contest.opened(model)], 0.0)[0].speedup.rounds == 3
     assert contest.known(["key"]) is None
 
 
 def test_a_contest_that_the_runtime_times_has_all_that_was_asked_for() -> None:
     contest, model = entered()
-    (found,) = contest.race(["key"], [contest.opened(model)], 0.0)
+    (found,) = contest.timed(["key"], [contest.opened(model)], 0.0)
     assert found.speedup.rounds == found.gain.rounds == 7
 
 
@@ -157,7 +163,8 @@ def test_how_long_a_run_takes_is_asked_of_a_few(monkeypatch: pytest.MonkeyPatch)
     contest, _ = entered()
     monkeypatch.setattr(Setting, "meter", property(lambda _: iter([0.0, 4.625]).__next__))
     times = [0.0, 3.0, 0.0, 0.25, 1.0, 1.125, 2.0, 2.25, 3.0, 4.0]
-    assert contest.pace(iter(times).__next__) == Pace(3.0, (1 + 3 + 7) * 0.125 + (1 + 1 + 7) * 1.0)
+    contest.budget.clock = iter(times).__next__
+    assert contest.pace() == Pace(3.0, (1 + 3 + 7) * 0.125 + (1 + 1 + 7) * 1.0)
 
 
 @pytest.mark.parametrize(("share", "times"), [(1.0, 1), (0.5, 2), (0.125, 8), (0.001, 20), (2.0, 1), (0.0, 1)])
@@ -173,22 +180,23 @@ def test_turns_take_longer_where_a_run_has_a_share_of_a_processor(
         now[0] += 1e-9
         return now[0]
 
-    assert contest.pace(clock).racing == pytest.approx(2 * 7 * TURN * times, rel=0.01)
+    contest.budget.clock = clock
+    assert contest.pace().racing == pytest.approx(2 * 7 * POLICY.timing.turn_seconds * times, rel=0.01)
 
 
 def test_what_was_timed_in_a_hurry_binds_no_later_run() -> None:
     contest, model = entered()
-    contest.keeps = False
-    contest.race(["key"], [contest.opened(model)], 0.0)
+    contest.budget.interrupt()
+    contest.timed(["key"], [contest.opened(model)], 0.0)
     contest.end(["key"])
     second = contest.again()
-    second.race(["key"], [second.opened(model)], 0.0)
+    second.timed(["key"], [second.opened(model)], 0.0)
     assert not user_cache().path.exists()
 
 
 def test_a_second_race_is_run_in_sessions_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     contest, model = entered()
-    contest.race(["key"], [contest.opened(model)], 0.0)
+    contest.timed(["key"], [contest.opened(model)], 0.0)
     opened: list[object] = []
     open_ = Setting.open
 
@@ -198,7 +206,7 @@ def test_a_second_race_is_run_in_sessions_of_its_own(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Setting, "open", opening)
     second = contest.again()
-    second.race(["key"], [second.opened(model)], 0.0)
+    second.timed(["key"], [second.opened(model)], 0.0)
     assert len(opened) == 3
     assert opened[1] is opened[2] is GIVEN
 
@@ -215,8 +223,8 @@ def test_a_version_that_the_runtime_refuses_does_not_enter() -> None:
 def timed(_: int) -> bool:
     """A process times, and keeps what it can."""
     contest, model = entered()
-    found = contest.race(["key"], [contest.opened(model)], 0.0)
-    return contest.known(["key"]) == found or not found[0].speedup.is_steady
+    found = contest.timed(["key"], [contest.opened(model)], 0.0)
+    return contest.known(["key"]) == found or not found[0].speedup.is_steady(POLICY.timing)
 
 
 @pytest.mark.slow
@@ -249,7 +257,7 @@ def test_what_a_search_found_is_known_in_the_next_run(monkeypatch: pytest.Monkey
     assert told.timing == told_again.timing
 
 
-@pytest.mark.parametrize("other", [{"seconds": 0.6}, {"admits": "exact"}, {"seed": 1}, {"sizes": {"n": [3]}}])
+@pytest.mark.parametrize("other", [{"seconds": 30.0}, {"admits": "exact"}, {"seed": 1}, {"sizes": {"n": [3]}}])
 def test_a_search_under_other_circumstances_is_another(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]) -> None:
     made = searches(monkeypatch, Mul=2, Add=0.5)
     tuner()
@@ -258,7 +266,7 @@ def test_a_search_under_other_circumstances_is_another(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "other", [{"seconds": 0.6}, {"seed": 1}, {"inputs": {"x": np.ones((1, 8), np.float32)}}, {"sizes": {"n": [1, 3]}}]
+    "other", [{"seconds": 30.0}, {"seed": 1}, {"inputs": {"x": np.ones((1, 8), np.float32)}}, {"sizes": {"n": [1, 3]}}]
 )
 def test_a_race_under_other_circumstances_is_another(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]) -> None:
     """What is in the inputs may decide what a run costs; and a race in little time is not to bind one that has more."""
@@ -275,17 +283,17 @@ def test_where_time_was_up_it_is_up_in_the_next_run(monkeypatch: pytest.MonkeyPa
     """With both rewrites it is slower. With one of them it would not be, but there is no time left to see that."""
     now, raced = [0.0], list[int]()
 
-    def racing(runs: Sequence[Callable[[], object]], **_: Any) -> tuple[Samples, ...]:
+    def racing(runs: Sequence[Callable[[], object]], *_: Any, **__: Any) -> tuple[Samples, ...]:
         raced.append(len(runs))
         now[0] += 9.99
         return Samples((1.0,) * 9), Samples((1.0,) * 9), *[Samples((1.2,) * 9)] * (len(runs) - 2)
 
     monkeypatch.setattr(Contest, "pace", lambda *_: Pace(0.0, 0.09))
-    monkeypatch.setattr("graphopt.search.race.interleaved", racing)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", racing)
     monkeypatch.setattr(tune, "explore", lambda *_, **__: Exploration((), StopReason.DONE))
     for _ in range(2):
         _, model, tuned = tuner(NEG_AND_ABS, [DOUBLE_NEG, DOUBLE_ABS], clock=lambda: now[0])
-        assert tuned.variant.history == ()
+        assert tuned.candidate.steps == ()
         assert model.graph.ops() == {"Neg": 2, "Abs": 2, "Exp": 1}
     assert raced == [3, 3]
 
@@ -302,14 +310,14 @@ def test_a_slow_model_is_searched_less_and_takes_no_more_time(
         now[0] += once
 
     def exploring(*args: Any, **more: Any) -> Exploration:
-        searched.append(args[4].seconds)
+        searched.append(more["seconds"])
         now[0] += searched[0]
         return explore(*args, **more)
 
     estimate(monkeypatch, Mul=2, Add=0.5)
     monkeypatch.setattr("graphopt.search.race.runner", lambda *_: run)
     monkeypatch.setattr(Setting, "meter", property(lambda _: lambda: now[0]))
-    monkeypatch.setattr("graphopt.search.race.interleaved", partial(interleaved, clock=lambda: now[0]))
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", partial(interleaved, clock=lambda: now[0]))
     monkeypatch.setattr(tune, "explore", exploring)
     _, _, tuned = tuner(sizes={"n": [1, 2]}, seconds=60.0, sweeps=sweeps, clock=lambda: now[0])
     assert tuned.timing is not None
@@ -331,7 +339,7 @@ def test_a_run_that_is_too_long_says_how_many_seconds_are_needed(monkeypatch: py
 
     monkeypatch.setattr("graphopt.runtime.bench.interruptible", slow)
     _, _, tuned = tuner(seconds=60.0)
-    needed = math.ceil(tune.RACED * 9 * 12)
+    needed = math.ceil(POLICY.least_sessions * 9 * 12)
     assert tuned.notes == (f"not timed: a run takes more than 12 s, so --seconds {needed} at least are needed",)
 
 
@@ -341,7 +349,7 @@ def test_a_rule_that_is_only_swept_makes_no_other_search(monkeypatch: pytest.Mon
         model = onnx_io.load(GIVEN)
         infer_graph(model.graph)
         trades, tuning = [DOUBLE, *swept], Tuning(setting=ONE_THREAD, seconds=20.0)
-        start, sweeps = Variant(model.graph), {"waves": swept}
+        start, sweeps = Candidate(model.graph), {"waves": swept}
         Tuner(GIVEN, model, start, [], trades, [], lambda *_: True, tuning, sweeps=sweeps).tune()
     assert len(made) == 1
 
@@ -371,7 +379,7 @@ def test_an_interrupt_while_the_machine_is_timed_leaves_the_search_out(monkeypat
 
 
 def test_an_interrupt_while_sweeps_are_made_keeps_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(start: Variant, name: str, *rest: Any) -> Sweep | None:
+    def interrupted(start: Candidate, name: str, *rest: Any) -> Candidate | None:
         if name == "second":
             raise KeyboardInterrupt
         return sweep(start, name, *rest)
@@ -386,8 +394,8 @@ def test_an_interrupt_while_sweeps_are_made_keeps_those_that_are(monkeypatch: py
 def test_a_sweep_by_the_same_rules_as_one_before_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     raced, race_sweeps = list[str](), Chooser.race_sweeps
 
-    def recorded(self: Chooser, first: Any, sweeps: Sequence[Sweep], again: Any) -> Any:
-        raced.extend(made.name for made in sweeps)
+    def recorded(self: Chooser, first: Any, sweeps: Sequence[Candidate], again: Any) -> Any:
+        raced.extend(cause.name for made in sweeps for cause in made.causes if isinstance(cause, Sweep))
         return race_sweeps(self, first, sweeps, again)
 
     outcomes(monkeypatch, 1.5, 1.5)
@@ -434,13 +442,13 @@ def test_sweeps_are_timed_also_where_nearly_all_time_is_in_heavy_kernels(
 
     estimate(monkeypatch)
     outcomes(monkeypatch, 1.1, 1.1 * swept)
-    monkeypatch.setattr(Contest, "race", race)
+    monkeypatch.setattr(Contest, "timed", race)
     monkeypatch.setattr("graphopt.search.race.outside_heavy_kernels", lambda *_: 0.004)
     _, model, tuned = tuner(sweeps={"sums": [DOUBLE]})
     assert tuned.timing is not None and tuned.timing.stop == stop
     assert [group.is_taken for group in tuned.timing.groups] == [swept > 1]
     assert ("Add" in model.graph.ops()) is (swept > 1)
-    assert (raced[-1] <= BRIEFEST) is (stop is StopReason.BOUND)
+    assert (raced[-1] <= POLICY.brief_session_seconds) is (stop is StopReason.BOUND)
 
 
 @pytest.mark.slow

@@ -19,12 +19,12 @@ from graphopt.ir.graph import Graph
 from graphopt.runtime.cost import NotMeasurable
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.sessions import Setting
-from graphopt.search.elsewhere import Elsewhere
-from graphopt.search.measured import FAILED, SAME, Measured, Race
+from graphopt.search.measured import FAILED, SAME, Elsewhere, Measured, Race
+from graphopt.search.policy import SearchPolicy
 from tests.graphs import graph, weight
 from tests.text import parse
 
-RACE = Race(Setting(), seconds=0.02)
+RACE = Race(Setting(), SearchPolicy(pair_seconds=0.02))
 
 
 class Cluster(Here):
@@ -47,7 +47,7 @@ class Cluster(Here):
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(Machine, "calibrated", staticmethod(lambda setting, cache: Machine(launch_seconds=1.0)))
+    monkeypatch.setattr(Machine, "calibrated", staticmethod(lambda *_: Machine(launch_seconds=1.0)))
 
 
 def device(cluster: Cluster) -> Elsewhere:

@@ -2,9 +2,9 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,14 +19,17 @@ from graphopt.rules import TRADES
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.measure import Samples, Speedup
 from graphopt.search.explore import Exploration
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.race import Latency, Outcome, Times
-from graphopt.search.timing import StopReason, Timing
-from graphopt.search.tune import RACED, TRIED, Tuned, Tuner, Tuning, face
+from graphopt.search.stopping import StopReason
+from graphopt.search.timing import Timing
+from graphopt.search.tune import Tuned, Tuner, Tuning
 from tests.test_tune import ONE_THREAD
 from tests.text import parse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
+POLICY = SearchPolicy()
 BODY = "q = Mul(x, x); m = ReduceMean<axes = [-1]>(q); a = Add(m, e); r = Sqrt(a); d = Div(x, r); y = Mul(d, w)"
 WEIGHTS = {"e": np.array(1e-5, np.float32), "w": np.ones(8, np.float32)}
 NORM = parse("float[4, 8] x", BODY, WEIGHTS, outputs="float[4, 8] y", opset=17)
@@ -132,7 +135,7 @@ def test_all_the_time_is_for_the_models_opset_where_half_of_it_is_too_little(mon
         raise TimeoutError("a run takes too long")
 
     monkeypatch.setattr("graphopt.runtime.bench.interruptible", slow)
-    needed = math.ceil(RACED * 9 * TRIED * 10)
+    needed = math.ceil(POLICY.least_sessions * 9 * POLICY.first_run_share * 10)
     assert auto().report.notes[-2:] == (
         f"not timed: a run takes too long, so --seconds {needed} at least are needed",
         "opset 23 was not tried: half of --seconds is too little to time anything",
@@ -186,13 +189,13 @@ def test_an_interrupt_in_the_last_race_is_told(monkeypatch: pytest.MonkeyPatch) 
     """The search before it has come to its end."""
     left = [1]
 
-    def interleaved(runs: list[Callable[[], object]], **_: Any) -> tuple[Samples, ...]:
+    def interleaved(runs: list[Callable[[], object]], *_: Any, **__: Any) -> tuple[Samples, ...]:
         if left:
             left.pop()
             raise KeyboardInterrupt
         return tuple(Samples((1.0,) * 9) for _ in runs)
 
-    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
     monkeypatch.setattr(Tuner, "_recalled", lambda *_: Exploration((), StopReason.DONE))
     result = auto()
     assert result.report.timing is not None and result.report.timing.stop == StopReason.INTERRUPTED
@@ -242,9 +245,15 @@ def models() -> tuple[onnx_io.Model, onnx_io.Model]:
     return onnx_io.load(longer), onnx_io.load(parse("float[4, 8] x", "y = Exp(x)", outputs="float[4, 8] y"))
 
 
-def raced(limit: float = 60.0, seconds: float = 0.01, *, fresh: bool = False) -> Outcome:
+def raced(
+    limit: float = 60.0,
+    seconds: float = 0.01,
+    *,
+    fresh: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
     tuning = Tuning(setting=ONE_THREAD, seconds=seconds)
-    return face(*models(), tuning, limit, user_cache(fresh=fresh))
+    return attempts.face(*models(), tuning, limit, user_cache(fresh=fresh), clock)
 
 
 def test_two_models_take_turns_with_a_copy_of_the_first() -> None:
@@ -255,11 +264,11 @@ def test_two_models_take_turns_with_a_copy_of_the_first() -> None:
 def test_what_was_raced_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
 
-    def interleaved(runs: list[Callable[[], object]], **_: Any) -> tuple[Samples, ...]:
+    def interleaved(runs: list[Callable[[], object]], *_: Any, **__: Any) -> tuple[Samples, ...]:
         turns.append(len(runs))
         return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
 
-    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
     assert raced() == raced()
     assert turns == [3, 3], "what won a race has to win a second one"
     assert raced(fresh=True).is_faster
@@ -272,24 +281,23 @@ def test_what_wins_one_race_alone_is_not_faster(
 ) -> None:
     told = [second, 0.5]
 
-    def interleaved(_: list[Callable[[], object]], **__: Any) -> tuple[Samples, ...]:
+    def interleaved(*_: Any, **__: Any) -> tuple[Samples, ...]:
         return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, told.pop()))
 
-    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
     assert raced().is_faster is faster
 
 
 def test_what_wins_a_race_and_has_no_time_for_a_second_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
-    def interleaved(_: list[Callable[[], object]], **__: Any) -> tuple[Samples, ...]:
+    def interleaved(*_: Any, **__: Any) -> tuple[Samples, ...]:
         now[0] += 60.0
         return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
 
-    monkeypatch.setattr("graphopt.search.race.interleaved", interleaved)
-    monkeypatch.setattr("graphopt.search.tune.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
     with pytest.raises(ModelError, match=r"it is 2.000 times as fast .* in one race, and in no second: a race would"):
-        raced()
+        raced(clock=lambda: now[0])
 
 
 def test_a_race_for_which_no_time_is_left_is_not_made_by_later_runs_either() -> None:

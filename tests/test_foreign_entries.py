@@ -18,11 +18,12 @@ from graphopt.language.definition import Definition
 from graphopt.language.proof import Ledger, Model, Proof, Verdict
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.rewrite import gate
+from graphopt.rewrite.candidate import Candidate
 from graphopt.runtime.cost import decoded, user_cache
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup
 from graphopt.search import recall
-from graphopt.search.race import Contest, _Race
+from graphopt.search.race import Contest, _Record
 from tests.test_contests import entered
 from tests.test_recall import GRAPH, RULES, exploration
 from tests.text import parse
@@ -82,7 +83,7 @@ SPEEDUP = Speedup(1.2, 1.2, 1.1, 1.3, rounds=9)
 
 
 @foreign
-@pytest.mark.parametrize("kind", [Speedup, Machine, _Race])
+@pytest.mark.parametrize("kind", [Speedup, Machine, _Record])
 def test_what_is_no_record_is_none(kind: type[Any], text: str) -> None:
     if kind is Machine and text in ("{}", NO_RECORDS["a record of another kind"]):  # all of it has a default
         return
@@ -192,7 +193,7 @@ def test_what_is_no_race_is_run(race: Contest, text: str) -> None:
 @pytest.mark.parametrize("text", ["", "x", "nan", "inf", "-0.1", "1.5", "null", "[]", "{}", "9" * 5000, "1e400"])
 def test_what_is_no_part_of_a_whole_is_measured(race: Contest, text: str) -> None:
     keep(race, text)
-    found = race.gainable("key", entered()[1])
+    found = race.gainable(Candidate(race.model.graph))
     assert found is not None
     assert 0 <= found <= 1
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from graphopt.runtime.measure import NOISE, Samples, Verdict, interleaved, noise, speedup
+from graphopt.runtime.measure import Samples, Schedule, TimingPolicy, Verdict, interleaved, noise, speedup
 
 
 class Clock:
@@ -37,13 +37,13 @@ def noisy(seconds: float, noise: float, seed: int, rounds: int = 31) -> Samples:
 def test_warm_up_runs_do_not_count() -> None:
     clock = Clock()
     slow_at_first = clock.task(0.4, 0.4, 0.1)
-    (samples,) = interleaved([slow_at_first], seconds=0, rounds=(3, 3), clock=clock)
+    (samples,) = interleaved([slow_at_first], Schedule(seconds=0, rounds=(3, 3)), clock=clock)
     assert samples.seconds == pytest.approx((0.1, 0.1, 0.1))
 
 
 def test_a_lengthy_run_is_warmed_up_by_one() -> None:
     clock = Clock()
-    (samples,) = interleaved([clock.task(3.0, 2.0)], seconds=0, rounds=(3, 3), clock=clock)
+    (samples,) = interleaved([clock.task(3.0, 2.0)], Schedule(seconds=0, rounds=(3, 3)), clock=clock)
     assert samples.seconds == pytest.approx((2.0, 2.0, 2.0))
     assert clock.now == pytest.approx(9.0)
 
@@ -62,7 +62,7 @@ def turns(rounds: int, seed: int) -> list[str]:
 
         return turn
 
-    interleaved([run(name) for name in "abc"], seconds=0, rounds=(rounds, rounds), clock=clock, seed=seed)
+    interleaved([run(name) for name in "abc"], Schedule(seconds=0, rounds=(rounds, rounds)), clock=clock, seed=seed)
     timed = "".join(order[3:])  # after a warm-up of each
     return [timed[place : place + 3] for place in range(0, len(timed), 3)]
 
@@ -79,7 +79,7 @@ def test_a_turn_counts_the_fastest_piece() -> None:
     """Now and then another process takes the processor for four milliseconds."""
     clock = Clock()
     disturbed = clock.task(*[0.001, 0.001, 0.001, 0.005, 0.001] * 1000)
-    (samples,) = interleaved([disturbed], seconds=0, rounds=(9, 9), clock=clock)
+    (samples,) = interleaved([disturbed], Schedule(seconds=0, rounds=(9, 9)), clock=clock)
     assert samples.seconds == pytest.approx((0.001,) * 9)
 
 
@@ -91,7 +91,7 @@ def test_very_short_runs_are_timed_in_pieces_of_many() -> None:
         asked.append(clock())
         return asked[-1]
 
-    (samples,) = interleaved([clock.task(0.00001)], seconds=0, rounds=(1, 1), clock=clock, meter=meter)
+    (samples,) = interleaved([clock.task(0.00001)], Schedule(seconds=0, rounds=(1, 1)), clock=clock, meter=meter)
     assert samples.seconds == pytest.approx((0.00001,))
     pieces = [end - start for start, end in itertools.pairwise(asked[-40:])][::2]
     assert min(pieces) == pytest.approx(0.0005, rel=0.01)
@@ -105,14 +105,14 @@ def test_what_others_take_is_not_charged() -> None:
         used.now += 0.1
         clock.now += 0.3
 
-    (samples,) = interleaved([run], seconds=3.5, rounds=(1, 50), clock=clock, meter=used)
+    (samples,) = interleaved([run], Schedule(seconds=3.5, rounds=(1, 50)), clock=clock, meter=used)
     assert samples.seconds == pytest.approx((0.1,) * 12)
 
 
 def test_a_limit_ends_the_rounds_before_the_fewest() -> None:
     """What warms a run up takes its time, too."""
     clock = Clock()
-    (samples,) = interleaved([clock.task(1.0)], seconds=0, rounds=(7, 50), limit=2.5, clock=clock)
+    (samples,) = interleaved([clock.task(1.0)], Schedule(seconds=0, rounds=(7, 50), limit=2.5), clock=clock)
     assert len(samples.seconds) == 2
 
 
@@ -125,7 +125,7 @@ def test_of_few_rounds_there_is_no_verdict() -> None:
 def test_nothing_is_told_that_differs_less_than_copies() -> None:
     copies = noise(noisy(1.0, 0.1, 0), noisy(1.0, 0.1, 1))
     assert 0.02 < copies < 0.2
-    assert noise(Samples((1.0,) * 9), Samples((1.001,) * 9)) == NOISE
+    assert noise(Samples((1.0,) * 9), Samples((1.001,) * 9)) == TimingPolicy().noise
     first, second = Samples((1.1,) * 9), Samples((1.0,) * 9)
     assert speedup(first, second).verdict is Verdict.FASTER
     assert speedup(first, second, noise=0.12).verdict is Verdict.SAME
@@ -142,15 +142,15 @@ def test_short_runs_are_repeated() -> None:
         calls += 1
         tick()
 
-    (samples,) = interleaved([run], seconds=0, rounds=(1, 1), clock=clock)
+    (samples,) = interleaved([run], Schedule(seconds=0, rounds=(1, 1)), clock=clock)
     assert samples.seconds == pytest.approx((0.001,))
     assert calls == 3 + 1 + 10  # a turn lasts ten milliseconds
 
 
 def test_rounds_end_with_the_seconds_but_not_before_the_fewest() -> None:
     clock = Clock()
-    (few,) = interleaved([clock.task(1.0)], seconds=0, rounds=(5, 50), clock=clock)
-    (timed,) = interleaved([clock.task(1.0)], seconds=19.5, rounds=(5, 50), clock=clock)
+    (few,) = interleaved([clock.task(1.0)], Schedule(seconds=0, rounds=(5, 50)), clock=clock)
+    (timed,) = interleaved([clock.task(1.0)], Schedule(seconds=19.5, rounds=(5, 50)), clock=clock)
     assert (len(few.seconds), len(timed.seconds)) == (5, 20)
 
 
@@ -162,20 +162,20 @@ def jittering(clock: Clock, seconds: float, noise: float, seed: int) -> Callable
 def test_rounds_end_early_when_the_ratios_are_certain() -> None:
     clock = Clock()
     steady = [clock.task(1.1), clock.task(1.0)]
-    (certain, _) = interleaved(steady, seconds=1e9, rounds=(7, 50), width=0.01, clock=clock)
-    (all_, _) = interleaved(steady, seconds=1e9, rounds=(7, 50), clock=clock)
+    (certain, _) = interleaved(steady, Schedule(seconds=1e9, rounds=(7, 50), width=0.01), clock=clock)
+    (all_, _) = interleaved(steady, Schedule(seconds=1e9, rounds=(7, 50)), clock=clock)
     assert (len(certain.seconds), len(all_.seconds)) == (7, 50)
 
 
 def test_rounds_go_on_until_the_ratios_are_certain() -> None:
     clock = Clock()
     noisy_runs = [jittering(clock, 1.1, 0.1, 0), jittering(clock, 1.0, 0.1, 1)]
-    some, other = interleaved(noisy_runs, seconds=1e9, rounds=(7, 400), width=0.03, clock=clock)
+    some, other = interleaved(noisy_runs, Schedule(seconds=1e9, rounds=(7, 400), width=0.03), clock=clock)
     found = speedup(some, other)
     assert 7 < found.rounds < 400
     assert found.high - found.low <= 0.03 * found.median
     assert found.low < 1.1 < found.high
-    (few, _) = interleaved(noisy_runs, seconds=20, rounds=(7, 400), width=0.0001, clock=clock)
+    (few, _) = interleaved(noisy_runs, Schedule(seconds=20, rounds=(7, 400), width=0.0001), clock=clock)
     assert len(few.seconds) == 10  # of two seconds and a bit each
 
 
@@ -185,21 +185,23 @@ def test_rounds_go_on_until_the_ratios_are_certain() -> None:
 def test_rounds_go_on_only_where_a_difference_may_be_told(seconds: float, goes_on: bool) -> None:
     clock = Clock()
     alike = [jittering(clock, 1.0, 0.006, 0), jittering(clock, seconds, 0.006, 1)]
-    (some, _) = interleaved(alike, seconds=1e9, rounds=(7, 50), width=0.0001, noise=0.02, clock=clock)
+    (some, _) = interleaved(alike, Schedule(seconds=1e9, rounds=(7, 50), width=0.0001, noise=0.02), clock=clock)
     assert (len(some.seconds) > 7) == goes_on
 
 
 def test_a_run_alone_ends_when_its_time_is_certain() -> None:
     clock = Clock()
-    (steady,) = interleaved([clock.task(1.0)], seconds=1e9, rounds=(7, 50), width=0.01, clock=clock)
-    (shaky,) = interleaved([jittering(clock, 1.0, 0.5, 0)], seconds=1e9, rounds=(7, 50), width=0.01, clock=clock)
+    (steady,) = interleaved([clock.task(1.0)], Schedule(seconds=1e9, rounds=(7, 50), width=0.01), clock=clock)
+    (shaky,) = interleaved(
+        [jittering(clock, 1.0, 0.5, 0)], Schedule(seconds=1e9, rounds=(7, 50), width=0.01), clock=clock
+    )
     assert (len(steady.seconds), len(shaky.seconds)) == (7, 50)
 
 
 def test_progress_is_told_in_parts_of_one() -> None:
     clock = Clock()
     told: list[float] = []
-    interleaved([clock.task(1.0)], seconds=3.5, rounds=(2, 50), clock=clock, progress=told.append)
+    interleaved([clock.task(1.0)], Schedule(seconds=3.5, rounds=(2, 50)), clock=clock, progress=told.append)
     assert told == pytest.approx([1 / 3.5, 2 / 3.5, 3 / 3.5, 1.0])
 
 

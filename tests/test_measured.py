@@ -22,12 +22,15 @@ from graphopt.ir.graph import Graph, Patch
 from graphopt.operators.infer import infer_graph
 from graphopt.runtime.cost import CostModel, NoTime, NotMeasurable, NotNow, user_cache
 from graphopt.runtime.machine import Machine
-from graphopt.runtime.measure import Samples, Verdict
+from graphopt.runtime.measure import Samples, Schedule, TimingPolicy, Verdict
 from graphopt.runtime.sessions import Setting
 from graphopt.search.analytic import Analytic
-from graphopt.search.measured import BRIEF, FAILED, SAME, Measured, Race
+from graphopt.search.measured import FAILED, SAME, Measured, Race
+from graphopt.search.policy import SearchPolicy
 from tests.graphs import IMAGE, OTHER, SAME_SIZE, graph, image, weight
 from tests.text import parse
+
+POLICY = SearchPolicy()
 
 
 class Timer:
@@ -41,12 +44,10 @@ class Timer:
         self.asked: list[int] = []
         """How many runs took turns, each time at length."""
 
-    def __call__(
-        self, runs: Sequence[Callable[[], object]], *, seconds: float, rounds: tuple[int, int], **_: object
-    ) -> tuple[Samples, ...]:
-        self.asked += [len(runs)] * (seconds > 0)
+    def __call__(self, runs: Sequence[Callable[[], object]], schedule: Schedule, **_: object) -> tuple[Samples, ...]:
+        self.asked += [len(runs)] * (schedule.seconds > 0)
         times = (1.0, 1 + self.noise, *(1 / place for place in range(2, len(runs))))
-        return tuple(Samples((each,) * rounds[1]) for each in times[: len(runs)])
+        return tuple(Samples((each,) * schedule.rounds[1]) for each in times[: len(runs)])
 
 
 class Truth:
@@ -58,29 +59,28 @@ class Truth:
         self.asked: list[list[int]] = []
         """Which candidates took turns, each time at length."""
 
-    def __call__(
-        self, runs: Sequence[Callable[[], object]], *, seconds: float, rounds: tuple[int, int], **_: object
-    ) -> tuple[Samples, ...]:
+    def __call__(self, runs: Sequence[Callable[[], object]], schedule: Schedule, **_: object) -> tuple[Samples, ...]:
         _own, _copy, *others = runs
-        if not seconds:
+        if not schedule.seconds:
             self.runs = others
-            return tuple(Samples((1 / speed,) * rounds[0]) for speed in (1.0, 1.0, *self.brief))
+            return tuple(Samples((1 / speed,) * schedule.rounds[0]) for speed in (1.0, 1.0, *self.brief))
         places = [self.runs.index(run) for run in others]
         self.asked.append(places)
         return tuple(
-            Samples((1 / speed,) * rounds[1]) for speed in (1.0, 1.0, *(self.truth[place] for place in places))
+            Samples((1 / speed,) * schedule.rounds[1]) for speed in (1.0, 1.0, *(self.truth[place] for place in places))
         )
 
 
 @pytest.fixture
 def timer(monkeypatch: pytest.MonkeyPatch) -> Timer:
     made = Timer()
-    monkeypatch.setattr("graphopt.runtime.loading.interleaved", made)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", made)
+    monkeypatch.setattr("graphopt.runtime.machine.interleaved", made)
     return made
 
 
-def measured(path: Path, setting: Setting | None = None, *, seconds: float = 0.4) -> Measured:
-    return Measured(Race(setting or Setting(), seconds), machine=Machine(), cache=Cache(path))
+def measured(path: Path, setting: Setting | None = None, policy: SearchPolicy = POLICY) -> Measured:
+    return Measured(Race(setting or Setting(), policy), machine=Machine(), cache=Cache(path))
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def test_both_are_cost_models(path: Path) -> None:
 def test_graphs_that_cost_the_same_are_measured_as_such(path: Path) -> None:
     inputs, outputs = "float[128,128] x, float[128] z", "float[128,128] y"
     before, after = (graph(inputs, f"a = {body}; y = Tanh(a)", outputs) for body in ("Mul(x, z)", "Mul(z, x)"))
-    (found,) = measured(path, seconds=0.1).speedups(before, [after])
-    assert found.rounds >= BRIEF[0]
+    (found,) = measured(path, policy=SearchPolicy(pair_seconds=0.1)).speedups(before, [after])
+    assert found.rounds >= POLICY.brief_rounds[0]
     assert 0 < found.low <= found.median <= found.high
     assert found.minimum > 0
 
@@ -137,7 +137,7 @@ def test_only_what_may_be_the_fastest_is_timed_at_length(
     found: list[float],
 ) -> None:
     timer = Truth(brief, truth)
-    monkeypatch.setattr("graphopt.runtime.loading.interleaved", timer)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", timer)
     candidates = [vector(f"y = {op}(x)") for op in ("Sin", "Sqrt", "Cos", "Abs")]
     assert [speedup.median for speedup in measured(path).speedups(EXP, candidates)] == pytest.approx(found)
     assert timer.asked == asked
@@ -159,7 +159,7 @@ def test_what_is_measured_on_a_busy_machine_is_told_and_not_kept(
 ) -> None:
     """There two sessions of one graph differ by three tenths."""
     timer = Timer(noise)
-    monkeypatch.setattr("graphopt.runtime.loading.interleaved", timer)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", timer)
     for _ in range(2):
         model = measured(path)
         (found,) = model.speedups(EXP, [SINE])
@@ -277,8 +277,8 @@ def test_a_candidate_for_which_memory_ran_out_is_tried_again(
         return original(*arguments, **more)
 
     monkeypatch.setattr(InferenceSession, call, called)
-    monkeypatch.setattr("graphopt.runtime.loading.QUICK", -1)  # each is loaded once
-    model = measured(path)
+    once = SearchPolicy(timing=TimingPolicy(compared_bytes=-1))  # each is loaded once
+    model = measured(path, policy=once)
     assert [found.median for found in model.speedups(EXP, [SINE, ROOT])] == [0, 2]
     assert not model.is_steady, "a search that lacked memory is not kept"
     assert [found.median for found in model.speedups(EXP, [SINE, ROOT])] == [2, 2]
@@ -393,15 +393,15 @@ def test_an_error_of_graphopts_own_is_not_taken_for_a_graph_that_cannot_be_timed
     def wrong(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("graphopt.runtime.loading.interleaved", wrong)
+    monkeypatch.setattr("graphopt.runtime.measure.interleaved", wrong)
     with pytest.raises(AssertionError):
         measured(path).speedups(EXP, [SINE])
 
 
-def test_large_weights_are_not_all_in_memory_at_once(path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.search.measured.ROOM", 4 * 32 * 32)
+def test_large_weights_are_not_all_in_memory_at_once(path: Path, timer: Timer) -> None:
+    policy = SearchPolicy(loaded_bytes=4 * 32 * 32)
     candidates = [image(f"a = Conv(x, w); y = {op}(a)", w=weight(32, 32, 1, 1)) for op in ("Exp", "Sin", "Cos")]
-    found = measured(path).speedups(image("y = Conv(x, w)", w=weight(32, 32, 1, 1)), candidates)
+    found = measured(path, policy=policy).speedups(image("y = Conv(x, w)", w=weight(32, 32, 1, 1)), candidates)
     assert [speedup.median for speedup in found] == [2, 2, 2]
     assert timer.asked == [3, 3, 3]
 

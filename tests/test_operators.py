@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
+from graphopt.base.errors import UsageError
 from graphopt.base.integers import fresh, quotient
 from graphopt.base.sizes import substitute
 from graphopt.base.symbolic import Index, Value, call, number
 from graphopt.base.symbolic import integer as real_of
 from graphopt.base.tensors import Tensor, total, within
 from graphopt.base.types import DType
+from graphopt.check.tolerance import UNKNOWN_TERMS, paths_of
+from graphopt.discover.worlds import ELEMENTS, MATRICES, named
 from graphopt.io import onnx_io
 from graphopt.io.functions import newest
 from graphopt.ir import ops
@@ -29,14 +32,22 @@ from graphopt.language.term import integer, op, tensor
 from graphopt.operators import known
 from graphopt.operators.bodies import Body, OfElements
 from graphopt.operators.classes import candidates
+from graphopt.operators.cost import Cost
 from graphopt.operators.elementwise import Pointwise, plain
+from graphopt.operators.facts import implied_input, weight
 from graphopt.operators.known import contents, shapes
 from graphopt.operators.node import Node, Undefined, Unsupported, schema_default
 from graphopt.operators.operands import Operands
 from graphopt.operators.operator import Operator
+from graphopt.operators.reductions import Reducing, reducing
 from graphopt.operators.semantics import OPERATORS
 from graphopt.rewrite.fold import fold_constants
+from graphopt.runtime import samples
+from graphopt.runtime.machine import Machine
+from graphopt.runtime.steps import sketch
+from graphopt.search.analytic import Analytic
 from graphopt.verifier.prove import prove
+from tests.graphs import graph
 from tests.text import parse
 from tests.verifier.cases import CASES_OF, answers, evaluation
 from tests.verifier.draw import Draw
@@ -204,13 +215,65 @@ def test_one_declaration_adds_an_operator(monkeypatch: pytest.MonkeyPatch) -> No
     assert wrong.verdict is Verdict.REFUTED and wrong.counterexample, "an example is drawn and run"
 
 
-def test_one_declaration_adds_an_activation(monkeypatch: pytest.MonkeyPatch) -> None:
+MACHINE = Machine(1.0, 1e30, 1e-30)
+"""Nothing but arithmetic takes time: a second an operation."""
+
+
+def is_known(name: str, case: Case) -> bool:
+    """Whether shapes of an operator are inferred, and constants of it computed."""
+    assert folded(name, case) == bool(shapes(read(name, case)[0]))
+    return folded(name, case)
+
+
+def test_one_entry_adds_an_elementwise_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     x = tensor("x", "N C")
     turned = Rule("transpose_before_softsign", op.Transpose(op.Softsign(x)), op.Softsign(op.Transpose(x)))
+    wrong = Rule("lose_softsign", op.Softsign(x), op.Identity(x))
+    made = parse("float[4,8] x", "y = Softsign (x)", outputs="float[4,8] y")
+    seen, single = sketch(made), graph("float[4,8] x", "y = Softsign (x)", "float[4,8] y")
+    fed = {"x": np.zeros((4, 8), np.float32)}
+    case = case_of("Softsign")
     monkeypatch.delitem(OPERATORS, "Softsign")
     assert "no denotation of Softsign" in prove(turned, refute=False).detail
-    activation = Operator(Pointwise(plain(lambda x: x / (number(1) + call("Abs", x)))))
     assert ("Softsign", "") not in unwrap(candidates)(ops.ANY_POINTWISE), "no family has it"
-    monkeypatch.setitem(OPERATORS, "Softsign", activation)
+    assert not is_known("Softsign", case) and samples.nonfinite(seen, fed, (), 0) is None
+    with pytest.raises(UsageError, match="nothing says what it computes"):
+        named(["Softsign"])
+
+    entry = Operator(
+        Pointwise(plain(lambda x: x / (number(1) + call("Abs", x)))), weight=70, cost=Cost(12), tells_nonfinite=True
+    )
+    monkeypatch.setitem(OPERATORS, "Softsign", entry)
     assert prove(turned, refute=False).verdict is Verdict.PROVED
+    assert prove(wrong).counterexample, "an example is drawn and run"
     assert ("Softsign", "") in unwrap(candidates)(ops.ANY_POINTWISE), "every family has it"
+    assert is_known("Softsign", case) and ELEMENTS.choices(named(["Softsign"]))
+    assert sum(weight(node) for _, node in single.nodes()) == 70 and Analytic(MACHINE).seconds(single) == pytest.approx(
+        12 * 32
+    )
+    changed = samples.nonfinite(seen, fed, (), 0)
+    assert changed is not None and not np.isfinite(changed["x"]).all()
+
+
+def test_one_entry_adds_a_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = tensor("x", "N C")
+    squeezed = Rule("drop_axis", op.Squeeze(op.ReduceL1(x, (1,), keepdims=1), (1,)), op.ReduceL1(x, (1,), keepdims=0))
+    wrong = Rule("lose_signs", op.ReduceL1(x, (1,)), op.ReduceSum(x, (1,)))
+    made = parse("float[4,8] x, int64[1] axes", "y = ReduceL1 (x, axes)", outputs="float[P,Q] y")
+    seen, single = sketch(made), graph("float[4,8] x", "y = ReduceL1 (x)", "float[1,1] y")
+    (node,) = (node for _, node in single.nodes() if not node.is_internal)
+    case = case_of("ReduceL1")
+    monkeypatch.delitem(OPERATORS, "ReduceL1")
+    assert "no denotation of ReduceL1" in prove(squeezed, refute=False).detail
+    assert not is_known("ReduceL1", case) and implied_input(node, single, 1) is None
+
+    entry = reducing(Reducing(lambda n, x: total(n, lambda k: call("Abs", x(k)))), cost=Cost(7))
+    monkeypatch.setitem(OPERATORS, "ReduceL1", entry)
+    assert prove(squeezed, refute=False).verdict is Verdict.PROVED
+    assert prove(wrong).counterexample, "an example is drawn and run"
+    assert ("ReduceL1", "") in unwrap(candidates)(ops.ANY_REDUCTION), "every family has it"
+    assert is_known("ReduceL1", case) and implied_input(node, single, 1) == (0, 1)
+    assert len(MATRICES.choices(named(["ReduceL1"]))) == 2, "along the rows and along the columns"
+    assert weight(node) == entry.weight > 100 and Analytic(MACHINE).seconds(single) == pytest.approx(7 * 32)
+    assert samples.feeds(seen, {}, seed=0, style=samples.NORMAL)["axes"].tolist() == [0]
+    assert paths_of(seen)["y"].terms == UNKNOWN_TERMS

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Simplifier, Step
-from graphopt.rewrite.variant import Variant
-from graphopt.runtime.measure import QUIET, Samples, Verdict
-from graphopt.search.choose import Chooser, Version
-from graphopt.search.race import Contest, Outcome, judged
+from graphopt.runtime.measure import RaceTimes, Samples, TimingPolicy, Verdict
+from graphopt.search.choose import Chooser
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.race import Contest, Measurement, Outcome, judged
+from graphopt.search.stopping import Budget
 from tests.text import parse
 
 ROUNDS = 25
@@ -39,15 +42,17 @@ class Noisy(Contest):
     """A contest of versions that take so many seconds by their operators, under noise."""
 
     def __init__(self, seconds: Callable[[dict[str, int]], float], noise: Noise, random: np.random.Generator) -> None:
-        self.seconds, self.noise, self.random, self.keeps = seconds, noise, random, True
+        self.seconds, self.noise, self.random, self.heat = seconds, noise, random, 1
+        self.budget, self.told, self.refusals = Budget(SearchPolicy(), inf), {}, {}
 
     def again(self) -> Contest:
+        self.told = {}
         return self
 
     def enter(self) -> None:
         """There is room."""
 
-    def known(self, keys: Sequence[str]) -> None:
+    def kept(self, keys: Sequence[str]) -> None:
         """Nothing."""
 
     def is_original(self, model: onnx_io.Model) -> bool:  # noqa: ARG002
@@ -59,17 +64,18 @@ class Noisy(Contest):
     def opened(self, model: onnx_io.Model) -> float:
         return self.seconds(dict(model.graph.ops()))
 
-    def race(self, keys: Sequence[str], sessions: Sequence[float], *limits: float) -> list[Outcome]:  # noqa: ARG002
+    def timed(self, keys: Sequence[str], sessions: Sequence[float], *limits: float) -> list[Outcome]:  # noqa: ARG002
         times = [seconds * self.noise(self.random) for seconds in (1.0, 1.0, *sessions)]
-        return judged([({}, [Samples(tuple(each.tolist())) for each in times])])
+        own, copy, *rivals = (Samples(tuple(each.tolist())) for each in times)
+        return judged([({}, RaceTimes(own, copy, tuple(rivals)))])
 
 
 x = tensor("x")
 TIDY = (Rule("double_neg", op.Neg(op.Neg(x)), x), Rule("double_abs", op.Abs(op.Abs(x)), op.Abs(x)))
 
 
-def chosen(seconds: Callable[[dict[str, int]], float], noise: Noise, seed: int) -> Version:
-    """The version of a model that two rules simplify, where it takes so many seconds."""
+def chosen(seconds: Callable[[dict[str, int]], float], noise: Noise, seed: int) -> Measurement:
+    """The candidate for a model that two rules simplify, where it takes so many seconds."""
     model = onnx_io.load(parse("float[4] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)"))
     infer_graph(model.graph)
 
@@ -78,8 +84,8 @@ def chosen(seconds: Callable[[dict[str, int]], float], noise: Noise, seed: int) 
         return Simplifier(rules, []).run(graph).steps
 
     contest = Noisy(seconds, noise, np.random.default_rng(seed))
-    first = Version(Variant(model.graph).then(partial(simplify, names=None)))
-    return Chooser(contest, model, lambda *_: [], simplify).choose(first, first, [])
+    contest.model, first = model, Candidate(model.graph).then(partial(simplify, names=None))
+    return Chooser(contest, lambda *_: [], simplify).choose(first, first, [])
 
 
 @pytest.mark.parametrize("noise", [quiet, busy, biased])
@@ -109,13 +115,17 @@ def test_on_a_busy_machine_nothing_is_taken_back_that_is_not_seen() -> None:
 
 
 def raced(noise: Noise, *seconds: float, seed: int = 0) -> list[Outcome]:
-    return Noisy(lambda _: 1.0, noise, np.random.default_rng(seed)).race([], seconds)
+    return Noisy(lambda _: 1.0, noise, np.random.default_rng(seed)).timed([], seconds)
 
 
 def test_copies_of_the_original_tell_the_noise() -> None:
-    assert all(outcome.speedup.is_steady for seed in range(20) for outcome in raced(quiet, 1.0, seed=seed))
-    assert not any(outcome.speedup.is_steady for seed in range(20) for outcome in raced(busy, 1.0, seed=seed))
-    assert raced(busy, 1.0)[0].speedup.noise > QUIET
+    assert all(
+        outcome.speedup.is_steady(TimingPolicy()) for seed in range(20) for outcome in raced(quiet, 1.0, seed=seed)
+    )
+    assert not any(
+        outcome.speedup.is_steady(TimingPolicy()) for seed in range(20) for outcome in raced(busy, 1.0, seed=seed)
+    )
+    assert raced(busy, 1.0)[0].speedup.noise > TimingPolicy().quiet_noise
 
 
 def test_what_is_twice_as_fast_is_seen_on_a_busy_machine_too() -> None:

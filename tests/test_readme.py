@@ -5,9 +5,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import graphopt
-from benchmarks import nodecounts, profiles, published, report, scaling
-from benchmarks.cells import digest
-from benchmarks.run import read
+from benchmarks import profiles, published, report, scaling
+from benchmarks.results import Results, Row, digest, read_rows
 from graphopt.cli.main import app
 from tests.text import parse
 
@@ -140,16 +138,16 @@ def refused(text: str, folder: Path) -> int:
 
 def test_speeds_are_those_of_the_committed_results() -> None:
     stale = "is stale: `python -m benchmarks report --readme` makes it anew"
-    for path in (RESULTS / f"{name}.json" for name in ("openvino", "all-threads", "cpu")):
-        page = report.markdown(read(path), path)
+    for path in (RESULTS / f"{name}.jsonl" for name in ("openvino", "all-threads", "cpu")):
+        page = report.markdown(Results.read(path), path)
         assert path.with_suffix(".md").read_text(encoding="utf-8") == page, f"the page {stale}"
-    assert report.readme_text(RESULTS / "cpu.json") == README, f"the README {stale}"
+    assert report.readme_text(RESULTS / "cpu.jsonl") == README, f"the README {stale}"
     assert re.findall(r"!\[[^]]*\]\((benchmarks/[^)]*)\)", README), "a picture of the gains"
 
 
 @pytest.mark.parametrize("name", ["cpu", "all-threads", "openvino", "scaling"])
 def test_pictures_are_those_of_the_committed_results(name: str) -> None:
-    shown = digest(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))).encode()
+    shown = digest(read_rows(RESULTS / f"{name}.jsonl")).encode()
     paths = sorted(RESULTS.glob(f"{name}*.png"))
     stale = [path.name for path in paths if shown not in path.read_bytes()]
     assert paths and not stale, "`python -m benchmarks report` makes them anew, of scaling `scaling`"
@@ -158,15 +156,14 @@ def test_pictures_are_those_of_the_committed_results(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "made"),
     [
-        ("nodecounts", nodecounts.markdown),
-        ("profiles", profiles.markdown),
+        ("profiles", lambda rows: profiles.markdown(Results(tuple(rows)))),
         ("published", published.markdown),
         ("scaling", scaling.markdown),
     ],
 )
-def test_other_pages_are_those_of_the_committed_results(name: str, made: Callable[[dict[str, Any]], str]) -> None:
+def test_other_pages_are_those_of_the_committed_results(name: str, made: Callable[[Sequence[Row]], str]) -> None:
     page = RESULTS / f"{name}.md"
-    assert page.read_text(encoding="utf-8") == made(json.loads(page.with_suffix(".json").read_text(encoding="utf-8")))
+    assert page.read_text(encoding="utf-8") == made(read_rows(page.with_suffix(".jsonl")))
     assert f"(../benchmarks/results/{name}.md)" in PAGES["results"]
 
 

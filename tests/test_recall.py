@@ -6,7 +6,7 @@ from graphopt.base.records import to_json
 from graphopt.language.rule import Rule
 from graphopt.search import recall
 from graphopt.search.explore import Exploration
-from graphopt.search.timing import StopReason
+from graphopt.search.stopping import StopReason
 from tests.test_search import DETOUR, DOUBLE, LONG_WAY, SUM_IS_DIFFERENCE, Prices, found, load, told
 from tests.text import parse
 

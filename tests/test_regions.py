@@ -20,7 +20,7 @@ from graphopt.language.rule import Rule, const, op, tensor
 from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.build import Refused, build
 from graphopt.rewrite.match import Match, find
-from graphopt.rewrite.regions import FEWEST, MOST, Region, at_sizes, blocks, cut_out, digest, weights_digest
+from graphopt.rewrite.regions import BlockSizes, Region, at_sizes, blocks, cut_out, digest, weights_digest
 from graphopt.rules import RULES, TRADES
 from tests.text import parse, printed
 
@@ -103,13 +103,14 @@ def test_a_mask_that_all_layers_read_does_not_keep_them_together() -> None:
 
 
 def test_short_runs_are_joined_and_long_ones_halved() -> None:
+    fewest, most = BlockSizes().fewest, BlockSizes().most
     line = graph_of("float[4] x0", layers(20, "x{j} = Neg(x{i})"), outputs="float[4] x20")
-    assert [len(block) for block in blocks(line)] == [FEWEST, FEWEST, FEWEST, 20 - 3 * FEWEST]
+    assert [len(block) for block in blocks(line)] == [fewest, fewest, fewest, 20 - 3 * fewest]
     pairs = layers(70, "x{j} = Add(x{i}, z{i}); z{j} = Mul(x{i}, z{i})")
     braid = graph_of("float[4] x0, float[4] z0", f"{pairs}; y = Add(x70, z70)")
     found = blocks(braid)
     assert list(chain.from_iterable(found)) == nodes(braid)
-    assert all(MOST // 4 < len(block) <= MOST for block in found)
+    assert all(most // 4 < len(block) <= most for block in found)
 
 
 def test_an_identity_that_gives_an_output_its_name_is_in_no_part() -> None:

@@ -16,7 +16,8 @@ from graphopt.io import onnx_io
 from graphopt.language.library import load
 from graphopt.report.report import Inspection, Report, Rewrite, bytes_text, print_comparison, search_text, summary
 from graphopt.runtime.measure import Speedup
-from graphopt.search.timing import Group, StopReason, Timing
+from graphopt.search.stopping import StopReason
+from graphopt.search.timing import Group, Timing
 
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 20, "acme" : 1]>

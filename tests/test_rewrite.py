@@ -15,9 +15,9 @@ from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule, attributes, const, fn, op, tensor
 from graphopt.operators import infer
 from graphopt.rewrite.build import Refused, build
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Simplification, Simplifier, simplify_graph
 from graphopt.rewrite.match import find
-from graphopt.rewrite.variant import Variant
 from graphopt.rules.layout import MOVES
 from tests.text import parse, run
 
@@ -265,23 +265,23 @@ def test_a_transpose_that_moves_an_axis_of_size_1_is_one_reshape_where_the_sizes
     assert compare(given, found, seeds=(0, 1)).ok
 
 
-def test_a_variant_knows_the_graph_after_each_step() -> None:
+def test_a_candidate_knows_the_graph_after_each_step() -> None:
     """Of those that made its base, too."""
     graph = onnx_io.load(parse("float[4] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)")).graph
     infer.infer_graph(graph)
     rules = [Rule("double_neg", op.Neg(op.Neg(x)), x), Rule("double_abs", op.Abs(op.Abs(x)), op.Abs(x))]
-    start = Variant(graph)
+    start = Candidate(graph)
     first, second = (partial(lambda graph, rule: simplify_graph(graph, [rule], ()).steps, rule=rule) for rule in rules)
     last = start.then(first).then(second)
     states = [{"Neg": 2, "Abs": 2, "Exp": 1}, {"Abs": 2, "Exp": 1}, {"Abs": 1, "Exp": 1}]
-    assert [step.name for step in last.history] == ["double_neg", "double_abs"]
+    assert [step.name for step in last.steps] == ["double_neg", "double_abs"]
     for count in (0, 1, 2, 1, 0):
         with last.after(count) as found:
             assert found.ops() == states[count]
     seen = [(step.name, step.graph.ops()) for step in last.backwards()]
     assert seen == [("double_abs", states[2]), ("double_neg", states[1])]
     assert (last.graph.ops(), graph.ops()) == (states[2], states[0])
-    assert last.then(first) is last, "where there is nothing to do, no variant is made"
+    assert last.then(first) is last, "where there is nothing to do, no candidate is made"
 
 
 def test_weights_are_computed_in_double_precision() -> None:

@@ -17,17 +17,18 @@ import pytest
 
 import graphopt
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.limits import LimitError, RunLimits, limited
+from graphopt.base.limits import LimitError, RunLimits
+from graphopt.base.session import current
 from graphopt.check.compare import compare
 from graphopt.check.verdict import Verdict
 from graphopt.io import onnx_io
 from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.variant import Variant
+from graphopt.rewrite.candidate import Candidate
 from graphopt.runtime.cost import user_cache
 from graphopt.runtime.oracle import interruptible
 from graphopt.runtime.sessions import Setting
 from graphopt.search.race import Contest
-from graphopt.search.timing import StopReason
+from graphopt.search.stopping import StopReason
 from graphopt.search.tune import Tuner, Tuning
 from tests.test_contests import entered
 from tests.test_tune import DOUBLE, GIVEN, ONE_THREAD
@@ -72,7 +73,10 @@ def test_a_short_run_keeps_to_the_limit_of_memory_too(model: Path) -> None:
 def test_memory_is_looked_at_after_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter([0, 2_000_000_000])
     monkeypatch.setattr("graphopt.base.limits.resident", lambda: next(taken))
-    with limited(RunLimits(gigabytes=1.0)), pytest.raises(LimitError, match=r"a run takes 2\.0 GB, and the limit is 1"):
+    with (
+        current().but(limits=RunLimits(gigabytes=1.0)),
+        pytest.raises(LimitError, match=r"a run takes 2\.0 GB, and the limit is 1"),
+    ):
         interruptible(lambda _: None)
 
 
@@ -252,19 +256,21 @@ def test_versions_that_cannot_run_in_turn_end_their_race(monkeypatch: pytest.Mon
     session = contest.opened(model)
     monkeypatch.setattr("graphopt.search.race.runner", lambda *_: failing)
     with pytest.raises(ModelError, match="the model cannot be run: no room"):
-        contest.race(["key"], [session], 0.0)
+        contest.timed(["key"], [session], 0.0)
     assert contest.known(["key"]) is None
 
 
-@pytest.mark.parametrize("place", ["onnx_io.to_proto", "interleaved", "speedup"])
+@pytest.mark.parametrize(
+    "place", ["search.race.onnx_io.to_proto", "runtime.measure.interleaved", "runtime.measure.speedup"]
+)
 def test_a_mistake_of_ours_is_not_blamed_on_the_runtime(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     def failing(*_: object, **__: object) -> NoReturn:
         raise IndexError("a mistake")
 
     contest, model = entered()
-    monkeypatch.setattr(f"graphopt.search.race.{place}", failing)
+    monkeypatch.setattr(f"graphopt.{place}", failing)
     with pytest.raises(IndexError, match="a mistake"):
-        contest.race(["key"], [contest.opened(model)], 0.0)
+        contest.timed(["key"], [contest.opened(model)], 0.0)
 
 
 def test_a_provider_that_does_not_start_is_no_fault_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +286,7 @@ def test_a_provider_that_does_not_start_is_no_fault_of_the_model(monkeypatch: py
 @pytest.mark.parametrize("presses", [1, 2])
 def test_an_interrupt_before_the_search_leaves_it_out(monkeypatch: pytest.MonkeyPatch, presses: int) -> None:
     """It comes while the simplified model and a sweep of it take turns with the original."""
-    race, left = Contest.race, [*range(presses)]
+    race, left = Contest.timed, [*range(presses)]
 
     def interrupted(*args: Any) -> Any:
         if left:
@@ -291,12 +297,12 @@ def test_an_interrupt_before_the_search_leaves_it_out(monkeypatch: pytest.Monkey
     def searched(*_: object) -> NoReturn:
         pytest.fail("the search was begun")
 
-    monkeypatch.setattr(Contest, "race", interrupted)
+    monkeypatch.setattr(Contest, "timed", interrupted)
     monkeypatch.setattr(Tuner, "_explored", searched)
     model = onnx_io.load(GIVEN)
     infer_graph(model.graph)
     tuning, sweeps = Tuning(setting=ONE_THREAD), {"doubles": [DOUBLE]}
-    tuner = Tuner(GIVEN, model, Variant(model.graph), [], [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps)
+    tuner = Tuner(GIVEN, model, Candidate(model.graph), [], [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps)
     if presses == 2:
         with pytest.raises(KeyboardInterrupt):
             tuner.tune()

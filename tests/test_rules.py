@@ -92,7 +92,7 @@ def rewrite(rule: Rule, left: ModelProto) -> ModelProto | None:
     if match is None:  # a constant is not written as the pattern has it, or stands in for two
         return None
     patch = build(loaded.graph, match)
-    assert gain(patch) > (0, 0, 0) or rule.family in TRADES, "it would never be applied: see ops.WEIGHT"
+    assert gain(patch) > (0, 0, 0) or rule.family in TRADES, "it would never be applied: see Operator.weight"
     loaded.graph.apply(patch)
     loaded.graph.check()
     assert not emitted(rule) - Counter(loaded.graph.ops())

@@ -32,10 +32,11 @@ from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup
 from graphopt.runtime.sessions import Setting
 from graphopt.search.analytic import Analytic
-from graphopt.search.explore import Exploration, Limits, explore
+from graphopt.search.explore import Exploration, explore
 from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Solution, Space, apply
-from graphopt.search.timing import StopReason
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.stopping import StopReason
 from tests.text import parse, printed
 
 x, c, d = tensor("x"), const("c", "N"), const("d", "N")
@@ -44,7 +45,6 @@ rows = tensor("x", "*b N")
 DOUBLE = Rule("double_is_sum", x * 2.0, x + x)
 SUM_IS_DIFFERENCE = Rule("sum_is_difference", x + x, x - op.Neg(x))
 SCALES = Rule("scale_once", (rows * c) * d, rows * (c * d))
-LONG = Limits(seconds=1e9)
 
 
 class Prices:
@@ -102,10 +102,10 @@ LAYER = (
 
 
 def found(
-    model: onnx.ModelProto, where: Space, cost: CostModel, limits: Limits = LONG, **more: Any
+    model: onnx.ModelProto, where: Space, cost: CostModel, policy: SearchPolicy = SearchPolicy(), **more: Any
 ) -> tuple[onnx_io.Model, Exploration]:
     loaded = load(model)
-    return loaded, explore(loaded.graph, where, cost, limits=limits, **more)
+    return loaded, explore(loaded.graph, where, cost, policy=policy, **more)
 
 
 def done(model: onnx_io.Model, exploration: Exploration, where: Space) -> Graph:
@@ -144,7 +144,7 @@ def test_where_launches_are_dear_a_residual_block_becomes_two_convolutions(activ
     """TASO's example, of rules that each cost or bring little: enlarge a kernel, merge two branches, absorb a sum."""
     given = residual(activation)
     model = load(given, simplified=True)
-    exploration = explore(model.graph, LIBRARY, Analytic(LAUNCHES), limits=LONG)
+    exploration = explore(model.graph, LIBRARY, Analytic(LAUNCHES))
     (solution,) = exploration.solutions
     assert {*solution.rules} > TO_TWO_CONVOLUTIONS
     assert solution.speedup.median > 1.4
@@ -154,7 +154,7 @@ def test_where_launches_are_dear_a_residual_block_becomes_two_convolutions(activ
 
 @pytest.mark.slow
 def test_where_arithmetic_is_dear_the_block_stays() -> None:
-    exploration = explore(load(residual("Relu"), simplified=True).graph, LIBRARY, Analytic(), limits=LONG)
+    exploration = explore(load(residual("Relu"), simplified=True).graph, LIBRARY, Analytic())
     assert exploration.solutions == ()
     assert exploration.stop is StopReason.DONE
     assert (exploration.regions, exploration.copies) == (1, 1)
@@ -175,9 +175,9 @@ class Watched(Measured):
 @pytest.mark.slow
 def test_as_it_is_measured_the_block_stays(tmp_path: Path) -> None:
     """The estimate is in favour of two convolutions, so they are tried; but on a CPU they take almost twice as long."""
-    race = Race(Setting(threads=1), seconds=0.1)
+    race = Race(Setting(threads=1), SearchPolicy(pair_seconds=0.1))
     cost = Watched(race, machine=LAUNCHES, cache=Cache(tmp_path / "costs.sqlite"))
-    exploration = explore(load(residual("Relu", 64, 28), simplified=True).graph, LIBRARY, cost, limits=LONG)
+    exploration = explore(load(residual("Relu", 64, 28), simplified=True).graph, LIBRARY, cost)
     assert {"Conv": 2, "Relu": 1} in cost.asked
     assert TO_TWO_CONVOLUTIONS.isdisjoint(rule for solution in exploration.solutions for rule in solution.rules)
 
@@ -197,7 +197,7 @@ def test_a_step_that_costs_is_made_for_one_that_pays() -> None:
 
 def test_a_step_that_costs_too_much_is_not_made() -> None:
     cost = Prices(Mul=2, Add=4, Sub=0.2, Neg=0.2)
-    _, exploration = found(DETOUR, LONG_WAY, cost, Limits(seconds=1e9, slack=1.4))
+    _, exploration = found(DETOUR, LONG_WAY, cost, SearchPolicy(slack=1.4))
     assert exploration.solutions == ()
 
 
@@ -424,7 +424,7 @@ def test_a_search_ends_with_its_time_and_keeps_what_it_has_found() -> None:
         now[0] += 3600.0
 
     cost = Events("Sin", hour)
-    model, exploration = found(TWO_PARTS, where := space(DOUBLE), cost, Limits(seconds=60), clock=lambda: now[0])
+    model, exploration = found(TWO_PARTS, where := space(DOUBLE), cost, seconds=60, clock=lambda: now[0])
     assert exploration.stop is StopReason.TIME
     assert len(exploration.solutions) == 1
     assert done(model, exploration, where).ops() == {"Add": 1, "Mul": 1, "Sin": 5, "Cos": 5}
@@ -450,12 +450,12 @@ def test_time_that_a_part_leaves_is_given_to_those_that_need_more() -> None:
     """The first part needs most of the time, and weighs but half: its share alone would not do."""
     body = SINES.replace("f = Sin(e)", "f = Mul(e, 2.0)").replace("c = Sin(b)", "c = Mul(b, 2.0)")
     model = parse("float[4] x", f"{body}; {COSINES}")
-    one = Limits(seconds=1e9, go=1, trials=1)
+    one = SearchPolicy(states_per_round=1, measured_per_round=1)
     cost = Slow(Mul=2, Add=0.5, Sin=1.1)
     _, at_leisure = found(model, where := space(DOUBLE), cost, one, clock=cost.clock)
-    limits = replace(one, seconds=cost.now + 1)
+    seconds = cost.now + 1
     cost.now = 0.0
-    _, exploration = found(model, where, cost, limits, clock=cost.clock)
+    _, exploration = found(model, where, cost, one, seconds=seconds, clock=cost.clock)
     assert exploration.stop is StopReason.DONE
     assert list(map(told, exploration.solutions)) == list(map(told, at_leisure.solutions))
     assert [len(solution.moves[0].sites) for solution in exploration.solutions] == [3, 1]
@@ -468,8 +468,8 @@ def test_all_parts_are_tried_before_one_is_gone_on_with(product: float) -> None:
     model = parse("float[4] x", f"{dear}; {COSINES}")
     quarter = Rule("quarter_is_product", x / 4.0, x * 0.25)
     cost = Slow(Div=9, Mul=product, Add=0.1)
-    limits = Limits(seconds=17, go=1, trials=1)
-    _, exploration = found(model, space(quarter, DOUBLE), cost, limits, clock=cost.clock)
+    policy = SearchPolicy(states_per_round=1, measured_per_round=1)
+    _, exploration = found(model, space(quarter, DOUBLE), cost, policy, seconds=17, clock=cost.clock)
     rules = {solution.rules for solution in exploration.solutions}
     assert rules == {("double_is_sum",)} | ({("quarter_is_product",)} if product < 9 else set())
     assert exploration.stop is StopReason.TIME
@@ -479,7 +479,9 @@ def test_where_there_is_time_the_less_promising_is_measured_too() -> None:
     """The estimate prefers the sum, which turns out to be slow."""
     fourth = Rule("double_is_difference", x * 2.0, x - op.Neg(x))
     cost = Slow(Prices(Mul=2, Add=3, Sub=0.5, Neg=0.5), Mul=2, Add=1.5, Sub=0.9, Neg=0.9)
-    _, exploration = found(DETOUR, space(DOUBLE, fourth), cost, Limits(seconds=60, trials=1), clock=cost.clock)
+    _, exploration = found(
+        DETOUR, space(DOUBLE, fourth), cost, SearchPolicy(measured_per_round=1), seconds=60, clock=cost.clock
+    )
     assert [solution.rules for solution in exploration.solutions] == [("double_is_difference",)]
 
 
@@ -493,14 +495,14 @@ def test_where_time_runs_out_in_the_middle_of_a_step_the_search_ends(calls: int)
             raise TimeUp
 
     where = Space([DOUBLE], Simplifier([], [], check=check), lambda *_: True)
-    model, exploration = found(TWO_PARTS, where, Prices(Mul=2), Limits(seconds=60))
+    model, exploration = found(TWO_PARTS, where, Prices(Mul=2), seconds=60)
     assert exploration.stop is StopReason.TIME
     assert exploration.solutions == ()
     model.graph.check()
 
 
 def test_a_find_for_which_time_runs_out_is_carried_over_to_no_copy() -> None:
-    model, exploration = found(TWO_PARTS, space(DOUBLE), Prices(Mul=2, Add=0.5), LONG)
+    model, exploration = found(TWO_PARTS, space(DOUBLE), Prices(Mul=2, Add=0.5))
     before = dict(model.graph.items())
     late = Space([DOUBLE], Simplifier([], [], check=fail(TimeUp())), lambda *_: True)
     with pytest.raises(TimeUp):
@@ -509,7 +511,7 @@ def test_a_find_for_which_time_runs_out_is_carried_over_to_no_copy() -> None:
 
 
 def test_no_time_is_no_search() -> None:
-    _, exploration = found(TWO_PARTS, space(DOUBLE), Prices(Mul=2), Limits(seconds=0))
+    _, exploration = found(TWO_PARTS, space(DOUBLE), Prices(Mul=2), seconds=0)
     assert (exploration.stop, exploration.solutions) == (StopReason.TIME, ())
 
 
@@ -524,7 +526,9 @@ def test_an_interrupted_search_keeps_what_it_has_found() -> None:
 )
 def test_of_a_part_that_is_cut_the_best_graph_is_kept(error: BaseException, stop: str, said: list[str]) -> None:
     given = parse("float[4] x", "a = Mul(x, 2.0); y = Sin(a)")
-    _, exploration = found(given, LONG_WAY, Events("Sub", fail(error), Sub=0.1, Neg=0.1), Limits(seconds=1e9, go=1))
+    _, exploration = found(
+        given, LONG_WAY, Events("Sub", fail(error), Sub=0.1, Neg=0.1), SearchPolicy(states_per_round=1)
+    )
     assert exploration.stop.name == stop
     assert [solution.rules for solution in exploration.solutions] == [("double_is_sum",)]
     assert list(exploration.notes) == [f"a part of 2 nodes was {text}" for text in said]
@@ -539,7 +543,7 @@ def test_a_part_that_cannot_be_measured_is_left_and_named(kind: type[Exception],
 
 
 def test_no_more_graphs_are_looked_at_than_allowed() -> None:
-    _, exploration = found(residual("Relu"), LIBRARY, Analytic(), Limits(seconds=1e9, states=20))
+    _, exploration = found(residual("Relu"), LIBRARY, Analytic(), SearchPolicy(states=20))
     assert exploration.states <= 20
 
 

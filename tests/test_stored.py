@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from onnx.parser import parse_model
 
 import graphopt
+from graphopt.base.session import current
 from graphopt.ir import pieces, stored
 from graphopt.ir.tensor import Tensor
 from graphopt.operators import evaluate
@@ -109,7 +110,7 @@ def test_where_there_is_no_room_a_tensor_is_held(failing: str, monkeypatch: pyte
     kept = stored.kept(WEIGHT)  # a file is there
     place = "TemporaryFile" if failing == "open" else "_File.write"
     if failing == "open":
-        monkeypatch.setattr(stored, "_LATEST", [])
+        monkeypatch.setattr(current(), "scratch", {})
     monkeypatch.setattr(f"graphopt.ir.stored.{place}", full)
     tensor = stored.kept(WEIGHT.T)
     assert not stored.is_mapped(tensor.numpy())

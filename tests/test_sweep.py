@@ -15,10 +15,11 @@ from graphopt.language.library import load, load_rules
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.build import Refusal
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Simplifier, TimeUp
 from graphopt.rewrite.passes import PASSES
-from graphopt.rewrite.variant import Variant
 from graphopt.search.moves import Space
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.sweep import Sweep, sweep
 from tests.text import parse
 
@@ -34,8 +35,12 @@ def swept(
     infer_graph(model.graph)
     space = Space(rules, Simplifier(tidy, PASSES, refusal=refusal), lambda *_: True)
     space.simplifier.run(model.graph)
-    made = sweep(Variant(model.graph), "sweep", rules, space)
-    return model if made is None else replace(model, graph=made.result.graph), made
+    made = sweep(Candidate(model.graph), "sweep", rules, space, SearchPolicy())
+    if made is None:
+        return model, None
+    (cause,) = made.causes
+    assert isinstance(cause, Sweep)
+    return replace(model, graph=made.graph), cause
 
 
 def block(sizes: str) -> onnx.ModelProto:
@@ -84,11 +89,15 @@ def test_a_rule_that_is_refused_at_one_place_is_tried_at_those_that_others_make(
         return "it reads the input" if reads_input else ""
 
     made = sweep(
-        Variant(model.graph), "sweep", rules, Space(rules, Simplifier((), (), refusal=refusal), lambda *_: True)
+        Candidate(model.graph),
+        "sweep",
+        rules,
+        Space(rules, Simplifier((), (), refusal=refusal), lambda *_: True),
+        SearchPolicy(),
     )
     assert made is not None
-    assert made.rules == ("sum", "double")
-    assert made.result.graph.ops() == {"Add": 1, "Mul": 1}
+    assert [cause.rules for cause in made.causes] == [("sum", "double")]
+    assert made.graph.ops() == {"Add": 1, "Mul": 1}
 
 
 def test_where_no_rule_matches_there_is_no_sweep() -> None:
@@ -108,7 +117,7 @@ def test_a_sweep_for_which_time_runs_out_is_undone(calls: int) -> None:
             raise TimeUp
 
     space = Space(load().sweeps[MATRICES], Simplifier(load_rules(), PASSES, check=check), lambda *_: True)
-    assert sweep(Variant(model.graph), "sweep", load().sweeps[MATRICES], space) is None
+    assert sweep(Candidate(model.graph), "sweep", load().sweeps[MATRICES], space, SearchPolicy()) is None
     assert dict(model.graph.items()) == before
     model.graph.check()
 

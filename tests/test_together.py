@@ -4,9 +4,9 @@ import pytest
 from onnx import ModelProto
 
 from graphopt.io import onnx_io
-from graphopt.ir import ops
 from graphopt.language.rule import Rule
 from graphopt.operators import infer
+from graphopt.operators.facts import weight
 from graphopt.operators.families import some_particulars
 from graphopt.rewrite.fixpoint import Simplifier
 from graphopt.rewrite.passes import PASSES
@@ -51,7 +51,7 @@ def simplified(left: ModelProto, simplifier: Simplifier) -> tuple[int, list[str]
     loaded = onnx_io.load(left)
     infer.infer_graph(loaded.graph)
     done = simplifier.run(loaded.graph)
-    weights = (ops.weight(node) for _, node in loaded.graph.items() if node.op != "Identity")
+    weights = (weight(node) for _, node in loaded.graph.items() if node.op != "Identity")
     return sum(weights), [step.name for step in done.steps]
 
 

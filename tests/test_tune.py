@@ -18,16 +18,16 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Patch
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.fixpoint import Simplifier, Step
-from graphopt.rewrite.variant import Variant
-from graphopt.runtime.measure import Speedup
+from graphopt.rewrite.candidate import Candidate
+from graphopt.rewrite.fixpoint import Cause, Simplifier, Step
+from graphopt.runtime.measure import Speedup, TimingPolicy
 from graphopt.runtime.sessions import Setting
-from graphopt.search import saying, tune
-from graphopt.search.choose import Version
+from graphopt.search import tune
 from graphopt.search.explore import Exploration, explore
-from graphopt.search.race import Contest, Latency, Outcome, Pace, Times
+from graphopt.search.race import Contest, Latency, Measurement, Outcome, Times
+from graphopt.search.stopping import Pace, StopReason
 from graphopt.search.sweep import Sweep, Sweeps
-from graphopt.search.timing import Group, StopReason
+from graphopt.search.timing import Group, rejection_reason, sweep_groups
 from graphopt.search.tune import Tuned, Tuner, Tuning
 from tests.test_search import Prices
 from tests.text import parse
@@ -56,11 +56,11 @@ def tuner(
     """A tuner, its model, and what it made of it."""
     model = onnx_io.load(given)
     infer_graph(model.graph)
-    simplified = Variant(model.graph).then(lambda graph: Simplifier(rules, []).run(graph).steps)
+    simplified = Candidate(model.graph).then(lambda graph: Simplifier(rules, []).run(graph).steps)
     tuning = Tuning(**{"setting": ONE_THREAD, "seconds": 20.0, **wanted})
     found = Tuner(given, model, simplified, rules, [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps, clock=clock)
     tuned = found.tune()
-    return found, replace(model, graph=tuned.variant.graph), tuned
+    return found, replace(model, graph=tuned.candidate.graph), tuned
 
 
 def estimate(monkeypatch: pytest.MonkeyPatch, **prices: float) -> None:
@@ -70,13 +70,13 @@ def estimate(monkeypatch: pytest.MonkeyPatch, **prices: float) -> None:
 def outcomes(monkeypatch: pytest.MonkeyPatch, simplified: float, searched: float = 1.0) -> None:
     """Let the versions be so fast: the simplified model, and what the search made of it, which is a sum."""
 
-    def race(_contest: Contest, keys: Sequence[str], sessions: Sequence[float], *_: float) -> list[Outcome]:
+    def timed(_contest: Contest, keys: Sequence[str], sessions: Sequence[float], *_: float) -> list[Outcome]:
         assert len(keys) == len(sessions)
         return [Outcome(known(each), known(each / sessions[0])) for each in sessions]
 
     monkeypatch.setattr(Contest, "pace", lambda *_: Pace(0.0, 0.0))
     monkeypatch.setattr(Contest, "opened", lambda _, model: searched if "Add" in model.graph.ops() else simplified)
-    monkeypatch.setattr(Contest, "race", race)
+    monkeypatch.setattr(Contest, "timed", timed)
 
 
 def known(ratio: float) -> Speedup:
@@ -91,7 +91,7 @@ def test_by_estimate_all_that_it_speaks_for_is_taken_and_nothing_is_run(monkeypa
     monkeypatch.setattr(Setting, "open", lambda *_, **__: pytest.fail("a session was opened"))
     _, model, tuned = tuner(cost="analytic")
     assert model.graph.ops() == {"Add": 1, "Exp": 1}
-    assert [step.name for step in tuned.variant.history] == ["double_neg", "double_is_sum"]
+    assert [step.name for step in tuned.candidate.steps] == ["double_neg", "double_is_sum"]
     assert tuned.timing is not None
     assert not tuned.timing.is_gain
     (group,) = tuned.timing.groups
@@ -107,7 +107,7 @@ def test_a_find_that_no_copy_allows_is_not_taken(monkeypatch: pytest.MonkeyPatch
     _, model, tuned = tuner(cost="analytic")
     assert model.graph.ops() == {"Mul": 1, "Exp": 1}
     assert tuned.timing is not None
-    assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(False, (1, 1))]
+    assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(False, (0, 0))]
 
 
 def test_a_find_that_there_was_no_time_to_make_is_said_to_be_left_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_what_is_swept_over_the_model_is_not_searched_by_parts(monkeypatch: pyte
     estimate(monkeypatch, Mul=2, Add=0.5)
     model = onnx_io.load(GIVEN)
     infer_graph(model.graph)
-    simplified = Variant(model.graph).then(lambda graph: Simplifier([DOUBLE_NEG], []).run(graph).steps)
+    simplified = Candidate(model.graph).then(lambda graph: Simplifier([DOUBLE_NEG], []).run(graph).steps)
     tuning = Tuning(cost="analytic", setting=ONE_THREAD)
     sweeps = {"sums": [DOUBLE]}
     rules = [DOUBLE_NEG]
@@ -214,45 +214,45 @@ def test_a_find_that_is_slower_in_the_whole_model_is_dropped_and_named(monkeypat
     _, model, tuned = tuner()
     assert model.graph.ops() == {"Mul": 1, "Exp": 1}
     assert tuned.timing is not None
-    assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(False, (1, 1))]
+    assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(False, (0, 0))]
     assert tuned.notes == ()
+
+
+def measured(*causes: Cause | None, outcome: Outcome | None = None, has_lost: bool = False) -> Measurement:
+    """A candidate with a step for each cause, as it was measured."""
+    graph = Graph()
+    steps = tuple(Step("a_rule", graph, Patch({}, {}), is_rule=True, cause=cause) for cause in causes)
+    return Measurement(Candidate(graph, steps), outcome, has_lost=has_lost)
+
+
+def in_seconds(gain: float, *seconds: float) -> Outcome:
+    """What a race tells of a candidate that takes so long at some sizes."""
+    times, ratio = [Times(each, each, 0.0) for each in seconds], known(gain)
+    return Outcome(ratio, ratio, tuple(Latency({"n": n}, time, time, ratio) for n, time in enumerate(times)))
+
+
+def swept(*names: str, gain: float) -> Measurement:
+    """A candidate with sweeps that runs in a second."""
+    return measured(*(Sweep(name, (name,)) for name in names), outcome=in_seconds(gain, 1.0))
+
+
+def groups(alone: Sequence[Measurement], best: Measurement, *raced: Measurement) -> list[Group]:
+    return list(sweep_groups(alone, measured(None, None), best, raced, TimingPolicy()))
 
 
 def test_what_a_sweep_saves_is_measured() -> None:
     """Of two sizes it is the mean."""
-
-    def version(seconds: Sequence[float], *sweeps: Sweep) -> Version:
-        times = [Times(each, each, 0.0) for each in seconds]
-        found = known(2 / sum(seconds))
-        return Version(
-            Variant(Graph()),
-            sweeps,
-            speedup=found,
-            gain=found,
-            latencies=tuple(Latency({"n": n}, time, time, found) for n, time in enumerate(times)),
-        )
-
-    made = version([0.25, 0.75], Sweep("all", ("a_rule",), Variant(Graph())))
-    assert saying.swept(made, version([0.5, 1.5]), made) == Group(("a_rule",), 0, 2.0, True, (0, 0), 0.5)
+    made = measured(Sweep("all", ("a_rule",)), outcome=in_seconds(2.0, 0.25, 0.75))
+    assert groups([made], made) == [Group(("a_rule",), 0, 2.0, True, (0, 1), 0.5)]
 
 
 def test_steps_are_those_of_the_sweep_that_took_them() -> None:
     """Of three that gain two were taken, the later one first; the third gains beside them no more."""
-
-    def steps(count: int) -> Variant:
-        graph = Graph()
-        return Variant(graph, (Step("a_rule", graph, Patch({}, {}), is_rule=True),) * count)
-
-    def alone(name: str) -> Version:
-        times, found = Times(1.0, 1.0, 0.0), known(1.5)
-        sweep = Sweep(name, (name,), steps(7))
-        return Version(sweep.result, (sweep,), gain=found, latencies=(Latency({}, times, times, found),))
-
-    first = Version(steps(2))
-    best = Version(steps(9), (Sweep("second", ("second",), steps(4)), Sweep("first", ("first",), steps(3))))
-    groups = [saying.swept(alone(name), first, best) for name in ("first", "second", "third")]
-    assert [(group.is_taken, group.rewrites) for group in groups] == [(True, (6, 9)), (True, (2, 6)), (False, (2, 2))]
-    assert "beside what was taken no gain was shown" in groups[2].reason
+    first, second = Sweep("first", ("first",)), Sweep("second", ("second",))
+    best = measured(None, None, *[second] * 4, *[first] * 3)
+    found = groups([swept(name, gain=1.5) for name in ("first", "second", "third")], best)
+    assert [(group.is_taken, group.rewrites) for group in found] == [(True, (6, 9)), (True, (2, 6)), (False, (0, 0))]
+    assert "beside what was taken no gain was shown" in found[2].reason
 
 
 @pytest.mark.parametrize(
@@ -264,25 +264,22 @@ def test_steps_are_those_of_the_sweep_that_took_them() -> None:
     ],
 )
 def test_what_won_a_race_and_was_left_says_why(*, has_lost: bool, is_faster: bool, why: str) -> None:
-    version = Version(Variant(Graph()), gain=known(1.2), has_lost=has_lost)
+    made = measured(outcome=in_seconds(1.2, 1.0), has_lost=has_lost)
     said = "the model with it is 1.200 times as fast (1.200 to 1.200) as without it"
-    assert saying.because([version], is_faster=is_faster) == f"{said}; {why}"
+    assert rejection_reason([made], TimingPolicy(), is_faster=is_faster) == f"{said}; {why}"
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
 def test_sweeps_that_were_timed_together_alone_are_named_together(*, is_taken: bool) -> None:
     """Where they were left, each says what all of them gave."""
-    times, found = Times(1.0, 1.0, 0.0), known(1.25 if is_taken else 0.9)
-    sweeps = [Sweep(name, (name,), Variant(Graph())) for name in ("first", "second")]
-    alone = [Version(sweep.result, (sweep,)) for sweep in sweeps]
-    whole = Version(Variant(Graph()), tuple(sweeps), gain=found, latencies=(Latency({}, times, times, found),))
-    first = Version(Variant(Graph()))
-    groups = list(saying.of_sweeps(alone, first, whole if is_taken else first, [first, whole]))
+    alone = [measured(Sweep(name, (name,))) for name in ("first", "second")]
+    whole, first = swept("first", "second", gain=1.25 if is_taken else 0.9), measured(None, None)
+    found = groups(alone, whole if is_taken else first, first, whole)
     if is_taken:
-        assert groups == [Group(("first", "second"), 0, 1.25, is_taken=True, saved=0.25)]
+        assert found == [Group(("first", "second"), 0, 1.25, is_taken=True, rewrites=(0, 2), saved=0.25)]
     else:
-        assert [(group.rules, group.is_taken) for group in groups] == [(("first",), False), (("second",), False)]
-        assert {group.reason for group in groups} == {"the model with it is slower than the original"}
+        assert [(group.rules, group.is_taken) for group in found] == [(("first",), False), (("second",), False)]
+        assert {group.reason for group in found} == {"the model with it is slower than the original"}
 
 
 def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +287,7 @@ def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.Monke
     outcomes(monkeypatch, 0.8, 0.8)
     _, model, tuned = tuner()
     assert model.graph.ops() == {"Neg": 2, "Mul": 1, "Exp": 1}
-    assert tuned.variant.history == ()
+    assert tuned.candidate.steps == ()
     (note,) = tuned.notes
     assert note.startswith("the simplified model was slower in two races, 0.800 times as fast (0.800 to 0.800)")
     assert note.endswith("so the original is returned")
@@ -321,7 +318,7 @@ def test_a_simplified_model_for_which_there_was_no_room_is_kept_and_no_gain(monk
         raise ModelError("no room")
 
     estimate(monkeypatch, Add=2)
-    monkeypatch.setattr(Contest, "race", failing)
+    monkeypatch.setattr(Contest, "timed", failing)
     _, model, tuned = tuner(sweeps={"sums": [DOUBLE]})
     assert model.graph.ops() == {"Mul": 1, "Exp": 1}
     assert tuned.notes == ("the simplified model was not timed: there was no time or no room",)

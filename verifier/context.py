@@ -34,11 +34,11 @@ from graphopt.base.integers import (
     remainder,
     symbol,
     terms_of,
-    until_forgotten,
     without,
 )
 from graphopt.base.places import undone
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild, rebuild_formula, remake, solve, truth_of
+from graphopt.base.session import memoized
 from graphopt.verifier.solver import Effort, hold, refuted
 
 
@@ -229,7 +229,7 @@ class Context:
         return simple
 
 
-@until_forgotten
+@memoized
 def _without_constant(poly: Int) -> tuple[Size, int]:
     constant = poly.terms.get((), 0)
     return poly - constant, constant
@@ -342,7 +342,7 @@ def _is_made(condition: Formula, facts: frozenset[Formula]) -> bool:
     return conjuncts(condition) <= facts or conjuncts(negate(condition)) <= facts
 
 
-@until_forgotten
+@memoized
 def _conditions(part: Formula) -> frozenset[Formula]:
     """Return what the choices in a formula hang on, however deep."""
     found: set[Formula] = set()

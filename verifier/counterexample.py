@@ -25,6 +25,7 @@ from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.schemas import Misfit
 from graphopt.language.term import applications, holes, op
+from graphopt.operators.classes import entry
 from graphopt.operators.families import some_particulars
 from graphopt.verifier import scope
 from graphopt.verifier.crowded import crowded, is_crowded
@@ -214,7 +215,9 @@ def differences(
 
 
 def is_fatal_if_empty(rule: Rule) -> bool:
-    return any(app.op in scope.FATAL for side in (*rule.left, *rule.right) for app in applications(side))
+    return any(
+        entry(app.op, app.domain).fails_on_empty for side in (*rule.left, *rule.right) for app in applications(side)
+    )
 
 
 # -- one instance ------------------------------------------------------------------------------------------------------
@@ -328,7 +331,8 @@ def _fatal(model: onnx.ModelProto) -> str:
         ]
     for node in graph.node:
         in_groups = any(attribute.name == "group" and not attribute.i for attribute in node.attribute)
-        if node.op_type in scope.FATAL and (in_groups or any(0 in sizes.get(name, ()) for name in node.input)):
+        is_empty = in_groups or any(0 in sizes.get(name, ()) for name in node.input)
+        if is_empty and entry(node.op_type, node.domain).fails_on_empty:
             return str(node.op_type)
     return ""
 

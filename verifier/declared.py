@@ -13,7 +13,7 @@ import numpy as np
 
 from graphopt.base import ort
 from graphopt.base.types import DType
-from graphopt.language.definition import Definition
+from graphopt.language.definition import Definition, definitions_of
 from graphopt.language.rule import Rule
 from graphopt.language.term import Term, Var
 from graphopt.verifier import counterexample, scope
@@ -61,7 +61,8 @@ def spoils_infinities(definitions: Iterable[Definition]) -> str:
     """Return why kernels may treat infinities and NaN otherwise than is declared; nothing if they do at no instance."""
     if silent := unasked(definitions):
         return silent
-    kept = all(_keeps_infinities(definition, ort.libraries_digest()) for definition in definitions)
+    kernels = ort.libraries_digest()
+    kept = all(_keeps_infinities(each, definitions_of(each.meaning), kernels) for each in definitions)
     return "" if kept else "a kernel makes something else of infinities than is declared"
 
 
@@ -74,12 +75,15 @@ class _KernelRun(NamedTuple):
 
 
 def _kernel_runs(definition: Definition) -> tuple[_KernelRun, ...]:
-    return _runs_of_kernels(definition, ort.libraries_digest())
+    return _runs_of_kernels(definition, definitions_of(definition.meaning), ort.libraries_digest())
 
 
 @cache
-def _runs_of_kernels(definition: Definition, kernels: str) -> tuple[_KernelRun, ...]:
-    """Return the outcomes of running an operator's kernel, by the ways to write it."""
+def _runs_of_kernels(definition: Definition, _inner: tuple[Definition, ...], kernels: str) -> tuple[_KernelRun, ...]:
+    """Return the outcomes of running an operator's kernel, by the ways to write it.
+
+    They depend on the definitions of the operators in its meaning, too.
+    """
     return tuple(_run_kernel(definition.name, rule, _drawn(rule, kernels)) for rule in as_rules(definition))
 
 
@@ -192,7 +196,7 @@ def _are_the_same(one: Sequence[Array], other: Sequence[Array]) -> bool:
 
 
 @cache
-def _keeps_infinities(definition: Definition, kernels: str) -> bool:
+def _keeps_infinities(definition: Definition, _inner: tuple[Definition, ...], kernels: str) -> bool:
     rng = np.random.default_rng(1)
     spoilt = ((rule, _spoilt(each, rng)) for rule in as_rules(definition) for each in _drawn(rule, kernels) or ())
     return not any(judged(rule, each, nonfinite=True)[1] for rule, each in spoilt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -31,30 +31,21 @@ from graphopt.language.term import (
     said_axes,
     walk,
 )
-from graphopt.operators.classes import broadcasts
+from graphopt.operators.classes import broadcasts, entry
 from graphopt.operators.families import Particular
 from graphopt.operators.known import Operand, is_defined
+from graphopt.operators.operator import ResultType
+from graphopt.operators.proposals import Context
 from graphopt.operators.protos import tensor_to_proto, type_from_proto, type_to_proto
 from graphopt.operators.windows import CONVOLUTIONS
 from graphopt.verifier.example import Array, Instance, Shape, Sizes, evaluate, satisfies, shape_of
 from graphopt.verifier.meant import Meant, meant
-from graphopt.verifier.proposals import ORDER, WEIGHTED, WINDOWS, Context, propose, propose_bundle
+from graphopt.verifier.proposals import ORDER, propose, propose_bundle
 from graphopt.verifier.scope import ANY, WITH_PROPERTY, Scope, edge_array, random_array
 from graphopt.verifier.writing import node_proto, scalar_array
 
 NUMBERS: Mapping[str, Sequence[float]] = {"integer": (1, 2, 3, 4), "real": (0.5, 1.0, 1.5, 2.0)}
 """What is tried of a hole with which the meaning of an operator computes: no operator asks for it as it is."""
-
-OF_ANY_SCALE = ("QuantizeLinear", "DequantizeLinear")
-"""Operators that mean something with any scale; kernels of operators that are declared by them ask for one above 0."""
-
-POSITIVE: Mapping[str, Collection[int]] = {
-    "BatchNormalization": (4,),
-    **dict.fromkeys(OF_ANY_SCALE, (1,)),
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul"), (1, 4, 6)),
-}
-"""Inputs of operators that have no meaning, or not the same to all kernels, where these are not above zero: variances
-and scales."""
 
 LARGEST = 1024
 """How long an axis is drawn at most."""
@@ -263,9 +254,10 @@ class _Draft:
         return self.shapes[term]
 
     def _apply(self, app: App) -> None:
-        if app.op in WEIGHTED:
-            self._match_weights(app)
-        if app.op == "Concat":
+        facts = entry(app.op, app.domain)
+        if facts.weights is not None:
+            self._match_weights(app, facts.weights)
+        if facts.joins:
             self._match_joined(app)
         self._settle_what_is_read(app)
         tensors = {i: self.visit(arg) for i, arg in enumerate(app.inputs) if arg is not None and not is_scalar(arg)}
@@ -282,7 +274,8 @@ class _Draft:
             if isinstance(arg, Var) and is_scalar(arg):
                 self._fill(context, operator.input(position).name, arg)
         self._hints(app, operator, inputs)
-        if app.op in WINDOWS:
+        if facts.is_of_images and "kernel_shape" in operator.attributes:
+            # ORT has kernels for little else; `onnx.reference` is slow, and errs on grouped ConvTranspose
             self.types.prefer((app.node, 0), DType.FLOAT)
         self._infer(context)
 
@@ -299,9 +292,9 @@ class _Draft:
                     if isinstance(hole, Var) and hole.kind in NUMBERS and hole.name not in self.values:
                         self.values[hole.name] = self.rng.choice(NUMBERS[hole.kind])
 
-    def _match_weights(self, app: App) -> None:
+    def _match_weights(self, app: App, place_of_weights: int) -> None:
         """Make an axis of the weights that nothing has fixed yet as long as the first operand has it, in one group."""
-        operand, weights = app.operands[0], _stored(app.operands[WEIGHTED[app.op]])
+        operand, weights = app.operands[0], _stored(app.operands[place_of_weights])
         shape = self.visit(operand)
         place, own = (1, 1) if app.op in CONVOLUTIONS else (-2, -1)
         if shape and len(shape) > own and isinstance(weights, Var) and len(weights.axes or ()) > 1:
@@ -325,7 +318,8 @@ class _Draft:
         if isinstance(value, Var):
             self._fill(context, name, value)
         found = evaluate(value, self.rule, Instance(self.dims, self.values))
-        if context.app.op == "Cast" and name == "to":
+        is_target = entry(context.app.op, context.app.domain).result_type is ResultType.TARGET
+        if is_target and name == "to":
             self.types.restrict((context.app.node, 0), {DType(found)})
         return found
 
@@ -359,17 +353,19 @@ class _Draft:
 
     def _hints(self, app: App, operator: Operator, inputs: list[Shape | None]) -> None:
         """Draw values that make the operator defined: indices in range, a variance that is not negative."""
-        self.divisors |= {hole.name for arg in app.operands[1:] for hole in holes(arg) if app.op in ("Div", "Mod")}
+        facts = entry(app.op, app.domain)
+        self.divisors |= {hole.name for arg in app.operands[1:] for hole in holes(arg) if facts.divides}
+        needs_positive = not facts.takes_any_scale or self.rule.definitions or isinstance(self.rule, Meant)
         for position, arg in enumerate(app.inputs):
             if not isinstance(arg, Var):
                 continue
             if "indices" in operator.input(position).name:
                 below = max(min(inputs[0] or (1,)), 1)
                 self.bounds[arg.name] = (-below, below)
-            if app.op == "RotaryEmbedding" and position == 3:
-                self.bounds[arg.name] = (0, max((inputs[1] or (1,))[0], 1))
-            needs_positive = app.op not in OF_ANY_SCALE or self.rule.definitions or isinstance(self.rule, Meant)
-            if needs_positive and position in POSITIVE.get(app.op, ()):
+            role = facts.roles.get(position)
+            if role == "index" and facts.tables:
+                self.bounds[arg.name] = (0, max(min((inputs[table] or (1,))[0] for table in facts.tables), 1))
+            if role == "positive" and needs_positive:
                 self.positive.add(arg.name)
 
     def _infer(self, context: Context) -> None:
@@ -507,7 +503,9 @@ class _Draft:
 
 def _stored(weights: Term) -> Term:
     """Weights as they are stored, where they are dequantized."""
-    return weights.operands[0] if isinstance(weights, App) and weights.op == "DequantizeLinear" else weights
+    if isinstance(weights, App) and entry(weights.op, weights.domain).result_type is ResultType.DEQUANTIZED:
+        return weights.operands[0]
+    return weights
 
 
 @cache

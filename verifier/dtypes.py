@@ -20,7 +20,8 @@ from graphopt.language.proof import Model
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply, holds
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, is_scalar, is_whole, is_written, walk
-from graphopt.operators.classes import entry
+from graphopt.operators.classes import casts, entry, is_quantized, minds_types
+from graphopt.operators.operator import ResultType
 from graphopt.verifier.meant import Meant
 
 MANY = 5_000
@@ -116,20 +117,25 @@ def hints(app: App, inputs: Sequence[DType | None], made: DType) -> list[DType]:
 
 def is_told(app: App) -> bool:
     """Return whether the element type of the output is no function of those of the inputs."""
-    return app.domain in ops.CLASSES or app.op == "Cast"
+    return app.domain in ops.CLASSES or _result_type(app) is ResultType.TARGET
+
+
+def _result_type(app: App) -> ResultType:
+    return entry(app.op, app.domain).result_type
 
 
 def _output(app: App, position: int, bound: Mapping[str, DType], to: Any) -> DType:
     if is_told(app):
         return DType(to)
-    if app.op == "CastLike":
-        return bound["T2"]
-    if app.op == "EyeLike":
-        return _of_eye(app, bound.get("T1", DType.UNDEFINED))
-    if app.op == "ConstantOfShape" and "value" not in dict(app.attrs) and app.bundle is None:
-        return DType.FLOAT
-    if app.op in ("QuantizeLinear", "DequantizeLinear"):
-        return _of_quantized(app, bound)
+    match _result_type(app):
+        case ResultType.LIKE:
+            return bound["T2"]
+        case ResultType.DTYPE:
+            return _of_eye(app, bound.get("T1", DType.UNDEFINED))
+        case ResultType.VALUE if "value" not in dict(app.attrs) and app.bundle is None:
+            return DType.FLOAT
+        case ResultType.QUANTIZED | ResultType.DEQUANTIZED:
+            return _of_quantized(app, bound)
     formal = _schema(app).outputs[min(position, len(_schema(app).outputs) - 1)]
     if formal.type_str in bound and not formal.type_str.startswith("tensor("):
         return bound[formal.type_str]
@@ -165,7 +171,7 @@ def _of_quantized(app: App, bound: Mapping[str, DType]) -> DType:
         case Lit(value=int(value)) if value:
             return DType(value)
         case None | Lit():
-            if app.op == "DequantizeLinear":
+            if _result_type(app) is ResultType.DEQUANTIZED:
                 return bound.get("T2", DType.UNDEFINED)
             return bound.get("T3", DType.UNDEFINED if app.bundle is not None else DType.UINT8)
     return DType.UNDEFINED
@@ -290,9 +296,10 @@ def _cast_holes(side: Term) -> Iterator[str]:
     """Yield the holes that hold the target of a cast."""
     for app in applications(side):
         to = dict(app.attrs).get("to")
-        if app.op == "Cast" and isinstance(to, Var):
+        is_cast = _result_type(app) is ResultType.TARGET
+        if is_cast and isinstance(to, Var):
             yield to.name
-        if app.op == "Cast" and to is None and app.bundle is not None:
+        if is_cast and to is None and app.bundle is not None:
             yield f"{app.bundle.name}.to"
 
 
@@ -305,7 +312,7 @@ def kind_of(rule: Rule, typing: Typing) -> Hashable:
     ranges and precision count, too.
     """
     types = [*typing.types.values(), *typing.targets.values(), *_written_types(rule), *_made_types(rule)]
-    if rule.is_quantized or _reckons_with_types(rule):
+    if is_quantized(rule) or _reckons_with_types(rule):
         return tuple(types)
     kinds = tuple((dtype.is_float, dtype.is_integer, dtype is DType.BOOL) for dtype in types)
     return kinds, tuple((one == other, holds(one, other)) for one, other in product(types, repeat=2))
@@ -314,7 +321,7 @@ def kind_of(rule: Rule, typing: Typing) -> Hashable:
 def spoken_of(rule: Rule, model: Model, typings: Sequence[Typing]) -> Sequence[Typing]:
     """Return the choices of element types of which a proof in a model speaks: where types matter, those in which all
     that the left side computes are floats, whatever it reads; EXACT speaks of all."""
-    if model is Model.EXACT or not rule.minds_types:
+    if model is Model.EXACT or not minds_types(rule):
         return typings
     return [typing for typing in typings if _computes_floats(rule, typing)]
 
@@ -332,12 +339,8 @@ def _is_plain(term: Term | None) -> bool:
     moved to."""
     if not isinstance(term, App):
         return False
-    is_moved = entry(term.op, term.domain).keeps and _is_plain(term.inputs[0])
-    return is_moved or term.op in PLAIN or (term.op, term.output) in (("TopK", 1), ("MaxPool", 1))
-
-
-PLAIN = frozenset({"ArgMax", "ArgMin", "Shape", "Size"})
-"""Operators of integers that no arithmetic makes."""
+    facts = entry(term.op, term.domain)
+    return term.output in facts.places or (facts.keeps and _is_plain(term.inputs[0]))
 
 
 ASKS_OF_TYPES = frozenset({"eq", "ne", "is_float", "is_integer", "holds"})
@@ -390,7 +393,7 @@ def _made_types(rule: Rule) -> tuple[DType, ...]:
     for app in (app for side in (*rule.left, *rule.right) for app in applications(side)):
         allowed = () if is_told(app) else [_allowed(app.op, app.domain, str(f.type_str)) for f in _schema(app).outputs]
         types |= {dtype for choices in allowed if len(choices) == 1 for dtype in choices}
-        types |= {DType.FLOAT} if app.op == "ConstantOfShape" else set()
+        types |= {DType.FLOAT} if _result_type(app) is ResultType.VALUE else set()
     return tuple(sorted(types))
 
 
@@ -443,7 +446,7 @@ class _Unified:
                 name = _formal(app, position)
                 self.restrict((owner, name), _allowed(app.op, app.domain, name.partition("#")[0]))
                 self.unify(("hole", arg.name) if isinstance(arg, Var) else (arg.node, arg.output), (owner, name))
-        for position in range(app.outputs if app.op not in ("Cast", "CastLike") else 0):
+        for position in range(0 if casts(app) else app.outputs):
             formal = _schema(app).outputs[min(position, len(_schema(app).outputs) - 1)]
             self.unify((app.node, position), (owner, str(formal.type_str)))
 

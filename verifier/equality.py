@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
 
-from graphopt.base import symbolic
 from graphopt.base.integers import (
     FALSE,
     TRUE,
@@ -27,6 +26,7 @@ from graphopt.base.integers import (
     symbols,
 )
 from graphopt.base.rebuilding import Substitution, rebuild_formula
+from graphopt.base.session import current
 from graphopt.base.symbolic import (
     Call,
     Element,
@@ -109,7 +109,7 @@ class Equality:
         terms = self._same_facts([*self.settle(left, known), *denied], known)
         if self._cancel(terms, known):
             return True
-        return symbolic.arithmetic is None and has_cases(terms) and add_up_to_zero(terms, known, self)
+        return current().arithmetic is None and has_cases(terms) and add_up_to_zero(terms, known, self)
 
     def _same_facts(self, terms: list[Term], known: Context) -> list[Term]:
         """Return the terms with equal truth values in their guards as one object each: the solver compares only
@@ -128,7 +128,7 @@ class Equality:
 
         Numbers that are equal are added up first: what several of them make may be what another one denies.
         """
-        terms, splits = self._collected(terms, known) if symbolic.arithmetic is None else terms, 0
+        terms, splits = self._collected(terms, known) if current().arithmetic is None else terms, 0
         while terms:
             first, terms = self._gather(terms[0], terms[1:], known)
             if first.coefficient == 0 or not domain(first, known).possible:

@@ -15,6 +15,7 @@ from fractions import Fraction
 
 from graphopt.base import symbolic
 from graphopt.base.integers import TRUE, Formula, conj, ge
+from graphopt.base.session import current
 from graphopt.base.symbolic import ONE, Call, Element, Factor, Fold, Number, Read, Term, Value, lift
 
 MINUS = Call("Minus^", ())
@@ -196,9 +197,6 @@ def _is_product(value: Value) -> bool:
 @contextmanager
 def extended(arithmetic: Extended) -> Iterator[None]:
     """Compute with infinities: the operators of `Value` mean this arithmetic until the end."""
-    assert symbolic.arithmetic is None
-    symbolic.arithmetic = arithmetic
-    try:
+    assert current().arithmetic is None
+    with current().but(arithmetic=arithmetic):
         yield
-    finally:
-        symbolic.arithmetic = None

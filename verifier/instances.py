@@ -48,6 +48,7 @@ from graphopt.language.term import (
     said_axes,
     tells_contents,
 )
+from graphopt.operators.classes import is_quantized
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported, as_tensor, real
 from graphopt.operators.semantics import denote
 from graphopt.operators.views import unflattened
@@ -261,7 +262,7 @@ class Instance:
             read = guarded(inside, lift(Read(name, own)))
             if dtype is DType.BOOL:
                 return boolean(Fact(read, True))
-            if not (self.exact and self.rule.is_quantized):
+            if not (self.exact and is_quantized(self.rule)):
                 return read
             if "is_scale" in properties:
                 return call("Scale", read)

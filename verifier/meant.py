@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from graphopt.language.definition import Definition, Meaning, is_of_holes, meaning_of
-from graphopt.language.rule import Rule, mind_types
+from graphopt.language.rule import Rule
 from graphopt.language.term import SCALAR, App, Term
 
 
@@ -18,15 +17,15 @@ class Meant(Rule):
     """What the definitions ask of the shapes of the right side."""
     written: tuple[tuple[Term, ...], tuple[Term, ...]] = ((), ())
     """The two sides with the operators that are defined."""
-    definitions: tuple[Definition, ...] = field(default=(), kw_only=True, compare=False, repr=False)
+    definitions: tuple[Definition, ...] = field(default=(), kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         """Check nothing: that was done as the rule was written."""
 
-    @cached_property
-    def minds_types(self) -> bool:
-        """Whether what it computes, or promises, may depend on element types."""
-        return mind_types((*self.left, *self.right, *self.conditions, *self.promised))
+    @property
+    def said(self) -> tuple[Term, ...]:
+        """All terms that it says, what the definitions promise included."""
+        return (*super().said, *self.promised)
 
 
 def meant(rule: Rule) -> Rule:

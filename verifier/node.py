@@ -15,6 +15,7 @@ from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Lit, Term, Var, applications, is_listed, is_scalar, is_whole, walk
+from graphopt.operators.classes import entry
 from graphopt.operators.families import Joined
 from graphopt.operators.node import Node, OneOf, Shape, Symbols, Undefined, Unsupported, schema_default
 from graphopt.operators.semantics import OPERATORS
@@ -179,7 +180,7 @@ class RuleNode(Node):
         everywhere."""
         found = super().axis(name, rank)
         rule = self.instance.rule
-        for hole in (hole for arg in self.app.operands for hole in _parts(arg) if self.op == "Concat"):
+        for hole in (hole for arg in self.app.operands for hole in _parts(arg) if entry(self.op).joins):
             if isinstance(rule, Joined) and hole in rule.whole and self.instance.along.setdefault(hole, found) != found:
                 raise Unsupported(f"what '*{hole}' stands for is joined along two axes")
         return found
@@ -336,7 +337,9 @@ def _is_constant(app: App) -> bool:
 
 def _varies(part: Term) -> bool:
     """Return whether it is computed when the model runs."""
-    return part.op in ops.UNFOLDED if isinstance(part, App) else isinstance(part, Var) and part.kind == "tensor"
+    if isinstance(part, App):
+        return not entry(part.op, part.domain).is_folded
+    return isinstance(part, Var) and part.kind == "tensor"
 
 
 def _parts(operand: Term) -> Iterator[str]:

@@ -2,79 +2,33 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
-from graphopt.language.schemas import Misfit, Operator, Types
-from graphopt.language.term import App, Lit, Term, Var, is_scalar
-from graphopt.operators.movement import EVEN, ROUNDINGS
-from graphopt.operators.windows import CONVOLUTIONS
+from graphopt.language.schemas import Misfit
+from graphopt.operators.classes import entry
+from graphopt.operators.proposals import Context, Proposal, choice, per_axis, per_spatial_axis, some_axes
+from graphopt.operators.windows import CONVOLUTIONS, WITH_FILTERS
 from graphopt.verifier.example import Shape
-from graphopt.verifier.scope import Scope
 
-
-class Drawn(Protocol):
-    """What is drawn of an example so far."""
-
-    rng: random.Random
-    scope: Scope
-    types: Types
-    values: dict[str, Any]
-    shapes: dict[Term, Shape | None]
-
-
-@dataclass(frozen=True)
-class Context:
-    """An operator whose tensor operands are known, for proposing the rest."""
-
-    app: App
-    operator: Operator
-    inputs: list[Shape | None]
-    attrs: dict[str, Any]
-    draft: Drawn
-
-    @property
-    def rng(self) -> random.Random:
-        return self.draft.rng
-
-    @property
-    def shape(self) -> Shape:
-        """Of the first input."""
-        return (self.inputs[0] if self.inputs else None) or ()
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    @property
-    def spatial(self) -> int:
-        return max(self.rank - 2, 0)
-
-
-_CONVS = (*CONVOLUTIONS, "ConvTranspose")
-WEIGHTED: Mapping[str, int] = {"Conv": 1, "MatMul": 1, "ConvInteger": 1, "MatMulInteger": 1, "QLinearConv": 3}
-"""Operators whose weights have an axis as long as the first operand has it, and where the weights are."""
-WINDOWS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
-"""Run in FLOAT: ORT has kernels for little else, and `onnx.reference` is slow, and errs on grouped ConvTranspose."""
 ORDER = {"axis": -2, "group": -1, "kernel_shape": -1, "num_outputs": 1, "pads": 2}
 
 
 def propose(context: Context, name: str, kind: str) -> Any:
     """Return a value for an attribute, or for an input that holds a list of integers or a number."""
-    if (context.app.op, name) in _SPECIAL:
-        value = _SPECIAL[context.app.op, name](context)
-    elif name in _PROPOSALS:
-        value = _PROPOSALS[name](context)
-    else:
-        value = _by_kind(context, kind)
+    proposal = _proposal(context, name)
+    value = proposal(context) if proposal else _by_kind(context, kind)
     if kind == "integer" and isinstance(value, tuple):
         return context.rng.choice(value) if value else 0
     if kind == "integers" and not isinstance(value, tuple):
         return (value,)
     return value
+
+
+def _proposal(context: Context, name: str) -> Proposal | None:
+    """Return how values of a name are proposed: what the operator's entry says of it is before what all have."""
+    return entry(context.app.op, context.app.domain).proposals.get(name) or _PROPOSALS.get(name)
 
 
 def _by_kind(context: Context, kind: str) -> Any:
@@ -89,24 +43,19 @@ def _by_kind(context: Context, kind: str) -> Any:
     return "NOTSET"
 
 
-def _axes(context: Context) -> Shape:
-    least = 0 if context.rng.random() < 0.1 else min(1, context.rank)
-    chosen = context.rng.sample(range(context.rank), context.rng.randint(least, context.rank))
-    return tuple(axis - context.rank if context.rng.random() < 0.3 else axis for axis in chosen)
-
-
 def _axis(context: Context) -> int:
     if context.rank == 0:
         return 0
     return context.rng.randrange(-context.rank, context.rank)
 
 
-def _many(low: int, high: int, times: int = 1) -> Callable[[Context], Shape]:
-    return lambda context: tuple(context.rng.randint(low, high) for _ in range(times * context.spatial))
+def _place_of_weights(context: Context) -> int:
+    found = entry(context.app.op, context.app.domain).weights
+    return 1 if found is None else found
 
 
 def _group(context: Context) -> int:
-    place = WEIGHTED.get(context.app.op, 1)
+    place = _place_of_weights(context)
     weights = context.inputs[place] if len(context.inputs) > place else None
     if not weights or len(weights) < 2 or context.rank < 2:
         raise Misfit("no channels")
@@ -117,9 +66,9 @@ def _group(context: Context) -> int:
 
 
 def _kernel(context: Context) -> Shape:
-    if context.app.op in _CONVS:
-        return tuple((context.inputs[WEIGHTED.get(context.app.op, 1)] or ())[2:])
-    return _many(1, 3)(context)
+    if context.app.op in WITH_FILTERS:
+        return tuple((context.inputs[_place_of_weights(context)] or ())[2:])
+    return per_spatial_axis(1, 3)(context)
 
 
 def _factors(context: Context) -> Shape:
@@ -137,33 +86,6 @@ def _factors(context: Context) -> Shape:
     return tuple(0 if keep else size for keep, size in zip(kept, sizes, strict=True))
 
 
-def _expanded(context: Context) -> Shape:
-    rng = context.rng
-    sizes = [size if size != 1 else rng.choice((1, 2, 3)) for size in context.shape]
-    sizes = [1 if rng.random() < 0.2 else size for size in sizes]
-    return tuple([rng.choice((1, 2))] * rng.choice((0, 0, 1)) + sizes)
-
-
-def _enlarged(context: Context) -> Shape:
-    """Return sizes for a Resize: images are enlarged, for which all modes have kernels."""
-    return (
-        *context.shape[:2],
-        *(size * context.rng.choice((1, 2)) + context.rng.choice((0, 1)) for size in context.shape[2:]),
-    )
-
-
-def _unsqueezed(context: Context) -> Shape:
-    count = context.rng.choice((1, 1, 2, 3))
-    return tuple(context.rng.sample(range(context.rank + count), count))
-
-
-def _squeezed(context: Context) -> Shape:
-    ones = [axis for axis, size in enumerate(context.shape) if size == 1]
-    if not ones:
-        raise Misfit("nothing to squeeze")
-    return tuple(context.rng.sample(ones, context.rng.randint(1, len(ones))))
-
-
 def _split(context: Context) -> Shape:
     axis = context.attrs.get("axis", 0)
     if not -context.rank <= axis < context.rank:
@@ -173,75 +95,38 @@ def _split(context: Context) -> Shape:
     return tuple(b - a for a, b in zip([0, *cuts], [*cuts, total], strict=True))
 
 
-def _per_axis(*choices: int, times: int = 1) -> Callable[[Context], Shape]:
-    """One number for each axis that a slice or pad names, or for all of them."""
-
-    def proposed(context: Context) -> Shape:
-        axes = context.app.inputs[3] if len(context.app.inputs) > 3 else None
-        count = context.rank
-        if isinstance(axes, Var) and is_scalar(axes):
-            count = len(context.draft.values.setdefault(axes.name, _axes(context)))
-        elif isinstance(axes, Lit):
-            count = len(axes.value) if isinstance(axes.value, tuple) else 1
-        return tuple(context.rng.choice(choices) for _ in range(times * count))
-
-    return proposed
-
-
 def _flag(context: Context) -> int:
     return context.rng.randint(0, 1)
-
-
-def _choice(*options: Any) -> Callable[[Context], Any]:
-    return lambda context: context.rng.choice(options)
 
 
 def _cast(context: Context) -> int:
     return int(context.draft.types.of((context.app.node, 0), context.rng))
 
 
-_PROPOSALS: Mapping[str, Callable[[Context], Any]] = {
+_PROPOSALS: Mapping[str, Proposal] = {
     "axis": _axis,
-    "axes": _axes,
+    "axes": some_axes,
     "perm": lambda context: tuple(context.rng.sample(range(context.rank), context.rank)),
-    "pads": _many(0, 2, times=2),
-    "strides": _many(1, 2),
-    "dilations": _many(1, 2),
+    "pads": per_spatial_axis(0, 2, times=2),
+    "strides": per_spatial_axis(1, 2),
+    "dilations": per_spatial_axis(1, 2),
     "kernel_shape": _kernel,
     "group": _group,
-    "auto_pad": _choice("NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"),
-    "epsilon": _choice(2.0**-17, 2.0**-10, 0.125),  # in single precision, in which attributes are kept, too
-    "alpha": _choice(0.5, 1.0, 0.25, 2.0),
-    "beta": _choice(0.5, 1.0, 0.25, 2.0),
+    "auto_pad": choice("NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"),
+    "epsilon": choice(2.0**-17, 2.0**-10, 0.125),  # in single precision, in which attributes are kept, too
+    "alpha": choice(0.5, 1.0, 0.25, 2.0),
+    "beta": choice(0.5, 1.0, 0.25, 2.0),
     "shape": _factors,
     "split": _split,
-    "starts": _per_axis(0, 0, 1, 2, -1, -2),
-    "ends": _per_axis(1, 2, 3, -1, 9, 2**31, 2**63 - 1),
-    "steps": _per_axis(1, 1, 2),
+    "starts": per_axis(0, 0, 1, 2, -1, -2),
+    "ends": per_axis(1, 2, 3, -1, 9, 2**31, 2**63 - 1),
+    "steps": per_axis(1, 1, 2),
     "repeats": lambda context: tuple(context.rng.randint(1, 3) for _ in context.shape),
     "to": _cast,
-    "blocksize": _choice(1, 2),
-    "approximate": _choice("none", "tanh"),
+    "blocksize": choice(1, 2),
+    "approximate": choice("none", "tanh"),
     **dict.fromkeys(("keepdims", "transA", "transB", "ceil_mode", "count_include_pad", "largest", "sorted"), _flag),
     **dict.fromkeys(("exclusive", "reverse", "allowzero", "select_last_index", "noop_with_empty_axes"), _flag),
-}
-
-
-_SPECIAL: Mapping[tuple[str, str], Callable[[Context], Any]] = {
-    ("Pad", "pads"): _per_axis(0, 0, 1, 2, -1, times=2),
-    ("Pad", "mode"): _choice("constant", "reflect", "edge"),
-    ("Expand", "shape"): _expanded,
-    ("Unsqueeze", "axes"): _unsqueezed,
-    ("Squeeze", "axes"): _squeezed,
-    ("Flatten", "axis"): lambda context: context.rng.randint(-context.rank, context.rank),
-    ("ConvTranspose", "output_padding"): _many(0, 0),
-    ("ConvTranspose", "auto_pad"): _choice("NOTSET", "VALID"),  # what SAME means differs between runtimes
-    ("Clip", "min"): _choice(-1.0, 0.0, 0.5, 3.0),
-    ("Clip", "max"): _choice(6.0, 1.0, 0.5, -2.0),
-    ("Resize", "sizes"): _enlarged,
-    ("Resize", "mode"): _choice("nearest", "linear", "cubic"),
-    ("Resize", "coordinate_transformation_mode"): _choice(*EVEN),
-    ("Resize", "nearest_mode"): _choice(*ROUNDINGS),
 }
 
 
@@ -261,6 +146,6 @@ def propose_bundle(context: Context) -> dict[str, Any]:
             continue
         if name == "pads" and chosen.get("auto_pad", "NOTSET") != "NOTSET":
             continue
-        if name in _PROPOSALS or (context.app.op, name) in _SPECIAL:
+        if _proposal(context, name):
             chosen[name] = propose(context, name, "")
     return chosen

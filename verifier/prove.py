@@ -24,6 +24,7 @@ from graphopt.base.integers import (
     Size,
     conj,
     eq,
+    fresh_integers,
     ge,
     inside,
     le,
@@ -31,7 +32,6 @@ from graphopt.base.integers import (
     negate,
     restart,
     symbols,
-    undisturbed,
 )
 from graphopt.base.notes import Noted, noting
 from graphopt.base.rebuilding import Substitution
@@ -41,7 +41,7 @@ from graphopt.language.coverage import Answer, Choice, of_any_rank, tree_of
 from graphopt.language.proof import Model, Proof, Verdict
 from graphopt.language.rule import Rule
 from graphopt.language.term import Lit, Var, applications, walk
-from graphopt.operators.classes import is_pointwise
+from graphopt.operators.classes import is_pointwise, minds_types
 from graphopt.operators.families import joined
 from graphopt.operators.node import MAX_RANK, Undefined, Unsupported
 from graphopt.operators.placing import NEXT
@@ -99,7 +99,7 @@ class Outcome:
             self.failed_at.break_cycles()
 
 
-@undisturbed()
+@fresh_integers()
 def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     """Return the proof of a rule, or the verdict that there is none. `timeout` is in seconds, each so many steps
     (`Budget`).
@@ -109,7 +109,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     terms are proved as these, but in no exact model: their kernels may round in ways of their own. A declaration that
     its kernel contradicts makes it REFUTED, too.
     """
-    start, claim = time.process_time(), rule.claim
+    start, claim = time.thread_time(), rule.claim
     plain = meant(joined(claim))
     verdict, model, outcome = _verdict(plain, timeout)
     if verdict is Verdict.PROVED:
@@ -129,7 +129,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
         outcome.failure = "\n".join([outcome.failure, *words.with_hint(outcome.advice(), hint)])
     ranks = f"{min(outcome.ranks)}–{max(outcome.ranks)}" if outcome.ranks else ""
     ranks = "all" if ranks and is_pointwise(plain) else ranks
-    seconds = round(time.process_time() - start, 3)
+    seconds = round(time.thread_time() - start, 3)
     return Proof(
         rule.name,
         rule.digest,
@@ -147,7 +147,7 @@ def prove(rule: Rule, *, timeout: float = 5.0, refute: bool = True) -> Proof:
     )
 
 
-@undisturbed()
+@fresh_integers()
 def unproved_at(rule: Rule, model: Model, answer: Answer, *, timeout: float = 5.0) -> str:
     """Return what is not shown, in the model in which a rule is proved, at the one instance of a match; nothing if all
     is."""
@@ -284,7 +284,7 @@ def instances(rule: Rule, model: Model, typings: Sequence[Typing], effort: Effor
     """All ranks and attributes for one choice of element types; where types matter, for one of each `kind_of` them."""
     licensed = dtypes.spoken_of(rule, model, typings)
     first = _first(licensed)
-    others = licensed if rule.minds_types else []
+    others = licensed if minds_types(rule) else []
     most = VECTORS if is_pointwise(rule) else max(MAX_RANK, most_axes(rule))
     yield from _at(rule, model, effort, first, most, typings)
     kinds = {dtypes.kind_of(rule, first)}

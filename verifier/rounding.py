@@ -19,8 +19,8 @@ from graphopt.ir import ops
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import holds
 from graphopt.language.term import App, Constant, Lit, Term, Var, applications, is_scalar, walk
-from graphopt.operators.classes import entry
-from graphopt.operators.operator import Reach, Rounding
+from graphopt.operators.classes import casts, entry
+from graphopt.operators.operator import Numbers, Reach, Rounding
 from graphopt.verifier.dtypes import Mistyped, Typing
 from graphopt.verifier.meant import Meant
 
@@ -29,31 +29,8 @@ ADDED = 2.0**10
 LARGEST = 2.0**20
 """The largest number that a rule may write for floats, and one over the smallest."""
 
-CASTS = ("Cast", "CastLike")
-SUMS = ("Add", "Sub", "Sum", "Mean", "Shrink", "Gemm")
-PASSING = ("Max", "Min", "Clip", "Where", "Pad", "Concat", "Expand")
-"""Operators of which a number beside an operand may be the result."""
-
-SUMMED = {("Shrink", "bias"), ("Shrink", "lambd"), ("Gemm", "alpha"), ("Gemm", "beta")}
-"""Attributes that are numbers beside operands."""
 REACHING = frozenset({"Pow", "pow", "Exp", "exp", "Add", "add", "Sub", "sub"})
 """Operators and functions that make of numbers what is larger than their product, or smaller."""
-
-MULTIPLIED = frozenset({"Mul", "MatMul", "Pow", "ReduceProd", "ReduceSumSquare", "ReduceL2"})
-"""Operators that multiply what they are given with each other."""
-
-DECIDES = {"Pow": 1, "Resize": 2}
-"""The first operand by which an operator jumps, where that is another than the first."""
-
-SATURATING = frozenset(
-    {"Sigmoid", "Softmax", "Tanh", "Erf", "Exp", "Softplus"}
-    | {"Elu", "Celu", "Selu", "Gelu", "Mish", "Swish", "LogSoftmax"}
-)
-"""Operators that give one and the same float, or 0, for many numbers that are far apart."""
-POLES = {"Div": 1, "Log": 0, "Reciprocal": 0, "Pow": 0, "ReduceLogSum": 0, "Atanh": 0, "BatchNormalization": 4}
-"""Operators with a pole, and the operand for which they have it."""
-ROUNDING_JUMPS = frozenset({"Shrink", "Range", "LpNormalization", "MeanVarianceNormalization", "DynamicQuantizeLinear"})
-"""Operators that jump, and also round."""
 
 LIFT = 40.0
 """The largest number, of either sign, that a rule may write into an exponent: of the 38 digits that single precision
@@ -94,18 +71,18 @@ def _rounded_jumps(sides: Sequence[Term], typings: Sequence[Typing]) -> Iterator
 
 def _rounded_ahead(app: App) -> Iterator[App]:
     """Yield what rounds in the operands that decide where an operator jumps."""
-    operands = (operand for operand in app.inputs[DECIDES.get(app.op, 0) :] if operand is not None)
+    operands = (operand for operand in app.inputs[entry(app.op, app.domain).decides :] if operand is not None)
     yield from (part for operand in operands for part in applications(operand) if _rounds(part))
 
 
 def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
     """Return whether an operator jumps, on floats, in some choice of element types."""
-    if app.op in CASTS:
+    if casts(app):
         return any(not _is_float(typing.of(app)) and _reads_floats(app, typing) for typing in typings)
     if app.op == "IsNaN" and _is_of_softmax(app.inputs[0]) and not _may_fail_by_rounding(app):
         return False  # what such a row reads makes it NaN, not how it is rounded
     if app.op == "Resize":
-        return any(part is not None and not is_scalar(part) for part in app.inputs[DECIDES[app.op] : 3])
+        return any(part is not None and not is_scalar(part) for part in app.inputs[entry(app.op).decides : 3])
     if app.op == "Range":
         return any(_is_float(typing.of(part)) for typing in typings for part in app.operands if not is_scalar(part))
     jumps = _rounding(app) is Rounding.JUMPS or app.op == "Pow"  # of negative numbers there are whole powers only
@@ -138,12 +115,13 @@ def _is_float(dtype: DType | None) -> bool:
 
 
 def _rounding(app: App) -> Rounding:
-    is_place = app.op == "MaxPool" and app.output == 1
-    return Rounding.PLACED if is_place else entry(app.op, app.domain).rounding
+    facts = entry(app.op, app.domain)
+    is_place = facts.rounding is Rounding.KEPT and app.output in facts.places
+    return Rounding.PLACED if is_place else facts.rounding
 
 
 def _rounds(app: App) -> bool:
-    return entry(app.op, app.domain).rounds or app.op in ROUNDING_JUMPS
+    return entry(app.op, app.domain).rounds
 
 
 def _folds(app: App) -> bool:
@@ -159,7 +137,7 @@ def _overflows(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
             peak = _peak(app, typings)
             if peak is None or not _is_used_as_softmax(app, peak, rule.right):
                 yield f"{app.op} overflows at moderate numbers, and the left side does not compute {app}"
-        for app in (app for app in applications(right) if app not in known and app.op in MULTIPLIED):
+        for app in (app for app in applications(right) if app not in known and entry(app.op, app.domain).multiplies):
             if _exponentials(app, typings) > max(1, *(_exponentials(arg, typings) for arg in app.operands)):
                 yield f"products of exponentials overflow at moderate numbers, and the left side does not compute {app}"
 
@@ -169,11 +147,12 @@ def _exponentials(term: Term, typings: Sequence[Typing]) -> float:
     if not isinstance(term, App) or is_scalar(term):
         return 0
     inside = [_exponentials(arg, typings) for arg in term.operands]
-    if entry(term.op, term.domain).overflows:
+    facts = entry(term.op, term.domain)
+    if facts.overflows:
         return 0 if _peak(term, typings) is not None else 1
-    if term.op in MULTIPLIED:
-        return sum(inside) if term.op in ("Mul", "MatMul") else 2 * max(inside)
-    if entry(term.op, term.domain).reach is Reach.BOUNDED:
+    if facts.multiplies:
+        return sum(inside) if facts.multiplies == 1 else facts.multiplies * max(inside)
+    if facts.reach is Reach.BOUNDED:
         return 0
     return max(inside, default=0)
 
@@ -190,9 +169,10 @@ def _saturates(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
 
 def _told_apart(app: App, known: Container[App], typings: Sequence[Typing]) -> Iterator[str]:
     """Say why a new pole or place may be one of floats only; the largest of exp(x - max(x)) is 1 whatever x is."""
-    first = 0 if _rounding(app) is Rounding.PLACED else POLES.get(app.op, len(app.inputs))
-    inside = [part for pole in app.inputs[first:] if pole is not None for part in applications(pole)]
-    if any(part.op in SATURATING and _peak(part, typings) is None for part in inside):
+    first = 0 if _rounding(app) is Rounding.PLACED else entry(app.op, app.domain).pole
+    deciding = () if first is None else app.inputs[first:]
+    inside = [part for operand in deciding if operand is not None for part in applications(operand)]
+    if any(entry(part.op, part.domain).saturates and _peak(part, typings) is None for part in inside):
         yield f"{app.op} tells apart what saturates, and the left side does not compute {app}"
     rounded = (part for part in inside if _rounds(part) and not _is_lossless(part, typings))
     if _rounding(app) is Rounding.PLACED and any(part not in known for part in rounded):
@@ -204,7 +184,7 @@ def _ties_broken(app: App, new: Container[App], typings: Sequence[Typing]) -> It
     where exp(x) is 0 throughout, the first."""
     operand = _below_softmax(app.inputs[0]) if app.op == "ArgMax" else app.inputs[0]
     for part in (part for part in applications(operand) if part not in new) if operand is not None else ():
-        if part.op in SATURATING:
+        if entry(part.op, part.domain).saturates:
             yield f"{app.op} gives the first of what saturates to one number, and the right side tells it apart: {app}"
         if _rounds(part) and not _is_lossless(part, typings):
             yield f"{app.op} gives the first of what is rounded to one number, and the right side tells it apart: {app}"
@@ -225,8 +205,8 @@ def _below_softmax(term: Term | None) -> Term | None:
 
 def _is_lossless(app: App, typings: Sequence[Typing]) -> bool:
     """Return whether it is a cast to a type that holds all that is cast, in each choice of element types."""
-    pairs = ((_made(app, typing), typing.of(app.operands[0])) for typing in typings if app.op in CASTS)
-    return app.op in CASTS and all(wide and narrow and holds(wide, narrow) for wide, narrow in pairs)
+    pairs = ((_made(app, typing), typing.of(app.operands[0])) for typing in typings if casts(app))
+    return casts(app) and all(wide and narrow and holds(wide, narrow) for wide, narrow in pairs)
 
 
 def _peak(weights: App, typings: Sequence[Typing]) -> App | None:
@@ -281,18 +261,22 @@ def _numbers(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
     for app in (app for side in sides for app in applications(side) if _computes_floats(app, typings)):
         if _factor(app) > LARGEST:
             yield f"the numbers of {app} are together too large or too small to compute with in single precision"
-        if app.op in SUMS and not (_is_exact(app, sides, typings) or _is_rounded_once(app, sides, typings)):
+        if _is_sum(app) and not (_is_exact(app, sides, typings) or _is_rounded_once(app, sides, typings)):
             yield from _lost_beside(app)
     for left, right in zip(rule.left, rule.right, strict=True):
         known = {*applications(left)}
-        for app in (app for app in applications(right) if app.op in SUMS and app not in known and not _folds(app)):
+        for app in (app for app in applications(right) if _is_sum(app) and app not in known and not _folds(app)):
             if any(arg is not None and _is_of_model(arg) for arg in app.inputs):
                 yield f"{app} adds a number of the model, however large, which the left side does not"
 
 
+def _is_sum(app: App) -> bool:
+    return entry(app.op, app.domain).numbers in (Numbers.ADDED, Numbers.BOTH)
+
+
 def _lost_beside(app: App) -> Iterator[str]:
     """Yield the summands beside which others are lost."""
-    own = _own_factor(app) if app.op == "Gemm" else 1.0
+    own = _own_factor(app) if entry(app.op).numbers is Numbers.BOTH else 1.0
     beside = max([own, *map(_factor, app.operands)])
     if beside > ADDED:
         yield f"of the summands of {app} one is so much larger that the others are lost in rounding"
@@ -327,7 +311,7 @@ def _is_exact(app: App, sides: Sequence[Term], typings: Sequence[Typing]) -> boo
 
 
 def _is_read_in_sums(app: App, sides: Sequence[Term]) -> bool:
-    readers = (reader for reader in _readers(app, sides) if reader.op not in SUMS)
+    readers = (reader for reader in _readers(app, sides) if not _is_sum(reader))
     return all(
         (_passes(app, reader) or reader.op in ("Mul", "Neg")) and _is_read_in_sums(reader, sides) for reader in readers
     )
@@ -370,7 +354,7 @@ def _is_of_model(term: Term) -> bool:
 
 def _computes_floats(app: App, typings: Sequence[Typing]) -> bool:
     """Return whether it makes floats, in some choice of element types, of floats beside each other."""
-    is_arithmetic = app.op in (*SUMS, "Mul", "Div")
+    is_arithmetic = entry(app.op, app.domain).numbers in (Numbers.ADDED, Numbers.MULTIPLIED, Numbers.BOTH)
     return is_arithmetic and any(_is_float(typing.of(app)) for typing in typings)
 
 
@@ -386,14 +370,16 @@ def _factor(term: Term) -> float:
 
 def _own_factor(app: App) -> float:
     numbers = [abs(value) for value in _numbers_of(app) if value]
-    if app.op in ("Mul", "Div", "Gemm"):
+    effect = entry(app.op, app.domain).numbers
+    if effect in (Numbers.MULTIPLIED, Numbers.BOTH):
         return prod(max(number, 1 / number) for number in numbers)
-    return max([1.0, *numbers]) if app.op in PASSING else 1.0
+    return max([1.0, *numbers]) if effect is Numbers.CHOSEN else 1.0
 
 
 def _numbers_of(app: App) -> list[float]:
     """Return the finite numbers among the operands of an operator: of what is computed of numbers alone, a bound."""
-    operands = [*app.inputs, *(value for name, value in app.attrs if (app.op, name) in SUMMED)]
+    scalars = entry(app.op, app.domain).scalars
+    operands = [*app.inputs, *(value for name, value in app.attrs if name in scalars)]
     return [_bound(arg) for arg in operands if arg is not None and not any(isinstance(p, Var) for p in walk(arg))]
 
 
@@ -430,9 +416,7 @@ def _narrower(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
 
 def _fewest_digits(apps: Iterable[App], typing: Typing) -> DType | None:
     """Return the narrowest type of floats in which something is computed."""
-    types = [
-        dtype for app in apps if app.op not in CASTS and (dtype := _made(app, typing)) is not None and dtype.is_float
-    ]
+    types = [dtype for app in apps if not casts(app) and (dtype := _made(app, typing)) is not None and dtype.is_float]
     return min(types, key=lambda dtype: dtype.bits, default=None)
 
 

@@ -41,10 +41,6 @@ FEW = Scope(sizes=(0, 0, 1, 1, 2), plain=True)
 
 EDGES = Scope(sizes=(1, 2, 2, 3), edges=True)
 
-FATAL = frozenset({"Conv", "ConvTranspose", "Einsum", "MatMulInteger", "QLinearMatMul"})
-"""Operators of which ONNX Runtime has kernels that divide by the size of an axis: an empty one ends the process. Others
-leave the sum of nothing as it lay in memory."""
-
 
 def random_array(rng: np.random.Generator, shape: Shape, dtype: DType, *, plain: bool) -> Array:
     """Floats around zero, zero among them; integers without zero, for they may divide."""

@@ -30,9 +30,9 @@ from graphopt.base.integers import (
     interned,
     literals,
     ordered,
-    until_forgotten,
 )
 from graphopt.base.rebuilding import definition, truth_of
+from graphopt.base.session import current, memoized
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class Budget:
         self.seconds = seconds
         self.instances = 0
         self._searched = 0
-        self._end = time.process_time() + PATIENCE * seconds
+        self._end = time.thread_time() + PATIENCE * seconds
 
     def count(self, solver: z3.Solver, before: int) -> int:
         """Add what Z3 has counted since `before`; returns its count by now."""
@@ -184,7 +184,7 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        return self.steps > self.seconds * STEPS_PER_SECOND or time.process_time() > self._end
+        return self.steps > self.seconds * STEPS_PER_SECOND or time.thread_time() > self._end
 
 
 @dataclass
@@ -210,7 +210,9 @@ class Effort:
     @cached_property
     def home(self) -> z3.Context:
         """Made when something is asked: many rules ask nothing, and to make one takes as long as to prove them."""
-        return z3.Context()
+        home = z3.Context()
+        z3.Z3_enable_concurrent_dec_ref(home.ref())  # another thread may collect the garbage
+        return home
 
     @cached_property
     def linear(self) -> _Translation:
@@ -329,22 +331,18 @@ def _question(parts: Iterable[Formula]) -> Any:
     return frozenset((form, tuple(numbers[s] for s in unknowns)) for form, unknowns in forms)
 
 
-@until_forgotten
+@memoized
 def _by_name(atom: Atom) -> tuple[str, int]:
     """Sizes of one tensor are named alike, as are the numbers of one list: x0'7 and x1'8."""
     name, _, serial = str(atom).rpartition("'")
     return (name.rstrip("0123456789"), int(serial)) if serial.isdigit() else (str(atom), 0)
 
 
-@until_forgotten
+@memoized
 def _form(part: Formula) -> tuple[Any, tuple[Atom, ...]]:
     """Return a formula whatever its unknowns are called, and the unknowns in order."""
     unknowns = tuple(sorted(part.symbols, key=_by_name))
     return _numbered(part, {s: i for i, s in enumerate(unknowns)}), unknowns
-
-
-_SHAPES: dict[Any, int] = {}
-"""Quotients, remainders and choices of numbered parts, each once: they are often nested and shared."""
 
 
 def _numbered(part: Any, numbers: dict[Atom, Any]) -> Any:
@@ -366,7 +364,8 @@ def _numbered(part: Any, numbers: dict[Atom, Any]) -> Any:
         case Atom(kind=kind, args=args):
             if part not in numbers:
                 shape = kind, *(_numbered(arg, numbers) for arg in args)
-                numbers[part] = "composite", _SHAPES.setdefault(shape, len(_SHAPES))
+                shapes = current().interner.shapes  # each once: they are often nested and shared
+                numbers[part] = "composite", shapes.setdefault(shape, len(shapes))
             return numbers[part]
     return part
 

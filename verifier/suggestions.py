@@ -14,10 +14,9 @@ import numpy as np
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, fn, holes, walk
+from graphopt.operators.classes import entry
 from graphopt.verifier.words import FOUND, spelled
 
-SHAPES = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
-"""Operators that take a shape, and at which input."""
 MOST = 8
 """The most sizes of which those are found that matter."""
 NEAR = 1e-3
@@ -170,8 +169,9 @@ def _sizes(rule: Rule) -> Iterator[Term]:
             match part:
                 case App(op="size" | "sizes", args=(Lit(value=str(axes)),)) if part.domain == SCALAR:
                     yield from map(_size, filter(_is_named, axes.split()))
-                case App(domain="", op=name, inputs=inputs) if SHAPES.get(name, len(inputs)) < len(inputs):
-                    asked = inputs[SHAPES[name]]
+                case App(domain=domain, op=name, inputs=inputs) if domain != SCALAR:
+                    place = entry(name, domain).shape_input
+                    asked = inputs[place] if place is not None and place < len(inputs) else None
                     if isinstance(asked, Var) and asked.kind == "integers":
                         yield asked
 

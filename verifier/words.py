@@ -15,6 +15,7 @@ from graphopt.base.tensors import Tensor
 from graphopt.base.types import DType
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Lit, Term, fn
+from graphopt.operators.classes import minds_types
 from graphopt.verifier import dtypes
 from graphopt.verifier.context import Context
 from graphopt.verifier.dtypes import Typing
@@ -43,7 +44,7 @@ Equal: TypeAlias = "Callable[[Mapping[str, frozenset[str]], Formula], bool]"
 def place(instance: Instance) -> str:
     """Return the ranks and attributes of an instance."""
     shown = [f"*{name} of {_count(len(sizes), 'axis', 'axes')}" for name, sizes in instance.packs.items()]
-    if instance.rule.minds_types:
+    if minds_types(instance.rule):
         shown += [f"{name} of {dtype.name}" for name, dtype in instance.typing.types.items()]
     shown += [f"{name} absent" for name, absent in instance.absences.items() if absent]
     for name, value in instance.holes.items():

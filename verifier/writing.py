@@ -11,14 +11,16 @@ from onnx.defs import OpSchema
 
 from graphopt.base.types import DType, TensorType
 from graphopt.ir import ops
-from graphopt.ir.graph import Node
+from graphopt.ir.graph import IDENTITY, Node
 from graphopt.ir.tensor import Tensor
 from graphopt.language.rule import Rule
 from graphopt.language.schemas import Misfit, Types, described
 from graphopt.language.term import App, Lit, Term, Var, applications, is_scalar
+from graphopt.operators.classes import entry
+from graphopt.operators.operator import ResultType
+from graphopt.operators.proposals import Context
 from graphopt.operators.protos import node_to_proto, tensor_to_proto, type_to_proto
 from graphopt.verifier.example import Array, Instance, Shape, array_of, evaluate
-from graphopt.verifier.proposals import Context
 
 
 def models(rule: Rule, instance: Instance) -> tuple[onnx.ModelProto, onnx.ModelProto]:
@@ -59,7 +61,7 @@ class _Writer:
             self.graph.input.append(onnx.ValueInfoProto(name=name, type=type_))
         for position, side in enumerate(self.sides):
             name, place = self._named(f"out{position}"), self.types.place(side)
-            self._add(App("Identity", ()), {}, [self._value(side)], [name])
+            self._add(App(IDENTITY, ()), {}, [self._value(side)], [name])
             output = onnx.ValueInfoProto(name=name, type=type_to_proto(TensorType(self.types.of(place))))
             self.graph.output.append(output)
         model = onnx.ModelProto(ir_version=10, graph=self.graph, opset_import=self._opsets(), producer_name="graphopt")
@@ -94,7 +96,7 @@ class _Writer:
         attrs |= {name: evaluate(value, self.rule, self.instance) for name, value in app.attrs}
         if attrs.get("auto_pad", "NOTSET") != "NOTSET":
             attrs.pop("pads", None)  # the two exclude each other
-        if app.op == "Cast":
+        if entry(app.op, app.domain).result_type is ResultType.TARGET:
             if "to" not in attrs:
                 raise Misfit("a cast to nothing")
             self.types.restrict((app.node, 0), {DType(attrs["to"])})

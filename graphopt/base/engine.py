@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import platform
 import signal
 import threading
@@ -22,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 from graphopt.base import ort
 from graphopt.base.errors import GraphoptError, UsageError
 from graphopt.base.limits import tidy
+from graphopt.base.session import current
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -76,14 +78,15 @@ class Processes(AbstractContextManager["Processes"]):
         left, deaths = dict(enumerate(tasks)), 0
         while left:
             pool = self._started()
-            running: dict[Future[Answer], int] = {
-                pool.submit(_tidily, function, task, ort.libraries()): place for place, task in left.items()
+            running: dict[Future[bytes], int] = {
+                pool.submit(_work, pickle.dumps((function, task)), ort.libraries()): place
+                for place, task in left.items()
             }
             try:
                 while running:
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         place = running.pop(future)
-                        answer = future.result()
+                        answer = pickle.loads(future.result())
                         del left[place]
                         yield place, answer
             except BrokenProcessPool as error:
@@ -112,15 +115,25 @@ class Processes(AbstractContextManager["Processes"]):
         self._end()  # also on Ctrl-C: do not wait for what is being worked on
 
 
-def _tidily(function: Callable[[Task], Answer], task: Task, custom: Sequence[str] = ()) -> Answer:
-    """Do a task with libraries of custom operators; what memory it needed is for others then."""
-    with ExitStack() as stack:
-        stack.callback(tidy)
+def _tidily(function: Callable[[Task], Answer], task: Task) -> Answer:
+    """Do a task; what memory it needed is for others then."""
+    try:
+        return function(task)
+    finally:
+        tidy()
+
+
+def _work(asked: bytes, custom: Sequence[str]) -> bytes:
+    """Do a task as a worker: in a session of its own, with libraries of custom operators.
+
+    The task and the answer are unpickled by who works with them: rules say in their session what operators are.
+    """
+    with current().child(), ExitStack() as stack:
         try:
             stack.enter_context(ort.custom_ops(custom))
         except UsageError as error:
             raise UsageError(f"on the worker {platform.node()}: {error}") from error
-        return function(task)
+        return pickle.dumps(_tidily(*pickle.loads(asked)))
 
 
 def _begin(prepare: Callable[[], None] | None) -> None:
@@ -164,19 +177,21 @@ class Dask(AbstractContextManager["Dask"]):
         as_completed: Any = distributed.as_completed
         custom = ort.libraries()
         futures = {
-            self._client.submit(_tidily, function, task, custom, pure=False): place for place, task in enumerate(tasks)
+            self._client.submit(_work, pickle.dumps((function, task)), custom, pure=False): place
+            for place, task in enumerate(tasks)
         }
         lost: Any = (distributed.KilledWorker, CancelledError, distributed.comm.core.CommClosedError)
         for future in as_completed(list(futures), loop=self._client.loop):
             try:
-                answer = future.result()
+                answer = pickle.loads(future.result())
             except lost as error:
                 raise GraphoptError(f"the Dask cluster is gone, or its workers die of a task: {error}") from error
             yield futures[future], answer
 
     def everywhere(self, function: Callable[[Task], Answer], task: Task) -> list[Answer]:
         """Return what each worker answers."""
-        return list(self._client.run(_tidily, function, task, ort.libraries()).values())
+        answers = self._client.run(_work, pickle.dumps((function, task)), ort.libraries()).values()
+        return [pickle.loads(answer) for answer in answers]
 
     def threads(self) -> dict[str, int]:
         """Return how many tasks each worker has in hand at once."""

@@ -6,20 +6,20 @@ polynomials are equal objects, so most questions need no solver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain, count
 from math import gcd
 from operator import attrgetter
-from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+from graphopt.base.session import current, memoized
 
 Size: TypeAlias = "int | Int"
 Monomial: TypeAlias = "tuple[Atom, ...]"
 NOTHING: frozenset[Any] = frozenset()
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class Change(Protocol):
@@ -80,91 +80,45 @@ class Atom(_Numbered):
         return f"{'if' if self.kind == 'choice' else self.kind}({', '.join(map(str, self.args))})"
 
 
-_MEMORIES: list[Any] = []
-
-
-def until_forgotten(function: Callable[P, R]) -> Callable[P, R]:
-    """Works each answer out once for a rule."""
-    _MEMORIES.append(cache(function))
-    remembering: Callable[P, R] = _MEMORIES[-1]
-    return remembering
-
-
-class _Serial:
-    """Numbers the interned objects of one rule."""
-
-    numbers = count()
-
-
 COMPOSITE = Atom("symbol", (), -1)
 """Stands among the names of what has a function of integers in it: a quotient, a remainder, a choice, …"""
 
 
-@until_forgotten
+@memoized
 def made(kind: Any, *args: Any) -> Atom:
-    return Atom(kind, args, next(_Serial.numbers))
-
-
-_TABLE: dict[Any, Any] = {}
+    return Atom(kind, args, next(current().interner.serials))
 
 
 class _Interned(type):
     """Equal objects are one object: to compare them and to hash them takes no time."""
 
     def __call__(cls, *args: Any) -> Any:
-        key = (cls, *args)
-        found = _TABLE.get(key)
+        interner, key = current().interner, (cls, *args)
+        found = interner.table.get(key)
         if found is None:
-            found = _TABLE[key] = super().__call__(*args)
-            object.__setattr__(found, "serial", next(_Serial.numbers))
+            found = interner.table[key] = super().__call__(*args)
+            object.__setattr__(found, "serial", next(interner.serials))
         return found
-
-
-class _Fresh:
-    """Numbers the unknown integers of one instance: instances that ask the same ask it in the same names."""
-
-    numbers = count()
 
 
 def restart() -> None:
     """Between instances, whose integers never meet: their names may be used again."""
-    _Fresh.numbers = count()
-
-
-class _Use:
-    """Whether someone computes with integers that others must not let go of."""
-
-    busy = False
+    current().interner.fresh_names = count()
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Forget all there is, and let no one forget anything meanwhile."""
-    forget()
-    _Use.busy = True
-    try:
+def fresh_integers() -> Iterator[None]:
+    """Begin with no integers, and drop in the end those that were made: what one rule or one question takes."""
+    with current().with_fresh_integers():
         yield
-    finally:
-        _Use.busy = False
-
-
-def forget() -> None:
-    """Let go of all interned integers and of what is known of them: called between rules, and between questions."""
-    assert not _Use.busy, "a question is asked in the midst of a proof"
-    restart()
-    _Serial.numbers = count(FALSE.serial + 1)
-    _TABLE.clear()
-    _TABLE.update({(And, NOTHING): TRUE, (Or, NOTHING): FALSE})
-    for memory in _MEMORIES:
-        memory.cache_clear()
 
 
 def interned() -> int:
-    """How many polynomials and formulas were made since all was forgotten: a measure of work."""
-    return len(_TABLE)
+    """How many polynomials and formulas there are in the session: a measure of work."""
+    return len(current().interner.table)
 
 
-@until_forgotten
+@memoized
 def symbol(name: str) -> Int:
     """Return the unknown integer of that name."""
     return alone(made("symbol", name))
@@ -172,7 +126,7 @@ def symbol(name: str) -> Int:
 
 def fresh(name: str) -> Int:
     """Return an unknown integer that differs from all others."""
-    return symbol(f"{name}'{next(_Fresh.numbers)}")
+    return symbol(f"{name}'{next(current().interner.fresh_names)}")
 
 
 class Int(_Numbered):
@@ -186,11 +140,12 @@ class Int(_Numbered):
 
     def __new__(cls, terms: Mapping[Monomial, int]) -> Int:
         key = frozenset(terms.items())
-        found: Int | None = _TABLE.get(key)
+        interner = current().interner
+        found: Int | None = interner.table.get(key)
         if found is None:
-            found = _TABLE[key] = super().__new__(cls)
+            found = interner.table[key] = super().__new__(cls)
             found.terms, found._atoms, found._names, found._symbols = terms, None, None, None
-            found.serial = next(_Serial.numbers)
+            found.serial = next(interner.serials)
         return found
 
     def __add__(self, other: Size) -> Size:
@@ -251,13 +206,13 @@ class Int(_Numbered):
     __repr__ = __str__
 
 
-@until_forgotten
+@memoized
 def alone(atom: Atom) -> Int:
     """Return the polynomial that is one atom."""
     return Int({(atom,): 1})
 
 
-@until_forgotten
+@memoized
 def _sum(left: Int, factor: int, right: Size) -> Size:
     """left + factor·right."""
     total = dict(left.terms)
@@ -270,7 +225,7 @@ def _sum(left: Int, factor: int, right: Size) -> Size:
     return _normal(total)
 
 
-@until_forgotten
+@memoized
 def _product(left: Int, right: Size) -> Size:
     if isinstance(right, int):
         return Int({monomial: c * right for monomial, c in left.terms.items()}) if right else 0
@@ -304,7 +259,7 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
-@until_forgotten
+@memoized
 def divided(dividend: Size, divisor: Size) -> tuple[Size, Size]:
     """Polynomial division: (q, r) with dividend = divisor·q + r, as much as possible in q."""
     lead, factor = max(terms_of(divisor), key=lambda term: (len(term[0]), term[0]))
@@ -396,6 +351,9 @@ class _Joined(_Numbered, metaclass=_Interned):
         return NOTHING.union(*(part.symbols for part in self.parts))
 
 
+J = TypeVar("J", bound=_Joined)
+
+
 @dataclass(frozen=True, eq=False)
 class And(_Joined):
     def __str__(self) -> str:
@@ -434,8 +392,17 @@ Basic: TypeAlias = "Comparison | Fact"
 Formula: TypeAlias = "Comparison | Fact | And | Or"
 Truth = bool | Comparison | Fact | And | Or
 """A truth value of either kind."""
-TRUE = And(frozenset())
-FALSE = Or(frozenset())
+
+
+def _constant(kind: type[J], serial: int) -> J:
+    """Return what is joined of nothing: the same in all sessions."""
+    found: J = type.__call__(kind, NOTHING)
+    object.__setattr__(found, "serial", serial)
+    return found
+
+
+TRUE = _constant(And, 0)
+FALSE = _constant(Or, 1)
 
 
 def ge(left: Size, right: Size = 0) -> Formula:
@@ -445,7 +412,7 @@ def ge(left: Size, right: Size = 0) -> Formula:
     return _not_negative(difference)
 
 
-@until_forgotten
+@memoized
 def _not_negative(poly: Int) -> Formula:
     shared = gcd(*(c for m, c in poly.terms.items() if m))
     if shared > 1:  # all integers: 2a + 1 >= 0 says a >= 0
@@ -468,7 +435,7 @@ def eq(left: Size, right: Size = 0) -> Formula:
     return _zero(difference)
 
 
-@until_forgotten
+@memoized
 def _zero(poly: Int) -> Formula:
     backwards = max(poly.terms.items())[1] < 0
     return Comparison("eq", Int({m: -c for m, c in poly.terms.items()}) if backwards else poly)
@@ -479,7 +446,7 @@ def conj(*parts: Formula) -> Formula:
     return _conjunction(parts) if len(parts) > 1 else parts[0] if parts else TRUE
 
 
-@until_forgotten
+@memoized
 def _conjunction(parts: tuple[Formula, ...]) -> Formula:
     flat = frozenset(p for part in parts for p in (part.parts if isinstance(part, And) else (part,)))
     if any(isinstance(p, Or) for p in flat):
@@ -505,15 +472,15 @@ def _propagated(parts: frozenset[Formula]) -> frozenset[Formula]:
     return frozenset(p for p in kept if not (isinstance(p, Or) and p.parts & parts))
 
 
-@until_forgotten
+@memoized
 def disj(*parts: Formula) -> Formula:
     flat = frozenset(p for part in parts for p in (part.parts if isinstance(part, Or) else (part,)))
     if TRUE in flat or _contradict(flat):
         return TRUE
-    return next(iter(flat)) if len(flat) == 1 else Or(flat)
+    return next(iter(flat)) if len(flat) == 1 else Or(flat) if flat else FALSE
 
 
-@until_forgotten
+@memoized
 def negate(part: Formula) -> Formula:
     match part:
         case And(parts):
@@ -560,7 +527,7 @@ def symbols(subject: Size | Formula) -> frozenset[Atom]:
     return NOTHING if isinstance(subject, int) else subject.symbols
 
 
-@until_forgotten
+@memoized
 def _names_of(atom: Atom) -> frozenset[Atom]:
     if atom.kind == "symbol":
         return frozenset({atom})

@@ -5,9 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,23 +63,6 @@ SMALL = 1 << 24
 
 TIME_HINT = " (--run-limit gives it longer)"
 MEMORY_HINT = " (--memory-limit sets another)"
-
-_LIMITS: ContextVar[RunLimits] = ContextVar("graphopt.base.limits")
-
-
-def run_limits() -> RunLimits:
-    """Return the limits of the runs that are made now."""
-    return _LIMITS.get(RunLimits())
-
-
-@contextmanager
-def limited(limits: RunLimits) -> Iterator[None]:
-    """Give runs other limits for as long as the context lasts."""
-    token = _LIMITS.set(limits)
-    try:
-        yield
-    finally:
-        _LIMITS.reset(token)
 
 
 def resident() -> int:

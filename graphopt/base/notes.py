@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from graphopt.base.integers import TRUE, Atom, Formula, Size, conj
+from graphopt.base.session import current
 
 _Binders: TypeAlias = "tuple[tuple[Atom, Size], ...]"
 Noted: TypeAlias = "tuple[Any, _Binders, Formula]"
@@ -20,48 +21,44 @@ PARTIAL = frozenset({"Inverse", "Log", "Sqrt", "Pow", "Mod", "FMod", "Asin", "Ac
 """Functions that floats have for some real numbers only."""
 
 
-class _Notes:
-    """Where calls of such functions are noted, if anywhere."""
-
-    made: set[Noted] | None = None
-    around: _Binders = ()
-    case: Formula = TRUE
-
-
 def note(made: Any) -> None:
     """Note a call, if it is of such a function."""
-    if _Notes.made is not None and made.function in PARTIAL:
-        _Notes.made.add((made, _Notes.around, _Notes.case))
+    notes = current().notes
+    if notes.made is not None and made.function in PARTIAL:
+        notes.made.add((made, notes.around, notes.case))
 
 
 @contextmanager
 def noting() -> Iterator[set[Noted]]:
     """Return what is noted within, and nowhere else."""
-    before, made = (_Notes.made, _Notes.around, _Notes.case), set[Noted]()
-    _Notes.made, _Notes.around, _Notes.case = made, (), TRUE
+    notes = current().notes
+    before, made = (notes.made, notes.around, notes.case), set[Noted]()
+    notes.made, notes.around, notes.case = made, (), TRUE
     try:
         yield made
     finally:
-        _Notes.made, _Notes.around, _Notes.case = before
+        notes.made, notes.around, notes.case = before
 
 
 @contextmanager
 def running_over(binders: _Binders) -> Iterator[None]:
     """Have what is computed within noted as computed for each of what the binders run over."""
-    before = _Notes.around
-    _Notes.around = (*before, *binders)
+    notes = current().notes
+    before = notes.around
+    notes.around = (*before, *binders)
     try:
         yield
     finally:
-        _Notes.around = before
+        notes.around = before
 
 
 @contextmanager
 def in_case(condition: Formula) -> Iterator[None]:
     """Have what is computed within noted as computed where a condition holds."""
-    before = _Notes.case
-    _Notes.case = conj(before, condition)
+    notes = current().notes
+    before = notes.case
+    notes.case = condition if before is None else conj(before, condition)
     try:
         yield
     finally:
-        _Notes.case = before
+        notes.case = before

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from graphopt.base.errors import UsageError
+from graphopt.base.session import Library, current
 
 
 def require_onnxruntime() -> Any:
@@ -59,26 +58,14 @@ def session(model: str | bytes, *, optimize: bool = False, threads: int = 0, is_
 # -- custom operators --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
-    """A shared library of custom operators."""
-
-    path: Path
-    digest: str
-    """Of its bytes, by which what was timed and asked with it is kept."""
-
-
-_LIBRARIES: ContextVar[tuple[Library, ...]] = ContextVar("graphopt.base.ort", default=())
-
-
 def libraries() -> tuple[str, ...]:
     """Return the paths of the libraries of custom operators that sessions register now."""
-    return tuple(str(library.path) for library in _LIBRARIES.get())
+    return tuple(str(library.path) for library in current().libraries)
 
 
 def libraries_digest() -> str:
     """Identify what is in these libraries; nothing where there are none."""
-    return " ".join(library.digest for library in _LIBRARIES.get())
+    return " ".join(library.digest for library in current().libraries)
 
 
 @contextmanager
@@ -88,14 +75,11 @@ def custom_ops(paths: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
     Raises:
         UsageError: there is no such file, ONNX Runtime cannot load it, or two of them define the same operator.
     """
-    found = {library.digest: library for library in (*_LIBRARIES.get(), *map(_loaded, paths))}
-    token = _LIBRARIES.set(tuple(found.values()))
-    try:
+    found = {library.digest: library for library in (*current().libraries, *map(_loaded, paths))}
+    with current().but(libraries=tuple(found.values())):
         if len(found) > 1:
             _demand_together()
         yield
-    finally:
-        _LIBRARIES.reset(token)
 
 
 def _loaded(given: str | os.PathLike[str]) -> Library:

@@ -32,9 +32,9 @@ from graphopt.base.integers import (
     product,
     quotient,
     remainder,
-    until_forgotten,
 )
 from graphopt.base.places import LISTED, definition_of, of_the_first
+from graphopt.base.session import memoized
 
 
 def rebuild(size: Size, change: Change) -> Size:
@@ -158,7 +158,7 @@ def solve(poly: Int, atom: Atom) -> Size | None:
     return None if atom in names or (atom.kind != "symbol" and COMPOSITE in names) else rest * -coefficient
 
 
-@until_forgotten
+@memoized
 def definition(atom: Atom) -> tuple[Formula, ...]:
     """Return what is known of an atom by its parts: which quotient or remainder it is, or how large a place may be.
 

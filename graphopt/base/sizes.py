@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import count
 from typing import Literal, TypeAlias
+
+from graphopt.base.session import current
 
 Dim: TypeAlias = "int | Sym"
 
@@ -52,8 +53,6 @@ class Made:
 Atom: TypeAlias = Named | Unknown | Made
 Monomial: TypeAlias = tuple[Atom, ...]
 
-_SERIAL = count()
-
 
 @cache
 def _place(atom: Atom) -> tuple[str, str]:
@@ -87,7 +86,7 @@ class Sym:
     @staticmethod
     def fresh() -> Sym:
         """Return a size that is equal to nothing but itself."""
-        return _alone(Unknown(next(_SERIAL)))
+        return _alone(Unknown(next(current().unknown_sizes)))
 
     @property
     def atoms(self) -> frozenset[Atom]:

@@ -35,6 +35,7 @@ from graphopt.base.integers import (
 )
 from graphopt.base.notes import in_case, note, noting
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild, rebuild_formula
+from graphopt.base.session import current
 
 Index: TypeAlias = "tuple[Size, ...]"
 Binders: TypeAlias = "tuple[tuple[Atom, Size], ...]"
@@ -260,6 +261,7 @@ class Value(_Spoken):
 
     def __mul__(self, other: Operand) -> Value:
         other = number(other)
+        arithmetic: Arithmetic | None = current().arithmetic
         if arithmetic is None or (arithmetic.is_finite(self) and arithmetic.is_finite(other)):
             return multiplied(self, other)
         return arithmetic.product(self, other)
@@ -318,10 +320,6 @@ class Arithmetic(Protocol):
     def product(self, left: Value, right: Value) -> Value: ...
     def inverse(self, value: Value) -> Value: ...
     def telling(self, value: Value) -> tuple[Formula, Value]: ...
-
-
-arithmetic: Arithmetic | None = None
-"""The arithmetic of the moment; None for that of real numbers."""
 
 
 def _shown(binders: Binders) -> str:
@@ -494,6 +492,7 @@ def only_factor(value: Value) -> Factor | None:
 
 def inverse(value: Value) -> Value:
     """1 / value. 1 / 0 is a number of which nothing is known but 1 / (a·b) = (1 / a)·(1 / b) and 1 / (1 / a) = a."""
+    arithmetic: Arithmetic | None = current().arithmetic
     if arithmetic is not None and not arithmetic.is_finite(value):
         return arithmetic.inverse(value)
     return by_cases(_inverse, value)

@@ -1,7 +1,7 @@
 """The one place where the two algebras of sizes meet: those of a model, and those that denotations compute with.
 
 A size of a model (`sizes.Dim`) is kept as long as the model; an integer of a denotation (`integers.Size`) only while
-one question is answered, for it is interned: who asks the next one forgets those of the last.
+one question is answered, for it is interned, in a session of that question.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from graphopt.check.excerpts import compare_region
 from graphopt.check.verdict import Comparison, Verdict, check_text
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Node, Patch
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Step
-from graphopt.rewrite.variant import Variant
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Check:
     loaded: onnx_io.Model
     weight_bytes: int
     """Of the original."""
-    result: Variant
+    result: Candidate
     """What was made of the loaded model's graph."""
     seed: int
     inputs: Mapping[str, Any] | None
@@ -65,10 +65,10 @@ class Check:
         found = self._whole(self.result.graph)
         if not found.legal:
             return Finding(found)
-        fails_alike = found.verdict is Verdict.CANNOT_RUN and self.result.history
+        fails_alike = found.verdict is Verdict.CANNOT_RUN and self.result.steps
         if found.verdict is Verdict.SKIPPED or fails_alike:
             finding = self._by_region(found.reason)
-            if self.result.history:
+            if self.result.steps:
                 return finding
             return replace(finding, comparison=replace(finding.comparison, verdict=Verdict.SKIPPED))
         if found.verdict is Verdict.DIFFERENT:
@@ -92,7 +92,7 @@ class Check:
         if self.loaded.inlined:
             skipped.append("the inlining of local functions")
         compared, worst, oracles = 0, [], dict[str, None]()
-        count = len(self.result.history)
+        count = len(self.result.steps)
         with closing(self.result.backwards()) as steps:
             for done, step in enumerate(steps, start=1):
                 found = self._region(step)
@@ -134,7 +134,7 @@ class Check:
             with self.result.after(count) as graph:
                 return self._whole(graph).verdict is not Verdict.DIFFERENT
 
-        steps = self.result.history
+        steps = self.result.steps
         return steps[bisect(len(steps), agrees_after)] if agrees_after(0) else None
 
 

@@ -24,7 +24,7 @@ from graphopt.check.replays import FEW_RERUNS, MANY_RERUNS, Reruns, is_incompara
 from graphopt.check.tolerance import paths_of, tolerances
 from graphopt.check.verdict import Case, Comparison, Difference, Verdict, ratio, variation_text
 from graphopt.io import onnx_io
-from graphopt.ir.ops import RANDOM
+from graphopt.ir import ops
 from graphopt.runtime import samples, steps
 from graphopt.runtime.extremes import extremes
 from graphopt.runtime.inputs import differing_inputs, fitted, with_fixed
@@ -592,6 +592,7 @@ def _random_outputs(model: Sketch) -> dict[str, str]:
 def _is_random(step: Step, model: Sketch) -> bool:
     if step.node.domain not in ("", "ai.onnx") or any(attribute.name == "seed" for attribute in step.node.attribute):
         return False
-    if step.op != "Dropout" or len(step.inputs) < 3 or not step.inputs[2]:
-        return step.op in RANDOM
-    return model.truths.get(step.inputs[2], True)
+    mode = ops.training_mode(step.op)
+    if mode is None or mode >= len(step.inputs) or not step.inputs[mode]:
+        return ops.is_random(step.op)
+    return model.truths.get(step.inputs[mode], True)

@@ -86,10 +86,7 @@ class Reruns:
 
 def may_race(model: Sketch) -> bool:
     """Return whether threads may write to one place: in a scattering operator, or in one that is not ONNX's."""
-    return any(step.op in _SCATTERING or step.node.domain not in ("", "ai.onnx", "ai.onnx.ml") for step in model.steps)
-
-
-_SCATTERING = frozenset({"Scatter", "ScatterElements", "ScatterND"})
+    return any(step.facts.races or step.domain not in ("", "ai.onnx.ml") for step in model.steps)
 
 
 def severity(gap: Gap) -> tuple[bool, float, float, float]:

@@ -8,7 +8,7 @@ from math import prod, sqrt
 
 from graphopt.base.types import DType
 from graphopt.ir import ops
-from graphopt.operators.classes import entry
+from graphopt.operators.operator import ResultType, Summation
 from graphopt.runtime.steps import Sketch, Step
 
 ACCUMULATOR = 2.0**-23
@@ -87,8 +87,7 @@ def paths_of(model: Sketch) -> dict[str, Path]:
         for slot, name in enumerate(step.outputs):
             types.setdefault(name, _type_of_output(step, slot, read))
         made = [types[name] for name in step.outputs]
-        reads_sizes = entry(step.op, step.node.domain).reads_sizes
-        before = [paths[name] for name in step.inputs if name in paths and not reads_sizes]
+        before = [paths[name] for name in step.inputs if name in paths and not step.facts.reads_sizes]
         shapes = [model.shapes.get(name) for name in step.inputs]
         own = Path(
             _computed(step, read, made), 1 + max((path.length for path in before), default=0), _terms(step, shapes)
@@ -101,16 +100,16 @@ def paths_of(model: Sketch) -> dict[str, Path]:
 def _computed(step: Step, read: Iterable[DType | None], made: Iterable[DType | None]) -> DType | None:
     """Return the coarsest type that a step rounds to: none where it only moves elements, of a Cast that which it casts
     to."""
-    if entry(step.op, step.node.domain).only_moves:
+    if step.facts.only_moves:
         return None
-    return _coarsest(made if step.op in ("Cast", "CastLike") else (*read, *made))
+    return _coarsest(made if step.facts.casts else (*read, *made))
 
 
 def _type_of_output(step: Step, slot: int, read: Sequence[DType | None]) -> DType | None:
     """As the node states it, or its schema; of an operator without one, the coarsest of its inputs."""
     stated = next((attribute.i for attribute in step.node.attribute if attribute.name == "to"), 0)
     schema = ops.schema(step.op, step.node.domain)
-    if step.op == "Cast" and stated in set(DType):
+    if step.facts.result_type is ResultType.TARGET and stated in set(DType):
         return DType(stated)
     if schema is None or not schema.outputs:
         return _coarsest(read)
@@ -124,17 +123,20 @@ def _type_of_output(step: Step, slot: int, read: Sequence[DType | None]) -> DTyp
 
 def _terms(step: Step, shapes: Sequence[tuple[int, ...] | None]) -> int:
     """Return the number of terms that a step adds up, as the weights tell."""
+    summation = step.facts.summation
     weight = shapes[1] if len(shapes) > 1 else None
-    match step.op:
-        case "MatMul" | "Gemm" if weight is not None and len(weight) >= 2:
+    if weight is None:
+        return 1 if summation is Summation.NONE else UNKNOWN_TERMS
+    match summation:
+        case Summation.NONE:
+            return 1
+        case Summation.MATRIX if len(weight) >= 2:
             transposed = any(a.name == "transB" and a.i for a in step.node.attribute)
             return weight[-1 if transposed else -2]
-        case "Conv" if weight is not None:
+        case Summation.CONVOLUTION:
             return prod(weight[1:])
-        case "ConvTranspose" if weight is not None:
+        case Summation.TRANSPOSED_CONVOLUTION:
             return prod(weight) // max(weight[1], 1)
-        case "LSTM" | "GRU" | "RNN" if weight is not None:
+        case Summation.RECURRENT:
             return weight[-1]
-        case "MatMul" | "Gemm" | "Conv" | "ConvTranspose" | "Einsum" | "Softmax" | "LayerNormalization":
-            return UNKNOWN_TERMS
-    return UNKNOWN_TERMS if step.op.startswith(("Reduce", "GlobalAverage", "CumSum", "LSTM", "GRU", "RNN")) else 1
+    return UNKNOWN_TERMS

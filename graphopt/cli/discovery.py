@@ -60,12 +60,13 @@ def discover(
     from graphopt.discover.journal import Journal
     from graphopt.discover.library import Lookup, look_up, read
     from graphopt.discover.run import Plan, Run
-    from graphopt.discover.worlds import DEFAULT, named
+    from graphopt.discover.worlds import named
     from graphopt.language import library as libraries
+    from graphopt.operators.classes import TRIED
 
     given = libraries.read(rules or ())
     graphs = {name: read(name) for name in model or ()}
-    chosen = named(arguments.names(ops)) if ops else DEFAULT
+    chosen = named(arguments.names(ops)) if ops else TRIED
     plan = Plan(size, chosen, seed, timeout or Plan.timeout, tuple(path.resolve() for path in rules or ()))
     path = journal or output.with_name(f"{output.name}.journal")
     with (

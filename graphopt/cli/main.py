@@ -29,7 +29,8 @@ from graphopt.base.errors import (
     OutputError,
     UsageError,
 )
-from graphopt.base.limits import SECONDS, RunLimits, limited
+from graphopt.base.limits import SECONDS, RunLimits
+from graphopt.base.session import current
 from graphopt.cli import arguments, outputs
 from graphopt.cli import options as opt
 from graphopt.cli.discovery import discover
@@ -263,7 +264,7 @@ def compare(
     dims = arguments.dims(dim)
     with (
         Progress(enabled=not quiet) as progress,
-        limited(RunLimits(run_limit, memory_limit)),
+        current().but(limits=RunLimits(run_limit, memory_limit)),
         ort.custom_ops(custom_ops or ()),
     ):
         found = comparing.compare(
@@ -323,7 +324,7 @@ def bench(
     setting = Setting(provider, threads, arguments.options(provider_option))
     with (
         Progress(enabled=not quiet) as progress,
-        limited(RunLimits(run_limit, memory_limit)),
+        current().but(limits=RunLimits(run_limit, memory_limit)),
         ort.custom_ops(custom_ops or ()),
     ):
         progress("load", 0.0)
@@ -400,7 +401,7 @@ def inspect(
 
         with (
             Progress(enabled=True) as progress,
-            limited(RunLimits(run_limit, memory_limit)),
+            current().but(limits=RunLimits(run_limit, memory_limit)),
             ort.custom_ops(custom_ops or ()),
         ):
             progress("load", 0.0)

@@ -15,6 +15,7 @@ from graphopt.discover.evaluation import Evaluator, Shape, Undefined
 from graphopt.discover.lifting import mapped, name_of
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, Lit, Term, fn, holes, is_scalar, op
+from graphopt.operators.classes import entry
 
 PRIMES = (53, 47, 43, 41, 37, 31, 29, 23, 19, 17)
 """Sizes of axes, each its own; what comes first, as an image, is larger than what follows, as its kernel."""
@@ -30,8 +31,12 @@ def merged(rules: Iterable[Rule]) -> Iterator[Rule]:
                     yield made
 
 
+def _joins(app: App) -> bool:
+    return entry(app.op, app.domain).joins
+
+
 def _merged(rule: Rule, joined: Term, whole: Term) -> Rule | None:
-    if not (isinstance(joined, App) and joined.op == "Concat" and isinstance(whole, App) and whole.op != "Concat"):
+    if not (isinstance(joined, App) and _joins(joined) and isinstance(whole, App) and not _joins(whole)):
         return None
     branches = joined.operands
     axis = dict(joined.attrs)["axis"]

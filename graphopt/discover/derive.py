@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeAlias
 
 from graphopt.base.types import DType
@@ -324,7 +323,7 @@ class Derivation:
         return apply(term.op, PYTHON, *(self._scalar(arg, bound, round_) for arg in term.operands))
 
 
-@cache
+@ops.reads_schemas
 def _usual(app: App, name: str) -> Lit | None:
     """Return the default of an attribute, which terms do not write."""
     schema = ops.schema(app.op, app.domain)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from graphopt.base.integers import TRUE, And, Atom, Comparison, Fact, Formula, Int, Or, Size, forget
+from graphopt.base.integers import TRUE, And, Atom, Comparison, Fact, Formula, Int, Or, Size, fresh_integers
 from graphopt.base.places import LISTED
 from graphopt.base.symbolic import Binders, Call, Element, Factor, Fold, Index, Number, Read, Value, lift
 from graphopt.base.symbolic import Term as Sum
@@ -48,6 +48,7 @@ class Undefined(Exception):
     """An operator is not defined for these shapes."""
 
 
+@fresh_integers()
 def kernel(app: App, shapes: Sequence[Shape], sizes: Mapping[str, int], arithmetic: Arithmetic) -> Kernel:
     """Return the kernel of an operator whose operands are holes, of tensors with these shapes.
 
@@ -79,7 +80,6 @@ def _meaning(app: App, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> tup
     from graphopt.verifier.solver import Effort
 
     names = dict.fromkeys(arg.name for arg in app.operands if isinstance(arg, Var) and arg.kind in ("tensor", "const"))
-    forget()
     typing, rule = Typing(dict.fromkeys(names, DType.FLOAT)), meant(Rule("any", app, next(iter(holes(app)))))
     instance = Instance(rule, False, Choices(), Effort(), typing, typings=(typing,))
     instance.sizes.update(sizes)

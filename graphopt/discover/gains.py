@@ -24,12 +24,16 @@ from graphopt.runtime.loading import made_up_feeds
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.sessions import Setting
 from graphopt.search.analytic import Analytic
-from graphopt.search.explore import Limits, Shapes, explore
+from graphopt.search.explore import Shapes, explore
 from graphopt.search.measured import Measured, Race
 from graphopt.search.moves import Space
+from graphopt.search.policy import SearchPolicy
 
-LIMITS = Limits(seconds=30.0, states=60)
-"""For the parts of one model in which one rule matches."""
+POLICY = SearchPolicy(states=60)
+"""How the parts of one model are searched in which one rule matches."""
+
+SECONDS = 30.0
+"""Seconds for the search in one model."""
 
 
 def cost_model(name: str) -> CostModel:
@@ -78,7 +82,7 @@ class Gains:
         if not count:
             return Place(0, None)
         space = Space([rule], self.simplifier, self.gate.allows)
-        solutions = explore(graph, space, self.cost, [shapes], LIMITS).solutions
+        solutions = explore(graph, space, self.cost, [shapes], POLICY, seconds=SECONDS).solutions
         return Place(count, max((round(each.speedup.median, 3) for each in solutions), default=None))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +57,6 @@ def look_up(task: Lookup) -> Had:
     return had(task.rule, _known(task.files, task.installed))
 
 
-@cache
 def _known(files: tuple[Path, ...], installed: bool) -> Library:
     given = libraries.read(files)
     return libraries.load(given) if installed else given

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from graphopt.base.errors import RuleError
 from graphopt.discover.classes import SAMPLES, Equal
 from graphopt.discover.evaluation import Evaluator, Shape, Undefined, axes_in, names_axes, parted, with_axes
-from graphopt.discover.worlds import WINDOWS, World
+from graphopt.discover.worlds import World
 from graphopt.ir import ops
 from graphopt.language.proof import Proof
 from graphopt.language.rule import Rule
@@ -41,6 +41,7 @@ from graphopt.language.term import (
     tensor,
     walk,
 )
+from graphopt.operators.classes import entry
 
 Evaluators: TypeAlias = Sequence[Evaluator]
 Instance: TypeAlias = Any
@@ -250,7 +251,7 @@ def can_be_written(source: Term, target: Term) -> bool:
 def weight(*terms: Term) -> int:
     """Return the measure that simplification makes smaller, of terms; what they share counts once."""
     nodes = {app.node for term in terms for app in applications(term)}
-    return sum(ops.WEIGHT.get(node.op, 100) for node in nodes)
+    return sum(entry(node.op, node.domain).weight for node in nodes)
 
 
 def name_of(*terms: Term) -> str:
@@ -354,7 +355,7 @@ def _windowed(term: Term, *, plain: bool = False) -> Term:
     """
 
     def changed(part: Term) -> Term | None:
-        if not isinstance(part, App) or part.op not in WINDOWS or not part.attrs:
+        if not isinstance(part, App) or not entry(part.op, part.domain).is_of_images or not part.attrs:
             return None
         args = tuple(None if arg is None else mapped(arg, changed) for arg in part.args)
         named = _usual_numbers(part.op) if plain else ()

@@ -18,10 +18,11 @@ from graphopt.discover.derive import Derivation, Terms
 from graphopt.discover.journal import Journal
 from graphopt.discover.lifting import of_any_rank, spelt_alike
 from graphopt.discover.settle import Fate, Question, Settled, settle
-from graphopt.discover.worlds import DEFAULT, WORLDS, World
+from graphopt.discover.worlds import WORLDS, World
 from graphopt.language.proof import Proof
 from graphopt.language.rule import Rule
 from graphopt.language.term import holes
+from graphopt.operators.classes import TRIED
 from graphopt.rewrite import gate
 
 AT_ONCE = 64
@@ -33,7 +34,7 @@ class Plan:
     """What a run looks at."""
 
     size: int = 2
-    operators: tuple[str, ...] = DEFAULT
+    operators: tuple[str, ...] = TRIED
     seed: int = 0
     timeout: float = 2.0
     files: tuple[Path, ...] = ()

@@ -19,6 +19,7 @@ from graphopt.discover.classes import Equal
 from graphopt.discover.evaluation import Evaluator
 from graphopt.discover.lifting import Ladder, counterexample, failing, ladders, repaired
 from graphopt.discover.worlds import WORLDS
+from graphopt.language import library
 from graphopt.language.proof import Proof, Verdict
 from graphopt.language.rule import Rule
 from graphopt.rewrite import gate
@@ -85,18 +86,10 @@ def evaluators() -> tuple[Evaluator, ...]:
     return Evaluator(Field()), Evaluator(Reals())
 
 
-@cache
-def _declared(files: tuple[Path, ...]) -> None:
-    """Read files of rules, and with them what their operators compute."""
-    from graphopt.language import library
-
-    library.read(files)
-
-
 def settle(question: Question) -> Settled:
     """Return the most general rules of two equal terms that are proved, in each direction."""
-    start = time.process_time()
-    _declared(question.files)
+    start = time.thread_time()
+    library.read(question.files)  # and with them what their operators compute
     (world,) = (world for world in WORLDS if world.name == question.world)
     found = ladders(question.equal, world, evaluators())
     if found is None:
@@ -115,7 +108,7 @@ def settle(question: Question) -> Settled:
 
 
 def _since(start: float) -> float:
-    return round(time.process_time() - start, 3)
+    return round(time.thread_time() - start, 3)
 
 
 def _failed(found: Sequence[Ladder], timeout: float, start: float) -> Settled:

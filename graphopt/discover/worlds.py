@@ -15,8 +15,7 @@ from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.discover.evaluation import OPERANDS
 from graphopt.ir import ops
 from graphopt.language.term import App, Lit, Operand, Term, Var, fn, op, tensor, term
-from graphopt.operators.classes import entry
-from graphopt.operators.semantics import OPERATORS
+from graphopt.operators.classes import GROUPS, ON_IMAGES, entry, is_reduction
 
 Sizes: TypeAlias = Mapping[str, int]
 A, B = OPERANDS[:2]
@@ -62,25 +61,6 @@ def commutes(choice: App) -> bool:
 
 # -- the ways to apply operators ---------------------------------------------------------------------------------------
 
-DEFAULT = (
-    *("Add", "Sub", "Mul", "Neg", "Relu", "MatMul", "Conv", "Transpose", "Concat", "Split", "ReduceSum", "ReduceMax"),
-    *("MaxPool", "AveragePool", "GlobalAveragePool", "Softmax"),
-)
-"""The operators that are tried where none are named."""
-
-CLASSES: Mapping[str, tuple[str, ...]] = {
-    "arithmetic": ("Add", "Sub", "Mul", "Div", "Neg"),
-    "activations": ("Relu", "Sigmoid", "Tanh", "Exp", "Gelu"),
-    "movement": ("Transpose", "Concat", "Split"),
-    "reductions": ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"),
-    "pools": ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
-    "linear": ("MatMul", "Conv"),
-}
-"""Operators that are named together."""
-
-WINDOWS = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool"})
-"""Operators on images, which have a meaning for no matrix and no vector."""
-
 
 def named(names: Iterable[str]) -> tuple[str, ...]:
     """Return the operators of these names and classes of names, in their order.
@@ -88,15 +68,15 @@ def named(names: Iterable[str]) -> tuple[str, ...]:
     Raises:
         UsageError: there is none of such a name, no world applies it, or nothing says what it computes.
     """
-    found = [name for given in names for name in CLASSES.get(given, (given,))]
+    found = [name for given in names for name in GROUPS.get(given, (given,))]
     for name in found:
         domain, _, own = name.rpartition(".")
         if ops.schema(own, domain) is None:
-            hint = did_you_mean(own, [*ops.names(domain), *CLASSES])
-            raise UsageError(f"there is no operator '{name}'{hint}; classes of them are {', '.join(CLASSES)}")
+            hint = did_you_mean(own, [*ops.names(domain), *GROUPS])
+            raise UsageError(f"there is no operator '{name}'{hint}; classes of them are {', '.join(GROUPS)}")
         if not any(world.choices([name]) for world in WORLDS):
             raise UsageError(f"--ops {name}: it is not one operator on one or two tensors without further attributes")
-        if not domain and own not in OPERATORS:
+        if not domain and not entry(own).is_denoted:
             raise UsageError(f"--ops {name}: nothing says what it computes")
     return tuple(dict.fromkeys(found))
 
@@ -115,11 +95,11 @@ def _along(name: str, axes: Sequence[int], kind: str) -> Iterator[App]:
     """Yield the ways to apply an operator along one of some axes."""
     schema = ops.schema(name)
     for axis in axes:
-        if name == "Concat":
-            yield op.Concat(A, B, axis=axis)
+        if entry(name).joins:
+            yield App(name, (A, B), (("axis", Lit(axis)),))
         elif name == "Split":
             yield from op.Split.split(2, A, fn.sizes(f"{kind} {kind}"), axis=axis)
-        elif name.startswith("Reduce"):
+        elif is_reduction(name):
             yield App(name, (A, Lit((axis,))), (("keepdims", Lit(1)),))
         elif schema is not None and "axis" in schema.attributes:
             yield from _plain(name, axis=axis)
@@ -127,11 +107,11 @@ def _along(name: str, axes: Sequence[int], kind: str) -> Iterator[App]:
 
 def _has_axis(name: str) -> bool:
     schema = ops.schema(name)
-    return name.startswith("Reduce") or (schema is not None and "axis" in schema.attributes)
+    return is_reduction(name) or (schema is not None and "axis" in schema.attributes)
 
 
 def _on_elements(name: str) -> Iterator[App]:
-    if name not in WINDOWS and not _has_axis(name) and name not in ("MatMul", "Transpose"):
+    if not entry(name).is_of_images and not _has_axis(name) and name not in ("MatMul", "Transpose"):
         yield from _plain(name)
 
 
@@ -140,18 +120,18 @@ def _on_matrices(name: str) -> Iterator[App]:
         yield op.Transpose(A, perm=(1, 0))
     elif _has_axis(name):
         yield from _along(name, (-1, -2) if name != "Softmax" else (-1,), "N")
-    elif name not in WINDOWS:
+    elif not entry(name).is_of_images:
         yield from _plain(name)
 
 
 def _on_images(name: str) -> Iterator[App]:
     if name == "Conv":
         yield op.Conv(A, B, pads=(1, 1))
-    elif name in ("MaxPool", "AveragePool", "LpPool"):
+    elif entry(name).is_of_images and ops.requires(name, "kernel_shape"):
         yield App(name, (A,), (("kernel_shape", Lit((3,))), ("pads", Lit((1, 1)))))
     elif name in ("Concat", "Split"):
         yield from _along(name, (0, 1), "N")
-    elif name in WINDOWS or name in ("Add", "Mul", "Relu"):
+    elif entry(name).is_of_images or name in ON_IMAGES:
         yield from _plain(name)
 
 

@@ -13,7 +13,7 @@ from graphopt.base.types import DType, TensorType, Type
 from graphopt.io import onnx_io, opsets
 from graphopt.io.ways import way_up
 from graphopt.ir import ops
-from graphopt.ir.graph import Graph, Node, Patch, Value
+from graphopt.ir.graph import CONSTANT, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.language.definition import Definition, declare
 from graphopt.language.functions import Unreadable, plain, read
@@ -43,7 +43,7 @@ def define_function(function: FunctionProto | Any) -> Definition:
         raise RuleError(f"the function '{proto.domain}.{proto.name}': {error}") from error
 
 
-WRITTEN = {("Constant", ""), ("CastLike", "")}
+WRITTEN = {(CONSTANT, ""), ("CastLike", "")}
 """Operators that may be a number of a term, whatever their opset is."""
 
 
@@ -66,7 +66,7 @@ def newest(proto: FunctionProto) -> FunctionProto:
     result = FunctionProto(input=proto.input, output=proto.output)
     for node in map(graph.__getitem__, graph.topological()):
         if node.data is not None:
-            made = result.node.add(op_type="Constant", output=node.names)
+            made = result.node.add(op_type=CONSTANT, output=node.names)
             made.attribute.append(attribute_to_proto("value", node.data))
         elif not node.is_internal:
             if (node.op, node.domain) not in WRITTEN:

@@ -31,6 +31,7 @@ from graphopt.base.errors import ModelError
 from graphopt.base.types import DType
 from graphopt.io import opsets
 from graphopt.ir import ops
+from graphopt.ir.graph import CONSTANT
 from graphopt.operators.protos import attribute_kind
 
 NEWEST_OPSET = 2**31 - 1
@@ -166,7 +167,7 @@ class _Checker:
     def demand_form(self, node: NodeProto, form: _Form, names: set[str]) -> None:
         """Raise ModelError for a node that is not as the schema of its operator says."""
         # Of a Constant ONNX Runtime takes a value_int also in the opsets before it was defined.
-        is_told = node.op_type == "Constant" and any("value" in name for name in names)
+        is_told = node.op_type == CONSTANT and any("value" in name for name in names)
         for missing in form.required - names if not is_told else ():
             raise self.error(node, f"lacks the attribute '{missing}'")
         for what, values, (least, most) in (("input", node.input, form.inputs), ("output", node.output, form.outputs)):

@@ -37,7 +37,7 @@ from graphopt.io.reader import Reader, copy_fields, overridable
 from graphopt.io.spellings import OPAQUE
 from graphopt.io.writer import Writer
 from graphopt.ir import ops
-from graphopt.ir.graph import Graph, Node, Patch
+from graphopt.ir.graph import CONSTANT, Graph, Node, Patch
 from graphopt.operators import protos
 from graphopt.operators.protos import Folders
 
@@ -240,7 +240,7 @@ def _convert_function(function: FunctionProto, opset: int) -> None:
     raised = function_body(function)
     opsets.raise_nodes(raised.graph)
     body = to_proto(_converted(raised, opset))
-    constants = [NodeProto(op_type="Constant", output=[tensor.name]) for tensor in body.graph.initializer]
+    constants = [NodeProto(op_type=CONSTANT, output=[tensor.name]) for tensor in body.graph.initializer]
     for node, tensor in zip(constants, body.graph.initializer, strict=True):
         node.attribute.add(name="value", type=AttributeProto.TENSOR, t=tensor)
     del function.node[:], function.opset_import[:]

@@ -142,7 +142,7 @@ class Reader:
             self._constant(name, protos.tensor_from_proto(tensor, self.folders), scope)
         for sparse in proto.sparse_initializer:
             attribute = AttributeProto(name="sparse_value", type=AttributeProto.SPARSE_TENSOR, sparse_tensor=sparse)
-            node = NodeProto(op_type="Constant", output=[sparse.values.name], attribute=[attribute])
+            node = NodeProto(op_type=CONSTANT, output=[sparse.values.name], attribute=[attribute])
             vertex = graph.new_vertex()
             scope.define(sparse.values.name, Value(vertex), f"sparse initializer '{sparse.values.name}'")
             scope.nodes[vertex] = self._node(node, scope)
@@ -164,7 +164,7 @@ class Reader:
         captures: list[Value] = []
         attrs = {attribute.name: self._attribute(attribute, scope, captures) for attribute in proto.attribute}
         names = tuple(proto.output)
-        if domain == "" and proto.op_type == "Constant" and not inputs:
+        if domain == "" and proto.op_type == CONSTANT and not inputs:
             tensor = _constant_value(attrs)
             if tensor is not None and len(names) == 1:
                 types = (TensorType(tensor.dtype, tensor.shape),)
@@ -172,7 +172,7 @@ class Reader:
                     CONSTANT, (), names, types, domain=INTERNAL, name=proto.name, data=tensor,
                     doc=proto.doc_string, metadata=_metadata(proto),
                 )  # fmt: skip
-        known = (domain, proto.op_type) not in self.functions and not (domain == "" and proto.op_type == "Constant")
+        known = (domain, proto.op_type) not in self.functions and not (domain == "" and proto.op_type == CONSTANT)
         node = Node(
             proto.op_type,
             tuple(inputs),

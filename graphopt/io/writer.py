@@ -17,7 +17,7 @@ from onnx import (
 from graphopt.base.types import OpaqueType, TensorType, Type
 from graphopt.io import opsets, payload
 from graphopt.io.reader import copy_fields
-from graphopt.ir.graph import CAPTURE, CONSTANT, INPUT, Graph, Node, Value
+from graphopt.ir.graph import CAPTURE, CONSTANT, IDENTITY, INPUT, Graph, Node, Value
 from graphopt.operators import protos
 
 
@@ -71,7 +71,7 @@ class Writer:
             if self.ir_version >= 4 or any(info.name == name for info in into.input):
                 payload.put_initializer(into.initializer.add(), name, node, self.place)
             else:
-                constant = NodeProto(op_type="Constant", output=[name])
+                constant = NodeProto(op_type=CONSTANT, output=[name])
                 attribute = constant.attribute.add(name="value", type=AttributeProto.TENSOR)
                 payload.put_initializer(attribute.t, name, node, self.place)
                 constants.append(constant)
@@ -123,7 +123,7 @@ class Writer:
         sparse = {entry.values.name: entry for entry in declared.sparse_initializer}
         for vertex, node in nodes.items():
             outputs = [names(Value(vertex, index)) if name else "" for index, name in enumerate(node.names)]
-            if node.op == "Constant" and "sparse_value" in node.attrs and outputs[0] in sparse:
+            if node.op == CONSTANT and "sparse_value" in node.attrs and outputs[0] in sparse:
                 into.sparse_initializer.append(sparse[outputs[0]])
                 continue
             captured = [names(value) for value in node.captures]
@@ -131,7 +131,7 @@ class Writer:
             into.node.append(protos.node_to_proto(node, inputs, outputs, partial(self.body, captured=captured)))
         for value, name in names.copies:
             label = self._fresh(names.graph, f"{name}_copy")
-            into.node.add(op_type="Identity", name=label, input=[names(value)], output=[name])
+            into.node.add(op_type=IDENTITY, name=label, input=[names(value)], output=[name])
 
     def _put_inputs(
         self,

@@ -13,7 +13,7 @@ import networkx as nx
 
 from graphopt.base.types import TensorType, Type
 from graphopt.ir import ops
-from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, NO_ATTRIBUTES, Graph, Node, Patch, Value
+from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL, NO_ATTRIBUTES, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 
 
@@ -114,8 +114,8 @@ def _copy(graph: Graph, old: Value, value: Value, type_: Type | None) -> Node:
     alone = len(node.names) == 1
     label = node.name if alone else graph.new_name(f"{node.names[old.output]}_copy")
     return Node(
-        "Identity", (value,), (node.names[old.output],), (type_ or node.types[old.output],), NO_ATTRIBUTES, "",
-        ops.newest("Identity"), label,
+        IDENTITY, (value,), (node.names[old.output],), (type_ or node.types[old.output],), NO_ATTRIBUTES, "",
+        ops.newest(IDENTITY), label,
     )  # fmt: skip
 
 

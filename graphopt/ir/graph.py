@@ -23,8 +23,12 @@ from graphopt.ir.tensor import Tensor, same_values
 INTERNAL = "graphopt"
 """Domain of the vertices that are no ONNX nodes: the three operators below."""
 INPUT = "Input"  # a graph input; `data` holds the default of an overridable initializer
-CONSTANT = "Constant"  # an initializer or the value of a Constant node, in `data`
+CONSTANT = "Constant"  # an initializer or the value of an ONNX node of that name, in `data`
 CAPTURE = "Capture"  # in the graph of a body: a value of the enclosing graph; `index` into the outer node's captures
+
+
+IDENTITY = "Identity"
+"""The ONNX operator that gives a value another name, for which the format has no other means."""
 
 
 class Value(NamedTuple):

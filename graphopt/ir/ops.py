@@ -1,39 +1,24 @@
-"""Facts on operators, taken from the onnx package's schemas; the few that schemas do not state are tables here."""
+"""Facts on operators that the onnx package's schemas state; what they do not is in the table of `operators/`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, wraps
 from string import ascii_letters
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import onnx
 from onnx.defs import OpSchema
 
-from graphopt.base.types import DType, Shape
-from graphopt.ir.graph import INPUT, Attribute, Graph, Node
+from graphopt.base.session import current
+from graphopt.base.types import DType
+from graphopt.ir.graph import IDENTITY, INPUT, Attribute, Node
 
 OPSET = min(onnx.defs.onnx_opset_version(), 28)
 """The opset whose meanings of operators rules are written for, and proved for: a later onnx package changes none."""
 
 LOADED = min(OPSET, 26)
 """The newest opset that ONNX Runtime loads. Models with an operator that is newer are run by `onnx.reference`."""
-
-RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
-"""Operators whose two equal nodes give two results: they have no meaning that a table of meanings could hold."""
-
-
-QUANTIZING = frozenset(
-    {"QuantizeLinear", "DequantizeLinear", "QLinearMatMul", "QLinearConv", "MatMulInteger", "ConvInteger"}
-)
-"""Operators that compute with integers for which the ranges of element types are made."""
-
-
-UNFOLDED = frozenset({"DequantizeLinear"})
-"""Computed on constants, it would turn integer weights into floats, for which runtimes do not use integer kernels."""
-
 
 ANY_POINTWISE, ANY_BINARY, ANY_REDUCTION = "any pointwise", "any binary", "any reduction"
 """The domains in which a rule's holes for operators are: an operator there may be any one of the class."""
@@ -43,7 +28,7 @@ def _of_elements(domain: str, operands: str) -> OpSchema:
     """Return the schema of every operator on elements: of any element types, and no attributes that a rule could
     name."""
     variables = [f"T{operand}" for operand in operands]
-    identity = onnx.defs.get_schema("Identity", OPSET)
+    identity = onnx.defs.get_schema(IDENTITY, OPSET)
     every = [name for name in identity.type_constraints[0].allowed_type_strs if name.startswith("tensor(")]
     return OpSchema(
         *("operator", domain, 1),
@@ -83,36 +68,36 @@ function of a whole tensor, of the axes along which it runs, and of the place am
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_DECLARED: dict[tuple[str, str], OpSchema] = {}
-_READ: list[Any] = []
 
 
 def reads_schemas(function: Callable[P, R]) -> Callable[P, R]:
-    """Work each answer out once, until a schema is declared."""
-    _READ.append(cache(function))
-    remembering: Callable[P, R] = _READ[-1]
+    """Work each answer out once, until an operator is defined."""
+
+    @wraps(function)
+    def remembering(*args: P.args, **keywords: P.kwargs) -> R:
+        found: R = current().definitions.memories[function](*args, **keywords)
+        return found
+
     return remembering
-
-
-def declare(schema: OpSchema) -> None:
-    """Make an operator known that the onnx package does not know, in all versions of its domain."""
-    _DECLARED[schema.name, schema.domain] = schema
-    for function in _READ:
-        function.cache_clear()
 
 
 def is_declared(op: str, domain: str) -> bool:
     """Return whether an operator is known by its declaration alone."""
-    return (op, domain) in _DECLARED
+    return domain != "" and current().definitions.schema((op, domain)) is not None
 
 
-@reads_schemas
 def schema(op: str, domain: str = "", opset: int = OPSET) -> OpSchema | None:
     """Return the schema in force at an opset, None for an operator that is neither declared nor in the onnx package."""
     if domain in CLASSES:
         return CLASSES[domain]
-    if is_declared(op, domain):
-        return _DECLARED[op, domain] if opset else None
+    if domain and (declared := current().definitions.schema((op, domain))) is not None:
+        found: OpSchema = declared  # of all versions of its domain
+        return found if opset else None
+    return _shipped(op, domain, opset)
+
+
+@cache
+def _shipped(op: str, domain: str, opset: int) -> OpSchema | None:
     try:
         return onnx.defs.get_schema(op, opset, domain)
     except onnx.defs.SchemaError:
@@ -129,7 +114,7 @@ def newest(op: str, domain: str = "") -> int:
 def names(domain: str = "") -> frozenset[str]:
     """Return the operators of a domain."""
     shipped = (known.name for known in onnx.defs.get_all_schemas() if known.domain == domain)
-    return frozenset(shipped).union(op for op, own in _DECLARED if own == domain)
+    return frozenset(shipped).union(op for op, own in current().definitions if own == domain)
 
 
 def without_attribute(op: str, attribute: str) -> int | None:
@@ -205,110 +190,61 @@ def schema_of(node: Node) -> OpSchema | None:
     return schema(node.op, node.domain, node.version) if node.version else None
 
 
+@reads_schemas
+def is_random(op: str, domain: str = "", opset: int = OPSET) -> bool:
+    """Return whether two equal nodes may give two results: an operator that takes a seed has no other meaning.
+
+    One that draws in training alone says so by an input.
+    """
+    found = schema(op, domain, opset)
+    return found is not None and "seed" in found.attributes and _training_mode(found) is None
+
+
+def training_mode(op: str) -> int | None:
+    """Return the input that says whether an operator draws at random, as in training; None where none does."""
+    found = schema(op)
+    return None if found is None else _training_mode(found)
+
+
+def _training_mode(found: OpSchema) -> int | None:
+    return next((place for place, formal in enumerate(found.inputs) if formal.name == "training_mode"), None)
+
+
 def is_deterministic(node: Node) -> bool:
     """Return True where the outputs are a function of the inputs: a known operator, not random, bodies included.
 
-    Dropout and BatchNormalization in training mode are not: ORT draws the mask, and updates running statistics.
+    Dropout in training mode is not: ORT draws the mask.
     """
     if node.is_internal:
         return node.op != INPUT
-    if node.version == 0 or node.op in RANDOM:
-        return False
-    if node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
+    found = schema_of(node)
+    if node.version == 0 or (found is not None and _draws(found, node)):
         return False
     return all(is_deterministic(inner) for body in node.bodies for _, inner in body.nodes())
 
 
-Numbers: TypeAlias = "tuple[int, ...] | None"
+def _draws(found: OpSchema, node: Node) -> bool:
+    mode = _training_mode(found)
+    is_training = mode is None or (mode < len(node.inputs) and node.inputs[mode] is not None)
+    return "seed" in found.attributes and is_training
 
 
-def _of_shape(numbers: Callable[[Shape], Numbers], index: int = 0) -> Callable[[Node, Graph], Numbers]:
-    """Return what is implied by the shape of an input, where that is known."""
+def stated(node: Node, name: str) -> Attribute | None:
+    """Return the value of an attribute as the node gives it, or the schema a default; None where neither does.
 
-    def implied(node: Node, graph: Graph) -> Numbers:
-        tensor = graph.tensor_type(node.inputs[index]) if index < len(node.inputs) else None
-        return None if tensor is None or tensor.shape is None else numbers(tensor.shape)
-
-    return implied
-
-
-def _kernel(weights: Shape) -> Numbers:
-    sizes = tuple(size for size in weights[2:] if isinstance(size, int))
-    return sizes if len(sizes) == len(weights) - 2 else None
+    The equation of an Einsum comes in its canonical form: the letters that a model uses mean nothing.
+    """
+    value = node.attrs[name] if name in node.attrs else default(node, name)
+    return canonical_equation(value) if name == "equation" and isinstance(value, str) else value
 
 
-_CONVS = ("Conv", "ConvTranspose")
-_POOLS = ("MaxPool", "AveragePool", "LpPool")
-_ONES = _of_shape(lambda image: (1,) * (len(image) - 2))
-IMPLIED: Mapping[tuple[str, str], Callable[[Node, Graph], Attribute | None]] = {
-    ("Transpose", "perm"): _of_shape(lambda shape: tuple(reversed(range(len(shape))))),
-    **{(op, "kernel_shape"): _of_shape(_kernel, 1) for op in _CONVS},
-    **{(op, name): _ONES for op in (*_CONVS, *_POOLS) for name in ("strides", "dilations")},
-    **{(op, "pads"): _of_shape(lambda image: (0,) * (2 * (len(image) - 2))) for op in (*_CONVS, *_POOLS)},
-    ("ConvTranspose", "output_padding"): _of_shape(lambda image: (0,) * (len(image) - 2)),
-}
-"""Defaults that the ONNX text states in words, because they depend on a rank: absent attribute -> its value."""
-
-
-_ALL_AXES = _of_shape(lambda shape: tuple(range(len(shape))))
-
-
-def _reduced_axes(node: Node, graph: Graph) -> Numbers:
-    return None if attribute(node, graph, "noop_with_empty_axes") else _ALL_AXES(node, graph)
-
-
-def _axes_of_one(shape: Shape) -> Numbers:
-    is_known = all(isinstance(size, int) for size in shape)
-    return tuple(axis for axis, size in enumerate(shape) if size == 1) if is_known else None
-
-
-def _per_start(numbers: Callable[[int], Numbers]) -> Callable[[Node, Graph], Numbers]:
-    """Return what is implied by how many axes a Slice is along."""
-
-    def implied(node: Node, graph: Graph) -> Numbers:
-        starts = graph.known_contents(node.inputs[1])
-        return None if starts is None else numbers(len(starts))
-
-    return implied
-
-
-REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-"""The operators `Reduce…`."""
-IMPLIED_INPUTS: Mapping[tuple[str, int], Callable[[Node, Graph], Numbers]] = {
-    ("Slice", 3): _per_start(lambda count: tuple(range(count))),
-    ("Slice", 4): _per_start(lambda count: (1,) * count),
-    ("Pad", 3): _ALL_AXES,
-    ("Squeeze", 1): _of_shape(_axes_of_one),
-    **{(f"Reduce{kind}", 1): _reduced_axes for kind in REDUCTIONS},
-}
-"""What an absent optional input of numbers stands for, where that depends on the other inputs."""
-
-
-def implied_input(node: Node, graph: Graph, position: int) -> Numbers:
-    """Return the numbers that an absent optional input stands for, None where that cannot be said or known."""
-    implied = IMPLIED_INPUTS.get((node.op, position)) if not node.domain else None
-    return implied(node, graph) if implied else None
-
-
-def default(node: Node, graph: Graph, name: str) -> Attribute | None:
-    """Return the value that an absent attribute has, None where it has none or it cannot be known."""
+def default(node: Node, name: str) -> Attribute | None:
+    """Return the value that the schema gives an absent attribute, None where it has none."""
     found = schema_of(node)
     if found is None or name not in found.attributes:
         return None
     proto = found.attributes[name].default_value
-    if proto.type != onnx.AttributeProto.UNDEFINED:
-        return attribute_value(proto)
-    implied = IMPLIED.get((node.op, name)) if not node.domain else None
-    return implied(node, graph) if implied else None
-
-
-def attribute(node: Node, graph: Graph, name: str) -> Attribute | None:
-    """Return the value of an attribute, its default where the node does not give it; None where neither is known.
-
-    The equation of an Einsum comes in its canonical form: the letters that a model uses mean nothing.
-    """
-    value = node.attrs[name] if name in node.attrs else default(node, graph, name)
-    return canonical_equation(value) if name == "equation" and isinstance(value, str) else value
+    return None if proto.type == onnx.AttributeProto.UNDEFINED else attribute_value(proto)
 
 
 def canonical_equation(equation: str) -> str:
@@ -406,33 +342,3 @@ def text_or_bytes(raw: bytes) -> str | bytes:
         return raw.decode()
     except UnicodeDecodeError:
         return raw
-
-
-HEAVY = 1000
-WEIGHT: Mapping[str, int] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "Attention", "LSTM", "GRU", "RNN"), HEAVY),
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), 20),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "InstanceNormalization", "BatchNormalization"), 150),
-    **{f"Reduce{kind}": 130 for kind in REDUCTIONS},
-    "Identity": 10,
-    "Cast": 60,
-    "Not": 90,
-    "Relu": 90,
-    "Clip": 95,
-    "LeakyRelu": 95,
-    "Transpose": 95,
-    "Sub": 102,
-    "Div": 104,
-    "Sum": 105,
-    "Pow": 210,  # more than the two simple operators that it may stand for
-    "Swish": 350,  # runtimes have no kernel for it, and fuse the three operators that it stands for
-    "Einsum": 2 * HEAVY,
-}
-"""The strict measure that makes simplification end (not a cost: that is measured). A simplifying rewrite must make
-the sum over the nodes smaller; an operator not listed weighs 100. Of two forms of one thing, the one that rules are
-written for, and that ORT fuses, weighs less."""
-
-
-def weight(node: Node) -> int:
-    """Return the node's share of the measure; inputs and constants weigh nothing."""
-    return 0 if node.is_internal else WEIGHT.get(node.op, 100)

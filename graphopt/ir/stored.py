@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.base.session import current
 from graphopt.base.types import DType
 from graphopt.ir.pieces import pieces
 from graphopt.ir.tensor import Tensor
@@ -114,19 +115,11 @@ class _File:
         return part.nbytes
 
 
-_LATEST: list[weakref.ref[_File]] = []
-_LOCK = threading.RLock()
-
-
 def _place(length: int) -> _Place:
-    """Return room in the file that this process writes to."""
-    with _LOCK:
-        file = _LATEST[-1]() if _LATEST and _OWNER[-1] == os.getpid() else None
-        if file is None:
-            file = _File()
-            _LATEST[:], _OWNER[:] = [weakref.ref(file)], [os.getpid()]
-        return file.place(length)
-
-
-_OWNER: list[int] = []
-"""The process that made the latest file: one that was forked off writes to its own."""
+    """Return room in the file that the session writes to: a process that was forked off writes to its own."""
+    files, process = current().scratch, os.getpid()
+    file = files[process]() if process in files else None
+    if file is None:
+        file = _File()
+        files[process] = weakref.ref(file)
+    return file.place(length)

@@ -18,6 +18,7 @@ from onnx import AttributeProto
 from onnx.defs import OpSchema, has
 
 from graphopt.base.errors import RuleError
+from graphopt.base.session import current
 from graphopt.base.types import COMMON
 from graphopt.ir import ops
 from graphopt.language.binding import evaluate
@@ -213,9 +214,7 @@ def is_of_holes(condition: Term) -> bool:
     return all(isinstance(part.args[0], Var) for part in asked)
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
-
-_TABLE: dict[tuple[str, str], tuple[Definition, ...]] = {}
+# -- those of a session ------------------------------------------------------------------------------------------------
 
 
 def define(
@@ -230,7 +229,7 @@ def define(
     which may name axes; the attributes are holes for numbers or texts, or one value for which alone this is meant;
     keyword arguments are what absent attributes are. `when` says what else has to hold for it to be defined, in the
     words of a rule's conditions. For an operator with several outputs give tuples. From then on rules may match and
-    write it, and it is inferred and proved by its meaning.
+    write it in this session, and it is inferred and proved by its meaning.
 
     Raises:
         RuleError: it is no such definition, or another one is known of the same operator with the same inputs.
@@ -253,13 +252,13 @@ def _literal(name: str, value: Operand) -> Lit:
 
 
 def declare(definition: Definition) -> Definition:
-    """Put a definition into the table, and return it; the same one again, or in other names, changes nothing.
+    """Make a definition known in the session, and return it; the same one again, or in other names, changes nothing.
 
     Raises:
         RuleError: another one is known that fits some of the same applications, or that says other things of the
             operator's attributes; nothing is known of an operator in its meaning.
     """
-    known = _TABLE.get(definition.key, ())
+    known: tuple[Definition, ...] = current().definitions.of(definition.key)
     for other in known:
         if other.says == definition.says:
             return other
@@ -267,8 +266,8 @@ def declare(definition: Definition) -> Definition:
         for problem in _clashes(definition, other):
             raise RuleError(f"'{definition}' {problem}: {other}")
     definitions_of(definition.meaning)
-    ops.declare(_schema((*known, definition)))
-    _TABLE[definition.key] = (*known, definition)
+    both = (*known, definition)
+    current().definitions.put(definition.key, both, _schema(both))
     return definition
 
 
@@ -315,7 +314,8 @@ def _excludes(definition: Definition, settled: Mapping[str, Lit]) -> bool:
 
 def definitions() -> Iterator[Definition]:
     """Yield all definitions that are known."""
-    return chain.from_iterable(_TABLE.values())
+    known = current().definitions
+    return chain.from_iterable(map(known.of, known))
 
 
 def meaning_of(app: App) -> Meaning | None:
@@ -323,7 +323,7 @@ def meaning_of(app: App) -> Meaning | None:
 
     Of definitions that differ in how many outputs there are, the one that says no more than is asked.
     """
-    found = (definition.at(app) for definition in _TABLE.get((app.op, app.domain), ()))
+    found = (definition.at(app) for definition in current().definitions.of((app.op, app.domain)))
     fitting = (meaning for meaning in found if meaning is not None)
     return min(fitting, key=lambda meaning: meaning.definition.head.outputs, default=None)
 
@@ -343,7 +343,7 @@ def definitions_of(sides: Iterable[Term]) -> tuple[Definition, ...]:
             found[meaning.definition] = None
             waiting += [inner for side in meaning.definition.meaning for inner in applications(side)]
         elif meaning is None and ops.is_declared(app.op, app.domain):
-            known = "; ".join(map(str, _TABLE[app.op, app.domain]))
+            known = "; ".join(map(str, current().definitions.of((app.op, app.domain))))
             raise RuleError(f"'{app}' has other inputs, outputs or attributes than what is defined: {known}")
     return tuple(found)
 
@@ -389,7 +389,7 @@ def _unused(definition: Definition) -> Iterator[str]:
 def _unheld(definition: Definition) -> Iterator[str]:
     """Yield what is no function of the inputs, and conditions that cannot hold of any input."""
     for app in (app for side in definition.meaning for app in applications(side)):
-        if not app.domain and app.op in ops.RANDOM:
+        if not app.domain and ops.is_random(app.op):
             yield f"{app.op} is drawn anew each time: it is no function of the inputs"
     for part in (part for condition in definition.when for part in walk(condition)):
         if isinstance(part, App) and part.domain == SCALAR and part.op in PROPERTIES:

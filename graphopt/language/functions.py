@@ -11,6 +11,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, numpy_helper
 
 from graphopt.base.types import DType
 from graphopt.ir import ops
+from graphopt.ir.graph import CONSTANT
 from graphopt.language.schemas import Misfit, Types, described
 from graphopt.language.term import App, Lit, Term, Var, integer, integers, is_scalar, real, string, tensor
 
@@ -78,7 +79,7 @@ class _Reader:
     def read(self, node: NodeProto) -> None:
         op, domain = node.op_type, ops.domain_of(node.domain)
         args = tuple(None if name == "" else self.term(name) for name in node.input)
-        if op == "Constant" and not domain:
+        if op == CONSTANT and not domain:
             (attribute,) = node.attribute
             self.terms[node.output[0]] = Lit(_constant(node)) if attribute.HasField("t") else self._said(op, attribute)
         elif op == "CastLike" and not domain and args[0] is not None and is_scalar(args[0]):

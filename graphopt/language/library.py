@@ -18,6 +18,8 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from graphopt.base.errors import RuleError, UsageError, did_you_mean
+from graphopt.base.session import DEFAULT
+from graphopt.language.definition import declare
 from graphopt.language.rule import Rule
 
 GROUP = "graphopt.rules"
@@ -99,12 +101,15 @@ def load_rules(extra: Iterable[Source] = (), *, trades: bool = False) -> tuple[R
 
 @cache
 def _installed() -> tuple[Part, ...]:
-    """Return the modules of the entry points."""
-    return tuple(_part(entry.load(), entry.value) for entry in sorted(entry_points(group=GROUP)))
+    """Return the modules of the entry points, which define operators for all sessions: Python runs a module once."""
+    with DEFAULT.but():
+        return tuple(_part(entry.load(), entry.value) for entry in sorted(entry_points(group=GROUP)))
 
 
 def _read(source: Source) -> Part:
     if isinstance(source, Rule):
+        for definition in reversed(source.definitions):  # of another session, perhaps
+            declare(definition)
         return Part("what was given", (source,))
     path = Path(source)
     if not path.is_file():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Any, cast
 
 from graphopt.base.errors import RuleError
-from graphopt.ir.ops import QUANTIZING
 from graphopt.language.definition import Definition, declare, define, definitions_of
 from graphopt.language.serial import hole_from_json, hole_to_json, only, term_from_json, term_to_json, text
 from graphopt.language.term import (
@@ -20,7 +19,6 @@ from graphopt.language.term import (
     Operators,
     Term,
     Var,
-    applications,
     attributes,
     binary,
     const,
@@ -87,7 +85,7 @@ class Rule:
     when: Term | tuple[Term, ...] = ()
     why: str = ""
     pays: Term | tuple[Term, ...] = field(default=(), kw_only=True)
-    definitions: tuple[Definition, ...] = field(init=False, compare=False, repr=False)
+    definitions: tuple[Definition, ...] = field(init=False, repr=False)
     """What its operators compute that ONNX does not define."""
 
     def __post_init__(self) -> None:
@@ -180,15 +178,10 @@ class Rule:
         left, right = ({h.name for side in sides for h in holes(side)} for sides in (self.left, self.right))
         return any(self.holes[name].kind in ("tensor", "tensors") for name in left - right)
 
-    @cached_property
-    def minds_types(self) -> bool:
-        """Whether what it computes may depend on element types: it casts, or asks for them."""
-        return mind_types((*self.left, *self.right, *self.conditions))
-
-    @cached_property
-    def is_quantized(self) -> bool:
-        """Whether it speaks of operators that quantize, for which the range of an integer counts."""
-        return any(app.op in QUANTIZING for side in (*self.left, *self.right) for app in applications(side))
+    @property
+    def said(self) -> tuple[Term, ...]:
+        """All terms that it says: its sides and conditions."""
+        return (*self.left, *self.right, *self.conditions)
 
     @cached_property
     def digest(self) -> str:
@@ -235,12 +228,6 @@ class Rule:
             if hole not in rule.holes:
                 raise RuleError(f"{_called(data)} declares hole '{hole}' and does not use it")
         return rule
-
-
-def mind_types(terms: Iterable[Term]) -> bool:
-    """Return whether what some terms say may depend on element types: they cast, ask for them, or make another."""
-    apps = (part for term in terms for part in walk(term) if isinstance(part, App))
-    return any(app.op in {"Cast", "CastLike", "dtype", *QUANTIZING} or "dtype" in dict(app.attrs) for app in apps)
 
 
 def _made_again(definitions: tuple[Definition, ...], pays: Term | tuple[Term, ...], *said: Any) -> Rule:

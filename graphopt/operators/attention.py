@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from graphopt.base import symbolic
 from graphopt.base.integers import (
     TRUE,
     Formula,
@@ -21,6 +20,7 @@ from graphopt.base.integers import (
     quotient,
     remainder,
 )
+from graphopt.base.session import current
 from graphopt.base.symbolic import Index, Value, call, guarded, integer, number
 from graphopt.base.tensors import Tensor, bind, select, total, truth
 from graphopt.base.types import DType
@@ -73,7 +73,7 @@ def Attention(node: Node) -> tuple[Tensor, ...]:
     if not node.is_exact:
         return outputs
     named, *others = (opaque(node, position, output) for position, output in enumerate(outputs))
-    if symbolic.arithmetic is None:
+    if current().arithmetic is None:
         return (named, *others)
 
     def among_infinities(index: Index) -> Value:

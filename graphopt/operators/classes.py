@@ -10,30 +10,60 @@ from typing import NamedTuple, TypeAlias
 
 from onnx.defs import OpSchema
 
-from graphopt.base.tensors import Tensor
 from graphopt.ir import ops
 from graphopt.language.definition import Definition, definitions, meaning_of
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import FACTS
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, applications, attributes, const, holes, is_scalar, walk
 from graphopt.operators.elementwise import Beside, Pointwise
-from graphopt.operators.node import Node, Unsupported
 from graphopt.operators.operator import Operator
 from graphopt.operators.reductions import Reducing
 from graphopt.operators.semantics import OPERATORS
+from graphopt.operators.undenoted import MICROSOFT, UNDENOTED
 
-
-def _undenoted(node: Node) -> Tensor:
-    raise Unsupported(f"no denotation of {node.op}")
-
-
-UNKNOWN = Operator(_undenoted, packs=True)
-"""An operator that has no meaning in the table: none of the facts is known of it."""
+UNKNOWN = Operator(packs=True)
+"""An operator that is in no table: none of the facts is known of it."""
 
 
 def entry(op: str, domain: str = "") -> Operator:
     """Return what is known of an operator."""
-    return UNKNOWN if domain else OPERATORS.get(op, UNKNOWN)
+    known = None if domain else OPERATORS.get(op)
+    return known or UNDENOTED.get((op, domain), UNKNOWN)
+
+
+def kernel(name: str) -> Operator:
+    """Return what is known of a kernel of ONNX Runtime, of which only the name is said."""
+    known = entry(name)
+    return entry(name, MICROSOFT) if known is UNKNOWN else known
+
+
+def is_reduction(op: str) -> bool:
+    """Return whether an operator runs along the axes that its second input names."""
+    return isinstance(entry(op).denotation, Reducing)
+
+
+def casts(app: App) -> bool:
+    """Return whether a term casts to an element type that is no function of what it reads first."""
+    return entry(app.op, app.domain).casts
+
+
+@cache
+def is_quantized(rule: Rule) -> bool:
+    """Return whether a rule speaks of operators that quantize, for which the range of an integer counts."""
+    apps = (app for side in (*rule.left, *rule.right) for app in applications(side))
+    return any(entry(app.op, app.domain).is_quantizing for app in apps)
+
+
+@cache
+def minds_types(rule: Rule) -> bool:
+    """Return whether what a rule says may depend on element types: it casts, asks for them, or makes another."""
+    apps = (part for term in rule.said for part in walk(term) if isinstance(part, App))
+    return any(_minds_types(app) for app in apps)
+
+
+def _minds_types(app: App) -> bool:
+    facts = entry(app.op, app.domain)
+    return app.op == "dtype" or "dtype" in dict(app.attrs) or facts.casts or facts.is_quantizing
 
 
 def beside(op: str, domain: str = "") -> Beside | None:
@@ -79,7 +109,7 @@ def is_pointwise(rule: Rule) -> bool:
     return _tells_no_ranks((*rule.left, *rule.right), rule.conditions, rule.holes.values())
 
 
-@cache
+@ops.reads_schemas
 def computes_elements(definition: Definition) -> bool:
     """Return whether what a declared operator means makes it a function of elements, whatever their ranks are."""
     return definition.head.outputs == 1 and _tells_no_ranks(
@@ -180,3 +210,25 @@ def _orders(count: int, class_: str, *, commuting: bool) -> Sequence[_Inputs]:
         return ((0,),) if class_ == ops.ANY_POINTWISE else ()
     other = "operand" if class_ == ops.ANY_POINTWISE else 1
     return () if count > 2 else ((0, other),) if commuting else ((0, other), (other, 0))
+
+
+# -- those that are named together when rules are looked for -----------------------------------------------------------
+
+TRIED = (
+    *("Add", "Sub", "Mul", "Neg", "Relu", "MatMul", "Conv", "Transpose", "Concat", "Split", "ReduceSum", "ReduceMax"),
+    *("MaxPool", "AveragePool", "GlobalAveragePool", "Softmax"),
+)
+"""The operators that are tried where none are named."""
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "arithmetic": ("Add", "Sub", "Mul", "Div", "Neg"),
+    "activations": ("Relu", "Sigmoid", "Tanh", "Exp", "Gelu"),
+    "movement": ("Transpose", "Concat", "Split"),
+    "reductions": ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"),
+    "pools": ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
+    "linear": ("MatMul", "Conv"),
+}
+"""Operators that are named together."""
+
+ON_IMAGES = ("Add", "Mul", "Relu")
+"""Those that are tried on images, too, beside those of images."""

@@ -11,15 +11,26 @@ from enum import Enum, auto
 from functools import partial
 from typing import TypeAlias
 
-from graphopt.base import symbolic
 from graphopt.base.integers import TRUE, Formula, conj, disj, negate
+from graphopt.base.session import current
 from graphopt.base.symbolic import Index, Piece, Value, by_cases, call, fold, number
 from graphopt.base.tensors import Tensor, boolean, select, truth
 from graphopt.base.types import DType
 from graphopt.language.scalar import holds
 from graphopt.operators.broadcasting import broadcast, stretched
+from graphopt.operators.cost import ACTIVATION, IMAGE_ACTIVATION, NO_WORK, Cost, Fusion, Head, Layout, Work
 from graphopt.operators.node import Node, Shape, Undefined, Unsupported, real
-from graphopt.operators.operator import FLOATS, Operator, Reach, Reference, Rounding
+from graphopt.operators.operator import (
+    FLOATS,
+    Extremes,
+    Numbers,
+    Operator,
+    Reach,
+    Reference,
+    ResultType,
+    Rounding,
+)
+from graphopt.operators.proposals import choice
 
 Function: TypeAlias = Callable[..., Value]
 """Of the elements at one index, None for absent inputs."""
@@ -138,11 +149,11 @@ def EXACT(node: Node) -> Function:
     name = f"{name}~" if node.folded else f"{name}!"
 
     def is_nan(value: Value) -> Value:
-        assert symbolic.arithmetic is not None
-        condition, told = symbolic.arithmetic.telling(value)
+        assert current().arithmetic is not None
+        condition, told = current().arithmetic.telling(value)
         return boolean(conj(condition, truth(call(name, told, params=params))))
 
-    if node.op == "IsNaN" and symbolic.arithmetic is not None:
+    if node.op == "IsNaN" and current().arithmetic is not None:
         return lambda value: by_cases(is_nan, value)
 
     def function(*values: Value | None) -> Value:
@@ -258,65 +269,208 @@ def logical(combine: Callable[..., Formula]) -> Pointwise:
     return Pointwise(plain(lambda *values: boolean(combine(*map(truth, values)))), is_told=True)
 
 
+arithmetic = partial(plain_kernel, by_rows=True, spreads_nonfinite=True)
+comparing = partial(jumping, extremes=Extremes.ALL, tells_nonfinite=True)
+telling_apart = partial(jumping, extremes=Extremes.LOST, tells_nonfinite=True)
+of_bits = partial(plain_kernel, extremes=Extremes.ALL)
+
 ELEMENTWISE: Mapping[str, Operator] = {
-    "Add": plain_kernel(Pointwise(plain(lambda a, b: a + b)), commutes=True, adds_products=True, reach=Reach.ADDED),
-    "Sub": plain_kernel(Pointwise(plain(lambda a, b: a - b)), adds_products=True, reach=Reach.ADDED),
-    "Mul": plain_kernel(
-        Pointwise(plain(lambda a, b: a * b)), commutes=True, adds_products=True, reach=Reach.MULTIPLIED
+    "Add": arithmetic(
+        Pointwise(plain(lambda a, b: a + b)),
+        commutes=True,
+        adds_products=True,
+        reach=Reach.ADDED,
+        numbers=Numbers.ADDED,
+        cost=Cost(
+            head=Head.SUM,
+            fusions={Head.CONVOLUTION: Fusion.ADDED_CHANNELS, Head.PRODUCT: Fusion.BIAS},
+            layout=Layout.KEEPS_IF_ALIKE,
+        ),
+        extremes=Extremes.ALL,
     ),
-    "Div": plain_kernel(Pointwise(Div), adds_products=True, reach=Reach.GROWN, has_poles=True),
+    "Sub": arithmetic(
+        Pointwise(plain(lambda a, b: a - b)),
+        adds_products=True,
+        reach=Reach.ADDED,
+        numbers=Numbers.ADDED,
+        weight=102,
+        extremes=Extremes.ALL,
+    ),
+    "Mul": arithmetic(
+        Pointwise(plain(lambda a, b: a * b)),
+        commutes=True,
+        adds_products=True,
+        reach=Reach.MULTIPLIED,
+        multiplies=1,
+        numbers=Numbers.MULTIPLIED,
+        cost=Cost(
+            fusions={
+                Head.CONVOLUTION: Fusion.SCALED_CHANNELS,
+                Head.PRODUCT: Fusion.SCALE,
+                Head.SIGMOID: Fusion.GATE,
+            },
+            layout=Layout.KEEPS_IF_ALIKE,
+        ),
+        extremes=Extremes.ALL,
+    ),
+    "Div": arithmetic(
+        Pointwise(Div),
+        adds_products=True,
+        reach=Reach.GROWN,
+        pole=1,
+        numbers=Numbers.MULTIPLIED,
+        weight=104,
+        cost=Cost(fusions={Head.PRODUCT: Fusion.DIVISOR}),
+        divides=True,
+    ),
     "Sum": plain_kernel(
         Pointwise(plain(lambda *values: sum(values[1:], values[0]))),
         commutes=True,
         adds_products=True,
         reach=Reach.ADDED,
+        numbers=Numbers.ADDED,
+        weight=105,
+        cost=Cost(layout=Layout.KEEPS_IF_ALIKE),
+        extremes=Extremes.ALL,
     ),
     "Mean": Operator(
-        Pointwise(plain(lambda *values: sum(values[1:], values[0]) / len(values))), commutes=True, adds_products=True
+        Pointwise(plain(lambda *values: sum(values[1:], values[0]) / len(values))),
+        commutes=True,
+        adds_products=True,
+        numbers=Numbers.ADDED,
     ),
-    "Max": choosing(Pointwise(plain(largest)), commutes=True, departs=FLOATS),  # of 0 and -0 it may give either
-    "Min": choosing(Pointwise(plain(least)), commutes=True, departs=FLOATS),
-    "Neg": choosing(Pointwise(plain(lambda x: -x)), adds_products=True),
-    "Reciprocal": plain_kernel(Pointwise(plain(lambda x: 1 / x)), adds_products=True, has_poles=True),
-    "Relu": choosing(Pointwise(plain(lambda x: largest(x, number(0))))),
-    "Sigmoid": by_vector(Pointwise(plain(sigmoid)), reach=Reach.BOUNDED),
-    "HardSwish": by_vector(Pointwise(plain(lambda x: x * largest(number(0), least(number(1), x / 6 + real(0.5)))))),
-    "Celu": by_vector(Pointwise(Celu)),
-    "Gelu": by_vector(Pointwise(Gelu)),
-    "Clip": choosing(Pointwise(Clip, Beside.SCALARS), reach=Reach.CLAMPED, reference=Reference.ON_INTEGERS),
-    "Identity": plain_kernel(Pointwise(plain(lambda x: x), is_told=True), is_exact=True, keeps=True, is_view=True),
-    "Cast": plain_kernel(Pointwise(Cast, is_told=True)),
-    "CastLike": Operator(Pointwise(CastLike, Beside.TYPES, is_told=True)),
+    **{
+        name: choosing(
+            Pointwise(plain(function)),
+            commutes=True,
+            departs=FLOATS,  # of 0 and -0 it may give either
+            numbers=Numbers.CHOSEN,
+            tells_nonfinite=True,
+            extremes=Extremes.ALL,
+        )
+        for name, function in (("Max", largest), ("Min", least))
+    },
+    "Neg": choosing(
+        Pointwise(plain(lambda x: -x)),
+        adds_products=True,
+        by_rows=True,
+        spreads_nonfinite=True,
+        extremes=Extremes.ALL,
+    ),
+    "Reciprocal": arithmetic(
+        Pointwise(plain(lambda x: 1 / x)),
+        adds_products=True,
+        pole=0,
+        cost=Cost(40),
+    ),
+    "Relu": choosing(
+        Pointwise(plain(lambda x: largest(x, number(0)))),
+        weight=90,
+        cost=Cost(fusions=ACTIVATION, layout=Layout.KEEPS),
+        spreads_nonfinite=True,
+        extremes=Extremes.ALL,
+    ),
+    "Sigmoid": by_vector(
+        Pointwise(plain(sigmoid)),
+        reach=Reach.BOUNDED,
+        saturates=True,
+        cost=Cost(30, head=Head.SIGMOID, fusions=ACTIVATION, layout=Layout.KEEPS),
+    ),
+    "HardSwish": by_vector(
+        Pointwise(plain(lambda x: x * largest(number(0), least(number(1), x / 6 + real(0.5))))),
+        cost=Cost(30, passes=2, fusions={Head.CONVOLUTION: Fusion.BLOCKED_ACTIVATION}, layout=Layout.KEEPS),
+    ),
+    "Celu": by_vector(Pointwise(Celu), saturates=True, cost=Cost(200)),
+    "Gelu": by_vector(Pointwise(Gelu), saturates=True, cost=Cost(70, layout=Layout.KEEPS)),
+    "Clip": choosing(
+        Pointwise(Clip, Beside.SCALARS),
+        reach=Reach.CLAMPED,
+        reference=Reference.ON_INTEGERS,
+        numbers=Numbers.CHOSEN,
+        weight=95,
+        cost=Cost(fusions=IMAGE_ACTIVATION),
+        passes=True,
+        tells_nonfinite=True,
+        extremes=Extremes.ALL,
+        proposals={"min": choice(-1.0, 0.0, 0.5, 3.0), "max": choice(6.0, 1.0, 0.5, -2.0)},
+    ),
+    "Identity": plain_kernel(
+        Pointwise(plain(lambda x: x), is_told=True),
+        is_exact=True,
+        keeps=True,
+        is_view=True,
+        weight=10,
+        cost=NO_WORK,
+        extremes=Extremes.ALL,
+    ),
+    "Cast": plain_kernel(
+        Pointwise(Cast, is_told=True),
+        result_type=ResultType.TARGET,
+        weight=60,
+        passes=True,
+        extremes=Extremes.ALL,
+    ),
+    "CastLike": Operator(
+        Pointwise(CastLike, Beside.TYPES, is_told=True),
+        result_type=ResultType.LIKE,
+        passes=True,
+        extremes=Extremes.ALL,
+    ),
     "Where": plain_kernel(
-        Pointwise(plain(lambda c, x, y: select(truth(c), x, y)), is_told=True), is_exact=True, departs=FLOATS
-    ),  # -0 becomes 0
-    "Mod": jumping(Pointwise(Mod), has_gaps=True),
-    "BitShift": Operator(Pointwise(BitShift)),
+        Pointwise(plain(lambda c, x, y: select(truth(c), x, y)), is_told=True),
+        is_exact=True,
+        departs=FLOATS,  # -0 becomes 0
+        numbers=Numbers.CHOSEN,
+        cost=Cost(150),
+        tells_nonfinite=True,
+        extremes=Extremes.ALL,
+    ),
+    "Mod": jumping(Pointwise(Mod), has_gaps=True, cost=Cost(700), divides=True),
+    "BitShift": Operator(Pointwise(BitShift), extremes=Extremes.FIRST),
     "Pow": Operator(
-        of_name("Pow"), reach=Reach.GROWN, has_poles=True, departs=frozenset({DType.INT32, DType.INT64, DType.UINT64})
-    ),  # of integers by way of double, which has 53 bits; by a scalar 2 or 3 it multiplies, and wraps around
-    **{f: by_vector(of_name(f), reach=Reach.BOUNDED) for f in ("Erf", "Tanh", "Sin", "Cos")},
-    "Exp": by_vector(of_name("Exp"), overflows=True),
-    "Log": by_vector(of_name("Log"), has_poles=True),
-    "Atanh": Operator(of_name("Atanh"), has_poles=True),
-    "Sign": jumping(of_name("Sign"), reach=Reach.BOUNDED),
-    "Abs": choosing(of_name("Abs")),
-    **{f: jumping(of_name(f)) for f in ("Floor", "Ceil", "Round")},
-    "Sqrt": plain_kernel(of_name("Sqrt"), has_gaps=True),
-    "BitwiseNot": plain_kernel(of_name("BitwiseNot")),
-    **{f: plain_kernel(of_name(f), commutes=True) for f in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
-    **{f: Operator(of_name(f)) for f in ("Tan", "Atan", "Asinh")},
-    **{f: Operator(of_name(f), has_gaps=True) for f in ("Asin", "Acos", "Acosh")},
-    **{f: Operator(of_name(f), overflows=True) for f in ("Sinh", "Cosh")},
-    "IsInf": jumping(Pointwise(IsInf)),
-    "IsNaN": jumping(Pointwise(plain(lambda x: boolean(nonzero(call("IsNaN", x)))))),
-    "Less": jumping(Pointwise(plain(lambda a, b: boolean(positive(b - a))))),
-    "Greater": jumping(Pointwise(plain(lambda a, b: boolean(positive(a - b))))),
-    "LessOrEqual": jumping(Pointwise(plain(lambda a, b: boolean(negate(positive(a - b)))))),
-    "GreaterOrEqual": jumping(Pointwise(plain(lambda a, b: boolean(negate(positive(b - a)))))),
-    "Equal": jumping(Pointwise(plain(lambda a, b: boolean(negate(nonzero(a - b))))), commutes=True),
-    "And": choosing(logical(conj), commutes=True),
-    "Or": choosing(logical(disj), commutes=True),
-    "Xor": choosing(logical(lambda a, b: disj(conj(a, negate(b)), conj(negate(a), b))), commutes=True),
-    "Not": choosing(logical(negate)),
+        of_name("Pow"),
+        reach=Reach.GROWN,
+        pole=0,
+        decides=1,
+        multiplies=2,
+        # of integers by way of double, which has 53 bits; by a scalar 2 or 3 it multiplies, and wraps around
+        departs=frozenset({DType.INT32, DType.INT64, DType.UINT64}),
+        weight=210,  # more than the two simple operators that it may stand for
+        cost=Cost(700, work=Work.POWER),
+        spreads_nonfinite=True,
+        extremes=Extremes.ALL,
+    ),
+    "Erf": by_vector(of_name("Erf"), reach=Reach.BOUNDED, saturates=True, cost=Cost(60)),
+    "Tanh": by_vector(
+        of_name("Tanh"),
+        reach=Reach.BOUNDED,
+        saturates=True,
+        cost=Cost(30, fusions=ACTIVATION, layout=Layout.KEEPS),
+    ),
+    **{name: by_vector(of_name(name), reach=Reach.BOUNDED, cost=Cost(200)) for name in ("Sin", "Cos")},
+    "Exp": by_vector(of_name("Exp"), overflows=True, saturates=True, cost=Cost(30), spreads_nonfinite=True),
+    "Log": by_vector(of_name("Log"), pole=0, cost=Cost(200), spreads_nonfinite=True),
+    "Atanh": Operator(of_name("Atanh"), pole=0),
+    "Sign": jumping(of_name("Sign"), reach=Reach.BOUNDED, extremes=Extremes.ALL),
+    "Abs": choosing(of_name("Abs"), by_rows=True, spreads_nonfinite=True, extremes=Extremes.ALL),
+    **{name: jumping(of_name(name), cost=Cost(40)) for name in ("Floor", "Ceil", "Round")},
+    "Sqrt": arithmetic(of_name("Sqrt"), has_gaps=True, cost=Cost(40)),
+    "BitwiseNot": of_bits(of_name("BitwiseNot")),
+    **{name: of_bits(of_name(name), commutes=True) for name in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
+    **{name: Operator(of_name(name)) for name in ("Tan", "Atan", "Asinh")},
+    **{name: Operator(of_name(name), has_gaps=True) for name in ("Asin", "Acos", "Acosh")},
+    **{name: Operator(of_name(name), overflows=True) for name in ("Sinh", "Cosh")},
+    "IsInf": telling_apart(Pointwise(IsInf)),
+    "IsNaN": telling_apart(Pointwise(plain(lambda x: boolean(nonzero(call("IsNaN", x)))))),
+    "Less": comparing(Pointwise(plain(lambda a, b: boolean(positive(b - a))))),
+    "Greater": comparing(Pointwise(plain(lambda a, b: boolean(positive(a - b))))),
+    "LessOrEqual": comparing(Pointwise(plain(lambda a, b: boolean(negate(positive(a - b)))))),
+    "GreaterOrEqual": comparing(Pointwise(plain(lambda a, b: boolean(negate(positive(b - a)))))),
+    "Equal": comparing(Pointwise(plain(lambda a, b: boolean(negate(nonzero(a - b))))), commutes=True),
+    "And": choosing(logical(conj), commutes=True, extremes=Extremes.ALL),
+    "Or": choosing(logical(disj), commutes=True, extremes=Extremes.ALL),
+    "Xor": choosing(
+        logical(lambda a, b: disj(conj(a, negate(b)), conj(negate(a), b))), commutes=True, extremes=Extremes.ALL
+    ),
+    "Not": choosing(logical(negate), weight=90, extremes=Extremes.ALL),
 }

@@ -41,7 +41,7 @@ class Particular(Rule):
 
     of_family: Rule | None = None
     chosen: Chosen = ()
-    definitions: tuple[Definition, ...] = field(default=(), kw_only=True, compare=False, repr=False)
+    definitions: tuple[Definition, ...] = field(default=(), kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         """Check nothing: that was done as the rule was written."""
@@ -92,7 +92,7 @@ class Particular(Rule):
         return f"{self.name}[{', '.join(chosen)}]"
 
 
-@cache
+@ops.reads_schemas
 def particular(rule: Rule, chosen: Chosen) -> Particular:
     """Return a family's rule for these operators and numbers of tensors."""
     naming = _Naming(rule, chosen)
@@ -172,7 +172,7 @@ class Joined(Rule):
 
     whole: frozenset[str] = frozenset()
     """The names of these tensors."""
-    definitions: tuple[Definition, ...] = field(default=(), kw_only=True, compare=False, repr=False)
+    definitions: tuple[Definition, ...] = field(default=(), kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         """Check nothing: that was done as the rule was written."""

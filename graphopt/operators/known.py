@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from graphopt.base.integers import FALSE, TRUE, Formula, Int, Size, forget, fresh
+from graphopt.base.integers import FALSE, TRUE, Formula, Int, Size, fresh, fresh_integers
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild_formula
 from graphopt.base.sizes import Dim, Named, Sym, Unknown, replaced
 from graphopt.base.symbolic import Index, Read, integer, lift, number
@@ -336,7 +336,7 @@ def question_of_elements(k: Operands) -> Question | None:
 def element_of(question: Question) -> tuple[ModelNode, Number] | None:
     """Return an element of the first output, in which tensors are called by their positions; None where none is told.
 
-    It is good until the next question.
+    It is good in the session in which it is asked for: ask `with fresh_integers()`.
     """
     node, outputs = _denoted(question)
     try:
@@ -408,7 +408,7 @@ def _operand(k: Operands, position: int, value: Value, names: Numbered) -> Opera
 
 
 def is_defined(op: str, attrs: Mapping[str, Any], operands: Sequence[Operand | None], outputs: int) -> bool:
-    """Return whether an operator has a meaning for numbers, as far as its denotation tells. Nothing is forgotten."""
+    """Return whether an operator has a meaning for numbers, as far as its denotation tells."""
     try:
         denote(ModelNode(Question(op, tuple(attrs.items()), tuple(operands), outputs)))
     except (Undefined, ZeroDivisionError):
@@ -420,7 +420,6 @@ def is_defined(op: str, attrs: Mapping[str, Any], operands: Sequence[Operand | N
 
 def _denoted(question: Question) -> tuple[ModelNode, tuple[Tensor, ...]]:
     """Return a node with its outputs; none where its denotation does not say what they are."""
-    forget()
     node = ModelNode(question)
     try:
         outputs = denote(node)
@@ -432,14 +431,16 @@ def _denoted(question: Question) -> tuple[ModelNode, tuple[Tensor, ...]]:
 
 @lru_cache(4096)
 def _shapes(question: Question) -> tuple[Open, ...]:
-    node, outputs = _denoted(question)
-    return tuple(tuple(map(node.dim, output.shape)) for output in outputs)
+    with fresh_integers():
+        node, outputs = _denoted(question)
+        return tuple(tuple(map(node.dim, output.shape)) for output in outputs)
 
 
 @lru_cache(4096)
 def _contents(question: Question) -> tuple[Elements | None, ...]:
-    node, outputs = _denoted(question)
-    return tuple(_elements(node, output) for output in outputs)
+    with fresh_integers():
+        node, outputs = _denoted(question)
+        return tuple(_elements(node, output) for output in outputs)
 
 
 def _elements(node: ModelNode, output: Tensor) -> Elements | None:

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from graphopt.base.sizes import Dim, lower_bound, minimum_of
 from graphopt.base.types import DType, Shape
-from graphopt.ir import ops
 from graphopt.ir.graph import Attribute, Graph, Node
+from graphopt.operators.facts import attribute
 
 LIMIT = 256
 """Longer tensors are not shapes, and are left alone."""
@@ -68,7 +68,7 @@ class Operands:
         return self.ints(index) if self.present(index) else tuple(default)
 
     def attribute(self, name: str) -> Attribute | None:
-        return ops.attribute(self.node, self.graph, name)
+        return attribute(self.node, self.graph, name)
 
     def integer(self, name: str, default: int = 0) -> int:
         found = self.attribute(name)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Literal, TypeAlias
 
+from graphopt.base.tensors import Tensor
 from graphopt.base.types import DType
-from graphopt.operators.node import Denotation
+from graphopt.operators.cost import Cost
+from graphopt.operators.implied import Implied
+from graphopt.operators.node import Denotation, Node, Unsupported
+from graphopt.operators.proposals import Proposal
 
 FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
 
@@ -53,11 +59,91 @@ class Rounding(Enum):
     """Its result jumps."""
 
 
+class ResultType(Enum):
+    """Where the element type of the result comes from."""
+
+    SCHEMA = auto()
+    """The schema says it: a fixed type, or that of an input."""
+    TARGET = auto()
+    """The attribute `to`."""
+    LIKE = auto()
+    """The second input."""
+    DTYPE = auto()
+    """The attribute `dtype`, or the input where that is absent."""
+    VALUE = auto()
+    """The attribute `value`, without which it is FLOAT."""
+    QUANTIZED = auto()
+    """The attribute `output_dtype`, or the zero point, without either UINT8."""
+    DEQUANTIZED = auto()
+    """The attribute `output_dtype`, or the scale."""
+
+
+class Numbers(Enum):
+    """What numbers that a rule writes as operands, or as the attributes `scalars`, do to the other operands."""
+
+    NOTHING = auto()
+    ADDED = auto()
+    """They are added to them."""
+    MULTIPLIED = auto()
+    BOTH = auto()
+    """Some are added, others multiplied."""
+    CHOSEN = auto()
+    """They may be the result in their place."""
+
+
+class Extremes(Enum):
+    """Which operands may be the least and greatest integers, without an error and without a larger result."""
+
+    NONE = auto()
+    """No integers; floats that were made of such may."""
+    NOT_EVEN_FLOATS = auto()
+    ALL = auto()
+    FIRST = auto()
+    LOST = auto()
+    """All: no integer of the result is larger for an operand that is."""
+
+
+class Summation(Enum):
+    """How many terms are added up for an element of the result."""
+
+    NONE = auto()
+    UNKNOWN = auto()
+    """A number that no weights tell."""
+    MATRIX = auto()
+    """As many as the matrix that is the second input has rows; `transB` may turn it."""
+    CONVOLUTION = auto()
+    """The elements of one filter, of all channels."""
+    TRANSPOSED_CONVOLUTION = auto()
+    """The elements of the filters that make one channel."""
+    RECURRENT = auto()
+    """The last axis of the weights."""
+
+
+Role: TypeAlias = Literal["index", "axes", "zeros", "ones", "sizes", "reshape", "split", "positive"]
+"""What an operator takes an operand for, where not every value will do.
+
+Places in another operand, axes, beginnings, steps and counts, sizes, the target of a Reshape, lengths of parts; and
+numbers above 0: it has no meaning, or not the same to all kernels, for others.
+"""
+
+HEAVY = 1000
+"""The weight of operators that do most of the arithmetic of models."""
+
+
+def undenoted(node: Node) -> Tensor:
+    """Say that an operator has no denotation."""
+    raise Unsupported(f"no denotation of {node.op}")
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What is known of an operator: proofs, inference, folding and matching read it here, and nowhere else."""
+    """What is known of an operator: all who want to know it read it here, and nowhere else.
 
-    denotation: Denotation
+    First what proofs, inference, folding and matching read, then what simplification, the estimate, made-up inputs, the
+    comparison of results and the drawing of examples do.
+    """
+
+    denotation: Denotation = undenoted
     is_exact: bool = False
     """Whether its denotation holds bit for bit: it moves data, or computes each element by one function that is named.
 
@@ -74,8 +160,8 @@ class Operator:
     adds_products: bool = False
     """Whether it is sums and products alone, which hold for infinities, too, as far as they are only reordered."""
     reach: Reach = Reach.PASSED
-    has_poles: bool = False
-    """Whether it makes infinities of ordinary numbers, where its denotation has no value."""
+    pole: int | None = None
+    """The first of the operands for which it has a pole: near some numbers its result has no bound."""
     has_gaps: bool = False
     """Whether it makes NaN of other ordinary numbers."""
     reference: Reference = Reference.NOWHERE
@@ -101,6 +187,89 @@ class Operator:
     """Whether ONNX Runtime's kernel may take weights that are constants in another order than such that are computed,
     and so round otherwise: it multiplies matrices, or is not known."""
 
+    is_quantizing: bool = False
+    """Whether it computes with integers for which the ranges of element types are made."""
+    is_folded: bool = True
+    """Whether it is computed where its inputs are constants."""
+    implied: Mapping[str | int, Implied] = field(default_factory=dict)
+    """What an absent attribute, or optional input, stands for, by its name or position, where that depends on the
+    other inputs."""
+    result_type: ResultType = ResultType.SCHEMA
+    places: frozenset[int] = frozenset()
+    """The outputs that are sizes, or places along an axis: integers that no arithmetic makes."""
+
+    # what real numbers do not say of floats
+
+    decides: int = 0
+    """The first of the operands by which it jumps."""
+    rounds_too: bool = False
+    """Whether it also rounds where it jumps."""
+    saturates: bool = False
+    """Whether it gives one and the same float, or 0, for many numbers that are far apart."""
+    multiplies: int = 0
+    """How many of the numbers that it is given it multiplies with each other: 1 of each operand, or 2 of one."""
+    numbers: Numbers = Numbers.NOTHING
+    scalars: frozenset[str] = frozenset()
+    """Attributes that are numbers beside operands."""
+    summation: Summation = Summation.NONE
+
+    # how models with it are made smaller and faster
+
+    weight: int = 100
+    """Its share of the strict measure that makes simplification end (not a cost: that is measured).
+
+    A simplifying rewrite must make the sum over the nodes smaller. Of two forms of one thing, the one that rules are
+    written for, and that ORT fuses, weighs less.
+    """
+    cost: Cost = field(default_factory=Cost)
+    takes_parts: bool = False
+    """Whether one such operator in the place of another is no gain by itself."""
+    by_rows: bool = False
+    """Whether a few rows of its result are computed of a few rows of its operands."""
+    infers_sizes: int | None = None
+    """How many sizes that are not known it finds out by itself, where it is given sizes as the model runs."""
+
+    # the inputs with which models and examples are run
+
+    roles: Mapping[int, Role] = field(default_factory=dict)
+    """The roles of its inputs."""
+    tables: tuple[int, ...] = ()
+    """The inputs whose first axis indices lie in, where that is not an axis of the first input."""
+    indexes_all_axes: bool = False
+    """Whether indices lie in several axes of the first input, whatever `axis` says."""
+    passes: bool = False
+    """Whether the values of its first operand go through as they are, or nearly so, though it does not keep them."""
+    joins: bool = False
+    """Whether it joins any number of operands along an axis, whose values go through as they are."""
+    tells_nonfinite: bool = False
+    """Whether a model tells infinities and NaN from other numbers by it, or masks with them."""
+    spreads_nonfinite: bool = False
+    """Whether it computes each element from one of each operand, infinities and NaN of them."""
+    extremes: Extremes = Extremes.NONE
+    divides: bool = False
+    """Whether integers that it divides by 0 end the process."""
+    factors: str = ""
+    """The inputs of a product of 8-bit integers: `a` and `b` stand where the factors do, `one` and `step` for scales,
+    `p` and `q` for zero points."""
+    spatial: int = 0
+    """How many spatial axes the factors of such a product have in a trial."""
+    may_compute_narrower: bool = False
+    """Whether ONNX Runtime may have kernels for it, or for what is around it, that hold less than is written."""
+    races: bool = False
+    """Whether threads may write to one place."""
+    fails_on_empty: bool = False
+    """Whether ONNX Runtime has kernels for it that divide by the size of an axis: an empty one ends the process."""
+    proposals: Mapping[str, Proposal] = field(default_factory=dict)
+    """How values of its attributes, and of inputs that are numbers, are proposed to make it defined."""
+    weights: int | None = None
+    """The input of weights, of which an axis is as long as one of the first input."""
+    takes_any_scale: bool = False
+    """Whether it means something with any scale, also one that is not above 0."""
+    shape_input: int | None = None
+    """The input that says a shape."""
+    is_of_images: bool = False
+    """Whether it runs over the spatial axes of images: of no matrix and no vector it has a meaning."""
+
     @property
     def commutes_exactly(self) -> bool:
         """Whether two operands may be swapped bit for bit; of 0.0 and -0.0, Max takes one by their places."""
@@ -112,10 +281,26 @@ class Operator:
         return self.is_exact and self.reference is Reference.EVERYWHERE
 
     @property
+    def is_denoted(self) -> bool:
+        """Whether it has a meaning."""
+        return self.denotation is not undenoted
+
+    @property
+    def has_poles(self) -> bool:
+        """Whether it makes infinities of ordinary numbers, where its denotation has no value, and no NaN there."""
+        return self.pole is not None and not self.has_gaps
+
+    @property
+    def casts(self) -> bool:
+        """Whether it casts to an element type that is no function of what it reads first."""
+        return self.result_type in (ResultType.TARGET, ResultType.LIKE)
+
+    @property
     def is_partial(self) -> bool:
         """Whether it has no value at some numbers."""
         return self.has_poles or self.has_gaps
 
     @property
     def rounds(self) -> bool:
-        return self.rounding is Rounding.ADDED and not self.only_moves
+        """Whether it rounds floats."""
+        return (self.rounding is Rounding.ADDED or self.rounds_too) and not self.only_moves

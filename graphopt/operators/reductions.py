@@ -13,9 +13,11 @@ from graphopt.base.symbolic import Element, Index, Value, call, integer, lift
 from graphopt.base.tensors import Tensor, boolean, folded, total, truth
 from graphopt.base.types import DType
 from graphopt.operators.broadcasting import broadcast, common_size, stretched
+from graphopt.operators.cost import Cost
+from graphopt.operators.implied import REDUCED_AXES
 from graphopt.operators.node import Body, Node, OneOf, Reduction, Shape, Undefined, Unsupported
 from graphopt.operators.opaque import opaque
-from graphopt.operators.operator import Operator, Reach, Reference, Rounding
+from graphopt.operators.operator import Extremes, Operator, Reach, Reference, Rounding, Summation
 
 
 def MatMul(node: Node) -> Tensor:
@@ -123,21 +125,33 @@ def any_reduction(node: Node) -> Tensor:
     return opaque(node, 0, Reducing(unseen)(node))
 
 
-choosing = partial(Operator, reference=Reference.ON_INTEGERS, rounding=Rounding.KEPT)
+reducing = partial(
+    Operator,
+    weight=130,
+    roles={1: "axes"},
+    implied={1: REDUCED_AXES},
+    summation=Summation.UNKNOWN,
+)
+"""An operator Reduce: its denotation is `Reducing`."""
+summing = partial(reducing, reach=Reach.GROWN, extremes=Extremes.FIRST)
+choosing = partial(reducing, reference=Reference.ON_INTEGERS, rounding=Rounding.KEPT, extremes=Extremes.FIRST)
 
 REDUCTIONS: Mapping[str, Operator] = {
-    "ReduceSum": Operator(Reducing(total), adds_products=True, reach=Reach.GROWN, reference=Reference.ON_INTEGERS),
-    "ReduceMean": Operator(Reducing(mean), adds_products=True),
+    "ReduceSum": summing(Reducing(total), adds_products=True, reference=Reference.ON_INTEGERS),
+    "ReduceMean": reducing(Reducing(mean), adds_products=True, extremes=Extremes.FIRST),
     "ReduceMax": choosing(Reducing(lambda n, x: folded("max", n, x))),
     "ReduceMin": choosing(Reducing(lambda n, x: folded("min", n, x))),
-    "ReduceProd": Operator(
-        Reducing(lambda n, x: folded("prod", n, x)), reach=Reach.GROWN, reference=Reference.ON_INTEGERS
+    "ReduceProd": summing(Reducing(lambda n, x: folded("prod", n, x)), reference=Reference.ON_INTEGERS, multiplies=2),
+    "ReduceSumSquare": summing(Reducing(lambda n, x: total(n, lambda k: x(k) * x(k))), multiplies=2, cost=Cost(60)),
+    "ReduceL1": summing(Reducing(lambda n, x: total(n, lambda k: call("Abs", x(k))))),
+    "ReduceL2": reducing(
+        Reducing(lambda n, x: call("Sqrt", total(n, lambda k: x(k) * x(k)))),
+        reach=Reach.GROWN,
+        multiplies=2,
+        cost=Cost(60),
     ),
-    "ReduceSumSquare": Operator(Reducing(lambda n, x: total(n, lambda k: x(k) * x(k))), reach=Reach.GROWN),
-    "ReduceL1": Operator(Reducing(lambda n, x: total(n, lambda k: call("Abs", x(k)))), reach=Reach.GROWN),
-    "ReduceL2": Operator(Reducing(lambda n, x: call("Sqrt", total(n, lambda k: x(k) * x(k)))), reach=Reach.GROWN),
-    "ReduceLogSum": Operator(Reducing(lambda n, x: call("Log", total(n, x))), has_poles=True),
-    "ReduceLogSumExp": Operator(Reducing(lambda n, x: call("Log", total(n, lambda k: call("Exp", x(k)))))),
+    "ReduceLogSum": reducing(Reducing(lambda n, x: call("Log", total(n, x))), pole=0),
+    "ReduceLogSumExp": reducing(Reducing(lambda n, x: call("Log", total(n, lambda k: call("Exp", x(k)))))),
 }
 
 

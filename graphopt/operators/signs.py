@@ -9,7 +9,7 @@ from enum import IntFlag
 from functools import lru_cache, reduce
 from operator import and_
 
-from graphopt.base.integers import TRUE
+from graphopt.base.integers import TRUE, fresh_integers
 from graphopt.base.sizes import Dim, Made, Sym, lower_bound
 from graphopt.base.symbolic import Call, Factor, Fold, Number, Read, Term, Value
 from graphopt.operators.known import ModelNode, Question, element_of
@@ -34,12 +34,13 @@ def told(question: Question, given: tuple[Sign, ...], same: tuple[int, ...]) -> 
     They may where it divides by zero, or takes a logarithm of it, for all that is known of its operands; `same` says in
     which position each is read first.
     """
-    found = element_of(question)
-    if found is None:
-        return Sign.UNKNOWN, True
-    node, element = found
-    signs = _Signs(node, given, same)
-    return signs.of_value(element), any(map(signs.is_pole, _calls(element)))
+    with fresh_integers():
+        found = element_of(question)
+        if found is None:
+            return Sign.UNKNOWN, True
+        node, element = found
+        signs = _Signs(node, given, same)
+        return signs.of_value(element), any(map(signs.is_pole, _calls(element)))
 
 
 def _calls(value: Value) -> Iterator[Call]:

@@ -25,6 +25,7 @@ from graphopt.operators.node import Body, Denotation, Node, OneOf, Reduction, Sh
 from graphopt.operators.opaque import of_shape
 
 CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv")
+WITH_FILTERS = (*CONVOLUTIONS, "ConvTranspose")
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
@@ -114,7 +115,7 @@ class Window:
 def _padding(node: Node, rank: int) -> tuple[str, Shape]:
     """How it is padded, and the pads: a convolution that has another way has none, not even written zeros."""
     mode, pads = node.text("auto_pad", AUTO_PADS), node.sizes("pads", 2 * rank, 0)
-    if mode != "NOTSET" and node.op in (*CONVOLUTIONS, "ConvTranspose"):
+    if mode != "NOTSET" and node.op in WITH_FILTERS:
         if not node.assuming:
             node.not_beside("pads", "auto_pad")
         for pad in pads:

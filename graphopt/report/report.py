@@ -20,8 +20,9 @@ from graphopt.ir.graph import Node
 from graphopt.language.proof import Proof
 from graphopt.language.proof import Verdict as Proved
 from graphopt.operators.protos import External
-from graphopt.runtime.measure import QUIET
-from graphopt.search.timing import StopReason, Timing, said, unresolved
+from graphopt.runtime.measure import TimingPolicy
+from graphopt.search.stopping import StopReason
+from graphopt.search.timing import Timing, said, unresolved
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -337,9 +338,9 @@ def _speed(timing: Timing, *, is_changed: bool) -> Iterable[RenderableType]:
         table.add_row("", f"{timing.simplified.median:.3f} times by what is done without a search")
     if timing.searched is not None:
         table.add_row("", f"{said(timing.searched)} as without the finds of the search")
-    if timing.speedup is not None and (reason := unresolved(timing.speedup)):
+    if timing.speedup is not None and (reason := unresolved(timing.speedup, TimingPolicy())):
         table.add_row("", f"no gain: {reason}")
-    if timing.noise > QUIET:
+    if timing.noise > TimingPolicy().quiet_noise:
         text = f"two copies of the original differed by up to {timing.noise:.0%}: nothing smaller is taken for a gain,"
         table.add_row("noise", f"{text} and what was timed is not kept", style="yellow")
     table.add_row("search", search_text(timing))

@@ -42,10 +42,6 @@ GROWTH = 16 * 2**20
 MULTIPLICATIONS = 1 << 36
 """In a product of constants, at most: that is two matrices of 4096 by 4096, a few seconds on one core."""
 
-INFERRED = {"Reshape": 1, "Expand": 0}
-"""Operators whose sizes may be read when the model runs, and how many that are not known each finds out by itself."""
-
-
 Refused = folded.Refused
 """A match that cannot be rewritten here; says why, for the report."""
 
@@ -74,7 +70,7 @@ def is_constant(term: Term | None) -> bool:
         case Var(kind=kind):
             return kind not in ("tensor", "tensors")
         case App(domain=domain, op=op) if domain != SCALAR:
-            return op not in ops.UNFOLDED and all(is_constant(arg) for arg in term.operands)
+            return entry(op, domain).is_folded and all(is_constant(arg) for arg in term.operands)
     return True
 
 
@@ -233,7 +229,7 @@ class _Builder:
         if app.node in self.memo:
             return Value(self.memo[app.node], app.output)
         operands = [self._operand(app, position) for position in range(len(app.inputs))]
-        if operands and app.op not in ops.UNFOLDED and all(map(self._is_known, operands)):
+        if operands and entry(app.op, app.domain).is_folded and all(map(self._is_known, operands)):
             return self.computed.setdefault(app, self._folded(app, operands))
         vertex = self._emit(app, operands)
         self.memo[app.node] = vertex
@@ -255,7 +251,8 @@ class _Builder:
     def _number(self, app: App, position: int, term: Term) -> Built:
         value = evaluate(term, self.match.holes, self.match.axes, self.graph)
         unknown = sum(isinstance(item, Sym) for item in value) if isinstance(value, tuple) else 0
-        if unknown > INFERRED.get(app.op, unknown):
+        inferred = entry(app.op, app.domain).infers_sizes
+        if inferred is not None and unknown > inferred:
             return self._sizes(value, app)
         if isinstance(value, Sym) and app.op == "Range":
             return self._plain("Squeeze", [self._sizes((value,), app)], {})

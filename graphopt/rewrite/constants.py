@@ -11,7 +11,8 @@ import numpy as np
 from graphopt.base.types import DType, Shape
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.operators.classes import broadcasts
+from graphopt.operators.classes import broadcasts, entry
+from graphopt.operators.operator import ResultType
 
 
 def known_tensor(graph: Graph, value: Value | None) -> Tensor | None:
@@ -19,7 +20,12 @@ def known_tensor(graph: Graph, value: Value | None) -> Tensor | None:
     needed."""
     tensor = graph.constant(value)
     node = None if value is None else graph[value.vertex]
-    if tensor is not None or node is None or (node.op, node.domain) != ("ConstantOfShape", "") or node.version == 0:
+    if (
+        tensor is not None
+        or node is None
+        or entry(node.op, node.domain).result_type is not ResultType.VALUE
+        or node.version == 0
+    ):
         return tensor
     filling, shape = node.attrs.get("value"), graph.constant(node.inputs[0])
     sizes = None if shape is None else shape.ints()

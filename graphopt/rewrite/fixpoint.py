@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from graphopt.base.types import TensorType
-from graphopt.ir import ops
-from graphopt.ir.graph import Graph, Node, Patch
+from graphopt.ir.graph import IDENTITY, Graph, Node, Patch
 from graphopt.ir.tensor import Tensor
 from graphopt.language.rule import Rule, depth
+from graphopt.operators.facts import weight
 from graphopt.operators.infinities import mark_bodies, reconsider
 from graphopt.rewrite.build import Refusal, Refused, build, lacking
 from graphopt.rewrite.folded import Noted
@@ -37,6 +37,14 @@ MANY = 64
 """Readers of one value from which on they are not near it: a later round sees what has become possible there."""
 
 
+class Cause(Protocol):
+    """What a search takes or leaves as a whole, with all steps that are made for it."""
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Names of the rules that it uses."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One change that was made: by which rule or pass, in which graph, and the patch that was applied."""
@@ -45,6 +53,8 @@ class Step:
     graph: Graph
     patch: Patch
     is_rule: bool
+    cause: Cause | None = None
+    """What the search made it for; None for a simplification, which is made wherever it pays."""
 
     def undo(self) -> None:
         self.graph.apply(self.patch.inverse)
@@ -293,14 +303,14 @@ def gain(patch: Patch) -> tuple[int, int, int]:
 
     A constant that others read is not taken off.
     """
-    return _taken(patch, ops.weight), _taken(patch, _elements), _taken(patch, _stored)
+    return _taken(patch, weight), _taken(patch, _elements), _taken(patch, _stored)
 
 
 def _is_more_copies(patch: Patch) -> bool:
     """Return whether there are more nodes for the names of outputs: what is an input, or another output, is copied."""
     outputs = {value.vertex for value in (patch.outputs[1] if patch.outputs else ())}  # a copy is a new one
     new = {vertex: node for vertex, node in patch.after.items() if vertex not in patch.before and not node.is_internal}
-    copies = [vertex for vertex, node in new.items() if node.op == "Identity" and vertex in outputs]
+    copies = [vertex for vertex, node in new.items() if node.op == IDENTITY and vertex in outputs]
     return bool(copies) and len(new) > sum(not node.is_internal for node in patch.removed)
 
 

@@ -21,7 +21,7 @@ from graphopt.ir import ops, stored
 from graphopt.ir.edit import constant_node, needs_copy, replace_node, replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.operators.classes import UNKNOWN, entry
+from graphopt.operators.classes import entry
 from graphopt.operators.evaluate import VIEWS, evaluate, is_exact
 from graphopt.operators.operands import Operands, normalised, plain
 
@@ -57,15 +57,10 @@ def fold_constants(graph: Graph, *, exact: bool = False) -> Iterator[Patch]:
 
 
 def _may_fold(graph: Graph, node: Node) -> bool:
-    if (
-        node.is_internal
-        or node.op in ops.UNFOLDED
-        or not node.inputs
-        or node.captures
-        or any(True for _ in node.bodies)
-    ):
+    if node.is_internal or not node.inputs or node.captures or any(True for _ in node.bodies):
         return False
-    if entry(node.op, node.domain) is UNKNOWN and not ops.is_declared(node.op, node.domain):
+    facts = entry(node.op, node.domain)
+    if not facts.is_folded or not (facts.is_denoted or ops.is_declared(node.op, node.domain)):
         return False
     values = node.inputs[:1] if _as_cast(graph, node) else node.inputs
     return all(v is None or graph.constant(v) is not None for v in values) and ops.is_deterministic(node)

@@ -18,12 +18,11 @@ from graphopt.ir import stored
 from graphopt.ir.graph import Node
 from graphopt.ir.pieces import slabs
 from graphopt.ir.tensor import Tensor
+from graphopt.operators.classes import entry
 from graphopt.operators.evaluate import evaluate
 
 AT_ONCE = 1 << 22
 """Bytes in double precision that are computed together."""
-ROWWISE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Reciprocal"})
-"""Operators of which a few rows are computed of a few rows."""
 
 
 class Noted(str):
@@ -127,7 +126,7 @@ class Folded:
 def rowwise(node: Node, operands: Sequence[Folded | None]) -> Rowwise | None:
     """Return arithmetic on large floats, to be computed later; None for what is computed at once."""
     present = [operand for operand in operands if operand is not None]
-    if node.op not in ROWWISE or node.domain or len(present) != len(operands):
+    if not entry(node.op, node.domain).by_rows or len(present) != len(operands):
         return None
     if not all(operand.dtype.is_float for operand in present):
         return None

@@ -26,11 +26,11 @@ from graphopt.base.records import MISFITS
 from graphopt.base.types import COMMON, DType
 from graphopt.ir import ops
 from graphopt.language.coverage import Answer, Choice, Label, Tree, covers, told, tree_of, unknown
-from graphopt.language.definition import Definition
+from graphopt.language.definition import Definition, definitions_of
 from graphopt.language.proof import Ledger, Model, Proof, Verdict, check_tree
 from graphopt.language.rule import Rule
 from graphopt.language.term import App, applications
-from graphopt.operators.classes import UNKNOWN, entry
+from graphopt.operators.classes import entry, minds_types
 from graphopt.operators.operator import FLOATS
 from graphopt.rewrite.sites import Site
 
@@ -40,14 +40,24 @@ TIMEOUT = 10.0
 """Seconds of processor time for one rule: twice what any built-in rule needs, as processors differ."""
 
 CORE = (
-    *("base.types", "base.integers", "base.lemmas", "base.notes", "base.ort", "base.places", "base.rebuilding"),
+    *(
+        "base.types",
+        "base.integers",
+        "base.lemmas",
+        "base.notes",
+        "base.ort",
+        "base.places",
+        "base.rebuilding",
+        "base.session",
+    ),
     *("base.symbolic", "base.tensors", "ir.ops", "ir.tensor"),
     *("language.coverage", "language.definition", "language.functions", "language.rule", "language.scalar"),
     *("language.schemas", "language.term", "language.wellformed"),
     *("operators.attention", "operators.bodies", "operators.broadcasting", "operators.classes"),
-    *("operators.elementwise", "operators.families", "operators.movement", "operators.node"),
-    *("operators.normalizations", "operators.opaque", "operators.operator", "operators.placing"),
-    *("operators.quantization", "operators.reductions", "operators.semantics", "operators.views", "operators.windows"),
+    *("operators.cost", "operators.elementwise", "operators.families", "operators.implied", "operators.movement"),
+    *("operators.node", "operators.normalizations", "operators.opaque", "operators.operator", "operators.placing"),
+    *("operators.proposals", "operators.quantization", "operators.reductions", "operators.semantics"),
+    *("operators.undenoted", "operators.views", "operators.windows"),
 )
 """The modules of the compiler that a proof depends on, beside all of the verifier's."""
 
@@ -84,9 +94,7 @@ _version = cache(version)
 
 def ledger_path() -> Path:
     """Return the path of the ledger, which lies beside the built-in rules."""
-    from graphopt import rules
-
-    return Path(rules.__path__[0]) / "proofs.json"
+    return Path(__file__).parent.parent / "rules" / "proofs.json"
 
 
 @cache
@@ -273,7 +281,8 @@ def seen(definition: Definition) -> Seen:
         runtime = ort.require_onnxruntime()
     except UsageError:
         return Seen("", "")
-    said = sha256(json.dumps(definition.to_json(), sort_keys=True).encode()).hexdigest()
+    all_said = [each.to_json() for each in (definition, *definitions_of(definition.meaning))]
+    said = sha256(json.dumps(all_said, sort_keys=True).encode()).hexdigest()
     key = f"{_key(said)} onnxruntime {runtime.__version__} {sha256(processor().encode()).hexdigest()}"
     known = _read(key, _seen)
     if known is not None:
@@ -340,7 +349,7 @@ def _in_memory(app: App) -> tuple[frozenset[DType], str, str, object]:
     An operator that is declared by a term has a kernel that rounds in a way of its own.
     """
     operator = entry(app.op, app.domain)
-    if operator is UNKNOWN:
+    if not operator.is_denoted:
         return FLOATS if ops.is_declared(app.op, app.domain) else frozenset(), app.op, app.domain, app.node
     if not operator.minds_place:
         return operator.departs, app.op, "", app.node
@@ -432,7 +441,7 @@ class Gate:
             if not self.unverified:
                 self.refused[rule.name] = proof
             return self.unverified
-        if rule.minds_types and not site.computed | site.read <= frozenset(COMMON):
+        if minds_types(rule) and not site.computed | site.read <= frozenset(COMMON):
             return False
         if not all(map(proof.licenses, site.computed)) or (self.exact and proof.model is not Model.EXACT):
             return False

@@ -14,7 +14,7 @@ from operator import mul
 import numpy as np
 
 from graphopt.base import symbolic, tensors
-from graphopt.base.integers import forget
+from graphopt.base.integers import fresh_integers
 from graphopt.base.rebuilding import Substitution, only_symbol, rebuild
 from graphopt.base.sizes import Dim, lower_bound, product
 from graphopt.base.translation import NotKnown
@@ -22,7 +22,7 @@ from graphopt.base.types import DType, Shape, TensorType
 from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.operators.classes import UNKNOWN, beside, entry
+from graphopt.operators.classes import beside, entry
 from graphopt.operators.elementwise import Beside
 from graphopt.operators.known import ModelNode, Numbered, question_of
 from graphopt.operators.node import Undefined, Unsupported
@@ -91,7 +91,7 @@ def grid(graph: Graph, value: Value | None, depth: int = DEEPEST) -> Grid | None
         return _of_constant(constant)
     node = graph[value.vertex]
     operator = entry(node.op, node.domain)
-    if operator is UNKNOWN or value.output or dtype is not DType.INT64:  # others may wrap around
+    if not operator.is_denoted or value.output or dtype is not DType.INT64:  # others may wrap around
         return None
     if operator.is_view:
         return _view(grid(graph, node.inputs[0], depth - 1), shape)
@@ -158,12 +158,12 @@ def _computed(graph: Graph, node: Node, shape: Shape, depth: int) -> Grid | None
     names = Numbered()
     question = question_of(Operands(graph, node), names)
     grids = [grid(graph, value, depth) for value in node.inputs]
-    forget()
-    asked = _OnGrids(question, grids=grids, names=names)
-    try:
-        return asked.evenly(denote(asked)[0], shape)
-    except (NotKnown, Undefined, Unsupported, ZeroDivisionError):
-        return None
+    with fresh_integers():
+        asked = _OnGrids(question, grids=grids, names=names)
+        try:
+            return asked.evenly(denote(asked)[0], shape)
+        except (NotKnown, Undefined, Unsupported, ZeroDivisionError):
+            return None
 
 
 # -- indices that count ------------------------------------------------------------------------------------------------

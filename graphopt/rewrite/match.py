@@ -24,6 +24,7 @@ from graphopt.language.binding import Absent, Axes, Bound, Known, broadcast, eva
 from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.term import SCALAR, App, Lit, Term, Var, is_scalar
+from graphopt.operators import facts
 from graphopt.operators.classes import broadcasts, entry
 from graphopt.operators.declared import is_as_defined
 from graphopt.operators.families import Particular
@@ -306,7 +307,7 @@ def _bind_implied(
     bound: _State | None = state
     for position, (pattern, value) in enumerate(pairs):
         if bound is not None and isinstance(pattern, Var) and _is_implied(pattern, value):
-            numbers = ops.implied_input(node, graph, position)
+            numbers = facts.implied_input(node, graph, position)
             bound = None if numbers is None else bound.bind(pattern.name, numbers)
     return bound
 
@@ -431,7 +432,7 @@ def _match_attributes(graph: Graph, app: App, node: Node, state: _State) -> _Sta
     found: _State | None = state
     named = {name for name, _ in app.attrs}
     for name, pattern in app.attrs:
-        value = ops.attribute(node, graph, name)
+        value = facts.attribute(node, graph, name)
         found = None if value is None or found is None else _match_attribute(pattern, value, found)
         if found is None:
             return None
@@ -439,7 +440,7 @@ def _match_attributes(graph: Graph, app: App, node: Node, state: _State) -> _Sta
     if app.bundle is not None:
         return found.bind(app.bundle.name, others) if found else None
     for name, value in others.items():
-        default = ops.default(node, graph, name)
+        default = facts.default(node, graph, name)
         if default is None or not same_attribute(default, value):
             return None
     return found

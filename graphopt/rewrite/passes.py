@@ -17,10 +17,11 @@ from weakref import WeakKeyDictionary
 from graphopt.base.types import DType
 from graphopt.ir import ops
 from graphopt.ir.edit import needs_copy, replace_values, unread
-from graphopt.ir.graph import CAPTURE, CONSTANT, INTERNAL, Graph, Node, Patch, Value
+from graphopt.ir.graph import CAPTURE, CONSTANT, IDENTITY, INTERNAL, Graph, Node, Patch, Value
 from graphopt.ir.pieces import same_bits
 from graphopt.ir.tensor import Tensor, same_values
 from graphopt.operators.classes import entry
+from graphopt.operators.facts import weight
 from graphopt.operators.infer import inferred, informed
 from graphopt.operators.protos import External
 from graphopt.rewrite.fold import fold_constants, fold_shapes
@@ -57,7 +58,7 @@ def written(patch: Patch) -> frozenset[str]:
     moved = [inner for node in patch.removed for body in node.bodies for _, inner in body.nodes()]
     new: set[str] = set()
     for vertex, node in patch.after.items():
-        if node.is_constant or (node.op == "Identity" and vertex in outputs):
+        if node.is_constant or (node.op == IDENTITY and vertex in outputs):
             continue
         there = [patch.before[vertex]] if vertex in patch.before else moved
         if not any(_is_same(node, own) and node.attrs == own.attrs for own in there):
@@ -143,7 +144,7 @@ def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
         return False
     node = graph[next(iter(mapping)).vertex]
     copies = sum(needs_copy(graph, old, new) for old, new in mapping.items())
-    return copies == 0 or (copies == 1 and ops.weight(node) > ops.WEIGHT["Identity"])
+    return copies == 0 or (copies == 1 and weight(node) > entry(IDENTITY).weight)
 
 
 def _operands(node: Node) -> tuple[Value | None, ...]:

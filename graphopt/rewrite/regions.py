@@ -17,27 +17,30 @@ import numpy as np
 from graphopt.base.sizes import Sym, substitute
 from graphopt.base.types import DType, TensorType, Type
 from graphopt.ir.edit import replace_values, unread
-from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
+from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.ops import is_deterministic
 from graphopt.ir.pieces import pieces
 from graphopt.ir.tensor import Tensor
 from graphopt.operators.infer import infer_graph
 from graphopt.operators.infinities import Far, is_asked, may_hold
 
-FAR = 80
-"""Nodes after which a value that is still read no longer counts as crossing: a mask, a skip connection."""
 
-FEWEST = 6
-"""Nodes of a block, unless the next one is long: what surrounds an operator decides what it costs."""
+@dataclass(frozen=True, slots=True)
+class BlockSizes:
+    """Where a graph is cut into blocks, in nodes."""
 
-MOST = 64
-"""Nodes of a block: longer ones are cut where the fewest values cross."""
+    fewest: int = 6
+    """Nodes of a block, unless the next one is long: what surrounds an operator decides what it costs."""
+    most: int = 64
+    """Nodes of a block: longer ones are cut where the fewest values cross."""
+    reach: int = 80
+    """Nodes after which a value that is still read no longer counts as crossing: a mask, a skip connection."""
 
 
 # -- where to cut ------------------------------------------------------------------------------------------------------
 
 
-def blocks(graph: Graph) -> list[list[int]]:
+def blocks(graph: Graph, sizes: BlockSizes = BlockSizes()) -> list[list[int]]:
     """Return the vertices of the ONNX nodes in topological order, cut into runs that hand on one value.
 
     Identities that only an output reads are in none: they go from any part, whatever is done to it, and stay in the
@@ -45,24 +48,25 @@ def blocks(graph: Graph) -> list[list[int]]:
     it reads what is replaced, and it would keep that.
     """
     dead = unread(graph)
-    apart = {v for v in graph.with_op("Identity") if not graph.readers(v)} | (dead.before.keys() if dead else set())
+    apart = {v for v in graph.with_op(IDENTITY) if not graph.readers(v)} | (dead.before.keys() if dead else set())
     order = [vertex for vertex in graph.topological() if not graph[vertex].is_internal and vertex not in apart]
-    crossing = _crossing(graph, order)
+    crossing = _crossing(graph, order, sizes.reach)
     found: list[list[int]] = []
     start = 0
     for position, vertex in enumerate(order):
         alone = not _can_leave(graph[vertex])
         if alone and start < position:
-            found += _halved(order[start:position], crossing[start:position])
+            found += _halved(order[start:position], crossing[start:position], sizes.most)
             start = position
-        if alone or position + 1 == len(order) or (crossing[position] <= 1 and position + 1 - start >= FEWEST):
-            found += _halved(order[start : position + 1], crossing[start : position + 1])
+        is_long = position + 1 - start >= sizes.fewest
+        if alone or position + 1 == len(order) or (crossing[position] <= 1 and is_long):
+            found += _halved(order[start : position + 1], crossing[start : position + 1], sizes.most)
             start = position + 1
     return found
 
 
-def _crossing(graph: Graph, order: Sequence[int]) -> list[int]:
-    """After each position, how many values made before it are read behind it, soon."""
+def _crossing(graph: Graph, order: Sequence[int], reach: int) -> list[int]:
+    """Return, after each position, how many values made before it are read behind it, within `reach` nodes."""
     place = {vertex: position for position, vertex in enumerate(order)}
     change = [0] * (len(order) + 1)
     for vertex in order:
@@ -72,7 +76,7 @@ def _crossing(graph: Graph, order: Sequence[int]) -> list[int]:
                 if value.vertex == vertex:
                     last[value.output] = max(last.get(value.output, 0), place[reader])
         for end in last.values():
-            if end - place[vertex] <= FAR:
+            if end - place[vertex] <= reach:
                 change[place[vertex]] += 1
                 change[end] -= 1
     crossing, open_now = [], 0
@@ -82,13 +86,13 @@ def _crossing(graph: Graph, order: Sequence[int]) -> list[int]:
     return crossing
 
 
-def _halved(run: Sequence[int], crossing: Sequence[int]) -> list[list[int]]:
+def _halved(run: Sequence[int], crossing: Sequence[int], most: int) -> list[list[int]]:
     """Return a run that is too long, cut near its middle where the fewest values cross."""
-    if len(run) <= MOST:
+    if len(run) <= most:
         return [list(run)]
     low, high = len(run) // 4, 3 * len(run) // 4
     cut = min(range(low, high), key=lambda position: (crossing[position], abs(position - len(run) // 2)))
-    return _halved(run[: cut + 1], crossing[: cut + 1]) + _halved(run[cut + 1 :], crossing[cut + 1 :])
+    return _halved(run[: cut + 1], crossing[: cut + 1], most) + _halved(run[cut + 1 :], crossing[cut + 1 :], most)
 
 
 # -- cutting out, and putting back -------------------------------------------------------------------------------------

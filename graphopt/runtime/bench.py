@@ -14,15 +14,17 @@ from graphopt.base.limits import LimitError
 from graphopt.base.ort import require_onnxruntime
 from graphopt.runtime import samples, steps
 from graphopt.runtime.inputs import Trial, accepted, common_inputs, fitted, sizes_text, wanted_sizes, with_sizes
-from graphopt.runtime.measure import NOISE, WIDTH, Samples, Speedup, interleaved, noise, speedup, together
+from graphopt.runtime.measure import (
+    Samples,
+    Schedule,
+    Speedup,
+    TimingPolicy,
+    race,
+    together,
+)
 from graphopt.runtime.oracle import FailedError, Runnable, demand_endured, interruptible
 from graphopt.runtime.samples import Array, Binding, Feeds
 from graphopt.runtime.sessions import Setting, Source, called, parsed, runner
-
-BUSY = 0.2
-"""A spread above this is the doing of the machine, not of the model."""
-
-_ROUNDS = (7, 500)
 
 # -- models that are fed the same --------------------------------------------------------------------------------------
 
@@ -138,6 +140,7 @@ class Benchmark:
     seed: int
     """Of the inputs that were made up."""
     cases: tuple[Case, ...]
+    policy: TimingPolicy = TimingPolicy()
 
     @property
     def together(self) -> tuple[Speedup | None, ...]:
@@ -155,11 +158,12 @@ class Benchmark:
             rows = [(name, *_ratio_texts(ratio)) for name, ratio in zip(self.models, self.together, strict=True)]
             head = ("model", "speedup", "between", "verdict")
             lines += ["", "all sizes, as a geometric mean", aligned([head, *rows], left=(0, 3))]
-        if (apart := max((ratio.noise for ratio in self.together if ratio), default=NOISE)) > NOISE:
+        apart = max((ratio.noise for ratio in self.together if ratio), default=0.0)
+        if apart > self.policy.noise:
             text = f"two sessions of {self.models[0]} differ by up to {apart:.0%}: what is nearer to 1 is no difference"
             lines += ["", text]
         spread = max(timing.samples.spread for case in self.cases for timing in case.timings)
-        if spread > BUSY:
+        if spread > self.policy.busy_spread:
             lines += [
                 "",
                 f"runs of one model differ by {spread:.0%}: the machine is busy, and small gains are not seen",
@@ -191,6 +195,7 @@ def bench(
     seconds: float = 2.0,
     seed: int = 0,
     progress: Callable[[float], object] | None = None,
+    policy: TimingPolicy = TimingPolicy(),
 ) -> Benchmark:
     """Time models against the first of them, interleaved in this process, on the same inputs.
 
@@ -202,38 +207,39 @@ def bench(
         seconds: of timing at most, for each model and set of sizes; it ends earlier when the ratios are certain.
         seed: of the inputs that are made up.
         progress: is told the part that is done, from 0 to 1.
+        policy: how it is timed.
 
     Raises:
         UsageError: provider, sizes or inputs do not fit, or the models take different inputs.
         ModelError: a model cannot be read, loaded or run.
     """
-    return timed(prepared(models, setting, dims=dims, inputs=inputs, seed=seed), seconds=seconds, progress=progress)
+    ready = prepared(models, setting, dims=dims, inputs=inputs, seed=seed)
+    return timed(ready, seconds=seconds, progress=progress, policy=policy)
 
 
-def timed(ready: Prepared, *, seconds: float = 2.0, progress: Callable[[float], object] | None = None) -> Benchmark:
+def timed(
+    ready: Prepared,
+    *,
+    seconds: float = 2.0,
+    progress: Callable[[float], object] | None = None,
+    policy: TimingPolicy = TimingPolicy(),
+) -> Benchmark:
     """Time what is ready to run; arguments are those of `bench`."""
-    cases = []
+    cases, count = [], len(ready.sessions) + (ready.copy is not None)
     for number, trial in enumerate(ready.trials):
-        sessions = [*ready.sessions, *([ready.copy] if ready.copy is not None else [])]
-        runs = [runner(session, trial.feeds, ready.setting) for session in sessions]
+        own, *rivals = (runner(session, trial.feeds, ready.setting) for session in ready.sessions)
+        copy = None if ready.copy is None else runner(ready.copy, trial.feeds, ready.setting)
 
         def advance(done: float, before: int = number) -> None:
             if progress is not None:
                 progress((before + done) / len(ready.trials))
 
-        found = interleaved(
-            runs,
-            seconds=seconds * len(runs),
-            rounds=_ROUNDS,
-            width=WIDTH,
-            meter=ready.setting.meter,
-            progress=advance,
-        )
-        apart = NOISE if ready.copy is None else noise(found[0], found[-1])
-        ratios = [None, *(speedup(found[0], other, noise=apart) for other in found[1 : len(ready.names)])]
-        timings = zip(ready.names, found[: len(ready.names)], ratios, strict=True)
+        schedule = Schedule(seconds=seconds * count, rounds=policy.bench_rounds, width=policy.interval_width)
+        meter = ready.setting.meter
+        found = race(own, copy, rivals, schedule, meter=meter, progress=advance, policy=policy)
+        timings = zip(ready.names, (found.own, *found.rivals), (None, *found.speedups()), strict=True)
         cases.append(Case(trial.sizes, trial.chosen, tuple(Timing(*timing) for timing in timings)))
-    return Benchmark(ready.names, ready.setting, ready.seed, tuple(cases))
+    return Benchmark(ready.names, ready.setting, ready.seed, tuple(cases), policy)
 
 
 # -- as text and as JSON -----------------------------------------------------------------------------------------------

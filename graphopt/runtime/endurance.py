@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.base import ort
-from graphopt.base.limits import limited, run_limits
+from graphopt.base.session import current
 
 _BEGIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from graphopt.runtime.endurance import serve; serve()"
@@ -138,7 +138,7 @@ def _asked(
     assert process.stdin is not None
     path, data = (os.path.abspath(model), b"") if isinstance(model, str) else ("", model)
     external = "" if folder is None else os.path.abspath(folder)
-    fed = b"" if feeds is None else pickle.dumps((dict(feeds), run_limits()))
+    fed = b"" if feeds is None else pickle.dumps((dict(feeds), current().limits))
     question = {"path": path, "size": len(data), "folder": external, "libraries": ort.libraries(), "fed": len(fed)}
     with suppress(BrokenPipeError):  # then there is no answer either
         process.stdin.write(json.dumps(question).encode() + b"\n")
@@ -197,5 +197,5 @@ def _run(model: str | bytes, fed: bytes) -> None:
     from graphopt.runtime.oracle import run_natively
 
     feeds, limits = pickle.loads(fed)  # of the process that started this one
-    with limited(limits):
+    with current().but(limits=limits):
         run_natively(model, feeds)

@@ -11,24 +11,10 @@ from collections.abc import Container, Iterator, Mapping
 import numpy as np
 
 from graphopt.base.types import DType
-from graphopt.runtime.samples import ALTERNATING, GREATEST, LEAST, ROLES, Array, Feeds, role
+from graphopt.operators.operator import Extremes, ResultType
+from graphopt.runtime.samples import ALTERNATING, GREATEST, LEAST, Array, Feeds, role
 from graphopt.runtime.steps import Input, Sketch, Step
 
-_ARITHMETIC = frozenset(
-    {"Add", "Sub", "Mul", "Neg", "Abs", "Sign", "Pow", "Sum", "Max", "Min", "Clip", "Relu", "Where"}
-)
-_ARITHMETIC |= {"And", "Or", "Xor", "Not", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
-_ARITHMETIC |= {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "Cast", "CastLike", "Identity", "Concat"}
-_ARITHMETIC |= {"MatMul", "Gemm", "Einsum", "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv"}
-_OF_DATA = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Split", "Slice", "Gather", "Expand"})
-_OF_DATA |= {"GatherElements", "GatherND", "Tile", "Pad", "Trilu", "CumSum", "DequantizeLinear", "BitShift"}
-_OF_DATA |= {f"Reduce{kind}" for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "SumSquare")}
-"""Operators that bear any integers: in each operand, or in the first."""
-
-_PLACING = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero", "IsNaN", "IsInf"})
-"""Operators of whose integers none is larger for an operand that is."""
-
-_DIVIDING = frozenset({"Div", "Mod"})
 _IN_FLOATS = 0xFFFF
 """How far from 0 extremes are where floats are made of them: these are to bear their squares, and sums of those."""
 
@@ -66,11 +52,11 @@ def _limits(model: Sketch, given: Input) -> tuple[int, int] | None:
         return None
     in_floats = False
     for step, slot, is_integer in _reached(model, given.name):
-        if is_integer and step.op in _DIVIDING:
+        if is_integer and step.facts.divides:
             return None
         if dtype.bits > 8 and not _bears(step, slot, is_integer):  # all of 8 bits are drawn at random, too
             return None
-        in_floats |= not is_integer or step.op == "DequantizeLinear"
+        in_floats |= not is_integer or step.facts.result_type is ResultType.DEQUANTIZED
     low, high = dtype.limits
     return (max(low, -_IN_FLOATS - 1), min(high, _IN_FLOATS)) if in_floats else (low, high)
 
@@ -83,7 +69,7 @@ def _reached(model: Sketch, name: str) -> Iterator[tuple[Step, int, bool]]:
         read, is_integer = stack.pop()
         for step, slot in model.readers.get(read, ()):
             yield step, slot, is_integer
-            if step.op in _PLACING:
+            if step.facts.extremes is Extremes.LOST:
                 continue
             fresh = {(made, _is_integer(model, step, made, is_integer)) for made in step.outputs} - seen
             seen |= fresh
@@ -95,19 +81,26 @@ def _is_integer(model: Sketch, step: Step, made: str, reads_integers: bool) -> b
     declared = model.types.get(made)
     if declared is not None:
         return not declared.is_float
-    if step.op == "Cast":
-        return not DType(next(a.i for a in step.node.attribute if a.name == "to")).is_float
-    return step.op == "QuantizeLinear" or (reads_integers and step.op != "DequantizeLinear")
+    match step.facts.result_type:
+        case ResultType.TARGET:
+            return not DType(next(a.i for a in step.node.attribute if a.name == "to")).is_float
+        case ResultType.QUANTIZED:
+            return True
+        case ResultType.DEQUANTIZED:
+            return False
+    return reads_integers
 
 
 def _bears(step: Step, slot: int, is_integer: bool) -> bool:
     """Return whether a step makes something of any operand, and as large a tensor."""
-    if (step.op, slot) in ROLES or step.node.domain not in ("", "ai.onnx"):
+    facts = step.facts
+    if slot in facts.roles or step.domain:
         return False
     if is_integer:
-        return step.op in _ARITHMETIC or step.op in _PLACING or (step.op in _OF_DATA and slot == 0)
-    makes_integers = step.op in ("Cast", "CastLike") and not _is_float_cast(step)
-    return not makes_integers and not step.op.endswith("Loss")
+        is_first = facts.extremes is Extremes.FIRST and slot == 0
+        return is_first or facts.extremes in (Extremes.ALL, Extremes.LOST)
+    makes_integers = facts.casts and not _is_float_cast(step)
+    return not makes_integers and facts.extremes is not Extremes.NOT_EVEN_FLOATS
 
 
 def _is_float_cast(step: Step) -> bool:

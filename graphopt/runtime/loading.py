@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,14 +16,11 @@ from graphopt.ir.graph import Graph
 from graphopt.rewrite.regions import digest
 from graphopt.runtime import samples, steps
 from graphopt.runtime.cost import NotMeasurable, NotNow
-from graphopt.runtime.measure import Samples, interleaved
+from graphopt.runtime.measure import TimingPolicy
 from graphopt.runtime.oracle import FailedError
 from graphopt.runtime.sessions import Setting, runner
 
 log = logging.getLogger(__name__)
-
-QUICK = 100_000_000
-"""Bytes of weights up to which it is looked at what ONNX Runtime makes of a graph: that is a file, too."""
 
 
 def made_up_feeds(graph: Graph, seed: int) -> samples.Feeds:
@@ -59,7 +56,9 @@ class Loaded(NamedTuple):
     """Identifies what ONNX Runtime has made of it; None where it was not asked."""
 
 
-def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> Loaded:
+def loaded(
+    graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting, policy: TimingPolicy = TimingPolicy()
+) -> Loaded:
     """Load a graph and run it once. In a file, it may have weights of any size, which lie in files themselves.
 
     Raises:
@@ -68,7 +67,8 @@ def loaded(graph: Graph, path: Path, feeds: samples.Feeds, setting: Setting) -> 
         OutputError: the file cannot be written.
         UsageError: the provider does not start.
     """
-    dump = path.with_suffix(".optimized.onnx") if setting.is_cpu and graph.weight_bytes <= QUICK else None
+    is_compared = setting.is_cpu and graph.weight_bytes <= policy.compared_bytes
+    dump = path.with_suffix(".optimized.onnx") if is_compared else None
     try:
         onnx_io.save(as_model(graph), path)
         run = runner(_session(path, dump, setting), feeds, setting)
@@ -127,16 +127,3 @@ def as_model(graph: Graph) -> onnx_io.Model:
     for domain, version in graph.opsets.items():
         shell.opset_import.add(domain=domain, version=version)
     return onnx_io.Model(graph, shell)
-
-
-def turns(
-    runs: Sequence[Callable[[], object]],
-    setting: Setting,
-    seconds: float,
-    rounds: tuple[int, int] = (7, 60),
-    width: float | None = None,
-) -> tuple[Samples, ...]:
-    """Time runs under one setting, in so many rounds; it ends before its `seconds` where the intervals are as narrow as
-    `width`, as a part of the ratios in them.
-    """
-    return interleaved(runs, seconds=seconds, rounds=rounds, width=width, meter=setting.meter)

@@ -17,7 +17,8 @@ from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import INPUT, INTERNAL, Graph, Node, Value
 from graphopt.ir.ops import newest
 from graphopt.runtime.cost import NotMeasurable, NotNow, decoded, key_of
-from graphopt.runtime.loading import loaded, made_up_feeds, turns
+from graphopt.runtime.loading import loaded, made_up_feeds
+from graphopt.runtime.measure import Schedule, TimingPolicy, interleaved
 from graphopt.runtime.sessions import Setting
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Machine:
             raise ValueError(f"no layout has blocks of {self.block} channels")
 
     @staticmethod
-    def calibrated(setting: Setting, cache: Cache) -> Machine:
+    def calibrated(setting: Setting, cache: Cache, policy: TimingPolicy = TimingPolicy()) -> Machine:
         """Return the machine at hand, timed once on three small models; the cache knows it from then on.
 
         Raises:
@@ -56,7 +57,7 @@ class Machine:
         if known is not None:
             return known
         try:
-            found = _calibrated(setting)
+            found = _calibrated(setting, policy)
         except NotMeasurable as reason:
             log.warning("the machine cannot be timed, so an ordinary one is assumed: %s", reason)
             return Machine()
@@ -64,13 +65,13 @@ class Machine:
         return found
 
 
-def _calibrated(setting: Setting) -> Machine:
+def _calibrated(setting: Setting, policy: TimingPolicy) -> Machine:
     """Rates as a model of usual size meets them: of one that does not fit the caches, memory is much slower."""
     size, elements, count = (512, 1 << 20, 256) if setting.is_cpu else (4096, 1 << 26, 256)
     square, long, one = (size, size), (elements,), (1,)
-    multiply = _seconds_of(_chain("MatMul", [square, square], square, 1), setting)
-    add = _seconds_of(_chain("Add", [long, long], long, 1), setting)
-    launch = _seconds_of(_chain("Neg", [one], one, count), setting)
+    multiply = _seconds_of(_chain("MatMul", [square, square], square, 1), setting, policy)
+    add = _seconds_of(_chain("Add", [long, long], long, 1), setting, policy)
+    launch = _seconds_of(_chain("Neg", [one], one, count), setting, policy)
     block = 0 if not setting.is_cpu else 16 if "avx512" in processor() else 8
     return Machine(2 * size**3 / multiply, 3 * 4 * elements / add, launch / count, block)
 
@@ -91,10 +92,11 @@ def _chain(op: str, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...], 
     return graph
 
 
-def _seconds_of(graph: Graph, setting: Setting) -> float:
+def _seconds_of(graph: Graph, setting: Setting, policy: TimingPolicy) -> float:
+    schedule = Schedule(seconds=policy.calibration_seconds, rounds=policy.calibration_rounds)
     with files.scratch(NotNow) as folder:
-        ready = loaded(graph, folder / "model.onnx", made_up_feeds(graph, 0), setting)
-        (found,) = turns([ready.run], setting, 0.2)
+        ready = loaded(graph, folder / "model.onnx", made_up_feeds(graph, 0), setting, policy)
+        (found,) = interleaved([ready.run], schedule, meter=setting.meter, policy=policy)
     return found.minimum
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,31 +17,43 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
 
-NOISE = 0.02
-"""Ratios nearer to 1 count as no difference: two sessions of one and the same model differ by up to this."""
 
-QUIET = 0.04
-"""Where two copies of one model may differ by more, the machine is too busy for a verdict that is to be kept."""
+@dataclass(frozen=True)
+class TimingPolicy:
+    """How runs are timed, and when two times differ: the knobs of the timer, of `bench` and of races."""
 
-CONFIDENCE = 0.95
-TURN = 0.01
-"""Seconds that a turn lasts at least, for the switch costs something: short runs are repeated."""
+    noise: float = 0.02
+    """Distance of a ratio from 1 up to which there is no difference: two sessions of one model differ by as much."""
+    quiet_noise: float = 0.04
+    """Noise (as `noise`) up to which the machine is quiet enough for a verdict that later runs rely on."""
+    confidence: float = 0.95
+    """Probability that an interval holds the true median."""
+    interval_width: float = 0.01
+    """Width of an interval, as a part of the ratio in it, that more rounds need not narrow."""
+    turn_seconds: float = 0.01
+    """Least seconds of a turn: the switch to another session costs something, so short runs are repeated."""
+    piece_seconds: float = 0.0005
+    """Least seconds of the pieces of a turn that are timed: long enough for the clock, and short enough that other
+    processes, which take a processor for a few milliseconds, do not interrupt each of them."""
+    long_run_seconds: float = 0.05
+    """Seconds of a run from which on it is not warmed up at each turn."""
+    warm_run_seconds: float = 0.5
+    """Seconds of a first run from which on it has warmed up the session; of shorter ones two more are made."""
+    calibration_seconds: float = 0.2
+    """Seconds for each of the models by which a machine is calibrated."""
+    calibration_rounds: tuple[int, int] = (7, 60)
+    """Fewest and most rounds of these."""
+    bench_rounds: tuple[int, int] = (7, 500)
+    """Fewest and most rounds of `bench`."""
+    busy_spread: float = 0.2
+    """Distance between the quartiles of a model's times, as a part of the median, that only a busy machine causes."""
+    profile_runs: int = 20
+    """Runs of a profile: the clock of ONNX Runtime's profiler ticks in microseconds, so short kernels need many."""
+    kernel_share_runs: int = 5
+    """Runs that tell the part of the time in heavy kernels."""
+    compared_bytes: int = 100_000_000
+    """Bytes of a graph's weights up to which ONNX Runtime writes its optimized graph to a file, to be compared."""
 
-FEWEST = 6
-"""Rounds that say anything: of fewer no interval holds the median with that confidence."""
-
-SLICE = 0.0005
-"""Seconds of the shortest piece of a turn that is timed: long enough for the clock, and short enough that some piece of
-a turn is not interrupted by other processes, which take a processor for a few milliseconds."""
-
-LONG = 0.05
-"""A run of this many seconds needs no warming up at each turn."""
-
-LENGTHY = 0.5
-"""Seconds of a first run that warms up enough."""
-
-WIDTH = 0.01
-"""An interval that is narrower, as a part of the ratio in it, leaves no doubt that more rounds could remove."""
 
 # -- what was found ----------------------------------------------------------------------------------------------------
 
@@ -88,8 +101,8 @@ class Speedup:
     high: float
     """Between these the true median lies, with a confidence of `confidence`."""
     rounds: int
-    confidence: float = CONFIDENCE
-    noise: float = NOISE
+    confidence: float = TimingPolicy.confidence
+    noise: float = TimingPolicy.noise
     """Ratios nearer to 1 count as no difference: as far as two copies of one model may be apart."""
 
     def __post_init__(self) -> None:
@@ -101,7 +114,7 @@ class Speedup:
     @property
     def verdict(self) -> Verdict:
         """Faster or slower only where the fastest runs, the medians and the interval say so, beyond noise."""
-        if 0 < self.rounds < FEWEST:
+        if self.has_too_few_rounds:
             return Verdict.SAME
         if min(self.minimum, self.median) > 1 + self.noise and self.low > 1:
             return Verdict.FASTER
@@ -110,23 +123,33 @@ class Speedup:
         return Verdict.SAME
 
     @property
-    def is_steady(self) -> bool:
-        """Whether the machine was quiet enough to rely on this another time."""
-        return self.noise <= QUIET
+    def has_too_few_rounds(self) -> bool:
+        """True where no interval of so many rounds holds the median with this confidence: under 6 for 95 %."""
+        return 0 < self.rounds < 1 - math.log2(1 - self.confidence)
+
+    def is_steady(self, policy: TimingPolicy) -> bool:
+        """Return whether the machine was quiet enough to rely on this another time."""
+        return self.noise <= policy.quiet_noise
 
 
-def speedup(before: Samples, after: Samples, confidence: float = CONFIDENCE, noise: float = NOISE) -> Speedup:
-    """How much faster `after` ran than `before`, from rounds in which both took a turn."""
+def speedup(
+    before: Samples, after: Samples, noise: float | None = None, policy: TimingPolicy = TimingPolicy()
+) -> Speedup:
+    """Return how much faster `after` ran than `before`, from rounds in which both took a turn.
+
+    Ratios within the `noise` are no difference; unless it was measured, it is that of the policy.
+    """
     ratios = sorted(b / a for b, a in zip(before.seconds, after.seconds, strict=True))
-    low, high = _median_interval(len(ratios), confidence)
+    low, high = _median_interval(len(ratios), policy.confidence)
     median = statistics.median(ratios)
-    return Speedup(before.minimum / after.minimum, median, ratios[low], ratios[high], len(ratios), confidence, noise)
+    minimum, apart = before.minimum / after.minimum, policy.noise if noise is None else noise
+    return Speedup(minimum, median, ratios[low], ratios[high], len(ratios), policy.confidence, apart)
 
 
-def noise(one: Samples, copy: Samples) -> float:
-    """How far apart two copies of one model may be, which took turns: at least `NOISE`."""
-    ratio = speedup(one, copy)
-    return max(NOISE, ratio.high - 1, 1 / ratio.low - 1)
+def noise(one: Samples, copy: Samples, policy: TimingPolicy = TimingPolicy()) -> float:
+    """Return how far apart two copies of one model may be, which took turns: at least the noise of the policy."""
+    ratio = speedup(one, copy, policy=policy)
+    return max(policy.noise, ratio.high - 1, 1 / ratio.low - 1)
 
 
 def _median_interval(count: int, confidence: float) -> tuple[int, int]:
@@ -158,71 +181,134 @@ def together(ratios: Sequence[Speedup]) -> Speedup:
 
 # -- turns -------------------------------------------------------------------------------------------------------------
 
+_ALONE = threading.RLock()
+"""Held while something is timed: two timings would disturb each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When runs that take turns have done so often enough."""
+
+    seconds: float
+    """After which no further round begins."""
+    rounds: tuple[int, int]
+    """The fewest, whatever time they take, and the most."""
+    width: float | None = None
+    """Width of the interval of each ratio to the first, or of the time of a run alone, as a part of it, that ends the
+    timing. It is the width and not the verdict: to stop at the first clear one would favour chance."""
+    noise: float = 0.0
+    """Distance from 1 that ends the timing, too, where the whole interval of each pair lies within it: that favours
+    only equality."""
+    limit: float = math.inf
+    """Seconds, with what warms the runs up, after which no further round begins even before the fewest."""
+
+    def progress(self, rounds: int, seconds: float) -> float:
+        """Return the part that is done, from 0 to 1."""
+        fewest, most = self.rounds
+        return min(1.0, max(rounds / most, min(rounds / fewest, seconds / max(self.seconds, 1e-9))))
+
+    def is_over(self, found: Sequence[Sequence[float]], seconds: float, policy: TimingPolicy) -> bool:
+        """Return whether the rounds that there were are enough."""
+        return len(found[0]) >= self.rounds[0] and (seconds > self.seconds or self._is_certain(found, policy))
+
+    def _is_certain(self, found: Sequence[Sequence[float]], policy: TimingPolicy) -> bool:
+        """Return whether more rounds would tell no more than these: all ratios to the first have narrow intervals, or
+        those of any two are within the noise."""
+        if self.width is None:
+            return False
+        first, *others = all_ = [Samples(tuple(samples)) for samples in found]
+        rivals = others or [Samples((1.0,) * len(first.seconds))]
+        ratios = [speedup(first, other, policy=policy) for other in rivals]
+        if all(ratio.high - ratio.low <= self.width * ratio.median for ratio in ratios):
+            return True
+        between = (speedup(*pair, policy=policy) for pair in combinations(all_, 2))
+        limit = 1 + self.noise
+        return self.noise > 0 and all(ratio.high <= limit and ratio.low >= 1 / limit for ratio in between)
+
 
 def interleaved(
     runs: Sequence[Callable[[], object]],
+    schedule: Schedule,
     *,
-    seconds: float,
-    rounds: tuple[int, int] = (7, 60),
-    width: float | None = None,
-    noise: float = 0.0,
-    limit: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
     meter: Callable[[], float] | None = None,
     progress: Callable[[float], object] | None = None,
     seed: int = 0,
+    policy: TimingPolicy = TimingPolicy(),
 ) -> tuple[Samples, ...]:
     """Time the runs in rounds in which each takes a turn, in an order that is drawn anew for each round.
 
+    One thread times at a time.
+
     In an order that is fixed or rotates, each run would always follow the same one, and inherit its caches and clock.
 
-    A turn repeats short runs for at least `TURN` seconds and counts the fastest, for other processes can only slow a
-    run down. One run before that does not count: it fills the caches again and outlasts the threads of the session
-    before, which spin for a while. Timing ends after `seconds`, or the most rounds, but not before the fewest; with
-    `width` also as soon as each interval is narrow, or those of all pairs lie within the `noise`.
+    A turn repeats short runs for the seconds of a turn and counts the fastest, for other processes can only slow a run
+    down. One run before that does not count: it fills the caches again and outlasts the threads of the session before,
+    which spin for a while.
 
     Args:
         runs: what is timed.
-        seconds: after which no further round begins.
-        rounds: the fewest and the most.
-        width: of the interval of each ratio to the first, or of the time of a run alone, as a part of it. It is the
-            width that ends the timing and not the verdict: to stop at the first clear one would favour chance.
-        noise: so far from 1 a ratio counts as no difference. To stop where the whole interval does favours only that.
-        limit: seconds, with what warms the runs up, after which no further round begins even before the fewest.
+        schedule: when the timing ends.
         clock: seconds that pass.
         meter: seconds that a run is charged; those that pass unless another is given.
         progress: is told the part that is done, from 0 to 1.
         seed: of the orders.
+        policy: how long turns are, and what ratios tell.
     """
     meter = meter or clock
-    began = clock()
-    turns = [_Turn.of(run, meter) for run in runs]
-    found: list[list[float]] = [[] for _ in runs]
-    drawn = random.Random(seed)
-    fewest, most = rounds
-    start = clock()
-    for number in range(1, most + 1):
-        for which in drawn.sample(range(len(runs)), len(runs)):
-            found[which].append(turns[which].seconds(meter))
-        passed = clock() - start
-        if progress is not None:
-            progress(min(1.0, max(number / most, min(number / fewest, passed / max(seconds, 1e-9)))))
-        if clock() - began > limit or (number >= fewest and (passed > seconds or _are_told(found, width, noise))):
-            break
+    with _ALONE:
+        began = clock()
+        turns = [_Turn.of(run, meter, policy) for run in runs]
+        found: list[list[float]] = [[] for _ in runs]
+        drawn = random.Random(seed)
+        start = clock()
+        for number in range(1, schedule.rounds[1] + 1):
+            for which in drawn.sample(range(len(runs)), len(runs)):
+                found[which].append(turns[which].seconds(meter))
+            passed = clock() - start
+            if progress is not None:
+                progress(schedule.progress(number, passed))
+            if clock() - began > schedule.limit or schedule.is_over(found, passed, policy):
+                break
     return tuple(Samples(tuple(samples)) for samples in found)
 
 
-def _are_told(found: Sequence[Sequence[float]], width: float | None, noise: float) -> bool:
-    """Return whether more rounds would tell no more than these: all ratios to the first have narrow intervals, or those
-    of any two are within the noise."""
-    if width is None:
-        return False
-    first, *others = all_ = [Samples(tuple(samples)) for samples in found]
-    ratios = [speedup(first, other) for other in others] or [speedup(first, Samples((1.0,) * len(first.seconds)))]
-    if all(ratio.high - ratio.low <= width * ratio.median for ratio in ratios):
-        return True
-    between = (speedup(*pair) for pair in combinations(all_, 2))
-    return noise > 0 and all(ratio.high <= 1 + noise and ratio.low >= 1 / (1 + noise) for ratio in between)
+@dataclass(frozen=True)
+class RaceTimes:
+    """The times of runs that took turns with two sessions of one model, which tell the noise."""
+
+    own: Samples
+    copy: Samples | None
+    """Of the second session; None where there was none."""
+    rivals: tuple[Samples, ...]
+    policy: TimingPolicy = TimingPolicy()
+
+    @cached_property
+    def noise(self) -> float:
+        """How far apart the two sessions may be."""
+        return self.policy.noise if self.copy is None else noise(self.own, self.copy, self.policy)
+
+    def speedups(self, over: Samples | None = None) -> list[Speedup]:
+        """Return how much faster each rival ran than the model, or than another rival."""
+        before = self.own if over is None else over
+        return [speedup(before, after, self.noise, self.policy) for after in self.rivals]
+
+
+def race(
+    own: Callable[[], object],
+    copy: Callable[[], object] | None,
+    rivals: Sequence[Callable[[], object]],
+    schedule: Schedule,
+    *,
+    meter: Callable[[], float],
+    policy: TimingPolicy,
+    progress: Callable[[float], object] | None = None,
+) -> RaceTimes:
+    """Let rivals take turns with a model and a copy of it, as far as there is one: all timing that compares is this."""
+    copies = [] if copy is None else [copy]
+    found = interleaved([own, *copies, *rivals], schedule, meter=meter, progress=progress, policy=policy)
+    others = found[1 + len(copies) :]
+    return RaceTimes(found[0], found[1] if copies else None, others, policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,19 +321,19 @@ class _Turn:
     repeats: int = 1
 
     @staticmethod
-    def of(run: Callable[[], object], meter: Callable[[], float]) -> _Turn:
+    def of(run: Callable[[], object], meter: Callable[[], float], policy: TimingPolicy) -> _Turn:
         """Made for how long a run takes. The first two, which grow the memory arena, do not count.
 
         A run that takes long is not held up by that, and one of it has to do.
         """
         once = _metered(run, meter)
-        if once < LENGTHY:
+        if once < policy.warm_run_seconds:
             run()
             once = max(_metered(run, meter), 1e-7)
-        if once >= LONG:
+        if once >= policy.long_run_seconds:
             return _Turn(run, warms_up=False)
-        repeats = math.ceil(SLICE / once)
-        return _Turn(run, True, math.ceil(TURN / (once * repeats)), repeats)
+        repeats = math.ceil(policy.piece_seconds / once)
+        return _Turn(run, True, math.ceil(policy.turn_seconds / (once * repeats)), repeats)
 
     def seconds(self, meter: Callable[[], float]) -> float:
         """Seconds of one run, in the fastest piece."""
@@ -256,10 +342,10 @@ class _Turn:
         return min(_metered(self.run, meter, self.repeats) for _ in range(self.pieces))
 
 
-def least_seconds(once: float, rounds: int) -> float:
+def least_seconds(once: float, rounds: int, policy: TimingPolicy) -> float:
     """Return what a run that takes `once` needs in so many rounds, with what warms it up."""
-    warming = once if once >= LENGTHY else 3 * once
-    return warming + rounds * (once if once >= LONG else once + max(once, TURN))
+    warming = once if once >= policy.warm_run_seconds else 3 * once
+    return warming + rounds * (once if once >= policy.long_run_seconds else once + max(once, policy.turn_seconds))
 
 
 def _metered(run: Callable[[], object], meter: Callable[[], float], times: int = 1) -> float:

@@ -28,17 +28,16 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 from graphopt.base import files, ort
 from graphopt.base.errors import OutputError
-from graphopt.base.limits import TIME_HINT, LimitError, run_limits
+from graphopt.base.limits import TIME_HINT, LimitError
 from graphopt.base.ort import require_onnxruntime
+from graphopt.base.session import current
 from graphopt.base.types import DType
 from graphopt.io import onnx_io, reader
 from graphopt.ir import ops
 from graphopt.operators import protos
+from graphopt.operators.classes import kernel
 from graphopt.operators.evaluate import INVALID
 from graphopt.runtime import endurance, samples, steps
-
-QUANTIZED = ops.QUANTIZING - {"QuantizeLinear"} | {"DynamicQuantizeLinear"}
-"""Operators for which, or for what is around them, ONNX Runtime may have kernels that hold less than is written."""
 
 IN_MEMORY = 1 << 24
 """Bytes of weights up to which a message is handed over as it is: a large one would be in memory three times."""
@@ -88,9 +87,9 @@ class Runnable:
     def is_quantized(self) -> bool:
         """Whether ONNX Runtime may run it with kernels for integers where others are written."""
         if self._made is None:
-            return not QUANTIZED.isdisjoint(steps.operators(self.outline))
+            return any(kernel(name).may_compute_narrower for name in steps.operators(self.outline))
         inside = (node.op for graph in self._made.graph.graphs() for _, node in graph.nodes())
-        return not QUANTIZED.isdisjoint(chain(inside, steps.operators(self._made.shell)))
+        return any(kernel(name).may_compute_narrower for name in chain(inside, steps.operators(self._made.shell)))
 
     @cached_property
     def may_end_the_process(self) -> bool:
@@ -347,7 +346,7 @@ def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Fo
         TimeoutError: `limit` was reached.
         LimitError: the run takes longer, or more memory, than any may.
     """
-    run_limits().demand_memory("the process, before a run,")
+    current().limits.demand_memory("the process, before a run,")
     options = require_onnxruntime().RunOptions()
     options.log_severity_level = 4
     outputs: list[Found] = []
@@ -382,7 +381,7 @@ TICK = 0.1
 
 def _await(done: threading.Event, limit: float | None) -> None:
     """Wait for the end of a run, within its limits."""
-    limits, start = run_limits(), time.monotonic()
+    limits, start = current().limits, time.monotonic()
     allowed = limits.seconds if limit is None else min(limit, limits.seconds)
     while not done.wait(min(TICK, max(0.0, start + allowed - time.monotonic()))):
         if time.monotonic() - start >= allowed:

@@ -17,22 +17,21 @@ from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 from graphopt.base import files
 from graphopt.base.errors import ModelError
 from graphopt.base.types import DType
+from graphopt.operators.classes import kernel
+from graphopt.operators.cost import Work
 from graphopt.runtime.bench import aligned, ms_text
+from graphopt.runtime.measure import TimingPolicy
 from graphopt.runtime.oracle import FailedError
 from graphopt.runtime.sessions import Setting, Source, called, parsed, runner
-
-RUNS = 20
-"""Runs that count: the clock of ONNX Runtime's profile ticks in microseconds, so short kernels need many."""
 
 REORDERS = ("ReorderInput", "ReorderOutput")
 """What ONNX Runtime inserts where its own blocked layout of images begins and ends."""
 
 
-HEAVY = ("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul")
-"""The kernels that do the arithmetic of float models, as a profile names them."""
-
-FEW_RUNS = 5
-"""Runs that tell how much of the time is outside of these."""
+def is_heavy(name: str) -> bool:
+    """Return whether a kernel, as a profile names it, does the arithmetic of float models."""
+    facts = kernel(name)
+    return facts.cost.work in (Work.CONVOLUTION, Work.TRANSPOSED_CONVOLUTION, Work.PRODUCT) and not facts.is_quantizing
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,9 @@ class Profile:
         return "\n".join(lines)
 
 
-def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: int = RUNS) -> Profile:
+def profile(
+    model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: int = TimingPolicy.profile_runs
+) -> Profile:
     """Run a model under ONNX Runtime's profiler.
 
     Args:
@@ -130,7 +131,9 @@ def profile(model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: 
     return Profile(called(model), setting.provider_name, len(whole), seconds, rows, before, after, detail)
 
 
-def outside_heavy_kernels(model: Source, setting: Setting, feeds: Mapping[str, Any]) -> float:
+def outside_heavy_kernels(
+    model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int = TimingPolicy.kernel_share_runs
+) -> float:
     """Return the part of the time in kernels that is not in convolutions of images and matrix products, from 0 to 1.
 
     A convolution of a signal counts as outside: ONNX Runtime runs it slower than the same one of an image.
@@ -139,16 +142,17 @@ def outside_heavy_kernels(model: Source, setting: Setting, feeds: Mapping[str, A
         UsageError: the provider is missing.
         ModelError: the model cannot be loaded or run, or has too many nodes for the profiler.
     """
-    whole, kernels = _events(model, setting, feeds, FEW_RUNS)
-    heavy = [kernel for kernel in kernels if kernel["args"]["op_name"] in HEAVY and not _is_of_signals(kernel)]
+    whole, kernels = _events(model, setting, feeds, runs)
+    heavy = [event for event in kernels if is_heavy(event["args"]["op_name"]) and not _is_of_signals(event)]
     rows, own = (by_operator(some, len(whole)) for some in (kernels, heavy))
     return 1 - sum(row.seconds for row in own) / (sum(row.seconds for row in rows) or 1)
 
 
-def _is_of_signals(kernel: Mapping[str, Any]) -> bool:
+def _is_of_signals(event: Mapping[str, Any]) -> bool:
     """Return whether a kernel is a convolution along one axis."""
-    written = [shape for types in kernel["args"].get("output_type_shape", ()) for shape in types.values()]
-    return "Conv" in kernel["args"]["op_name"] and any(len(shape) == 3 for shape in written)
+    written = [shape for types in event["args"].get("output_type_shape", ()) for shape in types.values()]
+    works = (Work.CONVOLUTION, Work.TRANSPOSED_CONVOLUTION)
+    return kernel(event["args"]["op_name"]).cost.work in works and any(len(shape) == 3 for shape in written)
 
 
 _Event: TypeAlias = Mapping[str, Any]

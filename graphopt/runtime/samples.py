@@ -18,9 +18,10 @@ from onnx import TensorProto, numpy_helper
 
 from graphopt.base import formulas
 from graphopt.base.errors import UsageError
-from graphopt.base.limits import run_limits
+from graphopt.base.session import current
 from graphopt.base.types import DType
-from graphopt.operators.classes import entry
+from graphopt.ir.graph import IDENTITY
+from graphopt.operators.operator import ResultType
 from graphopt.runtime.steps import Input, Sketch, Step
 
 Array: TypeAlias = NDArray[Any]
@@ -32,44 +33,10 @@ Binding: TypeAlias = Mapping[str, int]
 
 # -- roles -------------------------------------------------------------------------------------------------------------
 
-_AXES = ("Squeeze", "Unsqueeze", *(f"Reduce{kind}" for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2")))
-_AXES += ("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "CumSum")
-ROLES: Mapping[tuple[str, int], str] = {
-    **{(op, 1): "index" for op in ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND")},
-    **{(op, 1): "index" for op in ("ArrayFeatureExtractor", "GatherBlockQuantized", "MaxUnpool")},
-    **{("EmbedLayerNormalization", slot): "index" for slot in (0, 1)},
-    ("OneHot", 0): "index",
-    ("SequenceAt", 1): "zeros",
-    **{(op, 1): "axes" for op in _AXES},
-    ("Slice", 1): "zeros",
-    ("Slice", 2): "sizes",
-    ("Slice", 3): "axes",
-    ("Slice", 4): "ones",
-    ("Pad", 1): "ones",
-    ("Pad", 3): "axes",
-    **{(op, 1): "ones" for op in ("Expand", "Tile", "TopK", "ReverseSequence")},
-    **{(op, 4): "ones" for op in ("LSTM", "GRU", "RNN")},  # lengths of sequences
-    ("Range", 0): "zeros",
-    ("Range", 1): "sizes",
-    ("Range", 2): "ones",
-    ("Reshape", 1): "reshape",
-    ("Split", 1): "split",
-    **{(op, 0): "sizes" for op in ("ConstantOfShape", "Loop")},
-    **{("Resize", slot): "sizes" for slot in (2, 3)},
-    ("Upsample", 1): "sizes",
-    ("OneHot", 1): "sizes",
-    **{(op, 1): "positive" for op in ("QuantizeLinear", "DequantizeLinear")},
-    ("BatchNormalization", 4): "positive",
-}
-"""What an operator takes an operand for, where not every value will do."""
-
-_PASSING = frozenset({"Cast", "CastLike", "Clip", "Concat", "Optional", "OptionalGetElement"})
-"""Operators beside those that keep elements (`Operator.keeps`) through which values go as they are, or nearly so."""
-
 
 def _passes(step: Step) -> bool:
-    """Return whether the first operand (of Concat: any) keeps its values on the way through."""
-    return step.op in _PASSING or entry(step.op, step.node.domain).keeps
+    """Return whether the first operand (of what joins: any) keeps its values on the way through."""
+    return step.facts.passes or step.facts.keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +59,7 @@ def role(model: Sketch, given: Input) -> Role:
 
 
 def _role(step: Step, slot: int) -> str:
-    return ROLES.get((step.op, slot), "")
+    return step.facts.roles.get(slot, "")
 
 
 def _uses(model: Sketch, name: str) -> Iterator[tuple[Step, int]]:
@@ -101,7 +68,7 @@ def _uses(model: Sketch, name: str) -> Iterator[tuple[Step, int]]:
     while stack:
         for step, slot in model.readers.get(stack.pop(), ()):
             yield step, slot
-            if _passes(step) and (slot == 0 or step.op == "Concat"):
+            if _passes(step) and (slot == 0 or step.facts.joins):
                 fresh = set(step.outputs) - seen
                 seen |= fresh
                 stack += fresh
@@ -109,21 +76,23 @@ def _uses(model: Sketch, name: str) -> Iterator[tuple[Step, int]]:
 
 def _limit(model: Sketch, step: Step) -> int | None:
     """Return the size of what an operator indexes, or splits into parts."""
+    if step.facts.tables:
+        tables = [model.shapes.get(step.inputs[table]) for table in step.facts.tables if table < len(step.inputs)]
+        return min((table[0] for table in tables if table), default=None)
     data, axis = step.inputs[0], next((a.i for a in step.node.attribute if a.name == "axis"), 0)
-    match step.op:
-        case "EmbedLayerNormalization":
-            tables = [model.shapes.get(name) for name in step.inputs[2:4]]
-            return min((table[0] for table in tables if table), default=None)
-        case "GatherND" | "ScatterND":
-            axis = 0
-    while data in model.producers and model.producers[data].op in ("Cast", "Identity", "DequantizeLinear"):
+    while data in model.producers and _has_its_shape(model.producers[data]):
         data = model.producers[data].inputs[0]
     shape = model.shapes.get(data)
     if shape is None:
         return None
-    if step.op in ("GatherND", "ScatterND"):
+    if step.facts.indexes_all_axes:
         return min(shape, default=1)
     return shape[axis] if -len(shape) <= axis < len(shape) else None
+
+
+def _has_its_shape(step: Step) -> bool:
+    """Return whether a step makes a tensor of the shape of its first operand: that, or another element type of it."""
+    return step.op == IDENTITY or step.facts.result_type in (ResultType.TARGET, ResultType.DEQUANTIZED)
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
@@ -254,12 +223,6 @@ def overrides(model: Sketch, names: Iterable[str], *, seed: int, style: str) -> 
     return found
 
 
-_ASKING = frozenset({"IsInf", "IsNaN", "Where", "Max", "Min", "Clip", "Equal"})
-_ASKING |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
-"""Operators by which a model tells infinities and NaN from other numbers, or masks with them."""
-_ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Sqrt", "Exp", "Log", "Reciprocal", "Pow", "Relu"})
-
-
 def nonfinite(model: Sketch, feeds: Feeds, given: Container[str], seed: int) -> Feeds | None:
     """Return the same inputs with infinities and NaN among the floats that the model compares or masks.
 
@@ -295,9 +258,9 @@ def _is_asked(model: Sketch, name: str) -> bool:
     stack, seen = [name], {name}
     while stack:
         for step, _ in model.readers.get(stack.pop(), ()):
-            if step.op in _ASKING and not model.needed.isdisjoint(step.outputs):
+            if step.facts.tells_nonfinite and not model.needed.isdisjoint(step.outputs):
                 return True
-            if _passes(step) or step.op in _ELEMENTWISE:
+            if _passes(step) or step.facts.spreads_nonfinite:
                 fresh = set(step.outputs) - seen
                 seen |= fresh
                 stack += fresh
@@ -320,7 +283,7 @@ def telling_sizes(model: Sketch) -> frozenset[str]:
         maker = None if name in found else model.producers.get(name)
         found.add(name)
         if maker is not None and _passes(maker):
-            stack += maker.inputs if maker.op == "Concat" else maker.inputs[:1]
+            stack += maker.inputs if maker.facts.joins else maker.inputs[:1]
     return frozenset(found)
 
 
@@ -355,7 +318,7 @@ def _values(given: Input, role: Role, binding: Binding, rng: np.random.Generator
     if shape is None:
         shape = (4,) * binding.get(rank_name(given), 1)
     sizes = tuple(formulas.size(dim, binding) for dim in shape)
-    run_limits().demand_room(prod(sizes) * DRAWN, f"the input '{given.name}', {given},")
+    current().limits.demand_room(prod(sizes) * DRAWN, f"the input '{given.name}', {given},")
     match given.kind:
         case "tensor":
             return _tensor(given.dtype, role, sizes, rng, style)

@@ -7,15 +7,17 @@ Which operators and types that concerns is seen by running each of them once.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import onnx.parser
 
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.types import DType, TensorType
-from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Node, Patch
+from graphopt.operators import facts
+from graphopt.operators.classes import entry
+from graphopt.operators.semantics import OPERATORS
 from graphopt.runtime.sessions import Setting
 
 Types: TypeAlias = tuple[DType, ...]
@@ -25,21 +27,8 @@ TERMS = 64
 """Products that are added up: of the greatest integers, even two exceed 16 bits."""
 
 
-class _Product(NamedTuple):
-    """An operator that multiplies 8-bit integers."""
-
-    inputs: str
-    """`a` and `b` stand where the factors do."""
-    spatial: int = 0
-    """Number of spatial axes."""
-
-
-PRODUCTS = {
-    "MatMulInteger": _Product("a b"),
-    "ConvInteger": _Product("a b", spatial=2),
-    "QLinearMatMul": _Product("a one p b one q step p"),
-    "QLinearConv": _Product("a one p b one q step p", spatial=2),
-}
+PRODUCTS = tuple(name for name, operator in OPERATORS.items() if operator.factors)
+"""Operators that multiply 8-bit integers."""
 STEP = 1 << 15
 """Scale of quantized results: even sums of the greatest products fit into 7 bits then."""
 
@@ -57,7 +46,7 @@ class Saturation:
         A product is refused where it saturates and is none of those that go. Of what quantizes and dequantizes, ONNX
         Runtime makes products when it loads the model: none gets another type where any product saturates.
         """
-        new = [(node.op, _bytes(node, after)) for node in patch.after.values() if node.op in ops.QUANTIZING]
+        new = [(node.op, _bytes(node, after)) for node in patch.after.values() if facts.of_node(node).is_quantizing]
         if not new:
             return ""
         gone = {(node.op, _bytes(node, before)) for node in patch.before.values()}
@@ -65,7 +54,7 @@ class Saturation:
         for op, types in new:
             if not types or (op, types) in gone:
                 continue
-            if op in PRODUCTS:
+            if entry(op).factors:
                 saturates = self.is_saturating(op, types)
             else:
                 saturates = not known.issuperset(types) and any(self.is_saturating(each, BYTES) for each in PRODUCTS)
@@ -83,7 +72,7 @@ class Saturation:
         return self._seen[op, types]
 
     def _saturates(self, op: str, types: Types) -> bool:
-        inputs, axes = PRODUCTS[op]
+        inputs, axes = entry(op).factors, entry(op).spatial
         first, second = (dtype.limits[1] for dtype in types)
         ones = (1,) * axes
         shapes = ((1, TERMS, *ones), (1, TERMS, *ones) if axes else (TERMS, 1))
@@ -104,15 +93,16 @@ class Saturation:
         return int(found.item()) != (round(exact / STEP) if is_quantized else exact)
 
 
-def _bytes(node: Node, facts: Graph) -> Types:
+def _bytes(node: Node, graph: Graph) -> Types:
     """Return the types of the 8-bit integers that a node multiplies; of other operators, all that it reads and makes.
 
     Nothing where a factor has no such type.
     """
-    if node.op not in PRODUCTS:
-        every = (*map(facts.type, node.operands), *node.types)
+    inputs = facts.of_node(node).factors
+    if not inputs:
+        every = (*map(graph.type, node.operands), *node.types)
         return tuple(each.dtype for each in every if isinstance(each, TensorType) and each.dtype in BYTES)
-    places = PRODUCTS[node.op].inputs.split()
-    factors = (facts.tensor_type(node.inputs[places.index(name)]) for name in "ab")
+    places = inputs.split()
+    factors = (graph.tensor_type(node.inputs[places.index(name)]) for name in "ab")
     types = tuple(each.dtype for each in factors if each is not None)
     return types if len(types) == 2 and {*types} <= {*BYTES} else ()

@@ -15,7 +15,11 @@ import onnx.shape_inference
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from graphopt.base.types import DType
+from graphopt.ir.graph import CONSTANT, IDENTITY
+from graphopt.ir.ops import domain_of
 from graphopt.operators import protos
+from graphopt.operators.classes import entry
+from graphopt.operators.operator import Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,15 @@ class Step:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     node: NodeProto
+
+    @property
+    def domain(self) -> str:
+        return domain_of(self.node.domain)
+
+    @property
+    def facts(self) -> Operator:
+        """What is known of its operator."""
+        return entry(self.op, self.domain)
 
 
 @dataclass(frozen=True)
@@ -98,7 +111,7 @@ def sketch(model: ModelProto) -> Sketch:
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
     steps = tuple(_Flattener(model).graph(graph, {}))
-    literals = {s.outputs[0]: a.t for s in steps for a in s.node.attribute if s.op == "Constant" and a.HasField("t")}
+    literals = {s.outputs[0]: a.t for s in steps for a in s.node.attribute if s.op == CONSTANT and a.HasField("t")}
     inputs = tuple(_input(value, value.name in constants) for value in graph.input)
     declared = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
     declared |= {name: tensor.data_type for name, tensor in (literals | constants).items()}
@@ -208,7 +221,7 @@ class _Flattener:
 
 def _aliases(sources: Iterable[str], targets: Iterable[str], also: Sequence[str] = ()) -> Iterator[Step]:
     """Yield what enters and leaves a body: the same value under two names; and what else it depends on."""
-    return (Step("Identity", (a, *also), (b,), NodeProto()) for a, b in zip(sources, targets, strict=False))
+    return (Step(IDENTITY, (a, *also), (b,), NodeProto()) for a, b in zip(sources, targets, strict=False))
 
 
 def operators(model: ModelProto) -> Iterator[str]:
@@ -223,7 +236,7 @@ def divides_integers(outline: ModelProto) -> bool:
 
     It may where the divisor is no constant without 0 and -1.
     """
-    if "Div" not in operators(outline) and "Mod" not in operators(outline):
+    if not any(entry(name).divides for name in operators(outline)):
         return False
     if not outline.functions and not _divides_integers(outline.graph, {}, {}):
         return False
@@ -242,9 +255,9 @@ def _divides_integers(graph: GraphProto, types: Mapping[str, int], constants: Ma
     overridden = {value.name for value in graph.input}
     constants = {**constants, **{t.name: t for t in graph.initializer if t.name not in overridden}}
     for node in graph.node:
-        if node.op_type == "Constant":
+        if node.op_type == CONSTANT:
             constants |= {name: a.t for a in node.attribute if a.name == "value" for name in node.output}
-        if node.op_type in ("Div", "Mod") and node.domain in ("", "ai.onnx"):
+        if entry(node.op_type, domain_of(node.domain)).divides:
             is_float = any(types.get(name) and _dtype(types[name]).is_float for name in node.input)
             if not is_float and not _divides_safely(constants.get(node.input[-1])):
                 return True

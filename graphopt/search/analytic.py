@@ -14,8 +14,9 @@ from typing import NamedTuple
 from graphopt.base.sizes import Dim, Sym
 from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import Graph, Node, Value
-from graphopt.ir.ops import attribute, is_deterministic
-from graphopt.operators.classes import entry
+from graphopt.ir.ops import is_deterministic
+from graphopt.operators.cost import Fusion, Head, Layout, Work
+from graphopt.operators.facts import attribute, of_node
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup
 
@@ -43,7 +44,7 @@ class Analytic:
         return [Speedup(ratio, ratio, ratio, ratio, rounds=0) for ratio in ratios]
 
 
-class Work(NamedTuple):
+class Load(NamedTuple):
     """What a node does: operations on 32-bit numbers, at the rate of a matrix product; bytes moved; launches."""
 
     flops: float = 0.0
@@ -51,7 +52,7 @@ class Work(NamedTuple):
     launches: float = 1.0
 
 
-FREE = Work(launches=0.0)
+FREE = Load(launches=0.0)
 
 
 class _Estimate:
@@ -63,9 +64,9 @@ class _Estimate:
         """The vertices that are computed when the model is loaded."""
         self.blocked: set[Value] = set()
         """The values in the layout that blocks channels."""
-        self.open: dict[Value, str] = {}
-        """The values that only one node reads, and the operator that may take in what that node does."""
-        self._work: dict[int, Work] = {}
+        self.open: dict[Value, Head | None] = {}
+        """The values that only one node reads, and what that node may be fused into."""
+        self._work: dict[int, Load] = {}
         for vertex in graph.topological():
             self._visit(vertex, graph[vertex])
 
@@ -73,7 +74,7 @@ class _Estimate:
     def seconds(self) -> float:
         return fsum(self._seconds(work) for work in (*self._work.values(), *self._reorders()))
 
-    def _seconds(self, work: Work) -> float:
+    def _seconds(self, work: Load) -> float:
         machine = self.machine
         busy = max(work.flops / machine.flops_per_second, work.bytes / machine.bytes_per_second)
         return busy + work.launches * machine.launch_seconds
@@ -87,18 +88,18 @@ class _Estimate:
             self._work[vertex] = _work(view) if fused is None else fused.work
             if _is_blocked(view, fused):
                 self.blocked.add(Value(vertex))
-            stays_open = node.op if fused is None else fused.stays_open
+            stays_open = view.cost.head if fused is None else fused.stays_open
             if self.graph.uses(Value(vertex)) == 1:
                 self.open[Value(vertex)] = stays_open
 
     def _is_folded(self, node: Node) -> bool:
         if node.is_internal:
             return node.is_constant
-        if entry(node.op, node.domain).reads_sizes and (data := self.graph.tensor_type(node.inputs[0])):
+        if of_node(node).reads_sizes and (data := self.graph.tensor_type(node.inputs[0])):
             return data.is_static
         return is_deterministic(node) and all(value.vertex in self.known for value in node.operands)
 
-    def _reorders(self) -> Iterator[Work]:
+    def _reorders(self) -> Iterator[Load]:
         """Yield the copies from the blocked layout and into it, where they are certain: not at the border of the
         graph."""
         for value in self.blocked:
@@ -109,8 +110,8 @@ class _Estimate:
         read = {value for reader in readers for value in self.graph[reader].operands}
         yield from (self._copy(value) for value in read - self.blocked if value.vertex in self._work)
 
-    def _copy(self, value: Value) -> Work:
-        return Work(bytes=2 * _nbytes(self.graph.tensor_type(value)))
+    def _copy(self, value: Value) -> Load:
+        return Load(bytes=2 * _nbytes(self.graph.tensor_type(value)))
 
 
 class _View:
@@ -119,7 +120,7 @@ class _View:
     def __init__(self, estimate: _Estimate, vertex: int) -> None:
         self.estimate, self.graph, self.vertex = estimate, estimate.graph, vertex
         self.node = self.graph[vertex]
-        self.op, self.inputs = self.node.op, self.node.inputs
+        self.inputs, self.cost = self.node.inputs, of_node(self.node).cost
         self.block = estimate.machine.block
 
     def shape(self, index: int) -> tuple[int, ...]:
@@ -197,22 +198,19 @@ def _bits(type_: TensorType | None) -> int:
 class _Fused(NamedTuple):
     """What is left of a node that the one before it takes in, and what may be taken in after it."""
 
-    work: Work
-    stays_open: str = ""
-
-
-_CONV_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid")
-_GEMM_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "HardSigmoid", "Selu", "Softplus", "Softsign")
+    work: Load
+    stays_open: Head | None = None
 
 
 def _fused(view: _View) -> _Fused | None:
     """Return what is left of a node where the one before it, or a product after it, takes it in; else None."""
     for index, value in enumerate(view.inputs):
-        rule = _TAKEN_IN.get((view.estimate.open.get(value, ""), view.op)) if value is not None else None
-        found = rule(view, index) if rule else None
+        head = view.estimate.open.get(value) if value is not None else None
+        fusion = view.cost.fusions.get(head) if head is not None else None
+        found = _FUSED[fusion](view, index) if fusion else None
         if found is not None:
             return found
-    return _Fused(FREE) if view.op == "Transpose" and _is_of_product(view) else None
+    return _Fused(FREE) if view.cost.work is Work.TRANSPOSITION and _is_of_product(view) else None
 
 
 def _activation(view: _View, index: int) -> _Fused | None:
@@ -220,25 +218,34 @@ def _activation(view: _View, index: int) -> _Fused | None:
     return _Fused(FREE) if view.block and _others_known(view, index) else None
 
 
-def _hard_swish(view: _View, index: int) -> _Fused | None:
+def _blocked_activation(view: _View, index: int) -> _Fused | None:
     return _activation(view, index) if view.inputs[index] in view.estimate.blocked else None
 
 
-def _affine(view: _View, index: int) -> _Fused | None:
-    """Constants per channel go into a convolution's weights; a sum of its own size goes along as it writes."""
+def _normalized_channels(view: _View, index: int) -> _Fused | None:
+    """Constants per channel go into a convolution's weights."""
+    return _Fused(FREE, Head.CONVOLUTION) if _others_known(view, index) else None
+
+
+def _scaled_channels(view: _View, index: int) -> _Fused | None:
+    fits = prod(view.shape(1 - index)) == 1 or _is_per_channel(view, index)
+    return _Fused(FREE, Head.CONVOLUTION) if fits and _others_known(view, index) else None
+
+
+def _added_channels(view: _View, index: int) -> _Fused | None:
+    """Return what is left of a sum: a tensor of its own size goes along as the convolution writes."""
     if _others_known(view, index):
-        per_channel = view.op == "BatchNormalization" or _is_per_channel(view, index)
-        return _Fused(FREE, "Conv") if per_channel else None
-    if view.op != "Add" or not view.block or view.shape(0) != view.shape(1):
+        return _Fused(FREE, Head.CONVOLUTION) if _is_per_channel(view, index) else None
+    if not view.block or view.shape(0) != view.shape(1):
         return None
-    return _Fused(FREE._replace(bytes=_nbytes(view.graph.tensor_type(view.input(1 - index)))), "Conv")
+    return _Fused(FREE._replace(bytes=_nbytes(view.graph.tensor_type(view.input(1 - index)))), Head.CONVOLUTION)
 
 
 def _is_per_channel(view: _View, index: int) -> bool:
-    """Return whether the other operand has a number per channel; to multiply, one number will do."""
+    """Return whether the other operand has a number per channel."""
     whole, other = view.shape(index), view.shape(1 - index)
     if prod(other) == 1:
-        return view.op == "Mul"
+        return False
     return len(other) >= len(whole) - 1 and prod(other) == other[1 - len(whole)] == whole[1]
 
 
@@ -250,32 +257,37 @@ def _bias(view: _View, index: int) -> _Fused | None:
     if not is_matrix and len(view.shape(1 - index)) != 1:
         return None
     added = FREE if view.is_known(1 - index) else FREE._replace(bytes=_nbytes(view.graph.tensor_type(other)))
-    return _Fused(added, "Gemm" if is_matrix else "")
+    return _Fused(added, Head.GEMM if is_matrix else None)
 
 
 def _scale(view: _View, index: int) -> _Fused | None:
-    """Return a number that the product is multiplied by, or divided."""
+    """Fuse a number that a product is multiplied by."""
     is_number = _others_known(view, index) and prod(view.shape(1 - index)) == 1
-    return _Fused(FREE, "MatMul") if is_number and (view.op == "Mul" or index == 0) else None
+    return _Fused(FREE, Head.PRODUCT) if is_number else None
 
 
-def _silu(view: _View, index: int) -> _Fused | None:
+def _divisor(view: _View, index: int) -> _Fused | None:
+    return _scale(view, index) if index == 0 else None
+
+
+def _gate(view: _View, index: int) -> _Fused | None:
     """`x * sigmoid(x)` is one operator."""
     value = view.inputs[index]
     source = None if value is None else view.graph[value.vertex].inputs[0]
     return _Fused(FREE) if view.inputs[1 - index] == source else None
 
 
-_TAKEN_IN: Mapping[tuple[str, str], Callable[[_View, int], _Fused | None]] = {
-    **{("Conv", op): _activation for op in _CONV_ACTIVATIONS},
-    **{("Conv", op): _affine for op in ("Add", "Mul", "BatchNormalization")},
-    ("Conv", "HardSwish"): _hard_swish,
-    **{("Gemm", op): _activation for op in _GEMM_ACTIVATIONS},
-    ("Sigmoid", "Mul"): _silu,
-    ("MatMul", "Add"): _bias,
-    **{("MatMul", op): _scale for op in ("Mul", "Div")},
+_FUSED: Mapping[Fusion, Callable[[_View, int], _Fused | None]] = {
+    Fusion.ACTIVATION: _activation,
+    Fusion.BLOCKED_ACTIVATION: _blocked_activation,
+    Fusion.ADDED_CHANNELS: _added_channels,
+    Fusion.SCALED_CHANNELS: _scaled_channels,
+    Fusion.NORMALIZED_CHANNELS: _normalized_channels,
+    Fusion.BIAS: _bias,
+    Fusion.SCALE: _scale,
+    Fusion.DIVISOR: _divisor,
+    Fusion.GATE: _gate,
 }
-"""By the operator before, and the node's own."""
 
 
 def _others_known(view: _View, index: int) -> bool:
@@ -287,33 +299,29 @@ def _is_of_product(view: _View) -> bool:
     order = view.integers("perm")
     rank = len(order)
     swapped = rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2)
-    readers = {view.graph[reader].op for reader in view.graph.readers(view.vertex)}
-    return swapped and bool(readers) and readers <= {"MatMul", "Gemm"}
+    readers = {of_node(view.graph[reader]).cost.head for reader in view.graph.readers(view.vertex)}
+    return swapped and bool(readers) and readers <= {Head.PRODUCT, Head.GEMM}
 
 
 # -- the blocked layout of convolutions --------------------------------------------------------------------------------
-
-_KEEPING = frozenset({"Relu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Gelu", "QuickGelu", "BatchNormalization"})
-_KEEPING |= {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
-"""Operators with a kernel for the blocked layout. Any other makes ONNX Runtime copy its input back."""
 
 
 def _is_blocked(view: _View, fused: _Fused | None) -> bool:
     """Return whether a node writes the blocked layout."""
     lying = [value in view.estimate.blocked for value in view.inputs]
-    if view.op == "Conv":
+    if view.cost.layout is Layout.ENTERS:
         return _enters(view)
     if not any(lying):
         return False
     if fused is not None:
         return True
-    match view.op:
-        case "Add" | "Sum" | "Mul":
+    match view.cost.layout:
+        case Layout.KEEPS_IF_ALIKE:
             return all(lying) and len({view.shape(index) for index in range(len(lying))}) == 1
-        case "Concat":
+        case Layout.KEEPS_IF_WHOLE:
             whole = all(view.shape(index)[1] % view.block == 0 for index in range(len(lying)))
             return all(lying) and view.integer("axis", 0) == 1 and whole
-    return view.op in _KEEPING
+    return view.cost.layout is Layout.KEEPS
 
 
 def _enters(view: _View) -> bool:
@@ -333,54 +341,36 @@ def _enters(view: _View) -> bool:
 
 def _reads_plain(view: _View) -> bool:
     """Of few channels, a convolution reads the usual layout."""
-    return view.op == "Conv" and view.integer("group", 1) == 1 and view.shape(1)[1] < view.block
+    is_conv = view.cost.layout is Layout.ENTERS
+    return is_conv and view.integer("group", 1) == 1 and view.shape(1)[1] < view.block
 
 
 # -- what operators cost -----------------------------------------------------------------------------------------------
 
 
-def _work(view: _View) -> Work:
-    work = _WORK.get(view.op, _elementwise)(view)
+def _work(view: _View) -> Load:
+    work = _WORK[view.cost.work](view)
     return work._replace(flops=work.flops * view.width)
 
 
-def _elementwise(view: _View) -> Work:
-    passes = PASSES.get(view.op, 1)
-    return Work(EXPENSE.get(view.op, 10) * view.elements, passes * view.traffic, passes)
+def _elementwise(view: _View) -> Load:
+    cost = view.cost
+    return Load(cost.flops * view.elements, cost.passes * view.traffic, cost.passes)
 
-
-EXPENSE: Mapping[str, float] = {
-    **dict.fromkeys(("Exp", "Tanh", "Sigmoid", "HardSwish", "QuickGelu"), 30),
-    **dict.fromkeys(("Sqrt", "Reciprocal", "Floor", "Ceil", "Round"), 40),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), 40),
-    **dict.fromkeys(("Erf", "LayerNormalization", "RMSNormalization", "Resize"), 60),
-    **dict.fromkeys(("Gelu", "BiasGelu", "FastGelu", "Swish"), 70),
-    **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "ReduceL2", "ReduceSumSquare"), 60),
-    **dict.fromkeys(("Sin", "Cos", "Log", "Elu", "Selu", "Celu", "TopK"), 200),
-    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), 300),
-    "Where": 150,
-    "PRelu": 400,
-    **dict.fromkeys(("Pow", "Mod", "CumSum"), 700),
-    **dict.fromkeys(("Softplus", "Mish"), 1200),
-}
-"""Operations an element, counted at the rate of a matrix product (as measured with ONNX Runtime 1.31); others: 10."""
-
-PASSES: Mapping[str, int] = {"HardSwish": 2, "Mish": 3, "Swish": 4, "GroupNormalization": 12, "Softmax": 2}
-"""Operators without a kernel of their own, or with one in several passes: how often they go over their data."""
 
 _DEPTHWISE = 4.0
 """A depthwise convolution shares no operand between channels: so much slower is an operation of it."""
 
 
-def _conv(view: _View) -> Work:
+def _conv(view: _View) -> Load:
     weight, result = view.shape(1), view.result()
     made, read = (*weight[:2], 1, 1)[:2]
     multiplied = 2.0 * prod(result) * prod(weight[1:])
     if not _enters(view):
-        return Work(multiplied * _outside(view, len(weight), read), view.traffic)
+        return Load(multiplied * _outside(view, len(weight), read), view.traffic)
     if read == 1 and view.integer("group", 1) > 1:
-        return Work(multiplied * _DEPTHWISE, view.traffic)
-    return Work(multiplied * -(-made // view.block) * view.block / max(made, 1), view.traffic)
+        return Load(multiplied * _DEPTHWISE, view.traffic)
+    return Load(multiplied * -(-made // view.block) * view.block / max(made, 1), view.traffic)
 
 
 def _outside(view: _View, rank: int, read: int) -> float:
@@ -393,69 +383,73 @@ def _outside(view: _View, rank: int, read: int) -> float:
     return 6 * _DEPTHWISE if read == 1 else 1.3 * max(1.8, view.block / read)
 
 
-def _conv_transpose(view: _View) -> Work:
-    return Work(1.4 * 2 * prod(view.shape(0)) * prod(view.shape(1)[1:]), view.traffic)
+def _conv_transpose(view: _View) -> Load:
+    return Load(1.4 * 2 * prod(view.shape(0)) * prod(view.shape(1)[1:]), view.traffic)
 
 
-def _product(view: _View) -> Work:
+def _product(view: _View) -> Load:
     left = view.shape(0)
     across = bool(view.integer("transA", 0)) and len(left) > 1
-    return Work(2.0 * prod(view.result()) * (left or (1,))[-2 if across else -1], view.traffic)
+    return Load(2.0 * prod(view.result()) * (left or (1,))[-2 if across else -1], view.traffic)
 
 
-def _attention(view: _View) -> Work:
+def _attention(view: _View) -> Load:
     """Two products over the pairs of positions, and a softmax between them."""
-    query, keys = prod(view.shape(0)), (view.shape(1) or view.shape(0))[-2:-1] or (1,)
-    packed = view.op == "Attention" and bool(view.node.domain)  # Microsoft's: the second input holds weights
-    length = (view.shape(0)[-2:-1] or (1,))[0] if packed else keys[0]
-    projections = 2.0 * query * (view.shape(1) or (1,))[-1] if packed else 0.0
-    return Work(projections + 4.0 * 1.5 * query * length, view.traffic)
+    length = ((view.shape(1) or view.shape(0))[-2:-1] or (1,))[0]
+    return Load(4.0 * 1.5 * prod(view.shape(0)) * length, view.traffic)
 
 
-def _recurrent(view: _View) -> Work:
+def _packed_attention(view: _View) -> Load:
+    """Count the projections, too: the second input holds their weights."""
+    query, length = prod(view.shape(0)), (view.shape(0)[-2:-1] or (1,))[0]
+    projections = 2.0 * query * (view.shape(1) or (1,))[-1]
+    return Load(projections + 4.0 * 1.5 * query * length, view.traffic)
+
+
+def _recurrent(view: _View) -> Load:
     """Each step multiplies by both weights; small products run at a fraction of the rate."""
     steps = prod(view.shape(0)[:2])
-    return Work(2 * 2.0 * steps * (prod(view.shape(1)) + prod(view.shape(2))), view.traffic)
+    return Load(2 * 2.0 * steps * (prod(view.shape(1)) + prod(view.shape(2))), view.traffic)
 
 
-def _einsum(view: _View) -> Work:
+def _einsum(view: _View) -> Load:
     equation = attribute(view.node, view.graph, "equation")
     if not isinstance(equation, str) or "..." in equation:
         return _elementwise(view)
     operands = equation.partition("->")[0].split(",")
     sizes = {letter: n for i, term in enumerate(operands) for letter, n in zip(term, view.shape(i), strict=False)}
-    return Work(1.5 * 2 * prod(sizes.values()), 2 * view.traffic)
+    return Load(1.5 * 2 * prod(sizes.values()), 2 * view.traffic)
 
 
-def _pool(view: _View) -> Work:
-    return Work(2.0 * prod(view.result()) * prod(view.integers("kernel_shape")), view.traffic)
+def _pool(view: _View) -> Load:
+    return Load(2.0 * prod(view.result()) * prod(view.integers("kernel_shape")), view.traffic)
 
 
-def _moved(view: _View) -> Work:
+def _moved(view: _View) -> Load:
     """Return what is copied, not what it is taken from."""
-    return Work(bytes=_STRIDED.get(view.op, 1) * 2 * view.written)
+    return Load(bytes=view.cost.stride * 2 * view.written)
 
 
-def _transposed(view: _View) -> Work:
+def _transposed(view: _View) -> Load:
     order, shape = view.integers("perm"), view.shape(0)
     lasting = [axis for axis in order if axis < len(shape) and shape[axis] != 1]
-    return Work() if lasting == sorted(lasting) else _moved(view)
+    return Load() if lasting == sorted(lasting) else _moved(view)
 
 
-def _power(view: _View) -> Work:
+def _power(view: _View) -> Load:
     """Squares and cubes are multiplied out."""
     exponent = view.graph.constant(view.input(1))
     small = exponent is not None and exponent.size == 1 and float(exponent.numpy().ravel()[0]) in (2.0, 3.0)
-    return Work(40.0 * view.elements, view.traffic) if small else _elementwise(view)
+    return Load(40.0 * view.elements, view.traffic) if small else _elementwise(view)
 
 
-def _layer_norm(view: _View) -> Work:
+def _layer_norm(view: _View) -> Load:
     """On the CPU, ONNX Runtime fuses it with a sum of equal shapes before it, and the kernel for that is slow."""
     value = view.input(0)
-    is_sum = view.block and value is not None and view.estimate.open.get(value) == "Add"
+    is_sum = view.block and value is not None and view.estimate.open.get(value) is Head.SUM
     skips = is_sum and len(view.shape(0)) == 3 and _adds_equals(view.graph, value)
-    expense = EXPENSE["SkipLayerNormalization" if skips else "LayerNormalization"]
-    return Work(expense * view.elements, view.traffic)
+    flops = view.cost.flops_after_sum if skips else view.cost.flops
+    return Load(flops * view.elements, view.traffic)
 
 
 def _adds_equals(graph: Graph, value: Value | None) -> bool:
@@ -463,33 +457,28 @@ def _adds_equals(graph: Graph, value: Value | None) -> bool:
     return len({type_.shape for type_ in types if type_ is not None}) == 1
 
 
-def _bodies(view: _View) -> Work:
-    """Return the work of a branch, the dearest, or of the body of a loop, as often as an unknown size."""
+def _bodies(view: _View, times: int) -> Load:
+    """Return the work of the dearest body, so many times."""
     machine = view.estimate.machine
     seconds = max((_Estimate(body, machine).seconds for body in view.node.bodies), default=0.0)
-    times = 1 if view.op == "If" else ASSUMED
-    return Work(launches=1 + times * seconds / machine.launch_seconds)
+    return Load(launches=1 + times * seconds / machine.launch_seconds)
 
 
-_STRIDED: Mapping[str, float] = {
-    "Transpose": 2,
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth", "GatherElements", "GatherND", "ScatterElements"), 4),
-}
-"""How many times as slow as a plain copy: elements lie far apart."""
-
-_WORK: Mapping[str, Callable[[_View], Work]] = {
-    **dict.fromkeys(("Conv", "FusedConv", "ConvInteger", "QLinearConv", "DeformConv"), _conv),
-    "ConvTranspose": _conv_transpose,
-    **dict.fromkeys(("MatMul", "Gemm", "FusedMatMul", "FusedGemm", "MatMulInteger"), _product),
-    **dict.fromkeys(("Attention", "MultiHeadAttention", "GroupQueryAttention"), _attention),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
-    "Einsum": _einsum,
-    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
-    **dict.fromkeys(("Concat", "Split", "Slice", "Gather", "Pad", "Expand", "Tile"), _moved),
-    **dict.fromkeys((op for op in _STRIDED if op != "Transpose"), _moved),
-    "Transpose": _transposed,
-    "Pow": _power,
-    "LayerNormalization": _layer_norm,
-    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"), lambda view: Work()),
-    **dict.fromkeys(("If", "Loop", "Scan"), _bodies),
+_WORK: Mapping[Work, Callable[[_View], Load]] = {
+    Work.ELEMENTWISE: _elementwise,
+    Work.POWER: _power,
+    Work.LAYER_NORMALIZATION: _layer_norm,
+    Work.CONVOLUTION: _conv,
+    Work.TRANSPOSED_CONVOLUTION: _conv_transpose,
+    Work.PRODUCT: _product,
+    Work.ATTENTION: _attention,
+    Work.PACKED_ATTENTION: _packed_attention,
+    Work.RECURRENT: _recurrent,
+    Work.EINSUM: _einsum,
+    Work.POOL: _pool,
+    Work.MOVEMENT: _moved,
+    Work.TRANSPOSITION: _transposed,
+    Work.NOTHING: lambda view: Load(),
+    Work.BRANCH: lambda view: _bodies(view, 1),
+    Work.LOOP: lambda view: _bodies(view, ASSUMED),
 }

@@ -1,4 +1,4 @@
-"""The last word: versions of the whole model take turns, and only what is faster beyond noise is taken.
+"""The last word: candidates for the whole model take turns, and only what is faster beyond noise is taken.
 
 The simplified model is the floor. What a search found is taken where it is shown, twice, to be faster than that; and of
 the simplifications that part is taken back which is shown, twice, to make the model slower.
@@ -6,533 +6,375 @@ the simplifications that part is taken back which is shown, twice, to make the m
 
 from __future__ import annotations
 
-import logging
-import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, TypeVar
 
-from graphopt.base.errors import ModelError
-from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Step, TimeUp
-from graphopt.rewrite.variant import Variant
-from graphopt.runtime.measure import FEWEST, Speedup, Verdict, together
+from graphopt.runtime.measure import Speedup, Verdict, together
 from graphopt.search.moves import Solution
-from graphopt.search.race import Contest, Latency, Outcome
-from graphopt.search.sweep import Sweep
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.race import Contest, Measurement
+from graphopt.search.stopping import Budget
 
-log = logging.getLogger(__name__)
-
-FINALISTS = 2
-"""Versions that won the first race and are timed a second time, the fastest first, until one wins again; after them the
-best of the sweeps alone may."""
-
-LEAST = 10
-"""Sessions that the last word takes where there is a find: six in the first race and four in the second."""
-
-CONFIRMING = 4
-"""Sessions of the second race."""
-
-SWEEPING = 0.25
-"""Of the time that is left, for each race of sweeps."""
-
-TRIES = 10
-"""Versions that are timed in one series of tries, at most: with fewer finds, or with fewer rewrites."""
-
-LONGEST = 3.0
-"""Seconds for which one session is timed in a race, at most."""
-
-BRIEFEST = 0.5
-"""The same where there was nothing to search: only what simplification did is timed."""
-
-Found = TypeVar("Found")
-
-Again = Callable[[Sweep, Variant], Sweep | None]
-
-
-@dataclass(eq=False)
-class Version:
-    """A variant of the model's graph, and how fast it is."""
-
-    variant: Variant
-    sweeps: tuple[Sweep, ...] = ()
-    """They follow the steps that simplified the model."""
-    solutions: tuple[Solution, ...] = ()
-    counts: tuple[int, ...] = ()
-    """How many steps each solution took; they follow those of the sweeps."""
-    speedup: Speedup | None = None
-    """Over the original; None where it was not timed."""
-    gain: Speedup | None = None
-    """Over the simplified model, in the same race."""
-    latencies: tuple[Latency, ...] = ()
-    is_original: bool = False
-    """Whether ONNX Runtime runs of it what it runs of the original, so that there is nothing to time."""
-    refusal: str = ""
-    """Why it could not be timed: ONNX Runtime refuses it, or there was no room."""
-    has_lost: bool = False
-    """Whether it won a race and not the second."""
-    is_unconfirmed: bool = False
-    """Whether no time or room was left for a second race."""
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """What made it of the original."""
-        return self.variant.history
-
-    @property
-    def key(self) -> str:
-        return self.variant.key
-
-    @property
-    def is_faster(self) -> bool:
-        """By more than noise, and slower at no size; the original is not, whatever is measured."""
-        if not self.steps or self.speedup is None or self.is_slower:
-            return False
-        return self.speedup.verdict is Verdict.FASTER
-
-    @property
-    def is_slower(self) -> bool:
-        """By more than noise, at some size: what is gained at others does not make up for that."""
-        ratios = [latency.speedup for latency in self.latencies] + [self.speedup] * (self.speedup is not None)
-        return any(ratio.verdict is Verdict.SLOWER for ratio in ratios if ratio is not None)
-
-    def beats(self, floor: Version) -> bool:
-        """Return whether it is shown to be faster than the simplified model was in the same race.
-
-        Where that is no gain itself, what is a gain over the original has to be faster only beyond doubt, not by more
-        than noise; on a busy machine there is doubt about all that copies of the original differ by.
-        """
-        if self.gain is None or self.is_slower:
-            return False
-        is_sure = self.is_faster and not floor.is_faster and self.gain.low > 1 and self.gain.is_steady
-        return self.gain.verdict is Verdict.FASTER or is_sure
+Again = Callable[[str, Candidate], Candidate | None]
 
 
 @dataclass(eq=False)
 class Chooser:
-    """Finds the version to return."""
+    """Finds the candidate to return."""
 
     contest: Contest
-    model: onnx_io.Model
-    """As it was loaded."""
     apply: Callable[[Graph, Solution], Sequence[Step]]
     """Carry a solution of the search over to a graph, in place. Raises TimeUp."""
     simplify: Callable[[Graph, frozenset[str] | None], Sequence[Step]]
     """Simplify a graph, in place, with these rules and passes alone, or with all. Raises TimeUp."""
-    reserve: float = 0.0
-    """Seconds that trying and confirming further versions takes at least: with less time left, there are none."""
-    opening: float = 0.0
-    """Seconds in which a session is opened."""
-    deadline: float = float("inf")
-    longest: float = LONGEST
-    """Seconds for which one session is timed in a race, at most."""
-    clock: Callable[[], float] = time.monotonic
     progress: Callable[[str, float], None] = lambda stage, done: None
-    raced: list[Version] = field(default_factory=list)
-    """All that took part in the races of the contest."""
+    known: dict[Candidate, Measurement] = field(default_factory=dict)
+    """What the last race of the contest told of each candidate in it."""
+    confirmations: list[Measurement] = field(default_factory=list)
+    """What second races told."""
+    entered: list[str] = field(default_factory=list)
+    """The keys of the candidates of all races, in their order."""
     before: int = 0
     """How many of them before the tries that are made now: these do not count."""
-    floor_again: Version | None = None
+    floor_again: Measurement | None = None
     """What the second race tells of the simplified model, in which a find did not win."""
-    told: dict[tuple[str, ...], list[Outcome]] = field(default_factory=dict)
-    """What the races of the contest told, by the digests of those that took part: no race is run twice."""
+
+    @property
+    def budget(self) -> Budget:
+        return self.contest.budget
+
+    @property
+    def policy(self) -> SearchPolicy:
+        return self.contest.policy
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """What all races told."""
+        return [*self.known.values(), *self.confirmations]
+
+    def of(self, candidate: Candidate) -> Measurement:
+        """Return what is known of a candidate."""
+        return self.known.get(candidate, Measurement(candidate))
 
     # -- what takes part -----------------------------------------------------------------------------------------------
 
-    def race_sweeps(self, simplified: Version, sweeps: Iterable[Sweep], again: Again) -> tuple[Version, list[Version]]:
-        """Return the fastest of the simplified model, it with one sweep and it with several; and it with each alone.
+    def race_sweeps(self, simplified: Candidate, sweeps: Sequence[Candidate], again: Again) -> Candidate:
+        """Return the fastest of the simplified model, it with one sweep and it with several.
 
         Those that gain are made together, or one by one where all are no faster than the best of them. Where there is
         no time for a race of each, as of large models, all of them are tried first.
 
         Args:
-            again: makes a sweep once more, of a variant with others; None where it does not match there any more.
+            simplified: the simplified model.
+            sweeps: it with each sweep.
+            again: makes the sweep of a name of a candidate with others; None where it does not match there any more.
         """
-        alone = [Version(made.result, (made,)) for made in sweeps]
-        able: Sequence[Version] = alone
-        if len(alone) > 1 and not self._is_time_for(simplified, alone):
-            whole = self._together(alone, again, self._takes(1))
+        able = sweeps
+        if len(sweeps) > 1 and not self._is_time_for(simplified, sweeps):
+            whole = self._together(sweeps, again, self.budget.taken_by(1))
             if whole is not None:
                 self._race_of_sweeps([simplified, whole])
-                if whole.beats(simplified):
-                    return whole, alone
-            able = self._affordable(simplified, alone)
+                if self._beats(whole, simplified):
+                    return whole
+            able = self._affordable(simplified, sweeps)
         if able:
             self._race_of_sweeps([simplified, *able])
-        faster = _fastest(able, simplified)
-        return self._combined(simplified, faster, again) if faster else simplified, alone
+        faster = self._fastest(able, simplified)
+        return self._combined(simplified, faster, again) if faster else simplified
 
-    def _race_of_sweeps(self, versions: Sequence[Version]) -> None:
-        """Let versions take turns before the search."""
-        self._race(versions, self.contest, share=SWEEPING)
-        self.before = len(self.raced)
+    def _race_of_sweeps(self, candidates: Sequence[Candidate]) -> None:
+        """Let candidates take turns before the search."""
+        self._race(candidates, share=self.policy.sweep_race_share)
+        self.before = len(self.entered)
 
-    def _combined(self, simplified: Version, faster: Sequence[Version], again: Again) -> Version:
-        """Return the first of versions, with the sweeps of the others too if that is faster: of all, or one by one."""
+    def _combined(self, simplified: Candidate, faster: Sequence[Candidate], again: Again) -> Candidate:
+        """Return the first of candidates, with the sweeps of the others too if that is faster: of all, or one by
+        one."""
 
-        def improved(best: Version, others: Sequence[Version]) -> Version:
-            both = self._together([best, *others], again, self._takes(2))
+        def improved(best: Candidate, others: Sequence[Candidate]) -> Candidate:
+            both = self._together([best, *others], again, self.budget.taken_by(2))
             if both is None:
                 return best
             self._race_of_sweeps([simplified, best, both])
-            return both if both.beats(simplified) and both.gain is not None and both.gain.low > _gain(best) else best
+            gain = self.of(both).gain
+            is_more = gain is not None and gain.low > _gain(self.of(best))
+            return both if is_more and self._beats(both, simplified) else best
 
         best, *others = faster
         whole = improved(best, others)
         if whole is best and len(others) > 1:
-            for version in others:
-                whole = improved(whole, [version])
+            for candidate in others:
+                whole = improved(whole, [candidate])
         return whole
 
-    def _is_time_for(self, simplified: Version, versions: Sequence[Version]) -> bool:
+    def _is_time_for(self, simplified: Candidate, candidates: Sequence[Candidate]) -> bool:
         """Return whether these and the simplified model can take turns in the share; where they did, they can again,
         and where they could not, they cannot.
         """
-        keys = [version.key for version in (simplified, *versions)]
+        keys = [candidate.key for candidate in (simplified, *candidates)]
         if self.contest.has_ended(["sweeps", *keys]):
             return False
-        if self.contest.known(keys) is not None or self._takes(len(versions)) <= SWEEPING * self._left:
+        share = self.policy.sweep_race_share * self.budget.left
+        if self.contest.known(keys) is not None or self.budget.taken_by(len(candidates)) <= share:
             return True
         self.contest.end(["sweeps", *keys])
         return False
 
-    def _affordable(self, simplified: Version, alone: Sequence[Version]) -> Sequence[Version]:
+    def _affordable(self, simplified: Candidate, alone: Sequence[Candidate]) -> Sequence[Candidate]:
         """Return as many as leave the time of a second race; where fewer did once, no more."""
-        for count in range(0 if self.is_hurried else len(alone), 0, -1):
-            keys = [version.key for version in (simplified, *alone[:count])]
+        for count in range(0 if self.budget.is_interrupted else len(alone), 0, -1):
+            keys = [candidate.key for candidate in (simplified, *alone[:count])]
             if self.contest.has_ended(["alone", *keys]):
                 continue
-            if self.contest.known(keys) is not None or self._takes(count) <= self._left - self.confirming:
+            left = self.budget.left - self.budget.confirming
+            if self.contest.known(keys) is not None or self.budget.taken_by(count) <= left:
                 return alone[:count]
             self.contest.end(["alone", *keys])
         return ()
 
-    def _takes(self, count: int) -> float:
-        """Return the seconds that a race of so many, the simplified model and two copies of the original takes."""
-        return (count + 3) * self.reserve / LEAST
-
-    @property
-    def confirming(self) -> float:
-        """Seconds that a second race takes."""
-        return CONFIRMING * self.reserve / LEAST
-
-    def _together(self, faster: Sequence[Version], again: Again, racing: float) -> Version | None:
-        """Return the first of versions, and the sweep of each other made on it, one after the other; None where none of
-        these matches there, or no time is left to race it, which takes so long, and to confirm it.
+    def _together(self, faster: Sequence[Candidate], again: Again, racing: float) -> Candidate | None:
+        """Return the first of candidates, and the sweep of each other made on it, one after the other; None where none
+        of these matches there, or no time is left to race it, which takes so long, and to confirm it.
         """
-        if len(faster) < 2 or self._is_over(racing + self.confirming):
+        if len(faster) < 2 or self._is_over(racing + self.budget.confirming):
             return None
         made = faster[0]
         try:
-            for version in faster[1:]:
-                further = again(version.sweeps[0], made.variant)
-                made = made if further is None else Version(further.result, (*made.sweeps, further))
+            for candidate in faster[1:]:
+                made = again(self.of(candidate).sweeps[0].name, made) or made
         except KeyboardInterrupt:
-            self.hurry()
+            self.budget.interrupt()
             return None
         return None if made is faster[0] else made
 
-    def _explored(self, base: Version, solutions: Sequence[Solution]) -> list[Version]:
-        """Return a version with some solutions of the search; and the same simplified once more; none without time.
+    def _explored(self, base: Candidate, solutions: Sequence[Solution]) -> list[Candidate]:
+        """Return a candidate with some solutions of the search; and the same simplified once more; none without time.
 
         Where two parts meet that were changed alike, there may be views that cancel. But simplifying may also undo what
         the search has done: which is better is left to the timing.
         """
-        made: list[Sequence[Step]] = []
 
         def carry_over(graph: Graph) -> Iterator[Step]:
-            made[:] = [self.apply(graph, solution) for solution in solutions]
-            return chain.from_iterable(made)
+            return chain.from_iterable(self.apply(graph, solution) for solution in solutions)
 
         try:
-            variant = self._insisted(self.contest, lambda: base.variant.then(carry_over))
+            plain = self.contest.insisted(lambda: base.then(carry_over))
         except TimeUp:
             return []
-        plain = Version(variant, base.sweeps, tuple(solutions), tuple(map(len, made)))
-        if self._left <= self.reserve:
+        if self.budget.left <= self.budget.reserve:
             return [plain]
         try:
-            tidy = self._insisted(self.contest, lambda: variant.then(lambda graph: self.simplify(graph, None)))
+            tidy = self.contest.insisted(lambda: plain.then(lambda graph: self.simplify(graph, None)))
         except TimeUp:
             return [plain]
-        return [plain] if tidy is variant else [plain, replace(plain, variant=tidy)]
+        return [plain] if tidy is plain else [plain, tidy]
 
-    def _without(self, simplified: Version, names: frozenset[str]) -> Version | None:
+    def _without(self, simplified: Candidate, names: frozenset[str]) -> Candidate | None:
         """Return the original simplified without these rules and passes; None without time."""
-        kept, original = frozenset(step.name for step in simplified.steps) - names, Variant(self.model.graph)
+        kept = frozenset(step.name for step in simplified.steps) - names
         try:
-            return Version(
-                self._insisted(self.contest, lambda: original.then(lambda graph: self.simplify(graph, kept)))
-            )
+            return self.contest.insisted(lambda: self._original.then(lambda graph: self.simplify(graph, kept)))
         except TimeUp:
             return None
+
+    @property
+    def _original(self) -> Candidate:
+        return Candidate(self.contest.model.graph)
 
     # -- which one it is -----------------------------------------------------------------------------------------------
 
     def choose(
-        self, simplified: Version, swept: Version, solutions: Sequence[Solution], alone: Sequence[Version] = ()
-    ) -> Version:
-        """Return the fastest version that is shown to be faster than the simplified model; or that one, if it is not
+        self,
+        simplified: Candidate,
+        swept: Candidate,
+        solutions: Sequence[Solution],
+        alone: Sequence[Candidate] = (),
+    ) -> Measurement:
+        """Return the fastest candidate that is shown to be faster than the simplified model; or that one, if it is not
         slower.
 
         Args:
-            swept: the version on which the solutions were found, which may be the simplified model.
-            alone: the simplified model with each sweep, of which the best may win if no other version does.
+            simplified: the simplified model.
+            swept: the candidate on which the solutions were found, which may be the simplified model.
+            solutions: what the search found.
+            alone: the simplified model with each sweep, of which the best may win if no other candidate does.
         """
         made = self._explored(swept, solutions) if solutions else []
         rivals = [*([] if swept is simplified else [swept]), *made]
-        if simplified.steps and not rivals and not self.is_hurried and self._is_original(simplified):
-            return replace(_untimed(simplified), is_original=True)
+        if simplified.steps and not rivals and not self.budget.is_interrupted and self._is_original(simplified):
+            return Measurement(simplified, is_original=True)
         if simplified.steps or rivals:
-            self._race([simplified, *rivals], self.contest, share=0.4)
-        if simplified.steps and rivals and simplified.speedup is None and not simplified.refusal:
-            self._race([simplified], self.contest, share=0.4)  # no time was left for all of them
-        if made and not any(_improves(version, swept, simplified) for version in made):
+            self._race([simplified, *rivals], share=self.policy.first_race_share)
+        floor = self.of(simplified)
+        if simplified.steps and rivals and floor.speedup is None and not floor.refusal:
+            self._race([simplified], share=self.policy.first_race_share)  # no time was left for all of them
+        if made and not any(self._improves(candidate, swept, simplified) for candidate in made):
             rivals += self._fewer(simplified, swept, solutions)
-        spare = [version for version in alone if version is not swept and version.beats(simplified)]
-        finalists = [*_fastest(rivals, simplified)[:FINALISTS], *_fastest(spare, simplified)[:1]]
+        spare = [candidate for candidate in alone if candidate is not swept and self._beats(candidate, simplified)]
+        finalists = self._fastest(rivals, simplified)[: self.policy.finalists]
+        finalists += self._fastest(spare, simplified)[:1]
         return self._confirmed(finalists, simplified) or self._floor(simplified)
 
-    def _is_original(self, version: Version) -> bool:
-        """Return whether ONNX Runtime runs of a version what it runs of the original."""
-        return self._insisted(self.contest, lambda: self.contest.is_original(self._model(version)))
+    def _is_original(self, candidate: Candidate) -> bool:
+        """Return whether ONNX Runtime runs of a candidate what it runs of the original."""
+        return self.contest.insisted(lambda: self.contest.is_original(self.contest.model_of(candidate)))
 
-    def _fewer(self, simplified: Version, base: Version, solutions: Sequence[Solution]) -> Iterator[Version]:
+    def _fewer(self, simplified: Candidate, base: Candidate, solutions: Sequence[Solution]) -> Iterator[Candidate]:
         """Where all solutions together do not win: each half, then each that remains of the better half."""
         left = list(solutions)
         while len(left) > 1 and not self._is_over():
             middle = len(left) // 2
-            halves = [made for part in (left[:middle], left[middle:]) for made in self._explored(base, part)]
-            if not halves:
+            parts = {made: part for part in (left[:middle], left[middle:]) for made in self._explored(base, part)}
+            if not parts:
                 return
-            self._race([simplified, *halves], self.contest, share=0.25)
-            yield from halves
-            if any(_improves(half, base, simplified) for half in halves):
+            self._race([simplified, *parts], share=self.policy.subset_race_share)
+            yield from parts
+            if any(self._improves(half, base, simplified) for half in parts):
                 return
-            left = list(max(halves, key=_gain).solutions)
+            left = parts[max(parts, key=lambda half: _gain(self.of(half)))]
 
-    def _confirmed(self, finalists: Sequence[Version], simplified: Version) -> Version | None:
+    def _confirmed(self, finalists: Sequence[Candidate], simplified: Candidate) -> Measurement | None:
         """Return the first of these that wins a second race too.
 
         The fastest of several was lucky, as a rule: what it is worth, the race that it won does not tell.
         """
-        self.before = len(self.raced)
-        for number, version in enumerate(finalists):
-            if number and self._is_over(self.confirming):
+        self.before = len(self.entered)
+        for number, candidate in enumerate(finalists):
+            if number and self._is_over(self.budget.confirming):
                 break
-            floor, twin = self._again(simplified, version)
+            floor, twin = self._again(simplified, candidate)
             if floor.speedup is not None:
                 self.floor_again = floor
-            if twin.beats(floor):
-                return _agreed(version, twin)
-            version.has_lost = twin.gain is not None
-            version.gain = min(filter(None, (version.gain, twin.gain)), key=lambda ratio: ratio.median)
+            first = self.of(candidate)
+            if twin.beats(floor, self.policy.timing):
+                return _agreed(first, twin)
+            if first.outcome and first.gain and twin.gain:
+                gain = min(first.gain, twin.gain, key=lambda ratio: ratio.median)
+                self.known[candidate] = replace(first, outcome=replace(first.outcome, gain=gain), has_lost=True)
         return None
 
-    def _again(self, *versions: Version) -> list[Version]:
-        """Return what a second race says of versions; nothing where time is up."""
-        twins = [_untimed(version) for version in versions]
-        self._race(twins, self.contest.again(), share=0.6)
-        return twins
-
-    def _floor(self, simplified: Version) -> Version:
+    def _floor(self, simplified: Candidate) -> Measurement:
         """Return the simplified model unless it does not run, or is slower; then less of it where two races show that
         this is better, and else the original.
 
         One race makes no gain; but what it shows to be slower is not returned where no time is left for a second.
         """
-        self.before = len(self.raced)
-        original = Version(Variant(self.model.graph))
+        self.before = len(self.entered)
+        first, original = self.of(simplified), Measurement(self._original)
         if not simplified.steps:  # whatever was measured, it is the original
-            return Version(simplified.variant)
-        if simplified.refusal:
+            return Measurement(simplified)
+        if first.refusal:
             return self._reduced(simplified) or original
-        if simplified.speedup is None:
-            return simplified
+        if first.speedup is None:
+            return first
         twin = self.floor_again or self._again(simplified)[0]
         if twin.speedup is None:
-            simplified.is_unconfirmed = True
-            return original if simplified.is_slower else twin if simplified.is_faster else simplified
-        if simplified.is_slower and twin.is_slower:
-            is_steady = simplified.speedup.is_steady and twin.speedup.is_steady  # else chance would tell which part
+            self.known[simplified] = replace(first, is_unconfirmed=True)
+            return original if first.is_slower else twin if first.is_faster else first
+        if first.is_slower and twin.is_slower:
+            ratios, timing = (first.speedup, twin.speedup), self.policy.timing
+            is_steady = all(ratio.is_steady(timing) for ratio in ratios)  # else chance would tell which part
             return (self._reduced(simplified) if is_steady else None) or original
-        seen = _agreed(simplified, twin)
+        seen = _agreed(first, twin)
         return original if seen.is_slower else seen
 
-    def _reduced(self, simplified: Version) -> Version | None:
+    def _reduced(self, simplified: Candidate) -> Measurement | None:
         """Return the simplified model without what makes it slower, or keeps it from running; None where two races show
         of no part of it that it is better."""
         names = list(dict.fromkeys(step.name for step in simplified.steps))
         guilty = self._guilty(simplified, names, frozenset())
-        version = None if len(guilty) == len(names) else self._without(simplified, guilty)
-        if version is None or not version.steps:
+        candidate = None if len(guilty) == len(names) else self._without(simplified, guilty)
+        if candidate is None or not candidate.steps:
             return None
-        beside = [] if simplified.refusal else [_untimed(simplified)]
-        self._race([*beside, version], self.contest, share=0.25)  # known, where it was among the halves
-        if not _cures(version, simplified):
+        floor = self.of(simplified)
+        beside = [] if floor.refusal else [simplified]
+        self._race([*beside, candidate], share=self.policy.subset_race_share)  # known, if it was among the halves
+        if not _cures(self.of(candidate), floor):
             return None
-        *_, twin = self._again(*beside, version)
-        return _agreed(version, twin) if _cures(twin, simplified) else None
+        *_, twin = self._again(*beside, candidate)
+        return _agreed(self.of(candidate), twin) if _cures(twin, floor) else None
 
-    def _guilty(self, simplified: Version, suspects: Sequence[str], gone: frozenset[str]) -> frozenset[str]:
+    def _guilty(self, simplified: Candidate, suspects: Sequence[str], gone: frozenset[str]) -> frozenset[str]:
         """Return the fewest of the suspects without which, and without what is gone, the model is as it should be."""
         if len(suspects) == 1 or self._is_over():
             return frozenset(suspects)
         middle = len(suspects) // 2
         halves = suspects[:middle], suspects[middle:]
         tried = [(half, self._without(simplified, gone.union(half))) for half in halves]
-        versions = [version for _, version in tried if version is not None]
-        self._race(versions if simplified.refusal else [simplified, *versions], self.contest, share=0.25)
-        for half, version in tried:
-            if version is not None and _cures(version, simplified):
+        floor = self.of(simplified)
+        beside = [] if floor.refusal else [simplified]
+        made = [candidate for _, candidate in tried if candidate is not None]
+        self._race([*beside, *made], share=self.policy.subset_race_share)
+        for half, candidate in tried:
+            if candidate is not None and _cures(self.of(candidate), floor):
                 return self._guilty(simplified, half, gone)
         first = self._guilty(simplified, halves[0], gone.union(halves[1]))
         return first | self._guilty(simplified, halves[1], gone | first)
 
+    def _beats(self, candidate: Candidate, floor: Candidate) -> bool:
+        return self.of(candidate).beats(self.of(floor), self.policy.timing)
+
+    def _improves(self, candidate: Candidate, base: Candidate, simplified: Candidate) -> bool:
+        """Return whether a candidate is faster than the simplified model, and no slower than what it was made of."""
+        is_slower = base is not simplified and _gain(self.of(candidate)) < _gain(self.of(base))
+        return self._beats(candidate, simplified) and not is_slower
+
+    def _fastest(self, candidates: Iterable[Candidate], simplified: Candidate) -> list[Candidate]:
+        """Return those that are shown to be faster than the simplified model, the fastest first."""
+        faster = (candidate for candidate in candidates if self._beats(candidate, simplified))
+        return sorted(faster, key=lambda candidate: _gain(self.of(candidate)), reverse=True)
+
     # -- races ---------------------------------------------------------------------------------------------------------
 
-    def _race(self, versions: Sequence[Version], contest: Contest, share: float) -> None:
-        """Let versions take turns, for a share of the time that is left; the gain of each is over the first.
+    def _race(self, candidates: Sequence[Candidate], share: float) -> None:
+        """Let candidates take turns, and note what that tells."""
+        self._enter(candidates)
+        for found in self.contest.race(candidates, share) if candidates else ():
+            if found.outcome is None:  # what was known before is known still
+                found = replace(self.of(found.candidate), refusal=found.refusal)
+            self.known[found.candidate] = found
 
-        Of a first race so much is left that its winner can win a second one, also where all takes longer by now than
-        it did at the beginning.
-        """
-        self.progress("time", min(0.95, (len(self.raced) - self.before) / TRIES))
-        self.raced += versions
-        able = [version for version in versions if not version.refusal]
-        outcomes = self._known(able, contest)
-        if outcomes is None:
-            is_first = contest is self.contest
-            kept = self._kept(len(able)) if is_first else 0.0
-            if self._left - kept <= self.opening * (len(able) + 2 * (not is_first)):
-                return
-            if is_first and len(able) > 1 and self._left - kept < self._takes(len(able) - 1):
-                return  # one version alone may do with less than what is estimated
-            sessions = [self._opened(version, contest) for version in able]
-            outcomes = self._outcomes(able, sessions, contest, share, kept)
-        able = [version for version in able if not version.refusal]
-        if contest is self.contest and outcomes:
-            self.told[tuple(version.key for version in able)] = outcomes
-        for version, outcome in zip(able, outcomes or (), strict=bool(outcomes)):
-            version.speedup, version.latencies = outcome.speedup, outcome.latencies
-            version.gain = None if versions[0].refusal else outcome.gain
+    def _again(self, *candidates: Candidate) -> list[Measurement]:
+        """Return what a second race says of candidates; nothing where time is up."""
+        self._enter(candidates)
+        found = self.contest.again().race(candidates, self.policy.second_race_share)
+        self.confirmations += found
+        return found
 
-    def _kept(self, count: int) -> float:
-        """Return the seconds that a first race of so many leaves for a second, of the best of them and the simplified
-        model; with two copies of the original in both."""
-        if self.is_hurried:
-            return 0.0
-        second = 2 + min(count, 2)
-        return max(second * self.reserve / LEAST, self._left * second / (count + 2 + second))
-
-    def _known(self, versions: Sequence[Version], contest: Contest) -> list[Outcome] | None:
-        """Return what a race told in which these took part, the first of them first; in this run or an earlier one."""
-        keys = [version.key for version in versions]
-        for raced, outcomes in self.told.items() if contest is self.contest and keys else ():
-            if raced[0] == keys[0] and set(keys) <= set(raced):
-                return [outcomes[raced.index(key)] for key in keys]
-        return contest.known(keys)
-
-    def _outcomes(
-        self, versions: Sequence[Version], sessions: Sequence[Any], contest: Contest, share: float, kept: float
-    ) -> list[Outcome]:
-        """Return what a race says of the versions that have a session; nothing where they cannot be timed."""
-        keys = [version.key for version in versions if not version.refusal]
-        opened = [session for session in sessions if session is not None]
-        if not keys:
-            return []
-        if len(keys) < len(versions):
-            told = self._known([version for version in versions if not version.refusal], contest)
-            if told is not None:
-                return told
-
-        def race() -> list[Outcome]:
-            contest.enter()
-            if self.is_hurried:
-                return contest.race(keys, opened, 0.0)
-            seconds = min(self.longest * (len(keys) + 2), share * self._left)
-            return contest.race(keys, opened, seconds, max(self._left - kept, 0.0))
-
-        try:
-            outcomes = self._insisted(contest, race)
-        except ModelError as error:
-            log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
-            return []
-        if any(0 < outcome.speedup.rounds < FEWEST for outcome in outcomes):
-            log.info("no time was left for the rounds of a race that say anything")
-            return []
-        return outcomes
-
-    def _opened(self, version: Version, contest: Contest) -> Any:
-        """Return a session, or None with the reason."""
-        try:
-            return self._insisted(contest, lambda: contest.opened(self._model(version)))
-        except ModelError as error:
-            version.refusal = str(error)
-            log.warning("a version of the model does not run, and is left: %s", error)
-            return None
-
-    def _model(self, version: Version) -> onnx_io.Model:
-        return replace(self.model, graph=version.variant.graph)
-
-    def _insisted(self, contest: Contest, work: Callable[[], Found]) -> Found:
-        """Do what leaves the graph alone; after the first Ctrl-C again, and in a hurry as all that follows."""
-        try:
-            return work()
-        except KeyboardInterrupt:
-            if self.is_hurried:
-                raise
-            self.hurry()
-            contest.keeps = False
-            return work()
-
-    def hurry(self) -> None:
-        """From now on time no longer than it takes to tell what is faster, and no further versions."""
-        self.deadline = float("-inf")
-        self.contest.keeps = False
-
-    @property
-    def _left(self) -> float:
-        """Seconds until the deadline; in a hurry there is none."""
-        return math.inf if self.is_hurried else max(self.deadline - self.clock(), 0.0)
-
-    @property
-    def is_hurried(self) -> bool:
-        return self.deadline == float("-inf")
+    def _enter(self, candidates: Sequence[Candidate]) -> None:
+        self.progress("time", min(0.95, (len(self.entered) - self.before) / self.policy.tries))
+        self.entered += [candidate.key for candidate in candidates]
 
     def _is_over(self, needed: float | None = None) -> bool:
         """Return whether enough was tried, or no more time is left than is `needed`: the reserve, unless said.
 
         Where it once was over, it is again, lest a second run find another.
         """
-        keys = [version.key for version in self.raced]
-        if len(self.raced) - self.before >= TRIES or self.contest.has_ended(keys):
+        if len(self.entered) - self.before >= self.policy.tries or self.contest.has_ended(self.entered):
             return True
-        if self.clock() + (self.reserve if needed is None else needed) < self.deadline:
+        if not self.budget.is_over(self.budget.reserve if needed is None else needed):
             return False
-        if keys:
-            self.contest.end(keys)
+        if self.entered:
+            self.contest.end(self.entered)
         return True
 
 
-def _untimed(version: Version) -> Version:
-    """Return the same version, of which no race has told anything."""
-    return replace(version, speedup=None, gain=None, latencies=())
-
-
-def _agreed(first: Version, second: Version) -> Version:
-    """Return a version as its second race told, but no faster or slower over the original than both races do."""
-    if first.speedup is None or second.speedup is None or (first.is_faster and second.is_faster):
+def _agreed(first: Measurement, second: Measurement) -> Measurement:
+    """Return a candidate as its second race told, but no faster or slower over the original than both races do."""
+    one, other = first.outcome, second.outcome
+    if one is None or other is None or (first.is_faster and second.is_faster):
         return second
     for seen in (second, first):
-        if not seen.is_faster and not seen.is_slower:
-            return replace(second, speedup=seen.speedup, latencies=seen.latencies)
-    pairs = zip(first.latencies, second.latencies, strict=True)
+        if seen.outcome and not seen.is_faster and not seen.is_slower:
+            agreed = replace(other, speedup=seen.outcome.speedup, latencies=seen.latencies)
+            return replace(second, outcome=agreed)
+    pairs = zip(one.latencies, other.latencies, strict=True)
     latencies = tuple(replace(after, speedup=_both(before.speedup, after.speedup)) for before, after in pairs)
-    return replace(second, speedup=_both(first.speedup, second.speedup), latencies=latencies)
+    return replace(second, outcome=replace(other, speedup=_both(one.speedup, other.speedup), latencies=latencies))
 
 
 def _both(one: Speedup, other: Speedup) -> Speedup:
@@ -540,22 +382,13 @@ def _both(one: Speedup, other: Speedup) -> Speedup:
     return replace(together([one, other]), low=min(one.low, other.low, 1.0))
 
 
-def _improves(version: Version, base: Version, simplified: Version) -> bool:
-    """Return whether a version is faster than the simplified model, and no slower than what it was made of."""
-    return version.beats(simplified) and (base is simplified or _gain(version) >= _gain(base))
-
-
-def _cures(version: Version, simplified: Version) -> bool:
-    """Return whether a version is better than a simplified model that is slower than the original, or does not run."""
-    if version.speedup is None or version.is_slower:
+def _cures(found: Measurement, floor: Measurement) -> bool:
+    """Return whether a candidate is better than a simplified model that is slower than the original, or does not
+    run."""
+    if found.speedup is None or found.is_slower:
         return False
-    return bool(simplified.refusal) or (version.gain is not None and version.gain.verdict is Verdict.FASTER)
+    return bool(floor.refusal) or (found.gain is not None and found.gain.verdict is Verdict.FASTER)
 
 
-def _gain(version: Version) -> float:
-    return version.gain.median if version.gain is not None else 0.0
-
-
-def _fastest(versions: Iterable[Version], simplified: Version) -> list[Version]:
-    """Return those that are shown to be faster than the simplified model, the fastest first."""
-    return sorted((version for version in versions if version.beats(simplified)), key=_gain, reverse=True)
+def _gain(found: Measurement) -> float:
+    return found.gain.median if found.gain is not None else 0.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import chain, count
-from math import exp, log
+from math import exp, inf, log
 
 from graphopt.base.errors import ModelError
 from graphopt.base.types import DType, TensorType, Type
@@ -23,38 +23,17 @@ from graphopt.ir.graph import Graph, Value
 from graphopt.operators.fixing import fix_inputs
 from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.match import Match
-from graphopt.rewrite.regions import MOST, Region, at_sizes, blocks, cut_out, digest
-from graphopt.runtime.cost import CostModel, NoTime, NotMeasurable, NotNow
-from graphopt.runtime.measure import NOISE, Speedup, Verdict, together
+from graphopt.rewrite.regions import BlockSizes, Region, at_sizes, blocks, cut_out, digest
+from graphopt.runtime.cost import CostModel, NotMeasurable
+from graphopt.runtime.measure import Speedup, Verdict, together
 from graphopt.search.moves import Advance, Move, Solution, Space, Stuck, advance, arranged, matches, replay
-from graphopt.search.timing import StopReason
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.stopping import RegionStop, SearchStop, StopReason
 
 logger = logging.getLogger(__name__)
 
-OFTEN = 4
-"""Copies in which a first move is tried while it is refused: if not for their weights, then all of them refuse it."""
-
 Shapes = Mapping[str, Sequence[int]]
 """Sizes of the inputs of a model, by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When to leave off."""
-
-    seconds: float = 60.0
-    states: int = 600
-    """Graphs looked at for one region."""
-    go: int = 100
-    """Of these, between two measurements."""
-    trials: int = 6
-    """Graphs measured beside a region in one go."""
-    slack: float = 2.0
-    """How many times as dear as the region a step on the way may be, by estimate."""
-    doubt: float = 1.05
-    """Estimated cost up to which a graph is measured, as a multiple of the best known; DESIGN.md has the numbers."""
-    patience: int = 3
-    """Goes without an improvement after which a region is left."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +77,9 @@ class _State:
     """The graph, or None to be made anew: many of them would fill the memory."""
     speedup: Speedup | None = None
 
-    @property
-    def rank(self) -> tuple[int, int, float]:
-        """The cheaper first; of those that differ less than can be measured, the ones that took fewer moves."""
-        return round(log(self.estimate) / log(1 + NOISE)), len(self.moves), self.estimate
+    def rank(self, noise: float) -> tuple[int, int, float]:
+        """Return the cheaper first; of those that differ less than the noise, the ones that took fewer moves."""
+        return round(log(self.estimate) / log(1 + noise)), len(self.moves), self.estimate
 
 
 @dataclass(eq=False)
@@ -136,14 +114,16 @@ class _Frontier:
     cost next to nothing more, and never go on from one that costs more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, noise: float) -> None:
+        """States whose estimates differ less than the `noise` cost the same."""
+        self.noise = noise
         self._kinds: dict[tuple[tuple[str, int], ...], list[tuple[tuple[int, int, float], int, _State]]] = {}
         self._turns: Counter[tuple[tuple[str, int], ...]] = Counter()
         self._order = count()
         self._fair = False
 
     def push(self, state: _State) -> None:
-        heappush(self._kinds.setdefault(state.kind, []), (state.rank, next(self._order), state))
+        heappush(self._kinds.setdefault(state.kind, []), (state.rank(self.noise), next(self._order), state))
 
     def pop(self) -> _State | None:
         """Return the state whose turn it is; None where none is left."""
@@ -187,19 +167,21 @@ class _Solver:
     A first move that the weights of one copy refuse is tried in the others. What follows stays with that copy.
     """
 
-    def __init__(self, space: Space, cost: CostModel, limits: Limits, weight: float, copies: Sequence[_Copy]) -> None:
-        self.space, self.cost, self.limits, self.weight, self.copies = space, cost, limits, weight, copies
+    def __init__(
+        self, space: Space, cost: CostModel, policy: SearchPolicy, weight: float, copies: Sequence[_Copy]
+    ) -> None:
+        self.space, self.cost, self.policy, self.weight, self.copies = space, cost, policy, weight, copies
         self.region = copies[0]
         self.dear = [max(cost.seconds(graph), 1e-9) for graph in self.region.numbers]
         identity = digest(self.region.region.graph)
         self.starts = [_State(copy.region.graph, (), (), 1.0, identity, held=copy.region.graph) for copy in copies]
         self.begun = Counter[tuple[str, tuple[tuple[Value, ...], ...]]]()
         self.seen = {identity}
-        self.frontier, self.pool, self.holding = _Frontier(), list[_State](), list[_State]()
+        self.frontier, self.pool, self.holding = _Frontier(policy.timing.noise), list[_State](), list[_State]()
         self.frontier.push(self.starts[0])
         self.walk = self._walk()
         self.best: _State | None = None
-        self.idle = self.trials = 0
+        self.stop, self.trials = RegionStop(policy), 0
         self.is_explored = self.is_done = False
 
     def take_turn(self, is_over: Callable[[], bool]) -> None:
@@ -210,19 +192,22 @@ class _Solver:
         """
         self._explore(is_over)
         fastest = self._judge()
-        self.idle = 0 if fastest is not None else self.idle + 1
         self.best = fastest or self.best
-        left = self.pool or not self.is_explored
-        self.is_done = self.idle >= self.limits.patience or not left
+        is_left = bool(self.pool) or not self.is_explored
+        self.is_done = self.stop.is_done(is_better=fastest is not None, is_left=is_left)
         for state in self.holding:
             state.held = None
         self.holding.clear()
 
     def _explore(self, is_over: Callable[[], bool]) -> None:
         """Put some new states into the pool."""
-        known, until = len(self.pool), len(self.seen) + self.limits.go
-        while not (self.is_explored or is_over() or (len(self.seen) >= until and len(self.pool) > known)):
-            self.is_explored = next(self.walk, True) or len(self.seen) >= self.limits.states
+        known, before = len(self.pool), len(self.seen)
+
+        def is_round_over() -> bool:
+            return is_over() or self.stop.is_round_over(len(self.seen) - before, len(self.pool) - known)
+
+        while not (self.is_explored or is_round_over()):
+            self.is_explored = next(self.walk, True) or self.stop.is_enough(len(self.seen))
 
     def _walk(self) -> Iterator[bool]:
         """Make one move after the other, best first; False after each, for there may be more."""
@@ -243,7 +228,7 @@ class _Solver:
         if debt is not None:
             found = {rule: [match for match in sites if debt.allows(graph, match)] for rule, sites in found.items()}
         for move in arranged(found):
-            if state.moves or self.begun[move.rule, move.sites] < OFTEN:
+            if state.moves or self.begun[move.rule, move.sites] < self.policy.refusing_copies:
                 yield move
 
     def _try(self, state: _State, before: Graph, move: Move) -> None:
@@ -258,13 +243,13 @@ class _Solver:
             move = replace(move, simplified=False)
             graph, made, identity = self._after(before, move)
         if made.is_whole and not state.moves:
-            self.begun[move.rule, move.sites] = OFTEN
+            self.begun[move.rule, move.sites] = self.policy.refusing_copies
         if identity in self.seen:
             return
         self.seen.add(identity)
         seconds = map(self.cost.seconds, self._numbers(graph))
         estimate = _mean([known / dear for known, dear in zip(seconds, self.dear, strict=True)])
-        if estimate <= self.limits.slack:
+        if estimate <= self.policy.slack:
             debt = None if estimate < state.estimate else _Debt.of(move, made.steps)
             kind = tuple(sorted(graph.ops().items()))
             child = _State(state.start, (*state.moves, move), kind, estimate, identity, debt, graph)
@@ -295,8 +280,8 @@ class _Solver:
         if not self.pool:
             return None
         self.pool.sort(key=lambda state: state.estimate)
-        enough = self.limits.doubt * (self.best.estimate if self.best is not None else 1.0)
-        chosen = [state for state in self.pool[: self.limits.trials] if state.estimate <= enough]
+        enough = self.policy.measure_within * (self.best.estimate if self.best is not None else 1.0)
+        chosen = [state for state in self.pool[: self.policy.measured_per_round] if state.estimate <= enough]
         if not chosen:
             return None
         after = zip(*(self._numbers(self._graph(state)) for state in chosen), strict=True)
@@ -344,8 +329,9 @@ def explore(
     space: Space,
     cost: CostModel,
     shapes: Sequence[Shapes] = ({},),
-    limits: Limits = Limits(),
+    policy: SearchPolicy = SearchPolicy(),
     *,
+    seconds: float = inf,
     progress: Callable[[str, float], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Exploration:
@@ -356,18 +342,20 @@ def explore(
     Args:
         graph: simplified already.
         shapes: of the inputs at which costs are taken, each set counting the same.
+        seconds: for the search, about, at most.
 
     Raises:
         ModelError: the graph cannot work on these shapes.
         UsageError: the graph has no such inputs, or says something else of them.
     """
-    search = _Search(space, cost, limits, progress or (lambda stage, done: None), clock)
+    stop = SearchStop(policy, seconds, clock)
+    search = _Search(space, cost, policy, stop, progress or (lambda stage, done: None))
     try:
         search.run(graph, shapes)
     except TimeUp:
-        search.stop = StopReason.TIME
+        stop.is_late = True
     except KeyboardInterrupt:
-        search.stop = StopReason.INTERRUPTED
+        stop.is_interrupted = True
     return search.outcome()
 
 
@@ -377,14 +365,9 @@ class _Search:
 
     space: Space
     cost: CostModel
-    limits: Limits
+    policy: SearchPolicy
+    stop: SearchStop
     progress: Callable[[str, float], None]
-    clock: Callable[[], float]
-    stop: StopReason = StopReason.DONE
-    is_cut: bool = False
-    """Whether there was no time to time some part."""
-    is_steady: bool = True
-    """False where some part could not be timed just then."""
     waiting: list[_Solver] = field(default_factory=list)
     """Those that are not done."""
     total: float = 0.0
@@ -397,35 +380,28 @@ class _Search:
     notes: list[str] = field(default_factory=list)
 
     def run(self, graph: Graph, shapes: Sequence[Shapes]) -> None:
-        start = self.clock()
-        classes = _classes(graph, self.space, self.cost, shapes)
+        classes = _classes(graph, self.space, self.cost, shapes, self.policy)
         self.regions, self.copies = len(classes), sum(len(copies) for _, copies in classes)
-        self.waiting = [_Solver(self.space, self.cost, self.limits, weight, copies) for weight, copies in classes]
+        self.waiting = [_Solver(self.space, self.cost, self.policy, weight, copies) for weight, copies in classes]
         self.total = sum(weight for weight, _ in classes)
-        while self.waiting and self.clock() < start + self.limits.seconds:
-            self._round(start)
-        is_late = self.waiting or self.is_cut
-        self.stop = StopReason.TIME if is_late else StopReason.DONE if self.is_steady else StopReason.ROOM
+        while self.waiting and not self.stop.is_over():
+            self._round()
 
-    def _round(self, start: float) -> None:
+    def _round(self) -> None:
         """Give each part a turn, the dearest first. What a turn leaves of its share of the time goes to the others."""
-        end = start + self.limits.seconds
         left = sum(solver.weight for solver in self.waiting)
         for solver in sorted(self.waiting, key=lambda solver: -solver.weight):
-            now = self.clock()
             open_ = sum(waiting.weight for waiting in self.waiting)
-            self.progress("search", min(1.0, max(1 - open_ / self.total, (now - start) / max(end - start, 1e-9))))
-            share = max((end - now) * solver.weight / left, self.limits.seconds / 20)
-            self._turn(solver, min(now + share, end))
+            self.progress("search", min(1.0, max(1 - open_ / self.total, self.stop.passed)))
+            self._turn(solver, self.stop.turn_end(solver.weight / left))
             left -= solver.weight
 
     def _turn(self, solver: _Solver, until: float) -> None:
         try:
-            solver.take_turn(lambda: self.clock() >= until)
+            solver.take_turn(lambda: self.stop.is_over(until))
         except NotMeasurable as error:
             solver.is_done = True
-            self.is_cut |= isinstance(error, NoTime)
-            self.is_steady &= not isinstance(error, NotNow)
+            self.stop.refuse(error)
             what = "left as it is" if solver.best is None else "not searched further"
             self.notes.append(f"a part of {len(solver.region.vertices)} nodes was {what}: {error}")
         if solver.is_done:
@@ -433,7 +409,7 @@ class _Search:
             self.waiting.remove(solver)
             if remaining:
                 weight = solver.weight * len(remaining) / len(solver.copies)
-                self.waiting.append(_Solver(self.space, self.cost, self.limits, weight, remaining))
+                self.waiting.append(_Solver(self.space, self.cost, self.policy, weight, remaining))
 
     def _settle(self, solver: _Solver) -> list[_Copy]:
         """Note what was found; returns the copies whose weights do not allow it: they need a solution of their own."""
@@ -453,7 +429,7 @@ class _Search:
 
         Without time it is taken to be so: to carry the solution over will show it.
         """
-        if copy.region.graph is best.start or self.stop is StopReason.INTERRUPTED:
+        if copy.region.graph is best.start or self.stop.is_interrupted:
             return True
         try:
             replay(copy.region.graph.copy(), best.moves, best.identity, self.space)
@@ -468,16 +444,19 @@ class _Search:
             self._settle(solver)
         solutions = sorted(self.solutions, key=lambda solution: -solution.saved)
         counts = self.regions, self.copies, self.states, self.trials
-        is_steady = self.is_steady and self.cost.is_steady
-        return Exploration(tuple(solutions), self.stop, *counts, tuple(self.notes), is_steady)
+        is_steady = self.stop.is_steady and self.cost.is_steady
+        reason = self.stop.reason(is_waiting=bool(self.waiting))
+        return Exploration(tuple(solutions), reason, *counts, tuple(self.notes), is_steady)
 
 
-def _classes(graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shapes]) -> list[tuple[float, list[_Copy]]]:
+def _classes(
+    graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shapes], policy: SearchPolicy
+) -> list[tuple[float, list[_Copy]]]:
     """Return the parts in which some rule matches, equal ones together, with what they take in all; the dearest
     first."""
     known = [_at_shapes(graph, each) for each in shapes]
     classes: dict[tuple[str, tuple[_Flow, ...]], list[_Copy]] = {}
-    for vertices in _parts(graph, space):
+    for vertices in _parts(graph, space, policy.blocks):
         space.simplifier.check()
         copy = _copy(graph, vertices, known)
         if copy is not None:
@@ -536,9 +515,9 @@ def _is_plain(type_: Type | None) -> bool:
     return all(isinstance(size, int) for size in type_.shape)
 
 
-def _parts(graph: Graph, space: Space) -> list[list[int]]:
+def _parts(graph: Graph, space: Space, sizes: BlockSizes) -> list[list[int]]:
     """Return the blocks of the graph in which some rule matches; those that a match spans are one."""
-    found = blocks(graph)
+    found = blocks(graph, sizes)
     where = {vertex: index for index, block in enumerate(found) for vertex in block}
     touched: set[int] = set()
     bridged: set[int] = set()
@@ -548,7 +527,7 @@ def _parts(graph: Graph, space: Space) -> list[list[int]]:
         bridged.update(range(spanned[0] + 1, spanned[-1] + 1) if spanned else ())
     parts: list[list[int]] = []
     for index, block in enumerate(found):
-        if index in bridged and len(parts[-1]) + len(block) <= MOST:
+        if index in bridged and len(parts[-1]) + len(block) <= sizes.most:
             parts[-1] += block
         else:
             parts.append([*block])

@@ -197,11 +197,11 @@ def apply(graph: Graph, solution: Solution, space: Space) -> list[Step]:
         except Stuck:
             logger.info("%s cannot be done in a copy of the part", ", ".join(solution.rules))
             continue
-        steps += _carried(region, made, space)
+        steps += _carried(region, made, solution, space)
     return steps
 
 
-def _carried(region: Region, made: Iterable[Step], space: Space) -> list[Step]:
+def _carried(region: Region, made: Iterable[Step], solution: Solution, space: Space) -> list[Step]:
     """Do to the whole what was done to a part of it: nothing where a patch that was right there is refused here."""
     steps: list[Step] = []
     for step in made:
@@ -211,5 +211,5 @@ def _carried(region: Region, made: Iterable[Step], space: Space) -> list[Step]:
             undone(steps)
             return []
         region.whole.apply(patch)
-        steps.append(Step(step.name, region.whole, patch, step.is_rule))
+        steps.append(Step(step.name, region.whole, patch, step.is_rule, solution))
     return steps

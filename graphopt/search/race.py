@@ -1,6 +1,6 @@
-"""Races: whole versions of one model in ONNX Runtime, in turns with the original and a copy of it.
+"""Races: candidates for one model in ONNX Runtime, in turns with the original and a copy of it.
 
-The copy tells the noise: of a version no more can be said than of two sessions of one and the same model. What was
+The copy tells the noise: of a candidate no more can be said than of two sessions of one and the same model. What was
 timed on a quiet machine is kept, so that the same question has the same answer; what was timed on a busy one is not.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,37 +21,35 @@ from graphopt.base.cache import Cache
 from graphopt.base.errors import ModelError
 from graphopt.base.records import to_json
 from graphopt.io import onnx_io
+from graphopt.rewrite.candidate import Candidate
+from graphopt.rewrite.fixpoint import Step
+from graphopt.rewrite.regions import digest, weights_digest
 from graphopt.runtime.bench import Prepared
 from graphopt.runtime.cost import decoded, key_of
 from graphopt.runtime.machine import circumstances
 from graphopt.runtime.measure import (
-    LENGTHY,
-    NOISE,
-    WIDTH,
+    RaceTimes,
     Samples,
+    Schedule,
     Speedup,
+    TimingPolicy,
     Verdict,
-    interleaved,
     least_seconds,
-    noise,
-    speedup,
+    race,
     together,
 )
 from graphopt.runtime.oracle import FailedError
 from graphopt.runtime.profile import kernels_digest, outside_heavy_kernels
 from graphopt.runtime.samples import Feeds
 from graphopt.runtime.sessions import runner
+from graphopt.search.moves import Solution
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.stopping import Budget, Pace
+from graphopt.search.sweep import Sweep
 
 log = logging.getLogger(__name__)
 
-FILE = 1_000_000_000
-"""Bytes of weights up to which it is looked at what ONNX Runtime makes of a model."""
-
-LEAST_SHARE = 0.05
-"""Of a processor, that a run is taken to have where it had less while it was timed for a moment."""
-
-ROUNDS = (7, 400)
-"""Of a race: the fewest and the most."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,59 +82,236 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a race says of one version of a model."""
+    """What is kept of a race for each candidate."""
 
     speedup: Speedup
-    """Over the original, all sizes together."""
+    """Speedup over the original, all sizes together."""
     gain: Speedup
-    """Over the first version in the race, all sizes together."""
+    """Speedup over the first candidate in the race, all sizes together."""
     latencies: tuple[Latency, ...] = ()
+
+    @property
+    def is_slower(self) -> bool:
+        """By more than noise, at some size: what is gained at others does not make up for that."""
+        ratios = (self.speedup, *(latency.speedup for latency in self.latencies))
+        return any(ratio.verdict is Verdict.SLOWER for ratio in ratios)
 
     @property
     def is_faster(self) -> bool:
         """By more than noise over the original, and slower at no size."""
-        slower = any(latency.speedup.verdict is Verdict.SLOWER for latency in self.latencies)
-        return self.speedup.verdict is Verdict.FASTER and not slower
+        return self.speedup.verdict is Verdict.FASTER and not self.is_slower
 
 
 @dataclass(frozen=True, slots=True)
-class _Race:
+class _Record:
     """What is kept of a race."""
 
     outcomes: tuple[Outcome, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long it takes to open the model and to run it, before anything is known more exactly."""
+@dataclass(frozen=True)
+class Measurement:
+    """A candidate, and what a race told of it."""
 
-    opening: float
-    racing: float
-    """What a session takes in the shortest race, at all sizes together, and to run once before."""
+    candidate: Candidate
+    outcome: Outcome | None = None
+    """None where it was not timed."""
+    refusal: str = ""
+    """Why it cannot be timed: ONNX Runtime refuses it, or there was no room."""
+    has_floor: bool = True
+    """False where the simplified model does not run, over which gains are told."""
+    is_original: bool = False
+    """True where ONNX Runtime runs of it what it runs of the original, so that there is nothing to time."""
+    has_lost: bool = False
+    """True where it won a race and not the second."""
+    is_unconfirmed: bool = False
+    """True where no time or room was left for a second race."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What made the candidate of the original."""
+        return self.candidate.steps
+
+    @property
+    def sweeps(self) -> tuple[Sweep, ...]:
+        """The sweeps that the candidate was made by, in their order."""
+        return tuple(cause for cause in self.candidate.causes if isinstance(cause, Sweep))
+
+    @property
+    def solutions(self) -> tuple[Solution, ...]:
+        """The finds of the search that the candidate was made by, in their order."""
+        return tuple(cause for cause in self.candidate.causes if isinstance(cause, Solution))
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """Speedup over the original; None if untimed."""
+        return None if self.outcome is None else self.outcome.speedup
+
+    @property
+    def gain(self) -> Speedup | None:
+        """Speedup over the first candidate in the same race, which is the simplified model; None if untimed."""
+        return None if self.outcome is None or not self.has_floor else self.outcome.gain
+
+    @property
+    def latencies(self) -> tuple[Latency, ...]:
+        return self.outcome.latencies if self.outcome else ()
+
+    @property
+    def is_faster(self) -> bool:
+        """By more than noise, and slower at no size; the original is not, whatever is measured."""
+        return bool(self.steps) and self.outcome is not None and self.outcome.is_faster
+
+    @property
+    def is_slower(self) -> bool:
+        """By more than noise, at some size."""
+        return self.outcome is not None and self.outcome.is_slower
+
+    def beats(self, floor: Measurement, policy: TimingPolicy) -> bool:
+        """Return whether it is shown to be faster than the simplified model was in the same race.
+
+        Where that is no gain itself, what is a gain over the original has to be faster only beyond doubt, not by more
+        than noise; on a busy machine there is doubt about all that copies of the original differ by.
+        """
+        if self.gain is None or self.is_slower:
+            return False
+        is_sure = self.is_faster and not floor.is_faster and self.gain.low > 1 and self.gain.is_steady(policy)
+        return self.gain.verdict is Verdict.FASTER or is_sure
 
 
 class Contest:
-    """A series of races under one setting, on the same inputs.
+    """A series of races between candidates for one model, under one setting, on the same inputs, in a budget of time.
 
     Contests between the same models are told apart by their `heat`: a second one has new sessions of all, the original
     too, for a session may be fast or slow for as long as it lives.
     """
 
-    def __init__(self, original: Prepared, source: onnx_io.Source, digest: str, cache: Cache, heat: int = 1) -> None:
-        """Take the `original` with its inputs, its source, and the digest of what a race depends on besides."""
-        self.original, self.source, self.digest, self.cache, self.heat = original, source, digest, cache, heat
-        self.keeps = self.is_steady = True
-        """Times that are taken in a hurry, or on a busy machine, are not to bind later runs."""
+    def __init__(
+        self,
+        original: Prepared,
+        source: onnx_io.Source,
+        model: onnx_io.Model,
+        digest: str,
+        cache: Cache,
+        budget: Budget,
+        heat: int = 1,
+    ) -> None:
+        """Take the `original` with its inputs, its source, the model that has the candidates' graphs, and the digest of
+        what a race depends on besides."""
+        self.original, self.source, self.model, self.digest = original, source, model, digest
+        self.cache, self.budget, self.heat = cache, budget, heat
+        self.is_steady = True
+        """Times that are taken on a busy machine are not to bind later runs."""
+        self.refusals: dict[Candidate, str] = {}
+        """Why candidates cannot be timed."""
+        self.told: dict[tuple[str, ...], list[Outcome]] = {}
+        """What the races told, by the digests of those that took part: no race is run twice."""
         fed = (text for trial in original.trials for text in (json.dumps(dict(trial.sizes)), fed_digest(trial.feeds)))
-        self._known_by = ("race", digest, *fed, circumstances(original.setting), str(heat))
+        self._known_by = ("race", digest, *fed, circumstances(original.setting), repr(self.policy), str(heat))
+
+    @property
+    def policy(self) -> SearchPolicy:
+        return self.budget.policy
+
+    @property
+    def keeps(self) -> bool:
+        """Whether times may bind later runs: those that are taken in a hurry may not."""
+        return not self.budget.is_interrupted
 
     def again(self) -> Contest:
         """Return the next contest between the same."""
-        contest = Contest(self.original, self.source, self.digest, self.cache, self.heat + 1)
-        contest.keeps, contest.is_steady = self.keeps, self.is_steady
+        parts = (self.original, self.source, self.model, self.digest, self.cache, self.budget)
+        contest = Contest(*parts, self.heat + 1)
+        contest.is_steady, contest.refusals = self.is_steady, dict(self.refusals)
         return contest
 
-    def pace(self, clock: Callable[[], float]) -> Pace:
+    # -- races ---------------------------------------------------------------------------------------------------------
+
+    def race(self, candidates: Sequence[Candidate], share: float) -> list[Measurement]:
+        """Let candidates take turns, for a share of the time that is left; the gain of each is over the first.
+
+        Nothing is told of those that do not run, nor of any where time or room is lacking. Of the time of the first
+        contest so much is left that its winner can win a second one, also where all takes longer by now than it did at
+        the beginning.
+        """
+        able = self._able(candidates)
+        outcomes = self.known([candidate.key for candidate in able])
+        if outcomes is None:
+            outcomes = self._outcomes(able, share) if able and self._is_time_for(len(able)) else []
+            able = self._able(able)
+        if outcomes:
+            self.told[tuple(candidate.key for candidate in able)] = outcomes
+        waiting = iter(outcomes)
+        has_floor = candidates[0] not in self.refusals
+        return [self._measured(candidate, waiting, has_floor=has_floor) for candidate in candidates]
+
+    def _able(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        return [candidate for candidate in candidates if candidate not in self.refusals]
+
+    def _measured(self, candidate: Candidate, outcomes: Iterator[Outcome], *, has_floor: bool) -> Measurement:
+        """Return what the next of the outcomes says of a candidate, unless it is refused."""
+        if candidate in self.refusals:
+            return Measurement(candidate, refusal=self.refusals[candidate])
+        return Measurement(candidate, next(outcomes, None), has_floor=has_floor)
+
+    def _is_time_for(self, count: int) -> bool:
+        """Return whether so many candidates can be opened and raced, and the best of them once more."""
+        budget, is_first = self.budget, self.heat == 1
+        left = budget.until(budget.race_end(count, is_first=is_first))
+        if left <= budget.pace.opening * (count + 2 * (not is_first)):
+            return False
+        # one candidate alone may do with less than what is estimated
+        return not is_first or count == 1 or left >= budget.taken_by(count - 1)
+
+    def _outcomes(self, candidates: Sequence[Candidate], share: float) -> list[Outcome]:
+        """Return what a race says of the candidates that run; nothing where they cannot be timed."""
+        budget = self.budget
+        end = budget.race_end(len(candidates), is_first=self.heat == 1)
+        opened = [(candidate.key, self._opened(candidate)) for candidate in candidates]
+        keys = [key for key, session in opened if session is not None]
+        sessions = [session for _, session in opened if session is not None]
+        if not keys:
+            return []
+        if len(keys) < len(candidates) and (told := self.known(keys)) is not None:
+            return told
+
+        def timed() -> list[Outcome]:
+            self.enter()
+            seconds = budget.race_seconds(len(keys), share)
+            return self.timed(keys, sessions, seconds, budget.until(end))
+
+        try:
+            outcomes = self.insisted(timed)
+        except ModelError as error:
+            log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
+            return []
+        if any(outcome.speedup.has_too_few_rounds for outcome in outcomes):
+            log.info("no time was left for the rounds of a race that say anything")
+            return []
+        return outcomes
+
+    def _opened(self, candidate: Candidate) -> Any:
+        """Return a session of a candidate; None where it is refused, which is noted."""
+        try:
+            return self.insisted(lambda: self.opened(self.model_of(candidate)))
+        except ModelError as error:
+            self.refusals[candidate] = str(error)
+            log.warning("a version of the model does not run, and is left: %s", error)
+            return None
+
+    def model_of(self, candidate: Candidate) -> onnx_io.Model:
+        return replace(self.model, graph=candidate.graph)
+
+    def insisted(self, work: Callable[[], T]) -> T:
+        """Do what leaves the graph alone; after the first Ctrl-C again, and in a hurry as all that follows."""
+        try:
+            return work()
+        except KeyboardInterrupt:
+            if self.budget.is_interrupted:
+                raise
+            self.budget.interrupt()
+            return work()
+
+    def pace(self) -> Pace:
         """Return the original's pace, from the copy of it.
 
         Turns last some time of the processor: beside other processes, of which each has its share, they take longer.
@@ -144,21 +319,21 @@ class Contest:
         Raises:
             ModelError: ONNX Runtime refuses to run it.
         """
-        meter = self.original.setting.meter
+        meter, clock = self.original.setting.meter, self.budget.clock
         used, start = meter(), clock()
         _, copy = self._originals
         opening = clock() - start
-        runs = [_briefly(self._runner(copy, trial.feeds), clock) for trial in self.original.trials]
+        runs = [_briefly(self._runner(copy, trial.feeds), clock, self.policy) for trial in self.original.trials]
         used, passed = meter() - used, opening + sum(map(sum, runs))
-        share = min(max(used / passed, LEAST_SHARE), 1.0) if used > 0 and passed > 0 else 1.0
-        return Pace(opening, sum(raced_seconds(min(found) * share) / share for found in runs))
+        share = min(max(used / passed, self.policy.min_processor_share), 1.0) if used > 0 and passed > 0 else 1.0
+        return Pace(opening, sum(raced_seconds(min(found) * share, self.policy) / share for found in runs))
 
     def is_original(self, model: onnx_io.Model) -> bool:
         """Return whether ONNX Runtime runs of a model what it runs of the original: then neither is faster.
 
         False where that cannot be seen, or the model is large: what is run has to be written to a file.
         """
-        if model.graph.weight_bytes > FILE:
+        if model.graph.weight_bytes > self.policy.compared_bytes:
             return False
         try:
             one, other = (kernels_digest(source, self.original.setting) for source in (self.source, model))
@@ -167,15 +342,16 @@ class Contest:
             return False
         return one == other
 
-    def gainable(self, key: str, model: onnx_io.Model) -> float | None:
-        """Return the part of a model's time in kernels that is outside of the heavy ones, at the size where it is
+    def gainable(self, candidate: Candidate) -> float | None:
+        """Return the part of a candidate's time in kernels that is outside of the heavy ones, at the size where it is
         largest; None where that is not known: on devices, a kernel's time is that of its launch.
         """
-        setting, place = self.original.setting, self._key(["gainable", key])
-        known = _part(self.cache.get([place]).get(place))
+        setting, place = self.original.setting, self._key(["gainable", candidate.key])
+        runs = self.policy.timing.kernel_share_runs
+        model, known = self.model_of(candidate), _part(self.cache.get([place]).get(place))
         if known is None and setting.is_cpu:
             try:
-                parts = (outside_heavy_kernels(model, setting, trial.feeds) for trial in self.original.trials)
+                parts = (outside_heavy_kernels(model, setting, trial.feeds, runs) for trial in self.original.trials)
                 known = max(0.0, *parts)  # a difference of sums, which are rounded
             except ModelError as error:
                 log.debug("what can be gained at most is not known: %s", error)
@@ -191,7 +367,7 @@ class Contest:
         return self.original.sessions[0] if self.heat == 1 else opened(self.source), opened(self.source)
 
     def enter(self) -> None:
-        """Open what the versions are timed against, if that was not done yet.
+        """Open what the candidates are timed against, if that was not done yet.
 
         Raises:
             ModelError: there is no room for it.
@@ -212,9 +388,17 @@ class Contest:
         return session
 
     def known(self, keys: Sequence[str]) -> list[Outcome] | None:
-        """Return what an earlier race between the models with these digests said; None where there was none."""
+        """Return what a race told in which the models with these digests took part, the first of them first; None where
+        there was none in this run, nor one of just these in an earlier."""
+        for raced, outcomes in self.told.items() if keys else ():
+            if raced[0] == keys[0] and set(keys) <= set(raced):
+                return [outcomes[raced.index(key)] for key in keys]
+        return self.kept(keys)
+
+    def kept(self, keys: Sequence[str]) -> list[Outcome] | None:
+        """Return what a race of just these told in an earlier run; None where there was none."""
         key = self._key(keys)
-        found = decoded(_Race, self.cache.get([key]).get(key))
+        found = decoded(_Record, self.cache.get([key]).get(key))
         if found is None:
             return None
         sizes = [dict(trial.sizes) for trial in self.original.trials]
@@ -224,10 +408,10 @@ class Contest:
             return None
         return [*found.outcomes]
 
-    def race(
+    def timed(
         self, keys: Sequence[str], sessions: Sequence[Any], seconds: float, limit: float = math.inf
     ) -> list[Outcome]:
-        """How fast models with these digests are, in `seconds` for all of them together.
+        """Return how fast models with these digests are, in `seconds` for all of them together.
 
         It takes longer where these are too few for the fewest rounds, up to the `limit`.
 
@@ -235,26 +419,24 @@ class Contest:
             ModelError: there is no room for the sessions of the original, or for all that run in turn.
             UsageError: the provider does not start.
         """
-        meter, count = self.original.setting.meter, len(self.original.trials)
-        timed: list[tuple[Mapping[str, int], tuple[Samples, ...]]] = []
+        timing, meter, count = self.policy.timing, self.original.setting.meter, len(self.original.trials)
+        schedule = Schedule(
+            seconds=seconds / count,
+            rounds=self.policy.race_rounds,
+            width=timing.interval_width,
+            noise=timing.noise,
+            limit=limit / count,
+        )
+        timed: list[tuple[Mapping[str, int], RaceTimes]] = []
         for trial in self.original.trials:
-            runs = [self._runner(session, trial.feeds) for session in (*self._originals, *sessions)]
-            found = interleaved(
-                runs,
-                seconds=seconds / count,
-                rounds=ROUNDS,
-                width=WIDTH,
-                noise=NOISE,
-                limit=limit / count,
-                meter=meter,
-            )
-            timed.append((trial.sizes, found))
+            own, copy, *rivals = (self._runner(session, trial.feeds) for session in (*self._originals, *sessions))
+            timed.append((trial.sizes, race(own, copy, rivals, schedule, meter=meter, policy=timing)))
         outcomes = judged(timed)
-        is_steady = all(outcome.speedup.is_steady for outcome in outcomes)
+        is_steady = all(outcome.speedup.is_steady(timing) for outcome in outcomes)
         self.is_steady &= is_steady
-        is_whole = all(len(before.seconds) >= ROUNDS[0] for _, (before, *_) in timed)
+        is_whole = all(len(found.own.seconds) >= schedule.rounds[0] for _, found in timed)
         if self.keeps and is_steady and is_whole:
-            self.cache.put({self._key(keys): to_json(_Race(tuple(outcomes)))})
+            self.cache.put({self._key(keys): to_json(_Record(tuple(outcomes)))})
         return outcomes
 
     def _key(self, keys: Sequence[str]) -> str:
@@ -295,28 +477,22 @@ class Contest:
         return key_of(*self._known_by, "end", *keys)
 
 
-def judged(timed: Sequence[tuple[Mapping[str, int], Sequence[Samples]]]) -> list[Outcome]:
-    """Return what a race says of each version.
-
-    Args:
-        timed: at each set of sizes the times of the original, of the copy of it, and of the versions.
-    """
+def judged(timed: Sequence[tuple[Mapping[str, int], RaceTimes]]) -> list[Outcome]:
+    """Return what a race of the original and of some candidates says of each, from its times at each set of sizes."""
     latencies: list[list[Latency]] = []
     gains: list[list[Speedup]] = []
-    for sizes, (before, copy, *versions) in timed:
-        apart, own = noise(before, copy), Times.of(before)
-        ratios = [speedup(before, after, noise=apart) for after in versions]
-        pairs = zip(versions, ratios, strict=True)
+    for sizes, times in timed:
+        own, pairs = Times.of(times.own), zip(times.rivals, times.speedups(), strict=True)
         latencies.append([Latency(dict(sizes), own, Times.of(after), ratio) for after, ratio in pairs])
-        gains.append([speedup(versions[0], after, noise=apart) for after in versions])
+        gains.append(times.speedups(over=times.rivals[0]))
     columns = zip(zip(*latencies, strict=True), zip(*gains, strict=True), strict=True)
     return [Outcome(together([each.speedup for each in found]), together(gain), found) for found, gain in columns]
 
 
-def _briefly(run: Callable[[], object], clock: Callable[[], float]) -> list[float]:
-    """Seconds of a few runs, or of the first if that takes long."""
+def _briefly(run: Callable[[], object], clock: Callable[[], float], policy: SearchPolicy) -> list[float]:
+    """Return the seconds of a few runs, or of the first if that takes long."""
     found: list[float] = []
-    while len(found) < 3 and sum(found) < LENGTHY:
+    while len(found) < policy.pace_runs and sum(found) < policy.timing.warm_run_seconds:
         start = clock()
         run()
         found.append(clock() - start)
@@ -335,9 +511,14 @@ def _part(text: str | None) -> float | None:
     return None
 
 
-def raced_seconds(once: float) -> float:
+def raced_seconds(once: float, policy: SearchPolicy) -> float:
     """Return what a session that takes `once` for a run takes in the shortest race, and to run once before."""
-    return once + least_seconds(once, ROUNDS[0])
+    return once + least_seconds(once, policy.race_rounds[0], policy.timing)
+
+
+def identity(model: onnx_io.Model) -> str:
+    """Identify all of a model that decides how fast it is."""
+    return key_of(digest(model.graph), weights_digest(model.graph), model.functions_digest)
 
 
 def fed_digest(feeds: Feeds) -> str:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from graphopt.base.cache import Cache
+from graphopt.base.records import to_json
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.rewrite.regions import digest
@@ -19,12 +22,33 @@ from graphopt.runtime.cost import decoded
 from graphopt.runtime.measure import Verdict
 from graphopt.search.explore import Exploration
 from graphopt.search.moves import Solution
-from graphopt.search.timing import StopReason
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.stopping import StopReason
 
 log = logging.getLogger(__name__)
 
-KEPT = frozenset({StopReason.DONE, StopReason.TIME, StopReason.ROOM})
-"""How a search ends that is kept."""
+
+def recalled(
+    cache: Cache,
+    key: str,
+    rules: Sequence[Rule],
+    graph: Graph,
+    search: Callable[[], Exploration],
+    policy: SearchPolicy,
+) -> Exploration:
+    """Return what was found in a graph with these rules, in this run or an earlier one, under this key.
+
+    What a search found on a busy machine, or without all of its time, does not bind later ones.
+    """
+    found = of_text(cache.get([key]).get(key), rules, graph)
+    if found is None:
+        start, used = time.monotonic(), time.process_time()
+        found = search()
+        is_starved = time.process_time() - used < policy.starved_share * (time.monotonic() - start)
+        is_cut = found.stop is StopReason.INTERRUPTED or (found.stop is StopReason.TIME and is_starved)
+        if found.is_steady and not is_cut:
+            cache.put({key: to_json(found)})
+    return found
 
 
 def of_text(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploration | None:
@@ -34,7 +58,7 @@ def of_text(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploratio
     if found is None:
         return None
     counts = (found.regions, found.copies, found.states, found.trials)
-    if found.is_steady and found.stop in KEPT and min(counts) >= 0 and _fit(found.solutions, known, graph):
+    if found.is_steady and found.stop.is_kept and min(counts) >= 0 and _fit(found.solutions, known, graph):
         return found
     log.debug("an entry of the cache is not used, for it is of another search")
     return None

@@ -8,51 +8,50 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from graphopt.ir import ops
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
 from graphopt.operators.classes import beside, entry
 from graphopt.rewrite.build import doomed, staying
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Step, TimeUp
 from graphopt.rewrite.match import Match
-from graphopt.rewrite.variant import Variant
 from graphopt.search.moves import Move, Space, Stuck, advance, matches
+from graphopt.search.policy import SearchPolicy
 
 log = logging.getLogger(__name__)
 
 Sweeps = Mapping[str, Sequence[Rule]]
 """By what they are for: rules, those first which are to be applied first."""
 
-ROUNDS = 40
-"""After so many, and one for each node, a sweep is given up: its rules undo each other, or what simplifies undoes
-them."""
 
-TAKES_PARTS = frozenset({"Gather", "Slice"})
-"""Operators of which one in the place of another is no gain by itself."""
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Sweep:
-    """Rules that were applied wherever they match, and what came of it."""
+    """Rules that were applied wherever they match: the cause of the steps that were made."""
 
     name: str
     rules: tuple[str, ...]
     """Those that matched somewhere."""
-    result: Variant
 
 
-def sweep(start: Variant, name: str, rules: Sequence[Rule], space: Space) -> Sweep | None:
+def sweep(start: Candidate, name: str, rules: Sequence[Rule], space: Space, policy: SearchPolicy) -> Candidate | None:
     """Apply rules that trade wherever they match until none does; simplify after each.
 
     None where none matched, there was no end or no time, or nothing came of it but other words.
     """
-    used: dict[str, None] = {}
     only = Space(rules, space.simplifier, space.allows)
+
+    def change(graph: Graph) -> Iterator[Step]:
+        used: dict[str, None] = {}
+        steps = _swept(graph, only, used, policy.sweep_rounds)
+        made = Sweep(name, tuple(used))
+        return (replace(step, cause=made) for step in steps)
+
     try:
-        result = start.then(lambda graph: _swept(graph, only, used))
+        result = start.then(change)
     except TimeUp:
         log.info("there is no time for the sweep '%s'", name)
         return None
@@ -61,7 +60,7 @@ def sweep(start: Variant, name: str, rules: Sequence[Rule], space: Space) -> Swe
         return None
     if result is start or _is_idle(start.graph, result.graph):
         return None
-    return Sweep(name, tuple(used), result)
+    return result
 
 
 def _is_idle(before: Graph, after: Graph) -> bool:
@@ -79,7 +78,7 @@ def _beside_parts(graph: Graph) -> Counter[tuple[str, ...]]:
             *map(str, (node.types, [graph.tensor_type(value) for value in node.operands], node.attrs)),
         )
         for node in nodes
-        if node.op not in TAKES_PARTS
+        if not entry(node.op, node.domain).takes_parts
     )
 
 
@@ -113,11 +112,11 @@ class _Endless(Exception):
     """The rules of a sweep undo each other."""
 
 
-def _swept(graph: Graph, space: Space, used: dict[str, None]) -> list[Step]:
+def _swept(graph: Graph, space: Space, used: dict[str, None], rounds: int) -> list[Step]:
     """Make the steps, in place; note the rules that were used."""
     done: list[Step] = []
     stuck: set[tuple[Rule, tuple[Value, ...]]] = set()
-    for _ in range(ROUNDS + len(graph)):
+    for _ in range(rounds + len(graph)):
         found = matches(graph, space)
         for rule in space.trades:
             able = [match for match in found.get(rule, ()) if (rule, match.roots) not in stuck]

@@ -1,22 +1,16 @@
-"""What the search and the timing found, for the report."""
+"""What the search and the timing found, for the report: as data, and why finds were left and ratios are no gains."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from graphopt.runtime.measure import FEWEST, NOISE, Speedup, Verdict
-from graphopt.search.race import Latency
-
-
-class StopReason(StrEnum):
-    """Why a search came to its end."""
-
-    DONE = "nothing was left to try"
-    TIME = "the time was up"
-    ROOM = "some part could not be timed just then"
-    INTERRUPTED = "it was interrupted"
-    BOUND = "too little of the time is outside of convolutions and matrix products"
+from graphopt.rewrite.candidate import Candidate
+from graphopt.rewrite.fixpoint import Cause
+from graphopt.runtime.measure import Speedup, TimingPolicy, Verdict
+from graphopt.search.moves import Solution
+from graphopt.search.race import Latency, Measurement
+from graphopt.search.sweep import Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +24,7 @@ class Group:
     """How many times as fast each part became, measured or estimated alone; None where it could not be timed."""
     is_taken: bool
     rewrites: tuple[int, int] = (0, 0)
-    """Where in the report's list its rewrites begin and end; the same twice where it was not taken."""
+    """Where in the report's list its rewrites begin and end; 0 twice where it was not taken."""
     saved: float = 0.0
     """Seconds of a run that are hoped for, in all copies together: what they are estimated to take, at that speedup. Of
     the model as a whole they are measured."""
@@ -47,13 +41,13 @@ class Timing:
     provider: str
     threads: int
     speedup: Speedup | None = None
-    """Of the result over the original; None where they were not timed."""
+    """Speedup of the result over the original; None if untimed."""
     untimed: str = ""
     """Why a result that differs from the original was not timed."""
     simplified: Speedup | None = None
-    """Of the model that is simplified only, over the original: what is done without a search."""
+    """Speedup of the simplified model over the original: what is done without a search."""
     searched: Speedup | None = None
-    """Of the result over the model that is simplified only, where the search brought something."""
+    """Speedup of the result over the simplified model, where the search brought something."""
     latencies: tuple[Latency, ...] = ()
     groups: tuple[Group, ...] = ()
     stop: str = ""
@@ -69,7 +63,7 @@ class Timing:
     gainable: float | None = None
     """The part of the simplified model's time in kernels that is outside of convolutions and matrix products; None
     where it is not known, or an estimate spoke for rewrites of these."""
-    noise: float = NOISE
+    noise: float = TimingPolicy.noise
     """As far apart as two copies of the original were seen to be: no smaller gain is taken for one."""
 
     @property
@@ -83,17 +77,138 @@ def said(ratio: Speedup) -> str:
     return f"{ratio.median:.3f} times as fast ({ratio.low:.3f} to {ratio.high:.3f})"
 
 
-def unresolved(ratio: Speedup) -> str:
-    """Why a ratio is no gain; nothing where it is one."""
+def unresolved(ratio: Speedup, policy: TimingPolicy) -> str:
+    """Return why a ratio is no gain; nothing where it is one."""
     if ratio.verdict is not Verdict.SAME:
         return "" if ratio.verdict is Verdict.FASTER else "it is slower"
     gain = ratio.median - 1
-    if gain <= NOISE:
-        return f"what differs by {NOISE:.0%} or less is not told from chance"
-    if not ratio.is_steady:
+    if gain <= policy.noise:
+        return f"what differs by {policy.noise:.0%} or less is not told from chance"
+    if not ratio.is_steady(policy):
         return f"two copies of the original differ by up to {ratio.noise:.0%}: a quieter machine may tell"
-    if 0 < ratio.rounds < FEWEST:
+    if ratio.has_too_few_rounds:
         return f"{ratio.rounds} rounds are too few to tell: --seconds gives it longer"
     if ratio.low <= 1:
         return "it may be chance, for the interval reaches below 1"
     return f"not all of it is beyond the {ratio.noise:.0%} by which two copies of the original may differ"
+
+
+# -- what was taken and left -------------------------------------------------------------------------------------------
+
+
+def find_groups(
+    solutions: Sequence[Solution], best: Candidate, raced: Sequence[Measurement], policy: TimingPolicy
+) -> Iterator[Group]:
+    """Yield the finds of the search, and which of them the best candidate has."""
+    for solution in solutions:
+        span = _span(best, solution)
+        with_it = [found for found in raced if solution in found.solutions]
+        reason = rejection_reason(with_it, policy, is_faster=bool(best.causes)) if span is None else ""
+        ratio, copies = solution.speedup.median, len(solution.copies)
+        yield Group(solution.rules, copies, ratio, span is not None, span or (0, 0), solution.saved, reason)
+
+
+def sweep_groups(
+    alone: Sequence[Measurement],
+    first: Measurement,
+    best: Measurement,
+    raced: Sequence[Measurement],
+    policy: TimingPolicy,
+) -> Iterator[Group]:
+    """Yield what each sweep brought; those that were taken and timed only together brought it together.
+
+    Args:
+        alone: the simplified model with each sweep.
+        first: the simplified model.
+        best: what was taken.
+        raced: all that took part in races.
+        policy: by which ratios are judged.
+    """
+    several = [found for found in raced if len(found.sweeps) > 1 and found.gain is not None]
+    whole = next((found for found in several if found.sweeps == best.sweeps), None)
+    if whole is not None and all(found.gain is None for found in alone):
+        rules = dict.fromkeys(rule for made in best.sweeps for rule in made.rules)
+        ratio, saved = _gained(whole)
+        yield Group(tuple(rules), 0, ratio, True, _span(best.candidate, *best.sweeps) or (0, 0), saved)
+        alone = [found for found in alone if not _taken(found.sweeps[0], best)]
+    for found in alone:
+        beside = [other for other in several if _taken(found.sweeps[0], other)]
+        yield _sweep_group(found, first, best, beside, policy)
+
+
+def _sweep_group(
+    found: Measurement, first: Measurement, best: Measurement, beside: Sequence[Measurement], policy: TimingPolicy
+) -> Group:
+    """Return what a sweep of the simplified model brought, alone or beside others, and whether the best candidate has
+    it."""
+    (made,), taken = found.sweeps, _taken(found.sweeps[0], best)
+    ratio, saved = _gained(found)
+    timed = [found] if found.gain else [found, *beside]
+    reason = "" if taken else rejection_reason(timed, policy, is_faster=bool(best.candidate.causes))
+    if not taken and best.sweeps and found.gain is not None and found.beats(first, policy):
+        reason = f"the model with it is {said(found.gain)} as without it; beside what was taken no gain was shown"
+    return Group(made.rules, 0, ratio, bool(taken), _span(best.candidate, *taken) or (0, 0), saved, reason)
+
+
+def _taken(sweep: Sweep, found: Measurement) -> list[Sweep]:
+    """Return the sweep as it was made in a candidate, where it was."""
+    return [made for made in found.sweeps if made.name == sweep.name]
+
+
+def _span(candidate: Candidate, *causes: Cause) -> tuple[int, int] | None:
+    """Return where among the steps of a candidate those of some causes begin and end; None where there are none."""
+    places = [place for place, step in enumerate(candidate.steps) if step.cause in causes]
+    return (places[0], places[-1] + 1) if places else None
+
+
+def _gained(found: Measurement) -> tuple[float | None, float]:
+    """Return how many times as fast as the simplified model a candidate is, and the seconds that this saves in a run,
+    as the mean over all sizes."""
+    if found.gain is None or not found.latencies:
+        return None, 0.0
+    medians = [latency.after.median for latency in found.latencies]
+    return found.gain.median, sum(medians) / len(medians) * (found.gain.median - 1)
+
+
+def rejection_reason(raced: Sequence[Measurement], policy: TimingPolicy, *, is_faster: bool) -> str:
+    """Return what there is against candidates; another one may have been taken that is faster."""
+    timed = [(found.gain, found) for found in raced if found.gain is not None]
+    if not timed:
+        refused = [found.refusal for found in raced if found.refusal]
+        return f"the model with it does not run: {refused[0]}" if refused else "no time was left to time it"
+    gain, best = max(timed, key=lambda pair: pair[0].median)
+    if best.is_slower:
+        return "the model with it is slower than the original"
+    lost = "another was faster" if is_faster else "no time was left for a second race"
+    why = unresolved(gain, policy) or ("and in a second race it was no faster" if best.has_lost else lost)
+    return f"the model with it is {said(gain)} as without it; {why}"
+
+
+def untimed_reason(first: Measurement, best: Measurement) -> str:
+    """Return why there is no speedup to report of the candidate that was taken."""
+    if best.is_original:
+        return "no gain: ONNX Runtime makes the same of both models, so there is nothing to time"
+    once = "not timed"
+    if first.speedup and best.steps == first.steps:
+        once = f"{said(first.speedup)} as the original in one race, and in no second"
+    return f"{once}: {best.refusal or 'there was no time or no room'}"
+
+
+def undone_notes(first: Measurement, best: Measurement) -> Iterator[str]:
+    """Yield what to say of simplifications that were undone because they could not be timed, or made the model
+    slower."""
+    refusal, was = first.refusal, first.speedup
+    if best.steps == first.steps:
+        if first.steps and best.speedup is None and not best.is_original:
+            yield f"the simplified model was {untimed_reason(first, best)}"
+        return
+    slower = f", {said(was)} as the original" if was else ""
+    if first.steps and not best.steps:
+        confirmed = "slower in one race, and no time was left for a second" if first.is_unconfirmed else ""
+        reason = f"does not run: {refusal};" if refusal else f"was {confirmed or 'slower in two races'}{slower};"
+        yield f"the simplified model {reason} so the original is returned"
+        return
+    gone = sorted({step.name for step in first.steps} - {step.name for step in best.steps})
+    if gone:
+        reason = "the model with it does not run" if refusal else f"the model is slower with it, in two races{slower}"
+        yield f"left out, for {reason}: {', '.join(gone)}{f' ({refusal})' if refusal else ''}"

@@ -1,4 +1,4 @@
-"""Search, then the last word: from a simplified model to the fastest version of it, or to the original."""
+"""Search, then the last word: from a simplified model to the fastest candidate for it, or to the original."""
 
 from __future__ import annotations
 
@@ -18,63 +18,34 @@ from graphopt.base import limits
 from graphopt.base.cache import Cache
 from graphopt.base.engine import Dask
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.records import to_json
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.rewrite.build import Refusal
+from graphopt.rewrite.candidate import Candidate
 from graphopt.rewrite.fixpoint import Allows, Simplifier, Step, TimeUp
 from graphopt.rewrite.passes import Pass
-from graphopt.rewrite.regions import digest, weights_digest
-from graphopt.rewrite.variant import Variant
 from graphopt.runtime import samples, steps
 from graphopt.runtime.bench import Prepared, TooSlowError, prepared
 from graphopt.runtime.cost import CostModel, key_of, user_cache
 from graphopt.runtime.inputs import default_sizes, fitted, wanted_sizes
 from graphopt.runtime.machine import Machine, circumstances
-from graphopt.runtime.measure import NOISE
 from graphopt.runtime.oracle import Runnable
 from graphopt.runtime.sessions import Setting
-from graphopt.search import recall, saying
+from graphopt.search import recall
 from graphopt.search.analytic import Analytic
-from graphopt.search.choose import BRIEFEST, LEAST, LONGEST, Chooser, Version
-from graphopt.search.elsewhere import Elsewhere
-from graphopt.search.explore import Exploration, Limits, Shapes, explore
-from graphopt.search.measured import Measured, Race
-from graphopt.search.moves import Solution, Space, apply
-from graphopt.search.race import Contest, Outcome, Pace, raced_seconds
-from graphopt.search.sweep import Sweep, Sweeps, sweep
-from graphopt.search.timing import Group, StopReason, Timing, said
+from graphopt.search.choose import Chooser
+from graphopt.search.explore import Exploration, Shapes, explore
+from graphopt.search.measured import Elsewhere, Measured, Race
+from graphopt.search.moves import Space, apply
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.race import Contest, Measurement, identity, raced_seconds
+from graphopt.search.stopping import Budget, StopReason
+from graphopt.search.sweep import Sweeps, sweep
+from graphopt.search.timing import Timing, find_groups, sweep_groups, undone_notes, untimed_reason
 
 COSTS = ("measured", "analytic", "none")
 """What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
-
-ROOM = 12
-"""So many times its weights a model takes while it is timed: in each session those that were read and those that were
-packed, and those in the file of the one that is being opened."""
-
-SWEEPING_SHARE = 0.5
-"""Of the time, without what the second race takes, in which sweeps have to be made."""
-
-SHARE = 0.6
-"""Of the time that sweeps leave, without what the last word takes at least, for the search; the rest is for that."""
-
-RACED = 6
-"""So many sessions race in the time, at least: a model that is slower than that is not timed. They are those of the
-original, a copy of it and the simplified model, in two races."""
-
-TRIED = 0.2
-"""Of the time, in which one run of the original has to end: it is run twice before it is known whether to time it."""
-
-OPENED = 4
-"""Sessions that are opened for these two races, beside those of the original that are open."""
-
-FIRST = Limits(states=10)
-"""So many graphs of each part tell whether there is anything to gain in heavy kernels: in all 18 parts of models for
-which the estimate spoke, the first such graph was among them, but for convolutions of signals."""
-
-STARVED = 0.8
-"""A search that had less than this part of a processor was held up by others: another time it would find more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +63,7 @@ class Tuning:
     """Which rules: a search among others may have found something else."""
     dask: str | None = None
     """The scheduler of a cluster of the devices that the model is for: these time its parts, and nothing else is."""
+    policy: SearchPolicy = SearchPolicy()
 
     def __post_init__(self) -> None:
         if self.cost not in COSTS:
@@ -103,7 +75,7 @@ class Tuning:
 
     @property
     def is_timed_here(self) -> bool:
-        """Whether versions of the model are to be timed, on this machine."""
+        """True where candidates are to be timed as a whole, on this machine."""
         return self.cost == "measured" and self.dask is None
 
 
@@ -111,7 +83,7 @@ class Tuning:
 class Tuned:
     """What came of it."""
 
-    variant: Variant
+    candidate: Candidate
     timing: Timing | None = None
     notes: tuple[str, ...] = ()
     lacks_time: bool = False
@@ -125,7 +97,7 @@ class Tuner:
     original: onnx_io.Source
     model: onnx_io.Model
     """As it was loaded."""
-    simplified: Variant
+    simplified: Candidate
     rules: Sequence[Rule]
     trades: Sequence[Rule]
     passes: Sequence[Pass]
@@ -141,93 +113,86 @@ class Tuner:
     cache: Cache = field(default_factory=user_cache)
 
     def tune(self) -> Tuned:
-        """Find the fastest version.
+        """Find the fastest candidate.
 
         Raises:
             UsageError: this onnxruntime lacks the provider, or the model has no such dim.
         """
-        deadline = self.clock() + self.tuning.seconds
+        budget = Budget(self.tuning.policy, self.tuning.seconds, self.clock)
         if not self.tuning.is_timed_here:
             shapes = [_shapes(fed) for fed in self._inputs(steps.sketch(self._result.outline))]
-            with self._cost_elsewhere(deadline) as cost:
-                found = self._explored(self.simplified.graph, shapes, deadline, lambda _: cost, Limits())
-                return self._estimated(found, deadline, cost)
+            with self._cost_elsewhere(budget.deadline) as cost:
+                found = self._explored(self.simplified.graph, shapes, budget, budget.deadline, lambda _: cost)
+                return self._estimated(found, budget.deadline, cost)
         if reason := self._too_large():
             return Tuned(self.simplified, notes=(reason,))
+        policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
-            contest = self._contest(self._prepared())
-            pace = contest.pace(self.clock)
+            contest = self._contest(self._prepared(), budget)
+            budget.pace = contest.pace()
         except TooSlowError as error:
-            needed = math.ceil(RACED * raced_seconds(self._longest))
+            needed = math.ceil(policy.least_sessions * raced_seconds(self._longest, policy))
             text = f"not timed: {error}, so --seconds {needed} at least are needed"
             return Tuned(self.simplified, notes=(text,), lacks_time=True)
         except ModelError as error:
             return Tuned(self.simplified, notes=(f"not timed: {error}",))
-        least = OPENED * pace.opening + RACED * pace.racing
-        if self.clock() + least > deadline:
-            left = max(math.floor(deadline - self.clock()), 0)
-            text = f"not timed: two races would take {math.ceil(least)} s, and {left} s are left of"
-            text += f" --seconds {self.tuning.seconds:g}"
+        if budget.left < budget.least:
+            text = f"not timed: two races would take {math.ceil(budget.least)} s, and {math.floor(budget.left)} s are"
+            text += f" left of --seconds {self.tuning.seconds:g}"
             return Tuned(self.simplified, notes=(text,), lacks_time=True)
-        return self._raced(contest, pace, deadline)
+        return self._raced(contest, budget)
 
-    def _raced(self, contest: Contest, pace: Pace, deadline: float) -> Tuned:
+    def _raced(self, contest: Contest, budget: Budget) -> Tuned:
         """Make the sweeps, search, and let what was found race against the original until the deadline."""
-        first = Version(self.simplified)
-        reserve = LEAST * (pace.opening + pace.racing)
+        first = self.simplified
         chooser = Chooser(
             contest,
-            self.model,
-            partial(apply, space=self._space(deadline - reserve)),
-            partial(self._simplified_with, deadline=deadline - reserve / 2),
-            reserve=reserve,
-            opening=pace.opening,
-            deadline=deadline,
-            clock=self.clock,
-            progress=self.progress,
+            partial(apply, space=self._space(budget.last_word)),
+            partial(self._simplified_with, deadline=budget.simplifying_end),
+            self.progress,
         )
         shapes = [_shapes(trial.feeds) for trial in contest.original.trials]
-        now = self.clock()
-        end = now + SWEEPING_SHARE * (deadline - chooser.confirming - now)
-        sweeps, is_cut = self._sweeps(chooser, end), self.clock() >= end
-        swept, alone = chooser.race_sweeps(
-            first, sweeps, lambda made, variant: self._sweep(variant, made.name, deadline - chooser.confirming)
+        end = budget.sweeping_end
+        sweeps, is_cut = self._sweeps(budget, end), self.clock() >= end
+        swept = chooser.race_sweeps(
+            first, sweeps, lambda name, candidate: self._sweep(candidate, name, budget.second_race)
         )
-        gainable = self._gainable(chooser, first, shapes) if swept is first else None
-        if gainable is not None and gainable < NOISE:
-            chooser.longest = BRIEFEST
+        gainable = self._gainable(contest, shapes) if swept is first else None
+        if gainable is not None and gainable < self.tuning.policy.timing.noise:
+            budget.is_brief = True
             found = Exploration((), StopReason.BOUND)
-        elif chooser.is_hurried:
+        elif budget.is_interrupted:
             found = Exploration((), StopReason.INTERRUPTED)
         else:
-            found = self._recalled(contest.digest, swept.variant.graph, shapes, deadline - reserve)
+            found = self._recalled(contest.digest, swept.graph, shapes, budget)
         if found.stop is StopReason.INTERRUPTED:
-            chooser.hurry()
+            budget.interrupt()
         if is_cut and found.stop is StopReason.DONE:
             found = replace(found, stop=StopReason.TIME)
-        best = chooser.choose(first, swept, found.solutions, alone)
-        return self._chosen(best, first, alone, chooser, found, gainable)
+        best = chooser.choose(first, swept, found.solutions, sweeps)
+        return self._chosen(best, sweeps, chooser, found, gainable)
 
-    def _gainable(self, chooser: Chooser, simplified: Version, shapes: Sequence[Shapes]) -> float | None:
+    def _gainable(self, contest: Contest, shapes: Sequence[Shapes]) -> float | None:
         """Return the part of the simplified model's time that a search is about; None where it may be about all.
 
         That is outside of heavy kernels, unless an estimate speaks for one of the first graphs of some part of the
         model, as where products may be taken in another order; or there are rules of the user's.
         """
-        if not self.is_bounded or chooser.is_hurried or self.clock() >= chooser.deadline - chooser.reserve:
+        policy, budget, graph = self.tuning.policy, contest.budget, self.simplified.graph
+        if not self.is_bounded or budget.is_over(budget.reserve):
             return None
-        graph = simplified.variant.graph
         try:
-            found = chooser.contest.gainable(simplified.key, replace(self.model, graph=graph))
+            found = contest.gainable(self.simplified)
         except KeyboardInterrupt:
-            chooser.hurry()
+            budget.interrupt()
             return None
-        if found is None or found >= NOISE:
+        if found is None or found >= policy.timing.noise:
             return found
-        looked = self._explored(graph, shapes, chooser.deadline - chooser.reserve, lambda _: Analytic(), FIRST)
+        few = replace(policy, states=policy.probed_states)
+        looked = self._explored(graph, shapes, budget, budget.last_word, lambda _: Analytic(), few)
         if looked.stop is StopReason.INTERRUPTED:
-            chooser.hurry()
+            budget.interrupt()
         return found if looked.stop is StopReason.DONE and not looked.solutions else None
 
     @property
@@ -254,7 +219,7 @@ class Tuner:
     @property
     def _longest(self) -> float:
         """Seconds after which a run is given up: longer than could be timed, to say how many that would take."""
-        return self.tuning.seconds * TRIED
+        return self.tuning.seconds * self.tuning.policy.first_run_share
 
     def _inputs(self, model: steps.Sketch) -> Iterator[samples.Feeds]:
         """Yield inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run.
@@ -272,9 +237,10 @@ class Tuner:
         if weights > limits.LARGE:
             return f"not timed: {weights / 1e9:.1f} GB of weights are too much"
         free = psutil.virtual_memory().available
-        if ROOM * weights <= free:
+        needed = self.tuning.policy.timing_memory_factor * weights
+        if needed <= free:
             return ""
-        return f"not timed: that takes {ROOM * weights / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
+        return f"not timed: that takes {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
 
     def _space(self, end: float) -> Space:
         """Return what the search may do until then. What pays all over the model alone is for sweeps.
@@ -303,8 +269,8 @@ class Tuner:
         tuning = self.tuning
         if tuning.cost == "analytic":
             return Analytic(Machine())
-        machine = Machine.calibrated(tuning.setting, self.cache)
-        race = Race(tuning.setting, seed=tuning.seed)
+        machine = Machine.calibrated(tuning.setting, self.cache, tuning.policy.timing)
+        race = Race(tuning.setting, tuning.policy, tuning.seed)
         return Measured(race, machine=machine, cache=self.cache, end=end, clock=self.clock)
 
     @contextmanager
@@ -315,117 +281,110 @@ class Tuner:
             yield self._cost()
             return
         with Dask(tuning.dask) as cluster:
-            there = Elsewhere.of(cluster, Race(tuning.setting, seed=tuning.seed))
+            there = Elsewhere.of(cluster, Race(tuning.setting, tuning.policy, tuning.seed))
             yield Measured(there, machine=there.machine, cache=self.cache, end=end, clock=self.clock)
 
-    def _sweeps(self, chooser: Chooser, end: float) -> list[Sweep]:
-        """Return the sweeps of the simplified model that are made before the `end`, or until Ctrl-C."""
-        found: list[Sweep] = []
+    def _sweeps(self, budget: Budget, end: float) -> list[Candidate]:
+        """Return the simplified model with each sweep that is made before the `end`, or until Ctrl-C; those by the same
+        rules once."""
+        found: dict[tuple[str, ...], Candidate] = {}
         try:
             for name in self.sweeps:
                 made = self._sweep(self.simplified, name, end)
-                if made is not None and all(made.rules != other.rules for other in found):
-                    found.append(made)
+                if made is not None:
+                    found.setdefault(made.causes[0].rules, made)
         except KeyboardInterrupt:
-            chooser.hurry()
-        return found
+            budget.interrupt()
+        return list(found.values())
 
-    def _sweep(self, start: Variant, name: str, end: float) -> Sweep | None:
-        return sweep(start, name, [rule for rule in self.sweeps[name] if rule in self.trades], self._space(end))
+    def _sweep(self, start: Candidate, name: str, end: float) -> Candidate | None:
+        rules = [rule for rule in self.sweeps[name] if rule in self.trades]
+        return sweep(start, name, rules, self._space(end), self.tuning.policy)
 
-    def _recalled(self, original: str, graph: Graph, shapes: Sequence[Shapes], end: float) -> Exploration:
-        """Return what was found for this model and these shapes, in this run or an earlier one with as much time.
-
-        What a search found on a busy machine, or without all of its time, does not bind later ones.
-        """
+    def _recalled(self, original: str, graph: Graph, shapes: Sequence[Shapes], budget: Budget) -> Exploration:
+        """Return what was found for this model and these shapes, in this run or an earlier one with as much time."""
         tuning, rules = self.tuning, recall.dependence((*self.rules, *self._searched))
         what = (original, recall.identity(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
         passes = ",".join(pass_.name for pass_ in self.passes)
-        how = (rules, passes, tuning.admits, str(tuning.seed), circumstances(tuning.setting))
-        key = key_of("search", *what, *how)
-        found = recall.of_text(self.cache.get([key]).get(key), self._searched, graph)
-        if found is None:
-            start, used = time.monotonic(), time.process_time()
-            found = self._explored(graph, shapes, end, self._cost, Limits())
-            is_starved = time.process_time() - used < STARVED * (time.monotonic() - start)
-            is_cut = found.stop is StopReason.INTERRUPTED or (found.stop is StopReason.TIME and is_starved)
-            if found.is_steady and not is_cut:
-                self.cache.put({key: to_json(found)})
-        return found
+        how = (rules, passes, tuning.admits, str(tuning.seed), circumstances(tuning.setting), repr(tuning.policy))
+        return recall.recalled(
+            self.cache,
+            key_of("search", *what, *how),
+            self._searched,
+            graph,
+            lambda: self._explored(graph, shapes, budget, budget.last_word, self._cost),
+            tuning.policy,
+        )
 
     def _explored(
         self,
         graph: Graph,
         shapes: Sequence[Shapes],
+        budget: Budget,
         end: float,
         asked: Callable[[float], CostModel],
-        limits: Limits,
+        policy: SearchPolicy | None = None,
     ) -> Exploration:
-        """Return what the search finds within limits, in its share of the time that is left before the `end`."""
+        """Return what the search finds, in its share of the time that is left before the `end`."""
         if self.clock() >= end:  # what costs are taken from may have to be timed first
             return Exploration((), StopReason.TIME, is_steady=False)
         try:
             cost = asked(end)
         except KeyboardInterrupt:  # while the machine was timed
             return Exploration((), StopReason.INTERRUPTED)
-        now = self.clock()
-        limits = replace(limits, seconds=max(end - now, 0.0) * SHARE)
-        space = self._space(now + limits.seconds)
+        seconds, policy = budget.search_seconds(end), policy or self.tuning.policy
+        space, progress, clock = self._space(self.clock() + seconds), self.progress, self.clock
         try:
-            return explore(graph, space, cost, shapes, limits, progress=self.progress, clock=self.clock)
+            return explore(graph, space, cost, shapes, policy, seconds=seconds, progress=progress, clock=clock)
         except ModelError as error:  # sizes that contradict the model
             return Exploration((), StopReason.DONE, notes=(f"no search: {error}",))
 
     def _estimated(self, found: Exploration, deadline: float, cost: CostModel) -> Tuned:
         """All that was found: nothing is run here."""
-        variant, space = self.simplified, self._space(deadline)
-        counts: list[int] = []
+        candidate, space = self.simplified, self._space(deadline)
         try:
             for solution in found.solutions:  # what is made in time stays
-                before, variant = variant, variant.then(partial(apply, solution=solution, space=space))
-                counts.append(len(variant.history) - len(before.history))
-            if any(counts):
-                tidy = variant.then(partial(self._simplified_with, names=None, deadline=deadline))
-                if cost.seconds(tidy.graph) <= cost.seconds(variant.graph):  # else it undid what the search had done
-                    variant = tidy
+                candidate = candidate.then(partial(apply, solution=solution, space=space))
+            if candidate.causes:
+                tidy = candidate.then(partial(self._simplified_with, names=None, deadline=deadline))
+                if cost.seconds(tidy.graph) <= cost.seconds(candidate.graph):  # else it undid what the search had done
+                    candidate = tidy
         except TimeUp:
             found = replace(found, stop=StopReason.TIME)
-        start = len(self.simplified.history)
-        timing = self._timing(found, start, dict(zip(found.solutions, counts, strict=False)))
-        if self.tuning.dask is not None and variant.steps:
+        timing = self._timing(found, candidate)
+        if self.tuning.dask is not None and candidate.steps:
             timing = replace(timing, untimed="its parts were timed on the cluster, it was not as a whole")
-        return Tuned(variant, timing, found.notes)
+        return Tuned(candidate, timing, found.notes)
 
-    def _contest(self, ready: Prepared) -> Contest:
-        return Contest(ready, self.original, key_of(_identity(self.model), str(self.tuning.seconds)), self.cache)
+    def _contest(self, ready: Prepared, budget: Budget) -> Contest:
+        digest = key_of(identity(self.model), str(self.tuning.seconds))
+        return Contest(ready, self.original, self.model, digest, self.cache, budget)
 
     def _chosen(
         self,
-        best: Version,
-        first: Version,
-        alone: Sequence[Version],
+        best: Measurement,
+        sweeps: Sequence[Candidate],
         chooser: Chooser,
         found: Exploration,
         gainable: float | None,
     ) -> Tuned:
-        """Return the best version, and what is to be said of it."""
-        taken = dict(zip(best.solutions, best.counts, strict=True))
-        groups = saying.of_sweeps(alone, first, best, chooser.raced)
-        start = len(first.steps) + sum(len(made.result.steps) for made in best.sweeps)
-        timing = self._timing(found, start, taken, chooser.raced, is_faster=bool(best.sweeps or best.solutions))
+        """Return the best candidate, and what is to be said of it."""
+        first, raced, policy = chooser.of(self.simplified), chooser.measurements, self.tuning.policy.timing
+        alone = [chooser.of(made) for made in sweeps]
+        timing = self._timing(found, best.candidate, raced)
         timing = replace(
             timing,
-            stop=StopReason.INTERRUPTED if chooser.is_hurried else timing.stop,
-            groups=(*groups, *timing.groups),
+            stop=StopReason.INTERRUPTED if chooser.budget.is_interrupted else timing.stop,
+            groups=(*sweep_groups(alone, first, best, raced, policy), *timing.groups),
             speedup=best.speedup,
-            untimed=saying.untimed(first, best) if best.steps and best.speedup is None else "",
+            untimed=untimed_reason(first, best) if best.steps and best.speedup is None else "",
             simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,
-            searched=best.gain if best.sweeps or best.solutions else None,
+            searched=best.gain if best.candidate.causes else None,
             latencies=best.latencies,
             gainable=gainable,
-            noise=max((version.speedup.noise for version in chooser.raced if version.speedup), default=NOISE),
+            noise=max((each.speedup.noise for each in raced if each.speedup), default=policy.noise),
         )
-        return Tuned(best.variant, timing, (*found.notes, *saying.left_out(first, best)))
+        return Tuned(best.candidate, timing, (*found.notes, *undone_notes(first, best)))
 
     def _simplified_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
         """Simplify a graph, in place, with these rules and passes, or with all. Raises TimeUp."""
@@ -435,96 +394,21 @@ class Tuner:
         simplifier = Simplifier(rules, passes, self.allows, self.refusal, check=check)
         return simplifier.run(graph).steps
 
-    def _timing(
-        self,
-        found: Exploration,
-        start: int,
-        taken: Mapping[Solution, int],
-        raced: Sequence[Version] = (),
-        *,
-        is_faster: bool = False,
-    ) -> Timing:
-        """Return what was found; of the solutions that were taken the steps begin at `start`, so many of each.
-
-        Args:
-            is_faster: whether a version was taken that is faster than the simplified model.
-        """
-        setting = self.tuning.setting
-        groups = []
-        for solution in found.solutions:
-            end = start + taken.get(solution, 0)
-            ratio, is_taken = solution.speedup.median, start < end
-            with_it = [version for version in raced if solution in version.solutions]
-            reason = "" if is_taken or not self.tuning.is_timed_here else saying.because(with_it, is_faster=is_faster)
-            copies, rewrites = len(solution.copies), (start, end)
-            groups.append(Group(solution.rules, copies, ratio, is_taken, rewrites, solution.saved, reason))
-            start = end
+    def _timing(self, found: Exploration, best: Candidate, raced: Sequence[Measurement] = ()) -> Timing:
+        """Return what was found, and what of it is in the best candidate."""
+        setting, groups = self.tuning.setting, find_groups(found.solutions, best, raced, self.tuning.policy.timing)
+        is_timed = self.tuning.is_timed_here
         return Timing(
             self.tuning.cost,
-            setting.provider_name if self.tuning.is_timed_here else setting.provider,
+            setting.provider_name if is_timed else setting.provider,
             setting.cores,
-            groups=tuple(groups),
+            groups=tuple(group if is_timed else replace(group, reason="") for group in groups),
             stop=str(found.stop),
             regions=found.regions,
             copies=found.copies,
             states=found.states,
             trials=found.trials,
         )
-
-
-def face(first: onnx_io.Model, second: onnx_io.Model, tuning: Tuning, limit: float, cache: Cache) -> Outcome:
-    """Let two models take turns with a copy of the first, and return how fast the second is; or what was said earlier.
-
-    Where it is faster, what a second race tells is returned: one is won by chance, too. The races take the seconds of
-    the `tuning`, or longer where these are too few for the fewest rounds, up to the `limit`.
-
-    Raises:
-        ModelError: ONNX Runtime refuses one of them, or they would take longer, now or in an earlier run.
-        UsageError: the provider does not start.
-    """
-    deadline = time.monotonic() + limit
-    sizes, inputs, also = tuning.sizes, tuning.inputs, [Runnable(second).outline]
-    ready = prepared([first], tuning.setting, dims=sizes, inputs=inputs, seed=tuning.seed, also=also)
-    keys = [_identity(second)]
-    contest = Contest(ready, first, key_of("face", _identity(first), str(tuning.seconds)), cache)
-    seconds = min(3 * LONGEST, tuning.seconds / 2)
-    found = _faced(contest, keys, second, seconds, deadline, races=2)
-    if not found.is_faster:
-        return found
-    try:
-        return _faced(contest.again(), keys, second, seconds, deadline, races=1)
-    except ModelError as error:
-        raise ModelError(f"it is {said(found.speedup)} as the other in one race, and in no second: {error}") from error
-
-
-def _faced(
-    contest: Contest, keys: Sequence[str], model: onnx_io.Model, seconds: float, deadline: float, races: int
-) -> Outcome:
-    """Return what a race of a model with the original tells, after which time is left for others; or what it told in an
-    earlier run.
-
-    Raises:
-        ModelError: as `face` does.
-    """
-    outcomes = contest.known(keys)
-    if outcomes is None:
-        if contest.has_ended(keys):
-            raise ModelError("no time was left to time it, in an earlier run (--fresh tries again)")
-        pace = contest.pace(time.monotonic)
-        least, session = races * 3 * pace.racing + (races - 1) * 3 * pace.opening, contest.opened(model)
-        left = deadline - time.monotonic()
-        if least > left:
-            contest.end(keys)
-            what = "a race" if races == 1 else "two races"
-            text = f"{what} would take {math.ceil(least)} s, and {max(math.floor(left), 0)} s are left of the --seconds"
-            raise ModelError(text)
-        outcomes = contest.race(keys, [session], min(seconds, left / races), left / races)
-    return outcomes[0]
-
-
-def _identity(model: onnx_io.Model) -> str:
-    """Identify all of a model that decides how fast it is."""
-    return key_of(digest(model.graph), weights_digest(model.graph), model.functions_digest)
 
 
 def _shapes(inputs: samples.Feeds) -> Shapes:

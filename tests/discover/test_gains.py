@@ -13,6 +13,7 @@ from graphopt.runtime.machine import Machine
 from graphopt.runtime.sessions import Setting
 from graphopt.search.analytic import Analytic
 from graphopt.search.measured import Measured, Race
+from graphopt.search.policy import SearchPolicy
 from tests.graphs import graph
 
 x, y = tensor("x", "M K"), tensor("y", "K N")
@@ -46,7 +47,9 @@ def test_a_rule_gains_in_models_beside_the_library() -> None:
 
 
 def test_gains_are_measured(tmp_path: Path) -> None:
-    cost = Measured(Race(Setting(), 0.05), machine=Machine(), cache=Cache(tmp_path / "costs.sqlite"))
+    cost = Measured(
+        Race(Setting(), SearchPolicy(pair_seconds=0.05)), machine=Machine(), cache=Cache(tmp_path / "costs.sqlite")
+    )
     found = gains(cost, plain=reduced("ReduceSum"))
     assert found.on_large_tensors(EARLY) is not None
     assert (found.in_models(EARLY)["plain"].gain or 0.0) > 1.5

@@ -16,9 +16,10 @@ import pytest
 from graphopt.discover import worlds
 from graphopt.discover.classes import Classes
 from graphopt.discover.derive import Derivation, Terms
-from graphopt.discover.worlds import DEFAULT, World
+from graphopt.discover.worlds import World
 from graphopt.language import library
 from graphopt.language.term import Term, op
+from graphopt.operators.classes import TRIED
 from graphopt.rewrite import gate
 from tests.discover import laws
 
@@ -28,7 +29,7 @@ UNDERIVED = frozenset[str]()
 
 
 def derivation(world: World) -> Derivation:
-    choices = world.choices(DEFAULT)
+    choices = world.choices(TRIED)
     return Derivation(
         Terms(world, choices, Classes(world, choices, 0, 0).evaluators[0]), library.read(FOUND).everything
     )

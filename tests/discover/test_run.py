@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from benchmarks.discovery import replayed
 from graphopt.base.engine import Engine, Here, Processes
 from graphopt.base.errors import GraphoptError
 from graphopt.base.limits import Tidy
@@ -195,12 +194,6 @@ def test_a_declaration_that_is_broken_is_refuted_by_running_the_operator(
 
 
 # -- who works ---------------------------------------------------------------------------------------------------------
-
-
-def test_more_workers_are_as_fast_as_the_longest_question_allows() -> None:
-    assert replayed([1.0] * 8, workers=2, at_once=8) == 4.0
-    assert replayed([1.0] * 8, workers=8, at_once=4) == 2.0  # half of them wait for the others
-    assert replayed([5.0, 1.0, 1.0], workers=3, at_once=3) == 5.0
 
 
 def _halved(number: int) -> int:

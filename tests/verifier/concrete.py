@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.base.integers import And, Atom, Comparison, Fact, Formula, Int, Or, Size, eq, forget, fresh, negate
+from graphopt.base.integers import And, Atom, Comparison, Fact, Formula, Int, Or, Size, eq, fresh, negate
 from graphopt.base.rebuilding import only_symbol
+from graphopt.base.session import Interner, current
 from graphopt.base.symbolic import Binders, Call, Element, Factor, Fold, Number, Piece, Read, Value, Whole
 from graphopt.base.tensors import Tensor, bind
 from graphopt.base.types import DType
@@ -303,7 +304,7 @@ class Known:
     """Numbers that are given to a denotation as symbols, as a proof does, and what they stand for."""
 
     def __init__(self) -> None:
-        forget()
+        current().interner = Interner()
         self.symbols: dict[Atom, int] = {}
         self.holes: dict[str, Any] = {}
 

@@ -19,6 +19,7 @@ from graphopt.language.rule import Rule
 from graphopt.language.scalar import Unknown
 from graphopt.language.schemas import Misfit
 from graphopt.language.term import walk
+from graphopt.operators.classes import minds_types
 from graphopt.operators.infer import infer_graph
 from graphopt.rewrite.gate import attempt_at, departures
 from graphopt.rewrite.match import find
@@ -108,7 +109,7 @@ def _is_licensed(rule: Rule, proof: Proof, instance: Instance, found: Run) -> bo
     own = {DType.of(array.dtype) for array in found.outputs}
     computed = own | {DType.of(array.dtype) for array in found.inside} - {DType.BOOL}
     read = {DType.of(v.dtype) for v in instance.values.values() if isinstance(v, np.ndarray)}
-    if rule.minds_types and not computed | read <= set(COMMON):
+    if minds_types(rule) and not computed | read <= set(COMMON):
         return False
     if any(not dtype.is_float for dtype in departures(rule) & computed):
         return False
@@ -124,7 +125,7 @@ def _as_inferred(model: onnx.ModelProto, found: Run) -> bool:
 
 def _can_be_cast(rule: Rule, arrays: Sequence[Array]) -> bool:
     """Whether no float is cast to an integer type that does not hold it: what comes of it then, ONNX leaves open."""
-    if not rule.minds_types:
+    if not minds_types(rule):
         return True
     floats = [array.astype(np.float64) for array in arrays if array.dtype.kind == "f"]
     ranges = [np.iinfo(array.dtype) for array in arrays if array.dtype.kind in "iu"]

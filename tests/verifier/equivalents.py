@@ -44,7 +44,7 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "attention._mask: 0 -> (-1)",
     ],
     "Products with weights are equal only where what is named is: of that it is asked whether it is NaN.": [
-        "attention.Attention: symbolic.arithmetic is None -> False",
+        "attention.Attention: current().arithmetic is None -> False",
     ],
     "The operands have one rank, and the caches one shape.": [
         "attention.Attention: 0 -> 1",

@@ -1,12 +1,12 @@
 """Kernels against declarations: numbers that a kernel may take for a mark, inputs that do not matter, attributes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
+from graphopt.base.session import current
 from graphopt.base.types import DType
-from graphopt.language import definition
 from graphopt.language.definition import Definition
 from graphopt.language.proof import Verdict
 from graphopt.language.schemas import USUAL
@@ -17,6 +17,7 @@ from graphopt.verifier.drawing import instances
 from graphopt.verifier.example import Array, Instance
 from graphopt.verifier.meant import meant
 from graphopt.verifier.prove import prove
+from tests.conftest import undefine
 
 my = Operators("tests.declared")
 image, mask = tensor("x", "N C H W"), tensor("m", "N C H W")
@@ -49,15 +50,15 @@ MASKS = {
 
 
 @pytest.fixture
-def defining(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Definition]:
+def defining() -> Iterator[Callable[..., Definition]]:
     """Defines operators until the end of the test, whatever is known of them."""
 
     def defined(head: App, said: App, when: Term | tuple[Term, ...] = (), **defaults: Operand) -> Definition:
-        others = {key: known for key, known in definition._TABLE.items() if key != (head.op, head.domain)}
-        monkeypatch.setattr(definition, "_TABLE", others)
+        undefine(head.op, head.domain)
         return define(head, said, when, **defaults)
 
-    return defined
+    with current().child():
+        yield defined
 
 
 @pytest.mark.parametrize("meaning", MASKS.values(), ids=MASKS)

@@ -1,0 +1,126 @@
+"""The policy of a search: every number by which it decides, with its unit and its reason.
+
+A policy is a value that is passed on; what is not said is as here. When a search stops by it is in `stopping`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphopt.rewrite.regions import BlockSizes
+from graphopt.runtime.measure import TimingPolicy
+
+
+@dataclass(frozen=True)
+class SearchPolicy:
+    """How much is tried, how long it is timed, and how the time is shared out."""
+
+    timing: TimingPolicy = TimingPolicy()
+    """How runs are timed, and when two times differ."""
+    blocks: BlockSizes = BlockSizes()
+    """Where the model is cut into parts."""
+
+    # -- the search in one region --------------------------------------------------------------------------------------
+
+    states: int = 600
+    """Graphs looked at for one region, at most."""
+    states_per_round: int = 100
+    """Graphs looked at between two measurements."""
+    measured_per_round: int = 6
+    """Graphs measured beside a region in one round."""
+    slack: float = 2.0
+    """Estimated cost of a step on the way, as a multiple of the region's, up to which it is gone on from."""
+    measure_within: float = 1.05
+    """Estimated cost up to which a graph is measured, as a multiple of the best known; DESIGN.md has the numbers."""
+    max_idle_rounds: int = 3
+    """Rounds without an improvement after which a region is left."""
+    refusing_copies: int = 4
+    """Copies in which a first move is tried while it is refused: if not for their weights, then all of them refuse
+    it."""
+    min_turn_share: float = 0.05
+    """Part of the time of the search that a region's turn may take, however little the region costs."""
+    probed_states: int = 10
+    """Graphs of each region that tell whether there is anything to gain in heavy kernels: in all 18 parts of models for
+    which the estimate spoke, the first such graph was among them, but for convolutions of signals."""
+
+    # -- sweeps --------------------------------------------------------------------------------------------------------
+
+    sweep_rounds: int = 40
+    """Rounds, and one more for each node, after which a sweep is given up: its rules undo each other, or what
+    simplifies undoes them."""
+
+    # -- races of regions ----------------------------------------------------------------------------------------------
+
+    pair_seconds: float = 0.4
+    """Seconds for which a region and one candidate are timed at length."""
+    brief_rounds: tuple[int, int] = (5, 5)
+    """Fewest and most rounds of a brief timing, which leaves out most of what is slower."""
+    long_rounds: tuple[int, int] = (7, 60)
+    """Fewest and most rounds of a timing at length."""
+    candidates_at_once: int = 8
+    """Candidates that are timed in turn with each other: each waits for all of them."""
+    candidates_at_length: int = 3
+    """Candidates that are timed at length in turn with each other, the best by a brief timing of all."""
+    loaded_bytes: int = 1_000_000_000
+    """Bytes of weights that lie in memory at once; a session may hold its own twice."""
+
+    # -- races of whole models -----------------------------------------------------------------------------------------
+
+    race_rounds: tuple[int, int] = (7, 400)
+    """Fewest and most rounds."""
+    session_seconds: float = 3.0
+    """Seconds for which one session is timed in a race, at most."""
+    brief_session_seconds: float = 0.5
+    """The same where there was nothing to search: only what simplification did is timed."""
+    pace_runs: int = 3
+    """Runs that tell how long a run takes, before anything is known more exactly."""
+    min_processor_share: float = 0.05
+    """Part of a processor that a run is taken to have where it had less while it was timed for a moment."""
+    compared_bytes: int = 1_000_000_000
+    """Bytes of weights up to which ONNX Runtime's optimized models are compared, which are files."""
+    finalists: int = 2
+    """Candidates that won the first race and are timed a second time, the fastest first, until one wins again; after
+    them the best of the sweeps alone may."""
+    tries: int = 10
+    """Candidates that are timed in one series of tries, at most: with fewer finds, or with fewer rewrites."""
+
+    # -- what time there has to be -------------------------------------------------------------------------------------
+
+    timing_memory_factor: int = 12
+    """Memory that timing needs, as a multiple of the weights: in each session those that were read and those that were
+    packed, and those in the file of the one that is being opened."""
+    first_run_share: float = 0.2
+    """Part of the time in which one run of the original has to end: it is run twice before it is known whether to time
+    it."""
+    least_sessions: int = 6
+    """Sessions that race in the time, at least: a model that is slower than that is not timed. They are those of the
+    original, a copy of it and the simplified model, in two races."""
+    least_openings: int = 4
+    """Sessions that are opened for these two races, beside those of the original that are open."""
+    reserved_sessions: int = 10
+    """Sessions that the last word takes where there is a find: six in the first race and four in the second."""
+    confirming_sessions: int = 4
+    """Sessions of the second race."""
+
+    # -- shares of the time --------------------------------------------------------------------------------------------
+
+    sweeping_share: float = 0.5
+    """Part of the time, without what the second race takes, in which sweeps have to be made."""
+    search_share: float = 0.6
+    """Part of the time that sweeps leave, without what the last word takes at least, for the search; the rest is for
+    that."""
+    sweep_race_share: float = 0.25
+    """Part of the time that is left for each race of sweeps."""
+    first_race_share: float = 0.4
+    """Part of the time that is left for the first race of all candidates."""
+    subset_race_share: float = 0.25
+    """Part of the time that is left for each race of candidates with fewer finds, or with fewer rewrites."""
+    second_race_share: float = 0.6
+    """Part of the time that is left for a second race."""
+    opset_race_share: float = 0.1
+    """Part of all time for which the results in two opsets take turns, at least."""
+    retry_share: float = 0.25
+    """Part of all time for a search after one whose result the check refused, where none is left: what is written is
+    timed, too."""
+    starved_share: float = 0.8
+    """Part of a processor below which a search was held up by others: another time it would find more."""

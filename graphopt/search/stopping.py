@@ -1,0 +1,228 @@
+"""When does a search stop, and why?
+
+A run has a `Budget`: sweeps, the search in the parts of the model, and races of whole models each have their share of
+its seconds. In the parts of the model a search ends as `SearchStop` says, in one of them as `RegionStop` says; a race
+ends by its `Schedule` (`runtime/measure.py`). The numbers are fields of `SearchPolicy`: another rule of stopping is a
+field there and a line here.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from graphopt.runtime.cost import NoTime, NotMeasurable, NotNow
+from graphopt.search.policy import SearchPolicy
+
+
+class StopReason(StrEnum):
+    """Why a search came to its end."""
+
+    DONE = "nothing was left to try"
+    TIME = "the time was up"
+    ROOM = "some part could not be timed just then"
+    INTERRUPTED = "it was interrupted"
+    BOUND = "too little of the time is outside of convolutions and matrix products"
+
+    @property
+    def is_kept(self) -> bool:
+        """True where a later run may go on with what was found: the search ended by itself."""
+        return self in (StopReason.DONE, StopReason.TIME, StopReason.ROOM)
+
+    @property
+    def is_complete(self) -> bool:
+        """True where the search found all that there is to find."""
+        return self in (StopReason.DONE, StopReason.BOUND)
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long it takes to open the model and to run it, before anything is known more exactly."""
+
+    opening: float
+    """Seconds in which a session is opened."""
+    racing: float
+    """Seconds that a session takes in the shortest race, at all sizes together, and to run once before."""
+
+
+@dataclass(eq=False)
+class Budget:
+    """The time of a run and how it is shared out. After Ctrl-C, what has begun takes no longer than it has to."""
+
+    policy: SearchPolicy
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    pace: Pace = Pace(0.0, 0.0)
+    is_interrupted: bool = False
+    is_brief: bool = False
+    """True where there was nothing to search, so that races may be brief."""
+    deadline: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.deadline = self.clock() + self.seconds
+
+    def interrupt(self) -> None:
+        """From now on time no longer than it takes to tell what is faster, and nothing further is tried."""
+        self.is_interrupted = True
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline; after an interrupt, which nothing outlasts for long, there is none."""
+        return self.until(self.deadline)
+
+    def until(self, end: float) -> float:
+        """Return the seconds until then."""
+        return math.inf if self.is_interrupted else max(end - self.clock(), 0.0)
+
+    def is_over(self, needed: float = 0.0) -> bool:
+        """Return whether nothing further is begun that needs so many seconds."""
+        return self.is_interrupted or self.clock() + needed >= self.deadline
+
+    # -- what races take -----------------------------------------------------------------------------------------------
+
+    @property
+    def least(self) -> float:
+        """Seconds that two races of the simplified model alone take: with fewer left, nothing is timed."""
+        return self.policy.least_openings * self.pace.opening + self.policy.least_sessions * self.pace.racing
+
+    @property
+    def session(self) -> float:
+        """Seconds that a session takes in a race, at least."""
+        return self.pace.opening + self.pace.racing
+
+    @property
+    def reserve(self) -> float:
+        """Seconds that trying and confirming further candidates takes at least: with fewer left, there are none."""
+        return self.policy.reserved_sessions * self.session
+
+    @property
+    def confirming(self) -> float:
+        """Seconds that a second race takes."""
+        return self.policy.confirming_sessions * self.session
+
+    def taken_by(self, count: int) -> float:
+        """Return the seconds that a race of so many, the simplified model and two copies of the original takes."""
+        return (count + 3) * self.session
+
+    def race_seconds(self, count: int, share: float) -> float:
+        """Return how long a race of so many and two copies of the original may take, in a share of the time left."""
+        if self.is_interrupted:
+            return 0.0
+        once = self.policy.brief_session_seconds if self.is_brief else self.policy.session_seconds
+        return min(once * (count + 2), share * self.left)
+
+    # -- until when ----------------------------------------------------------------------------------------------------
+
+    @property
+    def sweeping_end(self) -> float:
+        """When the sweeps have to be made, if they begin now."""
+        now = self.clock()
+        return now + self.policy.sweeping_share * (self.deadline - self.confirming - now)
+
+    @property
+    def last_word(self) -> float:
+        """When the races of what was found have to begin."""
+        return self.deadline - self.reserve
+
+    @property
+    def second_race(self) -> float:
+        """When the second race has to begin."""
+        return self.deadline - self.confirming
+
+    @property
+    def simplifying_end(self) -> float:
+        """When the last candidates have to be simplified."""
+        return self.deadline - self.reserve / 2
+
+    def race_end(self, count: int, *, is_first: bool) -> float:
+        """Return when a race of so many has to end: a first one leaves the time of a second, of the best of them and
+        the simplified model; with two copies of the original in both."""
+        if not is_first:
+            return self.deadline
+        second, left = 2 + min(count, 2), self.left
+        return self.clock() + min(left - second * self.session, left * (count + 2) / (count + 2 + second))
+
+    def search_seconds(self, end: float) -> float:
+        """Return the seconds that the search has of those that are left before the end."""
+        return max(end - self.clock(), 0.0) * self.policy.search_share
+
+
+# -- the parts of a model ----------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class SearchStop:
+    """Ends the search in the parts of a model, and says why it ended."""
+
+    policy: SearchPolicy
+    seconds: float
+    clock: Callable[[], float]
+    is_late: bool = False
+    """True where there was no time for some part."""
+    is_steady: bool = True
+    """False where some part could not be timed just then."""
+    is_interrupted: bool = False
+    start: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start = self.clock()
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
+    def is_over(self, end: float | None = None) -> bool:
+        """Return whether the time is up: of all, or of a turn that ends earlier."""
+        return self.clock() >= (self.end if end is None else end)
+
+    @property
+    def passed(self) -> float:
+        """The part of the time that has passed, from 0 to 1."""
+        return (self.clock() - self.start) / max(self.seconds, 1e-9)
+
+    def turn_end(self, share: float) -> float:
+        """Return when the turn of a part has to end that has this share of what is left; a small one has a little
+        more."""
+        now = self.clock()
+        return min(now + max((self.end - now) * share, self.seconds * self.policy.min_turn_share), self.end)
+
+    def refuse(self, error: NotMeasurable) -> None:
+        """Note that some part could not be timed."""
+        self.is_late |= isinstance(error, NoTime)
+        self.is_steady &= not isinstance(error, NotNow)
+
+    def reason(self, *, is_waiting: bool) -> StopReason:
+        """Return why the search ended, where parts are waiting to go on or none is."""
+        if self.is_interrupted:
+            return StopReason.INTERRUPTED
+        if is_waiting or self.is_late:
+            return StopReason.TIME
+        return StopReason.DONE if self.is_steady else StopReason.ROOM
+
+
+@dataclass(eq=False)
+class RegionStop:
+    """Ends the search in one part: enough graphs were looked at, or rounds have brought nothing."""
+
+    policy: SearchPolicy
+    idle_rounds: int = 0
+
+    def is_enough(self, states: int) -> bool:
+        """Return whether no further graphs are looked at in this part."""
+        return states >= self.policy.states
+
+    def is_round_over(self, states: int, candidates: int) -> bool:
+        """Return whether it is time to measure, after so many graphs in this round, some of them candidates."""
+        return states >= self.policy.states_per_round and candidates > 0
+
+    def is_done(self, *, is_better: bool, is_left: bool) -> bool:
+        """Return whether the part is done after a round that brought something better or not, and left something to
+        try or not."""
+        self.idle_rounds = 0 if is_better else self.idle_rounds + 1
+        return self.idle_rounds >= self.policy.max_idle_rounds or not is_left

@@ -1,0 +1,116 @@
+"""What a search decides by is one value that is passed on, and when it stops is in one place."""
+
+import ast
+import math
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import graphopt
+from graphopt.rewrite.regions import BlockSizes
+from graphopt.runtime.cost import NoTime, NotMeasurable, NotNow
+from graphopt.runtime.measure import TimingPolicy
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.stopping import Budget, Pace, RegionStop, SearchStop, StopReason
+from tests.test_search import DETOUR, LONG_WAY, Prices, found
+
+HOME = Path(graphopt.__file__).parent
+POLICY = SearchPolicy()
+DECIDING = [*(HOME / "search").glob("*.py"), *(HOME / "runtime" / name for name in ("measure.py", "bench.py"))]
+STRUCTURAL = {"COPIES"}
+"""Numbers that follow from how a race is built: a change of them alone would be wrong."""
+
+
+def constants(path: Path) -> Iterator[str]:
+    """Yield the names in a module that stand for numbers."""
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)):
+                yield from [name] * isinstance(value, int | float)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=[ast.Constant(value=value), *_])):
+                yield from [name] * isinstance(value, int | float)
+
+
+@pytest.mark.parametrize("path", DECIDING, ids=lambda path: path.stem)
+def test_no_number_that_a_search_decides_by_is_a_constant_of_a_module(path: Path) -> None:
+    known = STRUCTURAL if path.stem != "analytic" else {"ASSUMED", "_DEPTHWISE"}  # what things cost is no policy
+    assert set(constants(path)) <= known
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        (SearchPolicy, "search/policy.py"),
+        (TimingPolicy, "runtime/measure.py"),
+        (BlockSizes, "rewrite/regions.py"),
+    ],
+)
+def test_each_field_of_a_policy_says_what_it_is(kind: type, path: str) -> None:
+    classes = (node for node in ast.parse((HOME / path).read_text()).body if isinstance(node, ast.ClassDef))
+    (body,) = (node.body for node in classes if node.name == kind.__name__)
+    said = {
+        first.target.id
+        for first, second in pairwise(body)
+        if isinstance(first, ast.AnnAssign) and isinstance(first.target, ast.Name) and isinstance(second, ast.Expr)
+    }
+    assert said == {field.name for field in fields(kind)}
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+def test_another_policy_is_another_search() -> None:
+    prices = Prices(Mul=2, Add=4, Sub=0.2, Neg=0.2)
+    assert found(DETOUR, LONG_WAY, prices)[1].solutions
+    assert not found(DETOUR, LONG_WAY, prices, SearchPolicy(states=2))[1].solutions
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_first_race_leaves_the_time_of_a_second(count: int) -> None:
+    """Of a session each: two of the original, the simplified model and the best of the others."""
+    budget = Budget(POLICY, 60.0, lambda: 0.0, Pace(0.5, 1.5))
+    second = 2 + min(count, 2)
+    assert budget.until(budget.race_end(count, is_first=True)) <= 60 - 2.0 * second
+    assert budget.race_end(count, is_first=False) == budget.deadline == 60
+
+
+def test_after_an_interrupt_nothing_is_begun_and_nothing_is_cut() -> None:
+    budget = Budget(POLICY, 60.0, lambda: 0.0, Pace(0.5, 1.5))
+    assert not budget.is_over(budget.reserve) and budget.is_over(61)
+    budget.interrupt()
+    assert budget.is_over() and budget.left == math.inf
+    assert budget.race_seconds(3, share=0.5) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "is_waiting", "reason"),
+    [
+        (None, False, StopReason.DONE),
+        (None, True, StopReason.TIME),
+        (NotMeasurable(), False, StopReason.DONE),
+        (NotNow(), False, StopReason.ROOM),
+        (NoTime(), False, StopReason.TIME),
+    ],
+)
+def test_a_search_says_why_it_stopped(error: NotMeasurable | None, *, is_waiting: bool, reason: StopReason) -> None:
+    stop = SearchStop(POLICY, 10.0, lambda: 0.0)
+    if error is not None:
+        stop.refuse(error)
+    assert stop.reason(is_waiting=is_waiting) is reason
+    stop.is_interrupted = True
+    assert stop.reason(is_waiting=is_waiting) is StopReason.INTERRUPTED
+
+
+def test_a_small_part_has_its_turn_too() -> None:
+    stop = SearchStop(replace(POLICY, min_turn_share=0.1), 10.0, lambda: 0.0)
+    assert [stop.turn_end(share) for share in (0.001, 0.5, 1.0)] == [1.0, 5.0, 10.0]
+
+
+def test_a_part_is_left_after_rounds_that_bring_nothing() -> None:
+    stop = RegionStop(replace(POLICY, max_idle_rounds=2))
+    rounds = [(False, True), (True, True), (False, True), (False, True)]
+    assert [stop.is_done(is_better=better, is_left=left) for better, left in rounds] == [False, False, False, True]
+    assert RegionStop(POLICY).is_done(is_better=True, is_left=False)
