@@ -15,7 +15,7 @@ x, y = tensor("x"), tensor("y")
 a, b, low, high = real("a"), real("b"), real("low"), real("high")
 floats = fn.is_float(fn.dtype(x))
 # A number that is an attribute is kept in single precision: too little in DOUBLE.
-single = fn.among(fn.dtype(x), (int(DType.FLOAT), int(DType.FLOAT16), int(DType.BFLOAT16)))
+single = fn.is_in(fn.dtype(x), (int(DType.FLOAT), int(DType.FLOAT16), int(DType.BFLOAT16)))
 
 # -- clamps: Relu, Clip, Min and Max with numbers ------------------------------------------------------------------
 
@@ -42,10 +42,10 @@ def _then(inner: Clamp, outer: Clamp) -> Clamp:
     lows = [bound for bound in (inner.low, outer.low) if bound is not None]
     ceiling = inner.high
     if ceiling is not None and outer.low is not None:
-        ceiling = fn.larger(ceiling, outer.low)
+        ceiling = fn.maximum(ceiling, outer.low)
     highs = [bound for bound in (ceiling, outer.high) if bound is not None]
-    lowest = None if not lows else lows[0] if len(set(lows)) == 1 else fn.larger(*lows)
-    return Clamp("", lowest, None if not highs else highs[0] if len(highs) == 1 else fn.smaller(*highs))
+    lowest = None if not lows else lows[0] if len(set(lows)) == 1 else fn.maximum(*lows)
+    return Clamp("", lowest, None if not highs else highs[0] if len(highs) == 1 else fn.minimum(*highs))
 
 
 CLAMPS = (
@@ -85,7 +85,7 @@ CLAMPS = (
 # -- HardSigmoid and HardSwish -------------------------------------------------------------------------------------
 
 relu6 = op.Clip(x + 3.0, 0.0, 6.0)
-sixth: Term = fn.divide(1.0, 6.0)
+sixth: Term = fn.truediv(1.0, 6.0)
 hard_sigmoid = op.HardSigmoid(x, alpha=sixth, beta=0.5)
 
 HARD = (
@@ -145,7 +145,7 @@ GELU = (
     *(
         Rule(
             f"fuse_gelu_{order}",
-            halved(x, op.Erf(x * fn.divide(1.0, fn.sqrt(2.0)))),
+            halved(x, op.Erf(x * fn.truediv(1.0, fn.sqrt(2.0)))),
             op.Gelu(x),
             when=floats,
             why="Runtimes have one fast kernel for Gelu, and know few of the ways to write it out.",

@@ -17,19 +17,19 @@ bias, count, factor = tensor("bias", "P Q S L"), integer("num_heads"), real("sca
 
 def _heads(x: Term, axis: str, perm: tuple[int, ...]) -> App:
     """Return the last axis as heads, in front of the sequence."""
-    return op.Transpose(op.Reshape(x, fn.join(0, 0, count, fn.size(axis) // count)), perm=perm)
+    return op.Transpose(op.Reshape(x, fn.concat(0, 0, count, fn.size(axis) // count)), perm=perm)
 
 
 def _attention(factor: Operand, mask: Callable[[App], App]) -> App:
     scores = (_heads(q, "E", HEADS_IN_FRONT) @ _heads(k, "E", KEYS_LAST)) * factor
     seen = op.Softmax(mask(scores), axis=-1) @ _heads(v, "F", HEADS_IN_FRONT)
-    return op.Reshape(op.Transpose(seen, perm=HEADS_IN_FRONT), fn.join(0, 0, fn.size("F")))
+    return op.Reshape(op.Transpose(seen, perm=HEADS_IN_FRONT), fn.concat(0, 0, fn.size("F")))
 
 
 _DIVIDES = (count > 0, fn.eq(fn.size("E") % count, 0), fn.eq(fn.size("F") % count, 0))
 _BROADCASTS = (
-    fn.either(fn.eq(fn.size("P"), 1), fn.eq(fn.size("P"), fn.size("B"))),
-    fn.either(fn.eq(fn.size("Q"), 1), fn.eq(fn.size("Q"), count)),
+    fn.any_of(fn.eq(fn.size("P"), 1), fn.eq(fn.size("P"), fn.size("B"))),
+    fn.any_of(fn.eq(fn.size("Q"), 1), fn.eq(fn.size("Q"), count)),
 )
 _USUAL = 1 / fn.sqrt(fn.size("E") // count)
 """The factor that 0 stands for."""
@@ -71,14 +71,14 @@ SIZED = {"attention": "B S L H D V", "multi_head_attention": "H D V"}
 SCALES = (scale > 0, fn.ne(fn.dtype(queries), DType.DOUBLE))
 """A factor becomes an attribute, which is kept in single precision."""
 FITS = (
-    fn.either(fn.eq(fn.size("P"), 1), fn.eq(fn.size("P"), fn.size("B"))),
-    fn.either(fn.eq(fn.size("Q"), 1), fn.eq(fn.size("Q"), fn.size("H"))),
+    fn.any_of(fn.eq(fn.size("P"), 1), fn.eq(fn.size("P"), fn.size("B"))),
+    fn.any_of(fn.eq(fn.size("Q"), 1), fn.eq(fn.size("Q"), fn.size("H"))),
 )
 
 
 def _flat(x: Term, axis: str) -> App:
     """Return the heads side by side in one axis."""
-    return op.Reshape(x, fn.join(0, 0, fn.size("H") * fn.size(axis)))
+    return op.Reshape(x, fn.concat(0, 0, fn.size("H") * fn.size(axis)))
 
 
 FLAT = (_flat(queries, "D"), _flat(keys, "D"), _flat(values, "V"))
@@ -110,7 +110,7 @@ def _fused(name: str, kind: str, *, scaled: bool, guarded: bool = False) -> Rule
     result = OPERATORS[name](() if given is None else (given,), scale if scaled else 1.0)
     sizes = tuple(fn.size(axis) > 0 for axis in SIZED[name].split())
     left = op.Transpose(weights @ op.Transpose(values, perm=HEADS_IN_FRONT), perm=HEADS_IN_FRONT)
-    right = op.Reshape(result, fn.join(0, 0, fn.sizes("H V")))
+    right = op.Reshape(result, fn.concat(0, 0, fn.sizes("H V")))
     finite = (fn.is_finite(values),) if guarded else ()
     return Rule(
         "_".join(filter(None, ("fuse", "guarded" * guarded, "scaled" * scaled, kind, name))),
@@ -128,7 +128,7 @@ def _fused(name: str, kind: str, *, scaled: bool, guarded: bool = False) -> Rule
 tokens, packed, packed_bias, packed_shape = tensor("x", "B S E"), const("w", "E P"), const("b", "P"), integers("shape")
 heads_of_each = fn.item(packed_shape, 3)
 of_each = fn.size("P") // (3 * heads_of_each)
-apart = fn.join(0, 0, heads_of_each, of_each)
+apart = fn.concat(0, 0, heads_of_each, of_each)
 
 
 def unpacked(value: App, parts: Sequence[Term], *, name: str) -> Rule:
@@ -138,7 +138,7 @@ def unpacked(value: App, parts: Sequence[Term], *, name: str) -> Rule:
         op.Split.split(3, op.Transpose(op.Reshape(value, packed_shape), perm=(2, 0, 3, 1, 4)), (1, 1, 1), axis=0),
         tuple(op.Unsqueeze(op.Transpose(op.Reshape(part, apart), perm=HEADS_IN_FRONT), (0,)) for part in parts),
         when=(
-            fn.asks_for(packed_shape, fn.join(fn.sizes("B S"), 3, heads_of_each, of_each)),
+            fn.is_noop_reshape(packed_shape, fn.concat(fn.sizes("B S"), 3, heads_of_each, of_each)),
             fn.eq(fn.item(packed_shape, 2), 3),
             heads_of_each > 0,
             fn.ne(fn.item(packed_shape, 4), 0),
@@ -151,7 +151,7 @@ def unpacked(value: App, parts: Sequence[Term], *, name: str) -> Rule:
 
 def thirds(value: Term, axis: int) -> Sequence[App]:
     third = fn.size("P") // 3
-    return op.Split.split(3, value, fn.join(third, third, third), axis=axis)
+    return op.Split.split(3, value, fn.concat(third, third, third), axis=axis)
 
 
 UNPACKED = (
@@ -176,15 +176,15 @@ def _over_shared(name: str, operand: Var, axes: str, view: Callable[[Term], Term
     """Return the rule for a product with what was repeated, looked at in some way."""
     given, result = fn.sizes(axes), fn.sizes(f"B H {axes}")
     repeated = op.Reshape(op.Expand(op.Unsqueeze(operand, (2,)), wide), merged)
-    rows = op.Reshape(left, fn.join(0, fn.size("G"), times * fn.size("M"), 0))
+    rows = op.Reshape(left, fn.concat(0, fn.size("G"), times * fn.size("M"), 0))
     return Rule(
         name,
         left @ view(repeated),
-        op.Reshape(rows @ view(operand), fn.join(0, fn.sizes("H M"), 0)),
+        op.Reshape(rows @ view(operand), fn.concat(0, fn.sizes("H M"), 0)),
         when=(
-            fn.eq(fn.broadcast(fn.join(fn.sizes("B G 1"), given), wide), fn.join(fn.sizes("B G"), times, given)),
-            fn.asks_for(merged, result),
-            fn.no(fn.among(0, fn.part(merged, 1, 4))),
+            fn.eq(fn.broadcast(fn.concat(fn.sizes("B G 1"), given), wide), fn.concat(fn.sizes("B G"), times, given)),
+            fn.is_noop_reshape(merged, result),
+            fn.not_(fn.is_in(0, fn.slice(merged, 1, 4))),
             fn.eq(fn.size("H") % fn.size("G"), 0),
             fn.lt(0, fn.sizes("G H")),
         ),
@@ -221,7 +221,7 @@ LIFTED = (
         "lift_masked_weights",
         op.Softmax(masked, axis=-1) @ held,
         (lifted @ held) / op.ReduceSum(lifted, (-1,), keepdims=1),
-        when=(fn.size("K") > 0, fn.among(fn.dtype(windows), WIDE)),
+        when=(fn.size("K") > 0, fn.is_in(fn.dtype(windows), WIDE)),
         why="Larger weights are no subnormal numbers, and their sum may divide the products, which are fewer.",
     ),
 )
@@ -253,9 +253,9 @@ def _rotary(name: str, embedding: App, *conditions: Term) -> Rule:
         turned * _wide(op.Cos) + op.Concat(op.Neg(high), low, axis=joined) * _wide(op.Sin),
         embedding,
         when=(
-            fn.eq(fn.normalized(along, 4), 3),
-            fn.eq(fn.normalized(joined, 4), 3),
-            fn.eq(fn.normalized(doubled, 3), 2),
+            fn.eq(fn.normalize_indices(along, 4), 3),
+            fn.eq(fn.normalize_indices(joined, 4), 3),
+            fn.eq(fn.normalize_indices(doubled, 3), 2),
             fn.eq(parts, fn.sizes("E E")),
             in_pairs,
             fn.size("E") > 0,
@@ -272,7 +272,7 @@ ROTARY = (
     _rotary(
         "fuse_rotary_embedding",
         op.RotaryEmbedding(turned, *(op.Expand(each(angles), fn.sizes("B S E")) for each in (op.Cos, op.Sin))),
-        fn.either(SHARED, fn.eq(fn.size("P"), fn.size("B"))),
+        fn.any_of(SHARED, fn.eq(fn.size("P"), fn.size("B"))),
     ),
     _rotary(
         "fuse_microsoft_rotary_embedding",

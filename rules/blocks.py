@@ -30,7 +30,7 @@ has_pixels = tuple(fn.lt(0, fn.size(axis)) for axis in "NCHW")
 is_larger = fn.lt(1, fn.size("H") * fn.size("W"))
 # The pool adds up one pixel after the other, in single precision: of 112 × 112 it is 3.5e-6 off, with columns first
 # 3e-7, in the same time.
-columns = op.AveragePool(image, kernel_shape=fn.join(fn.size("H"), 1))
+columns = op.AveragePool(image, kernel_shape=fn.concat(fn.size("H"), 1))
 mean = op.GlobalAveragePool(columns)
 
 
@@ -59,7 +59,11 @@ BLOCKED = (
         "replace_reduce_mean_with_global_average_pool",
         op.ReduceMean(image, axes, keepdims=1),
         mean,
-        when=(fn.eq(fn.sorted(fn.normalized(axes, 4)), fn.join(2, 3)), *has_pixels, fn.is_float(fn.dtype(image))),
+        when=(
+            fn.eq(fn.sorted(fn.normalize_indices(axes, 4)), fn.concat(2, 3)),
+            *has_pixels,
+            fn.is_float(fn.dtype(image)),
+        ),
         why="The mean over an image is a pool, which runs in blocks.",
     ),
 )
@@ -74,7 +78,7 @@ filling = "More channels are convolved faster where they fill blocks; of those t
 
 def filled(weights: Term, axis: int = 0) -> App:
     """Return weights with zeros for the channels that are missing."""
-    return op.Pad(weights, fn.join(0, missing), None, (axis,))
+    return op.Pad(weights, fn.concat(0, missing), None, (axis,))
 
 
 def around_depthwise(before: Activation, after: Activation) -> Rule:

@@ -19,14 +19,14 @@ w, b = const("w", "M I *k"), const("b", "M", default=0)
 v, d = const("v", "M I *k"), const("d", "M", default=0)
 strides, pads, dilations, group = integers("strides"), integers("pads"), integers("dilations"), integer("group")
 kernel = fn.sizes("*k")
-along_both = fn.join(dilations, dilations)
+along_both = fn.concat(dilations, dilations)
 grouped: Mapping[str, Operand] = {**geometry, "group": group}
 dense: Mapping[str, Operand] = {**geometry, "group": 1}
 
 
 def widened(weights: Term, before: Operand, after: Operand) -> App:
     """Return a kernel with so many zeros around it."""
-    return op.Pad(weights, fn.join(0, 0, before, 0, 0, after))
+    return op.Pad(weights, fn.concat(0, 0, before, 0, 0, after))
 
 
 class Sign(NamedTuple):
@@ -63,12 +63,12 @@ smaller = const("v", "M I *p")
 own = integers("own")
 axes = fn.length(kernel)
 missing = pads - own
-before, after = fn.part(missing, 0, axes), fn.part(missing, axes, fn.length(missing))
+before, after = fn.slice(missing, 0, axes), fn.slice(missing, axes, fn.length(missing))
 
 pointwise = const("v", "M I 1*k")
-half = fn.div(kernel - 1, 2)
+half = fn.floordiv(kernel - 1, 2)
 other_half = kernel - 1 - half
-around = fn.join(half, other_half)
+around = fn.concat(half, other_half)
 
 SMALLER = (
     *(
@@ -137,7 +137,7 @@ keeps_size = (fn.eq(strides, 1), fn.eq(around * along_both, pads))
 def eye(weights: Term, size: Operand) -> App:
     """Return the unit matrix of so many rows, of the element type of some weights."""
     one = op.Slice(op.Flatten(weights), (0, 0), (1, 1), (0, 1))
-    return op.EyeLike(op.Expand(one, fn.join(size, size)))
+    return op.EyeLike(op.Expand(one, fn.concat(size, size)))
 
 
 def per_filter(value: Term) -> App:
@@ -147,7 +147,7 @@ def per_filter(value: Term) -> App:
 
 def unit() -> App:
     """Return the pointwise weights that give each channel back, in any number of groups."""
-    units = op.Tile(eye(square, fn.size("I")), fn.join(group, 1))
+    units = op.Tile(eye(square, fn.size("I")), fn.concat(group, 1))
     return op.Reshape(units, fn.sizes("C I 1*k"))
 
 

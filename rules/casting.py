@@ -48,13 +48,13 @@ IDENTITIES = (
 # Casting to `through` loses nothing, so the second cast sees the same number. Texts are left alone ("1" and "1.0" are
 # one number), and whole numbers that pass through a float to a type they may not fit, where results are undefined.
 LOSSLESS = (
-    fn.holds(through, fn.dtype(x)),
+    fn.can_represent(through, fn.dtype(x)),
     fn.ne(to, int(DType.STRING)),
-    fn.either(
-        fn.no(fn.is_float(through)),
-        fn.no(fn.is_integer(to)),
+    fn.any_of(
+        fn.not_(fn.is_float(through)),
+        fn.not_(fn.is_integer(to)),
         fn.is_float(fn.dtype(x)),
-        fn.holds(to, fn.dtype(x)),
+        fn.can_represent(to, fn.dtype(x)),
     ),
 )
 shape, axes = integers("shape"), integers("axes")

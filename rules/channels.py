@@ -43,7 +43,7 @@ GEMMS = (
 
 def has_blocks(x: Var, axes: str) -> tuple[App, ...]:
     """Return the conditions that a convolution is of something, and its type one for which there are blocks."""
-    return (*(fn.lt(0, fn.size(axis)) for axis in axes), fn.among(fn.dtype(x), (int(DType.FLOAT),)))
+    return (*(fn.lt(0, fn.size(axis)) for axis in axes), fn.is_in(fn.dtype(x), (int(DType.FLOAT),)))
 
 
 def in_front(x: Term) -> App:
@@ -56,12 +56,12 @@ def in_front(x: Term) -> App:
 height, width = fn.item(shape, 2), fn.item(shape, 3)
 is_image = (
     fn.eq(fn.length(shape), 4),
-    fn.asks_for(fn.part(shape, 0, 2), fn.sizes("N M")),
+    fn.is_noop_reshape(fn.slice(shape, 0, 2), fn.sizes("N M")),
     height > 0,
     width > 0,
     fn.eq(height * width, fn.size("T")),
 )
-joins_pixels = fn.asks_for(shape, fn.join(fn.sizes("N C"), fn.size("H") * fn.size("W")))
+joins_pixels = fn.is_noop_reshape(shape, fn.concat(fn.sizes("N C"), fn.size("H") * fn.size("W")))
 is_row = (joins_pixels, fn.ne(fn.item(shape, 2), 0))
 
 
@@ -94,14 +94,14 @@ def beside_images(product: Product) -> tuple[Rule, ...]:
         Rule(
             f"replace_{product.name}_of_tokens_with_conv",
             as_image(product.of(tokens), shape),
-            product.conv(as_image(tokens, fn.join(fn.sizes("N C"), height, width))),
+            product.conv(as_image(tokens, fn.concat(fn.sizes("N C"), height, width))),
             when=(*is_image, *has_blocks(tokens, "CM")),
             why=why,
         ),
         Rule(
             f"replace_{product.name}_behind_image_with_conv",
             product.of(as_tokens(image, shape)),
-            as_tokens(product.conv(image), fn.join(fn.sizes("N M"), fn.size("H") * fn.size("W"))),
+            as_tokens(product.conv(image), fn.concat(fn.sizes("N M"), fn.size("H") * fn.size("W"))),
             when=(*is_row, *has_blocks(image, "HWCM")),
             why=why,
         ),
@@ -133,7 +133,7 @@ BESIDE_IMAGES = (
 # -- products of tokens ---------------------------------------------------------------------------------------------
 
 RATIO = (
-    fn.either(2 * fn.size("C") <= fn.size("M"), 2 * fn.size("M") <= fn.size("C")),
+    fn.any_of(2 * fn.size("C") <= fn.size("M"), 2 * fn.size("M") <= fn.size("C")),
     fn.size("M") <= 8 * fn.size("C"),
     fn.size("C") <= 8 * fn.size("M"),
 )

@@ -34,8 +34,8 @@ def by_group(value: Term, outer: str, inner: str) -> App:
 
     The weights' first axis `outer` is cut into groups; group i uses the i-th run of numbers along `inner`.
     """
-    runs = op.Reshape(value, fn.join(g, 1, fn.size(inner)))
-    repeated = op.Expand(runs, fn.join(g, fn.div(fn.size(outer), g), fn.size(inner)))
+    runs = op.Reshape(value, fn.concat(g, 1, fn.size(inner)))
+    repeated = op.Expand(runs, fn.concat(g, fn.floordiv(fn.size(outer), g), fn.size(inner)))
     return along(repeated, f"{outer} {inner} 1*k")
 
 
@@ -75,7 +75,9 @@ def mixed(mix: Term, filters: Term, axes: str) -> App:
 pixels, sights = const("v", "M C 1*k"), const("w", "P M *k")
 shift, last = const("b", "M"), const("d", "P", default=0)
 C, in_sight = fn.size("C"), fn.mul(P, fn.product(fn.sizes("*k")))
-seen_through = along(op.Transpose(along(pixels, "M C"), perm=(1, 0)) @ op.Reshape(sights, fn.join(P, M, -1)), "P C *k")
+seen_through = along(
+    op.Transpose(along(pixels, "M C"), perm=(1, 0)) @ op.Reshape(sights, fn.concat(P, M, -1)), "P C *k"
+)
 
 AFTER_EACH_OTHER = (
     Rule(
@@ -109,7 +111,7 @@ AFTER_EACH_OTHER = (
 # A scale commutes with padding by zeros; a shift does not, so it needs a convolution that pads nothing.
 
 pads, auto_pad = integers("pads"), string("auto_pad")
-unpadded = (fn.eq(pads, 0), fn.either(fn.eq(auto_pad, "NOTSET"), fn.eq(auto_pad, "VALID")))
+unpadded = (fn.eq(pads, 0), fn.any_of(fn.eq(auto_pad, "NOTSET"), fn.eq(auto_pad, "VALID")))
 scale, *shifting = affine("C", "1*k")
 
 

@@ -17,7 +17,7 @@ is_bool = fn.eq(fn.dtype(x), int(DType.BOOL))
 def fits(kept: Var, *others: Var) -> App:
     """Return whether the others broadcast to the shape of `kept`, so that it alone has the shape of the result."""
     shape = fn.shape(kept)
-    return fn.both(*(fn.eq(fn.broadcast(shape, fn.shape(other)), shape) for other in others))
+    return fn.all_of(*(fn.eq(fn.broadcast(shape, fn.shape(other)), shape) for other in others))
 
 
 # -- unit elements -------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ TWICE = (
 # -- chains of constants -------------------------------------------------------------------------------------------
 
 # Joined constants must not be larger than the larger one: a column and a row would become a matrix.
-joinable = fn.either(fits(a, b), fits(b, a))
+joinable = fn.any_of(fits(a, b), fits(b, a))
 CHAINS: Mapping[str, tuple[App, App, App | tuple[()]]] = {
     "fuse_consecutive_adds": ((x + a) + b, x + (a + b), ()),
     "fuse_sub_add": ((a - x) + b, (a + b) - x, ()),

@@ -61,7 +61,7 @@ def normalizations(name: str, given: tuple[Term, ...], total: App) -> Iterator[R
             microsoft.SkipSimplifiedLayerNormalization,
             (factor,),
             {"": (rms, IN_SINGLE), "_written_out": (divided, ())},
-            (op.Expand(0.0, fn.join(fn.sizes("B S"), 1)), inverse_deviation(total * total)),
+            (op.Expand(0.0, fn.concat(fn.sizes("B S"), 1)), inverse_deviation(total * total)),
         ),
     ):
         outputs = operator.split(4, x, skip, *inputs, *given, epsilon=epsilon)
@@ -124,7 +124,7 @@ beta, added = real("beta"), tensor("c")
 def turned(value: Term) -> App:
     """Return a stack of matrices, each transposed."""
     rank = fn.rank(value)
-    return op.Transpose(value, perm=fn.join(fn.range(rank - 2), rank - 1, rank - 2))
+    return op.Transpose(value, perm=fn.concat(fn.range(rank - 2), rank - 1, rank - 2))
 
 
 def product_of(left: int, right: int) -> Rule:
@@ -193,7 +193,7 @@ BEHIND: Mapping[str, tuple[Callable[[Term], App], Mapping[str, Operand], tuple[T
 }
 convolved = op.Conv(image, filters, offsets, **window)
 axes = fn.rank(image) - 2
-padded = fn.sizes("*s") + fn.part(pads, 0, axes) + fn.part(pads, axes, 2 * axes)
+padded = fn.sizes("*s") + fn.slice(pads, 0, axes) + fn.slice(pads, axes, 2 * axes)
 is_alike = fn.eq(fn.sizes("*t"), (padded - dilations * (fn.sizes("*k") - 1) - 1) // strides + 1)
 """What is added is of the shape of what it is added to: the kernel stretches nothing."""
 said = {**window, "auto_pad": "NOTSET"}

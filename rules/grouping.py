@@ -1,6 +1,7 @@
 """Dense weights that are blocks on a diagonal, as grouped convolutions and products have them: no zeros are multiplied.
 
-`fn.blocks` says how many blocks there are. Their weights are sums along an axis in which all but one number is zero.
+`fn.block_count` says how many blocks there are. Their weights are sums along an axis in which all but one number is
+zero.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ why = "Filters that are zero for the channels of other groups are those of a gro
 
 def in_groups(name: str, group: App, *conditions: App) -> Rule:
     """Return the rule for a convolution whose filters are blocks on a diagonal."""
-    of_each_group = fn.join(fn.size("M"), group, fn.div(fn.size("I"), group), fn.sizes("*k"))
+    of_each_group = fn.concat(fn.size("M"), group, fn.floordiv(fn.size("I"), group), fn.sizes("*k"))
     own = op.ReduceSum(op.Reshape(filters, of_each_group), (1,), keepdims=0)
     return Rule(
         name,
@@ -33,10 +34,10 @@ def in_groups(name: str, group: App, *conditions: App) -> Rule:
     )
 
 
-any_blocks = fn.blocks("M I", filters)
+any_blocks = fn.block_count("M I", filters)
 CONVS = (
     in_groups("group_conv_of_diagonal", any_blocks, fn.eq(any_blocks, fn.size("M")), fn.eq(any_blocks, fn.size("I"))),
-    in_groups("group_conv_of_large_blocks", fn.blocks("M I", BLOCK, filters)),
+    in_groups("group_conv_of_large_blocks", fn.block_count("M I", BLOCK, filters)),
 )
 IN_SMALL_BLOCKS = (in_groups("group_conv_of_small_blocks", any_blocks),)
 """Which ONNX Runtime does not convolve in blocks: of 16 channels it takes longer than without groups."""
@@ -68,7 +69,7 @@ PRODUCTS = (
 def by_diagonal(this: Product) -> Rule:
     """Return the rule for weights that are zero but on their diagonal."""
     w = const("w", this.weights)
-    count = fn.blocks(this.weights, w)
+    count = fn.block_count(this.weights, w)
     return Rule(
         f"replace_{this.name}_by_diagonal_with_mul",
         this.of(this.x, w),
@@ -81,12 +82,12 @@ def by_diagonal(this: Product) -> Rule:
 def batched(this: Product) -> Rule:
     """Return the rule for weights that are blocks on a diagonal."""
     w = const("w", this.weights)
-    count = fn.blocks(this.weights, BLOCK, w)
-    high, wide = (fn.div(fn.size(axis), count) for axis in this.weights.split())
+    count = fn.block_count(this.weights, BLOCK, w)
+    high, wide = (fn.floordiv(fn.size(axis), count) for axis in this.weights.split())
     read = this.weights.split().index("K")
-    own = op.ReduceSum(op.Reshape(w, fn.join(count, high, count, wide)), (2 * read,), keepdims=0)
+    own = op.ReduceSum(op.Reshape(w, fn.concat(count, high, count, wide)), (2 * read,), keepdims=0)
     own = op.Transpose(own, perm=(0, 2, 1) if read else (1, 0, 2))
-    x = op.Transpose(op.Reshape(this.x, fn.join(-1, count, fn.div(fn.size("K"), count))), perm=(1, 0, 2))
+    x = op.Transpose(op.Reshape(this.x, fn.concat(-1, count, fn.floordiv(fn.size("K"), count))), perm=(1, 0, 2))
     shape = fn.sizes("*b M P" if this.x is rows else "M P")
     return Rule(
         f"split_{this.name}_by_blocks",

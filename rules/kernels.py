@@ -20,7 +20,7 @@ kernel = fn.sizes("*k")
 
 smaller, its_bias, own_pads = const("v", "W I *p"), const("d", "W", default=0), integers("own_pads")
 missing = pads - own_pads
-before, after = fn.part(missing, 0, fn.length(kernel)), fn.part(missing, fn.length(kernel), fn.length(missing))
+before, after = fn.slice(missing, 0, fn.length(kernel)), fn.slice(missing, fn.length(kernel), fn.length(missing))
 larger = op.Conv(x, w, b, strides=strides, pads=pads, group=group)
 
 WIDENED = (
@@ -41,14 +41,16 @@ WIDENED = (
 
 M, channels = fn.size("M"), fn.size("I")
 ones = fn.repeat(1, fn.length(kernel))
-blocks = op.Reshape(w, fn.join(group, fn.div(M, group), 1, channels, kernel))
-diagonal = op.Reshape(eye(w, group), fn.join(group, 1, group, 1, ones))
+blocks = op.Reshape(w, fn.concat(group, fn.floordiv(M, group), 1, channels, kernel))
+diagonal = op.Reshape(eye(w, group), fn.concat(group, 1, group, 1, ones))
 
 GROUPS = (
     Rule(
         "replace_grouped_conv_with_dense_conv",
         op.Conv(x, w, b, **geometry, group=group),
-        op.Conv(x, op.Reshape(blocks * diagonal, fn.join(M, fn.mul(group, channels), kernel)), b, **geometry, group=1),
+        op.Conv(
+            x, op.Reshape(blocks * diagonal, fn.concat(M, fn.mul(group, channels), kernel)), b, **geometry, group=1
+        ),
         when=fn.lt(1, group),
         why="Convolutions without groups have the fastest kernels, which may be worth computing with zeros.",
     ),
@@ -57,9 +59,9 @@ GROUPS = (
 
 def merged(count: int) -> Rule:
     """Return the rule that makes one group of so many, in which the weights for channels of another are zero."""
-    apart = op.Reshape(w, fn.join(group // count, count, M // group, 1, channels, kernel))
-    own = op.Reshape(eye(w, count), fn.join(1, count, 1, count, 1, ones))
-    together = op.Reshape(apart * own, fn.join(M, count * channels, kernel))
+    apart = op.Reshape(w, fn.concat(group // count, count, M // group, 1, channels, kernel))
+    own = op.Reshape(eye(w, count), fn.concat(1, count, 1, count, 1, ones))
+    together = op.Reshape(apart * own, fn.concat(M, count * channels, kernel))
     return Rule(
         f"merge_{count}_groups_of_conv",
         op.Conv(x, w, b, **geometry, group=group),
@@ -80,9 +82,9 @@ MERGED = tuple(map(merged, (2, 4)))
 
 dense, own = const("w", "M C *k"), const("b", "M", default=0)
 y = tensor("y", "N M *s")
-half = fn.div(kernel - 1, 2)
+half = fn.floordiv(kernel - 1, 2)
 other_half = kernel - 1 - half
-keeps_size = (fn.eq(strides, 1), fn.eq(fn.join(half, other_half) * fn.join(dilations, dilations), pads))
+keeps_size = (fn.eq(strides, 1), fn.eq(fn.concat(half, other_half) * fn.concat(dilations, dilations), pads))
 unit = op.Reshape(eye(dense, fn.size("M")), fn.sizes("M M 1*k"))
 
 CHANNELS = (
@@ -102,9 +104,9 @@ CHANNELS = (
 line, kernels = tensor("x", "N C L"), const("w", "M I K")
 turned = const("w", "C O K")
 in_plane: Mapping[str, Operand] = {
-    "strides": fn.join(1, strides),
-    "dilations": fn.join(1, dilations),
-    "pads": fn.join(0, fn.item(pads, 0), 0, fn.item(pads, 1)),
+    "strides": fn.concat(1, strides),
+    "dilations": fn.concat(1, dilations),
+    "pads": fn.concat(0, fn.item(pads, 0), 0, fn.item(pads, 1)),
 }
 
 PLANES = (

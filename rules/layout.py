@@ -49,15 +49,15 @@ def without_moving(from_end: int, declared: str) -> tuple[Rule, Rule]:
     thin = tensor("x", declared)
     source, last = fn.rank(thin) - from_end, fn.rank(thin) - 1
     goal = fn.item(fn.inverse(perm), source)
-    start, stop = fn.smaller(source, goal), fn.larger(source, goal)
-    others = fn.without(fn.shape(thin), source)
-    passed = fn.part(others, start, stop)
+    start, stop = fn.minimum(source, goal), fn.maximum(source, goal)
+    others = fn.delete(fn.shape(thin), source)
+    passed = fn.slice(others, start, stop)
     behind = [fn.repeat(0, last - stop)] if from_end > 1 else []
 
     def reshaped(sizes: Term) -> App:
-        return op.Reshape(thin, fn.inserted(fn.join(fn.repeat(0, start), sizes, *behind), goal, 1))
+        return op.Reshape(thin, fn.insert(fn.concat(fn.repeat(0, start), sizes, *behind), goal, 1))
 
-    is_move = fn.is_sorted(fn.without(perm, goal))
+    is_move = fn.is_sorted(fn.delete(perm, goal))
     name = f"replace_transpose_that_moves_one_{from_end}"
     why = "Moving an axis of size 1 moves no element, and a Reshape does not even copy."
     return (
@@ -65,8 +65,8 @@ def without_moving(from_end: int, declared: str) -> tuple[Rule, Rule]:
         Rule(
             f"{name}_past_an_open_axis",
             op.Transpose(thin, perm=perm),
-            reshaped(fn.join(-1)),
-            when=(is_move, fn.eq(stop, start + 1), fn.le(1, fn.without(others, start))),
+            reshaped(fn.concat(-1)),
+            when=(is_move, fn.eq(stop, start + 1), fn.le(1, fn.delete(others, start))),
             why=why,
         ),
     )
@@ -76,8 +76,8 @@ MOVES = tuple(rule for from_end, declared in SOURCES.items() for rule in without
 
 # -- Transpose and another operator --------------------------------------------------------------------------------
 
-inserted = fn.normalized(axes, fn.rank(x) + fn.length(axes))
-squeezed_first = fn.without(first, axes)
+inserted = fn.normalize_indices(axes, fn.rank(x) + fn.length(axes))
+squeezed_first = fn.delete(first, axes)
 NEW_PLACES, LAST_PLACES = fn.compose(fn.inverse(perm), inserted), fn.compose(fn.inverse(second), inserted)
 
 VIEWS_OF_TRANSPOSES = (
@@ -85,14 +85,14 @@ VIEWS_OF_TRANSPOSES = (
         "fuse_transpose_into_squeeze",
         op.Squeeze(op.Transpose(x, perm=perm), axes),
         op.Squeeze(x, fn.compose(perm, axes)),
-        when=(some(axes), fn.is_sorted(fn.without(perm, axes))),
+        when=(some(axes), fn.is_sorted(fn.delete(perm, axes))),
         why="Where only axes of size 1 were moved, and are dropped, no element moves.",
     ),
     Rule(
         "fuse_unsqueeze_into_transpose",
         op.Transpose(op.Unsqueeze(x, axes), perm=perm),
         op.Unsqueeze(x, NEW_PLACES),
-        when=fn.is_sorted(fn.without(perm, NEW_PLACES)),
+        when=fn.is_sorted(fn.delete(perm, NEW_PLACES)),
         why="Where only new axes are moved, they can be made where they belong.",
     ),
     Rule(
@@ -110,7 +110,7 @@ VIEWS_OF_TRANSPOSES = (
         op.Unsqueeze(x, LAST_PLACES),
         when=(
             fn.eq(fn.length(axes), 1),
-            fn.is_sorted(fn.without(fn.compose(fn.inserted(first, axes, 0), second), LAST_PLACES)),
+            fn.is_sorted(fn.delete(fn.compose(fn.insert(first, axes, 0), second), LAST_PLACES)),
         ),
         why="Two transpositions that undo each other, but for an axis of size 1 that is made in between, do nothing.",
     ),
@@ -170,7 +170,7 @@ VIEWS: Mapping[str, tuple[App, App | tuple[int, ...] | Term]] = {
     "literal_reshapes": (op.Reshape(x, shape, allowzero=1), ()),
     "flatten_and_reshape": (op.Flatten(x), (0,)),
     "other_flatten_and_reshape": (op.Flatten(x, axis=axis), ()),
-    "squeeze_and_reshape": (squeeze, fn.repeat(0, fn.item(fn.sorted(fn.normalized(axes, rank)), 0))),
+    "squeeze_and_reshape": (squeeze, fn.repeat(0, fn.item(fn.sorted(fn.normalize_indices(axes, rank)), 0))),
     "unsqueeze_and_reshape": (unsqueeze, fn.repeat(0, fn.item(fn.sorted(inserted), 0))),
 }
 LITERALLY = {
@@ -179,8 +179,8 @@ LITERALLY = {
     "squeeze_and_reshape": squeeze,
     "unsqueeze_and_reshape": unsqueeze,
 }
-fewer, longer = fn.without(shape, axes), fn.inserted(shape, axes, 1)
-trailing = fn.part(shape, 1, fn.length(shape))
+fewer, longer = fn.delete(shape, axes), fn.insert(shape, axes, 1)
+trailing = fn.slice(shape, 1, fn.length(shape))
 
 rows = tensor("x", "N *s")
 ones = fn.length(target) - fn.rank(rows)
@@ -189,21 +189,23 @@ RESHAPES = (
         "replace_reshapes_by_unsqueeze",
         op.Reshape(op.Reshape(rows, (-1,)), target),
         op.Unsqueeze(rows, fn.range(ones) + 1),
-        when=(fn.lt(0, ones), fn.eq(target, fn.join(fn.size("N"), fn.repeat(1, ones), fn.sizes("*s")))),
+        when=(fn.lt(0, ones), fn.eq(target, fn.concat(fn.size("N"), fn.repeat(1, ones), fn.sizes("*s")))),
         why="A view that has only axes of size 1 more needs no sizes.",
     ),
     Rule(
         "eliminate_nop_reshape",
         op.Reshape(x, shape),
         x,
-        when=fn.asks_for(shape, fn.shape(x)),
+        when=fn.is_noop_reshape(shape, fn.shape(x)),
         why="A Reshape to the shape that the value has already is the identity.",
     ),
     Rule(
         "eliminate_nop_reshape_literal",
         op.Reshape(x, shape, allowzero=1),
         x,
-        when=fn.either(fn.eq(shape, fn.shape(x)), fn.both(fn.asks_for(shape, fn.shape(x)), fn.no(fn.among(0, shape)))),
+        when=fn.any_of(
+            fn.eq(shape, fn.shape(x)), fn.all_of(fn.is_noop_reshape(shape, fn.shape(x)), fn.not_(fn.is_in(0, shape)))
+        ),
         why="A Reshape to the shape that the value has already is the identity.",
     ),
     *(
@@ -211,7 +213,7 @@ RESHAPES = (
             f"fuse_consecutive_{name}",
             op.Reshape(view, target),
             op.Reshape(x, target),
-            when=fn.zeros_among(target, kept),
+            when=fn.zeros_subset(target, kept),
             why="Only the last of two views counts.",
         )
         for name, (view, kept) in VIEWS.items()
@@ -229,20 +231,20 @@ RESHAPES = (
         "fuse_squeeze_into_reshape",
         op.Squeeze(op.Reshape(x, shape, rest), axes),
         op.Reshape(x, fewer, rest),
-        when=(some(axes), fn.eq(fn.compose(shape, axes), 1), fn.zeros_among(fewer, shape)),
+        when=(some(axes), fn.eq(fn.compose(shape, axes), 1), fn.zeros_subset(fewer, shape)),
         why="Axes of size 1 that are dropped again need not be made.",
     ),
     Rule(
         "fuse_unsqueeze_into_reshape",
         op.Unsqueeze(op.Reshape(x, shape, rest), axes),
         op.Reshape(x, longer, rest),
-        when=fn.zeros_among(longer, shape),
+        when=fn.zeros_subset(longer, shape),
         why="A Reshape can make the new axes itself.",
     ),
     Rule(
         "fuse_flatten_into_reshape",
         op.Flatten(op.Reshape(x, shape, rest)),
-        op.Reshape(x, fn.join(fn.item(shape, 0), fn.product(trailing)), rest),
+        op.Reshape(x, fn.concat(fn.item(shape, 0), fn.product(trailing)), rest),
         when=fn.le(1, trailing),
         why="Only the last of two views counts.",
     ),
@@ -250,7 +252,7 @@ RESHAPES = (
         "fuse_reshapes_around_pointwise",
         op.Reshape(f(op.Reshape(x, shape)), target),
         f(op.Reshape(x, target)),
-        when=fn.zeros_among(target, shape),
+        when=fn.zeros_subset(target, shape),
         why="Each element is treated alike, so the Reshapes before and after it meet.",
     ),
 )
@@ -264,13 +266,13 @@ stack, grouped = tensor("x", "A B M N"), tensor("x", "A B C M N")
 def as_one_stack(sizes: str) -> App:
     """Return whether `shape` asks for all axes but the last two as one."""
     matrices, all_of_them = fn.sizes("M N"), fn.product(fn.sizes(sizes))
-    return fn.either(fn.eq(shape, fn.join(-1, matrices)), fn.eq(shape, fn.join(all_of_them, matrices)))
+    return fn.any_of(fn.eq(shape, fn.concat(-1, matrices)), fn.eq(shape, fn.concat(all_of_them, matrices)))
 
 
 transposed = fn.sizes("A B N M")
 REGROUPED = {
-    "behind": fn.join(fn.size("A"), fn.product(fn.sizes("B C"))),
-    "in_front": fn.join(fn.product(fn.sizes("A B")), fn.size("C")),
+    "behind": fn.concat(fn.size("A"), fn.product(fn.sizes("B C"))),
+    "in_front": fn.concat(fn.product(fn.sizes("A B")), fn.size("C")),
 }
 STACKS = (
     Rule(
@@ -279,9 +281,11 @@ STACKS = (
         op.Transpose(stack, perm=(0, 1, 3, 2)),
         when=(
             as_one_stack("A B"),
-            fn.either(
-                fn.both(fn.eq(target, transposed), fn.le(1, fn.part(target, 1, 3))),
-                fn.both(fn.asks_for(target, transposed), fn.no(fn.among(0, target)), fn.le(1, fn.sizes("N M"))),
+            fn.any_of(
+                fn.all_of(fn.eq(target, transposed), fn.le(1, fn.slice(target, 1, 3))),
+                fn.all_of(
+                    fn.is_noop_reshape(target, transposed), fn.not_(fn.is_in(0, target)), fn.le(1, fn.sizes("N M"))
+                ),
             ),
         ),
         why="Matrices are transposed alike, in a stack of stacks too.",
@@ -290,10 +294,10 @@ STACKS = (
         Rule(
             f"fuse_reshapes_around_transpose_of_matrices_grouped_{where}",
             op.Reshape(op.Transpose(op.Reshape(grouped, shape), perm=(0, 2, 1)), target),
-            op.Transpose(op.Reshape(grouped, fn.join(stacks, fn.sizes("M N"))), perm=(0, 1, 3, 2)),
+            op.Transpose(op.Reshape(grouped, fn.concat(stacks, fn.sizes("M N"))), perm=(0, 1, 3, 2)),
             when=(
                 as_one_stack("A B C"),
-                fn.eq(target, fn.join(stacks, fn.sizes("N M"))),
+                fn.eq(target, fn.concat(stacks, fn.sizes("N M"))),
                 fn.le(1, target),
             ),
             why="Matrices are transposed alike, in a stack of stacks too.",
@@ -307,35 +311,38 @@ STACKS = (
 matrix = tensor("x", "M N")
 full = rank + fn.length(axes)  # the rank after Unsqueeze
 final = full + fn.length(more)
-late = fn.normalized(more, final)
+late = fn.normalize_indices(more, final)
 
 AXES = (
     Rule(
         "eliminate_nop_flatten",
         op.Flatten(matrix, axis=axis),
         matrix,
-        when=fn.eq(fn.normalized(axis, 2), 1),
+        when=fn.eq(fn.normalize_indices(axis, 2), 1),
         why="A matrix is flat already.",
     ),
     Rule(
         "eliminate_squeeze_of_unsqueeze",
         op.Squeeze(op.Unsqueeze(x, axes), more),
         x,
-        when=fn.eq(fn.sorted(fn.normalized(axes, full)), fn.sorted(fn.normalized(more, full))),
+        when=fn.eq(fn.sorted(fn.normalize_indices(axes, full)), fn.sorted(fn.normalize_indices(more, full))),
         why="The axes that are dropped are those that were just made.",
     ),
     Rule(
         "eliminate_unsqueeze_of_squeeze",
         op.Unsqueeze(op.Squeeze(x, axes), more),
         x,
-        when=(some(axes), fn.eq(fn.sorted(fn.normalized(axes, rank)), fn.sorted(fn.normalized(more, rank)))),
+        when=(
+            some(axes),
+            fn.eq(fn.sorted(fn.normalize_indices(axes, rank)), fn.sorted(fn.normalize_indices(more, rank))),
+        ),
         why="The axes that are made are those that were just dropped.",
     ),
     Rule(
         "fuse_consecutive_squeezes",
         op.Squeeze(op.Squeeze(x, axes), more),
         op.Squeeze(
-            x, fn.sorted(fn.join(fn.normalized(axes, rank), fn.compose(fn.without(fn.range(rank), axes), more)))
+            x, fn.sorted(fn.concat(fn.normalize_indices(axes, rank), fn.compose(fn.delete(fn.range(rank), axes), more)))
         ),
         when=(some(axes), some(more)),
         why="One Squeeze drops all axes; those of the second are counted without those of the first.",
@@ -343,7 +350,7 @@ AXES = (
     Rule(
         "fuse_consecutive_unsqueezes",
         op.Unsqueeze(op.Unsqueeze(x, axes), more),
-        op.Unsqueeze(x, fn.sorted(fn.join(late, fn.compose(fn.without(fn.range(final), late), axes)))),
+        op.Unsqueeze(x, fn.sorted(fn.concat(late, fn.compose(fn.delete(fn.range(final), late), axes)))),
         why="One Unsqueeze makes all axes; those of the first move to make room for those of the second.",
     ),
 )

@@ -33,7 +33,7 @@ def is_float(hole: Var) -> Term:
 
 def runs_as_gemm(hole: Var) -> Term:
     """Gemm is fast for these; in half precision runtimes lack it where they have MatMul, or convert all operands."""
-    return fn.among(fn.dtype(hole), (int(DType.FLOAT), int(DType.DOUBLE)))
+    return fn.is_in(fn.dtype(hole), (int(DType.FLOAT), int(DType.DOUBLE)))
 
 
 # -- MatMul --------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ BEFORE = (
 )
 
 trans = integer("trans")
-flag = fn.either(fn.eq(trans, 0), fn.eq(trans, 1))
+flag = fn.any_of(fn.eq(trans, 0), fn.eq(trans, 1))
 left, third = tensor("x", "_ _"), tensor("c")
 
 TRANSPOSES = tuple(
@@ -487,7 +487,7 @@ EINSUM = (
         op.Einsum(tokens, heads_in, equation="abc,cde->abde"),
         op.Reshape(
             tokens @ op.Flatten(heads_in, axis=1),
-            fn.join((0, 0), fn.sizes("H D")),
+            fn.concat((0, 0), fn.sizes("H D")),
         ),
         when=(is_float(tokens), *not_empty),
         why="A projection onto several heads is one product with flattened weights.",
@@ -495,7 +495,7 @@ EINSUM = (
     Rule(
         "replace_einsum_abcd_cde_to_abe",
         op.Einsum(per_head, heads_out, equation="abcd,cde->abe"),
-        op.Reshape(per_head, fn.join((0, 0), fn.mul(fn.size("H"), fn.size("D")))) @ op.Flatten(heads_out, axis=2),
+        op.Reshape(per_head, fn.concat((0, 0), fn.mul(fn.size("H"), fn.size("D")))) @ op.Flatten(heads_out, axis=2),
         when=(is_float(per_head), *not_empty),
         why="A projection from several heads is one product with flattened weights.",
     ),

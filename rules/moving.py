@@ -53,13 +53,17 @@ def part(value: Term) -> App:
 
 def single(value: Term, end: Operand) -> App:
     """Return the element at an index, as a slice without its axis."""
-    return op.Squeeze(op.Slice(value, fn.join(index), fn.join(end), fn.join(axis)), fn.join(axis))
+    return op.Squeeze(op.Slice(value, fn.concat(index), fn.concat(end), fn.concat(axis)), fn.concat(axis))
 
 
-spares_columns = fn.no(fn.among(fn.rank(rows) - 1, fn.normalized(axes, fn.rank(rows))))
-takes_rows = fn.eq(fn.normalized(axes, fn.rank(rows)), fn.join(fn.rank(rows) - 2))
+spares_columns = fn.not_(fn.is_in(fn.rank(rows) - 1, fn.normalize_indices(axes, fn.rank(rows))))
+takes_rows = fn.eq(fn.normalize_indices(axes, fn.rank(rows)), fn.concat(fn.rank(rows) - 2))
 right, sequence, perm = tensor("y", "*b K N"), tensor("x", "B S *r"), integers("perm")
-tokens_asked, of_token, of_each = fn.part(shape, 0, 2), fn.part(shape, 2, fn.length(shape)), fn.product(fn.sizes("*r"))
+tokens_asked, of_token, of_each = (
+    fn.slice(shape, 0, 2),
+    fn.slice(shape, 2, fn.length(shape)),
+    fn.product(fn.sizes("*r")),
+)
 scores, of_queries, of_keys = tensor("x", "B H S L"), tensor("m", "P Q S L"), tensor("m", "P Q 1 L")
 
 TAKEN = (
@@ -88,7 +92,7 @@ TAKEN = (
         "push_slice_above_gemm",
         part(op.Gemm(matrix, *held, rest, transA=0)),
         op.Gemm(part(matrix), *held, rest, transA=0),
-        when=fn.eq(fn.normalized(axes, 2), (0,)),
+        when=fn.eq(fn.normalize_indices(axes, 2), (0,)),
         why="Of a product only the rows that are wanted are computed.",
     ),
     Rule(
@@ -109,7 +113,7 @@ TAKEN = (
         "push_slice_above_softmax",
         part(op.Softmax(rows, axis=axis)),
         op.Softmax(part(rows)),
-        when=(spares_columns, fn.eq(fn.normalized(axis, fn.rank(rows)), fn.rank(rows) - 1)),
+        when=(spares_columns, fn.eq(fn.normalize_indices(axis, fn.rank(rows)), fn.rank(rows) - 1)),
         why="Only the rows that are wanted are normalized.",
     ),
     Rule(
@@ -122,9 +126,9 @@ TAKEN = (
         Rule(
             f"push_slice_above_{name}{literally}",
             part(op.Reshape(sequence, shape, **literal)),
-            op.Reshape(op.Slice(sequence, starts, ends, (1,), steps), fn.join(0, 0, told)),
+            op.Reshape(op.Slice(sequence, starts, ends, (1,), steps), fn.concat(0, 0, told)),
             when=(
-                fn.eq(fn.normalized(axes, fn.length(shape)), (1,)),
+                fn.eq(fn.normalize_indices(axes, fn.length(shape)), (1,)),
                 keeps_tokens,
                 *when,
             ),
@@ -134,7 +138,7 @@ TAKEN = (
             (
                 "",
                 {},
-                fn.both(fn.le(0, tokens_asked), fn.asks_for(tokens_asked, fn.sizes("B S"))),
+                fn.all_of(fn.le(0, tokens_asked), fn.is_noop_reshape(tokens_asked, fn.sizes("B S"))),
                 (fn.eq(fn.product(of_token), of_each),),
             ),
             ("_literally", {"allowzero": 1}, fn.eq(tokens_asked, fn.sizes("B S")), ()),
@@ -149,7 +153,7 @@ TAKEN = (
             f"push_slice_above_{name}",
             part(g(scores, mask)),
             g(part(scores), masked),
-            when=fn.eq(fn.normalized(axes, 4), (2,)),
+            when=fn.eq(fn.normalize_indices(axes, 4), (2,)),
             why="Only the rows that are wanted are masked.",
         )
         for name, mask, masked in (
@@ -231,7 +235,7 @@ AS_MATRIX = (
         "transpose_split_heads_as_matrix",
         op.Transpose(heads, perm=(2, 0, 3, 4, 1)),
         op.Reshape(
-            op.Transpose(op.Reshape(heads, fn.join(fn.size("N"), channels)), perm=(1, 0)), fn.sizes("P 1 H D N")
+            op.Transpose(op.Reshape(heads, fn.concat(fn.size("N"), channels)), perm=(1, 0)), fn.sizes("P 1 H D N")
         ),
         when=(fn.size("N") > 0, channels > 0),
         why="What moves is one axis of a matrix, past all others.",
@@ -246,7 +250,7 @@ tokens, others = tensor("x", "L M K"), tensor("y", "L M K")  # images have more 
 
 
 def flat(value: Term) -> App:
-    return op.Reshape(value, fn.join(-1, fn.size("K")))
+    return op.Reshape(value, fn.concat(-1, fn.size("K")))
 
 
 def back(value: Term, columns: str) -> App:
@@ -311,10 +315,10 @@ scaling: Mapping[str, Operand] = {
     "nearest_mode": string("nearest"),
 }
 sizes = integers("sizes")
-of_pixels = fn.part(sizes, 2, fn.length(sizes))
+of_pixels = fn.slice(sizes, 2, fn.length(sizes))
 in_front, behind = tensors("before"), tensors("after")
 # ONNX Runtime keeps the shares of pixels in single precision, in DOUBLE, too: a bias that is shared out comes to less.
-is_single = fn.among(fn.dtype(small), (int(DType.FLOAT), int(DType.FLOAT16), int(DType.BFLOAT16)))
+is_single = fn.is_in(fn.dtype(small), (int(DType.FLOAT), int(DType.FLOAT16), int(DType.BFLOAT16)))
 narrows = fn.size("M") <= fn.size("K")  # else there are more channels to place
 
 
@@ -339,8 +343,8 @@ ENLARGED = (
     Enlarged(
         "resize",
         lambda image: to_sizes(image, sizes),
-        lambda image: to_sizes(image, fn.join(fn.sizes("N M"), of_pixels)),
-        (fn.eq(fn.part(sizes, 0, 2), fn.sizes("N K")), fn.le(fn.sizes("*s"), of_pixels), is_single),
+        lambda image: to_sizes(image, fn.concat(fn.sizes("N M"), of_pixels)),
+        (fn.eq(fn.slice(sizes, 0, 2), fn.sizes("N K")), fn.le(fn.sizes("*s"), of_pixels), is_single),
     ),
     Enlarged("doubling", doubled, doubled, (is_single,)),
 )
@@ -351,7 +355,7 @@ def mixed(image: Term) -> App:
 
 
 of_first, of_small, of_last = op.Split.split(
-    3, weights, fn.join(fn.extent(in_front), fn.size("K"), fn.extent(behind)), axis=1
+    3, weights, fn.concat(fn.extent(in_front), fn.size("K"), fn.extent(behind)), axis=1
 )
 LATE = tuple(
     rule

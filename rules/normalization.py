@@ -49,9 +49,9 @@ BATCH = (
 # -- layer and RMS normalization, written out ----------------------------------------------------------------------
 
 y, axes, epsilon = tensor("x", "*b N"), integers("axes"), real("epsilon")
-last_axis = fn.eq(fn.normalized(axes, fn.rank(y)), fn.join(fn.sub(fn.rank(y), 1)))
+last_axis = fn.eq(fn.normalize_indices(axes, fn.rank(y)), fn.concat(fn.sub(fn.rank(y), 1)))
 # The operators compute mean and deviation in single precision, whatever the type: too little for DOUBLE.
-floats = fn.among(fn.dtype(y), (int(DType.FLOAT), int(DType.FLOAT16), int(DType.BFLOAT16)))
+floats = fn.is_in(fn.dtype(y), (int(DType.FLOAT), int(DType.FLOAT16), int(DType.BFLOAT16)))
 not_empty = fn.le(1, fn.size("N"))  # else ONNX Runtime refuses to run the operators
 scale, offset = const("scale", "N"), const("offset", "N")
 ones = op.Expand(1.0, fn.sizes("N"))
@@ -105,7 +105,7 @@ WRITTEN_OUT = tuple(
 
 weights, bias, k = const("w", "N"), const("b", "N", default=0), const("c", "N")
 axis = integer("axis")
-last = fn.eq(fn.normalized(axis, fn.rank(y)), fn.sub(fn.rank(y), 1))
+last = fn.eq(fn.normalize_indices(axis, fn.rank(y)), fn.sub(fn.rank(y), 1))
 layer = op.LayerNormalization(y, weights, bias, rest, axis=axis)
 rms = op.RMSNormalization(y, weights, rest, axis=axis)
 same_weights = fn.eq(fn.dtype(weights), fn.dtype(y))

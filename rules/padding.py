@@ -21,21 +21,21 @@ def padded(data: Term) -> App:
 def whole(amounts: Term, rank: Operand) -> App:
     """Return the amounts for all axes: first those before, then those after the data."""
     count = fn.length(axes)
-    before, after = fn.part(amounts, 0, count), fn.part(amounts, count, fn.mul(2, count))
-    return fn.join(fn.spread(before, axes, rank), fn.spread(after, axes, rank))
+    before, after = fn.slice(amounts, 0, count), fn.slice(amounts, count, fn.mul(2, count))
+    return fn.concat(fn.scatter(before, axes, rank), fn.scatter(after, axes, rank))
 
 
 rank = fn.rank(image)
 around = whole(pads, rank)
-spatial = fn.join(fn.part(around, 2, rank), fn.part(around, fn.add(rank, 2), fn.mul(2, rank)))
+spatial = fn.concat(fn.slice(around, 2, rank), fn.slice(around, fn.add(rank, 2), fn.mul(2, rank)))
 only_space = (
     fn.is_zero(zero),
     fn.is_sorted(axes),  # as exporters list them: other orders would only be more to prove
-    fn.eq(fn.part(around, 0, 2), 0),
-    fn.eq(fn.part(around, rank, fn.add(rank, 2)), 0),
+    fn.eq(fn.slice(around, 0, 2), 0),
+    fn.eq(fn.slice(around, rank, fn.add(rank, 2)), 0),
     fn.le(0, pads),
 )
-explicit = fn.either(fn.eq(auto_pad, "NOTSET"), fn.both(fn.eq(auto_pad, "VALID"), fn.eq(own, 0)))
+explicit = fn.any_of(fn.eq(auto_pad, "NOTSET"), fn.all_of(fn.eq(auto_pad, "VALID"), fn.eq(own, 0)))
 asked: dict[str, Operand] = {"pads": own, "auto_pad": auto_pad}
 given: dict[str, Operand] = {"pads": fn.add(own, spatial), "auto_pad": "NOTSET"}
 
@@ -60,9 +60,9 @@ INTO_WINDOWS = (
             *only_space,
             explicit,
             # zeros that the pooling adds itself count only if it says so
-            fn.either(fn.eq(integer("count"), 1), fn.eq(own, 0)),
+            fn.any_of(fn.eq(integer("count"), 1), fn.eq(own, 0)),
             # runtimes refuse paddings as wide as the kernel, and to pool an image without elements
-            fn.lt(fn.add(own, spatial), fn.join(kernel, kernel)),
+            fn.lt(fn.add(own, spatial), fn.concat(kernel, kernel)),
             fn.le(1, fn.sizes("*s")),
         ),
         why="Average pooling pads by itself, and can count the zeros.",
@@ -74,7 +74,7 @@ INTO_WINDOWS = (
 dilations = integers("dilations")
 rectified = op.Relu(image)
 padding, count = fn.add(own, spatial), fn.length(kernel)
-both_sides = fn.add(fn.part(padding, 0, count), fn.part(padding, count, fn.mul(2, count)))
+both_sides = fn.add(fn.slice(padding, 0, count), fn.slice(padding, count, fn.mul(2, count)))
 
 INTO_MAX_POOL = Rule(
     "fuse_pad_after_relu_into_max_pool",

@@ -103,7 +103,7 @@ def parted(this: Linear, count: int) -> Rule:
         op.Split.split(count, this.apply(weights, bias), sizes, axis=axis),
         tuple(this.apply(w, b) for w, b in zip(parts, biases, strict=True)),
         when=(
-            fn.eq(fn.normalized(axis, x_rank), fn.normalized(this.result_axis, x_rank)),
+            fn.eq(fn.normalize_indices(axis, x_rank), fn.normalize_indices(this.result_axis, x_rank)),
             *this.when,
             *this.split_when,
         ),
@@ -144,7 +144,7 @@ ON_PARTS = tuple(
             op.Split.split(count, g(x, y), sizes, axis=axis),
             when=(
                 fn.eq(fn.shape(x), fn.shape(y)),
-                fn.eq(fn.normalized(axis, fn.rank(x)), fn.normalized(axis_y, fn.rank(x))),
+                fn.eq(fn.normalize_indices(axis, fn.rank(x)), fn.normalize_indices(axis_y, fn.rank(x))),
             ),
             why="An operator on all parts is one pass over the whole.",
         ),
@@ -156,7 +156,7 @@ EVEN = tuple(
     Rule(
         f"give_sizes_to_even_split_{count}",
         op.Split.split(count, x, axis=axis, num_outputs=count),
-        op.Split.split(count, x, fn.repeat(fn.div(length, count), count), axis=axis),
+        op.Split.split(count, x, fn.repeat(fn.floordiv(length, count), count), axis=axis),
         when=fn.eq(fn.mod(length, count), 0),
         why="A split into parts of known sizes is what the other rules are about.",
     )

@@ -26,8 +26,8 @@ def corner(row: int, column: int) -> App:
 
 
 # kernels over patches, as kernels over their pixels
-by_pixel = op.Transpose(op.Reshape(w, fn.join(M, block, block, C, K, L)), perm=(0, 3, 4, 1, 5, 2))
-over_pixels = op.Reshape(by_pixel, fn.join(M, C, K * block, L * block))
+by_pixel = op.Transpose(op.Reshape(w, fn.concat(M, block, block, C, K, L)), perm=(0, 3, 4, 1, 5, 2))
+over_pixels = op.Reshape(by_pixel, fn.concat(M, C, K * block, L * block))
 
 of_pixels = "A convolution of patches is one of their pixels, with larger kernels and strides."
 
@@ -40,20 +40,20 @@ def unshuffle(size: int) -> Rule:
     cut = tensor("x", f"N C P {size} Q {size}")
     rows, columns = fn.size("P"), fn.size("Q")
     unshuffled = op.Reshape(op.Transpose(cut, perm=(0, 1, 3, 5, 2, 4)), joined)
-    apart = op.Transpose(op.Reshape(w, fn.join(M, C, size, size, K, L)), perm=(0, 1, 4, 2, 5, 3))
+    apart = op.Transpose(op.Reshape(w, fn.concat(M, C, size, size, K, L)), perm=(0, 1, 4, 2, 5, 3))
     return Rule(
         f"fuse_pixel_unshuffle_{size}_into_conv",
         op.Conv(unshuffled, w, b, strides=strides, pads=pads),
         op.Conv(
-            op.Reshape(cut, fn.join(0, C, rows * size, columns * size)),
-            op.Reshape(apart, fn.join(M, C, K * size, L * size)),
+            op.Reshape(cut, fn.concat(0, C, rows * size, columns * size)),
+            op.Reshape(apart, fn.concat(M, C, K * size, L * size)),
             b,
             strides=strides * size,
             pads=pads * size,
         ),
         when=(
-            fn.asks_for(joined, fn.join(fn.size("N"), C * size * size, rows, columns)),
-            fn.no(fn.among(0, fn.part(joined, 1, 4))),
+            fn.is_noop_reshape(joined, fn.concat(fn.size("N"), C * size * size, rows, columns)),
+            fn.not_(fn.is_in(0, fn.slice(joined, 1, 4))),
             fn.lt(0, fn.sizes("C P Q")),
         ),
         why=of_pixels,

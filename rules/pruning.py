@@ -1,8 +1,8 @@
 """Channels that are dead, for what reads them multiplies by zeros, or they are zero; and those that equal others.
 
-Pruned networks keep them: `fn.live` says where the weights hold anything but zeros, `fn.firsts` where they differ from
-those of all channels before. What is read of an image besides, or added to it, keeps its channels: only those between
-two convolutions or products are dropped.
+Pruned networks keep them: `fn.nonzero_indices` says where the weights hold anything but zeros, `fn.unique_indices`
+where they differ from those of all channels before. What is read of an image besides, or added to it, keeps its
+channels: only those between two convolutions or products are dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CLIP, RELU6 = (
 HARD_SWISH, GELU = Activation("_hard_swish", op.HardSwish), Activation("_gelu", op.Gelu)
 SILU, TANH = Activation("_silu", lambda y: y * op.Sigmoid(y)), Activation("_tanh", op.Tanh)
 SIGMOID = Activation("_sigmoid", op.Sigmoid)
-ERF_GELU = Activation("_erf_gelu", lambda y: (y * (op.Erf(y * fn.divide(1.0, fn.sqrt(2.0))) + 1.0)) * 0.5)
+ERF_GELU = Activation("_erf_gelu", lambda y: (y * (op.Erf(y * fn.truediv(1.0, fn.sqrt(2.0))) + 1.0)) * 0.5)
 """As exporters write it where the opset has no Gelu."""
 
 Fewer: TypeAlias = Callable[[Term, App, int], Term]
@@ -47,16 +47,16 @@ def kept(value: Term, places: App, axis: int = 0) -> App:
 def added(value: Term, places: App, axis: int) -> App:
     """Return the weights there with those of the channels added that are equal, of a matrix."""
     # as weights by unit vectors, and not the other way round: what is computed has the type of the first
-    units = op.Gather(eye(value, fn.length(places)), fn.alike(*places.operands), axis=0)
+    units = op.Gather(eye(value, fn.length(places)), fn.inverse_indices(*places.operands), axis=0)
     turned = (1, 0)
     return value @ units if axis else op.Transpose(op.Transpose(value, perm=turned) @ units, perm=turned)
 
 
 def added_in_each(value: Term, places: App, _: int) -> App:
     """Return the same of filters, along their second axis."""
-    turned = op.Transpose(op.Reshape(value, fn.join(fn.sizes("M C"), -1)), perm=(0, 2, 1))
+    turned = op.Transpose(op.Reshape(value, fn.concat(fn.sizes("M C"), -1)), perm=(0, 2, 1))
     sums = op.Transpose(added(turned, places, 1), perm=(0, 2, 1))
-    return op.Reshape(sums, fn.join(fn.size("M"), fn.length(places), fn.sizes("*q")))
+    return op.Reshape(sums, fn.concat(fn.size("M"), fn.length(places), fn.sizes("*q")))
 
 
 class Kind(NamedTuple):
@@ -76,13 +76,15 @@ class Kind(NamedTuple):
 UNREAD = Kind(
     "unread",
     "Channels that are multiplied by zeros alone need not be made.",
-    lambda axis, _, readers: fn.live(axis, BLOCK, readers),
+    lambda axis, _, readers: fn.nonzero_indices(axis, BLOCK, readers),
 )
-ZERO = Kind("zero", "Channels that are zero add nothing.", lambda axis, makers, _: fn.live(axis, BLOCK, *makers))
+ZERO = Kind(
+    "zero", "Channels that are zero add nothing.", lambda axis, makers, _: fn.nonzero_indices(axis, BLOCK, *makers)
+)
 EQUAL = Kind(
     "equal",
     "Of channels that are equal one is made, and read with the sum of what they are multiplied by.",
-    lambda axis, makers, _: fn.firsts(axis, BLOCK, *makers),
+    lambda axis, makers, _: fn.unique_indices(axis, BLOCK, *makers),
     added,
 )
 

@@ -23,7 +23,7 @@ rest, inner = attributes("rest"), attributes("inner")
 
 
 def of_type(dtype: DType, *terms: Term) -> tuple[Term, ...]:
-    return tuple(fn.among(fn.dtype(term), (int(dtype),)) for term in terms)
+    return tuple(fn.is_in(fn.dtype(term), (int(dtype),)) for term in terms)
 
 
 USUAL = (fn.is_scale(scale), *of_type(DType.FLOAT, scale))
@@ -120,7 +120,7 @@ BACK = (
         "eliminate_relu_before_quantize",
         op.QuantizeLinear(op.Relu(x), scale, zero, rest),
         op.QuantizeLinear(x, scale, zero, rest),
-        when=(fn.is_scale(scale), fn.is_zero(zero), fn.among(fn.dtype(zero), (int(DType.UINT8), int(DType.UINT16)))),
+        when=(fn.is_scale(scale), fn.is_zero(zero), fn.is_in(fn.dtype(zero), (int(DType.UINT8), int(DType.UINT16)))),
         why="What is below the zero point is cut off by the type.",
     ),
 )

@@ -17,10 +17,10 @@ is_float = fn.is_float(fn.dtype(x))
 # A reduction along no axes means one along all of them, or none, depending on an attribute: rules ask for an axis.
 some, some_more = fn.lt(0, fn.length(axes)), fn.lt(0, fn.length(more))
 thin = fn.eq(fn.compose(shape, axes), 1)
-places, more_places = fn.normalized(axes, rank), fn.normalized(more, rank)
-remaining = fn.without(fn.range(rank), axes)
+places, more_places = fn.normalize_indices(axes, rank), fn.normalize_indices(more, rank)
+remaining = fn.delete(fn.range(rank), axes)
 disjoint = fn.eq(
-    fn.length(fn.without(fn.range(rank), fn.join(places, more_places))), rank - fn.length(axes) - fn.length(more)
+    fn.length(fn.delete(fn.range(rank), fn.concat(places, more_places))), rank - fn.length(axes) - fn.length(more)
 )
 same_axes = fn.eq(fn.sorted(places), fn.sorted(more_places))
 
@@ -121,7 +121,7 @@ AXES = (
         "fuse_flatten_into_reduction",
         op.Flatten(r(image, axes, keepdims=1)),
         r(image, axes, keepdims=0),
-        when=fn.eq(fn.sorted(fn.normalized(axes, 4)), (2, 3)),
+        when=fn.eq(fn.sorted(fn.normalize_indices(axes, 4)), (2, 3)),
         why="A reduction over an image can drop its axes itself.",
     ),
     Rule(
@@ -130,8 +130,8 @@ AXES = (
         r(x, axes, keepdims=0),
         when=(
             some,
-            fn.asks_for(target, fn.without(shape, axes)),
-            fn.zeros_among(target, fn.repeat(0, fn.item(fn.sorted(places), 0))),
+            fn.is_noop_reshape(target, fn.delete(shape, axes)),
+            fn.zeros_subset(target, fn.repeat(0, fn.item(fn.sorted(places), 0))),
         ),
         why="A reduction can drop its axes itself.",
     ),
@@ -140,7 +140,7 @@ AXES = (
             f"fuse_squeeze_into_{snake(name)}",
             op.Squeeze(getattr(op, name)(x, rest, axis=axis, keepdims=1), more),
             getattr(op, name)(x, rest, axis=axis, keepdims=0),
-            when=fn.eq(fn.normalized(fn.join(axis), rank), more_places),
+            when=fn.eq(fn.normalize_indices(fn.concat(axis), rank), more_places),
             why=f"{name} can drop its axis itself.",
         )
         for name in ARGUMENTS
@@ -150,7 +150,7 @@ AXES = (
             f"fuse_consecutive_{snake(name)}_unsqueeze",
             op.Unsqueeze(getattr(op, name)(x, rest, axis=axis, keepdims=0), more),
             getattr(op, name)(x, rest, axis=axis, keepdims=1),
-            when=fn.eq(fn.normalized(fn.join(axis), rank), more_places),
+            when=fn.eq(fn.normalize_indices(fn.concat(axis), rank), more_places),
             why=f"{name} can keep its axis itself.",
         )
         for name in ARGUMENTS
@@ -160,7 +160,7 @@ AXES = (
             f"fuse_transpose_into_reduce_{snake(kind)}",
             reduced(kind, op.Transpose(x, perm=perm), axes, keepdims=0),
             reduced(kind, x, fn.compose(perm, axes), keepdims=0),
-            when=(some, fn.is_sorted(fn.without(perm, axes))),
+            when=(some, fn.is_sorted(fn.delete(perm, axes))),
             why="Where the axes that are left keep their order, the reduction itself finds the others.",
         )
         for kind in ALL
@@ -174,7 +174,7 @@ NESTED = (
         Rule(
             f"fuse_consecutive_reduce_{snake(kind)}",
             reduced(kind, reduced(kind, x, axes), more),
-            reduced(kind, x, fn.sorted(fn.join(places, more_places))),
+            reduced(kind, x, fn.sorted(fn.concat(places, more_places))),
             when=(*when, some, some_more, disjoint),
             why="Reductions along different axes are one.",
         )
@@ -184,7 +184,7 @@ NESTED = (
         Rule(
             f"fuse_consecutive_reduce_{snake(kind)}_without_axes",
             reduced(kind, reduced(kind, x, axes, keepdims=0), more, keepdims=0),
-            reduced(kind, x, fn.sorted(fn.join(places, fn.compose(remaining, more))), keepdims=0),
+            reduced(kind, x, fn.sorted(fn.concat(places, fn.compose(remaining, more))), keepdims=0),
             when=(*when, some, some_more),
             why="Reductions along different axes are one; those of the second are counted without those of the first.",
         )
@@ -261,7 +261,7 @@ SOFTMAX = (
             f"eliminate_nop_monotone_argmax_{snake(name)}",
             op.ArgMax(getattr(op, name)(x, axis=axis), rest, axis=other_axis),
             op.ArgMax(x, rest, axis=other_axis),
-            when=fn.eq(fn.normalized(axis, rank), fn.normalized(other_axis, rank)),
+            when=fn.eq(fn.normalize_indices(axis, rank), fn.normalize_indices(other_axis, rank)),
             why=f"{name} keeps the order along its axis.",
         )
         for name in ("Softmax", "LogSoftmax")

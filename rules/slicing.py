@@ -17,7 +17,7 @@ rank, shape = fn.rank(x), fn.shape(x)
 
 def place(position: Term) -> App:
     """Return an axis of x, counted from the front."""
-    return fn.normalized(position, rank)
+    return fn.normalize_indices(position, rank)
 
 
 def size(value: Term, position: Term) -> App:
@@ -31,7 +31,10 @@ def numbered(count: int) -> tuple[Term, ...]:
 # -- Slice ---------------------------------------------------------------------------------------------------------
 
 lengths = fn.compose(shape, axes)
-from_front, to_end = fn.larger(fn.normalized(starts, lengths), 0), fn.larger(fn.normalized(ends, lengths), 0)
+from_front, to_end = (
+    fn.maximum(fn.normalize_indices(starts, lengths), 0),
+    fn.maximum(fn.normalize_indices(ends, lengths), 0),
+)
 LARGE, LONGEST = 2**31 - 1, 2**63 - 1
 
 inner_slice = op.Slice(x, starts, ends, axes, steps)
@@ -40,7 +43,7 @@ SLICES = (
         "eliminate_nop_slice",
         inner_slice,
         x,
-        when=(fn.eq(steps, 1), fn.le(fn.normalized(starts, lengths), 0), fn.le(lengths, ends)),
+        when=(fn.eq(steps, 1), fn.le(fn.normalize_indices(starts, lengths), 0), fn.le(lengths, ends)),
         why="A slice from the first element to the last is all of it.",
     ),
     Rule(
@@ -48,13 +51,13 @@ SLICES = (
         op.Slice(inner_slice, starts2, ends2, other_axes, steps2),
         op.Slice(
             x,
-            fn.join(starts, starts2),
-            fn.join(ends, ends2),
-            fn.join(place(axes), place(other_axes)),
-            fn.join(steps, steps2),
+            fn.concat(starts, starts2),
+            fn.concat(ends, ends2),
+            fn.concat(place(axes), place(other_axes)),
+            fn.concat(steps, steps2),
         ),
         when=fn.eq(
-            fn.length(fn.without(fn.range(rank), fn.join(place(axes), place(other_axes)))),
+            fn.length(fn.delete(fn.range(rank), fn.concat(place(axes), place(other_axes)))),
             rank - fn.length(axes) - fn.length(other_axes),
         ),
         why="Slices along different axes are one.",
@@ -62,7 +65,7 @@ SLICES = (
     Rule(
         "fuse_consecutive_slices_along_the_same_axes",
         op.Slice(inner_slice, starts2, ends2, other_axes, steps2),
-        op.Slice(x, from_front + starts2, fn.smaller(to_end, from_front + ends2), axes, steps2),
+        op.Slice(x, from_front + starts2, fn.minimum(to_end, from_front + ends2), axes, steps2),
         when=(
             fn.eq(place(axes), place(other_axes)),
             fn.eq(steps, 1),
@@ -83,7 +86,7 @@ every = fn.range(rank)
 
 def told(numbers: Term, along: Term, otherwise: int) -> App:
     """One number for each axis of x."""
-    return fn.add(fn.spread(fn.sub(numbers, otherwise), along, rank), otherwise)
+    return fn.add(fn.scatter(fn.sub(numbers, otherwise), along, rank), otherwise)
 
 
 first, last = told(starts, axes, 0), told(ends, axes, LONGEST)
@@ -91,9 +94,9 @@ first2, last2, stride = told(starts2, other_axes, 0), told(ends2, other_axes, LO
 OVERLAPPING_SLICES = Rule(
     "fuse_consecutive_slices_along_some_of_the_same_axes",
     op.Slice(inner_slice, starts2, ends2, other_axes, steps2),
-    op.Slice(x, first + first2, fn.smaller(last, first + last2), every, stride),
+    op.Slice(x, first + first2, fn.minimum(last, first + last2), every, stride),
     when=(
-        fn.either(fn.eq(fn.length(axes), 1), fn.eq(fn.length(other_axes), 1)),
+        fn.any_of(fn.eq(fn.length(axes), 1), fn.eq(fn.length(other_axes), 1)),
         *(fn.le(0, numbers) for numbers in (axes, other_axes, starts, ends, starts2, ends2)),
         fn.eq(steps, 1),
         fn.lt(0, steps2),
@@ -113,7 +116,7 @@ def pieces(count: int) -> tuple[list[App], tuple[App, ...]]:
     cuts = [integers(f"cut{i}") for i in range(count + 1)]
     slices = [op.Slice(x, cuts[i], cuts[i + 1], axes, steps) for i in range(count)]
     ordered = [fn.le(a, b) for a, b in pairwise(cuts[:-1])]
-    inside = fn.both(fn.le(cuts[-2], lengths), fn.le(cuts[-2], cuts[-1]))
+    inside = fn.all_of(fn.le(cuts[-2], lengths), fn.le(cuts[-2], cuts[-1]))
     return slices, (fn.eq(fn.length(axes), 1), fn.eq(steps, 1), fn.le(0, cuts[0]), *ordered, inside)
 
 
@@ -125,7 +128,7 @@ def split_by_slices(count: int) -> Rule:
     return Rule(
         f"fuse_{count}_slices_into_split",
         tuple(slices),
-        op.Split.split(count, x, fn.join(*parts), axis=along),
+        op.Split.split(count, x, fn.concat(*parts), axis=along),
         when=(*adjoin, fn.eq(integers("cut0"), 0), fn.le(lengths, integers(f"cut{count}"))),
         why="Slices that together are all of a value are its parts: one Split reads it once.",
     )
@@ -141,14 +144,14 @@ CONCATS = (
         "fuse_consecutive_concats",
         op.Concat(*before, op.Concat(*within, axis=other_axis), *after, axis=axis),
         op.Concat(*before, *within, *after, axis=axis),
-        when=fn.eq(fn.normalized(axis, fn.rank(within)), fn.normalized(other_axis, fn.rank(within))),
+        when=fn.eq(fn.normalize_indices(axis, fn.rank(within)), fn.normalize_indices(other_axis, fn.rank(within))),
         why="Parts that are joined along one axis can be joined at once.",
     ),
     Rule(
         "fuse_concat_of_adjoining_slices",
         op.Concat(*before, *two, *after, axis=axis),
         op.Concat(*before, op.Slice(x, integers("cut0"), integers("cut2"), axes, steps), *after, axis=axis),
-        when=(*adjoin, fn.eq(place(axes), place(fn.join(axis)))),
+        when=(*adjoin, fn.eq(place(axes), place(fn.concat(axis)))),
         why="Slices that adjoin are one when they are joined.",
     ),
     Rule(
@@ -157,9 +160,9 @@ CONCATS = (
         x,
         when=(
             fn.eq(steps, 1),
-            fn.eq(place(axes), place(fn.join(axis))),
+            fn.eq(place(axes), place(fn.concat(axis))),
             fn.eq(starts, begin),
-            fn.either(fn.eq(ends, end), fn.both(fn.eq(fn.extent(after), 0), fn.le(end, ends))),
+            fn.any_of(fn.eq(ends, end), fn.all_of(fn.eq(fn.extent(after), 0), fn.le(end, ends))),
         ),
         why="The slice is one of the parts that were joined.",
     ),
@@ -176,7 +179,7 @@ def parted(count: int) -> Rule:
         op.Split.split(count, op.Concat(*parts, axis=axis), sizes, axis=other_axis),
         parts,
         when=(
-            fn.eq(fn.normalized(axis, fn.rank(parts[0])), fn.normalized(other_axis, fn.rank(parts[0]))),
+            fn.eq(fn.normalize_indices(axis, fn.rank(parts[0])), fn.normalize_indices(other_axis, fn.rank(parts[0]))),
             *(fn.eq(fn.item(sizes, i), size(part, axis)) for i, part in enumerate(parts[:-1])),  # the last one is left
         ),
         why="The pieces are the parts that were joined.",
@@ -228,21 +231,21 @@ GATHERS = (
         "eliminate_nop_gather",
         op.Gather(x, row, axis=axis),
         x,
-        when=(fn.counts(row), fn.eq(fn.size("K"), size(x, axis))),
+        when=(fn.is_arange(row), fn.eq(fn.size("K"), size(x, axis))),
         why="All elements, taken in their order, are the whole.",
     ),
     Rule(
         "replace_gather_nd_in_order_by_unsqueeze",
         op.GatherND(mask, places),
         op.Unsqueeze(mask, fn.range(fn.rank(places) - 3) + 1),
-        when=fn.counts(places, fn.sizes("N S")),
+        when=fn.is_arange(places, fn.sizes("N S")),
         why="All elements, taken in their order, are a view of the whole.",
     ),
     Rule(
         "replace_gather_in_order_by_unsqueeze",
         op.Gather(op.Flatten(mask, axis=2), numbers, axis=0),
-        op.Unsqueeze(mask, fn.join(fn.range(fn.rank(numbers) - 2) + 1, fn.rank(numbers))),
-        when=fn.counts(numbers),
+        op.Unsqueeze(mask, fn.concat(fn.range(fn.rank(numbers) - 2) + 1, fn.rank(numbers))),
+        when=fn.is_arange(numbers),
         why="All elements, taken in their order, are a view of the whole.",
     ),
     Rule(
@@ -256,7 +259,7 @@ GATHERS = (
         "eliminate_gather_of_unsqueeze",
         op.Gather(op.Unsqueeze(x, axes), single, axis=axis),
         x,
-        when=fn.eq(fn.normalized(axes, rank + 1), fn.normalized(fn.join(axis), rank + 1)),
+        when=fn.eq(fn.normalize_indices(axes, rank + 1), fn.normalize_indices(fn.concat(axis), rank + 1)),
         why="The only element along an axis that was just made is the whole.",
     ),
 )
@@ -344,7 +347,7 @@ one = (fn.is_one(scales), fn.eq(fn.size("R"), rank))
 
 
 def is_one_of(text: Term, texts: tuple[str, ...]) -> App:
-    return fn.either(*(fn.eq(text, each) for each in texts))
+    return fn.any_of(*(fn.eq(text, each) for each in texts))
 
 
 RESIZES = tuple(

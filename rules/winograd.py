@@ -27,22 +27,22 @@ class Filtering:
     def __init__(self, m: int) -> None:
         self.m = m
         # They are `height` and `bottom` where the rules hold; said as a multiple of m, the solver does not look for it.
-        self.height = fn.div(height, m) * m
+        self.height = fn.floordiv(height, m) * m
         self.bottom = self.height + 2 - fn.size("H") - top
 
     def rows(self, *taps: int) -> App:
         """Return a sum of m + 2 rows for each group: so many times each."""
         kernel = op.Concat(*(_filled(tap, fn.sizes("C 1 1 1")) for tap in taps), axis=2)
-        return op.Conv(x, kernel, strides=(self.m, 1), pads=fn.join(top, 0, self.bottom, 0), group=fn.size("C"))
+        return op.Conv(x, kernel, strides=(self.m, 1), pads=fn.concat(top, 0, self.bottom, 0), group=fn.size("C"))
 
     def product(self, rows: App, factors: Sequence[float], bias: Term | None = None) -> App:
         """Return rows convolved by a row that is a sum of the kernel's."""
         kernel = op.Split.split(3, w, (1, 1, 1), axis=2)
         weights = reduce(op.Add, (row * factor for row, factor in zip(kernel, factors, strict=True) if factor))
-        return op.Conv(rows, weights, bias, pads=fn.join(0, left, 0, right))
+        return op.Conv(rows, weights, bias, pads=fn.concat(0, left, 0, right))
 
     def together(self, *results: Term) -> App:
-        return joined(results, fn.join(0, 0, self.height, width))
+        return joined(results, fn.concat(0, 0, self.height, width))
 
 
 def _filled(number: float, sizes: Term) -> App:
@@ -91,7 +91,7 @@ def in_fours() -> App:
 def at_least(side: int, channels: int, filters: int) -> App:
     """Return the condition that an image has so many rows and columns, and so many channels are read and made."""
     wanted = {"H": side, "W": side, "C": channels, "M": filters}
-    return fn.both(*(fn.size(axis) >= least for axis, least in wanted.items()))
+    return fn.all_of(*(fn.size(axis) >= least for axis, least in wanted.items()))
 
 
 IN_FOURS = at_least(8, 96, 64), at_least(8, 64, 128), at_least(12, 96, 16), at_least(12, 48, 64), at_least(16, 48, 32)
@@ -107,11 +107,11 @@ FILTERED = tuple(
         op.Conv(x, w, b, pads=pads),
         filtered(),
         when=(
-            fn.among(fn.dtype(x), (int(DType.FLOAT),)),
+            fn.is_in(fn.dtype(x), (int(DType.FLOAT),)),
             fn.eq(height % m, 0),
             fn.size("W") > 0,
         ),
-        pays=fn.either(*gains),
+        pays=fn.any_of(*gains),
         why=f"With a kernel of three rows, {m} rows are sums of {m + 2} products with one row, in place of {3 * m}.",
     )
     for name, filtered, m, gains in (("in_fours", in_fours, 4, IN_FOURS), ("in_twos", in_twos, 2, IN_TWOS))

@@ -82,7 +82,7 @@ BOUNDED = (
         "difference_of_bytes",
         D(a, s, z),
         D(a, s) - D(z, s),
-        when=(fn.among(fn.dtype(a), (int(BYTE), int(SIGNED), int(DType.INT16))), *singles(s)),
+        when=(fn.is_in(fn.dtype(a), (int(BYTE), int(SIGNED), int(DType.INT16))), *singles(s)),
     ),
 )
 

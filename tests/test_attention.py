@@ -219,7 +219,7 @@ def test_no_attention_is_written_where_a_number_of_its_mask_is_the_least() -> No
     scores = op.Transpose(queries, perm=HEADS_IN_FRONT) @ op.Transpose(keys, perm=KEYS_LAST)
     weights = op.Softmax(scores + masked, axis=-1) @ op.Transpose(values, perm=HEADS_IN_FRONT)
     attention = op.Attention(*FLAT, masked, q_num_heads=fn.size("H"), kv_num_heads=fn.size("H"), scale=1.0)
-    made = op.Reshape(attention, fn.join(0, 0, fn.sizes("H V")))
+    made = op.Reshape(attention, fn.concat(0, 0, fn.sizes("H V")))
     sizes = tuple(fn.size(axis) > 0 for axis in "BSLHDV")
     rule = Rule("masked_by_a_number", op.Transpose(weights, perm=HEADS_IN_FRONT), made, when=sizes)
     allowed = []

@@ -73,7 +73,7 @@ def test_a_jsonl_file_adds_its_rules(tmp_path: Path) -> None:
         ("rules.py", "RULES, SWEEPS = (), {'a': (3,)}", r"SWEEPS\['a'\] holds 3, which is no Rule"),
         ("rules.py", "1 / 0", "ZeroDivisionError"),
         ("rules.py", f"{RELUS}, x, where=1),)", "unexpected keyword argument 'where'; did you mean 'when'?"),
-        ("rules.py", f"{RELUS}, x, when=fn.eq(fn.concat(fn.rank(x), 1), 2)),)", "'concat'; did you mean 'join'?"),
+        ("rules.py", f"{RELUS}, x, when=fn.eq(fn.join(fn.rank(x), 1), 2)),)", "'join'; did you mean 'concat'?"),
         ("rules.jsonl", "{}", "rules.jsonl:1: a rule is not in graphopt's JSON form: 'name' is missing"),
         ("rules.jsonl", "no json", "rules.jsonl:1"),
         ("rules.jsonl", "[1, 2]", r"\[1, 2\] is no object"),

@@ -173,7 +173,7 @@ def test_a_result_that_is_computed_from_another_is_not_needed_for_it() -> None:
     p, q = tensor("p", "N M"), tensor("q", "N M")
     joined = op.Concat(op.Neg(p), p + q, axis=0)
     rule = Rule(
-        "side_by_side", (op.Neg(p), p + q), op.Split.split(2, joined, fn.join(fn.size("N"), fn.size("N")), axis=0)
+        "side_by_side", (op.Neg(p), p + q), op.Split.split(2, joined, fn.concat(fn.size("N"), fn.size("N")), axis=0)
     )
     for second, notes in (("z = Add(x, r)", 1), ("z = Add(x, x)  u = Add(r, z)", 0)):
         text = f"""<ir_version: 10, opset_import: ["" : 20]>
@@ -208,7 +208,7 @@ def test_an_elimination_at_an_output_keeps_the_outputs_name() -> None:
 
 def test_siblings_are_merged_by_a_rule_with_two_outputs() -> None:
     a, v, u = tensor("a", "B K"), const("v", "K N"), const("u", "K M")
-    left, right = op.Split.split(2, a @ op.Concat(v, u, axis=1), fn.join(fn.size("N"), fn.size("M")), axis=1)
+    left, right = op.Split.split(2, a @ op.Concat(v, u, axis=1), fn.concat(fn.size("N"), fn.size("M")), axis=1)
     merge = Rule("merge_matmuls", (a @ v, a @ u), (left, right))
     graph = load(
         """<ir_version: 10, opset_import: ["" : 20]>

@@ -13,7 +13,7 @@ from graphopt.base.errors import RuleError
 from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, microsoft, op, real, string, tensor
 
 x, w, s = tensor("x", "*b M K"), const("w", "K N"), const("s", "N")
-LIVE = fn.live("K", w)
+LIVE = fn.nonzero_indices("K", w)
 ARRAY: Any = np.ones(3, np.float32)
 NOTHING: Any = None
 SIZE: Any = fn.size("K")
@@ -101,8 +101,8 @@ def test_the_digest_is_of_what_a_rule_says_not_of_why() -> None:
         ("Relu takes 1 to 1 inputs, not 2", "inputs", op.Relu(x, x), x, ()),
         ("as many", "sides", (op.Relu(x), op.Neg(x)), x, ()),
         ("only be a condition", "computed", op.Relu(w), op.Elu(w, alpha=fn.choose(fn.is_zero(w), 0.0, 1.0)), ()),
-        ("only be a condition", "denied", op.Relu(w), op.Neg(w), fn.no(fn.is_positive(w))),
-        ("only be a condition", "alternative", op.Relu(w), w, fn.either(fn.is_zero(w), fn.is_positive(w))),
+        ("only be a condition", "denied", op.Relu(w), op.Neg(w), fn.not_(fn.is_positive(w))),
+        ("only be a condition", "alternative", op.Relu(w), w, fn.any_of(fn.is_zero(w), fn.is_positive(w))),
         ("differ in axis", "two_axes", op.Softmax(op.Gather(x, (0,), rest), rest), op.Identity(x), ()),
         ("differ in alpha", "two_alphas", op.Elu(x, rest), op.LeakyRelu(x, rest), ()),
         # that the schema states no default does not make two defaults the same
@@ -110,41 +110,59 @@ def test_the_digest_is_of_what_a_rule_says_not_of_why() -> None:
         ("-0.0 cannot be said", "minus_zero", op.Relu(x), op.Max(x, -0.0), ()),
         ("nan cannot be said", "no_number", op.Relu(x), op.Clip(x, None, float("nan")), ()),
         ("of no constant", "of_a_tensor", op.Relu(x), x, fn.is_positive(x)),
-        ("its sizes are a list", "counts_to_a_number", op.Relu(w), w, fn.counts(w, 3)),
-        ("its sizes are a list", "counts_to_a_size", op.Relu(w), w, fn.counts(w, fn.size("N"))),
-        ("its sizes are a list", "counts_to_a_name", op.Relu(w), w, fn.counts(w, "N")),
-        ("its sizes are a list", "counts_to_a_half", op.Relu(w), w, fn.counts(w, (1.5,))),
-        ("its first argument is the name of an axis", "no_axis", w @ x, op.Gather(w, fn.live(w, w)) @ x, ()),
-        ("is of no constants", "of_a_tensor_too", w @ x, op.Gather(w, fn.live("K", x), axis=0) @ x, ()),
-        ("0 is no number of which", "of_no_multiple", w @ x, op.Gather(w, fn.live("K", 0, w), axis=0) @ x, ()),
+        ("its sizes are a list", "counts_to_a_number", op.Relu(w), w, fn.is_arange(w, 3)),
+        ("its sizes are a list", "counts_to_a_size", op.Relu(w), w, fn.is_arange(w, fn.size("N"))),
+        ("its sizes are a list", "counts_to_a_name", op.Relu(w), w, fn.is_arange(w, "N")),
+        ("its sizes are a list", "counts_to_a_half", op.Relu(w), w, fn.is_arange(w, (1.5,))),
+        ("its first argument is the name of an axis", "no_axis", w @ x, op.Gather(w, fn.nonzero_indices(w, w)) @ x, ()),
+        ("is of no constants", "of_a_tensor_too", w @ x, op.Gather(w, fn.nonzero_indices("K", x), axis=0) @ x, ()),
+        (
+            "0 is no number of which",
+            "of_no_multiple",
+            w @ x,
+            op.Gather(w, fn.nonzero_indices("K", 0, w), axis=0) @ x,
+            (),
+        ),
         ("only be the indices of a Gather", "axes_by_places", w @ x, op.Transpose(w, perm=LIVE) @ x, ()),
         ("only be the indices of a Gather", "place_by_number", w @ x, op.Gather(w, fn.item(LIVE, 0)) @ x, ()),
-        ("only be the indices of a Gather", "as_one", op.Relu(w), w * fn.length(fn.join(LIVE)), ()),
+        ("only be the indices of a Gather", "as_one", op.Relu(w), w * fn.length(fn.concat(LIVE)), ()),
         ("only be the indices of a Gather", "compared", w @ x, op.Gather(w, (0,)) @ x, fn.eq(LIVE, (0,))),
         ("only be the indices of a Gather", "computed_with", op.Relu(w), w / LIVE, ()),
         ("only be the indices of a Gather", "gathered_from", op.Relu(w), op.Gather(LIVE, (0,)), ()),
-        ("is of no constants", "of_nothing", w @ x, op.Gather(w, fn.live("K"), axis=0) @ x, ()),
-        ("'w' does not have one axis M", "of_no_axis", w @ x, op.Gather(w, fn.live("M", w), axis=0) @ x, ()),
+        ("is of no constants", "of_nothing", w @ x, op.Gather(w, fn.nonzero_indices("K"), axis=0) @ x, ()),
+        ("'w' does not have one axis M", "of_no_axis", w @ x, op.Gather(w, fn.nonzero_indices("M", w), axis=0) @ x, ()),
         (
             "its first argument is the name of an axis",
             "equal_along_two",
             w @ x,
-            op.Gather(w, fn.firsts("K N", w)) @ x,
+            op.Gather(w, fn.unique_indices("K N", w)) @ x,
             (),
         ),
-        ("is of no constants", "equal_tensors", w @ x, op.Gather(w, fn.firsts("K", x)) @ x, ()),
-        ("only be the indices of a Gather", "alike_as_axes", w @ x, op.Transpose(w, perm=fn.alike("K", w)) @ x, ()),
-        ("only be the indices of a Gather", "alike_computed", op.Relu(w), w * op.Cast(fn.alike("K", w), to=1), ()),
-        ("is the names of two axes", "blocks_of_one_axis", op.Relu(w), w, fn.lt(1, fn.blocks("K", w))),
-        ("is the names of two axes", "blocks_of_an_axis_twice", op.Relu(w), w, fn.lt(1, fn.blocks("K K", w))),
-        ("is the names of two axes", "blocks_of_a_hole", op.Relu(w), w, fn.lt(1, fn.blocks(w, w))),
-        ("is of more than one constant", "blocks_of_two", op.Relu(w), w, fn.lt(1, fn.blocks("K N", w, w))),
-        ("is of no constants", "blocks_of_a_tensor", op.Relu(x), x, fn.lt(1, fn.blocks("M K", x))),
-        ("'w' does not have one axis M", "blocks_of_no_axis", op.Relu(w), w, fn.lt(1, fn.blocks("M K", w))),
-        ("0 is no number of which", "blocks_of_no_multiple", op.Relu(w), w, fn.lt(1, fn.blocks("K N", 0, w))),
-        ("the left side cannot compute", "as_many_groups_as_blocks", w * fn.blocks("K N", w), w, ()),
-        ("is a number, neither true nor false", "are_there_blocks", op.Relu(w), w, fn.blocks("K N", w)),
-        ("counts in two ways", "counts_twice", op.Relu(w), w, (fn.counts(w), fn.counts(w, fn.sizes("K N")))),
+        ("is of no constants", "equal_tensors", w @ x, op.Gather(w, fn.unique_indices("K", x)) @ x, ()),
+        (
+            "only be the indices of a Gather",
+            "alike_as_axes",
+            w @ x,
+            op.Transpose(w, perm=fn.inverse_indices("K", w)) @ x,
+            (),
+        ),
+        (
+            "only be the indices of a Gather",
+            "alike_computed",
+            op.Relu(w),
+            w * op.Cast(fn.inverse_indices("K", w), to=1),
+            (),
+        ),
+        ("is the names of two axes", "blocks_of_one_axis", op.Relu(w), w, fn.lt(1, fn.block_count("K", w))),
+        ("is the names of two axes", "blocks_of_an_axis_twice", op.Relu(w), w, fn.lt(1, fn.block_count("K K", w))),
+        ("is the names of two axes", "blocks_of_a_hole", op.Relu(w), w, fn.lt(1, fn.block_count(w, w))),
+        ("is of more than one constant", "blocks_of_two", op.Relu(w), w, fn.lt(1, fn.block_count("K N", w, w))),
+        ("is of no constants", "blocks_of_a_tensor", op.Relu(x), x, fn.lt(1, fn.block_count("M K", x))),
+        ("'w' does not have one axis M", "blocks_of_no_axis", op.Relu(w), w, fn.lt(1, fn.block_count("M K", w))),
+        ("0 is no number of which", "blocks_of_no_multiple", op.Relu(w), w, fn.lt(1, fn.block_count("K N", 0, w))),
+        ("the left side cannot compute", "as_many_groups_as_blocks", w * fn.block_count("K N", w), w, ()),
+        ("is a number, neither true nor false", "are_there_blocks", op.Relu(w), w, fn.block_count("K N", w)),
+        ("counts in two ways", "counts_twice", op.Relu(w), w, (fn.is_arange(w), fn.is_arange(w, fn.sizes("K N")))),
     ],
 )
 def test_nonsense_is_refused_where_it_is_written(
@@ -172,7 +190,7 @@ def test_comparisons_are_conditions() -> None:
         fn.le(4, size),
     ]
     assert [4 < size, 4 <= size, 4 > size, 4 >= size] == [size > 4, size >= 4, size < 4, size <= 4]  # noqa: SIM300
-    assert [size // 2, k % 2] == [fn.div(size, 2), fn.mod(k, 2)]
+    assert [size // 2, k % 2] == [fn.floordiv(size, 2), fn.mod(k, 2)]
     assert [x > w, x >= w, x < w, x <= w, x**2] == [
         op.Greater(x, w), op.GreaterOrEqual(x, w), op.Less(x, w), op.LessOrEqual(x, w), op.Pow(x, 2)
     ]  # fmt: skip
@@ -186,16 +204,16 @@ def test_comparisons_are_conditions() -> None:
         (lambda: lambda model: True, "a condition is a Python function: a rule holds no code"),
         (lambda: SIZE == 4, "a condition is False: `==` and `!=` .* is written fn.eq"),
         (lambda: (SIZE != 4,), "a condition is True: "),
-        (lambda: fn.size("K") > 4 and fn.size("M") > 4, "'4 < size.'K'.' is neither true nor false .* write fn.both"),
-        (lambda: 1 < fn.size("K") < 4, "write fn.both"),
-        (lambda: not fn.is_float(fn.dtype(x)), "write .*fn.no"),
+        (lambda: fn.size("K") > 4 and fn.size("M") > 4, "'4 < size.'K'.' is neither true nor false .* write fn.all_of"),
+        (lambda: 1 < fn.size("K") < 4, "write fn.all_of"),
+        (lambda: not fn.is_float(fn.dtype(x)), "write .*fn.not_"),
         (lambda: fn.size("K"), "the condition 'size.'K'.' is a number, neither true nor false; there are comparisons"),
         (lambda: op.Equal(w, 0), "the condition 'Equal.w, 0.' is a tensor"),
         (lambda: "K > 4", "a condition is 'K > 4', which is no term"),
         (lambda: fn.eq(fn.size(x), 1), 'size is the size of an axis, as in fn.size."N".$'),
         (lambda: fn.eq(fn.rank("x"), 1), "rank is how many axes a tensor has, as in fn.rank.x.$"),
         (lambda: fn.eq(1), "called as fn.eq.a, b.$"),
-        (lambda: x // 2 > 1, "fn.div is of numbers, not of the tensors 'x' and '2'"),
+        (lambda: x // 2 > 1, "fn.floordiv is of numbers, not of the tensors 'x' and '2'"),
     ],
 )
 def test_a_condition_that_is_none_is_refused_with_what_to_write(when: Callable[[], Any], complaint: str) -> None:

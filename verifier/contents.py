@@ -1,13 +1,15 @@
 """What constants hold, as rules are told by functions of them: what is known of it to the prover, which sees none.
 
-`fn.live("C", w)` is some places below C, in ascending order: an element of w that lies at no such place is 0.
+`fn.nonzero_indices("C", w)` is some places below C, in ascending order: an element of w that lies at no such place is
+0.
 
-`fn.blocks("M C", w)` is a whole number G, at least 1, that divides the sizes M and C: an element of w at (m, c) is 0
-unless m and c lie in blocks of the same number, m // (M / G) = c // (C / G). That there is no greater such number, and
-of what the sides of blocks are multiples, the prover does not know.
+`fn.block_count("M C", w)` is a whole number G, at least 1, that divides the sizes M and C: an element of w at (m, c) is
+0 unless m and c lie in blocks of the same number, m // (M / G) = c // (C / G). The prover does not know that there is no
+greater such number, nor what the sides of blocks are multiples of.
 
-`fn.firsts("C", w)` is some places below C, in ascending order, and `fn.alike("C", w)` a position in that list for each
-place below C: w is the same at the place and at the one in that position, which is its own where it is in the list.
+`fn.unique_indices("C", w)` is some places below C, in ascending order, and `fn.inverse_indices("C", w)` a position in
+that list for each place below C: w is the same at the place and at the one in that position, which is its own where it
+is in the list.
 """
 
 from __future__ import annotations
@@ -69,16 +71,16 @@ class Told(NamedTuple):
         """What the function gives."""
         if isinstance(self.of, Blocks):
             return self.of.count
-        if self.app.op == "alike":
+        if self.app.op == "inverse_indices":
             return Listed(self.of.extent, self.of.alike)
         return Listed(self.of.count, self.of.nth)
 
 
 def told(app: App, extents: tuple[Size, ...]) -> Told:
     """Return what a function says of constants with axes of these sizes."""
-    name = "firsts" if app.op == "alike" else app.op
+    name = "unique_indices" if app.op == "inverse_indices" else app.op
     said = f"{name}({', '.join(str(arg.value if isinstance(arg, Lit) else arg) for arg in app.args)})"
-    if app.op == "blocks":
+    if app.op == "block_count":
         return Told(app, Blocks(extents, symbol(said), (symbol(f"high({said})"), symbol(f"wide({said})"))))
     (extent,) = extents
     return Told(app, Places(symbol(said), extent, symbol(f"length({said})")))
@@ -89,7 +91,7 @@ def looked_up(index: Index, said: Iterable[Told]) -> tuple[Formula, Index]:
     that of the one that stands for them."""
     found, inside = list(index), []
     for each in said:
-        if isinstance(each.of, Blocks) or each.app.op == "live":
+        if isinstance(each.of, Blocks) or each.app.op == "nonzero_indices":
             inside.append(each.of.has(*(index[axis] for axis in each.axes)))
         else:
             (axis,) = each.axes

@@ -194,7 +194,7 @@ class _Draft:
         usual = self.size()
         told = [app for app in self.rule.contents if axis in said_axes(app)]
         multiple = max(map(multiple_of, told), default=1)
-        if any(app.op == "blocks" for app in told):
+        if any(app.op == "block_count" for app in told):
             usual = self.rng.choice((1, 2, 2, 4)) * multiple
         elif multiple > 1:  # with no more of them nothing is left out
             usual += multiple
@@ -426,7 +426,9 @@ class _Draft:
         for name in self._properties(hole):
             array = WITH_PROPERTY[name](array)
         for app in (app for app in self.rule.contents if hole in app.args):
-            {"live": self._bury, "blocks": self._keep_blocks}.get(app.op, self._repeat)(app, hole, array)
+            {"nonzero_indices": self._bury, "block_count": self._keep_blocks}.get(app.op, self._repeat)(
+                app, hole, array
+            )
         if hole.name in self.positive:
             array = np.abs(array) + np.asarray(1.0 if self.scope.plain else 0.1, array.dtype)
         if hole.kind == "const" and shape and self.rng.random() < 0.3:  # a constant that is written shorter
@@ -516,7 +518,7 @@ def _wanted(rule: Rule) -> dict[str, list[Term]]:
         match part:
             case App(op="eq" | "le", args=(Var(name=name), Lit() as value) | (Lit() as value, Var(name=name))):
                 wanted.setdefault(name, []).append(value)
-            case App(op="eq" | "asks_for", args=(Var(name=name), App() as value)):
+            case App(op="eq" | "is_noop_reshape", args=(Var(name=name), App() as value)):
                 wanted.setdefault(name, []).append(value)
     return wanted
 

@@ -343,7 +343,7 @@ def _is_plain(term: Term | None) -> bool:
     return term.output in facts.places or (facts.keeps and _is_plain(term.inputs[0]))
 
 
-ASKS_OF_TYPES = frozenset({"eq", "ne", "is_float", "is_integer", "holds"})
+ASKS_OF_TYPES = frozenset({"eq", "ne", "is_float", "is_integer", "can_represent"})
 """Functions to whose answers the number of an element type matters not."""
 
 

@@ -26,8 +26,8 @@ FINITE = frozenset(
 """Functions that are finite for all finite numbers: too large a result is rounding."""
 
 POSITIVE = frozenset({"is_positive", "is_one"})
-ROOTED = POSITIVE | {"is_not_negative"}
-NOT_ZERO = frozenset({"is_not_zero", "is_positive", "is_negative", "is_one"})
+ROOTED = POSITIVE | {"is_nonnegative"}
+NOT_ZERO = frozenset({"is_nonzero", "is_positive", "is_negative", "is_one"})
 
 
 class NotExtended(Exception):

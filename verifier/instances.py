@@ -373,7 +373,7 @@ class Instance:
         found = self._of_reals(app, args)
         if found is not None:
             return found
-        if app.op in ("div", "mod"):
+        if app.op in ("floordiv", "mod"):
             self._divisor(args[1], app)
         if app.op == "broadcast":
             return self._broadcast(*args)
@@ -407,7 +407,7 @@ class Instance:
         In the exact model nothing is known of what it rounds: a rule computes in double precision when it is applied.
         """
         name = app.op
-        if name not in ("divide", "sqrt") and not any(is_real(arg) for arg in chain.from_iterable(map(flat, args))):
+        if name not in ("truediv", "sqrt") and not any(is_real(arg) for arg in chain.from_iterable(map(flat, args))):
             return None
         if compares_rounded(app):
             raise Unsupported(f"{app}, which compares what is rounded when the rule is applied")
@@ -439,7 +439,7 @@ class Instance:
     def _divisor(self, divisors: Any, app: App) -> None:
         for divisor in flat(divisors):
             if is_real(divisor):
-                raise Unsupported(f"{app}: {app.op} is of whole numbers, `divide` is of others")
+                raise Unsupported(f"{app}: {app.op} is of whole numbers, `truediv` is of others")
             self.require(negate(eq(divisor)), "division by zero")
 
     def _chosen(self, condition: Any, then: Any, otherwise: Any) -> Any:
@@ -531,10 +531,10 @@ class Instance:
 
 
 _REAL_FUNCTIONS: Mapping[str, Callable[..., Value]] = {
-    "divide": lambda a, b: a / b,
+    "truediv": lambda a, b: a / b,
     "sqrt": lambda a: call("Sqrt", a),
-    "larger": lambda a, b: fold("max", [Piece((), TRUE, a), Piece((), TRUE, b)]),
-    "smaller": lambda a, b: fold("min", [Piece((), TRUE, a), Piece((), TRUE, b)]),
+    "maximum": lambda a, b: fold("max", [Piece((), TRUE, a), Piece((), TRUE, b)]),
+    "minimum": lambda a, b: fold("min", [Piece((), TRUE, a), Piece((), TRUE, b)]),
 }
 """The scalar functions on real numbers; the others compute with operators that values have too."""
 

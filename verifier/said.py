@@ -22,7 +22,7 @@ def properties_of(rule: Rule) -> Mapping[str, frozenset[str]]:
     for app in rule.asserted:
         of = app.args[0]
         assert isinstance(of, Var)  # checked when the rule was built
-        if app.op != "counts":
+        if app.op != "is_arange":
             found[of.name] = found.get(of.name, frozenset()) | {app.op}
     return found
 
@@ -83,10 +83,12 @@ def is_plain(condition: Term) -> bool:
     return all(app.domain == SCALAR and app.op not in said and not tells_contents(app) for app in apps)
 
 
-ROUNDING = frozenset({"add", "sub", "mul", "div", "mod", "divide", "neg", "sqrt", "total", "product", "normalized"})
+ROUNDING = frozenset(
+    {"add", "sub", "mul", "floordiv", "mod", "truediv", "neg", "sqrt", "sum", "product", "normalize_indices"}
+)
 """The scalar functions that compute, and so round."""
 
-COMPARING = frozenset({"eq", "ne", "le", "lt", "among", "larger", "smaller", "sorted", "is_sorted"})
+COMPARING = frozenset({"eq", "ne", "le", "lt", "is_in", "maximum", "minimum", "sorted", "is_sorted"})
 """Those whose result jumps."""
 
 

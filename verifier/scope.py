@@ -89,7 +89,7 @@ WITH_PROPERTY: Mapping[str, Callable[[Array], Array]] = {
     "is_one": np.ones_like,
     "is_positive": lambda array: np.abs(array) + np.asarray(0.5, array.dtype),
     "is_negative": _negative,
-    "is_not_negative": np.abs,
+    "is_nonnegative": np.abs,
     "is_scale": lambda array: np.abs(array) + np.asarray(0.25, array.dtype),
 }
 """By property of a constant: an array like another that has it."""

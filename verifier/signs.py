@@ -45,7 +45,7 @@ class Signs:
 
     def not_negative(self, factor: Factor, known: Context) -> bool:
         match factor:
-            case Read(tensor=name) if "is_not_negative" in self.properties.get(name, ()):
+            case Read(tensor=name) if "is_nonnegative" in self.properties.get(name, ()):
                 return True
             case Number(of=size):
                 return known.proves(ge(size))
@@ -55,7 +55,7 @@ class Signs:
 
     def not_zero(self, factor: Factor, known: Context) -> bool:
         match factor:
-            case Read(tensor=name) if not {"is_negative", "is_not_zero"}.isdisjoint(self.properties.get(name, ())):
+            case Read(tensor=name) if not {"is_negative", "is_nonzero"}.isdisjoint(self.properties.get(name, ())):
                 return True
             case Number(of=size):
                 return known.proves(negate(eq(size)))

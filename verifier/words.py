@@ -30,7 +30,7 @@ UNDER_A_CONDITION = "if it holds under a condition only, add it with `when=`: of
 WRAPS = "it computes in integers, which may wrap around, and what its operators mean is of numbers that do not"
 CAST_ALIKE = "only the element types differ in which it is computed: cast alike on both sides"
 FOUND = "it is proved with the condition"
-HELPFUL = ("is_not_zero", "is_positive", "is_not_negative")
+HELPFUL = ("is_nonzero", "is_positive", "is_nonnegative")
 """The properties of constants of which it is tried whether a proof lacks only them."""
 
 _INTERNAL = re.compile(r"(\w*)'\d+")

@@ -64,7 +64,7 @@ _SPELLINGS = {
     "transpose": r"permute|permutation",
     "cuda": r"gpu|nvidia",
     "when": r"where|if|conditions?",
-    "join": r"concat(enate)?",
+    "concat": r"concatenate|join",
     "length": r"len",
     "rank": r"ndim",
 }

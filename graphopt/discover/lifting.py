@@ -488,14 +488,14 @@ def conditions(rule: Rule) -> Iterator[Rule]:
     floats = [fn.is_float(fn.dtype(hole)) for hole in tensors[:1]]
     some = [fn.le(1, fn.size(axis)) for axis in dict.fromkeys(a for h in tensors for a in h.axes or () if a.isalpha())]
     for one, other in combinations(axes, 2):
-        some.append(fn.ne(*(fn.normalized(axis, fn.rank(tensors[0])) for axis in (one, other))))
+        some.append(fn.ne(*(fn.normalize_indices(axis, fn.rank(tensors[0])) for axis in (one, other))))
     for condition in (*floats, *some):
         yield _with(rule, condition)
     for first, second in product(floats, some):
         yield _with(rule, first, second)
     for hole in tensors:
         known = const(hole.name, None if hole.axes is None else " ".join(hole.axes))
-        yield _with(_replaced(rule, hole, known), fn.is_not_zero(known))
+        yield _with(_replaced(rule, hole, known), fn.is_nonzero(known))
         yield _with(_replaced(rule, hole, known), fn.is_positive(known))
 
 

@@ -158,7 +158,7 @@ def evaluate(term: Term, bound: Mapping[str, Bound], axes: Axes, graph: Graph | 
 
 def _has_property(name: str, bound: Bound, graph: Graph | None, *more: Any) -> bool:
     match bound:
-        case Known() | Absent() if name == "counts":  # in the shape that the rule declares
+        case Known() | Absent() if name == "is_arange":  # in the shape that the rule declares
             return has_property(name, bound.array(), *more)
         case Known(tensor=tensor):
             return tensor.dtype.numpy.kind != "O" and has_property(name, bound.numbers(), *more)
@@ -194,10 +194,10 @@ def told_of(term: App, tensor_of: Callable[[Var], Tensor]) -> int | tuple[int, .
     holes, said = constants_of(term), said_axes(term)
     along = [(tensor_of(hole), [position_of(axis, hole.axes or ()) for axis in said]) for hole in holes]
     multiple = multiple_of(term)
-    if term.op == "blocks":
+    if term.op == "block_count":
         ((tensor, (rows, columns)),) = along
         return tensor.blocks(rows, columns, multiple)
-    if term.op == "live":
+    if term.op == "nonzero_indices":
         live = np.logical_or.reduce([tensor.filled(*axes) for tensor, axes in along])
         return tuple(map(int, np.flatnonzero(_filled_up(live, multiple))))
     seen: dict[tuple[int, ...], int] = {}
@@ -205,7 +205,7 @@ def told_of(term: App, tensor_of: Callable[[Var], Tensor]) -> int | tuple[int, .
     first = np.array([seen.setdefault(each, place) for place, each in enumerate(classes)], np.int64)
     listed = _filled_up(first == np.arange(len(first)), multiple)
     position = np.cumsum(listed) - 1
-    found = np.flatnonzero(listed) if term.op == "firsts" else np.where(listed, position, position[first])
+    found = np.flatnonzero(listed) if term.op == "unique_indices" else np.where(listed, position, position[first])
     return tuple(map(int, found))
 
 

@@ -140,7 +140,7 @@ class Definition:
             pack = next((i for i, token in enumerate(tokens) if "*" in token), len(tokens))
             for i, token in enumerate(tokens):
                 if i == pack:
-                    yield token, fn.part(shape, i, fn.rank(hole) - (len(tokens) - 1 - i))
+                    yield token, fn.slice(shape, i, fn.rank(hole) - (len(tokens) - 1 - i))
                 else:
                     yield token, fn.item(shape, i if i < pack else i - len(tokens))
 
@@ -192,7 +192,7 @@ class Meaning:
                 return found
             case App(op="size" | "sizes", args=(Lit(value=axes),)) if part.domain == SCALAR:
                 sizes = [int(a) if a.isdigit() else self.put(self.definition.axes[a]) for a in str(axes).split()]
-                return term(sizes[0]) if part.op == "size" else fn.join(*sizes)
+                return term(sizes[0]) if part.op == "size" else fn.concat(*sizes)
             case App():
                 args = tuple(None if arg is None else self.put(arg) for arg in part.args)
                 attrs = tuple((name, self.put(value)) for name, value in part.attrs)

@@ -149,7 +149,7 @@ class Rule:
     @cached_property
     def counting(self) -> Mapping[str, App]:
         """What the conditions say of the holes whose elements count, by name."""
-        return {str(app.args[0]): app for app in self.asserted if app.op == "counts"}
+        return {str(app.args[0]): app for app in self.asserted if app.op == "is_arange"}
 
     @cached_property
     def contents(self) -> tuple[App, ...]:

@@ -291,39 +291,39 @@ NUMBERS: Mapping[str, Function] = {
     "add": Function(lambda logic, a, b: _each(lambda x, y: x + y)(a, b), "`a + b`"),
     "sub": Function(lambda logic, a, b: _each(lambda x, y: x - y)(a, b), "`a - b`"),
     "mul": Function(lambda logic, a, b: _each(lambda x, y: x * y)(a, b), "`a * b`"),
-    "div": Function(lambda logic, a, b: _each(_defined(floordiv))(a, b), "`a // b`: the quotient, rounded down"),
+    "floordiv": Function(lambda logic, a, b: _each(_defined(floordiv))(a, b), "`a // b`: the quotient, rounded down"),
     "mod": Function(lambda logic, a, b: _each(_defined(mod))(a, b), "`a % b`: the remainder of that"),
-    "divide": Function(lambda logic, a, b: _each(_defined(truediv))(a, b), "`a / b`, not rounded"),
+    "truediv": Function(lambda logic, a, b: _each(_defined(truediv))(a, b), "`a / b`, not rounded"),
     "neg": Function(lambda logic, a: _each(lambda x, y: y - x)(a, 0), "`-a`"),
-    "larger": Function(lambda logic, a, b: _each(lambda x, y: _larger(logic, x, y))(a, b), "the larger of the two"),
-    "smaller": Function(lambda logic, a, b: _each(lambda x, y: _smaller(logic, x, y))(a, b), "the smaller of the two"),
+    "maximum": Function(lambda logic, a, b: _each(lambda x, y: _larger(logic, x, y))(a, b), "the larger of the two"),
+    "minimum": Function(lambda logic, a, b: _each(lambda x, y: _smaller(logic, x, y))(a, b), "the smaller of the two"),
     "sqrt": Function(lambda logic, a: _defined(sqrt)(a), "the square root"),
     "choose": Function(
         lambda logic, condition, a, b: logic.choose(condition, a, b), "`a` where the condition holds, else `b`"
     ),
     "item": Function(_item, "one element of a list; -1 is the last"),
     "length": Function(lambda logic, items: len(items), "how many elements a list has"),
-    "total": Function(lambda logic, items: reduce(lambda x, y: x + y, items, 0), "the sum of a list"),
+    "sum": Function(lambda logic, items: reduce(lambda x, y: x + y, items, 0), "the sum of a list"),
     "product": Function(lambda logic, items: reduce(lambda x, y: x * y, items, 1), "the product of a list"),
 }
 """Functions that give numbers. Arithmetic is elementwise on two lists of one length, or a list and a number."""
 
 LISTS: Mapping[str, Function] = {
-    "join": Function(
+    "concat": Function(
         lambda logic, *parts: tuple(item for part in parts for item in _flat(part)), "numbers and lists in a row"
     ),
-    "part": Function(
+    "slice": Function(
         lambda logic, items, start, stop: tuple(items[logic.known(start) : logic.known(stop)]),
         "the elements from `start` to `stop`",
     ),
     "repeat": Function(lambda logic, value, count: (value,) * _length(logic, count), "`count` times the same number"),
     "range": Function(lambda logic, count: tuple(range(_length(logic, count))), "0, 1, … below `count`"),
-    "without": Function(_without, "a list without the elements at `positions`"),
-    "inserted": Function(
+    "delete": Function(_without, "a list without the elements at `positions`"),
+    "insert": Function(
         _inserted,
         "a list that has `value` at `positions` and the items elsewhere, in order",
     ),
-    "spread": Function(
+    "scatter": Function(
         _spread,
         "a list of `length` numbers that has the items at `positions` and 0 elsewhere",
     ),
@@ -336,7 +336,9 @@ LISTS: Mapping[str, Function] = {
         _inverse,
         "the permutation that undoes `perm`",
     ),
-    "normalized": Function(_normalized, "positions counted from the start of `length` elements, negative ones too"),
+    "normalize_indices": Function(
+        _normalized, "positions counted from the start of `length` elements, negative ones too"
+    ),
     "broadcast": Function(_broadcast, "the shape of an elementwise operator's result, for two shapes that fit"),
 }
 """Functions that give lists."""
@@ -349,10 +351,10 @@ TRUTHS: Mapping[str, Function] = {
         lambda logic, a, b: logic.all(_flat(_each(lambda x, y: logic.negate(logic.le(y, x)))(a, b))),
         "`a < b`; of lists, everywhere",
     ),
-    "both": Function(lambda logic, *parts: logic.all(parts), "all of the conditions hold"),
-    "either": Function(lambda logic, *parts: logic.any(parts), "one of the conditions holds, or several"),
-    "no": Function(lambda logic, part: logic.negate(part), "the condition does not hold"),
-    "among": Function(
+    "all_of": Function(lambda logic, *parts: logic.all(parts), "all of the conditions hold"),
+    "any_of": Function(lambda logic, *parts: logic.any(parts), "one of the conditions holds, or several"),
+    "not_": Function(lambda logic, part: logic.negate(part), "the condition does not hold"),
+    "is_in": Function(
         lambda logic, value, items: logic.any(logic.eq(value, item) for item in items), "a list has the number"
     ),
     "is_identity": Function(
@@ -361,11 +363,13 @@ TRUTHS: Mapping[str, Function] = {
     "is_sorted": Function(
         lambda logic, items: logic.all(logic.le(a, b) for a, b in pairwise(items)), "the smallest is first, and so on"
     ),
-    "asks_for": Function(_asks_for, "a Reshape of a tensor of this shape to `request` leaves the shape as it is"),
-    "zeros_among": Function(_zeros_among, "`others` has a zero wherever `items` has one"),
+    "is_noop_reshape": Function(
+        _asks_for, "a Reshape of a tensor of this shape to `request` leaves the shape as it is"
+    ),
+    "zeros_subset": Function(_zeros_among, "`others` has a zero wherever `items` has one"),
     "is_float": Function(lambda logic, dtype: DType(dtype).is_float, "a floating-point type"),
     "is_integer": Function(lambda logic, dtype: DType(dtype).is_integer, "an integer type"),
-    "holds": Function(
+    "can_represent": Function(
         lambda logic, wide, narrow: holds(DType(wide), DType(narrow)), "every value of `narrow` is one of `wide`"
     ),
 }
@@ -396,32 +400,32 @@ FACTS: Mapping[str, tuple[str, str]] = {
     "rank": ("x", "how many axes a tensor has"),
     "dtype": ("x", "the element type of a tensor"),
     "extent": ("xs", "how long any number of tensors are when they are joined"),
-    "live": (
+    "nonzero_indices": (
         '"C", 16, w, …',
         "the places along an axis where a constant, or one of several, is not 0; with others to a multiple of 16",
     ),
-    "blocks": (
+    "block_count": (
         '"M C", 16, w',
         "how many equal blocks on the diagonal of two axes hold all that is not 0, their sides multiples of 16; else 1",
     ),
-    "firsts": (
+    "unique_indices": (
         '"C", 16, w, …',
         "the first of all places along an axis where constants are equal; with others to a multiple of 16",
     ),
-    "alike": (
+    "inverse_indices": (
         '"C", 16, w, …',
-        "for each place along an axis the position in `firsts` of one where constants are equal",
+        "for each place along an axis the position in `unique_indices` of one where constants are equal",
     ),
 }
 """Functions of what a hole or an axis is bound to: an example of what each takes, and what it gives."""
 
 PROPERTIES: Mapping[str, Function] = {
     "is_zero": Function(lambda logic, x: logic.eq(x, 0), "every element is 0"),
-    "is_not_zero": Function(lambda logic, x: logic.negate(logic.eq(x, 0)), "no element is 0"),
+    "is_nonzero": Function(lambda logic, x: logic.negate(logic.eq(x, 0)), "no element is 0"),
     "is_one": Function(lambda logic, x: logic.eq(x, 1), "every element is 1"),
     "is_positive": Function(lambda logic, x: logic.negate(logic.le(x, 0)), "every element is above 0"),
     "is_negative": Function(lambda logic, x: logic.negate(logic.le(0, x)), "every element is below 0"),
-    "is_not_negative": Function(lambda logic, x: logic.le(0, x), "every element is 0 or above"),
+    "is_nonnegative": Function(lambda logic, x: logic.le(0, x), "every element is 0 or above"),
     "is_scale": Function(
         lambda logic, x: logic.all((logic.le(2.0**-100, x), logic.le(x, 128))),
         "every element is at least 2⁻¹⁰⁰ and at most 128, as the scales of quantized models are",
@@ -429,7 +433,7 @@ PROPERTIES: Mapping[str, Function] = {
     "is_finite": Function(
         lambda logic, _: logic.all(()), "no element is an infinity or NaN; of a tensor: none is meant"
     ),
-    "counts": Function(
+    "is_arange": Function(
         lambda logic, x, sizes=None: logic.eq(x, counted(np.shape(x), sizes)),
         "the elements are 0, 1, 2, … in their order; with `sizes`: those along the last axis are the places in a tensor"
         " of these sizes, in their order",
@@ -439,7 +443,7 @@ PROPERTIES: Mapping[str, Function] = {
 them. A tensor with a NaN, an infinity or a negative zero has none of them: what is proved bit for bit of an element
 that is 0 is proved of 0.0, and x - -0.0 is not x where x is -0.0. Finite is a negative zero, too."""
 
-OF_VALUES = frozenset({"is_finite", "counts"})
+OF_VALUES = frozenset({"is_finite", "is_arange"})
 """Properties that a tensor which is computed may have, too: the gate knows where a model means infinities, the matcher
 which indices count."""
 

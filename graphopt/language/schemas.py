@@ -115,7 +115,7 @@ class Types:
             match condition:
                 case App(op="is_float", args=(App(op="dtype", args=(Var(name=name),)),)):
                     self.restrict(("hole", name), _FLOATS)
-                case App(op="among", args=(App(op="dtype", args=(Var(name=name),)), Lit(value=tuple() as dtypes))):
+                case App(op="is_in", args=(App(op="dtype", args=(Var(name=name),)), Lit(value=tuple() as dtypes))):
                     self.restrict(("hole", name), (dtype for dtype in DType if dtype in dtypes))
                 case App(
                     op="eq", args=(App(op="dtype", args=(Var(name=one),)), App(op="dtype", args=(Var(name=two),)))

@@ -46,7 +46,7 @@ class _Arithmetic:
         return _binary("Mul", "mul", self, other)
 
     def __truediv__(self, other: Operand) -> App:
-        return _binary("Div", "divide", self, other)
+        return _binary("Div", "truediv", self, other)
 
     def __matmul__(self, other: Operand) -> App:
         return _binary("MatMul", "", self, other)
@@ -55,7 +55,7 @@ class _Arithmetic:
         return _binary("Pow", "", self, other)
 
     def __floordiv__(self, other: Operand) -> App:
-        return _binary("", "div", self, other)
+        return _binary("", "floordiv", self, other)
 
     def __mod__(self, other: Operand) -> App:
         return _binary("", "mod", self, other)
@@ -74,7 +74,7 @@ class _Arithmetic:
         return _binary("Mul", "mul", other, self)
 
     def __rtruediv__(self, other: Operand) -> App:
-        return _binary("Div", "divide", other, self)
+        return _binary("Div", "truediv", other, self)
 
     def __lt__(self, other: Operand) -> App:
         return _binary("Less", "lt", self, other)
@@ -153,7 +153,7 @@ class App(_Arithmetic):
         if self.domain == SCALAR:
             raise RuleError(
                 f"'{self}' is neither true nor false while a rule is written: for `a and b`, `a or b`, `not a` and"
-                " `a < b < c` write fn.both(a, b), fn.either(a, b), fn.no(a) and fn.both(a < b, b < c)"
+                " `a < b < c` write fn.all_of(a, b), fn.any_of(a, b), fn.not_(a) and fn.all_of(a < b, b < c)"
             )
         return True
 
@@ -190,12 +190,16 @@ def is_scalar(subject: Term) -> bool:
 
 def is_listed(subject: Term) -> bool:
     """Return whether a term is a list of places or positions that the contents of constants say."""
-    return tells_contents(subject) and subject.op != "blocks"
+    return tells_contents(subject) and subject.op != "block_count"
 
 
 def tells_contents(subject: Term) -> TypeGuard[App]:
     """Return whether a term says where constants are zero, or equal: by a list, or by a number of blocks."""
-    return isinstance(subject, App) and subject.domain == SCALAR and subject.op in ("live", "blocks", "firsts", "alike")
+    return (
+        isinstance(subject, App)
+        and subject.domain == SCALAR
+        and subject.op in ("nonzero_indices", "block_count", "unique_indices", "inverse_indices")
+    )
 
 
 def said_axes(app: App) -> tuple[str, ...]:
@@ -268,7 +272,7 @@ def is_whole(subject: Term) -> bool:
         case Lit(value=value):
             return all(isinstance(item, int) for item in (value if isinstance(value, tuple) else (value,)))
         case App(op=name):
-            return name not in ("divide", "sqrt") and all(map(is_whole, subject.operands))
+            return name not in ("truediv", "sqrt") and all(map(is_whole, subject.operands))
 
 
 def is_written(subject: Term) -> bool:
@@ -475,7 +479,7 @@ def applications(subject: Term) -> Iterator[App]:
 
 
 _INFIX = {"Add": ("+", 1), "Sub": ("-", 1), "Mul": ("*", 2), "Div": ("/", 2), "MatMul": ("@", 2)}
-_INFIX |= {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "divide": ("/", 2)}
+_INFIX |= {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "truediv": ("/", 2)}
 _INFIX |= {"eq": ("==", 0), "ne": ("!=", 0), "lt": ("<", 0), "le": ("<=", 0)}
 
 

@@ -36,7 +36,7 @@ from graphopt.language.term import (
 Terms: TypeAlias = tuple[Term, ...]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_ON_ITEMS = frozenset({"add", "sub", "mul", "div", "mod", "neg", "larger", "smaller", "choose"})
+_ON_ITEMS = frozenset({"add", "sub", "mul", "floordiv", "mod", "neg", "maximum", "minimum", "choose"})
 """The functions of numbers that take lists item by item."""
 
 
@@ -110,10 +110,10 @@ def _unspeakable(part: Term) -> Iterator[str]:
 
 
 def asserted(condition: Term) -> Iterator[App]:
-    """Yield the properties of constants that a condition says: on top, or together with others under `both`."""
+    """Yield the properties of constants that a condition says: on top, or together with others under `all_of`."""
     if isinstance(condition, App) and condition.op in PROPERTIES:
         yield condition
-    elif isinstance(condition, App) and condition.op == "both":
+    elif isinstance(condition, App) and condition.op == "all_of":
         for part in condition.operands:
             yield from asserted(part)
 
@@ -124,7 +124,7 @@ def _misplaced(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tup
     for app in (sub for part in (*sides, *right, *conditions) for sub in walk(part)):
         if isinstance(app, App) and app.domain == SCALAR and app.op in PROPERTIES:
             if app not in said:
-                yield f"'{render(app)}' can only be a condition in `when`, alone or under `both`"
+                yield f"'{render(app)}' can only be a condition in `when`, alone or under `all_of`"
             kinds = ("const", "tensor") if app.op in OF_VALUES else ("const",)
             if not (
                 0 < len(app.args) <= len(PROPERTIES[app.op].parameters)
@@ -132,7 +132,7 @@ def _misplaced(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tup
                 and app.args[0].kind in kinds
             ):
                 yield f"'{render(app)}' is of no constant of the rule"
-    yield from _mistaken_counts([app for app in said if app.op == "counts"])
+    yield from _mistaken_counts([app for app in said if app.op == "is_arange"])
 
 
 def _misplaced_places(parts: Iterable[Term]) -> Iterator[str]:
@@ -151,7 +151,7 @@ def _mistaken_counts(counts: Iterable[App]) -> Iterator[str]:
     seen: dict[Term | None, App] = {}
     for app in counts:
         if not all(_is_list(sizes) and _has_no_fraction(sizes) for sizes in app.operands[1:]):
-            yield f"'{render(app)}': its sizes are a list of whole numbers, as in fn.counts(i, fn.sizes(\"M N\"))"
+            yield f"'{render(app)}': its sizes are a list of whole numbers, as in fn.is_arange(i, fn.sizes(\"M N\"))"
         if (other := seen.setdefault(app.args[0], app)) != app:
             yield f"'{app.args[0]}' counts in two ways: '{render(other)}' and '{render(app)}'"
 
@@ -170,7 +170,7 @@ def _is_list(number: Term) -> bool:
 def _has_no_fraction(number: Term) -> bool:
     axes = {arg for app in walk(number) if isinstance(app, App) and app.op in FACTS for arg in app.operands}
     return all(
-        part.op not in ("divide", "sqrt") if isinstance(part, App) else part in axes or is_whole(part)
+        part.op not in ("truediv", "sqrt") if isinstance(part, App) else part in axes or is_whole(part)
         for part in walk(number)
     )
 
@@ -354,10 +354,10 @@ def _against_table(app: App) -> Iterator[str]:
 
 
 _CONTENTS = {
-    "live": (1, "the name of an axis", 'fn.live("C", w)'),
-    "blocks": (2, "the names of two axes", 'fn.blocks("M C", w)'),
-    "firsts": (1, "the name of an axis", 'fn.firsts("C", w)'),
-    "alike": (1, "the name of an axis", 'fn.alike("C", w)'),
+    "nonzero_indices": (1, "the name of an axis", 'fn.nonzero_indices("C", w)'),
+    "block_count": (2, "the names of two axes", 'fn.block_count("M C", w)'),
+    "unique_indices": (1, "the name of an axis", 'fn.unique_indices("C", w)'),
+    "inverse_indices": (1, "the name of an axis", 'fn.inverse_indices("C", w)'),
 }
 """How many axes the functions of what constants hold are told first, and how each is called."""
 
@@ -375,7 +375,7 @@ def _mistaken_contents(app: App) -> Iterator[str]:
         yield f"'{render(app)}': its first argument is {named}, as in {example}"
     elif not constants or app.attrs or not all(isinstance(of, Var) and of.kind == "const" for of in constants):
         yield f"'{render(app)}' is of no constants of the rule, as in {example}"
-    elif app.op == "blocks" and len(constants) > 1:
+    elif app.op == "block_count" and len(constants) > 1:
         yield f"'{render(app)}' is of more than one constant, as is not {example}"
     else:
         for of, axis in product(constants, said):

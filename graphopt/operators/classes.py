@@ -122,7 +122,7 @@ def _tells_no_ranks(sides: Sequence[Term], conditions: Sequence[Term], given: It
         all(is_elementwise(app) for side in sides for app in applications(side))
         and all(hole.axes is None and hole.default is None and hole.kind != "integers" for hole in given)
         and not any(
-            isinstance(part, App) and part.domain == SCALAR and part.op in (*FACTS, "counts") and part.op != "dtype"
+            isinstance(part, App) and part.domain == SCALAR and part.op in (*FACTS, "is_arange") and part.op != "dtype"
             for term in (*sides, *conditions)
             for part in walk(term)
         )

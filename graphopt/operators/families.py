@@ -126,7 +126,7 @@ class _Naming:
         if is_extent(term):
             (pack,) = packs_in(term)
             lengths = (fn.item(fn.shape(part), _axis(self.concats[pack.name])) for part in self.copies(pack))
-            return fn.total(fn.join(0, *lengths))
+            return fn.sum(fn.concat(0, *lengths))
         attrs = tuple((name, self.one(value)) for name, value in term.attrs)
         if term.domain in ops.CLASSES:
             operands = tuple(None if arg is None else self.one(arg, place) for arg in term.args)

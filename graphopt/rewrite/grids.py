@@ -2,7 +2,7 @@
 
 A `Grid` is what an integer tensor holds if its elements grow evenly along every axis: `Range`, and what views,
 broadcasts, sums and products make of it, as their denotations say. Which count 0, 1, 2, … in the order of their own
-elements, rules ask (`fn.counts`); which conditions on them always hold, a pass.
+elements, rules ask (`fn.is_arange`); which conditions on them always hold, a pass.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _computed(graph: Graph, node: Node, shape: Shape, depth: int) -> Grid | None
 
 
 def counts(graph: Graph, value: Value, sizes: Shape | None = None) -> bool:
-    """Return whether a value that is computed is known to count, as `fn.counts` says."""
+    """Return whether a value that is computed is known to count, as `fn.is_arange` says."""
     if sizes is None:
         found = grid(graph, value)
         return found is not None and found.counts

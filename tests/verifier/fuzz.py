@@ -106,9 +106,9 @@ def _hole_replaced(rule: Rule, _: random.Random) -> Iterator[Rule | None]:
 
 
 def _condition_weakened(rule: Rule, _: random.Random) -> Iterator[Rule | None]:
-    """`==` becomes `<=` either way, `both` becomes `either`, a property a weaker one; or all conditions forgotten."""
+    """`==` becomes `<=` either way, `all_of` becomes `any_of`, a property a weaker one; or all conditions forgotten."""
     yield _rule(rule, rule.left, rule.right, ())
-    weaker = {"eq": "le", "both": "either", "is_positive": "is_not_zero", "is_zero": "is_not_negative", "lt": "le"}
+    weaker = {"eq": "le", "all_of": "any_of", "is_positive": "is_nonzero", "is_zero": "is_nonnegative", "lt": "le"}
     for place, condition in enumerate(rule.conditions):
         if isinstance(condition, App) and condition.op in weaker:
             for args in (condition.args, condition.args[::-1]):
@@ -384,9 +384,9 @@ def _axes(rng: random.Random) -> Any:
 
 def _list(rng: random.Random) -> Any:
     p, q = integers("p"), integers("q")
-    lists = ((0,), (1,), (1, 0), (0, 0), (1, 1), (-1,), p, q, fn.sorted(p), fn.join(p, q), fn.part(p, 1, 9))
+    lists = ((0,), (1,), (1, 0), (0, 0), (1, 1), (-1,), p, q, fn.sorted(p), fn.concat(p, q), fn.slice(p, 1, 9))
     return rng.choice(
-        (*lists, fn.inverse(p), fn.compose(p, q), p + 1, fn.neg(p), fn.without(p, (0,)), fn.range(fn.length(p)))
+        (*lists, fn.inverse(p), fn.compose(p, q), p + 1, fn.neg(p), fn.delete(p, (0,)), fn.range(fn.length(p)))
     )
 
 

@@ -22,7 +22,7 @@ n, w, one = tensor("n", "N M"), tensor("w", "L"), tensor("one", "1 1 1")
 u, v = const("u", "M L"), const("v", "L N")
 at = tensor("at", "M 1")
 row, N = tensor("x", "N"), fn.size("N")
-evens = op.Slice(row, (0,), fn.join(N), (0,), (2,))
+evens = op.Slice(row, (0,), fn.concat(N), (0,), (2,))
 query, key, value = tensor("q", "B H L E"), tensor("k", "B H S E"), tensor("v", "B H S F")
 scores = query @ op.Transpose(key, perm=(0, 1, 3, 2))
 seen, FULL = op.Softmax(scores, axis=-1) @ value, tuple(fn.le(1, fn.size(axis)) for axis in "BHLSEF")
@@ -236,7 +236,7 @@ LAWS = (
     law("longer_than_is_tried", rows(op.Identity(m), s), rows(m, s), None, TWELVE),
     law("a_text_is_no_length", op.Gelu(rows(op.Identity(m), s), approximate="tanh"), GELU, Model.EXACT),
     law("there_is_one_row", rows(tensor("r", "1 N"), tensor("i", "1")), tensor("r", "1 N"), Model.EXACT),
-    law("all_rows_in_their_order", rows(tensor("r", "P N"), i), tensor("r", "P N"), Model.EXACT, fn.counts(i)),
+    law("all_rows_in_their_order", rows(tensor("r", "P N"), i), tensor("r", "P N"), Model.EXACT, fn.is_arange(i)),
     law("rows_of_a_function", rows(op.Relu(m), i), op.Relu(rows(m, i)), Model.EXACT),
     law("rows_of_parts", rows(big + op.Concat(m, z, axis=0), i), rows(op.Concat(m, z, axis=0) + big, i), Model.EXACT),
     law(

@@ -67,7 +67,7 @@ Change: TypeAlias = Callable[[App], Iterator[Term]]
 
 ORDERED = frozenset(
     {"Sub", "Div", "MatMul", "Gemm", "Pow", "Concat", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Mod"}
-    | {"sub", "div", "mod", "divide", "compose", "join"}
+    | {"sub", "floordiv", "mod", "truediv", "compose", "concat"}
 )
 """Operators and scalar functions whose first two operands are not interchangeable."""
 

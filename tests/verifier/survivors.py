@@ -136,7 +136,7 @@ EQUIVALENT = (
     ),
     (
         "push_(rows_below|image_above)_pointwise|push_pointwise_above_._joined_rows",
-        ".*condition dropped: (asks_for|length)",
+        ".*condition dropped: (is_noop_reshape|length)",
         "it is true everywhere: the condition says where it pays",
     ),
     (

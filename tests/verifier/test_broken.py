@@ -86,7 +86,7 @@ BEYOND_NUMBERS = (
         )
     ),
     # equal, were the quotient known to be whole
-    Rule("triangle_from_a_quotient", op.Trilu(tensor("m", "M K"), k), op.Trilu(tensor("m", "M K"), fn.divide(k, 1))),
+    Rule("triangle_from_a_quotient", op.Trilu(tensor("m", "M K"), k), op.Trilu(tensor("m", "M K"), fn.truediv(k, 1))),
 )
 
 

@@ -34,21 +34,21 @@ def shaped(value: Operand, axes: str) -> App:
 
 
 def flat(value: Operand, *sizes: Operand) -> App:
-    return op.Reshape(value, fn.join(*sizes), allowzero=1)
+    return op.Reshape(value, fn.concat(*sizes), allowzero=1)
 
 
 def eye(size: Operand) -> App:
-    return op.EyeLike(op.Expand(0.0, fn.join(size, size)))
+    return op.EyeLike(op.Expand(0.0, fn.concat(size, size)))
 
 
 def padded(value: Operand, before: Operand, after: Operand) -> App:
     """The last axes of a kernel padded by zeros."""
-    return op.Pad(value, fn.join(0, 0, before, 0, 0, after))
+    return op.Pad(value, fn.concat(0, 0, before, 0, 0, after))
 
 
 def ends(numbers: Operand, axes: int) -> tuple[App, App]:
     """The first half of the pads of so many axes, and the second."""
-    return fn.part(numbers, 0, axes), fn.part(numbers, axes, 2 * axes)
+    return fn.slice(numbers, 0, axes), fn.slice(numbers, axes, 2 * axes)
 
 
 N, C, M, L, K = (fn.size(axis) for axis in "NCMLK")
@@ -60,7 +60,7 @@ doubled = (1, 1, 1, 2)
 
 m, n = tensor("m", "*b M K"), tensor("n", "*b K N")
 vec = tensor("x", "*b M K")
-dilated = fn.mul(fn.join(dilations, dilations), fn.join(fn.item(around, 2), fn.item(around, 5)))
+dilated = fn.mul(fn.concat(dilations, dilations), fn.concat(fn.item(around, 2), fn.item(around, 5)))
 centred = vec - op.ReduceMean(vec, (-1,))
 grouped_line, gain, offset = tensor("x", "N G D L"), const("g", "G D 1"), const("h", "G D 1")
 centred_groups = grouped_line - op.ReduceMean(grouped_line, (2, 3))
@@ -101,7 +101,7 @@ CLASSICS = (
                 rest,
                 group=1,
             ),
-            fn.join(fn.size("M"), fn.size("L")),
+            fn.concat(fn.size("M"), fn.size("L")),
             axis=1,
         ),
     ),
@@ -110,7 +110,7 @@ CLASSICS = (
         "sum_of_convs_of_different_kernels",
         op.Conv(line, wl, **both_ways) + op.Conv(line, const("v", "M C J"), strides=strides, pads=wide),
         op.Conv(line, padded(wl, *missing) + const("v", "M C J"), strides=strides, pads=wide),
-        when=(fn.le(pads, wide), fn.eq(fn.size("J"), K + fn.total(wide) - fn.total(pads))),
+        when=(fn.le(pads, wide), fn.eq(fn.size("J"), K + fn.sum(wide) - fn.sum(pads))),
     ),
     Rule(
         "kernel_enlarged_by_any_zeros",
@@ -153,7 +153,7 @@ CLASSICS = (
         "identity_branch_beside_conv_of_any_width",
         op.Conv(line, const("w", "C C K"), pads=pads) + line,
         op.Conv(line, const("w", "C C K") + padded(op.Unsqueeze(eye(C), (2,)), *ends(pads, 1)), pads=pads),
-        when=(fn.le(1, C), fn.le(1, L), fn.le(0, pads), fn.eq(K, fn.total(pads) + 1), single),
+        when=(fn.le(1, C), fn.le(1, L), fn.le(0, pads), fn.eq(K, fn.sum(pads) + 1), single),
     ),
     Rule(
         "identity_branch_beside_plane_conv",
@@ -186,13 +186,13 @@ CLASSICS = (
     Rule(
         "pad_into_conv",
         op.Conv(op.Pad(line, around), wl, strides=strides, pads=pads),
-        op.Conv(line, wl, strides=strides, pads=fn.add(pads, fn.join(fn.item(around, 2), fn.item(around, 5)))),
+        op.Conv(line, wl, strides=strides, pads=fn.add(pads, fn.concat(fn.item(around, 2), fn.item(around, 5)))),
         when=(*(fn.eq(fn.item(around, i), 0) for i in (0, 1, 3, 4)), fn.le(0, around)),
     ),
     Rule(
         "average_pool_is_depthwise_conv",
         op.AveragePool(x, kernel_shape=kernel, count_include_pad=1, **both_ways),
-        op.Conv(x, op.Expand(fn.divide(1, fn.product(kernel)), fn.join(C, 1, kernel)), group=C, **both_ways),
+        op.Conv(x, op.Expand(fn.truediv(1, fn.product(kernel)), fn.concat(C, 1, kernel)), group=C, **both_ways),
         when=fn.le(1, fn.size("C")),
     ),
     Rule(
@@ -241,9 +241,9 @@ CLASSICS = (
                 op.Unsqueeze(const("w", "M I K"), (2,)),
                 b,
                 group=group,
-                strides=fn.join(1, strides),
-                dilations=fn.join(1, dilations),
-                pads=fn.join(0, fn.item(pads, 0), 0, fn.item(pads, 1)),
+                strides=fn.concat(1, strides),
+                dilations=fn.concat(1, dilations),
+                pads=fn.concat(0, fn.item(pads, 0), 0, fn.item(pads, 1)),
             ),
             (2,),
         ),
@@ -326,7 +326,7 @@ CLASSICS = (
     ),
     Rule(
         "reshapes",
-        op.Reshape(op.Reshape(tensor("x", "A B C"), fn.join(fn.size("A"), -1)), fn.sizes("A C B"), allowzero=1),
+        op.Reshape(op.Reshape(tensor("x", "A B C"), fn.concat(fn.size("A"), -1)), fn.sizes("A C B"), allowzero=1),
         op.Reshape(tensor("x", "A B C"), fn.sizes("A C B"), allowzero=1),
         when=fn.le(1, fn.size("A")),
     ),
@@ -356,7 +356,7 @@ CLASSICS = (
         op.Conv(
             plane,
             op.Transpose(flat(const("w", "M D 1 1"), M, block, block, C), perm=(0, 3, 1, 2)),
-            strides=fn.join(block, block),
+            strides=fn.concat(block, block),
         ),
         when=(fn.le(1, H), fn.le(1, W)),
     ),
@@ -397,7 +397,7 @@ TEXTBOOK = (
     Rule("reverse_of_concat", backwards(op.Concat(rows, more, axis=0)),
          op.Concat(backwards(more), backwards(rows), axis=0)),
     Rule("reverse_of_pad", backwards(op.Pad(row, pads)),
-         op.Pad(backwards(row), fn.join(fn.item(pads, 1), fn.item(pads, 0))), when=fn.le(0, pads)),
+         op.Pad(backwards(row), fn.concat(fn.item(pads, 1), fn.item(pads, 0))), when=fn.le(0, pads)),
     Rule("slice_to_the_longest_end", op.Slice(any_, (0,), (LONGEST,), (0,)), any_),
     Rule("pad_of_relu", op.Pad(op.Relu(any_), pads), op.Relu(op.Pad(any_, pads))),
     Rule("concat_twice_is_tile", op.Concat(row, row, axis=0), op.Tile(row, (2,))),

@@ -48,15 +48,15 @@ def operators(result: graphopt.Result) -> list[str]:
 
 # -- rules that are right where they were tried, and wrong beyond ------------------------------------------------------
 
-INCREASING = fn.both(fn.eq(fn.length(axes), 3), fn.le(0, axes))
+INCREASING = fn.all_of(fn.eq(fn.length(axes), 3), fn.le(0, axes))
 """Three axes: in the orders that are tried the last one follows the one in the middle."""
 
 LAST_AXIS = Rule("last_axis", op.Relu(op.Softmax(x, axis=3)), op.Softmax(x, axis=-1))
-FIRST_FOUR = Rule("first_four", op.Relu(op.Relu(op.Expand(x, sizes))), op.Relu(op.Expand(x, fn.part(sizes, 0, 4))))
+FIRST_FOUR = Rule("first_four", op.Relu(op.Relu(op.Expand(x, sizes))), op.Relu(op.Expand(x, fn.slice(sizes, 0, 4))))
 IN_A_CIRCLE = Rule(
     "in_a_circle",
     op.Neg(op.Neg(op.ReduceSum(tensor("x", "A B C"), axes))),
-    op.ReduceSum(tensor("x", "A B C"), fn.join(fn.part(axes, 0, 2), (fn.item(axes, 1) + 1) % 3)),
+    op.ReduceSum(tensor("x", "A B C"), fn.concat(fn.slice(axes, 0, 2), (fn.item(axes, 1) + 1) % 3)),
     when=INCREASING,
 )
 STRETCHED = Rule(

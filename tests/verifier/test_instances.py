@@ -22,8 +22,8 @@ def test_one_permutation_in_six_undoes_another() -> None:
 
 
 def test_a_new_axis_moves_from_each_place_to_each_other() -> None:
-    places = fn.compose(fn.inverse(p), fn.normalized(axes, 4))
-    moved = fn.is_sorted(fn.without(p, places))
+    places = fn.compose(fn.inverse(p), fn.normalize_indices(axes, 4))
+    moved = fn.is_sorted(fn.delete(p, places))
     rule = Rule(
         "moved",
         op.Transpose(op.Unsqueeze(x, axes), perm=p),
@@ -36,7 +36,7 @@ def test_a_new_axis_moves_from_each_place_to_each_other() -> None:
 
 def test_a_property_is_true_only_where_the_conditions_say_it() -> None:
     zero, other = const("zero"), const("other")
-    rule = Rule("units", tensor("y") - zero - other, tensor("y") - other, when=fn.both(fn.is_zero(zero)))
+    rule = Rule("units", tensor("y") - zero - other, tensor("y") - other, when=fn.all_of(fn.is_zero(zero)))
     instance = next(instances(rule, Model.EXACT, typings(rule), Effort()))
     assert instance.scalar(fn.is_zero(zero)) == TRUE
     for unsaid in (fn.is_zero(other), fn.is_one(zero)):
@@ -46,9 +46,9 @@ def test_a_property_is_true_only_where_the_conditions_say_it() -> None:
 
 al = real("al")
 REAL_NUMBERS: tuple[tuple[Term, Model], ...] = (
-    (fn.smaller(al, al), Model.EXACT),
+    (fn.minimum(al, al), Model.EXACT),
     (al + 1e3 - 1e3, Model.EXTENDED),
-    (fn.divide(al * 3.0, 3.0), Model.EXTENDED),
+    (fn.truediv(al * 3.0, 3.0), Model.EXTENDED),
     (fn.neg(fn.neg(al)), Model.EXTENDED),
 )
 

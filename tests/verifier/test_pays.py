@@ -26,19 +26,19 @@ SAME_SHAPE = [fn.eq(fn.broadcast(fn.shape(a), fn.shape(b)), fn.shape(kept)) for 
 
 TRUE = (
     Rule("a_side_is_smaller", (rows @ w) @ v, rows @ (w @ v), when=fn.is_float(fn.dtype(rows)), pays=P <= N),
-    Rule("some_side_is_large", rows @ w, op.Gemm(rows, w), pays=fn.either(fn.both(M > 2, N > 3), N > 4)),
+    Rule("some_side_is_large", rows @ w, op.Gemm(rows, w), pays=fn.any_of(fn.all_of(M > 2, N > 3), N > 4)),
     Rule("it_is_no_multiple", rows @ w, op.Gemm(rows, w), pays=fn.ne(fn.mod(N, 4), 0)),
-    Rule("constants_do_not_grow", (x + a) + b, x + (a + b), when=floats, pays=fn.either(*SAME_SHAPE)),
+    Rule("constants_do_not_grow", (x + a) + b, x + (a + b), when=floats, pays=fn.any_of(*SAME_SHAPE)),
     Rule("a_list_is_long", op.Relu(op.Reshape(x, shape)), op.Reshape(op.Relu(x), shape), pays=fn.length(shape) > 2),
     Rule("in_single_precision", op.Max(op.Max(x, a), b), op.Max(x, op.Max(a, b)), pays=fn.eq(fn.dtype(x), 1)),
-    Rule("something_is_zero", rows @ w, op.Gemm(rows, w), pays=fn.length(fn.live("N", w)) < N),
+    Rule("something_is_zero", rows @ w, op.Gemm(rows, w), pays=fn.length(fn.nonzero_indices("N", w)) < N),
     Rule("two_of_them", rows @ w, op.Gemm(rows, w), pays=(M > 1, N > 1)),
 )
 """They hold wherever their left side is met."""
 
 WRONG = (
     Rule("of_one_row", op.Relu(rows), op.ReduceMax(op.Relu(rows), (0,), keepdims=1), pays=fn.eq(M, 1)),
-    Rule("of_even_numbers", op.Relu(rows), op.Reshape(op.Relu(rows), fn.join(fn.div(M, 2) * 2, fn.size("K"))),
+    Rule("of_even_numbers", op.Relu(rows), op.Reshape(op.Relu(rows), fn.concat(fn.floordiv(M, 2) * 2, fn.size("K"))),
          pays=fn.eq(fn.mod(M, 2), 0)),
     Rule("of_vectors", op.Relu(x), op.Relu(op.Reshape(x, (-1,))), pays=fn.eq(fn.rank(x), 1)),
     Rule("of_the_last_axis", op.ReduceSum(x, axes), op.ReduceSum(x, (-1,)), pays=fn.eq(axes, (-1,))),

@@ -112,7 +112,9 @@ def test_lists_of_equal_length_are_not_the_same(two: Two) -> None:
 def test_what_is_zero_adds_nothing_to_sums_of_finite_numbers() -> None:
     """An infinity times zero is NaN, which a sum without the product lacks."""
     v = const("v", "C P")
-    proof = prove(Rule("sum_of_what_lives", op.ReduceSum(v, (0,)), op.ReduceSum(op.Gather(v, fn.live("C", v)), (0,))))
+    proof = prove(
+        Rule("sum_of_what_lives", op.ReduceSum(v, (0,)), op.ReduceSum(op.Gather(v, fn.nonzero_indices("C", v)), (0,)))
+    )
     assert (proof.verdict, proof.model) == (Verdict.PROVED, Model.REAL), proof
 
 
@@ -127,6 +129,6 @@ def test_a_place_is_alike_to_the_one_that_stands_for_it_and_need_not_be_it(two: 
 
 def test_what_is_equal_is_what_stands_for_it_in_sums_of_finite_numbers() -> None:
     w = const("w", "K C")
-    again = op.Gather(op.Gather(w, fn.firsts("C", w), axis=1), fn.alike("C", w), axis=1)
+    again = op.Gather(op.Gather(w, fn.unique_indices("C", w), axis=1), fn.inverse_indices("C", w), axis=1)
     proof = prove(Rule("each_by_the_first_that_is_equal", op.Identity(w), again))
     assert (proof.verdict, proof.model) == (Verdict.PROVED, Model.REAL), proof

@@ -62,11 +62,11 @@ def best(value: Operand, along: Operand, count: Operand = (1,), **more: Operand)
 
 
 GREATEST = (
-    Rule("first_of_the_greatest", best(x, axis), (op.ReduceMax(x, fn.join(axis)), op.ArgMax(x, axis=axis)),
+    Rule("first_of_the_greatest", best(x, axis), (op.ReduceMax(x, fn.concat(axis)), op.ArgMax(x, axis=axis)),
          when=single[x]),
-    Rule("first_of_the_least", best(x, axis, largest=0), (op.ReduceMin(x, fn.join(axis)), op.ArgMin(x, axis=axis)),
+    Rule("first_of_the_least", best(x, axis, largest=0), (op.ReduceMin(x, fn.concat(axis)), op.ArgMin(x, axis=axis)),
          when=single[x]),
-    Rule("first_in_any_order", best(x, axis, sorted=0), (op.ReduceMax(x, fn.join(axis)), op.ArgMax(x, axis=axis)),
+    Rule("first_in_any_order", best(x, axis, sorted=0), (op.ReduceMax(x, fn.concat(axis)), op.ArgMax(x, axis=axis)),
          when=single[x]),
     Rule("head_of_more", op.Slice(best(rows, 1, (3,))[0], (0,), (1,), (1,)), op.ReduceMax(rows, (1,)),
          when=single[rows]),
@@ -144,7 +144,7 @@ def scattered(value: Operand, at: Operand, update: Operand) -> App:
     return op.ScatterND(value, op.Unsqueeze(at, (1,)), update)
 
 
-between = fn.join(start), fn.join(stop)
+between = fn.concat(start), fn.concat(stop)
 cuts = fn.eq(fn.length(p), 1), fn.eq(fn.length(q), 1), fn.le(0, p), fn.le(q, fn.size("N"))
 as_long = fn.eq(fn.item(q, 0), fn.item(p, 0) + fn.size("K"))
 UPDATES = (

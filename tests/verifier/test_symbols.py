@@ -17,37 +17,37 @@ from graphopt.operators.node import Unsupported
 from graphopt.verifier.logic import LOGIC, truth_value
 
 ARGUMENTS: Mapping[str, tuple[tuple[Any, ...], ...]] = {
-    **dict.fromkeys(("add", "sub", "mul", "div", "mod"), ((3, 2), ((3, 1), 2), (3, (1, 2)), ((3, 1), (1, 2)))),
-    **dict.fromkeys(("larger", "smaller"), ((3, 2), ((3, 1), 2), ((3, 1), (1, 2)))),
+    **dict.fromkeys(("add", "sub", "mul", "floordiv", "mod"), ((3, 2), ((3, 1), 2), (3, (1, 2)), ((3, 1), (1, 2)))),
+    **dict.fromkeys(("maximum", "minimum"), ((3, 2), ((3, 1), 2), ((3, 1), (1, 2)))),
     **dict.fromkeys(("eq", "ne", "le", "lt"), ((3, 2), ((3, 1), 2), ((3, 1), (1, 2)), ((3, 1), (3,)))),
     "neg": ((3,), ((1, 2),)),
-    "join": (((1, 2), 3), (1, (2, 3), ())),
+    "concat": (((1, 2), 3), (1, (2, 3), ())),
     "item": (((1, 2, 3), 1), ((1, 2, 3), -1)),
     "length": (((1, 2),),),
-    "part": (((1, 2, 3), 1, 3), ((1, 2, 3), 0, 1)),
+    "slice": (((1, 2, 3), 1, 3), ((1, 2, 3), 0, 1)),
     "repeat": ((2, 3), (0, 1)),
-    "total": (((1, 2, 3),), ((),)),
+    "sum": (((1, 2, 3),), ((),)),
     "product": (((1, 2, 3),), ((),)),
-    "without": (((5, 6, 7), (1,)), ((5, 6, 7), (2, 0)), ((5, 6), 1)),
-    "inserted": (((5, 6), (1,), 9), ((5, 6), (3, 0), 1)),
-    "spread": (((5, 6), (2, 0), 3), ((5,), (1,), 2)),
+    "delete": (((5, 6, 7), (1,)), ((5, 6, 7), (2, 0)), ((5, 6), 1)),
+    "insert": (((5, 6), (1,), 9), ((5, 6), (3, 0), 1)),
+    "scatter": (((5, 6), (2, 0), 3), ((5,), (1,), 2)),
     "compose": (((2, 0, 1), (1, 2, 0)), ((5, 6), (1, 1))),
     "inverse": (((2, 0, 1),), ((1, 0),)),
     "is_identity": (((0, 1, 2),), ((1, 0),), ((0,),)),
     "is_sorted": (((1, 2, 3),), ((2, 1),), ((),)),
     "sorted": (((3, 1, 2),), ((1, 2),), ((2, 2, 1),)),
-    "normalized": ((-1, 3), ((-1, 0, 2), 3), ((-1, 1), (2, 3))),
+    "normalize_indices": ((-1, 3), ((-1, 0, 2), 3), ((-1, 1), (2, 3))),
     "range": ((3,), (0,)),
     "broadcast": (((3, 1), (1, 2)), ((2,), (1,)), ((1, 2, 3), (3,))),
-    "among": ((2, (1, 2)), (3, ())),
-    "asks_for": (((0, -1), (2, 3)), ((2, 3), (2, 3)), ((2,), (2, 3))),
-    "zeros_among": (((0, 1), (0, 2)), ((0, 1), (1,)), ((1, 1), ())),
-    "both": ((True, False),),
-    "either": ((True, False),),
-    "no": ((True,),),
+    "is_in": ((2, (1, 2)), (3, ())),
+    "is_noop_reshape": (((0, -1), (2, 3)), ((2, 3), (2, 3)), ((2,), (2, 3))),
+    "zeros_subset": (((0, 1), (0, 2)), ((0, 1), (1,)), ((1, 1), ())),
+    "all_of": ((True, False),),
+    "any_of": ((True, False),),
+    "not_": ((True,),),
     "choose": ((True, 1, 2), (False, (1, 2), (3, 4))),
 }
-CONCRETE = {"is_float", "is_integer", "holds", "divide", "sqrt"}
+CONCRETE = {"is_float", "is_integer", "can_represent", "truediv", "sqrt"}
 """Of element types, which are concrete in both worlds, and of real numbers."""
 NUMBERS = (0, 1, 2, 3, -1)
 """What the symbols stand for, in turn."""

@@ -67,7 +67,7 @@ SUMS = (
         "floats_as_integers_of_any_bytes",
         D(a, s, z) @ D(b, t, u),
         D(Sums(a, b, z, u), s * t),
-        when=(*(fn.among(fn.dtype(given), tuple(map(int, BYTES))) for given in (a, b)), *singles(s)),
+        when=(*(fn.is_in(fn.dtype(given), tuple(map(int, BYTES))) for given in (a, b)), *singles(s)),
     ),
     Rule(
         "distances_as_integers",

@@ -22,7 +22,7 @@ def guarded(value: Term, instead: float = 0.0) -> App:
 def attention(given: Var = mask, *, scale: float = 1.0, causal: int = 0) -> App:
     heads = fn.size("H")
     made = op.Attention(*FLAT, given, q_num_heads=heads, kv_num_heads=heads, scale=scale, is_causal=causal)
-    return op.Reshape(made, fn.join(0, 0, fn.sizes("H V")))
+    return op.Reshape(made, fn.concat(0, 0, fn.sizes("H V")))
 
 
 def told(value: Term) -> App:

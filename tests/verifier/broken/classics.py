@@ -17,11 +17,11 @@ own_sizes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", 
 
 
 def flat(value: Operand, *sizes: Operand) -> App:
-    return op.Reshape(value, fn.join(*sizes), allowzero=1)
+    return op.Reshape(value, fn.concat(*sizes), allowzero=1)
 
 
 def eye(size: Operand) -> App:
-    return op.EyeLike(op.Expand(0.0, fn.join(size, size)))
+    return op.EyeLike(op.Expand(0.0, fn.concat(size, size)))
 
 
 def item(numbers: Operand, position: int) -> App:
@@ -56,12 +56,12 @@ CLASSICS = (
     Rule(
         "convs_sharing_no_input",
         (op.Conv(line, w), op.Conv(tensor("y", "N C L"), v)),
-        op.Split.split(2, op.Conv(line, op.Concat(w, v, axis=0)), fn.join(M, M), axis=1),
+        op.Split.split(2, op.Conv(line, op.Concat(w, v, axis=0)), fn.concat(M, M), axis=1),
     ),
     Rule(
         "convs_sharing_an_input_split_at_wrong_point",
         (op.Conv(line, w), op.Conv(line, const("v", "P C K"))),
-        op.Split.split(2, op.Conv(line, op.Concat(w, const("v", "P C K"), axis=0)), fn.join(fn.size("P"), M), axis=1),
+        op.Split.split(2, op.Conv(line, op.Concat(w, const("v", "P C K"), axis=0)), fn.concat(fn.size("P"), M), axis=1),
     ),
     Rule(
         "identity_branch_off_centre",
@@ -72,7 +72,7 @@ CLASSICS = (
     Rule(
         "identity_is_conv_of_ones",
         op.Identity(line),
-        op.Conv(line, op.Expand(1.0, fn.join(C, C, 1))),
+        op.Conv(line, op.Expand(1.0, fn.concat(C, C, 1))),
         when=(fn.le(1, C), fn.le(1, fn.size("L")), fn.is_float(fn.dtype(line))),
     ),
     Rule(
@@ -107,31 +107,31 @@ CLASSICS = (
     Rule(
         "pad_of_channels_into_conv",
         op.Conv(op.Pad(line, around), const("w", "M D K")),
-        op.Conv(line, const("w", "M D K"), pads=fn.join(item(around, 2), item(around, 5))),
+        op.Conv(line, const("w", "M D K"), pads=fn.concat(item(around, 2), item(around, 5))),
         when=(fn.eq(item(around, 0), 0), fn.eq(item(around, 3), 0), fn.le(0, around)),
     ),
     Rule(
         "average_pool_without_pads_is_conv",
         op.AveragePool(line, kernel_shape=(3,), strides=strides, pads=pads, count_include_pad=0),
-        op.Conv(line, op.Expand(1.0 / op.Identity(3.0), fn.join(C, 1, 3)), strides=strides, pads=pads, group=C),
+        op.Conv(line, op.Expand(1.0 / op.Identity(3.0), fn.concat(C, 1, 3)), strides=strides, pads=pads, group=C),
         when=fn.le(1, C),
     ),
     Rule(
         "average_pool_is_dense_conv",
         op.AveragePool(line, kernel_shape=(3,), count_include_pad=1),
-        op.Conv(line, op.Expand(1.0 / op.Identity(3.0), fn.join(C, C, 3))),
+        op.Conv(line, op.Expand(1.0 / op.Identity(3.0), fn.concat(C, C, 3))),
         when=fn.le(1, C),
     ),
     Rule(
         "average_pool_of_last_windows_is_conv",
         op.AveragePool(line, kernel_shape=(3,), strides=(2,), ceil_mode=1, count_include_pad=1),
-        op.Conv(line, op.Expand(1.0 / op.Identity(3.0), fn.join(C, 1, 3)), strides=(2,), group=C),
+        op.Conv(line, op.Expand(1.0 / op.Identity(3.0), fn.concat(C, 1, 3)), strides=(2,), group=C),
         when=fn.le(1, C),
     ),
     Rule(
         "mean_is_that_of_padded_columns",
         op.ReduceMean(image, (2, 3), keepdims=1),
-        op.GlobalAveragePool(op.AveragePool(image, kernel_shape=fn.join(fn.size("H"), 1), pads=(1, 0, 0, 0))),
+        op.GlobalAveragePool(op.AveragePool(image, kernel_shape=fn.concat(fn.size("H"), 1), pads=(1, 0, 0, 0))),
         when=(fn.lt(1, fn.size("H")), fn.lt(0, fn.size("W")), fn.le(1, C)),
     ),
     Rule(
@@ -165,7 +165,7 @@ CLASSICS = (
         op.Conv(line, w, pads=pads),
         op.Squeeze(
             op.Conv(
-                op.Unsqueeze(line, (2,)), op.Unsqueeze(w, (2,)), pads=fn.join(item(pads, 0), 0, item(pads, 1), 0)
+                op.Unsqueeze(line, (2,)), op.Unsqueeze(w, (2,)), pads=fn.concat(item(pads, 0), 0, item(pads, 1), 0)
             ),
             (2,),
         ),
@@ -225,8 +225,8 @@ CLASSICS = (
     ),
     Rule(
         "heads_joined_without_transpose",
-        op.Reshape(op.Transpose(tensor("x", "B L H E"), perm=(0, 2, 1, 3)), fn.join(fn.size("B"), H, -1)),
-        op.Reshape(tensor("x", "B L H E"), fn.join(fn.size("B"), H, -1)),
+        op.Reshape(op.Transpose(tensor("x", "B L H E"), perm=(0, 2, 1, 3)), fn.concat(fn.size("B"), H, -1)),
+        op.Reshape(tensor("x", "B L H E"), fn.concat(fn.size("B"), H, -1)),
     ),
 )  # fmt: skip
 
@@ -245,7 +245,7 @@ REPORTED = (
     Rule("slice_with_step_is_nothing", op.Slice(x, (0,), (2**31,), (0,), (2,)), op.Identity(x)),
     Rule("shape_of_some_is_shape_of_all", op.Shape(x, start=1), op.Shape(x)),
     Rule("clips_of_disjoint_ranges_joined", op.Clip(op.Clip(x, low, high), lower, higher),
-         op.Clip(x, fn.larger(low, lower), fn.smaller(high, higher)),
+         op.Clip(x, fn.maximum(low, lower), fn.minimum(high, higher)),
          when=(fn.le(low, high), fn.le(lower, higher), fn.is_float(fn.dtype(x)))),
     Rule("relu_dropped_before_clip", op.Clip(op.Relu(x), -1.0, 1.0), op.Clip(x, -1.0, 1.0)),
     Rule("concats_along_other_axes", op.Concat(op.Concat(x, y, axis=0), tensor("z"), axis=1),

@@ -33,13 +33,13 @@ SYMBOLS = (
     Rule("if_sorted_tautology", op.Relu(op.Relu(picked(idx))), op.Abs(picked(idx)), when=fn.is_sorted(idx)),
     Rule("inverse", same(picked(idx)), picked(fn.inverse(idx))),
     Rule("inverse_twice", same(picked(idx)), picked(fn.inverse(fn.inverse(idx)))),
-    Rule("spread", same(op.Pad(v, idx)), op.Pad(v, fn.spread(fn.repeat(0, 2), idx, 2))),
-    Rule("without", same(picked(idx)), picked(fn.without(idx, idx))),
-    Rule("without1", same(op.Gather(picked(idx), k, axis=0)), op.Gather(picked(fn.without(idx, k)), k, axis=0)),
-    Rule("inserted", same(op.Gather(picked(idx), k, axis=0)), op.Gather(picked(fn.inserted(idx, k, 0)), k, axis=0)),
+    Rule("spread", same(op.Pad(v, idx)), op.Pad(v, fn.scatter(fn.repeat(0, 2), idx, 2))),
+    Rule("without", same(picked(idx)), picked(fn.delete(idx, idx))),
+    Rule("without1", same(op.Gather(picked(idx), k, axis=0)), op.Gather(picked(fn.delete(idx, k)), k, axis=0)),
+    Rule("inserted", same(op.Gather(picked(idx), k, axis=0)), op.Gather(picked(fn.insert(idx, k, 0)), k, axis=0)),
     Rule("compose", same(picked(idx)), picked(fn.compose(idx, idx))),
     Rule("item", same(picked(idx)), picked(fn.repeat(fn.item(idx, fn.item(idx, 0)), fn.length(idx)))),
-    Rule("part", same(picked(idx)), picked(fn.part(idx, 0, fn.item(idx, 0)))),
+    Rule("part", same(picked(idx)), picked(fn.slice(idx, 0, fn.item(idx, 0)))),
     Rule("repeat", same(op.Expand(v, p)), op.Expand(v, fn.repeat(1, fn.item(p, 0)))),
     Rule("range", same(picked(idx)), picked(fn.range(fn.item(idx, 0)))),
     Rule("is_identity", same(picked(idx)), x, when=fn.is_identity(idx)),
@@ -79,34 +79,34 @@ SYMBOLS = (
     Rule(
         "without_sizes",
         op.Reshape(g, fn.sizes("A B C")),
-        op.Reshape(g, fn.join(fn.without(fn.sizes("A B C"), fn.size("A")), -1)),
+        op.Reshape(g, fn.concat(fn.delete(fn.sizes("A B C"), fn.size("A")), -1)),
     ),
-    Rule("smaller", same(picked(idx)), picked(fn.smaller(idx, fn.item(idx, 0)))),
+    Rule("smaller", same(picked(idx)), picked(fn.minimum(idx, fn.item(idx, 0)))),
     Rule("lp_norm_sym", op.LpNormalization(r, p=2), op.LpNormalization(r, p=N)),
     Rule("lp_norm_7", op.LpNormalization(r, p=2), op.LpNormalization(r, p=7)),
     Rule(
         "lp_norm_k", op.LpNormalization(op.Gather(r, k, axis=0), p=2), op.LpNormalization(op.Gather(r, k, axis=0), p=k)
     ),
     Rule("lppool_p", op.LpPool(img, kernel_shape=(2, 2), p=k), op.LpPool(img, kernel_shape=(2, 2), p=2)),
-    Rule("trilu_k", op.Trilu(r, k), op.Trilu(r, fn.item(fn.sorted(fn.join(k, 0)), 0))),
+    Rule("trilu_k", op.Trilu(r, k), op.Trilu(r, fn.item(fn.sorted(fn.concat(k, 0)), 0))),
     Rule("dropped", picked(idx), picked(fn.sorted(idx)), when=fn.lt(fn.length(idx), 3)),
-    Rule("among", same(picked(idx)), picked(fn.sorted(idx)), when=fn.among(0, idx)),
+    Rule("among", same(picked(idx)), picked(fn.sorted(idx)), when=fn.is_in(0, idx)),
     Rule(
         "sorted_eq",
         op.Concat(picked(idx), picked(more), axis=0),
         op.Concat(picked(more), picked(idx), axis=0),
         when=fn.eq(fn.sorted(idx), fn.sorted(more)),
     ),
-    Rule("length_part", same(picked(idx)), picked(fn.part(fn.sorted(idx), 0, 99))),
+    Rule("length_part", same(picked(idx)), picked(fn.slice(fn.sorted(idx), 0, 99))),
     Rule(
         "sorted_join_single",
-        same(op.Reshape(r, fn.join(fn.size("N"), fn.size("M")))),
-        op.Reshape(r, fn.sorted(fn.join(N, fn.size("M")))),
+        same(op.Reshape(r, fn.concat(fn.size("N"), fn.size("M")))),
+        op.Reshape(r, fn.sorted(fn.concat(N, fn.size("M")))),
     ),
     Rule(
         "inverse_perm_of_syms",
-        same(op.Reshape(r, fn.join(N, fn.size("M")))),
-        op.Reshape(r, fn.compose(fn.join(N, fn.size("M")), fn.inverse(fn.join(N, fn.size("M"))))),
+        same(op.Reshape(r, fn.concat(N, fn.size("M")))),
+        op.Reshape(r, fn.compose(fn.concat(N, fn.size("M")), fn.inverse(fn.concat(N, fn.size("M"))))),
     ),
     Rule(
         "choose_text",
@@ -119,15 +119,15 @@ SYMBOLS = (
     Rule(
         "sort_real",
         op.Clip(x, al, be),
-        op.Clip(x, fn.item(fn.sorted(fn.join(al, be)), 0), fn.item(fn.sorted(fn.join(al, be)), 1)),
+        op.Clip(x, fn.item(fn.sorted(fn.concat(al, be)), 0), fn.item(fn.sorted(fn.concat(al, be)), 1)),
     ),
-    Rule("sort_real_is", op.Clip(op.Clip(x, al, be), al, be), op.Clip(x, be, al), when=fn.is_sorted(fn.join(al, be))),
+    Rule("sort_real_is", op.Clip(op.Clip(x, al, be), al, be), op.Clip(x, be, al), when=fn.is_sorted(fn.concat(al, be))),
     Rule(
         "gather_normalized_sorted",
         same(op.Gather(v, idx, axis=0)),
-        op.Gather(v, fn.sorted(fn.normalized(idx, N)), axis=0),
+        op.Gather(v, fn.sorted(fn.normalize_indices(idx, N)), axis=0),
     ),
-    Rule("without_real", op.Clip(x, al, be), op.Clip(x, al, fn.item(fn.without(fn.join(al, be), al), 0))),
+    Rule("without_real", op.Clip(x, al, be), op.Clip(x, al, fn.item(fn.delete(fn.concat(al, be), al), 0))),
 )
 """Numbers that are not known in the hands of scalar functions, and of operators that take one of a few."""
 
@@ -145,7 +145,7 @@ ABSENT = (
     Rule("clip_low0_relu", op.Clip(x, lo0), op.Max(x, lo0)),
     Rule("clip_hi0", op.Clip(x, None, hi0), op.Min(x, hi0)),
     Rule("clip_lo_hi", op.Clip(x, lo0, hi0), op.Min(op.Max(x, lo0), hi0)),
-    Rule("clip_positive", op.Abs(op.Clip(x, lo0)), op.Clip(x, lo0), when=fn.is_not_negative(lo0)),
+    Rule("clip_positive", op.Abs(op.Clip(x, lo0)), op.Clip(x, lo0), when=fn.is_nonnegative(lo0)),
     Rule(
         "ln_default1",
         op.LayerNormalization(r, const("s", "N"), const("b", "N", default=1)),
@@ -155,9 +155,9 @@ ABSENT = (
         "pad_default1",
         op.Pad(v, p, const("f", "", default=1)),
         op.Concat(
-            op.Expand(const("f", "", default=1), fn.part(p, 0, 1)),
+            op.Expand(const("f", "", default=1), fn.slice(p, 0, 1)),
             v,
-            op.Expand(const("f", "", default=1), fn.part(p, 1, 2)),
+            op.Expand(const("f", "", default=1), fn.slice(p, 1, 2)),
             axis=0,
         ),
         when=fn.le(0, p),
@@ -224,8 +224,8 @@ UNDEFINED = (
     Rule(
         "pad_lp",
         op.LpPool(op.Pad(tensor("x", "B C H"), q), kernel_shape=p),
-        op.LpPool(tensor("x", "B C H"), kernel_shape=p, pads=fn.join(fn.item(q, 2), fn.item(q, 5))),
-        when=(fn.le(0, q), fn.eq(fn.part(q, 0, 2), 0), fn.eq(fn.part(q, 3, 5), 0)),
+        op.LpPool(tensor("x", "B C H"), kernel_shape=p, pads=fn.concat(fn.item(q, 2), fn.item(q, 5))),
+        when=(fn.le(0, q), fn.eq(fn.slice(q, 0, 2), 0), fn.eq(fn.slice(q, 3, 5), 0)),
     ),
     Rule("argmax_size", op.Size(op.ReduceMax(r, (1,), keepdims=0)), op.Size(op.ArgMax(r, axis=1, keepdims=0))),
     Rule("unsq", op.Shape(op.Reshape(r, (-1,))), op.Shape(op.Reshape(r, (-1, 1)))),
@@ -239,12 +239,12 @@ UNDEFINED = (
         "pad_avg_p",
         op.AveragePool(op.Pad(tensor("x", "B C H"), q), kernel_shape=p),
         op.AveragePool(
-            tensor("x", "B C H"), kernel_shape=p, pads=fn.join(fn.item(q, 2), fn.item(q, 5)), count_include_pad=1
+            tensor("x", "B C H"), kernel_shape=p, pads=fn.concat(fn.item(q, 2), fn.item(q, 5)), count_include_pad=1
         ),
-        when=(fn.le(0, q), fn.eq(fn.part(q, 0, 2), 0), fn.eq(fn.part(q, 3, 5), 0)),
+        when=(fn.le(0, q), fn.eq(fn.slice(q, 0, 2), 0), fn.eq(fn.slice(q, 3, 5), 0)),
     ),
     Rule(
-        "resize0", op.Shape(op.Pad(r, (0, 0, 1, 0))), op.Shape(op.Resize(r, None, None, fn.join(fn.size("M") + 1, N)))
+        "resize0", op.Shape(op.Pad(r, (0, 0, 1, 0))), op.Shape(op.Resize(r, None, None, fn.concat(fn.size("M") + 1, N)))
     ),
 )
 """Right sides that do not run where the left side does."""
@@ -256,8 +256,8 @@ LITERALS = (
     Rule("add_list", x + y, x + y + op.Cast((0,), to=1)),
     Rule("tile", op.Concat(v, v, axis=0), op.Tile(v, 2)),
     Rule("split", op.Concat(v, axis=0), op.Split(v, N, axis=0)),
-    Rule("unsq_scalar", op.Reshape(v, fn.join(1, N)), op.Unsqueeze(v, 0)),
-    Rule("squeeze_scalar", op.Reshape(op.Unsqueeze(v, (0,)), fn.join(N)), op.Squeeze(op.Unsqueeze(v, (0,)), 0)),
+    Rule("unsq_scalar", op.Reshape(v, fn.concat(1, N)), op.Unsqueeze(v, 0)),
+    Rule("squeeze_scalar", op.Reshape(op.Unsqueeze(v, (0,)), fn.concat(N)), op.Squeeze(op.Unsqueeze(v, (0,)), 0)),
     Rule("reduce_scalar_axis", op.ReduceSum(r, (0,)), op.ReduceSum(r, 0)),
     Rule("reshape_scalar", op.Reshape(r, (-1,)), op.Reshape(r, -1)),
     Rule("expand_scalar", op.Expand(v, (3,)), op.Expand(v, 3)),

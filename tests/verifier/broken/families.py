@@ -22,7 +22,10 @@ def pool(value: Term) -> App:
 parts = op.Split.split(2, x, sizes, axis=axis)
 taken = op.Slice(op.Concat(*xs, x, *ys, axis=axis), starts, ends, axes, steps)
 length = fn.item(fn.shape(x), axis)
-along_axis = (fn.eq(steps, 1), fn.eq(fn.normalized(axes, fn.rank(x)), fn.normalized(fn.join(axis), fn.rank(x))))
+along_axis = (
+    fn.eq(steps, 1),
+    fn.eq(fn.normalize_indices(axes, fn.rank(x)), fn.normalize_indices(fn.concat(axis), fn.rank(x))),
+)
 begins, last = fn.eq(starts, fn.extent(xs)), fn.eq(ends, fn.extent(xs) + length)
 cut, more = integers("cut"), integers("more")
 one, next_one = op.Slice(x, starts, cut, (0,)), op.Slice(x, more, ends, (0,))

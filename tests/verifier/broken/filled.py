@@ -12,7 +12,7 @@ inner, made = fn.size("I"), fn.size("M")
 
 
 def filled(value: Term, axis: int = 0, by: Operand = 0.0, missing: Operand = 2) -> App:
-    return op.Pad(value, fn.join(0, missing), by, (axis,))
+    return op.Pad(value, fn.concat(0, missing), by, (axis,))
 
 
 def merged(together: Term, count: Operand, *conditions: Term, name: str) -> Rule:
@@ -22,8 +22,8 @@ def merged(together: Term, count: Operand, *conditions: Term, name: str) -> Rule
 
 def on_diagonal(diagonal: Term) -> App:
     """Return the weights of each two groups as those of one, times what is on the diagonal."""
-    apart = op.Reshape(each, fn.join(group // 2, 2, made // group, 1, inner, 1, 1))
-    return op.Reshape(apart * op.Reshape(diagonal, (1, 2, 1, 2, 1, 1, 1)), fn.join(made, inner * 2, 1, 1))
+    apart = op.Reshape(each, fn.concat(group // 2, 2, made // group, 1, inner, 1, 1))
+    return op.Reshape(apart * op.Reshape(diagonal, (1, 2, 1, 2, 1, 1, 1)), fn.concat(made, inner * 2, 1, 1))
 
 
 even = fn.eq(group % 2, 0)
@@ -45,7 +45,7 @@ UNPROVED = (
     merged(on_diagonal(unit), group // 2, name="merged_whether_or_not_groups_are_even"),
     merged(on_diagonal(unit), group, even, name="merged_weights_in_as_many_groups"),
     Rule("multiple_of_twice_as_much", op.Conv(x, each, group=group),
-         op.Reshape(op.Reshape(op.Conv(x, each, group=group), fn.join(0, group * 2, made // (group * 2), -1)),
+         op.Reshape(op.Reshape(op.Conv(x, each, group=group), fn.concat(0, group * 2, made // (group * 2), -1)),
                     fn.shape(x)), when=(fn.lt(1, group), fn.eq(made, fn.size("C")))),
     Rule("filled_or_cut_off", op.Conv(op.Conv(image, w, b), v),
          op.Conv(op.Conv(image, filled(w, missing=-1), filled(b, missing=-1)), filled(v, 1, missing=-1))),

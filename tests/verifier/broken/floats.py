@@ -121,7 +121,7 @@ COMPUTED = (
          when=(fn.eq(al + be, al), fn.eq(fn.dtype(left), 1))),
     Rule("divided_and_multiplied", op.Gemm(left, right, added, alpha=al, beta=be),
          op.Gemm(left, right, added, alpha=al, beta=fn.choose(fn.eq(be, 0), be, al)),
-         when=(fn.either(fn.eq(be, 0), fn.ne(fn.mul(fn.divide(1, 49), 49), 1)), fn.eq(fn.dtype(left), 1))),
+         when=(fn.any_of(fn.eq(be, 0), fn.ne(fn.mul(fn.truediv(1, 49), 49), 1)), fn.eq(fn.dtype(left), 1))),
 )  # fmt: skip
 """What is computed when the rule is applied is rounded otherwise than what the model computes, or than real numbers."""
 

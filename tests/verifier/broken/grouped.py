@@ -9,23 +9,27 @@ image, bias = tensor("i", "N C H W"), const("b", "M")
 filters, others = const("f", "M C 1 1"), const("g", "M C 1 1")
 x, m, w, v = tensor("x", "R K"), tensor("m", "K P"), const("w", "K P"), const("v", "K P")
 M, C, K, P = (fn.size(axis) for axis in "MCKP")
-count, by_four, of_others = fn.blocks("M C", filters), fn.blocks("M C", 4, filters), fn.blocks("M C", others)
-several, of_w, of_v = fn.lt(1, count), fn.blocks("K P", w), fn.blocks("K P", v)
+count, by_four, of_others = (
+    fn.block_count("M C", filters),
+    fn.block_count("M C", 4, filters),
+    fn.block_count("M C", others),
+)
+several, of_w, of_v = fn.lt(1, count), fn.block_count("K P", w), fn.block_count("K P", v)
 
 
 def own(of: Operand, group: Term, fold: str = "ReduceSum") -> App:
     """The weights of each group, if there are so many."""
-    return Operator(fold)(op.Reshape(of, fn.join(M, group, fn.div(C, group), 1, 1)), (1,), keepdims=0)
+    return Operator(fold)(op.Reshape(of, fn.concat(M, group, fn.floordiv(C, group), 1, 1)), (1,), keepdims=0)
 
 
 def split(of: Operand, group: Term, axis: int = 0) -> App:
     """The weights of each of so many blocks of a product."""
-    parts = op.Reshape(of, fn.join(group, fn.div(K, group), group, fn.div(P, group)))
+    parts = op.Reshape(of, fn.concat(group, fn.floordiv(K, group), group, fn.floordiv(P, group)))
     return op.Transpose(op.ReduceSum(parts, (axis,), keepdims=0), perm=(0, 2, 1) if axis else (1, 0, 2))
 
 
 def parted(group: Term, perm: tuple[int, ...] = (1, 0, 2)) -> App:
-    return op.Transpose(op.Reshape(x, fn.join(-1, group, fn.div(K, group))), perm=perm)
+    return op.Transpose(op.Reshape(x, fn.concat(-1, group, fn.floordiv(K, group))), perm=perm)
 
 
 def joined(y: Term) -> App:
@@ -33,15 +37,16 @@ def joined(y: Term) -> App:
 
 
 plain, wide = op.Conv(image, filters), const("f", "M C 2 2")
-of_wide = fn.blocks("M C", wide)
+of_wide = fn.block_count("M C", wide)
 pads = integers("pads")
-whole = (fn.lt(0, fn.div(K, of_w)), fn.lt(0, fn.div(P, of_w)))
+whole = (fn.lt(0, fn.floordiv(K, of_w)), fn.lt(0, fn.floordiv(P, of_w)))
 
 REFUTED = (
     Rule("first_channels_are_the_blocks", plain,
-         op.Conv(image, op.Slice(filters, (0,), fn.join(fn.div(C, count)), (1,)), group=count), when=several),
+         op.Conv(image, op.Slice(filters, (0,), fn.concat(fn.floordiv(C, count)), (1,)), group=count), when=several),
     Rule("channels_are_dealt_out", plain,
-         op.Conv(image, op.ReduceSum(op.Reshape(filters, fn.join(M, fn.div(C, count), count, 1, 1)), (2,), keepdims=0),
+         op.Conv(image,
+                 op.ReduceSum(op.Reshape(filters, fn.concat(M, fn.floordiv(C, count), count, 1, 1)), (2,), keepdims=0),
                  group=count), when=several),
     Rule("greatest_of_the_blocks", plain, op.Conv(image, own(filters, count, "ReduceMax"), group=count), when=several),
     Rule("mean_of_the_blocks", plain, op.Conv(image, own(filters, count, "ReduceMean"), group=count), when=several),
@@ -50,7 +55,8 @@ REFUTED = (
     Rule("pads_of_a_group", op.Conv(image, filters, pads=pads), op.Conv(image, own(filters, count), group=count),
          when=several),
     Rule("dilated_groups", op.Conv(image, wide, dilations=integers("d")),
-         op.Conv(image, op.ReduceSum(op.Reshape(wide, fn.join(M, of_wide, fn.div(C, of_wide), 2, 2)), (1,), keepdims=0),
+         op.Conv(image,
+                 op.ReduceSum(op.Reshape(wide, fn.concat(M, of_wide, fn.floordiv(C, of_wide), 2, 2)), (1,), keepdims=0),
                  group=of_wide), when=fn.lt(1, of_wide)),
     Rule("blocks_of_another_constant", (op.Conv(image, others), plain),
          (op.Conv(image, others), op.Conv(image, own(filters, of_others), group=of_others)), when=fn.lt(1, of_others)),
@@ -60,7 +66,8 @@ REFUTED = (
          when=(several, fn.lt(1, by_four))),
     Rule("one_channel_for_each_filter", plain, op.Conv(image, op.ReduceSum(filters, (1,)), group=count),
          when=(several, fn.eq(count, M))),
-    Rule("rows_are_not_blocks", x @ w, joined(op.Reshape(x, fn.join(of_w, -1, fn.div(K, of_w))) @ split(w, of_w)),
+    Rule("rows_are_not_blocks", x @ w,
+         joined(op.Reshape(x, fn.concat(of_w, -1, fn.floordiv(K, of_w))) @ split(w, of_w)),
          when=whole),
     Rule("blocks_in_the_other_order", x @ w,
          joined(parted(of_w) @ op.Slice(split(w, of_w), (-1,), (-9223372036854775808,), (0,), (-1,))), when=whole),
@@ -72,11 +79,11 @@ REFUTED = (
          op.Reshape(op.ReduceSum(op.Cos(split(w, of_w)), (1,), keepdims=0), fn.sizes("P")), when=whole),
     Rule("product_without_zeros_of_blocks", op.ReduceProd(w, (0,), keepdims=0),
          op.Reshape(op.ReduceProd(split(w, of_w), (1,), keepdims=0), fn.sizes("P")), when=whole),
-    Rule("number_of_blocks_is_a_size", op.Identity(w), op.Slice(w, (0,), fn.join(of_w), (0,))),
-    Rule("a_block_has_one_row", op.Identity(w), w * fn.div(K, of_w), when=whole),
+    Rule("number_of_blocks_is_a_size", op.Identity(w), op.Slice(w, (0,), fn.concat(of_w), (0,))),
+    Rule("a_block_has_one_row", op.Identity(w), w * fn.floordiv(K, of_w), when=whole),
 )  # fmt: skip
 UNPROVED = (
-    Rule("there_are_several_blocks", op.Identity(w), op.Slice(w, (0,), fn.join(fn.div(K, of_w - 1) * K), (0,)),
+    Rule("there_are_several_blocks", op.Identity(w), op.Slice(w, (0,), fn.concat(fn.floordiv(K, of_w - 1) * K), (0,)),
          when=fn.eq(of_w, K)),
     Rule("blocks_of_whole_numbers", x @ w, joined(parted(of_w) @ split(w, of_w)),
          when=(fn.is_integer(fn.dtype(x)), *whole)),

@@ -77,9 +77,9 @@ REFUTED = (
     *VANISHING,
     *ATTRIBUTES,
     Rule("pads_a_cast_value_at_some_ranks", op.Pad(x, p, op.Cast(op.Cast(c, to=t), to=1)), op.Pad(x, p, c),
-         when=fn.either(fn.lt(2, fn.length(p)), fn.eq(p, 0))),
+         when=fn.any_of(fn.lt(2, fn.length(p)), fn.eq(p, 0))),
     Rule("casts_at_some_ranks", op.Cast(op.Cast(x, to=t), to=to), op.Cast(x, to=to),
-         when=fn.either(fn.holds(t, fn.dtype(x)), fn.le(2, fn.rank(x)))),
+         when=fn.any_of(fn.can_represent(t, fn.dtype(x)), fn.le(2, fn.rank(x)))),
 )  # fmt: skip
 
 UNPROVED = (
@@ -150,6 +150,6 @@ REAL_ONLY = (
     Rule("area_tangent_of_a_constant_cancels", (x + op.Atanh(c)) - op.Atanh(c), op.Identity(x)),
     Rule("permutation_by_type", op.Identity(op.Transpose(x, perm=p)),
          op.Transpose(x, perm=chosen(p, fn.sorted(p)))),
-    Rule("ends_by_type", op.Slice(x, (0,), (2,), (0,)), op.Slice(x, (0,), fn.join(chosen(2, 1)), (0,))),
+    Rule("ends_by_type", op.Slice(x, (0,), (2,), (0,)), op.Slice(x, (0,), fn.concat(chosen(2, 1)), (0,))),
 )  # fmt: skip
 """True of finite floats, or of floats, and of nothing else: no stronger model may prove them."""

@@ -32,7 +32,7 @@ def of(dtype: DType, *terms: Term) -> tuple[App, ...]:
 
 
 def among(term: Term, *dtypes: DType) -> App:
-    return fn.among(fn.dtype(term), tuple(map(int, dtypes)))
+    return fn.is_in(fn.dtype(term), tuple(map(int, dtypes)))
 
 
 # -- places among weights of which all may be 0, or one number --------------------------------------------------------

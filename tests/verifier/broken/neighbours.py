@@ -143,7 +143,7 @@ def scattered(value: Operand, at: Operand, update: Operand, **more: Operand) -> 
     return op.ScatterND(value, op.Unsqueeze(at, (1,)), update, **more)
 
 
-between = fn.join(start), fn.join(stop)
+between = fn.concat(start), fn.concat(stop)
 first, second = (op.Slice(two, (i,), (i + 1,), (0,)) for i in range(2))
 UPDATES = (
     Rule("update_before_the_start", scattered(row, places, part), updated(row, part, *between), when=inner[1]),

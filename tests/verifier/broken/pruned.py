@@ -8,7 +8,7 @@ from graphopt.language.term import App, Operand, Term
 x, image, m = tensor("x", "M K"), tensor("i", "N I H W"), tensor("m", "K C")
 w, b, v, u = const("w", "K C"), const("b", "C"), const("v", "C P"), const("u", "C P")
 filters, readers, square = const("f", "C I 1 1"), const("g", "P C 1 1"), const("s", "C D")
-live, made = fn.live("C", v), fn.live("C", w)
+live, made = fn.nonzero_indices("C", v), fn.nonzero_indices("C", w)
 fewer = fn.lt(fn.length(live), fn.size("C"))
 some = (fn.lt(0, fn.length(live)), fewer)
 
@@ -18,7 +18,7 @@ def kept(value: Operand, axis: int, places: Term = live) -> App:
 
 
 def first(value: Operand, axis: int) -> App:
-    return op.Slice(value, (0,), fn.join(fn.length(live)), (axis,))
+    return op.Slice(value, (0,), fn.concat(fn.length(live)), (axis,))
 
 
 REFUTED = (
@@ -36,20 +36,21 @@ REFUTED = (
     Rule("exponentials_without_zeros", op.ReduceSum(op.Sigmoid(v), (0,)), op.ReduceSum(op.Sigmoid(kept(v, 0)), (0,))),
     Rule("none_is_dead", op.Identity(v), kept(v, 0)),
     Rule("each_its_own_places", (x @ w) @ v, (x @ kept(w, 1, made)) @ kept(v, 0)),
-    Rule("lists_of_other_multiples", (x @ w) @ v, (x @ kept(w, 1, fn.live("C", 4, v))) @ kept(v, 0)),
+    Rule("lists_of_other_multiples", (x @ w) @ v, (x @ kept(w, 1, fn.nonzero_indices("C", 4, v))) @ kept(v, 0)),
     Rule("places_among_places", (x @ w) @ v, (x @ kept(w, 1)) @ kept(kept(v, 0), 0)),
     Rule("places_of_another_axis", op.ReduceSum(square, (1,)),
-         op.ReduceSum(kept(square, 1, fn.live("C", square)), (1,))),
-    Rule("number_of_places_is_a_size", op.Identity(v), op.Slice(v, (0,), fn.join(fn.length(live)), (0,))),
+         op.ReduceSum(kept(square, 1, fn.nonzero_indices("C", square)), (1,))),
+    Rule("number_of_places_is_a_size", op.Identity(v), op.Slice(v, (0,), fn.concat(fn.length(live)), (0,))),
 )  # fmt: skip
 UNPROVED = (
     Rule("zero_over_zero_beside_what_lives", m / w, m / w + (m - m) / (m - m),
          when=fn.eq(fn.length(made), fn.size("C"))),
     Rule("logarithm_of_nothing_beside_what_lives", op.Log(b) + m, op.Log(b) + m + op.Log(m - m) * 0.0,
-         when=fn.eq(fn.length(fn.live("C", b)), fn.size("C"))),
+         when=fn.eq(fn.length(fn.nonzero_indices("C", b)), fn.size("C"))),
     Rule("convolution_of_no_channels", op.Conv(op.Conv(image, filters), readers),
-         op.Conv(op.Conv(image, kept(filters, 0, fn.live("C", readers))), kept(readers, 1, fn.live("C", readers))),
-         when=fn.lt(fn.length(fn.live("C", readers)), fn.size("C"))),
+         op.Conv(op.Conv(image, kept(filters, 0, fn.nonzero_indices("C", readers))),
+                 kept(readers, 1, fn.nonzero_indices("C", readers))),
+         when=fn.lt(fn.length(fn.nonzero_indices("C", readers)), fn.size("C"))),
     Rule("whole_numbers_are_not_pruned", (x @ w) @ v, (x @ kept(w, 1)) @ kept(v, 0),
          when=(fn.is_integer(fn.dtype(x)), *some)),
 )  # fmt: skip

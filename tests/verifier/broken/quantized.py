@@ -25,7 +25,7 @@ def dequantize(value: Term, scale: Term = s, zero: Term = z) -> App:
 
 
 def is_type(term: Term, *types: DType) -> App:
-    return fn.among(fn.dtype(term), tuple(map(int, types)))
+    return fn.is_in(fn.dtype(term), tuple(map(int, types)))
 
 
 def shifted(by: int, to: DType) -> Callable[[Term], App]:

@@ -33,8 +33,8 @@ def in_double(*values: Term) -> tuple[App, ...]:
 
 fits = (
     *(fn.lt(0, fn.size(axis)) for axis in "BHSLDV"),
-    fn.either(fn.eq(fn.size("P"), 1), fn.eq(fn.size("P"), fn.size("B"))),
-    fn.either(fn.eq(fn.size("Q"), 1), fn.eq(fn.size("Q"), fn.size("H"))),
+    fn.any_of(fn.eq(fn.size("P"), 1), fn.eq(fn.size("P"), fn.size("B"))),
+    fn.any_of(fn.eq(fn.size("Q"), 1), fn.eq(fn.size("Q"), fn.size("H"))),
 )
 
 MASKS = (
@@ -70,7 +70,7 @@ TEXTS = (
     Rule("text_of_an_integer_by_float", to(to(x, FLOAT), TEXT), to(x, TEXT), when=of(UINT8, x)),
     Rule("text_of_an_integer_by_double", to(x, TEXT), to(to(x, DOUBLE), TEXT), when=of(INT32, x)),
     Rule("text_by_any_wider_type", to(to(x, integer("t")), TEXT), to(x, TEXT),
-         when=fn.holds(integer("t"), fn.dtype(x))),
+         when=fn.can_represent(integer("t"), fn.dtype(x))),
     Rule("text_of_a_transposed_truth", op.Transpose(to(to(x, INT64), TEXT), perm=perm),
          to(op.Transpose(x, perm=perm), TEXT), when=of(BOOL, x)),
 )  # fmt: skip
