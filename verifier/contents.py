@@ -4,8 +4,8 @@
 0.
 
 `fn.block_count("M C", w)` is a whole number G, at least 1, that divides the sizes M and C: an element of w at (m, c) is
-0 unless m and c lie in blocks of the same number, m // (M / G) = c // (C / G). The prover does not know that there is no
-greater such number, nor what the sides of blocks are multiples of.
+0 unless m and c lie in blocks of the same number, m // (M / G) = c // (C / G). The prover does not know that there is
+no greater such number, nor what the sides of blocks are multiples of.
 
 `fn.unique_indices("C", w)` is some places below C, in ascending order, and `fn.inverse_indices("C", w)` a position in
 that list for each place below C: w is the same at the place and at the one in that position, which is its own where it

@@ -292,7 +292,7 @@ def test_a_quotient_of_reals_is_no_whole_number() -> None:
     proof = prove(
         Rule("halved", x * fn.floordiv(1.0, 2.0), x * 0.5, when=fn.eq(fn.dtype(x), DType.FLOAT)), refute=False
     )
-    assert "div is of whole numbers, `divide` is of others" in proof.detail
+    assert "floordiv is of whole numbers, `truediv` is of others" in proof.detail
 
 
 @pytest.mark.slow
