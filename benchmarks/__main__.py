@@ -13,7 +13,7 @@ from benchmarks.results import FOLDER, ORIGINAL, Results, reason
 from benchmarks.run import Plan, run
 from benchmarks.tools import ALL, PLAIN, SEARCH
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
-from graphopt.runtime.sessions import Setting
+from graphopt.runtime.session_setting import SessionSetting
 
 QUICK_TOOLS = ("OnnxSlim", "graphopt-simplify", "graphopt")
 QUICK_SEARCH = 4.0
@@ -60,17 +60,17 @@ def _known(names: Sequence[str], known: Collection[str], what: str) -> Sequence[
     return names
 
 
-def _settings(provider: str, threads: Sequence[int] | None, quick: bool) -> list[Setting]:
+def _settings(provider: str, threads: Sequence[int] | None, quick: bool) -> list[SessionSetting]:
     """Return what is measured: one setting on a device, for there the number of threads decides nothing.
 
     Raises:
         UsageError: the provider is missing, or threads do not fit.
     """
-    if Setting(provider).is_cpu:
-        return [Setting(provider, count) for count in threads or ([1] if quick else [1, 0])]
+    if SessionSetting(provider).is_cpu:
+        return [SessionSetting(provider, count) for count in threads or ([1] if quick else [1, 0])]
     if threads and len(threads) > 1:
         raise UsageError(f"--threads takes one number with --provider {provider}")
-    return [Setting(provider, threads[0] if threads else 1)]
+    return [SessionSetting(provider, threads[0] if threads else 1)]
 
 
 def _say_failures(results: Results, plan: Plan) -> None:

@@ -14,11 +14,11 @@ import numpy as np
 import onnx
 
 from benchmarks.environment import one_line
-from graphopt.runtime.inputs import default_sizes
-from graphopt.runtime.measure import Schedule, interleaved
-from graphopt.runtime.samples import NORMAL, feeds
-from graphopt.runtime.sessions import Setting
-from graphopt.runtime.steps import sketch
+from graphopt.runtime.input_sizes import default_sizes
+from graphopt.runtime.measure import TimingSchedule, time_interleaved
+from graphopt.runtime.model_sketch import sketch_model
+from graphopt.runtime.sample_inputs import NORMAL, make_feeds
+from graphopt.runtime.session_setting import SessionSetting
 
 Outputs: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """Arrays by the names of a model's outputs."""
@@ -88,15 +88,15 @@ def _deviation(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> float
 
 def computed(session: Any, source: str, seed: int) -> dict[str, Any]:
     """Return what a session computes of ordinary inputs: normal numbers, tokens in range, open sizes as in use."""
-    wanted = sketch(onnx.load(source))
-    drawn = feeds(wanted, default_sizes(wanted, {}), seed=seed, style=NORMAL)
+    wanted = sketch_model(onnx.load(source))
+    drawn = make_feeds(wanted, default_sizes(wanted, {}), seed=seed, style=NORMAL)
     return dict(zip([output.name for output in session.get_outputs()], session.run(None, drawn), strict=True))
 
 
 def reference(source: str, folder: str) -> dict[str, Any]:
     """Keep what the original computes on the CPU, not optimized; return the error if that cannot be compared with."""
     try:
-        session = Setting().open(source, optimize=False)
+        session = SessionSetting().open(source, optimize=False)
         found = [computed(session, source, seed) for seed in SEEDS]
     except Exception as error:  # whatever stops the original from running is the row's result
         return {"error": f"the original does not run: {one_line(error)}"}
@@ -114,7 +114,7 @@ def check(source: str, target: str, folder: str, provider: str, threads: int) ->
 
     Loading is the processor time of making a session, as a multiple of the original's.
     """
-    setting = Setting(provider, threads)
+    setting = SessionSetting(provider, threads)
     names = [output.name for output in onnx.load(source).graph.output]
     expected = []
     for seed in SEEDS:
@@ -140,7 +140,7 @@ def check(source: str, target: str, folder: str, provider: str, threads: int) ->
     if not gap <= accepted:
         return {"wrong": f"outputs differ by {gap:.2g} of how far they move"}
     runs = [lambda path=path: setting.open(path) for path in (source, target)]
-    before, after = interleaved(runs, Schedule(seconds=0, rounds=(LOADS, LOADS)), meter=time.process_time)
+    before, after = time_interleaved(runs, TimingSchedule(seconds=0, rounds=(LOADS, LOADS)), meter=time.process_time)
     return {"difference": gap, "loading": round(after.minimum / before.minimum, 3)}
 
 

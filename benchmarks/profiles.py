@@ -17,7 +17,7 @@ from benchmarks.report import circumstances, table
 from benchmarks.results import FOLDER, ORIGINAL, Results, reason
 from benchmarks.run import Plan, run
 from benchmarks.tools import PLAIN
-from graphopt.runtime.sessions import Setting
+from graphopt.runtime.session_setting import SessionSetting
 
 SHOWN = 0.015
 """Least share of the time of either model that an operator has to be named; the others are one row."""
@@ -79,7 +79,7 @@ def main() -> None:
     """Measure and write both files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=SUITE, default=DEFAULT, metavar="NAME", help="rows to measure")
-    plan = Plan(parser.parse_args().models, [PLAIN, "graphopt"], [Setting(threads=1)], seconds=2.0)
+    plan = Plan(parser.parse_args().models, [PLAIN, "graphopt"], [SessionSetting(threads=1)], seconds=2.0)
     path = FOLDER / "profiles.jsonl"
     path.with_suffix(".md").write_text(markdown(run(plan, path)), encoding="utf-8")
     print(f"written: {path}, {path.with_suffix('.md')}")

@@ -202,9 +202,9 @@ def optimized(
 ) -> list[Row]:
     """Return what graphopt makes of a model for the first of its sizes, and how that compares at each of them."""
     import graphopt
-    from graphopt.check.compare import compare
-    from graphopt.runtime.bench import bench
-    from graphopt.runtime.sessions import Setting
+    from graphopt.check.compare import compare_models
+    from graphopt.runtime.bench import run_benchmark
+    from graphopt.runtime.session_setting import SessionSetting
 
     first = feeds(next(iter(sizes.values())), SEEDS[0])
     result = graphopt.optimize(source, inputs=first, threads=1, seconds=search, fresh=True)
@@ -219,9 +219,9 @@ def optimized(
         }
         for size, inputs in sizes.items():
             drawn = [feeds(inputs, seed) for seed in SEEDS]
-            compared = [compare(source, target, inputs=each) for each in drawn]
+            compared = [compare_models(source, target, inputs=each) for each in drawn]
             worst = next((each for each in compared if not each.ok), compared[0])
-            timed = bench([source, target], Setting(threads=1), inputs=drawn[0], seconds=timing)
+            timed = run_benchmark([source, target], SessionSetting(threads=1), inputs=drawn[0], seconds=timing)
             original, other = timed.cases[0].timings
             assert other.speedup is not None
             found = {

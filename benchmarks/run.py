@@ -32,11 +32,11 @@ from benchmarks.environment import digest, gpu, job, made, one_line
 from benchmarks.models import MODELS, export, exporters
 from benchmarks.results import ORIGINAL, Results, Row, reason, values, write_rows
 from benchmarks.tools import ALL, OWN, PLAIN, SEARCH, Task
-from graphopt.base.engine import engine
 from graphopt.base.errors import UsageError
-from graphopt.runtime.measure import Speedup, Verdict, together
-from graphopt.runtime.profile import is_heavy
-from graphopt.runtime.sessions import Setting
+from graphopt.base.executors import make_executor
+from graphopt.runtime.measure import Speedup, TimingVerdict, geometric_mean_speedup
+from graphopt.runtime.profile import is_heavy_kernel
+from graphopt.runtime.session_setting import SessionSetting
 
 LIMIT = 900.0
 """Seconds after which a check or a process of a timing is given up."""
@@ -51,7 +51,7 @@ class Plan:
 
     models: Sequence[str]
     tools: Sequence[str]
-    settings: Sequence[Setting]
+    settings: Sequence[SessionSetting]
     seconds: float
     """Limit of the timing of each model, tool and setting: it ends once the intervals are narrow."""
     search: float = SEARCH
@@ -66,7 +66,7 @@ class Plan:
     """Scheduler of a cluster of equal machines, each of which measures one model at once."""
 
 
-def name_of(setting: Setting) -> str:
+def name_of(setting: SessionSetting) -> str:
     """Return the name of a setting in result files, like `cpu-1`."""
     return f"{setting.provider}-{setting.threads or 'all'}"
 
@@ -79,14 +79,14 @@ def run(plan: Plan, path: Path) -> Results:
     """
     columns = (TextColumn("{task.description:24}"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
     results = Results.read(path) if path.exists() else Results(())
-    with engine(dask=plan.dask) as runs, Progress(*columns) as progress:
-        ((_, here),) = runs.each(_require_start, [plan.settings[0]])
+    with make_executor(dask=plan.dask) as runs, Progress(*columns) as progress:
+        ((_, here),) = runs.imap_unordered(_require_start, [plan.settings[0]])
         for machine in values(results.rows, "made", "machine"):
             if machine != here:
                 raise UsageError(f"{path} is of another machine, {machine} and not {here}; name another with --output")
         bar = progress.add_task("models", total=len(plan.models))
         known = {name: Results(tuple(row for row in results.rows if row["model"] == name)) for name in plan.models}
-        for place, rows in runs.each(_measured, [(name, plan, known[name]) for name in plan.models]):
+        for place, rows in runs.imap_unordered(_measured, [(name, plan, known[name]) for name in plan.models]):
             results = _updated(results, rows)
             if len(machines := values(results.rows, "made", "machine")) > 1:
                 raise UsageError(f"the workers are not alike, and one file is of one machine: {' and '.join(machines)}")
@@ -95,7 +95,7 @@ def run(plan: Plan, path: Path) -> Results:
     return results
 
 
-def _require_start(setting: Setting) -> str:
+def _require_start(setting: SessionSetting) -> str:
     """Return the machine; raise UsageError if the provider does not start: no tool is to be blamed for that."""
     if not setting.is_cpu:
         value = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
@@ -174,7 +174,7 @@ class _Model:
         device = {} if self.plan.settings[0].is_cpu or not (found := gpu()) else {"gpu": found}
         return made(ALL[tool].package) | device | {"file": file} | limits
 
-    def measure_in(self, setting: Setting, source: Path, facts: Row) -> list[Row]:
+    def measure_in(self, setting: SessionSetting, source: Path, facts: Row) -> list[Row]:
         """Return the rows of one setting; each timing has its own copy of the original."""
         name, file = name_of(setting), digest(source)
         conditions = {
@@ -206,10 +206,10 @@ class _Model:
     def job(self, kind: str, arguments: Row) -> Row:
         return job("benchmarks.checks", kind, json.dumps(arguments), limit=self.limit)
 
-    def target(self, tool: str, setting: Setting) -> Path:
+    def target(self, tool: str, setting: SessionSetting) -> Path:
         return self.folder / f"{tool}-{name_of(setting)}.onnx"
 
-    def outcome(self, tool: str, setting: Setting, source: Path, family: str) -> Row:
+    def outcome(self, tool: str, setting: SessionSetting, source: Path, family: str) -> Row:
         """Return what an outcome cost, how large it is, and how far it is from the original, or why there is none."""
         target = self.target(tool, setting)
         task = Task(tool, str(source), str(target), family, setting.provider, setting.threads, self.plan.search)
@@ -229,7 +229,7 @@ class _Model:
 
     # -- timings -------------------------------------------------------------------------------------------------------
 
-    def timings(self, timed: Sequence[str], setting: Setting, source: Path) -> Timings:
+    def timings(self, timed: Sequence[str], setting: SessionSetting, source: Path) -> Timings:
         """Time the original and outcomes; an outcome that cannot be timed with the original alone has an error."""
         failed: dict[str, Row] = {}
         found = self.interleaved(timed, setting, source, self.plan.seconds, PROCESSES)
@@ -243,7 +243,7 @@ class _Model:
         return {**found, **failed}
 
     def interleaved(
-        self, timed: Sequence[str], setting: Setting, source: Path, seconds: float, processes: int
+        self, timed: Sequence[str], setting: SessionSetting, source: Path, seconds: float, processes: int
     ) -> Timings:
         """Time the original and outcomes in some processes, one after the other."""
         parts = []
@@ -267,12 +267,12 @@ class _Model:
         }
         return timings
 
-    def bench(self, paths: Sequence[str], setting: Setting, *options: str) -> Row:
+    def bench(self, paths: Sequence[str], setting: SessionSetting, *options: str) -> Row:
         """Run `graphopt bench` in a process of its own."""
         where = ("--provider", setting.provider, "--threads", str(setting.threads), "--json")
         return job("graphopt", "bench", *paths, *where, *options, limit=self.limit)
 
-    def profiles(self, timed: Sequence[str], setting: Setting, source: Path) -> Timings:
+    def profiles(self, timed: Sequence[str], setting: SessionSetting, source: Path) -> Timings:
         """Profile the original, whose headroom follows, and outcomes; on devices a kernel's time is not known."""
         found: dict[str, Row] = {"": {"headroom": None}}
         if setting.is_cpu:
@@ -281,7 +281,7 @@ class _Model:
             for tool, profile in zip(["", *timed], listed, strict=bool(listed)):
                 kernels = {row["operator"]: [row["count"], round(row["seconds"] * 1e3, 4)] for row in profile["rows"]}
                 found[tool] = {"profile": kernels}
-                heavy = sum(ms for operator, (_, ms) in kernels.items() if is_heavy(operator))
+                heavy = sum(ms for operator, (_, ms) in kernels.items() if is_heavy_kernel(operator))
                 if not tool:
                     whole = sum(ms for _, ms in kernels.values())
                     found[""]["headroom"] = round(whole / heavy, 3) if heavy else None
@@ -291,10 +291,10 @@ class _Model:
 def pooled(parts: Sequence[Mapping[str, Any]]) -> Row:
     """Return the ratio of a timing, of what each of its processes found."""
     ratios = [Speedup(**{field.name: part[field.name] for field in fields(Speedup)}) for part in parts]
-    medians, whole = [ratio.median for ratio in ratios], together(ratios)
+    medians, whole = [ratio.median for ratio in ratios], geometric_mean_speedup(ratios)
     whole = replace(whole, low=min(whole.low, *medians), high=max(whole.high, *medians))
     verdicts = {ratio.verdict for ratio in ratios}
     numbers = {name: round(getattr(whole, name), 4) for name in ("minimum", "median", "low", "high")}
     rounds = sum(ratio.rounds for ratio in ratios)
-    verdict = verdicts.pop() if len(verdicts) == 1 else Verdict.SAME
+    verdict = verdicts.pop() if len(verdicts) == 1 else TimingVerdict.SAME
     return {**numbers, "processes": [round(each, 4) for each in medians], "rounds": rounds, "verdict": str(verdict)}

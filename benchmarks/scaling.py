@@ -215,7 +215,7 @@ def work(path: str) -> Row:
     begun = time.perf_counter()
     graphopt.optimize(convolutional(1), check=False, cost="analytic")
     seconds["start"], memory["start"] = time.perf_counter() - begun, peak_memory()
-    onnx_io.load(path)
+    onnx_io.load_model(path)
     memory["load"] = peak_memory()
     result = graphopt.optimize(path, check=False, cost="none")
     seconds |= {step: result.report.seconds[step] for step in ("load", "simplify")}

@@ -43,7 +43,7 @@ class Task:
     """Family of the model's architecture."""
     provider: str = "cpu"
     threads: int = 0
-    """The setting that tools which search optimize for, as `graphopt.runtime.sessions.Setting` takes it."""
+    """The setting that tools which search optimize for, as `SessionSetting` takes it."""
     seconds: float = SEARCH
     """Limit of the search."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphopt.base.errors import UsageError
 from graphopt.io import onnx_io
-from graphopt.language import library
+from graphopt.language import rule_library
 from graphopt.pipeline import optimize
 from graphopt.rewrite.passes import PASSES
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def simplify(
-    model: onnx_io.Source,
+    model: onnx_io.ModelSource,
     check_n: int = 0,
     perform_optimization: bool = True,
     skip_fuse_bn: bool = False,
@@ -46,7 +46,7 @@ def simplify(
         raise UsageError("test_input_shapes has no counterpart in graphopt: give input_data")
     for keyword in others:
         warnings.warn(f"graphopt has no option '{keyword}': it is ignored", stacklevel=2)
-    names = {rule.name for rule in library.load_rules()} | {pass_.name for pass_ in PASSES}
+    names = {rule.name for rule in rule_library.load_rules()} | {pass_.name for pass_ in PASSES}
     wanted = [*(skipped_optimizers or ())]
     for name in set(wanted) - names:
         warnings.warn(f"graphopt has no rule or pass '{name}' to skip", stacklevel=2)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from graphopt.base.errors import UsageError, did_you_mean
-from graphopt.base.limits import SECONDS, RunLimits
-from graphopt.language import library
+from graphopt.base.limits import DEFAULT_SECONDS, RunLimits
+from graphopt.language import rule_library
 from graphopt.language.rule import Rule
-from graphopt.language.term import applications
-from graphopt.runtime.sessions import Setting
+from graphopt.language.terms import operator_applications
+from graphopt.runtime.session_setting import SessionSetting
 
 MICROSOFT = "com.microsoft"
 AUTO = "auto"
@@ -80,7 +80,7 @@ class Options:
 
     skip: Sequence[str] = ()
     only: Sequence[str] | None = None
-    rules: Sequence[library.Source] = ()
+    rules: Sequence[rule_library.RuleSource] = ()
     unverified: bool = False
     exact: bool = False
     keep_nonfinite: bool = False
@@ -101,7 +101,7 @@ class Options:
     fresh: bool = False
     seed: int = 0
     inputs: Mapping[str, Any] | None = None
-    run_limit: float = SECONDS
+    run_limit: float = DEFAULT_SECONDS
     memory_limit: float | None = None
     progress: Callable[[str, float], None] | None = None
 
@@ -125,14 +125,14 @@ class Options:
                 raise UsageError(f"{name} cannot be {number}: it is 0 or more")
 
     @property
-    def tell(self) -> Callable[[str, float], None]:
+    def report_progress(self) -> Callable[[str, float], None]:
         """Whom to tell of the progress, or nobody."""
         return self.progress or (lambda stage, done: None)
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> SessionSetting:
         """Of the sessions of ONNX Runtime that are timed."""
-        return Setting(self.provider, self.threads, self.provider_options or {})
+        return SessionSetting(self.provider, self.threads, self.provider_options or {})
 
     @property
     def limits(self) -> RunLimits:
@@ -144,20 +144,20 @@ class Options:
         return None if isinstance(self.target_opset, str) else self.target_opset
 
     @property
-    def admits(self) -> str:
+    def admitted_rules_text(self) -> str:
         """Which rules are admitted, in words: a search among others may find something else."""
         which = "exact" if self.exact else "unverified" if self.unverified else "proved"
         return f"{which}, nonfinite kept" if self.keep_nonfinite else which
 
-    def has(self, rule: Rule) -> bool:
+    def supports(self, rule: Rule) -> bool:
         """Return whether the target has all operators that a rule writes."""
-        return self.target == "onnxruntime" or MICROSOFT not in _written(rule)
+        return self.target == "onnxruntime" or MICROSOFT not in _written_domains(rule)
 
     @property
     def fixed_shapes(self) -> dict[str, list[int | str | None]]:
         """Shapes of inputs that are fixed for good."""
         return {
-            name: [size if size is None or isinstance(size, str) else _size(name, size) for size in shape]
+            name: [size if size is None or isinstance(size, str) else _checked_size(name, size) for size in shape]
             for name, shape in (self.input_shapes or {}).items()
         }
 
@@ -172,7 +172,7 @@ class Options:
         return {name: sizes for name, sizes in (self.dims or {}).items() if not isinstance(sizes, int | np.integer)}
 
 
-def _size(name: str, size: object) -> int:
+def _checked_size(name: str, size: object) -> int:
     """Return a whole number, be it NumPy's; raises UsageError for another."""
     try:
         return index(size)  # type: ignore[arg-type]
@@ -181,6 +181,6 @@ def _size(name: str, size: object) -> int:
 
 
 @cache
-def _written(rule: Rule) -> frozenset[str]:
+def _written_domains(rule: Rule) -> frozenset[str]:
     """Return the domains of the operators that a rule writes."""
-    return frozenset(app.domain for side in rule.right for app in applications(side))
+    return frozenset(app.domain for side in rule.right for app in operator_applications(side))

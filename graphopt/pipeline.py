@@ -12,34 +12,34 @@ from inspect import signature as get_signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from graphopt.attempts import Attempt, Clock, Opsets
 from graphopt.base import ort
 from graphopt.base.errors import ModelError, did_you_mean
 from graphopt.base.limits import RunLimits
-from graphopt.base.session import Session, current
-from graphopt.base.types import TensorType
-from graphopt.check.blame import Change, Check, change, label, place
-from graphopt.check.verdict import check_text
-from graphopt.io import onnx_io, opsets
-from graphopt.io.ways import first_opset
+from graphopt.base.session import Session, current_session
+from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, step_label
+from graphopt.check.verdict import format_comparison
+from graphopt.io import onnx_io, opset_conversion
+from graphopt.io.version_paths import first_opset
 from graphopt.ir.graph import Graph, Patch
-from graphopt.language import library
+from graphopt.ir.types import TensorType
+from graphopt.language import rule_library
 from graphopt.language.rule import Rule
-from graphopt.operators import infer
-from graphopt.operators.fixing import fix_inputs
+from graphopt.operators import inference
+from graphopt.operators.fixed_sizes import fix_inputs
+from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
 from graphopt.options import AUTO, Options
-from graphopt.report.report import Report, Rewrite, Summary
-from graphopt.rewrite import idle
-from graphopt.rewrite.build import Refusal
-from graphopt.rewrite.candidate import Candidate
-from graphopt.rewrite.fixpoint import Step, simplify_graph
-from graphopt.rewrite.folded import Noted
+from graphopt.report.report import ModelSummary, Report, Rewrite
+from graphopt.rewrite import unused_rules
+from graphopt.rewrite.build import RefusalFunction
+from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.gate import Gate
-from graphopt.rewrite.passes import PASSES, Pass, exact_forms
-from graphopt.runtime.cost import user_cache
-from graphopt.runtime.kernels import Kernels
-from graphopt.runtime.sessions import called
-from graphopt.search.tune import Tuned, Tuner, Tuning
+from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
+from graphopt.rewrite.simplify import Step, simplify_graph
+from graphopt.runtime.cost_model import open_cost_cache
+from graphopt.runtime.kernel_probe import KernelProbe
+from graphopt.runtime.session_setting import model_label
+from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 
 if TYPE_CHECKING:
     import onnx
@@ -57,9 +57,9 @@ class Result:
         session: the session of the run, which knows the operators that its rules define.
     """
 
-    loaded: onnx_io.Model
+    loaded: onnx_io.LoadedModel
     report: Report
-    session: Session = field(default_factory=current)
+    session: Session = field(default_factory=current_session)
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -67,7 +67,7 @@ class Result:
 
         To write it to another folder, or where it is over 2 GB and cannot be a protobuf, use `save`.
         """
-        with self.session.but():
+        with self.session.replace():
             return onnx_io.to_proto(self.loaded)
 
     @property
@@ -93,8 +93,8 @@ class Result:
         Raises:
             OutputError: it cannot be written; what was there stays.
         """
-        with self.session.but():
-            return onnx_io.save(self.loaded, path, external=external)
+        with self.session.replace():
+            return onnx_io.save_model(self.loaded, path, external=external)
 
     def __repr__(self) -> str:
         return f"<Result: {self.report!r}>"
@@ -109,14 +109,16 @@ P = ParamSpec("P")
 
 def _by_keyword(
     options: Callable[P, Options],
-) -> Callable[[Callable[[onnx_io.Source, Options], Result]], Callable[Concatenate[onnx_io.Source, P], Result]]:
+) -> Callable[
+    [Callable[[onnx_io.ModelSource, Options], Result]], Callable[Concatenate[onnx_io.ModelSource, P], Result]
+]:
     """Give a function of options the fields of `Options` as its keywords, to callers, type checkers and `help`."""
 
     def decorate(
-        function: Callable[[onnx_io.Source, Options], Result],
-    ) -> Callable[Concatenate[onnx_io.Source, P], Result]:
+        function: Callable[[onnx_io.ModelSource, Options], Result],
+    ) -> Callable[Concatenate[onnx_io.ModelSource, P], Result]:
         @wraps(function)
-        def by_keyword(model: onnx_io.Source, /, *args: P.args, **keywords: P.kwargs) -> Result:
+        def by_keyword(model: onnx_io.ModelSource, /, *args: P.args, **keywords: P.kwargs) -> Result:
             for name in keywords.keys() - names:
                 raise TypeError(f"{function.__name__}() has no option '{name}'{did_you_mean(name, names)}")
             return function(model, options(*args, **keywords))
@@ -131,7 +133,7 @@ def _by_keyword(
 
 
 @_by_keyword(Options)
-def optimize(model: onnx_io.Source, options: Options) -> Result:
+def optimize(model: onnx_io.ModelSource, options: Options) -> Result:
     """Optimize a model: the same function, faster in ONNX Runtime. The caller's object is not changed.
 
     Rules that pay in every model are applied first; those that pay in some are tried on the distinct parts of the
@@ -149,50 +151,58 @@ def optimize(model: onnx_io.Source, options: Options) -> Result:
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
-    with current().child(), ort.custom_ops(options.custom_ops):
-        return _Run(model, options).result()
+    with current_session().child(), ort.custom_ops(options.custom_ops):
+        return _Pipeline(model, options).result()
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Pipeline:
     """One run of the pipeline: attempts, until the check finds no difference."""
 
-    model: onnx_io.Source
+    model: onnx_io.ModelSource
     options: Options
-    clock: Clock = field(default_factory=Clock)
+    clock: StageClock = field(default_factory=StageClock)
 
     def result(self) -> Result:
         options = self.options
-        made = self._opsets.faster() if options.target_opset == AUTO else self._made(options.opset, 1.0)
-        notes = [*self._untargeted(), *_refusals(self._gate), *self._kernels.notes]
-        result = self._reported(made, notes)
+        made = (
+            self._opset_comparison.best_attempt()
+            if options.target_opset == AUTO
+            else self._best_attempt(options.opset, 1.0)
+        )
+        notes = [*self._target_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
+        result = self._to_result(made, notes)
         found = result.report.comparison
         if found is not None and not found.legal:
-            reason = f"{called(self.model)}: {found.reason.rstrip('.')}"
+            reason = f"{model_label(self.model)}: {found.reason.rstrip('.')}"
             raise ModelError(f"{reason}. --no-check (check=False) writes it unchecked")
         return result
 
-    def _made(self, opset: int | None, share: float) -> Attempt:
+    def _best_attempt(self, opset: int | None, share: float) -> Attempt:
         """Return what is made of the model in an opset, None for its own, in a share of the time."""
         tuning = replace(self._tuning, seconds=self.options.seconds * share)
-        return _checked(partial(self._attempt, opset), self._space, tuning, self.clock, strict=self.options.strict)
-
-    @property
-    def _opsets(self) -> Opsets:
-        return Opsets(self._own_opset, self._written_opset, self._made, self.options, self._tuning, self.clock)
-
-    def _reported(self, made: Attempt, notes: Iterable[str]) -> Result:
-        """Return an attempt as a result, with its report."""
-        tuned, loaded = made.tuned, made.loaded
-        comparison = None if made.finding is None else made.finding.comparison
-        rewrites, noted = _rewrites(tuned.candidate.steps, self._gate), (*made.notes, *notes)
-        return Result(
-            loaded, Report.of(made.before, loaded, rewrites, comparison, self.clock.seconds, noted, tuned.timing)
+        return _attempt_until_equal(
+            partial(self._attempt, opset), self._rewrite_space, tuning, self.clock, strict=self.options.strict
         )
 
-    def _untargeted(self) -> list[str]:
+    @property
+    def _opset_comparison(self) -> OpsetComparison:
+        return OpsetComparison(
+            self._own_opset, self._first_sufficient_opset, self._best_attempt, self.options, self._tuning, self.clock
+        )
+
+    def _to_result(self, made: Attempt, notes: Iterable[str]) -> Result:
+        """Return an attempt as a result, with its report."""
+        tuned, loaded = made.tuned, made.loaded
+        comparison = None if made.check_result is None else made.check_result.comparison
+        rewrites, noted = _reported_rewrites(tuned.candidate.steps, self._gate), (*made.notes, *notes)
+        return Result(
+            loaded, Report.build(made.before, loaded, rewrites, comparison, self.clock.seconds, noted, tuned.timing)
+        )
+
+    def _target_notes(self) -> list[str]:
         """Return what to say of rules that were given, and that write what the target does not have."""
-        lacking = [rule.name for rule in self._given.everything if not self.options.has(rule)]
+        lacking = [rule.name for rule in self._given_rules.all_rules if not self.options.supports(rule)]
         if not lacking:
             return []
         note = f"{', '.join(lacking)}: not used, as only --target onnxruntime has ONNX Runtime's own operators"
@@ -200,31 +210,31 @@ class _Run:
         return [note]
 
     @cached_property
-    def _given(self) -> library.Library:
-        return library.read(self.options.rules)
+    def _given_rules(self) -> rule_library.RuleLibrary:
+        return rule_library.read_rules(self.options.rules)
 
     @cached_property
-    def _library(self) -> library.Library:
-        return library.load(self._given)
+    def _library(self) -> rule_library.RuleLibrary:
+        return rule_library.load_library(self._given_rules)
 
     @cached_property
-    def _space(self) -> _Space:
+    def _rewrite_space(self) -> _RewriteSpace:
         with self.clock("load"):
-            return _Space.of(self._library, self.options)
+            return _RewriteSpace.select(self._library, self.options)
 
     @property
     def _own_opset(self) -> int:
         """The opset that the model has, 0 where it has none."""
         with self.clock("load"):
-            return self._loaded.graph.opsets.get("", 0)
+            return self._loaded_model.graph.opsets.get("", 0)
 
     @property
-    def _written_opset(self) -> int:
+    def _first_sufficient_opset(self) -> int:
         """The first opset that has all operators which admitted rules write; the model's, if that has them."""
         own = self._own_opset
-        newer = (rule for rule in (*self._space.rules, *self._space.trades) if first_opset(rule) > own)
+        newer = (rule for rule in (*self._rewrite_space.rules, *self._rewrite_space.trades) if first_opset(rule) > own)
         with self.clock("prove"):
-            return max((first_opset(rule) for rule in newer if self._gate.admits(rule)), default=own)
+            return max((first_opset(rule) for rule in newer if self._gate.may_allow(rule)), default=own)
 
     @cached_property
     def _gate(self) -> Gate:
@@ -234,46 +244,46 @@ class _Run:
             unverified=options.unverified,
             keep_nonfinite=options.keep_nonfinite,
             is_cpu=options.setting.is_cpu,
-            progress=options.tell,
+            progress=options.report_progress,
         )
 
     @cached_property
-    def _kernels(self) -> Kernels:
-        return Kernels(self.options.setting)
+    def _kernel_checks(self) -> KernelProbe:
+        return KernelProbe(self.options.setting)
 
-    def _refusal(self, space: _Space) -> Refusal:
-        return space.refusal(self._kernels.exact_refusal if self.options.exact else self._kernels.refusal)
+    def _refusal(self, space: _RewriteSpace) -> RefusalFunction:
+        return space.refusal(self._kernel_checks.exact_refusal if self.options.exact else self._kernel_checks.refusal)
 
     @cached_property
-    def _tuning(self) -> Tuning:
+    def _tuning(self) -> TuningOptions:
         options = self.options
-        return Tuning(
+        return TuningOptions(
             options.cost,
             options.setting,
             options.seconds,
             options.open_dims,
             options.inputs,
             options.seed,
-            options.admits,
+            options.admitted_rules_text,
             options.dask,
         )
 
-    def _attempt(self, opset: int | None, space: _Space, tuning: Tuning) -> Attempt:
+    def _attempt(self, opset: int | None, space: _RewriteSpace, tuning: TuningOptions) -> Attempt:
         """Simplify, search and check once; in this opset, or where it is None in the model's own."""
         options, clock, refusal = self.options, self.clock, self._refusal(space)
         with clock("load"):
-            loaded = self._loaded
+            loaded = self._loaded_model
             before = Report.summary(loaded)
             is_run = options.check or options.cost == "measured"
-            _demand_room(loaded.graph if is_run else Graph(), options.limits, called(self.model))
+            _check_value_sizes(loaded.graph if is_run else Graph(), options.limits, model_label(self.model))
         if opset is not None:
-            with clock("convert"), onnx_io.naming(loaded.path):
-                loaded = self._converted(loaded, opset)
-        given = [rule for rule in (*space.rules, *space.trades) if rule in self._given.everything]
+            with clock("convert"), onnx_io.naming_file_in_errors(loaded.path):
+                loaded = self._convert(loaded, opset)
+        given = [rule for rule in (*space.rules, *space.trades) if rule in self._given_rules.all_rules]
         if given:
             with clock("prove"):
-                self._gate.demand(given)
-        with clock("simplify"), onnx_io.naming(loaded.path):  # it reads weights that may be broken
+                self._gate.require_proved(given)
+        with clock("simplify"), onnx_io.naming_file_in_errors(loaded.path):  # it reads weights that may be broken
             graph = loaded.graph.copy()
             done = simplify_graph(
                 graph,
@@ -281,44 +291,46 @@ class _Run:
                 space.passes,
                 allows=self._gate.allows,
                 refusal=refusal,
-                progress=options.tell,
+                progress=options.report_progress,
             )
             always = [rule for rule in given if rule in space.rules]
-            notes = [*done.notes, *idle.without_gain(graph, always, self._gate.allows, refusal)]
-            notes += idle.of_functions(graph, given, loaded.functions)
-        tuned = Tuned(Candidate(graph, done.steps, Candidate(loaded.graph)))
+            notes = [*done.notes, *unused_rules.notes_on_unprofitable_rules(graph, always, self._gate.allows, refusal)]
+            notes += unused_rules.notes_on_function_operators(graph, given, loaded.functions)
+        tuned = TuningResult(Candidate(graph, done.steps, Candidate(loaded.graph)))
         if tuning.cost != "none":
-            with clock("search"), current().but(limits=options.limits):
+            with clock("search"), current_session().replace(limits=options.limits):
                 tuned = self._tuner(loaded, tuned.candidate, space, tuning).tune()
         finding = None
         if options.check:
-            with clock("check"), current().but(limits=options.limits):
+            with clock("check"), current_session().replace(limits=options.limits):
                 target = None if opset == before.opsets.get("ai.onnx") else opset
-                finding = self._check(loaded, before, tuned.candidate, target).run()
+                finding = self._check(loaded, before, tuned.candidate, target).compare()
         notes += tuned.notes
         return Attempt(replace(loaded, graph=tuned.candidate.graph), before, tuned, tuple(notes), finding)
 
     @cached_property
-    def _loaded(self) -> onnx_io.Model:
+    def _loaded_model(self) -> onnx_io.LoadedModel:
         """Return the model with its types inferred and some of its sizes fixed."""
         options = self.options
-        loaded = onnx_io.load(onnx_io.copied(self.model), inline_functions=options.inline_functions)
-        with onnx_io.naming(loaded.path):
-            infer.infer_graph(loaded.graph)
-            opsets.raise_nodes(loaded.graph)  # some could not be while their types were unknown
+        loaded = onnx_io.load_model(onnx_io.copy_source(self.model), inline_functions=options.inline_functions)
+        with onnx_io.naming_file_in_errors(loaded.path):
+            inference.infer_graph(loaded.graph)
+            opset_conversion.upgrade_nodes(loaded.graph)  # some could not be while their types were unknown
             if options.fixed_shapes or options.fixed_dims:
                 fix_inputs(loaded.graph, options.fixed_shapes, options.fixed_dims)
         return loaded
 
-    def _converted(self, loaded: onnx_io.Model, opset: int) -> onnx_io.Model:
+    def _convert(self, loaded: onnx_io.LoadedModel, opset: int) -> onnx_io.LoadedModel:
         loaded = replace(loaded, graph=loaded.graph.copy())
         before = [(graph, graph.opsets) for graph in loaded.graph.graphs()]
-        converted = onnx_io.converted(loaded, opset)
+        converted = onnx_io.convert_opset(loaded, opset)
         if self.options.check:
-            self._kernels.demand(before)
+            self._kernel_checks.check_converted(before)
         return converted
 
-    def _tuner(self, loaded: onnx_io.Model, simplified: Candidate, space: _Space, tuning: Tuning) -> Tuner:
+    def _tuner(
+        self, loaded: onnx_io.LoadedModel, simplified: Candidate, space: _RewriteSpace, tuning: TuningOptions
+    ) -> Tuner:
         return Tuner(
             self.model,
             loaded,
@@ -328,14 +340,14 @@ class _Run:
             space.passes,
             self._gate.allows,
             tuning,
-            self.options.tell,
+            self.options.report_progress,
             self._refusal(space),
             sweeps=self._library.sweeps,
-            is_bounded=not self._given.parts,
-            cache=user_cache(fresh=self.options.fresh),
+            is_bounded=not self._given_rules.modules,
+            cache=open_cost_cache(fresh=self.options.fresh),
         )
 
-    def _check(self, loaded: onnx_io.Model, before: Summary, result: Candidate, target: int | None) -> Check:
+    def _check(self, loaded: onnx_io.LoadedModel, before: ModelSummary, result: Candidate, target: int | None) -> Check:
         options = self.options
         return Check(
             self.model,
@@ -346,13 +358,18 @@ class _Run:
             options.inputs,
             options.exact,
             options.keep_nonfinite,
-            options.tell,
+            options.report_progress,
             target,
         )
 
 
-def _checked(
-    attempt: Callable[[_Space, Tuning], Attempt], space: _Space, tuning: Tuning, clock: Clock, *, strict: bool
+def _attempt_until_equal(
+    attempt: Callable[[_RewriteSpace, TuningOptions], Attempt],
+    space: _RewriteSpace,
+    tuning: TuningOptions,
+    clock: StageClock,
+    *,
+    strict: bool,
 ) -> Attempt:
     """Attempt it without the rewrites that made a difference, until there is none; note what was left out.
 
@@ -361,25 +378,25 @@ def _checked(
     """
     end = clock.seconds.get("search", 0.0) + tuning.seconds
     made, notes = attempt(space, tuning), list[str]()
-    left_out, changes, places = set[str](), set[Change](), Counter[str]()
+    left_out, changes, places = set[str](), set[PatchKey](), Counter[str]()
     spare = tuning.seconds * tuning.policy.retry_share  # what is written is timed, too, if others took all the time
-    while made.finding is not None and made.is_different:
-        guilty = made.finding.guilty
+    while made.check_result is not None and made.is_different:
+        guilty = made.check_result.culprit
         if strict or guilty is None:
-            raise made.finding.error
+            raise made.check_result.to_error
         assert guilty.name not in left_out, f"{guilty.name} was left out, and made a difference all the same"
-        difference, where = check_text(made.finding.comparison), ""
-        if (found := change(guilty.patch)) in changes or places[guilty.name] == PLACES:
+        difference, where = format_comparison(made.check_result.comparison), ""
+        if (found := patch_key(guilty.patch)) in changes or places[guilty.name] == MAX_EXCLUDED_PLACES:
             left_out.add(guilty.name)
         else:
             changes.add(found)
             places[guilty.name] += 1
-            where = f" at {place(guilty)}"
-        notes.append(f"{label(guilty)} was left out{where}: with it, the model is {difference}")
-        space = space.without(left_out, changes)
-        if len(changes) + len(left_out) > RETRIES:
-            notes[-1] += f"; these are more than {RETRIES}, so the original is written"
-            space = _Space()
+            where = f" at {format_replaced_values(guilty)}"
+        notes.append(f"{step_label(guilty)} was left out{where}: with it, the model is {difference}")
+        space = space.excluding(left_out, changes)
+        if len(changes) + len(left_out) > MAX_RETRIES:
+            notes[-1] += f"; these are more than {MAX_RETRIES}, so the original is written"
+            space = _RewriteSpace()
         log.warning("%s", notes[-1])
         del made, guilty  # the model with it, which may be large
         made = attempt(space, replace(tuning, cost="none"))  # a search waits until what it begins with is right
@@ -392,86 +409,86 @@ def _checked(
         del made
         made = attempt(space, replace(tuning, seconds=max(left, spare)))
         spare = spare if left > spare else 0.0
-    return made.noting(*notes)
+    return made.with_notes(*notes)
 
 
-PLACES = 3
+MAX_EXCLUDED_PLACES = 3
 """Places at which a rule or pass is left out, one after the other: then it is left out everywhere."""
 
-RETRIES = 12
+MAX_RETRIES = 12
 """Times that something is left out because the check found a difference: then all is."""
 
-DIFFERS = Noted("the check found a difference there")
+EXCLUDED_REASON = ReportedReason("the check found a difference there")
 """Why a change is refused in a later attempt, which is noted where it is left out."""
 
 
 @dataclass(frozen=True)
-class _Space:
+class _RewriteSpace:
     """What may be done to a model: the rules that are always applied, those that the search tries, and the passes."""
 
     rules: Sequence[Rule] = ()
     trades: Sequence[Rule] = ()
     passes: Sequence[Pass] = ()
-    left_out: frozenset[Change] = frozenset()
+    excluded: frozenset[PatchKey] = frozenset()
     """Changes of which the check found that they make a difference."""
 
     @staticmethod
-    def of(known: library.Library, options: Options) -> _Space:
+    def select(known: rule_library.RuleLibrary, options: Options) -> _RewriteSpace:
         """Return what was chosen by name, of all that there is.
 
         Raises:
             UsageError: a name is not known.
         """
-        names = [*(rule.name for rule in known.everything), *(pass_.name for pass_ in PASSES)]
-        chosen = library.select(names, options.skip, options.only)
+        names = [*(rule.name for rule in known.all_rules), *(pass_.name for pass_ in PASSES)]
+        chosen = rule_library.select_names(names, options.skip, options.only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
-        return _Space(
-            [rule for rule in known.rules if rule.name in chosen and options.has(rule)],
-            [rule for rule in known.trades if rule.name in chosen and options.has(rule)],
-            exact_forms(passes) if options.exact else passes,
+        return _RewriteSpace(
+            [rule for rule in known.rules if rule.name in chosen and options.supports(rule)],
+            [rule for rule in known.trades if rule.name in chosen and options.supports(rule)],
+            to_exact_passes(passes) if options.exact else passes,
         )
 
-    def refusal(self, refusal: Refusal) -> Refusal:
+    def refusal(self, refusal: RefusalFunction) -> RefusalFunction:
         """Return what refuses what is left out, beside what is refused anyway."""
-        if not self.left_out:
+        if not self.excluded:
             return refusal
 
         def refused(graph: Graph, patch: Patch) -> str:
-            return DIFFERS if change(patch) in self.left_out else refusal(graph, patch)
+            return EXCLUDED_REASON if patch_key(patch) in self.excluded else refusal(graph, patch)
 
         return refused
 
-    def without(self, names: Container[str], changes: Iterable[Change] = ()) -> _Space:
+    def excluding(self, names: Container[str], changes: Iterable[PatchKey] = ()) -> _RewriteSpace:
         """Return the rest of it."""
-        return _Space(
+        return _RewriteSpace(
             [rule for rule in self.rules if rule.name not in names],
             [rule for rule in self.trades if rule.name not in names],
             [pass_ for pass_ in self.passes if pass_.name not in names],
-            self.left_out.union(changes),
+            self.excluded.union(changes),
         )
 
 
-def _demand_room(graph: Graph, limits: RunLimits, model: str) -> None:
+def _check_value_sizes(graph: Graph, limits: RunLimits, model: str) -> None:
     """Raise a LimitError for a value that a run makes, and that is larger than all memory."""
     for inner in graph.graphs():
         for _, node in inner.nodes():
             for name, type_ in zip(node.names, node.types, strict=True):
                 if isinstance(type_, TensorType) and isinstance(type_.size, int) and node.data is None:
-                    limits.demand_room(
+                    limits.check_allocation(
                         type_.size * type_.dtype.bits // 8, f"{model}: '{name}' of node {node.op}, {type_},"
                     )
 
 
-def _refusals(gate: Gate) -> list[str]:
+def _unproved_notes(gate: Gate) -> list[str]:
     """Return what to say of rules that would have been applied had they been proved, or proved for more."""
-    if gate.refused:
-        names = ", ".join(sorted(gate.refused))
+    if gate.unproved:
+        names = ", ".join(sorted(gate.unproved))
         log.warning("rules left out because they are not proved: %s; `graphopt verify` says why", names)
-    notes = dict.fromkeys(gate.refused, "it is not proved") | gate.withheld
+    notes = dict.fromkeys(gate.unproved, "it is not proved") | gate.withheld
     return [f"rule {name} was not applied: {why}" for name, why in sorted(notes.items())]
 
 
-def _rewrites(steps: Sequence[Step], gate: Gate) -> tuple[Rewrite, ...]:
+def _reported_rewrites(steps: Sequence[Step], gate: Gate) -> tuple[Rewrite, ...]:
     return tuple(
         Rewrite(
             name=step.name,
@@ -479,7 +496,7 @@ def _rewrites(steps: Sequence[Step], gate: Gate) -> tuple[Rewrite, ...]:
             graph=step.graph.name,
             removed=tuple(f"{n.op} {n.name}".strip() for n in step.patch.removed if not n.is_internal),
             added=tuple(f"{n.op} {n.name}".strip() for n in step.patch.added if not n.is_internal),
-            proof=gate.claim(step.name) if step.is_rule else None,
+            proof=gate.describe_proof(step.name) if step.is_rule else None,
         )
         for step in steps
     )

@@ -8,18 +8,18 @@ from graphopt.rule import Rule
 from graphopt.rules import (
     activation,
     attention,
-    blocks,
+    block_diagonal,
+    blocked_layout,
     branches,
     casting,
-    channels,
+    code_motion,
+    contrib_decomposition,
+    conv_variants,
     convolution,
     elementwise,
-    fused,
-    grouping,
-    kernels,
     layout,
     linear,
-    moving,
+    matmul_as_conv,
     normalization,
     padding,
     parallel,
@@ -34,7 +34,7 @@ from graphopt.rules import (
 RULES: tuple[Rule, ...] = (
     *convolution.RULES,
     *pruning.RULES,
-    *grouping.RULES,
+    *block_diagonal.RULES,
     *patches.RULES,
     *branches.RULES,
     *linear.RULES,
@@ -55,31 +55,31 @@ TRADES: tuple[Rule, ...] = (
     *attention.TRADES,
     *linear.TRADES,
     *parallel.TRADES,
-    *grouping.TRADES,
-    *kernels.TRADES,
+    *block_diagonal.TRADES,
+    *conv_variants.TRADES,
     *winograd.TRADES,
     *activation.TRADES,
-    *moving.TRADES,
+    *code_motion.TRADES,
     *reduction.TRADES,
-    *blocks.TRADES,
-    *channels.TRADES,
+    *blocked_layout.TRADES,
+    *matmul_as_conv.TRADES,
     *quantization.TRADES,
-    *fused.TRADES,
+    *contrib_decomposition.TRADES,
 )
 """Rules that are true, and pay in some models only: for a search that measures."""
 
 SWEEPS: Mapping[str, tuple[Rule, ...]] = {
-    **fused.SWEEPS,
+    **contrib_decomposition.SWEEPS,
     **{
-        name: (*fused.TRADES, *rules)
+        name: (*contrib_decomposition.TRADES, *rules)
         for sweeps in (
-            moving.SWEEPS,
+            code_motion.SWEEPS,
             attention.SWEEPS,
             quantization.SWEEPS,
-            blocks.SWEEPS,
-            channels.SWEEPS,
+            blocked_layout.SWEEPS,
+            matmul_as_conv.SWEEPS,
             winograd.SWEEPS,
-            moving.STACKS,
+            code_motion.STACKS,
         )
         for name, rules in sweeps.items()
     },

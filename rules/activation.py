@@ -7,9 +7,8 @@ from itertools import product
 from math import pi, sqrt
 from typing import NamedTuple
 
-from graphopt.base.types import DType
-from graphopt.rule import Rule, const, fn, op, real, tensor
-from graphopt.term import App, Operand, Term
+from graphopt.base.dtype import DType
+from graphopt.rule import App, Rule, Term, TermLike, const, fn, op, real, tensor
 
 x, y = tensor("x"), tensor("y")
 a, b, low, high = real("a"), real("b"), real("low"), real("high")
@@ -24,10 +23,10 @@ class Clamp(NamedTuple):
     """min(max(x, low), high), where a bound that is None is not there."""
 
     name: str
-    low: Operand | None
-    high: Operand | None
+    low: TermLike | None
+    high: TermLike | None
 
-    def of(self, value: Term) -> App:
+    def apply(self, value: Term) -> App:
         if self.low == 0 and self.high is None:
             return op.Relu(value)
         return op.Clip(value, *((self.low,) if self.high is None else (self.low, self.high)))
@@ -37,7 +36,7 @@ def clamps(low: Term, high: Term) -> tuple[Clamp, ...]:
     return Clamp("relu", 0, None), Clamp("floor", low, None), Clamp("ceiling", None, high), Clamp("clip", low, high)
 
 
-def _then(inner: Clamp, outer: Clamp) -> Clamp:
+def _compose_clamps(inner: Clamp, outer: Clamp) -> Clamp:
     """min(max(min(max(x, a), b), c), d) = min(max(x, max(a, c)), min(max(b, c), d))."""
     lows = [bound for bound in (inner.low, outer.low) if bound is not None]
     ceiling = inner.high
@@ -73,8 +72,8 @@ CLAMPS = (
     *(
         Rule(
             f"fuse_{inner.name}_then_{outer.name}",
-            outer.of(inner.of(x)),
-            _then(inner, outer).of(x),
+            outer.apply(inner.apply(x)),
+            _compose_clamps(inner, outer).apply(x),
             when=floats,
             why="Two clamps are one.",
         )

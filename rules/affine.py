@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from graphopt.rule import const, fn, op, real
-from graphopt.term import App, Term, Var
+from graphopt.rule import App, Term, Var, const, fn, op, real
 
 
 class Affine(NamedTuple):
@@ -27,7 +26,7 @@ class Affine(NamedTuple):
     when: Callable[[Term], tuple[Term, ...]] = lambda x: ()
     """What it asks of the value beside which it stands."""
 
-    def carried(self, bias: Term, linear: Callable[[Term], Term]) -> Term:
+    def carry_bias(self, bias: Term, linear: Callable[[Term], Term]) -> Term:
         """Return the bias of what stands behind, given what that makes of a shift."""
         return bias if self.shift is None else bias + linear(self.shift)
 
@@ -43,14 +42,14 @@ def affine(channels: str, beside: str = "") -> tuple[Affine, Affine, Affine, Aff
         Affine("mul", "a factor", lambda x: x * c, lambda w, spread: w * spread(each), lambda b: b * each),
         Affine("add", "a shift", lambda x: x + c, lambda w, spread: w, lambda b: b + each, each),
         Affine("rsub", "a difference", lambda x: c - x, lambda w, spread: -w, lambda b: each - b, each),
-        normalization(channels).affine,
+        batch_normalization(channels).affine,
     )
 
 
-class Normalization(NamedTuple):
+class BatchNormalization(NamedTuple):
     """A batch normalization by constants: x -> x * factor + shift, with one number for each channel.
 
-    It is one of inference: `training_mode` is not mentioned, so it has its default.
+    It is one of inference: `training_mode_input` is not mentioned, so it has its default.
     """
 
     scale: Var
@@ -66,7 +65,7 @@ class Normalization(NamedTuple):
         constants = (scale or self.scale, offset or self.offset, mean or self.mean, self.variance)
         return op.BatchNormalization(x, *constants, epsilon=self.epsilon, momentum=self.momentum)
 
-    def uniform(self, x: Term) -> tuple[Term, ...]:
+    def same_type_conditions(self, x: Term) -> tuple[Term, ...]:
         """Its constants have the type of the data, which the operator does not ask for."""
         return fn.eq(fn.dtype(self.scale), fn.dtype(x)), fn.eq(fn.dtype(self.mean), fn.dtype(x))
 
@@ -87,11 +86,11 @@ class Normalization(NamedTuple):
             lambda w, spread: w * spread(self.factor),
             lambda b: (b - self.mean) * self.factor + self.offset,
             self.shift,
-            self.uniform,
+            self.same_type_conditions,
         )
 
 
-def normalization(channels: str, suffix: str = "") -> Normalization:
+def batch_normalization(channels: str, suffix: str = "") -> BatchNormalization:
     """Return a batch normalization whose channels are the axis of this name."""
     scale, offset, mean, variance = (const(f"{n}{suffix}", channels) for n in ("scale", "offset", "mean", "variance"))
-    return Normalization(scale, offset, mean, variance, real(f"epsilon{suffix}"), real(f"momentum{suffix}"))
+    return BatchNormalization(scale, offset, mean, variance, real(f"epsilon{suffix}"), real(f"momentum{suffix}"))

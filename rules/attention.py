@@ -2,9 +2,24 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from graphopt.base.types import DType
-from graphopt.rule import Rule, attributes, const, define, fn, integer, integers, microsoft, op, real, tensor
-from graphopt.term import App, Operand, Term, Var
+from graphopt.base.dtype import DType
+from graphopt.rule import (
+    App,
+    Rule,
+    Term,
+    TermLike,
+    Var,
+    attributes,
+    const,
+    define,
+    fn,
+    integer,
+    integers,
+    microsoft,
+    op,
+    real,
+    tensor,
+)
 
 HEADS_IN_FRONT, KEYS_LAST = (0, 2, 1, 3), (0, 2, 3, 1)
 """From batch, sequence, heads, head size: how queries and values, and how keys are transposed."""
@@ -15,14 +30,14 @@ q, k, v = tensor("q", "B S E"), tensor("k", "B L E"), tensor("v", "B L F")
 bias, count, factor = tensor("bias", "P Q S L"), integer("num_heads"), real("scale")
 
 
-def _heads(x: Term, axis: str, perm: tuple[int, ...]) -> App:
+def _split_heads(x: Term, axis: str, perm: tuple[int, ...]) -> App:
     """Return the last axis as heads, in front of the sequence."""
     return op.Transpose(op.Reshape(x, fn.concat(0, 0, count, fn.size(axis) // count)), perm=perm)
 
 
-def _attention(factor: Operand, mask: Callable[[App], App]) -> App:
-    scores = (_heads(q, "E", HEADS_IN_FRONT) @ _heads(k, "E", KEYS_LAST)) * factor
-    seen = op.Softmax(mask(scores), axis=-1) @ _heads(v, "F", HEADS_IN_FRONT)
+def _attention(factor: TermLike, mask: Callable[[App], App]) -> App:
+    scores = (_split_heads(q, "E", HEADS_IN_FRONT) @ _split_heads(k, "E", KEYS_LAST)) * factor
+    seen = op.Softmax(mask(scores), axis=-1) @ _split_heads(v, "F", HEADS_IN_FRONT)
     return op.Reshape(op.Transpose(seen, perm=HEADS_IN_FRONT), fn.concat(0, 0, fn.size("F")))
 
 
@@ -76,19 +91,19 @@ FITS = (
 )
 
 
-def _flat(x: Term, axis: str) -> App:
+def _merge_heads(x: Term, axis: str) -> App:
     """Return the heads side by side in one axis."""
     return op.Reshape(x, fn.concat(0, 0, fn.size("H") * fn.size(axis)))
 
 
-FLAT = (_flat(queries, "D"), _flat(keys, "D"), _flat(values, "V"))
+FLAT = (_merge_heads(queries, "D"), _merge_heads(keys, "D"), _merge_heads(values, "V"))
 
 
-def _standard(added: tuple[Term, ...], factor: Operand) -> App:
+def _standard(added: tuple[Term, ...], factor: TermLike) -> App:
     return op.Attention(*FLAT, *added, q_num_heads=fn.size("H"), kv_num_heads=fn.size("H"), scale=factor)
 
 
-def _microsoft(added: tuple[Term, ...], factor: Operand) -> App:
+def _microsoft(added: tuple[Term, ...], factor: TermLike) -> App:
     places = (None, None, *added) if added else ()
     return microsoft.MultiHeadAttention(*FLAT, *places, num_heads=fn.size("H"), scale=factor)
 
@@ -97,12 +112,12 @@ OPERATORS = {"attention": _standard, "multi_head_attention": _microsoft}
 """By name, given a mask or none and the factor of the scores."""
 
 
-def _guarded(value: Term) -> App:
+def _guard_nan(value: Term) -> App:
     """Return a value with 0 in the place of NaN, which is what a softmax makes of a row that is masked as a whole."""
     return op.Where(op.IsNaN(value), 0.0, value)
 
 
-def _fused(name: str, kind: str, *, scaled: bool, guarded: bool = False) -> Rule:
+def _build_fusion_rule(name: str, kind: str, *, scaled: bool, guarded: bool = False) -> Rule:
     scores = op.Transpose(queries, perm=HEADS_IN_FRONT) @ op.Transpose(keys, perm=KEYS_LAST)
     scores = scores * scale if scaled else scores
     added, given = MASKS.get(kind, (None, None))
@@ -114,8 +129,8 @@ def _fused(name: str, kind: str, *, scaled: bool, guarded: bool = False) -> Rule
     finite = (fn.is_finite(values),) if guarded else ()
     return Rule(
         "_".join(filter(None, ("fuse", "guarded" * guarded, "scaled" * scaled, kind, name))),
-        _guarded(left) if guarded else left,
-        _guarded(right) if guarded else right,
+        _guard_nan(left) if guarded else left,
+        _guard_nan(right) if guarded else right,
         when=(*sizes, *(FITS if kind else ()), *(SCALES if scaled else ()), *finite),
         why="Of a row that is NaN the kernel makes NaN or 0, and the guard 0 of both."
         if guarded
@@ -131,7 +146,7 @@ of_each = fn.size("P") // (3 * heads_of_each)
 apart = fn.concat(0, 0, heads_of_each, of_each)
 
 
-def unpacked(value: App, parts: Sequence[Term], *, name: str) -> Rule:
+def build_unpacking_rule(value: App, parts: Sequence[Term], *, name: str) -> Rule:
     """Return a rule that makes queries, keys and values each by a product, with the heads where they are read."""
     return Rule(
         name,
@@ -155,12 +170,14 @@ def thirds(value: Term, axis: int) -> Sequence[App]:
 
 
 UNPACKED = (
-    unpacked(
+    build_unpacking_rule(
         tokens @ packed + packed_bias,
         [tokens @ w + b for w, b in zip(thirds(packed, 1), thirds(packed_bias, 0), strict=True)],
         name="project_heads_apart",
     ),
-    unpacked(tokens @ packed, [tokens @ w for w in thirds(packed, 1)], name="project_heads_apart_without_bias"),
+    build_unpacking_rule(
+        tokens @ packed, [tokens @ w for w in thirds(packed, 1)], name="project_heads_apart_without_bias"
+    ),
 )
 
 # -- keys and values that several heads share ------------------------------------------------------------------------
@@ -172,7 +189,7 @@ times = fn.size("H") // fn.size("G")
 """How many heads in a row have the same keys and values."""
 
 
-def _over_shared(name: str, operand: Var, axes: str, view: Callable[[Term], Term]) -> Rule:
+def _build_shared_heads_rule(name: str, operand: Var, axes: str, view: Callable[[Term], Term]) -> Rule:
     """Return the rule for a product with what was repeated, looked at in some way."""
     given, result = fn.sizes(axes), fn.sizes(f"B H {axes}")
     repeated = op.Reshape(op.Expand(op.Unsqueeze(operand, (2,)), wide), merged)
@@ -193,8 +210,8 @@ def _over_shared(name: str, operand: Var, axes: str, view: Callable[[Term], Term
 
 
 SHARED_HEADS = (
-    _over_shared("fuse_repeated_heads_into_matmul", shared, "K N", lambda y: y),
-    _over_shared(
+    _build_shared_heads_rule("fuse_repeated_heads_into_matmul", shared, "K N", lambda y: y),
+    _build_shared_heads_rule(
         "fuse_repeated_transposed_heads_into_matmul",
         swapped,
         "N K",
@@ -241,16 +258,16 @@ define(
 )
 
 
-def _wide(function: Callable[[Term], App]) -> App:
+def _double_angles(function: Callable[[Term], App]) -> App:
     """Return what heads are multiplied by: of each angle, for both halves."""
     return op.Unsqueeze(function(op.Concat(angles, angles, axis=doubled)), (1,))
 
 
-def _rotary(name: str, embedding: App, *conditions: Term) -> Rule:
+def _build_rotary_rule(name: str, embedding: App, *conditions: Term) -> Rule:
     low, high = op.Split.split(2, turned, parts, axis=along)
     return Rule(
         name,
-        turned * _wide(op.Cos) + op.Concat(op.Neg(high), low, axis=joined) * _wide(op.Sin),
+        turned * _double_angles(op.Cos) + op.Concat(op.Neg(high), low, axis=joined) * _double_angles(op.Sin),
         embedding,
         when=(
             fn.eq(fn.normalize_indices(along, 4), 3),
@@ -269,12 +286,12 @@ def _rotary(name: str, embedding: App, *conditions: Term) -> Rule:
 SHARED = fn.eq(fn.size("P"), 1)
 """The positions are the same in all of the batch."""
 ROTARY = (
-    _rotary(
+    _build_rotary_rule(
         "fuse_rotary_embedding",
         op.RotaryEmbedding(turned, *(op.Expand(each(angles), fn.sizes("B S E")) for each in (op.Cos, op.Sin))),
         fn.any_of(SHARED, fn.eq(fn.size("P"), fn.size("B"))),
     ),
-    _rotary(
+    _build_rotary_rule(
         "fuse_microsoft_rotary_embedding",
         microsoft.RotaryEmbedding(
             turned,
@@ -285,7 +302,10 @@ ROTARY = (
     ),
 )
 
-guard_above, guard_below = _guarded(op.Softmax(scores, axis=-1)) @ seen, _guarded(op.Softmax(scores, axis=-1) @ seen)
+guard_above, guard_below = (
+    _guard_nan(op.Softmax(scores, axis=-1)) @ seen,
+    _guard_nan(op.Softmax(scores, axis=-1) @ seen),
+)
 RULES = (
     *SHARED_HEADS,
     Rule(
@@ -300,8 +320,17 @@ TRADES = (
     *ROTARY,
     *LIFTED,
     *UNPACKED,
-    *(_fused(name, kind, scaled=scaled) for name in OPERATORS for kind in ("", *MASKS) for scaled in (False, True)),
-    *(_fused("attention", kind, scaled=scaled, guarded=True) for kind in ("", *MASKS) for scaled in (False, True)),
+    *(
+        _build_fusion_rule(name, kind, scaled=scaled)
+        for name in OPERATORS
+        for kind in ("", *MASKS)
+        for scaled in (False, True)
+    ),
+    *(
+        _build_fusion_rule("attention", kind, scaled=scaled, guarded=True)
+        for kind in ("", *MASKS)
+        for scaled in (False, True)
+    ),
     Rule(
         "push_nan_guard_below_matmul",
         guard_above,
@@ -311,8 +340,8 @@ TRADES = (
     ),
     Rule(
         "push_nan_guard_below_transpose",
-        op.Transpose(_guarded(heads), perm=HEADS_IN_FRONT),
-        _guarded(op.Transpose(heads, perm=HEADS_IN_FRONT)),
+        op.Transpose(_guard_nan(heads), perm=HEADS_IN_FRONT),
+        _guard_nan(op.Transpose(heads, perm=HEADS_IN_FRONT)),
         why="What is left is attention without a guard, which one kernel computes.",
     ),
 )

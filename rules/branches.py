@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
+from graphopt.rule import App, Rule, Term, TermLike, const, fn, integer, integers, op, tensor
 from graphopt.rules.affine import NOTHING, affine
-from graphopt.rules.convolution import along, geometry, mixed
-from graphopt.term import App, Operand, Term
+from graphopt.rules.convolution import geometry, mix_filters, reshape_to_axes
 
 # Axes: N batch, C input channels, M output channels, I = C / group, *s space, *k kernel, *p the smaller kernel.
 x = tensor("x", "N C *s")
@@ -20,16 +19,16 @@ v, d = const("v", "M I *k"), const("d", "M", default=0)
 strides, pads, dilations, group = integers("strides"), integers("pads"), integers("dilations"), integer("group")
 kernel = fn.sizes("*k")
 along_both = fn.concat(dilations, dilations)
-grouped: Mapping[str, Operand] = {**geometry, "group": group}
-dense: Mapping[str, Operand] = {**geometry, "group": 1}
+grouped: Mapping[str, TermLike] = {**geometry, "group": group}
+dense: Mapping[str, TermLike] = {**geometry, "group": 1}
 
 
-def widened(weights: Term, before: Operand, after: Operand) -> App:
+def pad_kernel(weights: Term, before: TermLike, after: TermLike) -> App:
     """Return a kernel with so many zeros around it."""
     return op.Pad(weights, fn.concat(0, 0, before, 0, 0, after))
 
 
-class Sign(NamedTuple):
+class BranchSign(NamedTuple):
     """How a branch joins the convolution, and what that makes of weights and biases.
 
     The convolution's come first: what is computed has the element type of the first operand.
@@ -38,13 +37,13 @@ class Sign(NamedTuple):
     name: str
     join: Callable[[Term, Term], App]
     weights: Callable[[Term, Term], App]
-    alone: Callable[[Term], Term]
+    bias_alone: Callable[[Term], Term]
     """Of a bias, where the branch has none."""
 
 
-ADD = Sign("add", op.Add, op.Add, lambda bias: bias)
-SUB = Sign("sub", op.Sub, op.Sub, lambda bias: bias)
-RSUB = Sign("rsub", lambda conv, branch: branch - conv, lambda own, other: -(own - other), lambda bias: -bias)
+ADD = BranchSign("add", op.Add, op.Add, lambda bias: bias)
+SUB = BranchSign("sub", op.Sub, op.Sub, lambda bias: bias)
+RSUB = BranchSign("rsub", lambda conv, branch: branch - conv, lambda own, other: -(own - other), lambda bias: -bias)
 SIGNS = (ADD, SUB, RSUB)
 
 # -- two convolutions ----------------------------------------------------------------------------------------------
@@ -80,7 +79,7 @@ SMALLER = (
             ),
             op.Conv(
                 x,
-                sign.weights(w, widened(smaller, before, after)),
+                sign.weights(w, pad_kernel(smaller, before, after)),
                 sign.weights(b, d),
                 strides=strides,
                 pads=pads,
@@ -100,7 +99,7 @@ SMALLER = (
             ),
             op.Conv(
                 x,
-                sign.weights(w, widened(pointwise, half, other_half)),
+                sign.weights(w, pad_kernel(pointwise, half, other_half)),
                 sign.weights(b, d),
                 strides=strides,
                 pads=pads,
@@ -118,12 +117,12 @@ SMALLER = (
 # So adapters of low rank (LoRA) are exported beside the convolution that they change.
 
 full, down, up = const("w", "M C *k"), const("u", "L C *k"), const("v", "M L 1*k")
-mix, narrow = along(up, "M L"), const("c", "L", default=0)
+mix, narrow = reshape_to_axes(up, "M L"), const("c", "L", default=0)
 
 LOW_RANK = Rule(
     "fuse_add_of_conv_and_low_rank",
     op.Conv(x, full, b, **dense) + op.Conv(op.Conv(x, down, narrow, **dense), up, d),
-    op.Conv(x, full + mixed(mix, down, "M C *k"), b + ((mix @ narrow) + d), **dense),
+    op.Conv(x, full + mix_filters(mix, down, "M C *k"), b + ((mix @ narrow) + d), **dense),
     why="Mixed filters are filters, and convolutions of one input that are added are one.",
 )
 
@@ -134,7 +133,7 @@ square, bias = const("w", "C I *k"), const("b", "C", default=0)
 keeps_size = (fn.eq(strides, 1), fn.eq(around * along_both, pads))
 
 
-def eye(weights: Term, size: Operand) -> App:
+def eye(weights: Term, size: TermLike) -> App:
     """Return the unit matrix of so many rows, of the element type of some weights."""
     one = op.Slice(op.Flatten(weights), (0, 0), (1, 1), (0, 1))
     return op.EyeLike(op.Expand(one, fn.concat(size, size)))
@@ -145,7 +144,7 @@ def per_filter(value: Term) -> App:
     return op.Reshape(value, fn.sizes("C 1 1*k"))
 
 
-def unit() -> App:
+def identity_kernel() -> App:
     """Return the pointwise weights that give each channel back, in any number of groups."""
     units = op.Tile(eye(square, fn.size("I")), fn.concat(group, 1))
     return op.Reshape(units, fn.sizes("C I 1*k"))
@@ -160,8 +159,8 @@ BESIDE = tuple(
         sign.join(op.Conv(x, square, bias, **grouped), this.apply(x)),
         op.Conv(
             x,
-            sign.weights(square, widened(this.weights(unit(), per_filter), half, other_half)),
-            sign.alone(bias) if this.shift is None else sign.weights(bias, this.shift),
+            sign.weights(square, pad_kernel(this.weights(identity_kernel(), per_filter), half, other_half)),
+            sign.bias_alone(bias) if this.shift is None else sign.weights(bias, this.shift),
             **grouped,
         ),
         when=(*keeps_size, *this.when(x)),

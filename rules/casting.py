@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from graphopt.base.types import DType
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, pointwise, tensor
-from graphopt.rules.names import snake
-from graphopt.term import App, Term
+from graphopt.base.dtype import DType
+from graphopt.rule import App, Rule, Term, attributes, const, fn, integer, integers, op, pointwise, tensor
+from graphopt.rules.names import snake_case
 
 x, y, f = tensor("x"), tensor("y"), pointwise("f")
 to, through = integer("to"), integer("through")
@@ -83,7 +82,7 @@ CASTS = (
     ),
     *(
         Rule(
-            f"fuse_casts_around_{snake(name)}",
+            f"fuse_casts_around_{snake_case(name)}",
             op.Cast(layout(op.Cast(x, inner, to=through)), to=to),
             layout(op.Cast(x, to=to)),
             when=(*LOSSLESS, *((fn.lt(0, fn.length(axes)),) if name == "Squeeze" else ())),

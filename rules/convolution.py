@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, string, tensor
+from graphopt.rule import App, Rule, Term, TermLike, attributes, const, fn, integer, integers, op, string, tensor
 from graphopt.rules.affine import affine
-from graphopt.term import App, Operand, Term
 
 # Axes: N batch, C input channels, M output channels, I = C / group, O = M / group, *s space, *k kernel.
 x = tensor("x", "N C *s")
 w, b = const("w", "M I *k"), const("b", "M", default=0)
 g = integer("g")
 rest = attributes("rest")
-geometry: Mapping[str, Operand] = {
+geometry: Mapping[str, TermLike] = {
     "strides": integers("strides"),
     "pads": integers("pads"),
     "dilations": integers("dilations"),
 }
 
 
-def along(value: Term, axes: str) -> App:
+def reshape_to_axes(value: Term, axes: str) -> App:
     """Return a constant in the shape that these axes have."""
     return op.Reshape(value, fn.sizes(axes))
 
@@ -36,10 +35,10 @@ def by_group(value: Term, outer: str, inner: str) -> App:
     """
     runs = op.Reshape(value, fn.concat(g, 1, fn.size(inner)))
     repeated = op.Expand(runs, fn.concat(g, fn.floordiv(fn.size(outer), g), fn.size(inner)))
-    return along(repeated, f"{outer} {inner} 1*k")
+    return reshape_to_axes(repeated, f"{outer} {inner} 1*k")
 
 
-def seen(weights: Term, each: Term) -> App:
+def sum_over_filters(weights: Term, each: Term) -> App:
     """Return what each filter makes of a constant per channel: the sum over all axes of the weights but the
     filters'."""
     return op.ReduceSum(weights * each, fn.add(fn.range(fn.sub(fn.rank(weights), 1)), 1), keepdims=0)
@@ -51,7 +50,7 @@ AFTER_CONV = tuple(
     Rule(
         "fuse_add_bias_into_conv" if this.name == "add" else f"fuse_{this.name}_into_conv",
         this.apply(op.Conv(x, w, b, rest)),
-        op.Conv(x, this.weights(w, lambda v: along(v, "M 1 1*k")), this.bias(b), rest),
+        op.Conv(x, this.weights(w, lambda v: reshape_to_axes(v, "M 1 1*k")), this.bias(b), rest),
         when=this.when(x),
         why=f"After a convolution, {this.what} per channel goes into its weights and bias.",
     )
@@ -63,27 +62,27 @@ AFTER_CONV = tuple(
 
 filters, mixing = const("w", "M C *k"), const("v", "P M 1*k")
 M, P, in_window = fn.size("M"), fn.size("P"), fn.mul(fn.size("C"), fn.product(fn.sizes("*k")))
-mix = along(mixing, "P M")
+mix = reshape_to_axes(mixing, "P M")
 
 
-def mixed(mix: Term, filters: Term, axes: str) -> App:
+def mix_filters(mix: Term, filters: Term, axes: str) -> App:
     """Return filters that are mixed by a matrix, in the shape that these axes have."""
-    return along(mix @ op.Flatten(filters), axes)
+    return reshape_to_axes(mix @ op.Flatten(filters), axes)
 
 
 # The other way round pixels are mixed first, and a shift of them is not one of the zeros around them.
 pixels, sights = const("v", "M C 1*k"), const("w", "P M *k")
 shift, last = const("b", "M"), const("d", "P", default=0)
 C, in_sight = fn.size("C"), fn.mul(P, fn.product(fn.sizes("*k")))
-seen_through = along(
-    op.Transpose(along(pixels, "M C"), perm=(1, 0)) @ op.Reshape(sights, fn.concat(P, M, -1)), "P C *k"
+seen_through = reshape_to_axes(
+    op.Transpose(reshape_to_axes(pixels, "M C"), perm=(1, 0)) @ op.Reshape(sights, fn.concat(P, M, -1)), "P C *k"
 )
 
 AFTER_EACH_OTHER = (
     Rule(
         "fuse_pointwise_conv_into_conv",
         op.Conv(op.Conv(x, filters, b, group=1, **geometry), mixing, last),
-        op.Conv(x, mixed(mix, filters, "P C *k"), (mix @ b) + last, group=1, **geometry),
+        op.Conv(x, mix_filters(mix, filters, "P C *k"), (mix @ b) + last, group=1, **geometry),
         pays=fn.le(fn.mul(P, in_window), fn.add(fn.mul(M, in_window), fn.mul(P, M))),
         why="A pointwise convolution of filtered channels is a convolution with mixed filters.",
     ),
@@ -100,7 +99,7 @@ AFTER_EACH_OTHER = (
             (
                 "unpadded_conv",
                 shift,
-                seen(sights, along(shift, "1 M 1*k")) + last,
+                sum_over_filters(sights, reshape_to_axes(shift, "1 M 1*k")) + last,
                 {name: part for name, part in geometry.items() if name != "pads"},
             ),
         )
@@ -134,7 +133,7 @@ BEFORE_CONV = (
             op.Conv(
                 x,
                 this.weights(w, per_input),
-                this.carried(b, lambda shift: seen(w, per_input(shift))),
+                this.carry_bias(b, lambda shift: sum_over_filters(w, per_input(shift))),
                 rest,
                 group=g,
                 pads=pads,
@@ -150,9 +149,9 @@ BEFORE_CONV = (
 # -- ConvTranspose: the weights list input channels first ----------------------------------------------------------
 
 wt = const("w", "C O *k")
-GROUPS: tuple[tuple[str, str, Callable[[Term], App], Operand, tuple[Term, ...]], ...] = (
+GROUPS: tuple[tuple[str, str, Callable[[Term], App], TermLike, tuple[Term, ...]], ...] = (
     # what the name says, the axis of the results, how it is spread over the weights, how many groups, and when
-    ("", "O", lambda v: along(v, "O 1*k"), 1, ()),
+    ("", "O", lambda v: reshape_to_axes(v, "O 1*k"), 1, ()),
     ("_grouped", "M", lambda v: by_group(v, "C", "O"), g, (fn.eq(fn.size("M"), fn.mul(fn.size("O"), g)),)),
 )
 
@@ -171,7 +170,7 @@ CONV_TRANSPOSE = (
     Rule(
         "fuse_mul_before_conv_transpose",
         op.ConvTranspose(scale.apply(x), wt, b, rest),
-        op.ConvTranspose(x, scale.weights(wt, lambda v: along(v, "C 1 1*k")), b, rest),
+        op.ConvTranspose(x, scale.weights(wt, lambda v: reshape_to_axes(v, "C 1 1*k")), b, rest),
         why="Before a transposed convolution, a factor per channel goes into its weights.",
     ),
 )

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from itertools import product
 
-from graphopt.base.types import DType
-from graphopt.rule import Rule, const, fn, op, tensor
-from graphopt.rules.names import snake
-from graphopt.term import App, Var
+from graphopt.base.dtype import DType
+from graphopt.rule import App, Rule, Var, const, fn, op, tensor
+from graphopt.rules.names import snake_case
 
 x, y, z = tensor("x"), tensor("y"), tensor("z")
 a, b, c, zeros, ones = const("a"), const("b"), const("c"), const("zeros"), const("ones")
@@ -14,7 +13,7 @@ is_float, is_integer = fn.is_float(fn.dtype(x)), fn.is_integer(fn.dtype(x))
 is_bool = fn.eq(fn.dtype(x), int(DType.BOOL))
 
 
-def fits(kept: Var, *others: Var) -> App:
+def broadcasts_to(kept: Var, *others: Var) -> App:
     """Return whether the others broadcast to the shape of `kept`, so that it alone has the shape of the result."""
     shape = fn.shape(kept)
     return fn.all_of(*(fn.eq(fn.broadcast(shape, fn.shape(other)), shape) for other in others))
@@ -36,10 +35,10 @@ UNITS = {
 NEUTRAL = (
     *(
         Rule(
-            f"eliminate_nop_with_unit_{snake(name)}",
+            f"eliminate_nop_with_unit_{snake_case(name)}",
             getattr(op, name)(x, unit),
             x,
-            when=(fn.is_zero(unit) if unit is zeros else fn.is_one(unit), fits(x, unit)),
+            when=(fn.is_zero(unit) if unit is zeros else fn.is_one(unit), broadcasts_to(x, unit)),
             why=f"{name} with {'zero' if unit is zeros else 'one'} changes nothing.",
         )
         for name, unit in UNITS.items()
@@ -48,19 +47,19 @@ NEUTRAL = (
         "eliminate_equal_true",
         op.Equal(x, ones),
         x,
-        when=(is_bool, fn.is_one(ones), fits(x, ones)),
+        when=(is_bool, fn.is_one(ones), broadcasts_to(x, ones)),
         why="What equals true is true.",
     ),
     Rule(
         "replace_equal_false",
         op.Equal(x, zeros),
         op.Not(x),
-        when=(is_bool, fn.is_zero(zeros), fits(x, zeros)),
+        when=(is_bool, fn.is_zero(zeros), broadcasts_to(x, zeros)),
         why="What equals false is not true.",
     ),
     *(
         Rule(
-            f"eliminate_{snake(name)}_of_one",
+            f"eliminate_{snake_case(name)}_of_one",
             getattr(op, name)(x),
             x,
             why=f"{name} of a single operand is that operand.",
@@ -69,7 +68,7 @@ NEUTRAL = (
     ),
     *(
         Rule(
-            f"eliminate_{snake(name)}_with_itself",
+            f"eliminate_{snake_case(name)}_with_itself",
             getattr(op, name)(x, x),
             x,
             why=f"{name} of a value and itself is that value.",
@@ -83,7 +82,7 @@ NEUTRAL = (
 TWICE = (
     *(
         Rule(
-            f"eliminate_consecutive_idempotent_ops_{snake(name)}",
+            f"eliminate_consecutive_idempotent_ops_{snake_case(name)}",
             getattr(op, name)(getattr(op, name)(x)),
             getattr(op, name)(x),
             why=f"{name} changes nothing the second time.",
@@ -92,7 +91,7 @@ TWICE = (
     ),
     *(
         Rule(
-            f"eliminate_{snake(outer)}_of_{snake(inner)}",
+            f"eliminate_{snake_case(outer)}_of_{snake_case(inner)}",
             getattr(op, outer)(getattr(op, inner)(x)),
             getattr(op, inner)(x),
             why="A whole number need not be rounded.",
@@ -101,7 +100,7 @@ TWICE = (
     ),
     *(
         Rule(
-            f"eliminate_{snake(name)}_of_{snake(name)}",
+            f"eliminate_{snake_case(name)}_of_{snake_case(name)}",
             getattr(op, name)(getattr(op, name)(x)),
             x,
             why=f"{name} undoes itself.",
@@ -131,7 +130,7 @@ TWICE = (
 # -- chains of constants -------------------------------------------------------------------------------------------
 
 # Joined constants must not be larger than the larger one: a column and a row would become a matrix.
-joinable = fn.any_of(fits(a, b), fits(b, a))
+joinable = fn.any_of(broadcasts_to(a, b), broadcasts_to(b, a))
 CHAINS: Mapping[str, tuple[App, App, App | tuple[()]]] = {
     "fuse_consecutive_adds": ((x + a) + b, x + (a + b), ()),
     "fuse_sub_add": ((a - x) + b, (a + b) - x, ()),
@@ -258,7 +257,7 @@ ORDER = (
     ),
     *(
         Rule(
-            f"fuse_not_of_{snake(name)}",
+            f"fuse_not_of_{snake_case(name)}",
             op.Not(getattr(op, name)(x, y)),
             getattr(op, negated)(x, y),
             when=is_integer,
@@ -282,35 +281,35 @@ WHERES = (
         "eliminate_where_of_same",
         op.Where(condition, x, x),
         x,
-        when=fits(x, condition),
+        when=broadcasts_to(x, condition),
         why="The branches are the same.",
     ),
     Rule(
         "eliminate_where_true",
         op.Where(ones, x, y),
         x,
-        when=(fn.is_one(ones), fits(x, ones, y)),
+        when=(fn.is_one(ones), broadcasts_to(x, ones, y)),
         why="Only the first branch is ever taken.",
     ),
     Rule(
         "eliminate_where_false",
         op.Where(zeros, x, y),
         y,
-        when=(fn.is_zero(zeros), fits(y, zeros, x)),
+        when=(fn.is_zero(zeros), broadcasts_to(y, zeros, x)),
         why="Only the second branch is ever taken.",
     ),
     Rule(
         "fuse_where_in_first_branch",
         op.Where(condition, op.Where(condition, x, y), z),
         op.Where(condition, x, z),
-        when=fits(z, condition, x, y),
+        when=broadcasts_to(z, condition, x, y),
         why="Where the condition holds already, the inner Where has its first branch.",
     ),
     Rule(
         "fuse_where_in_second_branch",
         op.Where(condition, x, op.Where(condition, y, z)),
         op.Where(condition, x, z),
-        when=fits(x, condition, y, z),
+        when=broadcasts_to(x, condition, y, z),
         why="Where the condition does not hold, the inner Where has its second branch.",
     ),
 )

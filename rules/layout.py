@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from graphopt.rule import Rule, attributes, binary, fn, integer, integers, op, pointwise, tensor
-from graphopt.rules.names import snake
-from graphopt.term import App, Term
+from graphopt.rule import App, Rule, Term, attributes, binary, fn, integer, integers, op, pointwise, tensor
+from graphopt.rules.names import snake_case
 
 x, y, z = tensor("x"), tensor("y"), tensor("z")
 perm, first, second = integers("perm"), integers("first"), integers("second")
@@ -17,7 +16,7 @@ undone = fn.is_identity(both)
 rank = fn.rank(x)
 
 
-def some(positions: Term) -> App:
+def is_nonempty(positions: Term) -> App:
     """Return a list of axes that is not empty: ONNX Runtime takes an empty one for "all"."""
     return fn.lt(0, fn.length(positions))
 
@@ -85,7 +84,7 @@ VIEWS_OF_TRANSPOSES = (
         "fuse_transpose_into_squeeze",
         op.Squeeze(op.Transpose(x, perm=perm), axes),
         op.Squeeze(x, fn.compose(perm, axes)),
-        when=(some(axes), fn.is_sorted(fn.delete(perm, axes))),
+        when=(is_nonempty(axes), fn.is_sorted(fn.delete(perm, axes))),
         why="Where only axes of size 1 were moved, and are dropped, no element moves.",
     ),
     Rule(
@@ -101,7 +100,7 @@ VIEWS_OF_TRANSPOSES = (
         op.Transpose(
             op.Squeeze(x, fn.compose(first, axes)), perm=fn.compose(fn.inverse(fn.inverse(squeezed_first)), second)
         ),
-        when=some(axes),
+        when=is_nonempty(axes),
         why="Two transpositions are one, also where axes of size 1 are dropped in between.",
     ),
     Rule(
@@ -128,7 +127,7 @@ TRANSPOSES_AROUND = (
     ),
     *(
         Rule(
-            f"fuse_transposes_around_{snake(name)}",
+            f"fuse_transposes_around_{snake_case(name)}",
             op.Transpose(getattr(op, name)(op.Transpose(x, perm=first), axis=axis), perm=second),
             getattr(op, name)(x, axis=fn.item(first, axis)),
             when=undone,
@@ -231,7 +230,7 @@ RESHAPES = (
         "fuse_squeeze_into_reshape",
         op.Squeeze(op.Reshape(x, shape, rest), axes),
         op.Reshape(x, fewer, rest),
-        when=(some(axes), fn.eq(fn.compose(shape, axes), 1), fn.zeros_subset(fewer, shape)),
+        when=(is_nonempty(axes), fn.eq(fn.compose(shape, axes), 1), fn.zeros_subset(fewer, shape)),
         why="Axes of size 1 that are dropped again need not be made.",
     ),
     Rule(
@@ -263,7 +262,7 @@ RESHAPES = (
 stack, grouped = tensor("x", "A B M N"), tensor("x", "A B C M N")
 
 
-def as_one_stack(sizes: str) -> App:
+def is_one_stack(sizes: str) -> App:
     """Return whether `shape` asks for all axes but the last two as one."""
     matrices, all_of_them = fn.sizes("M N"), fn.product(fn.sizes(sizes))
     return fn.any_of(fn.eq(shape, fn.concat(-1, matrices)), fn.eq(shape, fn.concat(all_of_them, matrices)))
@@ -280,7 +279,7 @@ STACKS = (
         op.Reshape(op.Transpose(op.Reshape(stack, shape), perm=(0, 2, 1)), target),
         op.Transpose(stack, perm=(0, 1, 3, 2)),
         when=(
-            as_one_stack("A B"),
+            is_one_stack("A B"),
             fn.any_of(
                 fn.all_of(fn.eq(target, transposed), fn.le(1, fn.slice(target, 1, 3))),
                 fn.all_of(
@@ -296,7 +295,7 @@ STACKS = (
             op.Reshape(op.Transpose(op.Reshape(grouped, shape), perm=(0, 2, 1)), target),
             op.Transpose(op.Reshape(grouped, fn.concat(stacks, fn.sizes("M N"))), perm=(0, 1, 3, 2)),
             when=(
-                as_one_stack("A B C"),
+                is_one_stack("A B C"),
                 fn.eq(target, fn.concat(stacks, fn.sizes("N M"))),
                 fn.le(1, target),
             ),
@@ -333,7 +332,7 @@ AXES = (
         op.Unsqueeze(op.Squeeze(x, axes), more),
         x,
         when=(
-            some(axes),
+            is_nonempty(axes),
             fn.eq(fn.sorted(fn.normalize_indices(axes, rank)), fn.sorted(fn.normalize_indices(more, rank))),
         ),
         why="The axes that are made are those that were just dropped.",
@@ -344,7 +343,7 @@ AXES = (
         op.Squeeze(
             x, fn.sorted(fn.concat(fn.normalize_indices(axes, rank), fn.compose(fn.delete(fn.range(rank), axes), more)))
         ),
-        when=(some(axes), some(more)),
+        when=(is_nonempty(axes), is_nonempty(more)),
         why="One Squeeze drops all axes; those of the second are counted without those of the first.",
     ),
     Rule(
@@ -374,7 +373,7 @@ BLOCKS = (
     ),
     *(
         Rule(
-            f"eliminate_nop_{snake(name)}",
+            f"eliminate_nop_{snake_case(name)}",
             getattr(op, name)(x, rest, blocksize=1),
             x,
             why="Blocks of one element stay where they are.",

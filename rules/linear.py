@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from graphopt.base.types import DType
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.rules.affine import Affine, affine, normalization
-from graphopt.term import App, Operand, Term, Var
+from graphopt.base.dtype import DType
+from graphopt.rule import App, Rule, Term, TermLike, Var, attributes, const, fn, integer, integers, op, real, tensor
+from graphopt.rules.affine import Affine, affine, batch_normalization
 
 # Axes: *b batch, M rows, K contracted, N columns.
 x, w = tensor("x", "*b M K"), const("w", "K N")
 c, d = const("c", "N"), const("d", "N")
 after, before = affine("N"), affine("K")
-bn, bn_in = normalization("N"), normalization("K")
+bn, bn_in = batch_normalization("N"), batch_normalization("K")
 rest = attributes("rest")
 
 
@@ -23,11 +22,11 @@ def column(value: Term, size: str) -> App:
     return op.Reshape(value, fn.sizes(f"{size} 1"))
 
 
-def transposed(operand: Term, *perm: int) -> App:
+def transpose(operand: Term, *perm: int) -> App:
     return op.Transpose(operand, perm=perm)
 
 
-def is_float(hole: Var) -> Term:
+def has_float_type(hole: Var) -> Term:
     return fn.is_float(fn.dtype(hole))
 
 
@@ -45,21 +44,21 @@ MATMUL = (
         "fuse_mul_into_matmul",
         (x @ w) * c,
         x @ (w * c),
-        when=is_float(x),
+        when=has_float_type(x),
         why="After a product with weights, a factor per column goes into the weights.",
     ),
     Rule(
         "fuse_mul_into_matmul_add",
         ((x @ w) + d) * c,
         (x @ (w * c)) + d * c,
-        when=is_float(x),
+        when=has_float_type(x),
         why="After a product with weights and a bias, a factor per column goes into both: what scales a layer is one.",
     ),
     Rule(
         "fuse_mul_into_left_matmul",
         (left_weights @ right) * per_row,
         (left_weights * per_row) @ right,
-        when=is_float(right),
+        when=has_float_type(right),
         why="After a product of weights with a value, a factor per row goes into the weights.",
     ),
 )
@@ -85,14 +84,14 @@ TO_GEMM = (
         "fuse_bn_into_matmul",
         bn.apply(rows @ w),
         op.Gemm(rows, w * bn.factor, bn.shift),
-        when=(runs_as_gemm(rows), *bn.uniform(rows)),
+        when=(runs_as_gemm(rows), *bn.same_type_conditions(rows)),
         why="A batch normalization after a product with weights is folded into them and a bias.",
     ),
     Rule(
         "fuse_bn_before_matmul",
         bn_in.apply(rows) @ w,
         op.Gemm(rows, w * column(bn_in.factor, "K"), bn_in.shift @ w),
-        when=(runs_as_gemm(rows), *bn_in.uniform(rows)),
+        when=(runs_as_gemm(rows), *bn_in.same_type_conditions(rows)),
         why="A batch normalization before a product with weights is folded into them and a bias.",
     ),
     Rule(
@@ -129,7 +128,7 @@ class _Weights(NamedTuple):
     product: Callable[[Term], App]
     """A row vector times the weights."""
 
-    def gemm(self, *inputs: Term, **attrs: Operand) -> App:
+    def gemm(self, *inputs: Term, **attrs: TermLike) -> App:
         return op.Gemm(*inputs, transB=self.transposed, **attrs)
 
 
@@ -145,7 +144,7 @@ GEMM = (
             f"fuse_{this.name}_into_gemm{held.suffix}",
             this.apply(held.gemm(any_rows, held.hole, b, rest, beta=beta)),
             held.gemm(any_rows, this.weights(held.hole, held.by_column), this.bias(b * beta), rest, beta=1.0),
-            when=(is_float(any_rows), *this.when(any_rows)),
+            when=(has_float_type(any_rows), *this.when(any_rows)),
             why=f"After a Gemm, {this.what} per column goes into its weights and bias.",
         )
         for this in after
@@ -159,7 +158,7 @@ GEMM = (
                 held.gemm(any_rows, this.weights(held.hole, held.by_column), this.bias(b * beta), rest, beta=1.0),
                 shape,
             ),
-            when=(is_float(any_rows), fn.eq(fn.item(shape, -1), fn.size("N"))),
+            when=(has_float_type(any_rows), fn.eq(fn.item(shape, -1), fn.size("N"))),
             why=f"After a Gemm and a Reshape that keeps columns, {this.what} goes into its weights and bias.",
         )
         for this in after
@@ -171,7 +170,7 @@ GEMM = (
             f"fuse_add_of_matrix_into_gemm{suffix}",
             op.Gemm(rows, weights, rest, transA=0, transB=transposed, beta=beta) + tensor("t", "M N"),
             op.Gemm(rows, weights, tensor("t", "M N"), rest, transA=0, transB=transposed, beta=1.0),
-            when=is_float(rows),
+            when=has_float_type(rows),
             why="A Gemm without a third operand adds one at little cost.",
         )
         for suffix, transposed, weights in (("", 0, columns), ("_transposed", 1, tensor("w", "N K")))
@@ -193,11 +192,11 @@ def into_gemm(this: Affine, held: _Weights) -> Rule:
         held.gemm(
             rows,
             this.weights(held.hole, held.by_row),
-            this.carried(b * beta, lambda v: held.product(v) * alpha),
+            this.carry_bias(b * beta, lambda v: held.product(v) * alpha),
             alpha=alpha,
             beta=1.0,
         ),
-        when=(is_float(rows), *this.when(rows)),
+        when=(has_float_type(rows), *this.when(rows)),
         why=f"Before a Gemm, {this.what} goes through its weights into its bias.",
     )
 
@@ -208,7 +207,7 @@ BEFORE = (
         "fuse_mul_before_matmul",
         scale_before.apply(x) @ w,
         x @ scale_before.weights(w, lambda v: column(v, "K")),
-        when=is_float(x),
+        when=has_float_type(x),
         why="Before a product with weights, a factor per row of the weights goes into them.",
     ),
     *(
@@ -216,7 +215,7 @@ BEFORE = (
             f"fuse_mul_before_gemm{held.suffix}",
             held.gemm(scale_before.apply(rows), held.hole, b, rest, transA=0),
             held.gemm(rows, scale_before.weights(held.hole, held.by_row), b, rest, transA=0),
-            when=is_float(rows),
+            when=has_float_type(rows),
             why="Before a Gemm, a factor goes into its weights.",
         )
         for held in WEIGHTS
@@ -228,8 +227,8 @@ BEFORE = (
             Rule(
                 f"fuse_{this.name}_before_matmul_add",
                 (this.apply(x) @ w) + d,
-                (x @ this.weights(w, lambda v: v)) + this.carried(d, lambda v: v @ w),
-                when=is_float(x),
+                (x @ this.weights(w, lambda v: v)) + this.carry_bias(d, lambda v: v @ w),
+                when=has_float_type(x),
                 why=f"Before a product with weights, {this.what} goes through it into the shift that follows.",
             ),
             *(into_gemm(this, held) for held in WEIGHTS),
@@ -284,7 +283,7 @@ CHAINS = (
         "fuse_consecutive_matmuls",
         (x @ inner) @ outer,
         x @ (inner @ outer),
-        when=is_float(x),
+        when=has_float_type(x),
         pays=no_more,
         why="The product of two weights is known when the model is compiled.",
     ),
@@ -292,7 +291,7 @@ CHAINS = (
         "fuse_consecutive_matmuls_with_add",
         ((x @ inner) + narrow) @ outer,
         (x @ (inner @ outer)) + (narrow @ outer),
-        when=is_float(x),
+        when=has_float_type(x),
         pays=no_more,
         why="Products of weights, and of a bias and weights, are known when the model is compiled.",
     ),
@@ -328,21 +327,21 @@ SUMS = tuple(
             f"fuse_add_of_matmul_and_{name}",
             (x @ w) + part(x),
             x @ (w + its_weights),
-            when=is_float(x),
+            when=has_float_type(x),
             why="Products of one value with weights that are added up are one with the sum of the weights.",
         ),
         Rule(
             f"fuse_add_of_matmul_add_and_{name}",
             ((x @ w) + c) + part(x),
             (x @ (w + its_weights)) + c,
-            when=is_float(x),
+            when=has_float_type(x),
             why="Products of one value with weights that are added up are one with the sum of the weights.",
         ),
         *(
             Rule(
                 f"fuse_add_of_gemm{held.suffix}_and_{name}",
                 held.gemm(rows, held.hole, c) + part(rows),
-                held.gemm(rows, held.hole + (transposed(its_weights, 1, 0) if held.transposed else its_weights), c),
+                held.gemm(rows, held.hole + (transpose(its_weights, 1, 0) if held.transposed else its_weights), c),
                 when=runs_as_gemm(rows),
                 why="Products of one value with weights that are added up are one with the sum of the weights.",
             )
@@ -381,7 +380,7 @@ VIEWED = tuple(
         f"fuse_mul_after_{heads}_into_{name}",
         seen(plain) * one_for_all,
         seen(scaled),
-        when=is_float(operand),
+        when=has_float_type(operand),
         why="Moving elements does not change them: a factor for all of them goes into the weights.",
     )
     for name, (operand, plain, scaled) in SCALED.items()
@@ -394,14 +393,14 @@ FACTORS = (
         "fuse_factors_of_matmul",
         (tensor("x") * one_factor) @ (other * other_factor),
         (tensor("x") * (one_factor * other_factor)) @ other,
-        when=is_float(tensor("x")),
+        when=has_float_type(tensor("x")),
         why="One factor for all elements of either operand is as good as one for each.",
     ),
     Rule(
         "fuse_factors_of_matmul_transposed",
         (tensor("x") * one_factor) @ op.Transpose(other * other_factor, perm=perm),
         (tensor("x") * (one_factor * other_factor)) @ op.Transpose(other, perm=perm),
-        when=is_float(tensor("x")),
+        when=has_float_type(tensor("x")),
         why="One factor for all elements of either operand is as good as one for each.",
     ),
 )
@@ -419,21 +418,21 @@ def operands(equation: str) -> list[Var]:
 PRODUCTS: Mapping[str, Callable[[Term, Term], App]] = {
     # matrices and stacks of them
     "ab,bc->ac": lambda x, y: x @ y,
-    "ab,cb->ac": lambda x, y: x @ transposed(y, 1, 0),
-    "ab,ac->bc": lambda x, y: transposed(x, 1, 0) @ y,
+    "ab,cb->ac": lambda x, y: x @ transpose(y, 1, 0),
+    "ab,ac->bc": lambda x, y: transpose(x, 1, 0) @ y,
     "abc,cd->abd": lambda x, y: x @ y,
-    "abc,dc->abd": lambda x, y: x @ transposed(y, 1, 0),
+    "abc,dc->abd": lambda x, y: x @ transpose(y, 1, 0),
     "abcd,de->abce": lambda x, y: x @ y,
-    "abcd,ed->abce": lambda x, y: x @ transposed(y, 1, 0),
+    "abcd,ed->abce": lambda x, y: x @ transpose(y, 1, 0),
     "abc,acd->abd": lambda x, y: x @ y,
-    "abc,adc->abd": lambda x, y: x @ transposed(y, 0, 2, 1),
-    "abc,abd->acd": lambda x, y: transposed(x, 0, 2, 1) @ y,
+    "abc,adc->abd": lambda x, y: x @ transpose(y, 0, 2, 1),
+    "abc,abd->acd": lambda x, y: transpose(x, 0, 2, 1) @ y,
     "abcd,abde->abce": lambda x, y: x @ y,
-    "abcd,abed->abce": lambda x, y: x @ transposed(y, 0, 1, 3, 2),
-    "abcd,abce->abde": lambda x, y: transposed(x, 0, 1, 3, 2) @ y,
+    "abcd,abed->abce": lambda x, y: x @ transpose(y, 0, 1, 3, 2),
+    "abcd,abce->abde": lambda x, y: transpose(x, 0, 1, 3, 2) @ y,
     # attention with the heads behind the sequence: scores, then the weighted sum
-    "abcd,aecd->acbe": lambda x, y: transposed(x, 0, 2, 1, 3) @ transposed(y, 0, 2, 3, 1),
-    "abcd,adbe->acbe": lambda x, y: transposed(x @ transposed(y, 0, 2, 1, 3), 0, 2, 1, 3),
+    "abcd,aecd->acbe": lambda x, y: transpose(x, 0, 2, 1, 3) @ transpose(y, 0, 2, 3, 1),
+    "abcd,adbe->acbe": lambda x, y: transpose(x @ transpose(y, 0, 2, 1, 3), 0, 2, 1, 3),
 }
 TRANSPOSITIONS: Mapping[str, tuple[int, ...]] = {
     "ab->ba": (1, 0),
@@ -446,7 +445,7 @@ TRANSPOSITIONS: Mapping[str, tuple[int, ...]] = {
 }
 
 
-def _spelt(equation: str) -> str:
+def _equation_suffix(equation: str) -> str:
     return equation.replace(",", "_").replace("->", "_to_")
 
 
@@ -458,19 +457,19 @@ not_empty = (fn.lt(0, fn.size("H")), fn.lt(0, fn.size("D")))  # a 0 in a shape w
 EINSUM = (
     *(
         Rule(
-            f"replace_einsum_{_spelt(equation)}",
+            f"replace_einsum_{_equation_suffix(equation)}",
             op.Einsum(*operands(equation), equation=equation),
             product(*operands(equation)),
-            when=is_float(operands(equation)[0]),
+            when=has_float_type(operands(equation)[0]),
             why="MatMul and Transpose have faster kernels than Einsum, and are fused further.",
         )
         for equation, product in PRODUCTS.items()
     ),
     *(
         Rule(
-            f"replace_einsum_{_spelt(equation)}",
+            f"replace_einsum_{_equation_suffix(equation)}",
             op.Einsum(*operands(equation), equation=equation),
-            transposed(operands(equation)[0], *perm),
+            transpose(operands(equation)[0], *perm),
             why="An Einsum that only moves axes is a Transpose.",
         )
         for equation, perm in TRANSPOSITIONS.items()
@@ -479,7 +478,7 @@ EINSUM = (
         "replace_einsum_a_b_to_ab",
         op.Einsum(tensor("x", "A"), tensor("y", "B"), equation="a,b->ab"),
         op.Unsqueeze(tensor("x", "A"), (1,)) * tensor("y", "B"),
-        when=is_float(tensor("x", "A")),
+        when=has_float_type(tensor("x", "A")),
         why="An outer product is a broadcast multiplication.",
     ),
     Rule(
@@ -489,14 +488,14 @@ EINSUM = (
             tokens @ op.Flatten(heads_in, axis=1),
             fn.concat((0, 0), fn.sizes("H D")),
         ),
-        when=(is_float(tokens), *not_empty),
+        when=(has_float_type(tokens), *not_empty),
         why="A projection onto several heads is one product with flattened weights.",
     ),
     Rule(
         "replace_einsum_abcd_cde_to_abe",
         op.Einsum(per_head, heads_out, equation="abcd,cde->abe"),
         op.Reshape(per_head, fn.concat((0, 0), fn.mul(fn.size("H"), fn.size("D")))) @ op.Flatten(heads_out, axis=2),
-        when=(is_float(per_head), *not_empty),
+        when=(has_float_type(per_head), *not_empty),
         why="A projection from several heads is one product with flattened weights.",
     ),
 )

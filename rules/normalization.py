@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from graphopt.base.types import DType
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.rules.affine import affine, normalization
-from graphopt.term import App, Term
+from graphopt.base.dtype import DType
+from graphopt.rule import App, Rule, Term, attributes, const, fn, integer, integers, op, real, tensor
+from graphopt.rules.affine import affine, batch_normalization
 
 # Axes: N batch, C channels, *s space; *n the axes that a layer normalization normalizes.
 rest = attributes("rest")
 
 # -- batch normalization -------------------------------------------------------------------------------------------
 
-x, bn = tensor("x", "N C *s"), normalization("C", "_first")
+x, bn = tensor("x", "N C *s"), batch_normalization("C", "_first")
 per_channel = affine("C", "1*s")
 
 BATCH = (
@@ -23,7 +22,7 @@ BATCH = (
             "fuse_consecutive_bn" if this.name == "bn" else f"fuse_{this.name}_into_bn",
             this.apply(bn.apply(x)),
             bn.apply(x, scale=this.weights(bn.scale, lambda v: v), offset=this.bias(bn.offset)),
-            when=(*bn.uniform(x), *this.when(x)),
+            when=(*bn.same_type_conditions(x), *this.when(x)),
             why=f"After a batch normalization, {this.what} per channel goes into its scale and offset.",
         )
         for this in per_channel
@@ -35,10 +34,10 @@ BATCH = (
             bn.apply(
                 x,
                 scale=this.weights(bn.scale, lambda v: v),
-                offset=this.carried(bn.shift, lambda v: v * bn.factor),
+                offset=this.carry_bias(bn.shift, lambda v: v * bn.factor),
                 mean=bn.mean * 0,
             ),
-            when=bn.uniform(x),
+            when=bn.same_type_conditions(x),
             why=f"Before a batch normalization, {this.what} per channel goes into its scale and offset.",
         )
         for this in per_channel
@@ -57,19 +56,19 @@ scale, offset = const("scale", "N"), const("offset", "N")
 ones = op.Expand(1.0, fn.sizes("N"))
 
 
-def mean(value: Term) -> App:
+def mean_over_axes(value: Term) -> App:
     return op.ReduceMean(value, axes, keepdims=1)
 
 
 SQUARES: Mapping[str, Callable[[Term], App]] = {"pow": lambda v: op.Pow(v, 2), "mul": lambda v: v * v}
 """Neither is rewritten as the other: in older opsets ONNX Runtime has fusions of its own, which look for the first."""
-centred = y - mean(y)
+centred = y - mean_over_axes(y)
 
 
 def deviation(squares: Term) -> App:
     """Return the square root of a mean of squares, by which is divided: other ways to write that become divisions
     first."""
-    return op.Sqrt(mean(squares) + epsilon)
+    return op.Sqrt(mean_over_axes(squares) + epsilon)
 
 
 WRITTEN_OUT = tuple(
@@ -93,7 +92,7 @@ WRITTEN_OUT = tuple(
         ),
         Rule(
             f"fuse_factored_layer_normalization_{name}",
-            y * factored + (offset - mean(y) * factored),
+            y * factored + (offset - mean_over_axes(y) * factored),
             op.LayerNormalization(y, scale, offset, axis=-1, epsilon=epsilon),
             when=(floats, last_axis, not_empty),
             why="TensorFlow multiplies the scale into the deviation first; it is the same layer normalization.",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from graphopt.rule import Rule, attributes, const, fn, integer, integers, op, string, tensor
-from graphopt.term import App, Operand, Term
+from graphopt.rule import App, Rule, Term, TermLike, attributes, const, fn, integer, integers, op, string, tensor
 
 image = tensor("x", "N C *s")
 axes, pads = integers("axes"), integers("pads")
@@ -13,12 +12,12 @@ rest = attributes("rest")
 zero = const("zero", "", default=0)  # what is not said is 0
 
 
-def padded(data: Term) -> App:
+def pad_axes(data: Term) -> App:
     """Return a Pad of some axes."""
     return op.Pad(data, pads, zero, axes)
 
 
-def whole(amounts: Term, rank: Operand) -> App:
+def expand_to_all_axes(amounts: Term, rank: TermLike) -> App:
     """Return the amounts for all axes: first those before, then those after the data."""
     count = fn.length(axes)
     before, after = fn.slice(amounts, 0, count), fn.slice(amounts, count, fn.mul(2, count))
@@ -26,7 +25,7 @@ def whole(amounts: Term, rank: Operand) -> App:
 
 
 rank = fn.rank(image)
-around = whole(pads, rank)
+around = expand_to_all_axes(pads, rank)
 spatial = fn.concat(fn.slice(around, 2, rank), fn.slice(around, fn.add(rank, 2), fn.mul(2, rank)))
 only_space = (
     fn.is_zero(zero),
@@ -36,8 +35,8 @@ only_space = (
     fn.le(0, pads),
 )
 explicit = fn.any_of(fn.eq(auto_pad, "NOTSET"), fn.all_of(fn.eq(auto_pad, "VALID"), fn.eq(own, 0)))
-asked: dict[str, Operand] = {"pads": own, "auto_pad": auto_pad}
-given: dict[str, Operand] = {"pads": fn.add(own, spatial), "auto_pad": "NOTSET"}
+asked: dict[str, TermLike] = {"pads": own, "auto_pad": auto_pad}
+given: dict[str, TermLike] = {"pads": fn.add(own, spatial), "auto_pad": "NOTSET"}
 
 w, b = tensor("w", "M I *k"), const("b", "M", default=0)
 kernel = integers("kernel")
@@ -45,7 +44,7 @@ kernel = integers("kernel")
 INTO_WINDOWS = (
     Rule(
         "fuse_pad_into_conv",
-        op.Conv(padded(image), w, b, rest, **asked),
+        op.Conv(pad_axes(image), w, b, rest, **asked),
         op.Conv(image, w, b, rest, **given),
         when=(*only_space, explicit),
         why="A convolution pads by itself, without a copy.",
@@ -53,7 +52,7 @@ INTO_WINDOWS = (
     Rule(
         "fuse_pad_into_average_pool",
         op.AveragePool(
-            padded(image), rest, kernel_shape=kernel, count_include_pad=integer("count"), ceil_mode=0, **asked
+            pad_axes(image), rest, kernel_shape=kernel, count_include_pad=integer("count"), ceil_mode=0, **asked
         ),
         op.AveragePool(image, rest, kernel_shape=kernel, count_include_pad=1, ceil_mode=0, **given),
         when=(
@@ -78,7 +77,7 @@ both_sides = fn.add(fn.slice(padding, 0, count), fn.slice(padding, count, fn.mul
 
 INTO_MAX_POOL = Rule(
     "fuse_pad_after_relu_into_max_pool",
-    op.MaxPool(padded(rectified), rest, kernel_shape=kernel, dilations=dilations, ceil_mode=0, **asked),
+    op.MaxPool(pad_axes(rectified), rest, kernel_shape=kernel, dilations=dilations, ceil_mode=0, **asked),
     op.MaxPool(rectified, rest, kernel_shape=kernel, dilations=dilations, ceil_mode=0, **given),
     when=(
         *only_space,

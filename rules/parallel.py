@@ -6,9 +6,25 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import NamedTuple
 
-from graphopt.rule import Rule, attributes, binary, const, fn, integer, integers, op, pointwise, real, tensor, tensors
+from graphopt.rule import (
+    App,
+    Rule,
+    Term,
+    TermLike,
+    Var,
+    attributes,
+    binary,
+    const,
+    fn,
+    integer,
+    integers,
+    op,
+    pointwise,
+    real,
+    tensor,
+    tensors,
+)
 from graphopt.rules.convolution import geometry
-from graphopt.term import App, Operand, Term, Var
 
 # Axes: N batch, C input channels, *s space, *k kernel; *b batch, M rows, K contracted, W output channels or columns.
 # What operators side by side do not share has a number: W0, W1 …
@@ -23,7 +39,7 @@ def lengths(name: str, count: int) -> App:
 # -- several operators that read one value -------------------------------------------------------------------------
 
 
-class Linear(NamedTuple):
+class LinearOperator(NamedTuple):
     """An operator with constant weights, given as a function of them and the bias."""
 
     name: str
@@ -57,28 +73,28 @@ alpha, beta = real("alpha"), real("beta")
 numbers = (fn.is_float(fn.dtype(rows)),)
 
 
-def conv(weights: Term, bias: Term | None) -> App:
+def apply_conv(weights: Term, bias: Term | None) -> App:
     return op.Conv(image, weights, bias, group=1, **geometry)
 
 
-def matmul(weights: Term, bias: Term | None) -> App:
+def apply_matmul(weights: Term, bias: Term | None) -> App:
     return rows @ weights if bias is None else (rows @ weights) + bias
 
 
-def gemm(transposed: int) -> Callable[[Term, Term | None], App]:
+def apply_gemm(transposed: int) -> Callable[[Term, Term | None], App]:
     return lambda weights, bias: op.Gemm(matrix, weights, bias, alpha=alpha, beta=beta, transB=transposed)
 
 
 LINEAR = (
-    Linear("conv", image, "W C *k", conv, optional, 1, 0, split_when=(fn.lt(0, sizes),)),
-    Linear("matmul", rows, "K W", matmul, when=numbers),
-    Linear("matmul_add", rows, "K W", matmul, required, when=numbers),
-    Linear("gemm", matrix, "K W", gemm(0), optional),
-    Linear("transposed_gemm", matrix, "W K", gemm(1), optional, weights_axis=0),
+    LinearOperator("conv", image, "W C *k", apply_conv, optional, 1, 0, split_when=(fn.lt(0, sizes),)),
+    LinearOperator("matmul", rows, "K W", apply_matmul, when=numbers),
+    LinearOperator("matmul_add", rows, "K W", apply_matmul, required, when=numbers),
+    LinearOperator("gemm", matrix, "K W", apply_gemm(0), optional),
+    LinearOperator("transposed_gemm", matrix, "W K", apply_gemm(1), optional, weights_axis=0),
 )
 
 
-def merged(this: Linear, count: int) -> Rule:
+def build_merge_rule(this: LinearOperator, count: int) -> Rule:
     """So many of them, each with weights of its own, as one with all the weights and a Split."""
     holes = [this.with_number(str(i)) for i in range(count)]
     weights = op.Concat(*(w for w, _ in holes), axis=this.weights_axis)
@@ -92,7 +108,7 @@ def merged(this: Linear, count: int) -> Rule:
     )
 
 
-def parted(this: Linear, count: int) -> Rule:
+def build_split_rule(this: LinearOperator, count: int) -> Rule:
     """One whose result is split, as one for each part."""
     weights, bias = this.with_number("")
     x_rank = fn.rank(this.x)
@@ -111,7 +127,9 @@ def parted(this: Linear, count: int) -> Rule:
     )
 
 
-PRODUCTS = tuple(make(this, count) for make in (merged, parted) for this in LINEAR for count in (2, 3))
+PRODUCTS = tuple(
+    make(this, count) for make in (build_merge_rule, build_split_rule) for this in LINEAR for count in (2, 3)
+)
 
 # -- elementwise operators on the parts of a value -----------------------------------------------------------------
 
@@ -166,7 +184,7 @@ EVEN = tuple(
 # -- the same on what is joined ------------------------------------------------------------------------------------
 
 
-def joined_convs(count: int) -> Rule:
+def build_joined_convs_rule(count: int) -> Rule:
     conv = next(this for this in LINEAR if this.name == "conv")
     holes = [conv.with_number(str(i)) for i in range(count)]
     return Rule(
@@ -185,7 +203,7 @@ JOINED = (
         f(op.Concat(*operands, axis=axis)),
         why="An operator on all parts is one pass over the whole.",
     ),
-    *(joined_convs(count) for count in (2, 3, 4)),
+    *(build_joined_convs_rule(count) for count in (2, 3, 4)),
 )
 
 # -- a convolution of joined channels ------------------------------------------------------------------------------
@@ -195,7 +213,7 @@ def channels(count: int) -> tuple[Var, ...]:
     return tuple(tensor(f"x{i}", f"N C{i} *s") for i in range(count))
 
 
-def conv_of(value: Term, weights: Term, bias: Term | None = None, **more: Operand) -> App:
+def conv_of(value: Term, weights: Term, bias: Term | None = None, **more: TermLike) -> App:
     return op.Conv(value, weights, bias, **{"group": 1, **geometry, **more})
 
 
@@ -233,7 +251,7 @@ CHANNELS = (
 whole, in_groups = tensor("x", "N C *s"), const("w", "M I *k")
 
 
-def merged_groups(count: int) -> Rule:
+def build_merged_convs_rule(count: int) -> Rule:
     """Convolutions of the parts of a value, joined, as one convolution in groups."""
     parts = op.Split.split(count, whole, sizes, axis=1)
     weights = [const(f"w{i}", "W I *k") for i in range(count)]
@@ -250,7 +268,7 @@ parts = op.Split.split(2, whole, fn.sizes("I I"), axis=1)
 halves = op.Split.split(2, in_groups, axis=0, num_outputs=2)
 half_biases = op.Split.split(2, optional("b", "M"), axis=0, num_outputs=2)
 GROUPS = (
-    *(merged_groups(count) for count in (2, 4)),
+    *(build_merged_convs_rule(count) for count in (2, 4)),
     Rule(
         "split_conv_of_2_groups",
         conv_of(whole, in_groups, optional("b", "M"), group=2),

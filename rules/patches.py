@@ -5,8 +5,7 @@ YOLOv5 and YOLOX call it Focus (four Slices and a Concat), torch PixelUnshuffle,
 
 from __future__ import annotations
 
-from graphopt.rule import Rule, const, fn, integer, integers, op, tensor
-from graphopt.term import App
+from graphopt.rule import App, Rule, const, fn, integer, integers, op, tensor
 
 # Axes: N batch, C channels, H W space, D channels of a patch, M output channels, K L kernel.
 x = tensor("x", "N C H W")

@@ -10,10 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import product
 
-from graphopt.base.types import DType
-from graphopt.rule import Rule, attributes, binary, const, define, fn, integer, microsoft, op, real, tensor
-from graphopt.rules.names import snake
-from graphopt.term import App, Operand, Term
+from graphopt.base.dtype import DType
+from graphopt.rule import (
+    App,
+    Rule,
+    Term,
+    TermLike,
+    attributes,
+    binary,
+    const,
+    define,
+    fn,
+    integer,
+    microsoft,
+    op,
+    real,
+    tensor,
+)
+from graphopt.rules.names import snake_case
 
 x, y, q = tensor("x"), tensor("y", ""), tensor("q")
 scale, zero = const("s", ""), const("z", "")
@@ -22,97 +36,97 @@ beside = binary("g")
 rest, inner = attributes("rest"), attributes("inner")
 
 
-def of_type(dtype: DType, *terms: Term) -> tuple[Term, ...]:
+def has_type(dtype: DType, *terms: Term) -> tuple[Term, ...]:
     return tuple(fn.is_in(fn.dtype(term), (int(dtype),)) for term in terms)
 
 
-USUAL = (fn.is_scale(scale), *of_type(DType.FLOAT, scale))
+USUAL = (fn.is_scale(scale), *has_type(DType.FLOAT, scale))
 """Scales with which integers of 16 bits come back as they were."""
 
 # -- operators of ONNX Runtime on integers -----------------------------------------------------------------------------
 # Between two that ONNX defines they hide of what type the integers are, if nothing is known of them.
 
 
-def with_steps(name: str) -> tuple[Term, Term, Term]:
+def quantized_operand(name: str) -> tuple[Term, Term, Term]:
     """Return integers, and the scale and zero point by which they stand for numbers."""
-    return tensor(name), *steps(name)
+    return tensor(name), *quantization_parameters(name)
 
 
-def steps(name: str) -> tuple[Term, Term]:
+def quantization_parameters(name: str) -> tuple[Term, Term]:
     return tensor(f"{name}_scale", ""), tensor(f"{name}_zero", "")
 
 
-one, two, made = with_steps("a"), with_steps("b"), steps("y")
-image = tensor("a", "N C *s"), *steps("a")
+one, two, made = quantized_operand("a"), quantized_operand("b"), quantization_parameters("y")
+image = tensor("a", "N C *s"), *quantization_parameters("a")
 slope, axis = real("slope"), integer("axis")
 added = tensor("c", "N")
 
 
-def quantized(value: App) -> App:
+def quantize(value: App) -> App:
     return op.QuantizeLinear(value, *made)
 
 
-def floats_of(operand: tuple[Term, Term, Term]) -> App:
+def dequantize_operand(operand: tuple[Term, Term, Term]) -> App:
     return op.DequantizeLinear(*operand)
 
 
-define(microsoft.QLinearAdd(*one, *two, *made), quantized(floats_of(one) + floats_of(two)))
-define(microsoft.QLinearSigmoid(*one, *made), quantized(op.Sigmoid(floats_of(one))))
+define(microsoft.QLinearAdd(*one, *two, *made), quantize(dequantize_operand(one) + dequantize_operand(two)))
+define(microsoft.QLinearSigmoid(*one, *made), quantize(op.Sigmoid(dequantize_operand(one))))
 define(
     microsoft.QLinearLeakyRelu(*one, *made, alpha=slope),
-    quantized(op.LeakyRelu(floats_of(one), alpha=slope)),
+    quantize(op.LeakyRelu(dequantize_operand(one), alpha=slope)),
     alpha=0.01,
 )
 define(
     microsoft.QLinearGlobalAveragePool(*image, *made, channels_last=0),
-    quantized(op.GlobalAveragePool(floats_of(image))),
+    quantize(op.GlobalAveragePool(dequantize_operand(image))),
     channels_last=0,
 )
 
 
-def turned(value: Term, is_turned: int) -> Term:
+def transpose_if(value: Term, is_turned: int) -> Term:
     return op.Transpose(value, perm=(1, 0)) if is_turned else value
 
 
 # The kernel adds up in 32 bits, the bias, too: a Gemm of floats would not wrap around.
 for across, down in product((0, 1), repeat=2):
     rows, columns = tensor("a", "K M" if across else "M K"), tensor("b", "N K" if down else "K N")
-    usual: Mapping[str, Operand] = {name: said for name, said in (("transA", across), ("transB", down)) if not said}
-    total = op.MatMulInteger(turned(rows, across), turned(columns, down), one[2], two[2])
+    usual: Mapping[str, TermLike] = {name: said for name, said in (("transA", across), ("transB", down)) if not said}
+    total = op.MatMulInteger(transpose_if(rows, across), transpose_if(columns, down), one[2], two[2])
     for given, summed in ((None, total), (added, total + added)):
         define(
             microsoft.QGemm(rows, *one[1:], columns, *two[1:], given, *made, alpha=1.0, transA=across, transB=down),
-            quantized(op.DequantizeLinear(summed, one[1] * two[1])),
+            quantize(op.DequantizeLinear(summed, one[1] * two[1])),
             (),
             alpha=1.0,
             **usual,
         )
 for count in (2, 3, 4):
-    joined = [with_steps(f"x{place}") for place in range(count)]
+    joined = [quantized_operand(f"x{place}") for place in range(count)]
     define(
         microsoft.QLinearConcat(*made, *(part for operand in joined for part in operand), axis=axis),
-        quantized(op.Concat(*map(floats_of, joined), axis=axis)),
+        quantize(op.Concat(*map(dequantize_operand, joined), axis=axis)),
     )
 
 # -- what is quantized again comes back --------------------------------------------------------------------------------
 
 
-def dequantized(value: Term) -> App:
+def dequantize(value: Term) -> App:
     return op.DequantizeLinear(value, scale, zero, inner)
 
 
 BACK = (
     Rule(
         "eliminate_quantize_after_dequantize",
-        op.QuantizeLinear(dequantized(q), scale, zero, rest),
+        op.QuantizeLinear(dequantize(q), scale, zero, rest),
         q,
         when=USUAL,
         why="So many steps of a scale are so many steps.",
     ),
     Rule(
         "eliminate_nan_guard_after_dequantize",
-        op.Where(op.IsNaN(dequantized(q)), y, dequantized(q)),
-        dequantized(q),
+        op.Where(op.IsNaN(dequantize(q)), y, dequantize(q)),
+        dequantize(q),
         when=USUAL,
         why="No integer stands for NaN.",
     ),
@@ -132,12 +146,12 @@ BACK = (
 SIGN = 128
 
 
-def without_sign(integers_: Term) -> App:
+def to_unsigned(integers_: Term) -> App:
     """8-bit integers, shifted so that none is negative."""
     return op.Cast(op.Cast(integers_, to=int(DType.INT32)) + SIGN, to=int(DType.UINT8))
 
 
-def with_sign(integers_: Term) -> App:
+def to_signed(integers_: Term) -> App:
     return op.Cast(op.Cast(integers_, to=int(DType.INT32)) - SIGN, to=int(DType.INT8))
 
 
@@ -145,7 +159,7 @@ weights, filters = const("w"), const("w", "M I *k")
 weight_scale, weight_zero = const("ws", ""), const("wz", "")
 
 
-def floats(weights: Term, shifted: Callable[[Term], Term] = lambda integers: integers) -> App:
+def dequantize_weights(weights: Term, shifted: Callable[[Term], Term] = lambda integers: integers) -> App:
     """Return what quantized weights stand for, if these and their zero point are shifted alike."""
     return op.DequantizeLinear(shifted(weights), weight_scale, shifted(weight_zero), rest)
 
@@ -154,22 +168,22 @@ ACTIVATIONS = (
     Rule(
         "quantize_without_sign",
         op.DequantizeLinear(op.QuantizeLinear(x, scale, zero, rest), other, zero, inner),
-        op.DequantizeLinear(op.QuantizeLinear(x, scale, without_sign(zero), rest), other, without_sign(zero), inner),
-        when=(*of_type(DType.INT8, zero), *of_type(DType.FLOAT, x, scale, other)),
+        op.DequantizeLinear(op.QuantizeLinear(x, scale, to_unsigned(zero), rest), other, to_unsigned(zero), inner),
+        when=(*has_type(DType.INT8, zero), *has_type(DType.FLOAT, x, scale, other)),
         why="The same steps are counted from another number; some runtimes have kernels for one kind of integers only.",
     ),
     Rule(
         "move_relu_behind_quantize",
         op.QuantizeLinear(op.Relu(x), scale, zero, rest),
         op.Clip(op.QuantizeLinear(x, scale, zero, rest), zero),
-        when=(fn.is_scale(scale), *of_type(DType.FLOAT, x, scale)),
+        when=(fn.is_scale(scale), *has_type(DType.FLOAT, x, scale)),
         why="What stands before can be computed in integers, if it is quantized at once.",
     ),
     Rule(
         "quantize_constants_without_sign",
         beside(x, op.DequantizeLinear(weights, scale, zero, rest)),
-        beside(x, op.DequantizeLinear(without_sign(weights), scale, without_sign(zero), rest)),
-        when=(*of_type(DType.INT8, weights), *of_type(DType.FLOAT, x, scale)),
+        beside(x, op.DequantizeLinear(to_unsigned(weights), scale, to_unsigned(zero), rest)),
+        when=(*has_type(DType.INT8, weights), *has_type(DType.FLOAT, x, scale)),
         why="The other operand has none, and some runtimes have kernels for two of a kind only.",
     ),
 )
@@ -186,10 +200,10 @@ PRODUCTS: Mapping[str, Callable[[Term], App]] = {
 WEIGHTS = (
     *(
         Rule(
-            f"give_weights_of_{snake(name)}_a_sign",
-            apply(floats(given)),
-            apply(floats(given, with_sign)),
-            when=of_type(DType.UINT8, given),
+            f"give_weights_of_{snake_case(name)}_a_sign",
+            apply(dequantize_weights(given)),
+            apply(dequantize_weights(given, to_signed)),
+            when=has_type(DType.UINT8, given),
             why=QUICKEST,
         )
         for name, apply in PRODUCTS.items()
@@ -200,9 +214,9 @@ WEIGHTS = (
             f"give_weights_of_qlinear_conv{without}_a_sign",
             op.QLinearConv(x, scale, zero, filters, weight_scale, weight_zero, other, y, *more, rest),
             op.QLinearConv(
-                x, scale, zero, with_sign(filters), weight_scale, with_sign(weight_zero), other, y, *more, rest
+                x, scale, zero, to_signed(filters), weight_scale, to_signed(weight_zero), other, y, *more, rest
             ),
-            when=of_type(DType.UINT8, x, y, filters),
+            when=has_type(DType.UINT8, x, y, filters),
             why=QUICKEST,
         )
         for without, more in (("", (biases,)), ("_without_bias", ()))
@@ -210,22 +224,22 @@ WEIGHTS = (
     Rule(
         "give_weights_of_qlinear_matmul_a_sign",
         op.QLinearMatMul(x, scale, zero, weights, weight_scale, weight_zero, other, y),
-        op.QLinearMatMul(x, scale, zero, with_sign(weights), weight_scale, with_sign(weight_zero), other, y),
-        when=(*of_type(DType.UINT8, x, y, weights), *of_type(DType.FLOAT, scale)),
+        op.QLinearMatMul(x, scale, zero, to_signed(weights), weight_scale, to_signed(weight_zero), other, y),
+        when=(*has_type(DType.UINT8, x, y, weights), *has_type(DType.FLOAT, scale)),
         why=QUICKEST,
     ),
     Rule(
         "give_weights_of_matmul_integer_a_sign",
         op.MatMulInteger(x, weights, y, weight_zero),
-        op.MatMulInteger(x, with_sign(weights), y, with_sign(weight_zero)),
-        when=of_type(DType.UINT8, x, weights),
+        op.MatMulInteger(x, to_signed(weights), y, to_signed(weight_zero)),
+        when=has_type(DType.UINT8, x, weights),
         why=QUICKEST,
     ),
     Rule(
         "give_weights_of_conv_integer_a_sign",
         op.ConvInteger(x, filters, y, weight_zero, rest),
-        op.ConvInteger(x, with_sign(filters), y, with_sign(weight_zero), rest),
-        when=of_type(DType.UINT8, x, filters),
+        op.ConvInteger(x, to_signed(filters), y, to_signed(weight_zero), rest),
+        when=has_type(DType.UINT8, x, filters),
         why=QUICKEST,
     ),
 )
@@ -245,14 +259,14 @@ OF_INTEGERS: Mapping[str, Callable[[Term, Term, Term], App]] = {
     ),
 }
 made_zero = const("yz", "")
-single = of_type(DType.FLOAT, scale)
+single = has_type(DType.FLOAT, scale)
 SIGNLESS = (
     *(
         Rule(
             f"compute_{name}_without_sign",
             apply(x, zero, made_zero),
-            with_sign(apply(without_sign(x), without_sign(zero), without_sign(made_zero))),
-            when=(*of_type(DType.INT8, x, zero, made_zero), *single),
+            to_signed(apply(to_unsigned(x), to_unsigned(zero), to_unsigned(made_zero))),
+            when=(*has_type(DType.INT8, x, zero, made_zero), *single),
             why="The same steps are counted from another number, of which products are tens of times as quick.",
         )
         for name, apply in OF_INTEGERS.items()
@@ -260,25 +274,25 @@ SIGNLESS = (
     *(
         Rule(
             f"eliminate_sign_before_{name}",
-            apply(without_sign(with_sign(x)), zero, made_zero),
+            apply(to_unsigned(to_signed(x)), zero, made_zero),
             apply(x, zero, made_zero),
-            when=(*of_type(DType.UINT8, x, zero), *single),
+            when=(*has_type(DType.UINT8, x, zero), *single),
             why="What is taken off was put on by the operator before.",
         )
         for name, apply in OF_INTEGERS.items()
     ),
     Rule(
         "quantize_to_integers_without_sign",
-        without_sign(op.QuantizeLinear(x, scale, zero, rest)),
-        op.QuantizeLinear(x, scale, without_sign(zero), rest),
-        when=(*of_type(DType.INT8, zero), *of_type(DType.FLOAT, x, scale)),
+        to_unsigned(op.QuantizeLinear(x, scale, zero, rest)),
+        op.QuantizeLinear(x, scale, to_unsigned(zero), rest),
+        when=(*has_type(DType.INT8, zero), *has_type(DType.FLOAT, x, scale)),
         why="It is quantized to the type that is read.",
     ),
     Rule(
         "dequantize_integers_without_sign",
-        op.DequantizeLinear(with_sign(x), scale, zero, rest),
-        op.DequantizeLinear(x, scale, without_sign(zero), rest),
-        when=(*of_type(DType.UINT8, x), *single),
+        op.DequantizeLinear(to_signed(x), scale, zero, rest),
+        op.DequantizeLinear(x, scale, to_unsigned(zero), rest),
+        when=(*has_type(DType.UINT8, x), *single),
         why="They stand for the same numbers, counted from another zero point.",
     ),
 )

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from graphopt.rule import Rule, attributes, fn, integer, integers, op, reduction, tensor
-from graphopt.rules.names import snake
-from graphopt.term import App, Term
+from graphopt.rule import App, Rule, Term, attributes, fn, integer, integers, op, reduction, tensor
+from graphopt.rules.names import snake_case
 
 x, image = tensor("x"), tensor("x", "N C H W")
 axis, other_axis, keep = integer("axis"), integer("other_axis"), integer("keep")
@@ -31,7 +30,7 @@ IN_ORDER = {"Max": (), "Min": (), "Sum": (), "Prod": (), "Mean": (is_float,)}
 """Reductions whose reduction is one, and where that holds."""
 
 
-def reduced(kind: str, value: Term, along: Term, **attrs: Term | int) -> App:
+def apply_reduction(kind: str, value: Term, along: Term, **attrs: Term | int) -> App:
     """`ReduceSum` and the like."""
     made: App = getattr(op, f"Reduce{kind}")(value, along, **attrs)
     return made
@@ -47,8 +46,8 @@ EACH: Mapping[str, Term] = {"L1": op.Abs(x), "LogSum": op.Log(x), "SumSquare": x
 
 def dropping_axes(kind: str) -> Rule:
     return Rule(
-        f"replace_nop_reduce_{snake(kind)}_by_squeeze",
-        reduced(kind, x, axes, keepdims=0),
+        f"replace_nop_reduce_{snake_case(kind)}_by_squeeze",
+        apply_reduction(kind, x, axes, keepdims=0),
         op.Squeeze(ALONE[kind], axes),
         when=(some, thin),
         why="Along axes of size 1 there is nothing to combine; the axes are dropped.",
@@ -58,8 +57,8 @@ def dropping_axes(kind: str) -> Rule:
 SINGLE = (
     *(
         Rule(
-            f"eliminate_nop_reduce_{snake(kind)}",
-            reduced(kind, x, axes),
+            f"eliminate_nop_reduce_{snake_case(kind)}",
+            apply_reduction(kind, x, axes),
             alone,
             when=(some, thin),
             why="Along axes of size 1 there is nothing to combine.",
@@ -69,7 +68,7 @@ SINGLE = (
     *(dropping_axes(kind) for kind in KEEPING),
     *(
         Rule(
-            f"eliminate_reduce_{snake(kind)}_along_nothing",
+            f"eliminate_reduce_{snake_case(kind)}_along_nothing",
             getattr(op, f"Reduce{kind}")(x, noop_with_empty_axes=1, keepdims=keep),
             x,
             why="No axis was given, and that was declared to mean none.",
@@ -78,8 +77,8 @@ SINGLE = (
     ),
     *(
         Rule(
-            f"eliminate_reduce_{snake(kind)}_along_no_axes",
-            reduced(kind, x, axes, noop_with_empty_axes=1, keepdims=keep),
+            f"eliminate_reduce_{snake_case(kind)}_along_no_axes",
+            apply_reduction(kind, x, axes, noop_with_empty_axes=1, keepdims=keep),
             x,
             when=fn.eq(fn.length(axes), 0),
             why="An empty list of axes was given, and that was declared to mean none.",
@@ -88,8 +87,8 @@ SINGLE = (
     ),
     *(
         Rule(
-            f"replace_reduce_{snake(kind)}_along_no_axes",
-            reduced(kind, x, axes, noop_with_empty_axes=1, keepdims=keep),
+            f"replace_reduce_{snake_case(kind)}_along_no_axes",
+            apply_reduction(kind, x, axes, noop_with_empty_axes=1, keepdims=keep),
             each,
             when=(fn.eq(fn.length(axes), 0), is_float),
             why="Along no axes nothing is combined; what is done to each element stays.",
@@ -137,7 +136,7 @@ AXES = (
     ),
     *(
         Rule(
-            f"fuse_squeeze_into_{snake(name)}",
+            f"fuse_squeeze_into_{snake_case(name)}",
             op.Squeeze(getattr(op, name)(x, rest, axis=axis, keepdims=1), more),
             getattr(op, name)(x, rest, axis=axis, keepdims=0),
             when=fn.eq(fn.normalize_indices(fn.concat(axis), rank), more_places),
@@ -147,7 +146,7 @@ AXES = (
     ),
     *(
         Rule(
-            f"fuse_consecutive_{snake(name)}_unsqueeze",
+            f"fuse_consecutive_{snake_case(name)}_unsqueeze",
             op.Unsqueeze(getattr(op, name)(x, rest, axis=axis, keepdims=0), more),
             getattr(op, name)(x, rest, axis=axis, keepdims=1),
             when=fn.eq(fn.normalize_indices(fn.concat(axis), rank), more_places),
@@ -157,9 +156,9 @@ AXES = (
     ),
     *(
         Rule(
-            f"fuse_transpose_into_reduce_{snake(kind)}",
-            reduced(kind, op.Transpose(x, perm=perm), axes, keepdims=0),
-            reduced(kind, x, fn.compose(perm, axes), keepdims=0),
+            f"fuse_transpose_into_reduce_{snake_case(kind)}",
+            apply_reduction(kind, op.Transpose(x, perm=perm), axes, keepdims=0),
+            apply_reduction(kind, x, fn.compose(perm, axes), keepdims=0),
             when=(some, fn.is_sorted(fn.delete(perm, axes))),
             why="Where the axes that are left keep their order, the reduction itself finds the others.",
         )
@@ -172,9 +171,9 @@ AXES = (
 NESTED = (
     *(
         Rule(
-            f"fuse_consecutive_reduce_{snake(kind)}",
-            reduced(kind, reduced(kind, x, axes), more),
-            reduced(kind, x, fn.sorted(fn.concat(places, more_places))),
+            f"fuse_consecutive_reduce_{snake_case(kind)}",
+            apply_reduction(kind, apply_reduction(kind, x, axes), more),
+            apply_reduction(kind, x, fn.sorted(fn.concat(places, more_places))),
             when=(*when, some, some_more, disjoint),
             why="Reductions along different axes are one.",
         )
@@ -182,9 +181,9 @@ NESTED = (
     ),
     *(
         Rule(
-            f"fuse_consecutive_reduce_{snake(kind)}_without_axes",
-            reduced(kind, reduced(kind, x, axes, keepdims=0), more, keepdims=0),
-            reduced(kind, x, fn.sorted(fn.concat(places, fn.compose(remaining, more))), keepdims=0),
+            f"fuse_consecutive_reduce_{snake_case(kind)}_without_axes",
+            apply_reduction(kind, apply_reduction(kind, x, axes, keepdims=0), more, keepdims=0),
+            apply_reduction(kind, x, fn.sorted(fn.concat(places, fn.compose(remaining, more))), keepdims=0),
             when=(*when, some, some_more),
             why="Reductions along different axes are one; those of the second are counted without those of the first.",
         )
@@ -205,7 +204,7 @@ POOLS = (
     ),
     *(
         Rule(
-            f"eliminate_nop_{snake(name)}",
+            f"eliminate_nop_{snake_case(name)}",
             getattr(op, name)(x, kernel_shape=kernel, pads=pads, strides=strides, dilations=dilations),
             x,
             when=(fn.eq(kernel, 1), fn.eq(pads, 0), fn.eq(strides, 1)),
@@ -258,7 +257,7 @@ SOFTMAX = (
     ),
     *(
         Rule(
-            f"eliminate_nop_monotone_argmax_{snake(name)}",
+            f"eliminate_nop_monotone_argmax_{snake_case(name)}",
             op.ArgMax(getattr(op, name)(x, axis=axis), rest, axis=other_axis),
             op.ArgMax(x, rest, axis=other_axis),
             when=fn.eq(fn.normalize_indices(axis, rank), fn.normalize_indices(other_axis, rank)),

@@ -2,8 +2,7 @@
 
 from itertools import pairwise
 
-from graphopt.rule import Rule, attributes, binary, const, fn, integer, integers, op, string, tensor, tensors
-from graphopt.term import App, Term
+from graphopt.rule import App, Rule, Term, attributes, binary, const, fn, integer, integers, op, string, tensor, tensors
 
 x, y, z = tensor("x"), tensor("y"), tensor("z")
 axis, other_axis = integer("axis"), integer("other_axis")
@@ -15,16 +14,16 @@ rest = attributes("rest")
 rank, shape = fn.rank(x), fn.shape(x)
 
 
-def place(position: Term) -> App:
+def axis_from_front(position: Term) -> App:
     """Return an axis of x, counted from the front."""
     return fn.normalize_indices(position, rank)
 
 
-def size(value: Term, position: Term) -> App:
+def axis_length(value: Term, position: Term) -> App:
     return fn.item(fn.shape(value), position)
 
 
-def numbered(count: int) -> tuple[Term, ...]:
+def numbered_tensors(count: int) -> tuple[Term, ...]:
     return tuple(tensor(f"x{i}") for i in range(count))
 
 
@@ -53,11 +52,11 @@ SLICES = (
             x,
             fn.concat(starts, starts2),
             fn.concat(ends, ends2),
-            fn.concat(place(axes), place(other_axes)),
+            fn.concat(axis_from_front(axes), axis_from_front(other_axes)),
             fn.concat(steps, steps2),
         ),
         when=fn.eq(
-            fn.length(fn.delete(fn.range(rank), fn.concat(place(axes), place(other_axes)))),
+            fn.length(fn.delete(fn.range(rank), fn.concat(axis_from_front(axes), axis_from_front(other_axes)))),
             rank - fn.length(axes) - fn.length(other_axes),
         ),
         why="Slices along different axes are one.",
@@ -67,7 +66,7 @@ SLICES = (
         op.Slice(inner_slice, starts2, ends2, other_axes, steps2),
         op.Slice(x, from_front + starts2, fn.minimum(to_end, from_front + ends2), axes, steps2),
         when=(
-            fn.eq(place(axes), place(other_axes)),
+            fn.eq(axis_from_front(axes), axis_from_front(other_axes)),
             fn.eq(steps, 1),
             fn.lt(0, steps2),
             fn.le(0, starts2),
@@ -84,13 +83,17 @@ SLICES = (
 every = fn.range(rank)
 
 
-def told(numbers: Term, along: Term, otherwise: int) -> App:
+def per_axis_values(numbers: Term, along: Term, otherwise: int) -> App:
     """One number for each axis of x."""
     return fn.add(fn.scatter(fn.sub(numbers, otherwise), along, rank), otherwise)
 
 
-first, last = told(starts, axes, 0), told(ends, axes, LONGEST)
-first2, last2, stride = told(starts2, other_axes, 0), told(ends2, other_axes, LONGEST), told(steps2, other_axes, 1)
+first, last = per_axis_values(starts, axes, 0), per_axis_values(ends, axes, LONGEST)
+first2, last2, stride = (
+    per_axis_values(starts2, other_axes, 0),
+    per_axis_values(ends2, other_axes, LONGEST),
+    per_axis_values(steps2, other_axes, 1),
+)
 OVERLAPPING_SLICES = Rule(
     "fuse_consecutive_slices_along_some_of_the_same_axes",
     op.Slice(inner_slice, starts2, ends2, other_axes, steps2),
@@ -111,7 +114,7 @@ OVERLAPPING_SLICES = Rule(
 before, within, after = tensors("before"), tensors("within"), tensors("after")
 
 
-def pieces(count: int) -> tuple[list[App], tuple[App, ...]]:
+def adjoining_slices(count: int) -> tuple[list[App], tuple[App, ...]]:
     """Adjoining slices of x along one axis, and the condition that they adjoin. The first starts at `cut0`."""
     cuts = [integers(f"cut{i}") for i in range(count + 1)]
     slices = [op.Slice(x, cuts[i], cuts[i + 1], axes, steps) for i in range(count)]
@@ -121,10 +124,10 @@ def pieces(count: int) -> tuple[list[App], tuple[App, ...]]:
 
 
 def split_by_slices(count: int) -> Rule:
-    slices, adjoin = pieces(count)
+    slices, adjoin = adjoining_slices(count)
     cuts = [fn.item(integers(f"cut{i}"), 0) for i in range(count)]
     along = fn.item(axes, 0)
-    parts = [b - a for a, b in zip(cuts, (*cuts[1:], size(x, along)), strict=True)]
+    parts = [b - a for a, b in zip(cuts, (*cuts[1:], axis_length(x, along)), strict=True)]
     return Rule(
         f"fuse_{count}_slices_into_split",
         tuple(slices),
@@ -134,9 +137,9 @@ def split_by_slices(count: int) -> Rule:
     )
 
 
-two, adjoin = pieces(2)
+two, adjoin = adjoining_slices(2)
 begin = fn.extent(before)
-end = begin + size(x, axis)
+end = begin + axis_length(x, axis)
 
 CONCATS = (
     Rule("eliminate_nop_concat", op.Concat(x, axis=axis), x, why="A single part, joined to nothing, is the whole."),
@@ -151,7 +154,7 @@ CONCATS = (
         "fuse_concat_of_adjoining_slices",
         op.Concat(*before, *two, *after, axis=axis),
         op.Concat(*before, op.Slice(x, integers("cut0"), integers("cut2"), axes, steps), *after, axis=axis),
-        when=(*adjoin, fn.eq(place(axes), place(fn.concat(axis)))),
+        when=(*adjoin, fn.eq(axis_from_front(axes), axis_from_front(fn.concat(axis)))),
         why="Slices that adjoin are one when they are joined.",
     ),
     Rule(
@@ -160,7 +163,7 @@ CONCATS = (
         x,
         when=(
             fn.eq(steps, 1),
-            fn.eq(place(axes), place(fn.concat(axis))),
+            fn.eq(axis_from_front(axes), axis_from_front(fn.concat(axis))),
             fn.eq(starts, begin),
             fn.any_of(fn.eq(ends, end), fn.all_of(fn.eq(fn.extent(after), 0), fn.le(end, ends))),
         ),
@@ -171,22 +174,24 @@ CONCATS = (
 # -- Split ---------------------------------------------------------------------------------------------------------
 
 
-def parted(count: int) -> Rule:
+def build_split_of_concat_rule(count: int) -> Rule:
     """Return a Split of a Concat into what was joined."""
-    parts = numbered(count)
+    parts = numbered_tensors(count)
     return Rule(
         f"eliminate_split_of_concat_{count}",
         op.Split.split(count, op.Concat(*parts, axis=axis), sizes, axis=other_axis),
         parts,
         when=(
             fn.eq(fn.normalize_indices(axis, fn.rank(parts[0])), fn.normalize_indices(other_axis, fn.rank(parts[0]))),
-            *(fn.eq(fn.item(sizes, i), size(part, axis)) for i, part in enumerate(parts[:-1])),  # the last one is left
+            *(
+                fn.eq(fn.item(sizes, i), axis_length(part, axis)) for i, part in enumerate(parts[:-1])
+            ),  # the last one is left
         ),
         why="The pieces are the parts that were joined.",
     )
 
 
-same_axis = fn.eq(place(axis), place(other_axis))
+same_axis = fn.eq(axis_from_front(axis), axis_from_front(other_axis))
 SPLITS = (
     Rule("eliminate_nop_split", op.Split(x, sizes, axis=axis), x, why="A split into one part is the whole."),
     Rule(
@@ -215,7 +220,7 @@ SPLITS = (
         )
         for count in (2, 3, 4)
     ),
-    *(parted(count) for count in (2, 3)),
+    *(build_split_of_concat_rule(count) for count in (2, 3)),
     *(split_by_slices(count) for count in (2, 3)),
 )
 
@@ -231,7 +236,7 @@ GATHERS = (
         "eliminate_nop_gather",
         op.Gather(x, row, axis=axis),
         x,
-        when=(fn.is_arange(row), fn.eq(fn.size("K"), size(x, axis))),
+        when=(fn.is_arange(row), fn.eq(fn.size("K"), axis_length(x, axis))),
         why="All elements, taken in their order, are the whole.",
     ),
     Rule(

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from graphopt.base.types import DType
-from graphopt.rule import Rule, const, fn, integers, op, pointwise, tensor
-from graphopt.term import App, Operand, Term
+from graphopt.base.dtype import DType
+from graphopt.rule import App, Rule, Term, TermLike, const, fn, integers, op, pointwise, tensor
 
 # Axes: N batch, C input channels, M output channels, H W space, Q columns of the kernel, T groups of rows.
 x, w, b = tensor("x", "N C H W"), const("w", "M C 3 Q"), const("b", "M", default=0)
@@ -32,7 +31,7 @@ class Filtering:
 
     def rows(self, *taps: int) -> App:
         """Return a sum of m + 2 rows for each group: so many times each."""
-        kernel = op.Concat(*(_filled(tap, fn.sizes("C 1 1 1")) for tap in taps), axis=2)
+        kernel = op.Concat(*(_constant_tensor(tap, fn.sizes("C 1 1 1")) for tap in taps), axis=2)
         return op.Conv(x, kernel, strides=(self.m, 1), pads=fn.concat(top, 0, self.bottom, 0), group=fn.size("C"))
 
     def product(self, rows: App, factors: Sequence[float], bias: Term | None = None) -> App:
@@ -41,22 +40,22 @@ class Filtering:
         weights = reduce(op.Add, (row * factor for row, factor in zip(kernel, factors, strict=True) if factor))
         return op.Conv(rows, weights, bias, pads=fn.concat(0, left, 0, right))
 
-    def together(self, *results: Term) -> App:
-        return joined(results, fn.concat(0, 0, self.height, width))
+    def interleave(self, *results: Term) -> App:
+        return interleave_rows(results, fn.concat(0, 0, self.height, width))
 
 
-def _filled(number: float, sizes: Term) -> App:
+def _constant_tensor(number: float, sizes: Term) -> App:
     return op.Expand(float(number), sizes)
 
 
-def joined(parts: Sequence[Term], shape: Operand) -> App:
+def interleave_rows(parts: Sequence[Term], shape: TermLike) -> App:
     """Return rows in turns: the first of each part, the second of each part, …"""
     return op.Reshape(op.Concat(*(op.Unsqueeze(part, (3,)) for part in parts), axis=3), shape)
 
 
 def times(factor: float, value: Term) -> App:
     """Return a product with a number, as a convolution: so the value stays in the blocked layout."""
-    return op.Conv(value, _filled(factor, fn.sizes("M 1 1 1")), group=fn.size("M"))
+    return op.Conv(value, _constant_tensor(factor, fn.sizes("M 1 1 1")), group=fn.size("M"))
 
 
 def in_twos() -> App:
@@ -65,7 +64,7 @@ def in_twos() -> App:
     minus = by.product(by.rows(0, -1, 1, 0), (-1 / 2, 1 / 2, -1 / 2))
     odd = by.product(by.rows(0, 1, 1, 0), (1 / 2, 1 / 2, 1 / 2), b) + minus
     even = times(-2, minus) + odd
-    return by.together(
+    return by.interleave(
         by.product(by.rows(1, 0, -1, 0), (1, 0, 0)) + even,
         by.product(by.rows(0, 1, 0, -1), (0, 0, -1)) + odd,
     )
@@ -80,7 +79,7 @@ def in_fours() -> App:
     minus = by.product(by.rows(0, 2, -1, -2, 1, 0), (-1 / 24, 1 / 12, -1 / 6))
     further = by.product(by.rows(0, -2, -1, 2, 1, 0), (1 / 24, 1 / 12, 1 / 6)) + minus
     further_even = times(-2, minus) + further
-    return by.together(
+    return by.interleave(
         by.product(by.rows(4, 0, -5, 0, 1, 0), (1 / 4, 0, 0)) + (even + further_even),
         times(2, further) + odd,
         times(4, further_even) + even,

@@ -18,19 +18,19 @@ from onnx import ModelProto
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
-from graphopt.operators import infer
-from graphopt.operators.classes import entry
-from graphopt.rewrite.build import Refused, build
-from graphopt.rewrite.fixpoint import Simplifier
-from graphopt.rewrite.match import find
+from graphopt.operators import inference
+from graphopt.operators.operator_classes import lookup_operator
+from graphopt.rewrite.build import RewriteRefused, build_patch
+from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.passes import PASSES
+from graphopt.rewrite.simplify import Simplifier
 from graphopt.rules import RULES, TRADES
-from graphopt.verifier.drawing import instances
-from graphopt.verifier.scope import ANY, Scope
-from graphopt.verifier.writing import models
+from graphopt.verifier.instance_models import build_models
+from graphopt.verifier.instance_sampling import sample_instances
+from graphopt.verifier.sampling_scope import ANY, SamplingScope
 
 PATH = Path(__file__).parent / "data" / "rules_of_before.jsonl"
-SCOPES = (Scope(sizes=(2, 3, 3, 4, 5, 6)), ANY)
+SCOPES = (SamplingScope(sizes=(2, 3, 3, 4, 5, 6)), ANY)
 """Without axes of one element, which make views of what is none; with them where a rule applies to nothing else."""
 DEGENERATE = ("eliminate_nop_", "replace_transpose_that_moves_one_")
 """Rules that apply where a number is 0 or 1 or an axis has one element."""
@@ -76,8 +76,8 @@ def loss(before: Before) -> str:
     if before.rule.name in UNDONE:
         return ""
     for scope, count in zip(SCOPES, (TRIED, 10 * TRIED), strict=True):
-        for instance in instances(before.rule, count=count, scope=scope):
-            left, _ = models(before.rule, instance)
+        for instance in sample_instances(before.rule, count=count, scope=scope):
+            left, _ = build_models(before.rule, instance)
             lost = _lost_trade(before.rule, left) if before.is_trade else _lost(before.rule, left)
             if lost is not None:
                 return lost and f"{lost} at {instance}"
@@ -85,14 +85,14 @@ def loss(before: Before) -> str:
 
 
 def _loaded(model: ModelProto) -> Graph:
-    graph = onnx_io.load(model).graph
-    infer.infer_graph(graph)
+    graph = onnx_io.load_model(model).graph
+    inference.infer_graph(graph)
     return graph
 
 
 def _operators(graph: Graph) -> Counter[str]:
     """How many there are of each, but for the copies by which examples name their outputs."""
-    return Counter({op: count for op, count in graph.ops().items() if op != "Identity"})
+    return Counter({op: count for op, count in graph.operator_counts().items() if op != "Identity"})
 
 
 def _left_over(model: ModelProto, simplifier: Simplifier) -> Counter[str]:
@@ -102,7 +102,7 @@ def _left_over(model: ModelProto, simplifier: Simplifier) -> Counter[str]:
 
 
 def _weight(operators: Counter[str]) -> int:
-    return sum(count * entry(op).weight for op, count in operators.items())
+    return sum(count * lookup_operator(op).weight for op, count in operators.items())
 
 
 def _lost(rule: Rule, left: ModelProto) -> str | None:
@@ -112,7 +112,7 @@ def _lost(rule: Rule, left: ModelProto) -> str | None:
     where a divisor is 0, which has no reciprocal: a model that divides by it computes nothing.
     """
     graph = _loaded(left)
-    if next(find(rule, graph), None) is None or _divides_by_zero(graph):
+    if next(find_matches(rule, graph), None) is None or _divides_by_zero(graph):
         return None
     steps = LIBRARY.run(graph).steps
     goal, now = _left_over(left, Simplifier([rule], PASSES)), _operators(graph)
@@ -133,9 +133,11 @@ def _lost_trade(rule: Rule, left: ModelProto) -> str | None:
     for start in (_loaded, _simplified):
         graph = start(left)
         for each in (*TRADES, *RULES):
-            if next(find(each, graph), None) is not None and any(made == goal for made in _made(each, left, start)):
+            if next(find_matches(each, graph), None) is not None and any(
+                made == goal for made in _made(each, left, start)
+            ):
                 return ""
-    return f"nothing makes {dict(goal)} of {dict(_loaded(left).ops())}"
+    return f"nothing makes {dict(goal)} of {dict(_loaded(left).operator_counts())}"
 
 
 def _simplified(model: ModelProto) -> Graph:
@@ -147,12 +149,12 @@ def _simplified(model: ModelProto) -> Graph:
 
 def _made(rule: Rule, model: ModelProto, start: Callable[[ModelProto], Graph]) -> Iterator[Counter[str]]:
     """What is left where a rule is applied once, and then what is constant or dead is gone."""
-    for position in range(len(list(find(rule, start(model))))):
+    for position in range(len(list(find_matches(rule, start(model))))):
         graph = start(model)
-        match = list(find(rule, graph))[position]
+        match = list(find_matches(rule, graph))[position]
         try:
-            graph.apply(build(graph, match))
-        except Refused:
+            graph.apply(build_patch(graph, match))
+        except RewriteRefused:
             continue
         ONLY_PASSES.run(graph)
         yield _operators(graph)

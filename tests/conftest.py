@@ -15,9 +15,9 @@ import typer.main
 from onnxruntime import InferenceSession
 
 from benchmarks import scaling
-from graphopt.base.session import Definitions, current
+from graphopt.base.session import OperatorDefinitions, current_session
 from graphopt.cli.terminal import Progress
-from graphopt.language import library
+from graphopt.language import rule_library
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -117,15 +117,15 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture
 def forget() -> Iterator[Callable[[str], None]]:
     """Forgets until the end of the test what the library says of an operator of ONNX Runtime."""
-    library.load()
-    with current().child():
+    rule_library.load_library()
+    with current_session().child():
         yield lambda name: undefine(name, "com.microsoft")
 
 
 def undefine(op: str, domain: str) -> None:
     """Make the session know no definition of one operator."""
-    known, others = current().definitions, Definitions()
+    known, others = current_session().definitions, OperatorDefinitions()
     for key in known:
         if key != (op, domain):
-            others.put(key, known.of(key), known.schema(key))
-    current().definitions = others
+            others.set(key, known.definitions_of(key), known.schema(key))
+    current_session().definitions = others

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
-from graphopt.operators.infer import infer_graph
+from graphopt.operators.inference import infer_graph
 from tests.text import parse
 
 IMAGE, OTHER = "float[1,32,28,28] x", "float[1,32,28,28] y"
@@ -20,7 +20,7 @@ def weight(*shape: int) -> NDArray[np.float32]:
 
 def graph(inputs: str, body: str, outputs: str = OTHER, *, opset: int = 20, **weights: Any) -> Graph:
     """A graph whose types are all known, from nodes in ONNX text."""
-    found = onnx_io.load(parse(inputs, body, weights, outputs=outputs, opset=opset)).graph
+    found = onnx_io.load_model(parse(inputs, body, weights, outputs=outputs, opset=opset)).graph
     infer_graph(found)
     return found
 

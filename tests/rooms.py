@@ -12,11 +12,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
-CORE = ("base", "ir", "operators", "language", "rewrite")
+CORE = ("base", "expr", "ir", "operators", "language", "rewrite")
 """What one reads to know the compiler."""
 
 ORDER = (
-    *("base", "ir", "language", "rules", "operators", "verifier", "io", "rewrite", "runtime", "check", "search"),
+    *(
+        "base",
+        "expr",
+        "ir",
+        "language",
+        "rules",
+        "operators",
+        "verifier",
+        "io",
+        "rewrite",
+        "runtime",
+        "check",
+        "search",
+    ),
     *("report", "discover", "cli"),
 )
 """The rooms as one reads them: each imports from those before it; rules and the verifier know the language alone."""

@@ -6,15 +6,17 @@ from functools import cache
 
 import pytest
 
-from graphopt.runtime.saturation import BYTES, PRODUCTS, Saturation
-from graphopt.runtime.sessions import Setting
+from graphopt.runtime.saturation import BYTE_DTYPES, BYTE_PRODUCTS, SaturationProbe
+from graphopt.runtime.session_setting import SessionSetting
 
 
 @cache
 def is_saturating() -> bool:
     """Return whether some product saturates on this processor."""
-    saturation = Saturation(Setting())
-    return any(saturation.is_saturating(op, types) for op in PRODUCTS for types in (BYTES, BYTES[::-1]))
+    saturation = SaturationProbe(SessionSetting())
+    return any(
+        saturation.is_saturating(op, types) for op in BYTE_PRODUCTS for types in (BYTE_DTYPES, BYTE_DTYPES[::-1])
+    )
 
 
 def skip_where_products_saturate() -> None:

@@ -11,20 +11,20 @@ import onnx.parser
 import pytest
 
 import graphopt
-from graphopt.base.session import current
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
+from graphopt.base.session import current_session
 from graphopt.language.definition import define, definitions_of
-from graphopt.language.proof import Model, Verdict
+from graphopt.language.proof import ProofModel, Verdict
 from graphopt.language.rule import Operators, Rule, fn, microsoft, op, tensor
-from graphopt.language.term import Term, applications
+from graphopt.language.terms import Term, operator_applications
 from graphopt.rules import RULES, TRADES
-from graphopt.runtime.oracle import Runnable, onnxruntime_unoptimized
-from graphopt.verifier.crowded import crowded, is_crowded
-from graphopt.verifier.declared import as_rules, contradicted
-from graphopt.verifier.drawing import instance
-from graphopt.verifier.meant import meant
+from graphopt.runtime.oracle import RunnableModel, onnxruntime_unoptimized
+from graphopt.verifier.expanded_rule import expand_definitions
+from graphopt.verifier.instance_models import build_models
+from graphopt.verifier.instance_sampling import complete_instance
+from graphopt.verifier.int32_overflow import has_overflow_axis, sample_overflow_instances
+from graphopt.verifier.kernel_conformance import as_rules, find_contradiction
 from graphopt.verifier.prove import prove
-from graphopt.verifier.writing import models
 from tests.saturating import skip_where_products_saturate
 from tests.verifier.broken.accumulated import (
     D,
@@ -108,7 +108,7 @@ RING = (
 @pytest.mark.parametrize("rule", RING, ids=lambda rule: rule.name)
 def test_what_wraps_alike_on_both_sides_needs_no_bound(rule: Rule) -> None:
     proof = prove(rule, refute=False)
-    assert (proof.verdict, proof.model) == (Verdict.PROVED, Model.EXACT), proof
+    assert (proof.verdict, proof.model) == (Verdict.PROVED, ProofModel.EXACT), proof
 
 
 # -- declarations ------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_a_declaration_that_forgets_that_it_wraps_is_contradicted(when: tuple[Te
     one = tensor("x" if is_right else "a", "M K")  # instances are drawn once for all rules that look alike
     floats = D(one, scales[0], zeros[0]) @ D(b, scales[1], zeros[1])
     types = (*of(BYTE, one, b), *of(DType.FLOAT, *scales))
-    with current().child():  # no other test is to know of it
+    with current_session().child():  # no other test is to know of it
         define(kernel(one, b, *scales, *zeros), floats, when=when)
         proof = prove(Rule("fuse", floats, kernel(one, b, *scales, *zeros), when=(*when, *types)))
     assert proof.verdict is (Verdict.PROVED if is_right else Verdict.REFUTED), proof
@@ -134,8 +134,12 @@ def test_the_declarations_of_the_library_wrap_as_their_kernels_do() -> None:
     made = tensor("y_s", ""), tensor("y_z", "")
     for bias in (None, tensor("c", "N")):
         (own,) = definitions_of((microsoft.QGemm(*one, *other, bias, *made, alpha=1.0, transA=0, transB=0),))
-        assert any(is_crowded(drawn) for rule in as_rules(own) for drawn in crowded(meant(rule)))
-        assert contradicted([own]) is None
+        assert any(
+            has_overflow_axis(drawn)
+            for rule in as_rules(own)
+            for drawn in sample_overflow_instances(expand_definitions(rule))
+        )
+        assert find_contradiction([own]) is None
 
 
 # -- applied -----------------------------------------------------------------------------------------------------------
@@ -186,7 +190,7 @@ MANY = 33_100
 def summing() -> Iterator[tuple[Rule, str]]:
     """The rules of the library that have such an operator on the left."""
     for rule in (*RULES, *TRADES):
-        found = {app.op for side in rule.left for app in applications(side)} & {*SUMMING}
+        found = {app.op for side in rule.left for app in operator_applications(side)} & {*SUMMING}
         if found:
             yield rule, found.pop()
 
@@ -210,7 +214,7 @@ def extreme(rule: Rule, operator: str, ends: tuple[bool, ...]) -> dict[str, Any]
 
 
 def outputs(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Any:
-    with onnxruntime_unoptimized(Runnable(model)) as session:
+    with onnxruntime_unoptimized(RunnableModel(model)) as session:
         return session.run(dict(feeds))[0]
 
 
@@ -218,7 +222,7 @@ def outputs(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Any:
 def test_both_sides_wrap_alike_at_extremes(rule: Rule, operator: str) -> None:
     skip_where_products_saturate()
     for ends in product((False, True), repeat=4):
-        drawn = instance(rule, {}, extreme(rule, operator, ends))
+        drawn = complete_instance(rule, {}, extreme(rule, operator, ends))
         assert drawn is not None, f"no instance of {rule.name} was found"
-        one, other = (outputs(side, drawn.feeds(rule)) for side in models(rule, drawn))
+        one, other = (outputs(side, drawn.feeds(rule)) for side in build_models(rule, drawn))
         np.testing.assert_array_equal(one, other, err_msg=f"{rule.name} at {drawn}")

@@ -13,13 +13,13 @@ from graphopt.base.hardware import processor
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.runtime.machine import Machine
-from graphopt.search.analytic import ASSUMED, Analytic
+from graphopt.search.analytic_cost import ASSUMED_SIZE, AnalyticCost
 from tests.graphs import SAME_SIZE, graph, image, weight
 
 
 def ratio(before: Graph, after: Graph, machine: Machine | None = None) -> float:
     """How many times as fast the second is, by estimate."""
-    (found,) = Analytic(machine).speedups(before, [after])
+    (found,) = AnalyticCost(machine).measure_speedups(before, [after])
     assert (found.minimum, found.median, found.low, found.rounds) == (found.high, found.high, found.high, 0)
     return found.median
 
@@ -36,7 +36,7 @@ def test_small_operators_cost_a_launch_each() -> None:
         return graph("float[1] a0", body, f"float[1] a{length}")
 
     assert ratio(chain(40), chain(10)) == pytest.approx(4, rel=0.01)
-    assert Analytic(Machine(launch_seconds=1e-3)).seconds(chain(10)) == pytest.approx(1e-2, rel=0.01)
+    assert AnalyticCost(Machine(launch_seconds=1e-3)).estimate_seconds(chain(10)) == pytest.approx(1e-2, rel=0.01)
 
 
 def test_a_larger_kernel_for_the_sake_of_a_merge_pays_only_where_launches_are_dear() -> None:
@@ -150,9 +150,9 @@ def test_leaving_the_blocked_layout_and_coming_back_costs_two_copies() -> None:
     kernel = weight(32, 32, 1, 1)
     inside = image("a = Conv(x, w); b = Relu(a); c = Sigmoid(b); y = Conv(c, w)", w=kernel)
     outside = image("a = Conv(x, w); b = Relu(a); c = Erf(b); y = Conv(c, w)", w=kernel)
-    layouts = Analytic().seconds(outside) - Analytic().seconds(inside)
-    plain = Analytic(Machine(block=0))
-    kernels = plain.seconds(image("y = Erf(x)")) - plain.seconds(image("y = Sigmoid(x)"))
+    layouts = AnalyticCost().estimate_seconds(outside) - AnalyticCost().estimate_seconds(inside)
+    plain = AnalyticCost(Machine(block=0))
+    kernels = plain.estimate_seconds(image("y = Erf(x)")) - plain.estimate_seconds(image("y = Sigmoid(x)"))
     copied = 4 * 32 * 28 * 28 * 2
     assert layouts - kernels == pytest.approx(2 * (copied / Machine().bytes_per_second + Machine().launch_seconds))
 
@@ -176,7 +176,7 @@ def test_what_is_constant_is_folded() -> None:
 
 
 def test_a_view_costs_a_launch_and_a_transposition_copies() -> None:
-    seconds, launch = Analytic().seconds, Machine().launch_seconds
+    seconds, launch = AnalyticCost().estimate_seconds, Machine().launch_seconds
     view = seconds(image("y = Reshape(x, [1,28,28,32])", "float[1,28,28,32] y"))
     moved = seconds(image("y = Transpose<perm = [0,2,3,1]>(x)", "float[1,28,28,32] y"))
     in_name = seconds(graph("float[1,28,1,32] x", "y = Transpose<perm = [2,1,0,3]>(x)", "float[1,28,1,32] y"))
@@ -218,7 +218,7 @@ def test_a_recurrent_operator_multiplies_at_each_step() -> None:
 
 def test_sizes_that_are_not_known_are_assumed() -> None:
     opened = graph("float[n,32] x", "y = MatMul(x, w)", "float[n,32] y", w=weight(32, 32))
-    fixed = graph(f"float[{ASSUMED},32] x", "y = MatMul(x, w)", f"float[{ASSUMED},32] y", w=weight(32, 32))
+    fixed = graph(f"float[{ASSUMED_SIZE},32] x", "y = MatMul(x, w)", f"float[{ASSUMED_SIZE},32] y", w=weight(32, 32))
     assert ratio(opened, fixed) == 1
 
 
@@ -231,7 +231,7 @@ def test_sizes_that_are_not_known_are_assumed() -> None:
     ],
 )
 def test_strange_types_cost_something(inputs: str, body: str, outputs: str) -> None:
-    assert 0 < Analytic().seconds(graph(inputs, body, outputs)) < 1
+    assert 0 < AnalyticCost().estimate_seconds(graph(inputs, body, outputs)) < 1
 
 
 def test_of_the_branches_the_dearest_counts() -> None:
@@ -254,7 +254,7 @@ def optimized(made: Graph, folder: Path) -> list[str]:
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(folder / "optimized.onnx")
     options.log_severity_level = 4
-    proto = onnx_io.to_proto(onnx_io.Model(made, shell))
+    proto = onnx_io.to_proto(onnx_io.LoadedModel(made, shell))
     onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     graph = onnx.load(options.optimized_model_filepath).graph
     border = {value.name for value in (*graph.input, *graph.output)}
@@ -279,7 +279,7 @@ def optimized(made: Graph, folder: Path) -> list[str]:
 )
 def test_so_it_does_for_products(body: str, tmp_path: Path) -> None:
     made = graph("float[32,32] x", body, "float[32,32] y", w=weight(32, 32), p=weight(32))
-    assert len(optimized(made, tmp_path)) == Analytic(BLOCK).seconds(made)
+    assert len(optimized(made, tmp_path)) == AnalyticCost(BLOCK).estimate_seconds(made)
 
 
 def _names(node: onnx.NodeProto) -> list[str]:
@@ -312,4 +312,4 @@ def test_the_estimate_launches_what_onnx_runtime_leaves(body: str, tmp_path: Pat
     shapes = {"w": (32, 32), "two": (32, 64), "few": (12, 32), "odd": (32, 44), "deep": (32, 1), "narrow": (32, 4)}
     weights: dict[str, Any] = {name: weight(*shape, 1, 1) for name, shape in shapes.items()}
     made = image(body, s=weight(32, 1, 1), p=weight(32), v=weight(32) ** 2, **weights)
-    assert len(optimized(made, tmp_path)) == Analytic(BLOCK).seconds(made)
+    assert len(optimized(made, tmp_path)) == AnalyticCost(BLOCK).estimate_seconds(made)

@@ -11,14 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 import graphopt
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
-from graphopt.language import library
-from graphopt.operators import infer
-from graphopt.rewrite.build import build
+from graphopt.language import rule_library
+from graphopt.operators import inference
+from graphopt.rewrite.build import build_patch
 from graphopt.rewrite.gate import Gate
-from graphopt.rewrite.match import find
+from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.sites import Site
 from graphopt.rule import Rule, fn, op, real, tensor
 from graphopt.rules.attention import FLAT, HEADS_IN_FRONT, KEYS_LAST, keys, queries, values
@@ -26,10 +26,10 @@ from tests import zoo
 from tests.text import parse, run
 
 
-def simplified(model: onnx.ModelProto, **sizes: int) -> onnx_io.Model:
+def simplified(model: onnx.ModelProto, **sizes: int) -> onnx_io.LoadedModel:
     """The model as rules alone leave it, which computes the same."""
-    after = onnx_io.load(graphopt.simplify(model)[0])
-    assert compare(model, after, bindings=[sizes] if sizes else None).verdict is Verdict.EQUAL
+    after = onnx_io.load_model(graphopt.simplify(model)[0])
+    assert compare_models(model, after, bindings=[sizes] if sizes else None).verdict is EqualityVerdict.EQUAL
     return after
 
 
@@ -52,7 +52,7 @@ def step(*, batch: str = "1", tokens: str = "1", past: str, joined: str, times: 
     ],
 )
 def test_heads_that_share_keys_are_rows_of_one_product(model: onnx.ModelProto) -> None:
-    assert simplified(model).graph.ops() == {"Reshape": 4, "Transpose": 1, "MatMul": 2, "Softmax": 1}
+    assert simplified(model).graph.operator_counts() == {"Reshape": 4, "Transpose": 1, "MatMul": 2, "Softmax": 1}
 
 
 def test_so_they_are_behind_a_cache_of_any_length() -> None:
@@ -63,8 +63,8 @@ def test_so_they_are_behind_a_cache_of_any_length() -> None:
         "t = Transpose<perm=[0,1,3,2]>(r); s = MatMul(q, t); y = Softmax<axis=-1>(s)",
     )
     after = simplified(model, batch=2, past=7)
-    assert "Expand" not in after.graph.ops()
-    assert compare(model, after, bindings=[{"batch": 1, "past": 0}]).verdict is Verdict.EQUAL
+    assert "Expand" not in after.graph.operator_counts()
+    assert compare_models(model, after, bindings=[{"batch": 1, "past": 0}]).verdict is EqualityVerdict.EQUAL
 
 
 def test_heads_that_are_repeated_as_a_whole_stay() -> None:
@@ -74,7 +74,7 @@ def test_heads_that_are_repeated_as_a_whole_stay() -> None:
         "a = Unsqueeze(k, [1]); b = Expand(a, [1,3,2,5,8]); r = Reshape(b, [1,6,5,8]); "
         "t = Transpose<perm=[0,1,3,2]>(r); y = MatMul(q, t)",
     )
-    assert simplified(model).graph.ops()["Expand"] == 1
+    assert simplified(model).graph.operator_counts()["Expand"] == 1
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_keys_that_are_repeated_otherwise_stay(inputs: str, times: str, joined: 
         f"a = Unsqueeze(k, [2]); b = Expand(a, [{times}]); r = Reshape(b, [{joined}]); p = Reshape(q, [{heads}]); "
         "t = Transpose<perm=[0,1,3,2]>(r); y = MatMul(p, t)",
     )
-    assert simplified(model).graph.ops()["Expand"] == 1
+    assert simplified(model).graph.operator_counts()["Expand"] == 1
 
 
 def stack(shape: str, matrices: str, stacks: str) -> onnx.ModelProto:
@@ -103,28 +103,28 @@ def stack(shape: str, matrices: str, stacks: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize(("shape", "stacks"), [("a,3,4,5", "-1,3,5,4"), ("2,b,4,5", "2,-1,5,4")])
 def test_a_stack_of_matrices_is_transposed_as_it_is(shape: str, stacks: str) -> None:
-    assert simplified(stack(shape, "-1,4,5", stacks)).graph.ops() == {"Transpose": 1}
+    assert simplified(stack(shape, "-1,4,5", stacks)).graph.operator_counts() == {"Transpose": 1}
 
 
 def test_a_stack_of_matrices_that_may_be_empty_stays() -> None:
     """Of an empty one nobody knows the size that is to be inferred."""
-    assert simplified(stack("2,3,n,5", "6,-1,5", "2,3,5,-1")).graph.ops() == {"Reshape": 2, "Transpose": 1}
+    assert simplified(stack("2,3,n,5", "6,-1,5", "2,3,5,-1")).graph.operator_counts() == {"Reshape": 2, "Transpose": 1}
 
 
 @pytest.mark.parametrize("name", ["llama-dynamo", "llama-dynamo-raw", "llama-torchscript"])
 def test_no_export_of_llama_copies_its_keys(name: str) -> None:
     model = zoo.load(name)
     assert "Expand" in {node.op_type for node in model.graph.node}
-    assert "Expand" not in simplified(model).graph.ops()
+    assert "Expand" not in simplified(model).graph.operator_counts()
 
 
 def test_a_head_that_is_infinite_spoils_no_other() -> None:
     model, (q, k, v) = step(past="5", joined="1,6,5,8"), map(ones, (6, 2, 2), (1, 5, 5))
     k[0, 1] = np.inf
     after = simplified(model)
-    assert "Expand" not in after.graph.ops()
-    found = compare(model, after, inputs={"q": q, "k": k, "v": v}, exact=True, keep_nonfinite=True)
-    assert found.verdict is Verdict.EQUAL
+    assert "Expand" not in after.graph.operator_counts()
+    found = compare_models(model, after, inputs={"q": q, "k": k, "v": v}, exact=True, keep_nonfinite=True)
+    assert found.verdict is EqualityVerdict.EQUAL
 
 
 def ones(heads: int, rows: int) -> zoo.Array:
@@ -224,25 +224,25 @@ def test_no_attention_is_written_where_a_number_of_its_mask_is_the_least() -> No
     rule = Rule("masked_by_a_number", op.Transpose(weights, perm=HEADS_IN_FRONT), made, when=sizes)
     allowed = []
     for number in (-1e4, LOWEST):
-        loaded = onnx_io.load(heads(number, guarded=False))
-        infer.infer_graph(loaded.graph)
-        (match,) = find(rule, loaded.graph)
-        allowed.append(Gate().allows(Site.of(loaded.graph, match)))
+        loaded = onnx_io.load_model(heads(number, guarded=False))
+        inference.infer_graph(loaded.graph)
+        (match,) = find_matches(rule, loaded.graph)
+        allowed.append(Gate().allows(Site.from_match(loaded.graph, match)))
     assert allowed == [True, False]
 
 
 GUARDS = ("push_nan_guard_below_matmul", "push_nan_guard_below_transpose", "fuse_guarded_masked_attention")
-BY_NAME = {rule.name: rule for rule in library.load().everything}
+BY_NAME = {rule.name: rule for rule in rule_library.load_library().all_rules}
 
 
 def fused(model: onnx.ModelProto, gate: Gate) -> onnx.ModelProto:
     """The model with the guard moved below what is to be attention, and that written, as far as it is allowed."""
-    loaded = onnx_io.load(model)
-    infer.infer_graph(loaded.graph)
+    loaded = onnx_io.load_model(model)
+    inference.infer_graph(loaded.graph)
     for name in GUARDS:
-        for match in find(BY_NAME[name], loaded.graph):
-            if gate.allows(Site.of(loaded.graph, match)):
-                loaded.graph.apply(build(loaded.graph, match))
+        for match in find_matches(BY_NAME[name], loaded.graph):
+            if gate.allows(Site.from_match(loaded.graph, match)):
+                loaded.graph.apply(build_patch(loaded.graph, match))
     return onnx_io.to_proto(loaded)
 
 
@@ -288,4 +288,4 @@ def test_an_export_with_guards_in_an_opset_that_has_attention(name: str, written
     """TorchScript masks with -inf, dynamo with the least number, which the kernel would take for it."""
     result = graphopt.optimize(zoo.load(name), cost="analytic", seconds=300, target_opset=23)
     assert [node.op_type for node in result.model.graph.node].count("Attention") == written
-    assert compare(zoo.load(name), result.model).verdict is Verdict.EQUAL
+    assert compare_models(zoo.load(name), result.model).verdict is EqualityVerdict.EQUAL

@@ -88,7 +88,7 @@ def test_a_folder_instead_of_a_file(folder: Path) -> None:
 def external(folder: Path) -> Path:
     """A model whose weights lie in `big.onnx.data`."""
     made = model("g (float[1,64] x) => (float[1,64] z) { z = MatMul(x, w) }", {"w": np.eye(64, dtype=np.float32)})
-    onnx_io.save(onnx_io.load(made), folder / "big.onnx", external=True)
+    onnx_io.save_model(onnx_io.load_model(made), folder / "big.onnx", external=True)
     return folder / "big.onnx"
 
 
@@ -358,7 +358,7 @@ def test_a_fault_of_ours_is_called_one(folder: Path, monkeypatch: pytest.MonkeyP
     def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(onnx_io, "load", broken)
+    monkeypatch.setattr(onnx_io, "load_model", broken)
     done = CliRunner().invoke(app, ["inspect", str(folder / "good.onnx")])
     assert done.exit_code == 1
     assert done.stderr.splitlines()[-1] == (

@@ -14,17 +14,25 @@ from typer.testing import CliRunner, Result
 
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.cli.main import app
-from graphopt.runtime.bench import Benchmark, Case, Timing, aligned, bench, ms_text, prepared
-from graphopt.runtime.measure import Samples, Speedup, Verdict
-from graphopt.runtime.profile import (
-    by_operator,
-    kernels_digest,
-    operators,
-    optimized_graph,
-    outside_heavy_kernels,
-    profile,
+from graphopt.runtime.bench import (
+    Benchmark,
+    BenchmarkCase,
+    ModelTiming,
+    format_ms,
+    format_table,
+    prepare_models,
+    run_benchmark,
 )
-from graphopt.runtime.sessions import Setting
+from graphopt.runtime.measure import Speedup, TimingSamples, TimingVerdict
+from graphopt.runtime.profile import (
+    graph_operators,
+    kernels_digest,
+    light_kernel_share,
+    optimized_graph,
+    profile_model,
+    times_by_operator,
+)
+from graphopt.runtime.session_setting import SessionSetting
 from tests.text import parse
 
 WEIGHTS = {"w": np.eye(8, dtype=np.float32)}
@@ -63,13 +71,13 @@ def image() -> onnx.ModelProto:
 
 def test_sizes_share_the_limit_of_a_run(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float] = []
-    monkeypatch.setattr("graphopt.runtime.bench.interruptible", lambda _, limit: limits.append(limit))
-    prepared([short], Setting(), dims={"batch": [1, 2], "seq": [4, 8]}, limit=2.0)
+    monkeypatch.setattr("graphopt.runtime.bench.run_interruptibly", lambda _, limit: limits.append(limit))
+    prepare_models([short], SessionSetting(), dims={"batch": [1, 2], "seq": [4, 8]}, limit=2.0)
     assert limits == [0.5] * 4
 
 
 def test_models_are_timed_against_the_first(long: Path, short: Path) -> None:
-    found = bench([long, short, long], Setting(), dims={"batch": 1, "seq": 4}, seconds=0.0)
+    found = run_benchmark([long, short, long], SessionSetting(), dims={"batch": 1, "seq": 4}, seconds=0.0)
     (case,) = found.cases
     assert case.sizes == {"batch": 1, "seq": 4}
     assert [timing.model for timing in case.timings] == [str(long), str(short), str(long)]
@@ -81,21 +89,23 @@ def test_models_are_timed_against_the_first(long: Path, short: Path) -> None:
 
 
 def test_two_sessions_of_the_first_tell_the_noise(long: Path, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = [Samples((seconds,) * 7) for seconds in (1.0, 1.1, 0.95)]
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", lambda runs, *_, **__: times[: len(runs)])
-    found = bench([long, short], Setting(), dims={"batch": 1, "seq": 4})
+    times = [TimingSamples((seconds,) * 7) for seconds in (1.0, 1.1, 0.95)]
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", lambda runs, *_, **__: times[: len(runs)])
+    found = run_benchmark([long, short], SessionSetting(), dims={"batch": 1, "seq": 4})
     assert [timing.model for timing in found.cases[0].timings] == [str(long), str(short)]
-    _, ratio = found.together
+    _, ratio = found.overall_speedups
     assert ratio is not None
     assert ratio.median == pytest.approx(1 / 0.95)
-    assert ratio.verdict is Verdict.SAME
+    assert ratio.verdict is TimingVerdict.SAME
     assert f"two sessions of {long} differ by up to 10%: what is nearer to 1 is no difference" in str(found)
-    assert "two sessions" not in str(bench([long], Setting(), dims={"batch": 1, "seq": 4}))
+    assert "two sessions" not in str(run_benchmark([long], SessionSetting(), dims={"batch": 1, "seq": 4}))
 
 
 def test_every_choice_of_the_sizes_is_measured(long: Path, short: Path) -> None:
     told: list[float] = []
-    found = bench([long, short], Setting(), dims={"seq": [2, 3], "batch": [1, 4]}, seconds=0.0, progress=told.append)
+    found = run_benchmark(
+        [long, short], SessionSetting(), dims={"seq": [2, 3], "batch": [1, 4]}, seconds=0.0, progress=told.append
+    )
     sizes = [dict(case.sizes) for case in found.cases]
     assert sizes == [{"seq": seq, "batch": batch} for seq in (2, 3) for batch in (1, 4)]
     assert told == sorted(told)
@@ -107,23 +117,26 @@ def ratio(median: float) -> Speedup:
 
 
 def test_sizes_together_are_a_geometric_mean() -> None:
-    first = Timing("a", Samples((1.0,)), None)
+    first = ModelTiming("a", TimingSamples((1.0,)), None)
     ratios = {1: ratio(2.0), 2: ratio(4.5)}
-    cases = (Case({"n": n}, frozenset(), (first, Timing("b", Samples((1.0,)), r))) for n, r in ratios.items())
-    none, second = Benchmark(("a", "b"), Setting(), 0, tuple(cases)).together
+    cases = (
+        BenchmarkCase({"n": n}, frozenset(), (first, ModelTiming("b", TimingSamples((1.0,)), r)))
+        for n, r in ratios.items()
+    )
+    none, second = Benchmark(("a", "b"), SessionSetting(), 0, tuple(cases)).overall_speedups
     assert none is None
     assert second is not None
     assert [second.minimum, second.median, second.low, second.high] == pytest.approx([3.0, 3.0, 2.97, 3.03])
     assert second.rounds == 10
-    assert second.verdict is Verdict.FASTER
+    assert second.verdict is TimingVerdict.FASTER
 
 
 def test_a_size_that_one_model_fixes_holds_for_all(long: Path) -> None:
     fixed = parse("float[batch,3,8] x", "y = MatMul(x, w)", WEIGHTS, outputs="float[batch,3,8] y")
-    (case,) = bench([long, fixed], Setting(), seconds=0.0).cases
+    (case,) = run_benchmark([long, fixed], SessionSetting(), seconds=0.0).cases
     assert case.sizes == {"batch": 1}
     assert case.chosen == {"batch"}
-    (trial,) = prepared([long, fixed], Setting()).trials
+    (trial,) = prepare_models([long, fixed], SessionSetting()).trials
     assert trial.feeds["x"].shape == (1, 3, 8)
 
 
@@ -136,13 +149,20 @@ def test_weights_that_are_inputs_too_may_differ(short: Path) -> None:
     folded.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((8, 4), np.float32), "w"))
     folded.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 4
     folded.graph.output[0].type.tensor_type.shape.dim[2].dim_value = 4
-    (trial,) = prepared([old, folded], Setting()).trials
+    (trial,) = prepare_models([old, folded], SessionSetting()).trials
     assert list(trial.feeds) == ["x"]
 
 
 def test_a_busy_machine_is_told() -> None:
     def found(*seconds: float) -> str:
-        return str(Benchmark(("a",), Setting(), 0, (Case({}, frozenset(), (Timing("a", Samples(seconds), None),)),)))
+        return str(
+            Benchmark(
+                ("a",),
+                SessionSetting(),
+                0,
+                (BenchmarkCase({}, frozenset(), (ModelTiming("a", TimingSamples(seconds), None),)),),
+            )
+        )
 
     assert found(1.0, 1.2, 1.6, 2.0).endswith("the machine is busy, and small gains are not seen")
     assert "busy" not in found(1.0, 1.01, 1.02)
@@ -151,10 +171,10 @@ def test_a_busy_machine_is_told() -> None:
 def test_sizes_that_a_model_refuses_are_guessed_again() -> None:
     weights = {"w": np.ones((64, 8), np.float32)}
     model = parse("float[batch,seq,hidden] x", "y = MatMul(x, w)", weights, outputs="float[batch,seq,8] y")
-    (trial,) = prepared([model], Setting()).trials
+    (trial,) = prepare_models([model], SessionSetting()).trials
     assert trial.sizes["hidden"] == 64
     with pytest.raises(ModelError, match=r"the model cannot be run: .*with hidden=9, batch=1, seq=128.*--dim gives"):
-        prepared([model], Setting(), dims={"hidden": 9})
+        prepare_models([model], SessionSetting(), dims={"hidden": 9})
 
 
 def test_sizes_that_are_too_long_are_halved() -> None:
@@ -162,20 +182,22 @@ def test_sizes_that_are_too_long_are_halved() -> None:
     weights = {"table": np.zeros((50, 4), np.float32)}
     body = "s = Shape(ids); n = Gather(s, 1); y = Gather(table, n)"
     model = parse("int64[batch,seq] ids", body, weights, outputs="float[4] y")
-    (trial,) = prepared([model], Setting()).trials
+    (trial,) = prepare_models([model], SessionSetting()).trials
     assert dict(trial.sizes) == {"batch": 1, "seq": 32}
 
 
 def test_given_inputs_are_used_and_give_the_sizes(short: Path) -> None:
     given = np.ones((2, 5, 8))
-    (trial,) = prepared([short], Setting(), inputs={"x": given}).trials
+    (trial,) = prepare_models([short], SessionSetting(), inputs={"x": given}).trials
     assert dict(trial.sizes) == {"batch": 2, "seq": 5}
-    assert trial.chosen == frozenset()
+    assert trial.defaulted_dims == frozenset()
     assert trial.feeds["x"].dtype == np.float32
 
 
 def test_made_up_inputs_depend_on_the_seed_alone(short: Path) -> None:
-    first, again, other = (prepared([short], Setting(), seed=seed).trials[0].feeds["x"] for seed in (0, 0, 1))
+    first, again, other = (
+        prepare_models([short], SessionSetting(), seed=seed).trials[0].feeds["x"] for seed in (0, 0, 1)
+    )
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -189,27 +211,27 @@ def test_a_model_over_2_gb_is_timed_and_its_weights_are_not_copied(tmp_path: Pat
     with (tmp_path / "table.bin").open("wb") as file:
         file.truncate(rows * 4096)  # a hole, which takes no space
     path = saved(tmp_path / "large.onnx", model)
-    (case,) = bench([path], Setting(), seconds=0.0).cases
+    (case,) = run_benchmark([path], SessionSetting(), seconds=0.0).cases
     assert len(case.timings[0].samples.seconds) == 7
 
 
 def test_tables_are_aligned() -> None:
-    assert aligned([("a", "b", "c"), ("long", "1", "x")], left=(0, 2)) == "a     b  c\nlong  1  x"
+    assert format_table([("a", "b", "c"), ("long", "1", "x")], left=(0, 2)) == "a     b  c\nlong  1  x"
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.0, "0"), (1.23456e-6, "0.001235"), (0.0123456, "12.35"), (12.3456, "12346")]
 )
 def test_milliseconds_have_four_digits(seconds: float, text: str) -> None:
-    assert ms_text(seconds) == text
+    assert format_ms(seconds) == text
 
 
 # -- profiles ----------------------------------------------------------------------------------------------------------
 
 
 def profiled(model: Any, **inputs: Any) -> Any:
-    (trial,) = prepared([model], Setting(), inputs=inputs).trials
-    return profile(model, Setting(), trial.feeds)
+    (trial,) = prepare_models([model], SessionSetting(), inputs=inputs).trials
+    return profile_model(model, SessionSetting(), trial.feeds)
 
 
 def test_a_profile_names_operators_and_sums_to_about_the_whole() -> None:
@@ -220,7 +242,7 @@ def test_a_profile_names_operators_and_sums_to_about_the_whole() -> None:
     assert found.rows[0].operator == "MatMul"
     assert [row.seconds for row in found.rows] == sorted((row.seconds for row in found.rows), reverse=True)
     assert sum(row.share for row in found.rows) == pytest.approx(1)
-    assert 0.5 < found.kernels / found.seconds <= 1.01
+    assert 0.5 < found.kernel_seconds / found.seconds <= 1.01
     assert found.runs == 20
 
 
@@ -232,21 +254,21 @@ def test_convolutions_of_images_are_heavy_and_those_of_signals_are_not(
     x: str, weight: tuple[int, ...], outside: float
 ) -> None:
     model = parse(x, "y = Conv(x, w)", {"w": np.ones(weight, np.float32)})
-    (trial,) = prepared([model], Setting(threads=1)).trials
-    assert outside_heavy_kernels(model, Setting(threads=1), trial.feeds) == pytest.approx(outside, abs=0.1)
+    (trial,) = prepare_models([model], SessionSetting(threads=1)).trials
+    assert light_kernel_share(model, SessionSetting(threads=1), trial.feeds) == pytest.approx(outside, abs=0.1)
 
 
 def test_a_profile_shows_what_onnxruntime_fused(image: onnx.ModelProto) -> None:
     found = profiled(image)
     assert found.before == {"Conv": 1, "Relu": 1}
     assert "Relu" not in found.after
-    assert found.nodes == sum(found.after.values())
-    assert found.reorders == sum(count for op, count in found.after.items() if "Reorder" in op)
+    assert found.node_count == sum(found.after.values())
+    assert found.reorder_count == sum(count for op, count in found.after.items() if "Reorder" in op)
     text = str(found)
     assert re.search(r"^operator +count +ms +share$", text, re.MULTILINE)
     assert re.search(r"^Conv +1 +\d", text, re.MULTILINE)
     assert re.search(r"^Relu +1 +0$", text, re.MULTILINE)
-    assert f"ONNX Runtime runs {found.nodes} node" in text
+    assert f"ONNX Runtime runs {found.node_count} node" in text
 
 
 def kernel(operator: str, start: int, duration: int) -> dict[str, Any]:
@@ -257,7 +279,7 @@ def test_the_time_of_a_loop_is_without_that_of_its_body() -> None:
     in_loop = [kernel("MatMul", 15, 20), kernel("MatMul", 40, 30), kernel("If", 40, 30)]  # inner kernels end first
     run = [*in_loop, kernel("Loop", 10, 70), kernel("Conv", 80, 10)]
     again = [event | {"ts": event["ts"] + 90} for event in run]
-    found = by_operator([*run, *again], runs=2)
+    found = times_by_operator([*run, *again], runs=2)
     assert [(row.operator, row.count, round(row.seconds * 1e6)) for row in found] == [
         ("MatMul", 2, 50),
         ("Loop", 1, 20),
@@ -273,31 +295,31 @@ def test_a_loop_runs_its_body_several_times() -> None:
     loop = parse("float[256,256] x", f"y = Loop(n, go, x) <body = {body}>", weights, outputs="float[256,256] y")
     found = profiled(loop)
     assert {row.operator: row.count for row in found.rows} == {"Loop": 1, "MatMul": 3}
-    assert found.kernels <= 1.01 * found.seconds
+    assert found.kernel_seconds <= 1.01 * found.seconds
     assert found.before == {"Loop": 1, "MatMul": 1}
 
 
 def test_the_optimized_graph_is_whole(image: onnx.ModelProto) -> None:
-    found = optimized_graph(image, Setting())
-    assert "Relu" not in list(operators(found.graph))
+    found = optimized_graph(image, SessionSetting())
+    assert "Relu" not in list(graph_operators(found.graph))
     weights = [numpy_helper.to_array(tensor) for tensor in found.graph.initializer]
     assert sum(float(array.sum()) for array in weights) == 16 * 3 * 3 * 3
 
 
 @pytest.mark.usefixtures("half_written")
-@pytest.mark.parametrize("asked", [profile, optimized_graph])
+@pytest.mark.parametrize("asked", [profile_model, optimized_graph])
 def test_what_onnxruntime_wrote_by_half_cannot_be_read(image: onnx.ModelProto, asked: Callable[..., object]) -> None:
-    (trial,) = prepared([image], Setting()).trials
-    arguments = (trial.feeds,) if asked is profile else ()
+    (trial,) = prepare_models([image], SessionSetting()).trials
+    arguments = (trial.feeds,) if asked is profile_model else ()
     with pytest.raises(ModelError, match="cannot be read"):
-        asked(image, Setting(), *arguments)
+        asked(image, SessionSetting(), *arguments)
 
 
 def test_models_of_which_the_same_is_run_have_one_digest() -> None:
     """Names do not count, nor what is folded; sizes do, also those that are inputs."""
     one, other = (parse("float[2] x", body) for body in ("y = Add(x, x)", "a = Identity(x); y = Add(a, x)"))
     small, large = (parse("float[1] x", f"y = Expand(x, [{size}])") for size in (2, 2000))
-    found = [kernels_digest(model, Setting()) for model in (one, other, small, large)]
+    found = [kernels_digest(model, SessionSetting()) for model in (one, other, small, large)]
     assert found[0] == found[1] and len(set(found)) == 3
 
 
@@ -306,7 +328,7 @@ def test_a_weight_that_may_be_overridden_is_run_as_others_are() -> None:
     plain = parse("float[2] x", "y = Add(x, w)", {"w": np.ones(2, np.float32)})
     given = onnx.ModelProto.FromString(plain.SerializeToString())
     given.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [2]))
-    assert kernels_digest(plain, Setting()) == kernels_digest(given, Setting())
+    assert kernels_digest(plain, SessionSetting()) == kernels_digest(given, SessionSetting())
 
 
 # -- from a shell ------------------------------------------------------------------------------------------------------
@@ -352,7 +374,7 @@ def test_bench_as_json(long: Path, short: Path, tmp_path: Path) -> None:
     first, second = case["timings"]
     assert first["speedup"] is None
     assert first["minimum"] == min(first["seconds"])
-    assert second["speedup"]["verdict"] in list(Verdict)
+    assert second["speedup"]["verdict"] in list(TimingVerdict)
     assert data["together"][1]["median"] == pytest.approx(second["speedup"]["median"])
     assert [one["model"] for one in data["profiles"]] == [str(long), str(short)]
     assert data["profiles"][1]["rows"][0]["operator"] == "MatMul"
@@ -448,4 +470,4 @@ def test_how_to_run_needs_a_profile(long: Path, option: str) -> None:
 
 def test_no_model_is_no_benchmark() -> None:
     with pytest.raises(UsageError, match="there is nothing to time"):
-        bench([], Setting())
+        run_benchmark([], SessionSetting())

@@ -19,16 +19,16 @@ from benchmarks.models import FIXTURES, MODELS, QUICK, SUITE
 from benchmarks.results import ORIGINAL, Results, Row, write_rows
 from benchmarks.run import Plan
 from benchmarks.tools import PLAIN, Task
-from graphopt.base.engine import Here
 from graphopt.base.errors import UsageError
+from graphopt.base.executors import InProcess
 from graphopt.base.ort import require_onnxruntime
 from graphopt.runtime.measure import Speedup
-from graphopt.runtime.sessions import Setting
+from graphopt.runtime.session_setting import SessionSetting
 from tests import zoo
 from tests.text import parse
 
 NET, SECOND = "resnet50.dynamo", "resnet50.torchscript"
-SETTINGS = (Setting(threads=1), Setting(threads=0))
+SETTINGS = (SessionSetting(threads=1), SessionSetting(threads=0))
 
 
 def test_the_suite_has_36_models_of_12_families_and_a_quick_part() -> None:
@@ -163,14 +163,14 @@ def test_what_failed_is_measured_again_on_request(
     assert [what[0] for what in asked] == ["onnxsim", "1", "1", "1"]
 
 
-class Cluster(Here):
+class Cluster(InProcess):
     """Stands for workers, which say what machines they are."""
 
     def __init__(self, *machines: str) -> None:
         self.machines = machines
 
-    def each(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        for place, answer in reversed(list(super().each(function, tasks))):
+    def imap_unordered(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        for place, answer in reversed(list(super().imap_unordered(function, tasks))):
             if isinstance(answer, str):
                 yield place, self.machines[0]
                 continue
@@ -182,9 +182,9 @@ class Cluster(Here):
 @pytest.mark.usefixtures("asked")
 def test_a_cluster_of_equal_machines_measures_a_model_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan([NET, SECOND], ["onnxsim"], SETTINGS[:1], 1.0, dask="tcp://host:8786")
-    monkeypatch.setattr(run, "engine", lambda dask: Cluster("a board", "a board"))
+    monkeypatch.setattr(run, "make_executor", lambda dask: Cluster("a board", "a board"))
     assert list(measured(plan, tmp_path / "alike.jsonl").models) == [NET, SECOND]
-    monkeypatch.setattr(run, "engine", lambda dask: Cluster("a board", "a phone"))
+    monkeypatch.setattr(run, "make_executor", lambda dask: Cluster("a board", "a phone"))
     with pytest.raises(UsageError, match="the workers are not alike"):
         run.run(plan, tmp_path / "others.jsonl")
 
@@ -224,8 +224,8 @@ def test_a_device_that_does_not_start_ends_the_run(
     def fail(*_: object) -> None:
         raise UsageError("CUDAExecutionProvider does not start")
 
-    monkeypatch.setattr(Setting, "is_cpu", False)
-    monkeypatch.setattr(Setting, "open", fail)
+    monkeypatch.setattr(SessionSetting, "is_cpu", False)
+    monkeypatch.setattr(SessionSetting, "open", fail)
     with pytest.raises(UsageError, match="does not start"):
         run.run(Plan([NET], ["onnxsim"], SETTINGS[:1], 1.0), tmp_path / "cpu.jsonl")
     assert asked == [] and not (tmp_path / "cpu.jsonl").exists()
@@ -302,14 +302,14 @@ def test_an_outcome_may_differ_twice_as_far_as_the_runtime_itself(
     computed = checks.computed
     shifts = {True: {"source.onnx": own, "target.onnx": outcome}, False: {"source.onnx": 0.0}}
 
-    def opened(setting: Setting, path: str, optimize: bool = True) -> tuple[Any, float]:
+    def opened(setting: SessionSetting, path: str, optimize: bool = True) -> tuple[Any, float]:
         return opening(setting, path, optimize=optimize), shifts[optimize][Path(path).name]
 
     def shifted(session: tuple[Any, float], source: str, seed: int) -> dict[str, Any]:
         return {name: values + session[1] for name, values in computed(session[0], source, seed).items()}
 
-    opening = Setting.open
-    monkeypatch.setattr(Setting, "open", opened)
+    opening = SessionSetting.open
+    monkeypatch.setattr(SessionSetting, "open", opened)
     monkeypatch.setattr(checks, "computed", shifted)
     assert ("wrong" in checked(tmp_path, "y = Tanh(x)", "y = Tanh(x)")) is is_wrong
 
@@ -415,18 +415,18 @@ OTHER = "AzureExecutionProvider"
 )
 def test_outcomes_are_checked_with_the_provider_in_one_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = list[tuple[str, bool]]()
-    plain_open = Setting.open
+    plain_open = SessionSetting.open
 
-    def noted(self: Setting, model: Any, **options: Any) -> Any:
+    def noted(self: SessionSetting, model: Any, **options: Any) -> Any:
         opened.append((self.provider, options.get("optimize", True)))
         return plain_open(self, model, **options)
 
-    monkeypatch.setattr(Setting, "open", noted)
+    monkeypatch.setattr(SessionSetting, "open", noted)
     assert "difference" in checked(tmp_path, "y = Tanh(x)", "y = Tanh(x)", provider=OTHER)
     assert opened[:2] == [("cpu", False), (OTHER, True)]
-    assert commands._settings(OTHER, None, quick=False) == [Setting(OTHER, 1)]
+    assert commands._settings(OTHER, None, quick=False) == [SessionSetting(OTHER, 1)]
     with pytest.raises(UsageError, match="--threads takes one number"):
         commands._settings(OTHER, [1, 2], quick=False)
     monkeypatch.setattr(run, "gpu", lambda: "a processor")
-    some = run._Model(NET, Plan([], [], [Setting(OTHER, 1)], 1.0), Results(()), tmp_path)
+    some = run._Model(NET, Plan([], [], [SessionSetting(OTHER, 1)], 1.0), Results(()), tmp_path)
     assert some.circumstances(PLAIN, "")["gpu"] == "a processor"

@@ -14,23 +14,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from graphopt.base.types import COMMON, DType
-from graphopt.language.proof import Ledger, Model, Proof
+from graphopt.base.dtype import COMPUTE_DTYPES, DType
+from graphopt.language.proof import Proof, ProofLedger, ProofModel
 from graphopt.language.rule import Rule
-from graphopt.language.scalar import Unknown
-from graphopt.language.schemas import Misfit
-from graphopt.language.term import Var, applications, walk
-from graphopt.operators.classes import is_elementwise, is_quantized, minds_types
-from graphopt.operators.families import some_particulars
-from graphopt.rewrite.gate import departures, ledger_path
+from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.terms import Var, operator_applications, walk_term
+from graphopt.language.type_inference import NoInstance
+from graphopt.operators.operator_classes import depends_on_dtype, is_elementwise, mentions_quantization
+from graphopt.operators.rule_families import representative_instances
+from graphopt.rewrite.gate import deviating_dtypes, ledger_path
 from graphopt.rules import RULES, TRADES
-from graphopt.runtime.oracle import FailedError, Runnable, onnxruntime_unoptimized
-from graphopt.runtime.saturation import PRODUCTS
+from graphopt.runtime.oracle import RunFailedError, RunnableModel, onnxruntime_unoptimized
+from graphopt.runtime.saturation import BYTE_PRODUCTS
+from graphopt.verifier.concrete_instance import ConcreteInstance
 from graphopt.verifier.counterexample import is_fatal_if_empty
-from graphopt.verifier.drawing import instances
-from graphopt.verifier.example import Instance
-from graphopt.verifier.scope import ANY, FEW
-from graphopt.verifier.writing import models
+from graphopt.verifier.instance_models import build_models
+from graphopt.verifier.instance_sampling import sample_instances
+from graphopt.verifier.sampling_scope import ANY, EMPTY_AXES
 from tests.saturating import is_saturating
 
 Array = NDArray[Any]
@@ -44,16 +44,16 @@ UNWRITTEN = frozenset({"QLinearMatMul"})
 
 
 def exact_rules() -> list[tuple[Rule, Proof]]:
-    proofs = Ledger.load(ledger_path())
+    proofs = ProofLedger.load(ledger_path())
     found = [(rule, proofs.get(rule.digest)) for rule in (*RULES, *TRADES)]
-    exact = ((rule, proof) for rule, proof in found if proof is not None and proof.model is Model.EXACT)
-    return [(each, proof) for rule, proof in exact for each in some_particulars(rule)]
+    exact = ((rule, proof) for rule, proof in found if proof is not None and proof.model is ProofModel.EXACT)
+    return [(each, proof) for rule, proof in exact for each in representative_instances(rule)]
 
 
-def strewn(rule: Rule, drawn: Instance, rng: np.random.Generator) -> Instance:
+def strewn(rule: Rule, drawn: ConcreteInstance, rng: np.random.Generator) -> ConcreteInstance:
     """The instance with special values in what is fed, but for indices and lists, which have to be in range."""
     values = dict(drawn.values)
-    special = SPECIAL[~np.isnan(SPECIAL)] if is_quantized(rule) else SPECIAL
+    special = SPECIAL[~np.isnan(SPECIAL)] if mentions_quantization(rule) else SPECIAL
     for name in set(drawn.feeds(rule)) - _lists(rule):
         values[name] = _special(values[name], special, rng)
     return replace(drawn, values=values)
@@ -62,8 +62,12 @@ def strewn(rule: Rule, drawn: Instance, rng: np.random.Generator) -> Instance:
 def _lists(rule: Rule) -> set[str]:
     """Holes that an operator reads as numbers that say where: those after the first of what is no plain function."""
     plain = {"Concat", "MatMul", "Gemm"}
-    parts = (a for side in rule.left for a in applications(side) if a.op not in plain and not is_elementwise(a))
-    return {hole.name for app in parts for arg in app.inputs[1:] if arg for hole in walk(arg) if isinstance(hole, Var)}
+    parts = (
+        a for side in rule.left for a in operator_applications(side) if a.op not in plain and not is_elementwise(a)
+    )
+    return {
+        hole.name for app in parts for arg in app.inputs[1:] if arg for hole in walk_term(arg) if isinstance(hole, Var)
+    }
 
 
 def _special(array: Array, special: Array, rng: np.random.Generator) -> Array:
@@ -84,21 +88,21 @@ def bits(array: Array) -> Array:
     return np.where(np.isnan(array), np.nan, array).astype(array.dtype).view(f"u{array.itemsize}")
 
 
-def is_licensed(rule: Rule, proof: Proof, drawn: Instance) -> bool:
+def is_licensed(rule: Rule, proof: Proof, drawn: ConcreteInstance) -> bool:
     """Whether `--exact` would apply the rule to values of these types."""
     types = {DType.of(value.dtype) for value in drawn.values.values() if isinstance(value, np.ndarray)}
-    if types & {DType.FLOAT16, DType.BFLOAT16} or (minds_types(rule) and not types <= set(COMMON)):
+    if types & {DType.FLOAT16, DType.BFLOAT16} or (depends_on_dtype(rule) and not types <= set(COMPUTE_DTYPES)):
         return False
-    return all(map(proof.licenses, types)) and departures(rule).isdisjoint(types)
+    return all(map(proof.licenses, types)) and deviating_dtypes(rule).isdisjoint(types)
 
 
-def _is_unwritten(rule: Rule, drawn: Instance) -> bool:
-    sums = any(app.op in UNWRITTEN for side in rule.left for app in applications(side))
+def _is_unwritten(rule: Rule, drawn: ConcreteInstance) -> bool:
+    sums = any(app.op in UNWRITTEN for side in rule.left for app in operator_applications(side))
     return sums and any(isinstance(value, np.ndarray) and not value.size for value in drawn.values.values())
 
 
 def outputs(model: Any, feeds: Any) -> list[Array]:
-    with onnxruntime_unoptimized(Runnable(model)) as session:
+    with onnxruntime_unoptimized(RunnableModel(model)) as session:
         return session.run(feeds)
 
 
@@ -109,11 +113,11 @@ def both_outputs(left: Any, right: Any, feeds: Any) -> tuple[list[Array], list[A
     """
     try:
         before = outputs(left, feeds)
-    except FailedError:
+    except RunFailedError:
         return None
     try:
         return before, outputs(right, feeds)
-    except FailedError as error:
+    except RunFailedError as error:
         if error.kind == "NotImplemented":
             return None
         raise
@@ -122,18 +126,18 @@ def both_outputs(left: Any, right: Any, feeds: Any) -> tuple[list[Array], list[A
 def compared(rule: Rule, proof: Proof, count: int, seed: int) -> int:
     """How many instances were run on both sides; each gives the same bits."""
     done, rng = 0, np.random.default_rng(seed)
-    for scope in (ANY, ANY if is_fatal_if_empty(rule) else FEW):
-        for drawn in instances(rule, seed=seed, count=count, attempts=300, scope=scope):
+    for scope in (ANY, ANY if is_fatal_if_empty(rule) else EMPTY_AXES):
+        for drawn in sample_instances(rule, seed=seed, count=count, attempts=300, scope=scope):
             if not is_licensed(rule, proof, drawn) or _is_unwritten(rule, drawn):
                 continue
             given = strewn(rule, drawn, rng)
             try:
-                left, right = models(rule, given)
-            except (Misfit, Unknown):  # the right side says nothing here: it is not applied
+                left, right = build_models(rule, given)
+            except (NoInstance, UndecidedScalar):  # the right side says nothing here: it is not applied
                 continue
             try:
                 found = both_outputs(left, right, given.feeds(rule))
-            except FailedError as error:
+            except RunFailedError as error:
                 raise AssertionError(f"{rule.name} is refused at {given}: it {error}") from error
             for one, other in zip(*found, strict=True) if found else ():
                 np.testing.assert_array_equal(bits(one), bits(other), err_msg=f"{rule.name} at {given}")
@@ -147,7 +151,9 @@ TRIED = Random(len(EXACT)).sample(EXACT, SAMPLE)
 
 def may_saturate(rule: Rule) -> bool:
     """Whether it is refused on this processor: it has sums of 8-bit products, and some of them are cut off here."""
-    return is_saturating() and any(app.op in PRODUCTS for side in rule.right for app in applications(side))
+    return is_saturating() and any(
+        app.op in BYTE_PRODUCTS for side in rule.right for app in operator_applications(side)
+    )
 
 
 @pytest.mark.slow

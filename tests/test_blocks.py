@@ -4,15 +4,15 @@ import numpy as np
 import onnx
 import pytest
 
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
-from graphopt.language.library import load, load_rules
-from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.fixpoint import Simplifier
+from graphopt.language.rule_library import load_library, load_rules
+from graphopt.operators.inference import infer_graph
 from graphopt.rewrite.passes import PASSES
-from graphopt.runtime.sessions import Setting
+from graphopt.rewrite.simplify import Simplifier
+from graphopt.runtime.session_setting import SessionSetting
 from tests.test_sweep import swept
 from tests.test_trades import drawn
 from tests.text import parse
@@ -29,28 +29,28 @@ def squeezed(sizes: str) -> onnx.ModelProto:
 
 def test_squeeze_and_excitation_stays_in_blocks_of_channels() -> None:
     given = squeezed("2,4,7,6")
-    model, made = swept(given, load().sweeps[BLOCKS])
+    model, made = swept(given, load_library().sweeps[BLOCKS])
     assert made is not None
     pools = {"AveragePool": 1, "GlobalAveragePool": 1}
-    assert model.graph.ops() == {"Conv": 3, "Relu": 1, "Sigmoid": 1, "Resize": 1, "Mul": 1} | pools
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert model.graph.operator_counts() == {"Conv": 3, "Relu": 1, "Sigmoid": 1, "Resize": 1, "Mul": 1} | pools
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 def test_the_mean_of_a_large_image_is_no_less_exact() -> None:
     """A pool over all of it adds one pixel after the other, and is six times as far off as ReduceMean."""
     body = "m = ReduceMean<keepdims=1>(x, [2, 3]); y = Mul(x, m)"
-    model, made = swept(parse("float[1,16,112,112] x", body), load().sweeps[BLOCKS])
+    model, made = swept(parse("float[1,16,112,112] x", body), load_library().sweeps[BLOCKS])
     assert made is not None
     image = np.abs(np.random.default_rng(0).standard_normal((1, 16, 112, 112))).astype(np.float32)
-    (computed,) = Setting(threads=1).open(model).run(None, {"x": image})
+    (computed,) = SessionSetting(threads=1).open(model).run(None, {"x": image})
     exact = image * image.astype(np.float64).mean((2, 3), keepdims=True)
     assert np.abs(computed - exact).max() < 1e-6 * exact.max()
 
 
 def test_images_of_open_sizes_are_left() -> None:
     """A Resize has no blocked kernel where its sizes are computed."""
-    model, made = swept(squeezed("batch,4,height,width"), load().sweeps[BLOCKS])
-    assert (made, model.graph.ops()["ReduceMean"]) == (None, 1)
+    model, made = swept(squeezed("batch,4,height,width"), load_library().sweeps[BLOCKS])
+    assert (made, model.graph.operator_counts()["ReduceMean"]) == (None, 1)
 
 
 def test_weights_that_a_mask_makes_subnormal_are_lifted() -> None:
@@ -58,10 +58,10 @@ def test_weights_that_a_mask_makes_subnormal_are_lifted() -> None:
     body = """s = Add(x, m); t = Reshape(s, [-1, 3, 5, 5]); p = Softmax<axis=-1>(t); y = MatMul(p, v)"""
     mask = np.where(np.random.default_rng(0).random((1, 4, 1, 5, 5)) > 0.5, -100, 0).astype(np.float32)
     given = parse("float[2,4,3,5,5] x, float[8,3,5,2] v", body, {"m": mask})
-    model, made = swept(given, load().sweeps[UNDERFLOW])
+    model, made = swept(given, load_library().sweeps[UNDERFLOW])
     assert made is not None
-    assert "Softmax" not in model.graph.ops()
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert "Softmax" not in model.graph.operator_counts()
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 @pytest.mark.parametrize(
@@ -83,19 +83,22 @@ def test_queries_keys_and_values_that_one_product_makes_are_made_apart(
         d = Squeeze(a, [0]); e = Squeeze(b0, [0]); f = Squeeze(c, [0]); g = Transpose<perm=[0,1,3,2]>(e);
         s = MatMul(d, g); m = Softmax<axis=-1>(s); y = MatMul(m, f)"""
     given = parse(f"float[{batch},5,6] x", body, {**drawn(w=(6, 24), b=(24,)), "shape": np.array(shape)})
-    model, made = swept(given, load().sweeps["queries, keys and values apart"], load_rules())
+    model, made = swept(given, load_library().sweeps["queries, keys and values apart"], load_rules())
     assert made is not None
     assert made.rules == ("project_heads_apart" if bias else "project_heads_apart_without_bias",)
-    ops = model.graph.ops()
+    ops = model.graph.operator_counts()
     assert (ops["MatMul"], ops["Reshape"], ops["Transpose"], ops["Softmax"]) == (5, 3, 3, 1)
     assert not {"Split", "Squeeze", "Unsqueeze"} & set(ops)
-    assert compare(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict is Verdict.EQUAL
+    assert (
+        compare_models(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict
+        is EqualityVerdict.EQUAL
+    )
 
 
 FILLED = "channels in whole blocks"
 
 
-def weights_of(model: onnx_io.Model) -> list[tuple[int, ...]]:
+def weights_of(model: onnx_io.LoadedModel) -> list[tuple[int, ...]]:
     """The shapes of what convolutions multiply by, in their order."""
     graph = model.graph
     convs = [graph[vertex] for vertex in graph.topological() if graph[vertex].op == "Conv"]
@@ -113,9 +116,12 @@ def test_channels_around_a_depthwise_convolution_fill_blocks(channels: int, fill
         y = Conv(d, v, c)"""
     made = drawn(w=(channels, 4, 1, 1), b=(channels,), k=(channels, 1, 3, 3), e=(channels,), v=(5, channels, 1, 1))
     given = parse(f"float[{batch},4,7,6] x", body, made | drawn(c=(5,)))
-    model, _ = swept(given, load().sweeps[FILLED], load_rules())
+    model, _ = swept(given, load_library().sweeps[FILLED], load_rules())
     assert weights_of(model) == [(filled, 4, 1, 1), (filled, 1, 3, 3), (5, filled, 1, 1)]
-    assert compare(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict is Verdict.EQUAL
+    assert (
+        compare_models(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict
+        is EqualityVerdict.EQUAL
+    )
 
 
 @pytest.mark.parametrize("after", ["Identity(a)", "Relu(a)", "Clip(a, -1.0, 2.0)", "HardSwish(a)", "Gelu(a)"])
@@ -124,9 +130,9 @@ def test_channels_between_convolutions_fill_blocks(after: str, channels: int, fi
     body = f"a = Conv<pads=[1,1,1,1]>(x, w, b); r = {after}; y = Conv<pads=[1,1,1,1]>(r, v)"
     made = drawn(w=(channels, 3, 3, 3), b=(channels,), v=(5, channels, 3, 3))
     given = parse("float[2,3,6,6] x", body, made, opset=20)
-    model, _ = swept(given, load().sweeps[FILLED], load_rules())
+    model, _ = swept(given, load_library().sweeps[FILLED], load_rules())
     assert weights_of(model) == [(filled, 3, 3, 3), (5, filled, 3, 3)]
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 @pytest.mark.parametrize(
@@ -147,9 +153,9 @@ def test_groups_of_a_convolution_fill_blocks(groups: int, channels: int, filters
     body = f"y = Conv<group={groups}, pads=[1,1,1,1], strides=[2,2]>(x, w, b)"
     made = drawn(w=(groups * filters, channels, 3, 3), b=(groups * filters,))
     given = parse(f"float[2,{groups * channels},5,6] x", body, made)
-    model, _ = swept(given, load().sweeps[FILLED], load_rules())
+    model, _ = swept(given, load_library().sweeps[FILLED], load_rules())
     assert weights_of(model) == [(groups * filters, channels * groups // left, 3, 3)]
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 BESIDE_IMAGES, OF_TOKENS = "products beside images as convolutions", "products of tokens as convolutions"
@@ -162,11 +168,11 @@ def test_a_block_of_convnext_stays_in_blocks_of_channels() -> None:
         q = Add(p, d); u = Transpose<perm=[0,3,1,2]>(q); e = Mul(u, l); y = Add(e, x)"""
     weights = drawn(k=(8, 1, 3, 3), s=(8,), o=(8,), w=(8, 32), b=(32,), v=(32, 8), d=(8,), l=(1, 8, 1, 1))
     given = parse("float[2,8,5,4] x", body, weights, opset=20)
-    model, made = swept(given, load().sweeps[BESIDE_IMAGES], load_rules())
+    model, made = swept(given, load_library().sweeps[BESIDE_IMAGES], load_rules())
     assert made is not None
     ops = {"Conv": 3, "Transpose": 2, "LayerNormalization": 1, "Gelu": 1, "Add": 1}
-    assert model.graph.ops() == ops, "the scale is in the weights"
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert model.graph.operator_counts() == ops, "the scale is in the weights"
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 @pytest.mark.parametrize(("batch", "first", "back"), [("2", 2, 20), ("1", 1, -1), ("batch", 0, 20), ("batch", -1, 20)])
@@ -178,11 +184,14 @@ def test_products_beside_an_image_of_tokens_are_convolutions(batch: str, first: 
     given = parse(
         f"float[{batch},20,3] x", body, drawn(w=(3, 12), b=(12,), k=(12, 1, 3, 3), v=(12, 3), d=(3,)), opset=20
     )
-    model, made = swept(given, load().sweeps[BESIDE_IMAGES], load_rules())
+    model, made = swept(given, load_library().sweeps[BESIDE_IMAGES], load_rules())
     assert made is not None
-    ops = model.graph.ops()
+    ops = model.graph.operator_counts()
     assert (ops["Conv"], ops["Transpose"], ops["Reshape"], "MatMul" in ops) == (3, 2, 2, False)
-    assert compare(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict is Verdict.EQUAL
+    assert (
+        compare_models(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict
+        is EqualityVerdict.EQUAL
+    )
 
 
 BESIDE = {
@@ -214,10 +223,10 @@ def test_products_beside_images_of_open_sizes_and_of_doubles_are_left(
     """A convolution of no pixels is not defined, and for doubles there are no blocks."""
     w = drawn(w=(3, 12))["w"].astype(np.float64 if "double" in inputs else np.float32)
     given = parse(inputs, BESIDE[product], {"w": w})
-    model, made = swept(given, load().sweeps[BESIDE_IMAGES], load_rules())
-    assert (made is not None, "MatMul" in model.graph.ops()) == (changes, not changes)
+    model, made = swept(given, load_library().sweeps[BESIDE_IMAGES], load_rules())
+    assert (made is not None, "MatMul" in model.graph.operator_counts()) == (changes, not changes)
     bindings = [{"batch": 3}] if "batch" in inputs else None
-    assert not changes or compare(given, model, bindings=bindings).verdict is Verdict.EQUAL
+    assert not changes or compare_models(given, model, bindings=bindings).verdict is EqualityVerdict.EQUAL
 
 
 def test_what_is_read_twice_behind_an_image_is_not_transposed() -> None:
@@ -225,10 +234,10 @@ def test_what_is_read_twice_behind_an_image_is_not_transposed() -> None:
     body = """c = Conv(x, k); r = Reshape(c, [2, 12, 20]); u = Transpose<perm=[0,2,1]>(r); s = Sigmoid(u);
         g = Mul(u, s); p = MatMul(g, v); t = Transpose<perm=[0,2,1]>(p); y = Reshape(t, [2, 3, 5, 4])"""
     given = parse("float[2,3,5,4] x", body, drawn(k=(12, 3, 1, 1), v=(12, 3)))
-    model, made = swept(given, load().sweeps[BESIDE_IMAGES], load_rules())
+    model, made = swept(given, load_library().sweeps[BESIDE_IMAGES], load_rules())
     assert made is not None
-    assert model.graph.ops() == {"Conv": 2, "Sigmoid": 1, "Mul": 1, "Reshape": 3}
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert model.graph.operator_counts() == {"Conv": 2, "Sigmoid": 1, "Mul": 1, "Reshape": 3}
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 PRODUCTS = {
@@ -266,13 +275,13 @@ def test_the_two_products_of_a_transformers_block_are_convolutions(
     if "transposed" in written:
         weights |= {key: np.ascontiguousarray(weights[key].T) for key in "wv"}
     given = parse(f"float[{tokens},6] x", body, weights, opset=20)
-    model, made = swept(given, load().sweeps[OF_TOKENS], load_rules())
+    model, made = swept(given, load_library().sweeps[OF_TOKENS], load_rules())
     assert made is not None
     assert made.rules == (f"replace_{product}_of_{name}_with_conv", f"push_{name}_below_pointwise")
-    ops = model.graph.ops()
+    ops = model.graph.operator_counts()
     assert (ops["Conv"], ops["Transpose"], "MatMul" in ops, "Gemm" in ops) == (2, 2, False, False)
     bindings = [{"batch": 3}] if "batch" in tokens else None
-    assert compare(given, model, bindings=bindings).verdict is Verdict.EQUAL
+    assert compare_models(given, model, bindings=bindings).verdict is EqualityVerdict.EQUAL
 
 
 @pytest.mark.parametrize(
@@ -289,10 +298,10 @@ def test_what_is_read_twice_between_two_products_stays_in_blocks(tokens: str, ac
     body = f"n = LayerNormalization<axis=-1>(x, c, o); p = MatMul(n, w); m = Add(p, b); {activation} y = MatMul(g, v)"
     weights = drawn(c=(6,), o=(6,), w=(6, 24), b=(24,), v=(24, 6))
     given = parse(f"float[{tokens},6] x", body, weights)
-    model, made = swept(given, load().sweeps[OF_TOKENS], load_rules())
+    model, made = swept(given, load_library().sweeps[OF_TOKENS], load_rules())
     assert made is not None
-    assert (model.graph.ops()["Conv"], model.graph.ops()["Transpose"]) == (2, 2)
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert (model.graph.operator_counts()["Conv"], model.graph.operator_counts()["Transpose"]) == (2, 2)
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 def test_a_transpose_that_a_normalization_reads_too_stays_above_the_activation() -> None:
@@ -300,18 +309,20 @@ def test_a_transpose_that_a_normalization_reads_too_stays_above_the_activation()
     body = """n = LayerNormalization<axis=-1>(x, c, o); p = MatMul(n, w); g = Tanh(p);
         z = LayerNormalization<axis=-1>(p, e, e); h = Mul(g, z); y = MatMul(h, v)"""
     weights = drawn(c=(6,), o=(6,), e=(24,), w=(6, 24), v=(24, 6))
-    model, made = swept(parse("float[2,5,6] x", body, weights), load().sweeps[OF_TOKENS], load_rules())
+    model, made = swept(parse("float[2,5,6] x", body, weights), load_library().sweeps[OF_TOKENS], load_rules())
     assert made is not None
     assert not any(rule.endswith("_below_pointwise") for rule in made.rules)
-    assert model.graph.ops()["Transpose"] == 4
+    assert model.graph.operator_counts()["Transpose"] == 4
 
 
 @pytest.mark.parametrize("inputs", ["float[1,6] x", "float[2,1,6] x", "float[2,tokens,6] x", "double[2,5,6] x"])
 def test_products_of_one_token_of_open_tokens_and_of_doubles_are_left(inputs: str) -> None:
     """Of no token there is no convolution, and of doubles none in blocks."""
     weights = drawn(w=(6, 24))["w"].astype(np.float64 if "double" in inputs else np.float32)
-    model, made = swept(parse(inputs, "y = MatMul(x, w)", {"w": weights}), load().sweeps[OF_TOKENS], load_rules())
-    assert (made, model.graph.ops()) == (None, {"MatMul": 1})
+    model, made = swept(
+        parse(inputs, "y = MatMul(x, w)", {"w": weights}), load_library().sweeps[OF_TOKENS], load_rules()
+    )
+    assert (made, model.graph.operator_counts()) == (None, {"MatMul": 1})
 
 
 @pytest.mark.parametrize(
@@ -322,14 +333,14 @@ def test_products_of_tokens_are_convolutions_where_one_size_is_some_times_the_ot
 ) -> None:
     for channels, columns in ((some, others), (others, some)):
         given = parse(f"float[2,5,{channels}] x", "y = MatMul(x, w)", drawn(w=(channels, columns)))
-        model, made = swept(given, load().sweeps[OF_TOKENS], load_rules())
-        assert (made is not None, "MatMul" in model.graph.ops()) == (changes, not changes)
+        model, made = swept(given, load_library().sweeps[OF_TOKENS], load_rules())
+        assert (made is not None, "MatMul" in model.graph.operator_counts()) == (changes, not changes)
 
 
 def simplified(graph: Graph) -> dict[str, int]:
     infer_graph(graph)
     Simplifier(load_rules(), PASSES, lambda *_: True).run(graph)
-    return dict(graph.ops())
+    return dict(graph.operator_counts())
 
 
 GUARDED = "p = Softmax<axis=-1>(x); n = IsNaN(p); g = Where(n, 0.0, p); y = MatMul(g, v)"
@@ -337,9 +348,11 @@ GUARDED = "p = Softmax<axis=-1>(x); n = IsNaN(p); g = Where(n, 0.0, p); y = MatM
 
 @pytest.mark.parametrize(("columns", "shape"), [(2, (3, 2)), (5, (3, 5)), (8, (3, 5))])
 def test_a_guard_goes_where_it_guards_fewer_elements(columns: int, shape: tuple[int, ...]) -> None:
-    graph = onnx_io.load(parse(f"float[3,5] x, float[5,{columns}] v", GUARDED, outputs=f"float[3,{columns}] y")).graph
+    graph = onnx_io.load_model(
+        parse(f"float[3,5] x, float[5,{columns}] v", GUARDED, outputs=f"float[3,{columns}] y")
+    ).graph
     assert simplified(graph) == {"Softmax": 1, "IsNaN": 1, "Where": 1, "MatMul": 1}
-    (guard,) = [node for _, node in graph.items() if node.op == "IsNaN"]
+    (guard,) = [node for _, node in graph.vertices_and_nodes() if node.op == "IsNaN"]
     assert [getattr(type_, "shape", None) for type_ in guard.types] == [shape]
 
 
@@ -347,17 +360,17 @@ def test_what_scales_a_layer_goes_into_its_weights_and_bias() -> None:
     """LayerScale (CaiT, DINOv2, EdgeNeXt)."""
     weights = drawn(w=(4, 4), b=(4,), c=(4,))
     given = parse("float[2,3,4] x", "a = MatMul(x, w); d = Add(a, b); s = Mul(c, d); y = Add(s, x)", weights)
-    model = onnx_io.load(given)
+    model = onnx_io.load_model(given)
     assert simplified(model.graph) == {"MatMul": 1, "Add": 2}
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 def test_heads_across_channels_are_split_by_transposing_one_matrix() -> None:
     """XCiT, EdgeNeXt."""
     given = parse("float[1,6,2,3,4] x", "t = Transpose<perm=[2,0,3,4,1]>(x); y = Neg(t)")
-    (rule,) = [rule for rule in load().trades if rule.name == "transpose_split_heads_as_matrix"]
+    (rule,) = [rule for rule in load_library().trades if rule.name == "transpose_split_heads_as_matrix"]
     model, made = swept(given, [rule])
     assert made is not None
-    (transposed,) = [node for _, node in model.graph.items() if node.op == "Transpose"]
+    (transposed,) = [node for _, node in model.graph.vertices_and_nodes() if node.op == "Transpose"]
     assert transposed.attrs["perm"] == (1, 0)
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL

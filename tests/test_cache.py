@@ -171,7 +171,7 @@ def test_who_writes_for_too_long_is_not_waited_for(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     Cache(path).put({"a": "1"})
-    monkeypatch.setattr("graphopt.base.cache.PATIENCE", 0.01)
+    monkeypatch.setattr("graphopt.base.cache.LOCK_TIMEOUT", 0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         assert Cache(path).get(["a"]) == {}

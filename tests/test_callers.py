@@ -66,7 +66,7 @@ def test_the_values_of_a_sparse_constant_go_along(tmp_path: Path) -> None:
     model = parse("float[4] x", "y = Add(x, w)")
     model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], sparse_value=sparse))
     onnx.save(model, tmp_path / "from" / "m.onnx")
-    onnx_io.save(onnx_io.load(tmp_path / "from" / "m.onnx"), tmp_path / "to" / "m.onnx")
+    onnx_io.save_model(onnx_io.load_model(tmp_path / "from" / "m.onnx"), tmp_path / "to" / "m.onnx")
     node = onnx.load(tmp_path / "to" / "m.onnx", load_external_data=False).graph.node[0]
     kept = node.attribute[0].sparse_tensor.values
     assert numpy_helper.to_array(kept, str(tmp_path / "to")).tolist() == [5, 7]

@@ -22,10 +22,10 @@ from graphopt.io import onnx_io
 from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.language.rule import Rule, op, tensor
-from graphopt.operators.evaluate import Arrays, evaluate
-from graphopt.rewrite.fixpoint import simplify_graph
+from graphopt.operators.constant_folding import Arrays, evaluate_node
 from graphopt.rewrite.passes import PASSES, Pass
-from graphopt.search.tune import Tuned, Tuner
+from graphopt.rewrite.simplify import simplify_graph
+from graphopt.search.model_tuner import Tuner, TuningResult
 from tests.test_pipeline import model
 from tests.text import parse
 
@@ -57,7 +57,7 @@ def test_a_wrong_rule_is_left_out_and_the_rest_is_done(cost: str, caplog: pytest
 
 def test_the_first_attempt_is_gone_when_the_second_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that it has made would be in memory with those of the second. The model itself is loaded once."""
-    load, loads = onnx_io.load, list[Any]()
+    load, loads = onnx_io.load_model, list[Any]()
     graphs, alive = list["weakref.ref[Graph]"](), list[int]()
 
     def watched(graph: Graph, *args: Any, **options: Any) -> Any:
@@ -66,12 +66,12 @@ def test_the_first_attempt_is_gone_when_the_second_begins(monkeypatch: pytest.Mo
         graphs.append(weakref.ref(graph))
         return simplify_graph(graph, *args, **options)
 
-    def loading(*args: Any, **options: Any) -> onnx_io.Model:
+    def loading(*args: Any, **options: Any) -> onnx_io.LoadedModel:
         loads.append(args)
         return load(*args, **options)
 
     monkeypatch.setattr("graphopt.pipeline.simplify_graph", watched)
-    monkeypatch.setattr(onnx_io, "load", loading)
+    monkeypatch.setattr(onnx_io, "load_model", loading)
     graphopt.optimize(BOTH, rules=[FORGET_RELU], unverified=True, cost="none")
     assert len(alive) >= 2 and not any(alive)
     assert len(loads) == 1
@@ -92,13 +92,13 @@ def test_each_of_two_wrong_rules_is_left_out(rules: list[Rule]) -> None:
 def test_searches_after_a_failed_check_share_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now, searched = [0.0], list[float]()
 
-    def tune(self: Tuner) -> Tuned:
+    def tune(self: Tuner) -> TuningResult:
         searched.append(self.tuning.seconds)
         now[0] += self.tuning.seconds
-        return Tuned(self.simplified)
+        return TuningResult(self.simplified)
 
     monkeypatch.setattr(Tuner, "tune", tune)
-    monkeypatch.setattr("graphopt.attempts.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("graphopt.opset_choice.time", SimpleNamespace(perf_counter=lambda: now[0]))
     result = graphopt.optimize(BOTH, rules=[FORGET_RELU, FORGET_EXP], unverified=True, cost="analytic", seconds=4)
     assert result.ok and names(result) == {"eliminate_identity"}
     assert searched == [4.0, 1.0]
@@ -170,7 +170,7 @@ def wrong_pass(name: str, first: str, second: str) -> Pass:
     """Forgets an operator where it follows another."""
 
     def run(graph: Graph) -> Iterator[Patch]:
-        for vertex in sorted(graph.with_op(second)):
+        for vertex in sorted(graph.vertices_with_op(second)):
             source = graph[vertex].inputs[0]
             if source is not None and graph[source.vertex].op == first:
                 yield replace_values(graph, {Value(vertex): source})
@@ -197,10 +197,10 @@ def test_of_a_pass_the_guilty_places_alone_are_left_out(wrong: list[str], monkey
     """Unless they are many: then the pass is. The fold of `Abs` stays, the same operators on what is fed stay."""
 
     def folded(node: Node, *args: Any, **options: Any) -> Arrays | None:
-        found = evaluate(node, *args, **options)
+        found = evaluate_node(node, *args, **options)
         return found if found is None or node.op not in wrong else tuple(array + 1 for array in found)
 
-    monkeypatch.setattr("graphopt.rewrite.fold.evaluate", folded)
+    monkeypatch.setattr("graphopt.rewrite.folding.evaluate_node", folded)
     ops = ["Abs", *wrong]
     body = "; ".join(f"f{op} = {op}(w); y{op} = Mul(x, f{op})" for op in ops)
     given = parse(
@@ -227,19 +227,19 @@ def test_of_a_rule_the_guilty_place_alone_is_left_out() -> None:
 
 def test_passes_that_go_on_for_ever_end_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     def turn(graph: Graph) -> Iterator[Patch]:
-        for vertex in sorted(graph.with_op("Sin") | graph.with_op("Cos")):
+        for vertex in sorted(graph.vertices_with_op("Sin") | graph.vertices_with_op("Cos")):
             old = graph[vertex]
             yield Patch({vertex: old}, {vertex: replace(old, op="Cos" if old.op == "Sin" else "Sin")})
 
     monkeypatch.setattr(
-        "graphopt.pipeline.PASSES", [Pass("turn", turn, "It goes round.", writes=frozenset({"Sin", "Cos"}))]
+        "graphopt.pipeline.PASSES", [Pass("turn", turn, "It goes round.", written_operators=frozenset({"Sin", "Cos"}))]
     )
     result = graphopt.optimize(parse("float[4] x", "y = Sin(x)", outputs="float[4] y"), cost="none", check=False)
     assert any("did not settle in" in note and "turn go on for ever" in note for note in result.report.notes)
 
 
 def test_after_many_wrong_rewrites_the_original_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.pipeline.RETRIES", 1)
+    monkeypatch.setattr("graphopt.pipeline.MAX_RETRIES", 1)
     result = graphopt.optimize(BOTH, rules=[FORGET_RELU, FORGET_EXP], unverified=True, cost="none")
     assert result.ok and not result.changed
     assert any("the original is written" in note for note in result.report.notes)
@@ -247,10 +247,10 @@ def test_after_many_wrong_rewrites_the_original_is_written(monkeypatch: pytest.M
 
 def test_what_no_rewrite_did_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def different(*_: object, **__: object) -> verdict.Comparison:
-        return verdict.Comparison(verdict.Verdict.DIFFERENT, reason="it was damaged")
+    def different(*_: object, **__: object) -> verdict.ModelComparison:
+        return verdict.ModelComparison(verdict.EqualityVerdict.DIFFERENT, reason="it was damaged")
 
-    monkeypatch.setattr("graphopt.check.blame.compare", different)
+    monkeypatch.setattr("graphopt.check.blame.compare_models", different)
     with pytest.raises(DifferenceError, match="No rewrite made the difference"):
         graphopt.optimize(BOTH, cost="none")
 
@@ -259,7 +259,7 @@ def test_what_no_rewrite_did_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_cannot_be_run_whole_is_compared_rewrite_by_rewrite(
     guilty: list[Rule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphopt.base.limits.LARGE", 0)
+    monkeypatch.setattr("graphopt.base.limits.MAX_TIMED_WEIGHT_BYTES", 0)
     assert graphopt.optimize(model(), cost="none").ok
     result = graphopt.optimize(BOTH, rules=guilty, unverified=True, cost="none")
     assert result.ok and names(result) == {"eliminate_identity"}

@@ -12,17 +12,17 @@ from graphopt.base.errors import ModelError
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Node
 from graphopt.language.rule import Rule, op, tensor
-from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.candidate import Candidate
-from graphopt.rewrite.fixpoint import Simplifier, Step
-from graphopt.runtime.measure import Speedup, Verdict
-from graphopt.search.choose import Chooser
-from graphopt.search.explore import explore
-from graphopt.search.moves import Solution, Space, apply
+from graphopt.operators.inference import infer_graph
+from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.simplify import Simplifier, Step
+from graphopt.runtime.measure import Speedup, TimingVerdict
+from graphopt.search.explore import explore_regions
+from graphopt.search.final_selection import FinalSelection
+from graphopt.search.moves import SearchSpace, Solution, apply_solution
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race import Contest, Latency, Measurement, Outcome, Times
-from graphopt.search.stopping import Budget
-from graphopt.search.sweep import sweep
+from graphopt.search.race_series import Latency, Measurement, RaceOutcome, RaceSeries, TimeSummary
+from graphopt.search.stopping import TimeBudget
+from graphopt.search.sweep import apply_sweep
 from tests.test_search import Prices
 from tests.text import parse
 
@@ -50,57 +50,57 @@ def sure(speed: float | Speedup) -> Speedup:
 
 
 def at(size: int, speed: Speedup, skew: float) -> Latency:
-    once = Times(1.0, 1.0, 0.0)
+    once = TimeSummary(1.0, 1.0, 0.0)
     return Latency({"n": size}, once, once, speed if skew == 1 else sure(speed.median * skew))
 
 
-class Made(Contest):
+class Made(RaceSeries):
     """A contest in which a function of a candidate's operators tells how fast it is; None: it does not run.
 
     In the second one another may. By the skew a candidate is faster at the first of two sizes, and slower at the
     second.
     """
 
-    def __init__(self, model: onnx_io.Model, speed: Speed, second: Speed | None = None):
+    def __init__(self, model: onnx_io.LoadedModel, speed: Speed, second: Speed | None = None):
         self.model, self.speed, self.second, self.heat, self.skew = model, speed, second or speed, 1, 1.0
-        self.budget, self.told, self.refusals = Budget(POLICY, inf), {}, {}
+        self.budget, self.told, self.refusals = TimeBudget(POLICY, inf), {}, {}
         self.raced: list[tuple[float, int]] = []
 
-    def again(self) -> Contest:
+    def next_series(self) -> RaceSeries:
         twin = copy(self)
         twin.speed, twin.heat, twin.told, twin.refusals = self.second, self.heat + 1, {}, dict(self.refusals)
         return twin
 
-    def enter(self) -> None:
+    def open_originals(self) -> None:
         """There is room."""
 
-    def end(self, keys: Sequence[str]) -> None:
+    def record_timeout(self, keys: Sequence[str]) -> None:
         """Nothing is remembered."""
 
-    def has_ended(self, keys: Sequence[str]) -> bool:  # noqa: ARG002
+    def had_timed_out(self, keys: Sequence[str]) -> bool:  # noqa: ARG002
         return False
 
-    def kept(self, keys: Sequence[str]) -> None:
+    def cached_outcomes(self, keys: Sequence[str]) -> None:
         """Nothing."""
 
-    def is_original(self, model: onnx_io.Model) -> bool:  # noqa: ARG002
+    def is_original(self, model: onnx_io.LoadedModel) -> bool:  # noqa: ARG002
         return False
 
-    def opened(self, model: onnx_io.Model) -> Speedup:
-        found = self.speed(model.graph.ops())
+    def open_session(self, model: onnx_io.LoadedModel) -> Speedup:
+        found = self.speed(model.graph.operator_counts())
         if found is None:
             raise ModelError("no kernel")
         return sure(found)
 
-    def timed(
+    def time_models(
         self,
         keys: Sequence[str],  # noqa: ARG002
         sessions: Sequence[Speedup],
         *seconds: float,  # noqa: ARG002  # no time passes
-    ) -> list[Outcome]:
+    ) -> list[RaceOutcome]:
         self.raced += [(speed.median, self.heat) for speed in sessions]
         return [
-            Outcome(speed, over(speed, sessions[0]), (at(16, speed, self.skew), at(128, speed, 1 / self.skew)))
+            RaceOutcome(speed, over(speed, sessions[0]), (at(16, speed, self.skew), at(128, speed, 1 / self.skew)))
             for speed in sessions
         ]
 
@@ -120,16 +120,16 @@ class Case:
     """A model, simplified, with three finds of a search; the one that saves most comes first: Div, Sub, Mul."""
 
     def __init__(self, speed: Speed, second: Speed | None = None) -> None:
-        self.model = onnx_io.load(parse("float[4] x", BODY))
+        self.model = onnx_io.load_model(parse("float[4] x", BODY))
         infer_graph(self.model.graph)
-        self.original: dict[int, Node] = dict(self.model.graph.items())
-        space = Space(TRADES, Simplifier([], []), lambda *_: True)
+        self.original: dict[int, Node] = dict(self.model.graph.vertices_and_nodes())
+        space = SearchSpace(TRADES, Simplifier([], []), lambda *_: True)
         self.contest = Made(self.model, speed, second)
-        self.chooser = Chooser(self.contest, partial(apply, space=space), self.simplify)
+        self.chooser = FinalSelection(self.contest, partial(apply_solution, space=space), self.simplify)
         self.alone: list[Candidate] = []
-        self.first = Candidate(self.model.graph).then(partial(self.simplify, names=None))
+        self.first = Candidate(self.model.graph).derive(partial(self.simplify, names=None))
         self.best = Measurement(self.first)
-        self.solutions = explore(self.first.graph, space, PRICES).solutions
+        self.solutions = explore_regions(self.first.graph, space, PRICES).solutions
         assert [solution.rules[0] for solution in self.solutions] == [rule.name for rule in TRADES[::-1]]
 
     def simplify(self, graph: Graph, names: frozenset[str] | None) -> Sequence[Step]:
@@ -140,28 +140,28 @@ class Case:
         finds = self.solutions if solutions is None else solutions
         self.best = self.chooser.choose(self.first, swept or self.first, finds, self.alone)
         self.best.candidate.graph.check()
-        assert dict(self.model.graph.items()) == self.original
+        assert dict(self.model.graph.vertices_and_nodes()) == self.original
         return self.best
 
     def swept(self, *names: str, interrupted: bool = False) -> Measurement:
         """The best of the simplified model, that with a sweep of one of these rules, and with all that gain."""
-        space = Space(TRADES, Simplifier([], []), lambda *_: True)
+        space = SearchSpace(TRADES, Simplifier([], []), lambda *_: True)
         rules = {rule.name: rule for rule in TRADES}
-        made = [sweep(self.first, name, [rules[name]], space, POLICY) for name in names]
+        made = [apply_sweep(self.first, name, [rules[name]], space, POLICY) for name in names]
 
         def again(name: str, candidate: Candidate) -> Candidate | None:
             if interrupted:
                 raise KeyboardInterrupt
-            return sweep(candidate, name, [rules[name]], space, POLICY)
+            return apply_sweep(candidate, name, [rules[name]], space, POLICY)
 
         self.alone = [candidate for candidate in made if candidate is not None]
-        self.best = self.chooser.of(self.chooser.race_sweeps(self.first, self.alone, again))
+        self.best = self.chooser.measurement_of(self.chooser.race_sweeps(self.first, self.alone, again))
         return self.best
 
     @property
     def changed(self) -> set[str]:
         """Which of the five rewrites the best version has."""
-        ops = self.best.candidate.graph.ops()
+        ops = self.best.candidate.graph.operator_counts()
         gone = {"double_is_sum": "Add", "difference_is_sum": "Sub", "quarter_is_product": "Div"}
         made = {"difference_is_sum", "quarter_is_product"} - {name for name, op_ in gone.items() if op_ in ops}
         tidied = {f"double_{name.lower()}" for name in ("Abs",) if ops.get(name, 0) < 2}
@@ -176,13 +176,13 @@ BOTH = {"double_neg", "double_abs"}
 @pytest.mark.parametrize(("is_brief", "longest"), [(True, 0.5), (False, 3.0)])
 def test_races_take_no_longer_than_they_may(monkeypatch: pytest.MonkeyPatch, *, is_brief: bool, longest: float) -> None:
     """Each session of a race, and the two of the original."""
-    case, asked, race = Case(lambda _: 1.2), list[float](), Made.timed
+    case, asked, race = Case(lambda _: 1.2), list[float](), Made.time_models
 
-    def racing(contest: Made, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
+    def racing(contest: Made, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[RaceOutcome]:
         asked.append(seconds[0] / (len(sessions) + 2))
         return race(contest, keys, sessions, *seconds)
 
-    monkeypatch.setattr(Made, "timed", racing)
+    monkeypatch.setattr(Made, "time_models", racing)
     case.contest.budget.is_brief = is_brief
     case.choose([])
     assert set(asked) == {longest}
@@ -253,7 +253,7 @@ def test_what_wins_once_by_chance_is_not_taken(truth: float) -> None:
     best = case.choose()
     assert (best.solutions, case.changed) == ((), BOTH)
     assert best.speedup is not None
-    assert best.speedup.verdict is Verdict.SAME
+    assert best.speedup.verdict is TimingVerdict.SAME
 
 
 def test_a_winner_is_worth_what_it_was_in_the_second_race() -> None:
@@ -364,7 +364,7 @@ def test_where_there_is_no_room_for_a_second_race_nothing_is_taken_for_faster(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     case = Case(quick)
-    case.contest.again = lambda: Cramped(case.model, quick)  # type: ignore[method-assign]
+    case.contest.next_series = lambda: Cramped(case.model, quick)  # type: ignore[method-assign]
     best = case.choose()
     assert (best.steps, best.speedup) == (case.first.steps, sure(1.0))
     assert "cannot be timed, so none of them is taken for faster: out of memory" in caplog.text
@@ -374,7 +374,7 @@ def test_a_simplified_model_that_could_not_be_timed_is_kept() -> None:
     case = Case(quick)
     case.chooser.contest = Cramped(case.model, quick)
     assert case.choose([]).steps == case.first.steps
-    assert case.chooser.of(case.first) == Measurement(case.first)
+    assert case.chooser.measurement_of(case.first) == Measurement(case.first)
 
 
 @pytest.mark.parametrize(("speed", "seen"), [(1.0, sure(1.0)), (1.2, None)])
@@ -388,14 +388,14 @@ def test_what_does_not_open_a_second_time_is_no_gain(speed: float, seen: Speedup
 def test_what_was_timed_before_a_race_failed_is_still_known() -> None:
     case = Case(lambda _: 0.9)
     case.swept("double_is_sum")
-    case.contest.timed = Cramped(case.model, quick).timed  # type: ignore[method-assign, assignment]
+    case.contest.time_models = Cramped(case.model, quick).time_models  # type: ignore[method-assign, assignment]
     case.choose([])
-    first = case.chooser.of(case.first)
+    first = case.chooser.measurement_of(case.first)
     assert (first.speedup, first.refusal) == (sure(0.9), "")
 
 
 class Cramped(Made):
-    def timed(self, *_: Any) -> list[Outcome]:
+    def time_models(self, *_: Any) -> list[RaceOutcome]:
         raise ModelError("out of memory")
 
 
@@ -404,12 +404,12 @@ class Interrupted(Made):
 
     presses = 1
 
-    def timed(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
+    def time_models(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[RaceOutcome]:
         if self.presses and self.heat == 1:
             self.presses -= 1
             raise KeyboardInterrupt
         assert seconds[0] == 0
-        return super().timed(keys, sessions, *seconds)
+        return super().time_models(keys, sessions, *seconds)
 
 
 def test_an_interrupt_makes_the_timing_short() -> None:
@@ -418,7 +418,7 @@ def test_an_interrupt_makes_the_timing_short() -> None:
     best = case.choose()
     assert best.is_faster
     assert "quarter_is_product" in case.changed
-    assert not case.chooser.contest.keeps
+    assert not case.chooser.contest.is_cacheable
 
 
 class InterruptedAtTheDoor(Made):
@@ -426,15 +426,15 @@ class InterruptedAtTheDoor(Made):
 
     presses = 1
 
-    def opened(self, model: onnx_io.Model) -> Speedup:
+    def open_session(self, model: onnx_io.LoadedModel) -> Speedup:
         if self.presses:
             self.presses -= 1
             raise KeyboardInterrupt
-        return super().opened(model)
+        return super().open_session(model)
 
-    def timed(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
+    def time_models(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[RaceOutcome]:
         assert seconds[0] == 0
-        return super().timed(keys, sessions, *seconds)
+        return super().time_models(keys, sessions, *seconds)
 
 
 @pytest.mark.parametrize("presses", [1, 2])
@@ -460,16 +460,18 @@ def test_a_second_interrupt_ends_it() -> None:
 
 def test_the_time_of_a_race_is_a_part_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
-    race, now = Made.timed, [0.0]
+    race, now = Made.time_models, [0.0]
 
-    def racing(made: Made, keys: Sequence[str], sessions: Sequence[Speedup], seconds: float, _: float) -> list[Outcome]:
+    def racing(
+        made: Made, keys: Sequence[str], sessions: Sequence[Speedup], seconds: float, _: float
+    ) -> list[RaceOutcome]:
         given.append(seconds)
         now[0] += seconds
         return race(made, keys, sessions, seconds)
 
-    monkeypatch.setattr(Made, "timed", racing)
+    monkeypatch.setattr(Made, "time_models", racing)
     case = Case(quick)
-    case.contest.budget = Budget(POLICY, 20.0, lambda: now[0])
+    case.contest.budget = TimeBudget(POLICY, 20.0, lambda: now[0])
     case.choose()
     assert given == pytest.approx([0.4 * 20, 0.6 * 0.6 * 20])
     assert now[0] < 20
@@ -479,7 +481,7 @@ def test_if_all_else_is_slower_the_original_is_there_again_node_for_node() -> No
     case = Case(lambda ops: 0.5)
     best = case.choose()
     assert (best.steps, best.speedup, case.changed) == ((), None, set())
-    assert dict(best.candidate.graph.items()) == case.original
+    assert dict(best.candidate.graph.vertices_and_nodes()) == case.original
 
 
 def test_a_version_that_does_not_run_is_left_out() -> None:
@@ -488,13 +490,13 @@ def test_a_version_that_does_not_run_is_left_out() -> None:
     assert case.changed == BOTH | {"quarter_is_product"}
     refused = Case(lambda ops: None)
     assert refused.choose().steps == ()
-    assert dict(refused.best.candidate.graph.items()) == refused.original
+    assert dict(refused.best.candidate.graph.vertices_and_nodes()) == refused.original
 
 
 @pytest.mark.parametrize("hours", [0.0, 1.0])
 def test_no_further_versions_are_tried_after_the_deadline(hours: float) -> None:
     case = Case(lambda ops: 0.5)
-    case.contest.budget = Budget(POLICY, 60.0 - 3600 * hours, lambda: 0.0)
+    case.contest.budget = TimeBudget(POLICY, 60.0 - 3600 * hours, lambda: 0.0)
     case.choose()
     assert len(case.contest.raced) == (0 if hours else 9)
     assert case.changed == (BOTH if hours else set())

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from graphopt.runtime.measure import Speedup
-from graphopt.search.race import Outcome
-from graphopt.search.stopping import Budget, Pace
+from graphopt.search.race_series import RaceOutcome
+from graphopt.search.stopping import ModelPace, TimeBudget
 from tests.test_choose import BOTH, POLICY, TIDY, TRADES, Case, Made, Ops, sure
 
 
@@ -82,7 +82,7 @@ def test_without_time_for_each_sweep_all_are_tried_together_first(
 ) -> None:
     """Each by itself only where that is no gain, and only as many as leave time for a second race."""
     case = Case(lambda ops: (div if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
-    case.contest.budget = Budget(POLICY, seconds, lambda: 0.0, Pace(0.0, 1.0))
+    case.contest.budget = TimeBudget(POLICY, seconds, lambda: 0.0, ModelPace(0.0, 1.0))
     swept = case.swept("difference_is_sum", "quarter_is_product")
     assert [made.name for made in swept.sweeps] == ["difference_is_sum", "quarter_is_product"][:expected]
     assert len(case.contest.raced) == raced
@@ -93,9 +93,9 @@ def test_where_there_was_time_for_a_race_of_each_sweep_there_is_in_the_next_run(
 ) -> None:
     """And where there was none there is none, however fast the machine is then."""
     for first, second, raced in ((60.0, 15.0, 6), (15.0, 60.0, 2)):
-        kept, races, ended = dict[str, list[Outcome]](), list[int](), set[str]()
+        kept, races, ended = dict[str, list[RaceOutcome]](), list[int](), set[str]()
 
-        def known(_: Made, keys: Sequence[str], kept: dict[str, list[Outcome]] = kept) -> list[Outcome] | None:
+        def known(_: Made, keys: Sequence[str], kept: dict[str, list[RaceOutcome]] = kept) -> list[RaceOutcome] | None:
             return kept.get(str(keys))
 
         def end(_: Made, keys: Sequence[str], ended: set[str] = ended) -> None:
@@ -104,19 +104,19 @@ def test_where_there_was_time_for_a_race_of_each_sweep_there_is_in_the_next_run(
         def has_ended(_: Made, keys: Sequence[str], ended: set[str] = ended) -> bool:
             return str(keys) in ended
 
-        monkeypatch.setattr(Made, "kept", known)
-        monkeypatch.setattr(Made, "end", end)
-        monkeypatch.setattr(Made, "has_ended", has_ended)
+        monkeypatch.setattr(Made, "cached_outcomes", known)
+        monkeypatch.setattr(Made, "record_timeout", end)
+        monkeypatch.setattr(Made, "had_timed_out", has_ended)
         for seconds in (first, second):
             case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
-            race = case.contest.timed
+            race = case.contest.time_models
 
-            def racing(keys: Sequence[str], *more: Any, race: Any = race, kept: Any = kept) -> list[Outcome]:
+            def racing(keys: Sequence[str], *more: Any, race: Any = race, kept: Any = kept) -> list[RaceOutcome]:
                 kept[str(keys)] = race(keys, *more)
                 return list(kept[str(keys)])
 
-            case.contest.timed = racing  # type: ignore[method-assign, assignment]
-            case.contest.budget = Budget(POLICY, seconds, lambda: 0.0, Pace(0.0, 1.0))
+            case.contest.time_models = racing  # type: ignore[method-assign, assignment]
+            case.contest.budget = TimeBudget(POLICY, seconds, lambda: 0.0, ModelPace(0.0, 1.0))
             swept = case.swept("difference_is_sum", "quarter_is_product")
             assert len(swept.sweeps) == 2
             races.append(len(case.contest.raced))

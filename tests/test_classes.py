@@ -9,31 +9,31 @@ from numpy.typing import NDArray
 from onnx import parser
 
 from graphopt.io import onnx_io
-from graphopt.ir import ops
+from graphopt.ir import schemas
 from graphopt.ir.graph import Graph, Node
 from graphopt.language.definition import define
 from graphopt.language.rule import Operators, Rule, binary, fn, integers, op, pointwise, real, tensor
-from graphopt.operators import infer
-from graphopt.operators.classes import beside, broadcasts
-from graphopt.operators.elementwise import Beside
-from graphopt.operators.evaluate import evaluate
-from graphopt.operators.operator import Reach
+from graphopt.operators import inference
+from graphopt.operators.constant_folding import evaluate_node
+from graphopt.operators.elementwise_ops import ExtraOperands
+from graphopt.operators.operator import MagnitudeEffect
+from graphopt.operators.operator_classes import extra_operands, is_broadcasting
 from graphopt.operators.semantics import OPERATORS
-from graphopt.rewrite.build import build
+from graphopt.rewrite.build import build_patch
 from graphopt.rewrite.gate import Gate
-from graphopt.rewrite.match import find
+from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.sites import Site
 
 Array = NDArray[np.generic]
-ELEMENTWISE = sorted(name for name in OPERATORS if beside(name) is Beside.EQUALS)
+ELEMENTWISE = sorted(name for name in OPERATORS if extra_operands(name) is ExtraOperands.EQUALS)
 
 
 def results(name: str, *inputs: Array) -> list[Array]:
     """What an operator makes of arrays, in the first of their element types that it takes."""
     given: dict[str, dict[str, int | str]] = {"BitShift": {"direction": "LEFT"}, "Cast": {"to": 1}, "Mod": {"fmod": 1}}
     for dtype in (np.float32, np.int64, np.uint8, np.bool_):
-        made = Node(name, (), ("y",), (None,), given.get(name, {}), version=ops.newest(name))
-        found = evaluate(made, [array.astype(dtype) for array in inputs])
+        made = Node(name, (), ("y",), (None,), given.get(name, {}), version=schemas.newest_version(name))
+        found = evaluate_node(made, [array.astype(dtype) for array in inputs])
         if found is not None:
             return list(found)
     raise AssertionError(name)
@@ -45,26 +45,26 @@ def numbers(*among: float) -> tuple[Array, Array]:
     return first.ravel(), second.ravel()
 
 
-PAIRS = [name for name in ELEMENTWISE if broadcasts(name)]
+PAIRS = [name for name in ELEMENTWISE if is_broadcasting(name)]
 
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_what_commutes_gives_the_same_for_swapped_operands(name: str) -> None:
     one, other = numbers(0, 1, 2, 3, 5)
     swapped = np.array_equal(results(name, one, other), results(name, other, one), equal_nan=True)
-    assert swapped == OPERATORS[name].commutes
+    assert swapped == OPERATORS[name].is_commutative
 
 
 def test_of_which_zeros_the_greatest_depends_on_their_order() -> None:
-    rounded = {name for name in PAIRS if not OPERATORS[name].commutes_exactly}
-    assert {name for name in rounded if OPERATORS[name].commutes} == {"Max", "Min"}
+    rounded = {name for name in PAIRS if not OPERATORS[name].is_exactly_commutative}
+    assert {name for name in rounded if OPERATORS[name].is_commutative} == {"Max", "Min"}
 
 
 def of_tensors(name: str) -> tuple[Array, ...]:
     """Operands of an elementwise operator."""
-    schema = ops.schema(name)
+    schema = schemas.schema(name)
     assert schema is not None
-    count = 2 if broadcasts(name) else len(schema.inputs)
+    count = 2 if is_broadcasting(name) else len(schema.inputs)
     values, _ = numbers(-3, -1, 0, 0.5, 1, 2)
     return tuple(np.roll(values, 5 * i) for i in range(count))
 
@@ -79,7 +79,9 @@ def test_only_what_has_poles_makes_infinities_of_ordinary_numbers(name: str) -> 
         assert OPERATORS[name].has_poles
 
 
-@pytest.mark.parametrize("name", [name for name in FLOATING if OPERATORS[name].reach is Reach.BOUNDED])
+@pytest.mark.parametrize(
+    "name", [name for name in FLOATING if OPERATORS[name].magnitude_effect is MagnitudeEffect.BOUNDED]
+)
 def test_what_is_bounded_is_finite_whatever_it_reads(name: str) -> None:
     (found,) = results(name, np.array([-np.inf, np.inf, 3e38, -3e38, 0]))
     assert not np.isinf(found).any()
@@ -95,8 +97,11 @@ KEPT: dict[str, tuple[Array, ...]] = {
 @pytest.mark.parametrize("name", KEPT)
 def test_what_is_kept_are_elements_of_the_first_input(name: str) -> None:
     data = np.arange(6, dtype=np.float32).reshape(2, 3)
-    (found,) = evaluate(Node(name, (), ("y",), (None,), {}, version=ops.newest(name)), [data, *KEPT[name]]) or ()
-    assert OPERATORS[name].keeps and np.isin(found, data).all()
+    (found,) = (
+        evaluate_node(Node(name, (), ("y",), (None,), {}, version=schemas.newest_version(name)), [data, *KEPT[name]])
+        or ()
+    )
+    assert OPERATORS[name].selects_elements and np.isin(found, data).all()
     assert OPERATORS[name].is_view == np.array_equal(found.ravel(), data.ravel())
 
 
@@ -127,19 +132,19 @@ define(own.Between(x, y), (x + y) / 2)
 def graph(body: str, made: str = "float[2, 3] z", given: str = "float[2, 3] x") -> Graph:
     opsets = '["" : 21, "tests.classes" : 1, "com.microsoft" : 1]'
     text = f"<ir_version: 10, opset_import: {opsets}> m ({given}) => ({made}) {{ {body} }}"
-    loaded = onnx_io.load(parser.parse_model(text)).graph
-    infer.infer_graph(loaded)
+    loaded = onnx_io.load_model(parser.parse_model(text)).graph
+    inference.infer_graph(loaded)
     return loaded
 
 
 def rewritten(rule: Rule, given: Graph) -> Counter[str] | None:
     """The operators after the rule was applied once, None where it does not match."""
-    match = next(find(rule, given), None)
+    match = next(find_matches(rule, given), None)
     if match is None:
         return None
-    given.apply(build(given, match))
+    given.apply(build_patch(given, match))
     given.check()
-    return Counter(given.ops())
+    return Counter(given.operator_counts())
 
 
 def around(body: str) -> Graph:
@@ -194,7 +199,7 @@ RELIEVED = Rule("own_without_two_negations", f(op.Neg(op.Neg(x))), f(x))
 
 def is_allowed(body: str, *, exact: bool = False) -> bool:
     given = graph(f"n = Neg (x) a = Neg (n) {body} z = Flatten (b)")
-    return Gate(exact=exact).allows(Site.of(given, next(find(RELIEVED, given))))
+    return Gate(exact=exact).allows(Site.from_match(given, next(find_matches(RELIEVED, given))))
 
 
 def test_of_a_kernel_of_which_nothing_is_known_bits_are_not_promised() -> None:

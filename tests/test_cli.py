@@ -17,7 +17,7 @@ from graphopt.cli import arguments
 from graphopt.cli.arguments import COMMANDS
 from graphopt.cli.main import app
 from graphopt.report.report import Report
-from graphopt.runtime.measure import Samples
+from graphopt.runtime.measure import TimingSamples
 from tests.text import parse
 
 
@@ -305,13 +305,13 @@ def test_what_was_timed_is_timed_again_where_that_is_asked_for(
     """The machine and versions of the model: all that is timed takes turns."""
     timed: list[int] = []
 
-    def interleaved(runs: Sequence[object], *_: object, **__: object) -> tuple[Samples, ...]:
+    def interleaved(runs: Sequence[object], *_: object, **__: object) -> tuple[TimingSamples, ...]:
         timed.append(len(runs))
-        return (Samples((1.0,) * 9),) * len(runs)
+        return (TimingSamples((1.0,) * 9),) * len(runs)
 
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
-    monkeypatch.setattr("graphopt.runtime.machine.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.machine.time_interleaved", interleaved)
     asked = []
     for options in ([], [], ["--fresh"], ["--cached"]):
         done = run(negated, tmp_path / "fast.onnx", "--no-check", *options)
@@ -363,7 +363,7 @@ def test_searches_that_cannot_be(model: Path, tmp_path: Path, options: list[str]
 
 
 def test_a_value_of_an_option_of_the_provider_may_have_an_equals_sign() -> None:
-    assert arguments.options(["flags=a=b", "level=3"]) == {"flags": "a=b", "level": "3"}
+    assert arguments.parse_options(["flags=a=b", "level=3"]) == {"flags": "a=b", "level": "3"}
 
 
 # -- the other commands ------------------------------------------------------------------------------------------------

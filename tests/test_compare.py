@@ -8,11 +8,11 @@ import pytest
 from onnx import ModelProto, numpy_helper, parser
 
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
 from graphopt.runtime import oracle
-from graphopt.runtime.samples import Array
+from graphopt.runtime.sample_inputs import Array
 from tests.text import parse
 
 
@@ -178,8 +178,8 @@ DIFFERENT = [
 
 @pytest.mark.parametrize(("original", "optimized"), [pair[1:] for pair in SAME], ids=[pair[0] for pair in SAME])
 def test_equal(original: str, optimized: str) -> None:
-    found = compare(model(original), model(optimized))
-    assert found.verdict is Verdict.EQUAL, found
+    found = compare_models(model(original), model(optimized))
+    assert found.verdict is EqualityVerdict.EQUAL, found
     assert found.ok
     assert found.seeds == (0, 1, 2)
 
@@ -188,8 +188,8 @@ def test_equal(original: str, optimized: str) -> None:
     ("original", "optimized", "why"), [pair[1:] for pair in DIFFERENT], ids=[pair[0] for pair in DIFFERENT]
 )
 def test_different(original: str, optimized: str, why: str) -> None:
-    found = compare(model(original), model(optimized))
-    assert found.verdict is Verdict.DIFFERENT, found
+    found = compare_models(model(original), model(optimized))
+    assert found.verdict is EqualityVerdict.DIFFERENT, found
     assert not found.ok
     assert why in str(found)
 
@@ -197,7 +197,7 @@ def test_different(original: str, optimized: str, why: str) -> None:
 def test_a_difference_names_output_and_inputs() -> None:
     original = model("g (float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Abs(x) }")
     wrong = model("g (float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Identity(x) }")
-    found = compare(original, wrong)
+    found = compare_models(original, wrong)
     assert [(difference.output, difference.ok) for difference in found.outputs] == [("y", True), ("z", False)]
     assert found.worst is not None
     assert "seed 0, normal values, N=1" in found.worst.detail or "seed 1, wide values, N=3" in found.worst.detail
@@ -205,13 +205,13 @@ def test_a_difference_names_output_and_inputs() -> None:
 
 def test_the_same_seeds_give_the_same_verdict() -> None:
     pair = [model(text) for text in SAME[0][1:]]
-    assert compare(*pair, seeds=(5,)) == compare(*pair, seeds=(5,))
+    assert compare_models(*pair, seeds=(5,)) == compare_models(*pair, seeds=(5,))
 
 
 def test_the_verdict_does_not_change_the_models() -> None:
     first, second = (model(text) for text in SAME[0][1:])
     before = first.SerializeToString(), second.SerializeToString()
-    compare(first, second)
+    compare_models(first, second)
     assert (first.SerializeToString(), second.SerializeToString()) == before
 
 
@@ -219,7 +219,7 @@ def test_the_verdict_does_not_change_the_models() -> None:
 
 
 def test_integers_have_no_tolerance() -> None:
-    found = compare(*[model("g (int32[2] x) => (int32[2] z) { z = Neg(x) }")] * 2)
+    found = compare_models(*[model("g (int32[2] x) => (int32[2] z) { z = Neg(x) }")] * 2)
     assert [(d.tolerance, d.why) for d in found.outputs] == [(0.0, "exact: no rounding is allowed")]
 
 
@@ -269,8 +269,8 @@ ILL_CONDITIONED = [
 )
 def test_what_the_original_itself_cannot_hold_still_is_forgiven(original: str, optimized: str) -> None:
     large = {name: np.full(4, 3e6, np.float32) for name in ("large", "minus")}
-    found = compare(model(original, **large), model(optimized, **large))
-    assert found.verdict is Verdict.EQUAL, found
+    found = compare_models(model(original, **large), model(optimized, **large))
+    assert found.verdict is EqualityVerdict.EQUAL, found
     assert found.worst is not None
     assert "the original moves as far if inputs and weights change by" in found.worst.why
 
@@ -281,19 +281,19 @@ def test_an_unsteady_model_does_not_excuse_everything() -> None:
         "g (float[999] x) => (int32[999] z) { k = Constant<value = float {1e6}>() h = Constant<value = float {100.0}>()"
         " a = Mul(x, k) b = Add(a, h) z = Cast<to = 6>(b) }"
     )
-    assert compare(original, wrong).verdict is Verdict.DIFFERENT
+    assert compare_models(original, wrong).verdict is EqualityVerdict.DIFFERENT
 
 
 @pytest.mark.parametrize(
     ("difference", "nearly", "rest", "verdict"),
     [
-        ("b, c", 1 + 1.2e-7, 0.5, Verdict.EQUAL),
-        ("c, b", 1 - 6e-8, 0.5, Verdict.DIFFERENT),
-        ("b, c", 1 + 1.2e-7, 0.1, Verdict.DIFFERENT),
+        ("b, c", 1 + 1.2e-7, 0.5, EqualityVerdict.EQUAL),
+        ("c, b", 1 - 6e-8, 0.5, EqualityVerdict.DIFFERENT),
+        ("b, c", 1 + 1.2e-7, 0.1, EqualityVerdict.DIFFERENT),
     ],
 )
 def test_a_few_elements_that_become_nan_do_not_excuse_all(
-    difference: str, nearly: float, rest: float, verdict: Verdict
+    difference: str, nearly: float, rest: float, verdict: EqualityVerdict
 ) -> None:
     """Of 64 roots, eight are those of what may be just below 0."""
     factors = np.array([1 - 6e-8] * 8 + [0.5] * 56, np.float32)
@@ -303,21 +303,21 @@ def test_a_few_elements_that_become_nan_do_not_excuse_all(
         model(f"g (float[64] x) => (float[64] y) {{ {body.format(operands)} }}", ones=ones, near=near)
         for operands, near in (("b, c", factors), (difference, other))
     )
-    found = compare(original, optimized)
+    found = compare_models(original, optimized)
     assert found.verdict is verdict, found
 
 
 def test_random_numbers_are_not_compared_and_that_is_said() -> None:
     text = "g (float[3] x) => (float[3] y, float[3] z) { r = RandomNormalLike(x) y = Add(x, r) z = Neg(x) }"
-    found = compare(model(text), model(text))
-    assert found.verdict is Verdict.EQUAL
+    found = compare_models(model(text), model(text))
+    assert found.verdict is EqualityVerdict.EQUAL
     assert found.skipped == ("the values of output 'y', which depend on RandomNormalLike",)
 
 
 def test_an_output_that_never_changes_is_named() -> None:
     text = "g (float[3] x) => (float[3] y, int64[1] s) { y = Sub(x, x) s = Shape(x) }"
-    found = compare(model(text), model(text))
-    assert found.verdict is Verdict.EQUAL
+    found = compare_models(model(text), model(text))
+    assert found.verdict is EqualityVerdict.EQUAL
     assert found.skipped == ("how output 'y' depends on the inputs: it was the same for all",)
 
 
@@ -327,16 +327,16 @@ CUSTOM = "g (float[2] x) => (float[2] z) { z = acme.Magic(x) }"
 
 
 def test_an_operator_that_nobody_knows_is_skipped_not_passed() -> None:
-    found = compare(*[model(CUSTOM)] * 2)
-    assert found.verdict is Verdict.SKIPPED
+    found = compare_models(*[model(CUSTOM)] * 2)
+    assert found.verdict is EqualityVerdict.SKIPPED
     assert not found.ok
     assert "Magic" in found.reason
 
 
 def test_failing_alike_is_agreement() -> None:
     text = "g (float[N,3] x) => (float[M] z) { s = Constant<value = int64[1] {7}>() z = Reshape(x, s) }"
-    found = compare(model(text), model(text))
-    assert found.verdict is Verdict.CANNOT_RUN
+    found = compare_models(model(text), model(text))
+    assert found.verdict is EqualityVerdict.CANNOT_RUN
     assert found.ok
     assert "cannot be reshaped" in found.reason
 
@@ -344,15 +344,15 @@ def test_failing_alike_is_agreement() -> None:
 def test_an_original_that_refuses_all_inputs_proves_nothing() -> None:
     original = "g (float[N,3] x) => (float[M] z) { s = Constant<value = int64[1] {7}>() z = Reshape(x, s) }"
     optimized = "g (float[N,3] x) => (float[M] z) { s = Constant<value = int64[1] {-1}>() z = Reshape(x, s) }"
-    found = compare(model(original), model(optimized))
-    assert found.verdict is Verdict.SKIPPED
+    found = compare_models(model(original), model(optimized))
+    assert found.verdict is EqualityVerdict.SKIPPED
     assert "no inputs were found on which the original runs" in found.reason
 
 
 def test_without_onnxruntime_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UsageError, match=r'pip install "graphopt\[cpu\]"'):
-        compare(model(SAME[0][1]), model(SAME[0][2]))
+        compare_models(model(SAME[0][1]), model(SAME[0][2]))
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------
@@ -360,20 +360,20 @@ def test_without_onnxruntime_one_line_says_what_to_install(monkeypatch: pytest.M
 
 def test_values_that_overflow_are_made_smaller() -> None:
     text = "g (float[99] x) => (float[99] z) { z = Exp(x) }"
-    assert [case.values for case in compare(model(text), model(text)).cases] == ["normal", "normal", "normal"]
+    assert [case.values for case in compare_models(model(text), model(text)).cases] == ["normal", "normal", "normal"]
 
 
 def test_open_dims_get_several_sizes() -> None:
     text = "g (float[batch,seq] x) => (float[batch,seq] z) { z = Neg(x) }"
-    found = compare(model(text), model(text))
+    found = compare_models(model(text), model(text))
     sizes = [(1, 8), (3, 6), (2, 7), (1, 1), (3, 1)]
     assert found.bindings == tuple({"batch": batch, "seq": seq} for batch, seq in sizes)
 
 
 def test_sizes_that_the_model_refuses_are_tried_no_further() -> None:
     text = "g (float[N,4] x) => (float[P,Q] z) { s = Constant<value = int64[2] {1,4}>() z = Reshape(x, s) }"
-    found = compare(model(text), model(text))
-    assert found.verdict is Verdict.EQUAL
+    found = compare_models(model(text), model(text))
+    assert found.verdict is EqualityVerdict.EQUAL
     assert {binding["N"] for binding in found.bindings} == {1}
 
 
@@ -384,29 +384,29 @@ def test_dims_may_be_formulas_of_others() -> None:
     )
     made = model(text)
     made.graph.input[2].type.tensor_type.shape.dim[1].dim_param = "past + seq"
-    found = compare(made, made)
-    assert found.verdict is Verdict.EQUAL
+    found = compare_models(made, made)
+    assert found.verdict is EqualityVerdict.EQUAL
     assert "past + seq" not in found.bindings[0]
 
 
 def test_sizes_may_be_given() -> None:
     text = "g (float[batch,seq] x) => (float[batch,seq] z) { z = Neg(x) }"
-    found = compare(model(text), model(text), bindings=[{"batch": 7}, {"seq": 11}], seeds=(0, 1))
+    found = compare_models(model(text), model(text), bindings=[{"batch": 7}, {"seq": 11}], seeds=(0, 1))
     assert [(b["batch"], b["seq"]) for b in found.bindings] == [(7, 8), (3, 11), (7, 1)]
     with pytest.raises(UsageError, match="the model has no open dim 'bach'; it has 'batch', 'seq'"):
-        compare(model(text), model(text), bindings=[{"bach": 1}])
+        compare_models(model(text), model(text), bindings=[{"bach": 1}])
 
 
 def test_inputs_may_be_given_and_fix_the_sizes() -> None:
     text = "g (float[N,2] x, float[N] y) => (float[N] z) { a = ReduceSum<keepdims = 0>(x) z = Add(a, y) }"
-    found = compare(model(text), model(text), inputs={"x": np.ones((4, 2))}, seeds=(0,))
+    found = compare_models(model(text), model(text), inputs={"x": np.ones((4, 2))}, seeds=(0,))
     assert found.cases[0].binding == {"N": 4}
 
 
 def test_inputs_that_do_not_fit_are_refused() -> None:
     text = "g (float[N,2] x) => (float[N,2] z) { z = Neg(x) }"
     with pytest.raises(UsageError, match=r"input 'x' is FLOAT\[N,2\], the given values are float64\[4, 3\]"):
-        compare(model(text), model(text), inputs={"x": np.ones((4, 3))})
+        compare_models(model(text), model(text), inputs={"x": np.ones((4, 3))})
 
 
 def test_a_default_that_was_taken_for_a_constant_is_found() -> None:
@@ -414,9 +414,9 @@ def test_a_default_that_was_taken_for_a_constant_is_found() -> None:
     original = model(text, w=np.array([1, 2, 3], np.float32))
     frozen = "g (float[3] x, float[3] w) => (float[3] z) { z = Mul(x, c) }"
     wrong = model(frozen, w=np.array([1, 2, 3], np.float32), c=np.array([1, 2, 3], np.float32))
-    assert compare(original, original).cases[-1].overridden == ("w",)
-    found = compare(original, wrong)
-    assert found.verdict is Verdict.DIFFERENT
+    assert compare_models(original, original).cases[-1].overridden == ("w",)
+    found = compare_models(original, wrong)
+    assert found.verdict is EqualityVerdict.DIFFERENT
     assert "overriding initializers" in str(found)
 
 
@@ -427,29 +427,29 @@ def test_external_data_is_found_beside_the_file(tmp_path: Path) -> None:
     text = "g (float[1,64] x) => (float[1,64] z) { z = MatMul(x, w) }"
     made = model(text, w=np.eye(64, dtype=np.float32))
     path = tmp_path / "big.onnx"
-    onnx_io.save(onnx_io.load(made), path, external=True)
+    onnx_io.save_model(onnx_io.load_model(made), path, external=True)
     assert path.with_name("big.onnx.data").exists()
-    assert compare(path, made).verdict is Verdict.EQUAL
-    assert compare(onnx_io.load(path), str(path)).verdict is Verdict.EQUAL
+    assert compare_models(path, made).verdict is EqualityVerdict.EQUAL
+    assert compare_models(onnx_io.load_model(path), str(path)).verdict is EqualityVerdict.EQUAL
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.onnx").write_text("not a model")
     with pytest.raises(ModelError, match=r"notes\.onnx is a text file"):
-        compare(tmp_path / "notes.onnx", model(SAME[0][1]))
+        compare_models(tmp_path / "notes.onnx", model(SAME[0][1]))
 
 
 def test_a_large_model_in_memory_is_run_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracle, "IN_MEMORY", 100)
+    monkeypatch.setattr(oracle, "MAX_IN_MEMORY_BYTES", 100)
     made = model("g (float[1,64] x) => (float[1,64] z) { z = MatMul(x, w) }", w=np.eye(64, dtype=np.float32))
-    assert compare(made, made).verdict is Verdict.EQUAL
+    assert compare_models(made, made).verdict is EqualityVerdict.EQUAL
 
 
 # -- printing ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_comparison_prints_what_it_rests_on() -> None:
-    found = compare(*(model(text) for text in SAME[0][1:]), seeds=(3,))
+    found = compare_models(*(model(text) for text in SAME[0][1:]), seeds=(3,))
     assert str(found).splitlines()[2:] == ["run: seed 3, normal values", f"oracle: {found.oracle}"]
     assert found.oracle.endswith("all its optimizations off")
 
@@ -475,8 +475,8 @@ def clamps(body: str, inputs: str = "float[8] x") -> ModelProto:
     ],
 )
 def test_infinities_are_drawn_where_a_model_compares(idle: str) -> None:
-    plain = compare(clamps(f"{idle} y = Add(x, n)"), clamps("y = Add(x, n)"))
-    asked = compare(clamps("y = Max(x, n)"), clamps("y = Max(x, n)"))
+    plain = compare_models(clamps(f"{idle} y = Add(x, n)"), clamps("y = Add(x, n)"))
+    asked = compare_models(clamps("y = Max(x, n)"), clamps("y = Max(x, n)"))
     assert [case.values for case in plain.cases] == ["normal", "wide", "normal"]
     assert [case.values for case in asked.cases] == ["normal", "wide", "normal", "non-finite"]
     assert plain.ok
@@ -485,17 +485,17 @@ def test_infinities_are_drawn_where_a_model_compares(idle: str) -> None:
 
 def test_what_a_rule_makes_of_infinities_is_judged_where_they_are_to_be_kept() -> None:
     before, after = clamps("y = Max(x, n)"), clamps("y = Clip(x, n)")
-    assert compare(before, after).ok
-    found = compare(before, after, keep_nonfinite=True)
-    assert found.verdict is Verdict.DIFFERENT
+    assert compare_models(before, after).ok
+    found = compare_models(before, after, keep_nonfinite=True)
+    assert found.verdict is EqualityVerdict.DIFFERENT
     assert "elements are NaN or infinite in one model only, seed 0, non-finite values" in str(found)
 
 
 def test_a_finite_number_that_came_of_an_infinity_is_always_judged() -> None:
     before = clamps("m = Max(x, n); i = IsInf(m); y = Where(i, z, m)")
     after = clamps("m = Clip(x, n); i = IsInf(m); y = Where(i, z, m)")
-    found = compare(before, after)
-    assert found.verdict is Verdict.DIFFERENT
+    found = compare_models(before, after)
+    assert found.verdict is EqualityVerdict.DIFFERENT
     assert "non-finite values" in str(found)
 
 
@@ -511,10 +511,10 @@ def test_a_row_of_which_nothing_is_seen_is_drawn(mask: str) -> None:
         "zero": np.zeros((), np.float32),
     }
     of_least, of_infinity = (parse(f"float[2,4,4] x, {mask}", body.format(by), numbers) for by in ("low", "none"))
-    assert compare(of_least, of_least).ok
-    assert compare(of_infinity, of_infinity).ok
-    found = compare(of_least, of_infinity)
-    assert found.verdict is Verdict.DIFFERENT
+    assert compare_models(of_least, of_least).ok
+    assert compare_models(of_infinity, of_infinity).ok
+    found = compare_models(of_least, of_infinity)
+    assert found.verdict is EqualityVerdict.DIFFERENT
     assert "hidden values" in str(found)
 
 
@@ -523,7 +523,7 @@ def test_masks_that_hide_a_row_do_not_hide_infinities() -> None:
         parse("float[8,4] x, bool[8,4] keep", f"{body}; y = Where(keep, g, zero)", {"zero": np.zeros((), np.float32)})
         for body in ("n = IsNaN(x); g = Where(n, zero, x)", "g = Identity(x)")
     )
-    assert compare(before, after).verdict is Verdict.DIFFERENT
+    assert compare_models(before, after).verdict is EqualityVerdict.DIFFERENT
 
 
 def test_a_mask_that_is_refused_leaves_the_other_cases() -> None:
@@ -534,9 +534,9 @@ def test_a_mask_that_is_refused_leaves_the_other_cases() -> None:
         parse("float[2,4] x, bool[1,4] keep", body.format(made), numbers, outputs="float[2,4] y, int64[2,1] i")
         for made in ("Identity(g)", "Identity(x)")
     )
-    found = compare(before, after)
+    found = compare_models(before, after)
     assert [case.values for case in found.cases] == ["normal", "wide", "normal", "non-finite"]
-    assert found.verdict is Verdict.DIFFERENT
+    assert found.verdict is EqualityVerdict.DIFFERENT
 
 
 @pytest.mark.parametrize("dtype", ["float", "float16", "double"])
@@ -546,10 +546,10 @@ def test_the_largest_number_that_an_absent_bound_makes_of_an_infinity_is_not_jud
         parse(f"{dtype}[8] x", body, {}, outputs=f"{dtype}[8] y") for body in ("y = Clip(x)", "y = Abs(x)")
     )
     same = parse(f"{dtype}[8] x", "y = Identity(x)", {}, outputs=f"{dtype}[8] y")
-    assert "non-finite" in [case.values for case in compare(before, same).cases]
-    assert compare(before, same).ok
-    assert not compare(before, same, keep_nonfinite=True).ok
-    assert not compare(before, after).ok
+    assert "non-finite" in [case.values for case in compare_models(before, same).cases]
+    assert compare_models(before, same).ok
+    assert not compare_models(before, same, keep_nonfinite=True).ok
+    assert not compare_models(before, after).ok
 
 
 def test_an_input_without_a_type_that_has_a_default_may_get_one() -> None:
@@ -557,19 +557,21 @@ def test_an_input_without_a_type_that_has_a_default_may_get_one() -> None:
     untyped = ModelProto()
     untyped.CopyFrom(typed)
     untyped.graph.input[1].ClearField("type")
-    assert compare(untyped, typed).ok
+    assert compare_models(untyped, typed).ok
 
 
 def test_inputs_that_are_given_stay_as_they_are() -> None:
     given = {"x": np.arange(8, dtype=np.float32)}
-    assert all(case.values != "non-finite" for case in compare(*[clamps("y = Max(x, n)")] * 2, inputs=given).cases)
+    assert all(
+        case.values != "non-finite" for case in compare_models(*[clamps("y = Max(x, n)")] * 2, inputs=given).cases
+    )
 
 
-@pytest.mark.parametrize(("training", "verdict"), [(False, Verdict.DIFFERENT), (True, Verdict.EQUAL)])
-def test_a_dropout_is_random_only_where_it_trains(training: bool, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("training", "verdict"), [(False, EqualityVerdict.DIFFERENT), (True, EqualityVerdict.EQUAL)])
+def test_a_dropout_is_random_only_where_it_trains(training: bool, verdict: EqualityVerdict) -> None:
     weights = {"r": np.array(0.5, np.float32), "t": np.array(training)}
     dropped = parse("float[4] x", "h = Dropout(x, r, t); y = Exp(h)", weights, outputs="float[4] y")
-    found = compare(dropped, parse("float[4] x", "y = Sin(x)", outputs="float[4] y"))
+    found = compare_models(dropped, parse("float[4] x", "y = Sin(x)", outputs="float[4] y"))
     assert found.verdict is verdict
     assert bool(found.skipped) == training
 
@@ -578,9 +580,9 @@ def test_a_dropout_whose_training_mode_is_damaged_is_no_internal_error() -> None
     weights = {"r": np.array(0.5, np.float32), "t": np.array([True])}
     model = parse("float[4] x", "h = Dropout(x, r, t); y = Exp(h)", weights, outputs="float[4] y")
     next(tensor for tensor in model.graph.initializer if tensor.name == "t").ClearField("raw_data")
-    assert compare(model, model).verdict is Verdict.CANNOT_RUN
+    assert compare_models(model, model).verdict is EqualityVerdict.CANNOT_RUN
 
 
 def test_of_an_output_that_is_no_number_it_is_said_that_little_was_seen() -> None:
     model = parse("float[N,4] x", "l = Log(x); y = ReduceSum(l, a)", {"a": np.array([1])}, outputs="float[N,1] y")
-    assert any("output 'y'" in text for text in compare(model, model).skipped)
+    assert any("output 'y'" in text for text in compare_models(model, model).skipped)

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from graphopt.io.onnx_io import Model
-from graphopt.runtime.measure import Speedup, TimingPolicy, Verdict
-from graphopt.search.race import Outcome
-from graphopt.search.stopping import Budget, Pace
-from graphopt.search.timing import rejection_reason, undone_notes, untimed_reason
+from graphopt.io.onnx_io import LoadedModel
+from graphopt.runtime.measure import Speedup, TimingPolicy, TimingVerdict
+from graphopt.search.race_series import RaceOutcome
+from graphopt.search.search_report import rejection_reason, undone_notes, untimed_reason
+from graphopt.search.stopping import ModelPace, TimeBudget
 from tests.test_choose import BOTH, POLICY, Case, Made, Ops, Speed
 
 SESSION = 1.0
@@ -22,11 +22,11 @@ SESSION = 1.0
 class Timed(Made):
     """A contest on a clock that is the test's; what is timed for too few rounds looks as it happens to."""
 
-    def __init__(self, model: Model, speed: Speed, second: Speed | None, seconds: float, slowdown: float) -> None:
+    def __init__(self, model: LoadedModel, speed: Speed, second: Speed | None, seconds: float, slowdown: float) -> None:
         super().__init__(model, speed, second)
         self.clock, self.slowdown = [0.0], slowdown
         """How many times as long all takes by now as at the beginning."""
-        self.budget = Budget(POLICY, seconds, lambda: self.now, Pace(0.0, SESSION))
+        self.budget = TimeBudget(POLICY, seconds, lambda: self.now, ModelPace(0.0, SESSION))
 
     @property
     def now(self) -> float:
@@ -35,12 +35,12 @@ class Timed(Made):
     def spend(self, seconds: float) -> None:
         self.clock[0] += seconds
 
-    def timed(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
+    def time_models(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[RaceOutcome]:
         once = (len(sessions) + 2) * self.slowdown * SESSION / 7
         wanted, limit = seconds
         rounds = int(min(max(7, wanted // once), limit // once))
         self.spend(max(rounds, 1) * once)
-        found = super().timed(keys, sessions)
+        found = super().time_models(keys, sessions)
         seen = [replace(outcome.speedup, rounds=rounds) for outcome in found]
         if rounds < 6:
             seen = [Speedup(0.64, 0.64, 0.64, 0.64, rounds=rounds) for _ in found]
@@ -101,15 +101,15 @@ def test_where_time_is_left_for_two_races_of_the_simplified_model_alone_that_is_
 
 def without_a_second(made: Case) -> Case:
     """Let the time be up after the first race."""
-    contest, timed = made.contest, made.contest.timed
+    contest, timed = made.contest, made.contest.time_models
     assert isinstance(contest, Timed)
 
-    def timing(*args: object) -> list[Outcome]:
+    def timing(*args: object) -> list[RaceOutcome]:
         outcomes = timed(*args)  # type: ignore[arg-type]
         contest.spend(1000.0)
         return outcomes
 
-    contest.timed = timing  # type: ignore[method-assign, assignment]
+    contest.time_models = timing  # type: ignore[method-assign, assignment]
     return made
 
 
@@ -124,7 +124,7 @@ def test_a_simplified_model_that_won_one_race_is_kept_and_no_gain() -> None:
     made = without_a_second(case(lambda _: 1.3))
     assert made.choose([]).steps == made.first.steps
     assert made.best.speedup is None
-    assert untimed_reason(made.chooser.of(made.first), made.best).startswith(
+    assert untimed_reason(made.chooser.measurement_of(made.first), made.best).startswith(
         "1.300 times as fast (1.300 to 1.300) as the original in one"
     )
 
@@ -134,8 +134,8 @@ def test_a_simplified_model_that_was_slower_in_one_race_is_not_returned(speed: f
     made = without_a_second(case(lambda _: speed))
     best = made.choose([])
     assert (best.steps, best.speedup) == ((), None)
-    assert dict(best.candidate.graph.items()) == made.original
-    (note,) = undone_notes(made.chooser.of(made.first), best)
+    assert dict(best.candidate.graph.vertices_and_nodes()) == made.original
+    (note,) = undone_notes(made.chooser.measurement_of(made.first), best)
     assert note == (
         f"the simplified model was slower in one race, and no time was left for a second, {speed:.3f} times as fast"
         f" ({speed:.3f} to {speed:.3f}) as the original; so the original is returned"
@@ -170,7 +170,7 @@ def test_what_is_no_gain_over_the_original_in_one_race_is_none() -> None:
     best = case(first, second).choose()
     assert best.solutions
     assert best.speedup is not None
-    assert (best.speedup.median, best.speedup.verdict) == (1.01, Verdict.SAME)
+    assert (best.speedup.median, best.speedup.verdict) == (1.01, TimingVerdict.SAME)
 
 
 # -- on a busy machine -------------------------------------------------------------------------------------------------
@@ -185,10 +185,10 @@ class Busy(Made):
 
     noise = 0.107
 
-    def timed(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[Outcome]:
-        outcomes = super().timed(keys, sessions, *seconds)
+    def time_models(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[RaceOutcome]:
+        outcomes = super().time_models(keys, sessions, *seconds)
         return [
-            Outcome(replace(outcome.speedup, noise=self.noise), replace(outcome.gain, noise=self.noise))
+            RaceOutcome(replace(outcome.speedup, noise=self.noise), replace(outcome.gain, noise=self.noise))
             for outcome in outcomes
         ]
 

@@ -13,30 +13,30 @@ import onnx
 import pytest
 
 from graphopt.base.errors import ModelError
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Patch
 from graphopt.language.rule import Rule, op
-from graphopt.operators.infer import infer_graph
+from graphopt.operators.inference import infer_graph
 from graphopt.pipeline import optimize
-from graphopt.report.report import search_text
-from graphopt.rewrite.candidate import Candidate
-from graphopt.rewrite.fixpoint import Simplifier
-from graphopt.rewrite.regions import digest
-from graphopt.runtime.bench import prepared
-from graphopt.runtime.cost import user_cache
-from graphopt.runtime.measure import Samples, interleaved
-from graphopt.runtime.sessions import Setting
-from graphopt.search import race, tune
-from graphopt.search.choose import Chooser
-from graphopt.search.explore import Exploration, explore
-from graphopt.search.moves import Space, apply
+from graphopt.report.report import format_search
+from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.regions import graph_digest
+from graphopt.rewrite.simplify import Simplifier
+from graphopt.runtime.bench import prepare_models
+from graphopt.runtime.cost_model import open_cost_cache
+from graphopt.runtime.measure import TimingSamples, time_interleaved
+from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search import model_tuner, race_series
+from graphopt.search.explore import Exploration, explore_regions
+from graphopt.search.final_selection import FinalSelection
+from graphopt.search.model_tuner import Tuner, TuningOptions
+from graphopt.search.moves import SearchSpace, apply_solution
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race import Contest, Outcome
-from graphopt.search.stopping import Budget, Pace, StopReason
-from graphopt.search.sweep import Sweep, Sweeps, sweep
-from graphopt.search.tune import Tuner, Tuning
+from graphopt.search.race_series import RaceOutcome, RaceSeries
+from graphopt.search.stopping import ModelPace, StopReason, TimeBudget
+from graphopt.search.sweep import Sweep, SweepRules, apply_sweep
 from tests.test_search import Prices
 from tests.test_tune import (
     BRANCHES,
@@ -62,14 +62,14 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 POLICY = SearchPolicy()
 
 
-def entered() -> tuple[Contest, onnx_io.Model]:
+def entered() -> tuple[RaceSeries, onnx_io.LoadedModel]:
     """A contest between the given model and the simplified one."""
-    model = onnx_io.load(GIVEN)
+    model = onnx_io.load_model(GIVEN)
     infer_graph(model.graph)
-    own = digest(model.graph)
-    ready = prepared([GIVEN], ONE_THREAD, dims={"n": [2, 3]})
+    own = graph_digest(model.graph)
+    ready = prepare_models([GIVEN], ONE_THREAD, dims={"n": [2, 3]})
     Simplifier([DOUBLE_NEG], []).run(model.graph)
-    return Contest(ready, GIVEN, model, own, user_cache(), Budget(POLICY, math.inf)), model
+    return RaceSeries(ready, GIVEN, model, own, open_cost_cache(), TimeBudget(POLICY, math.inf)), model
 
 
 FUNCTION = """<ir_version: 8, opset_import: ["" : 18, "local" : 1]>
@@ -82,10 +82,12 @@ def test_models_that_differ_in_a_function_or_a_branch_share_no_verdicts(text: st
     digests = []
     for what in (one, other, one):
         given = onnx.parser.parse_model(text.format(what))
-        model = onnx_io.load(given, inline_functions=False)
+        model = onnx_io.load_model(given, inline_functions=False)
         infer_graph(model.graph)
-        made = Tuner(given, model, Candidate(model.graph), [], [], [], lambda *_: True, Tuning(setting=ONE_THREAD))
-        digests.append(made._contest(prepared([given], ONE_THREAD), Budget(POLICY, 60.0)).digest)
+        made = Tuner(
+            given, model, Candidate(model.graph), [], [], [], lambda *_: True, TuningOptions(setting=ONE_THREAD)
+        )
+        digests.append(made._make_race_series(prepare_models([given], ONE_THREAD), TimeBudget(POLICY, 60.0)).digest)
     assert digests[0] == digests[2] != digests[1]
 
 
@@ -96,15 +98,19 @@ def test_inputs_are_told_apart_by_all_that_is_in_them(long: Any) -> None:
     other = deepcopy(long)
     array = other[-1] if isinstance(other, list) else other
     array[2000] = 0
-    assert race.fed_digest({"x": long}) == race.fed_digest({"x": deepcopy(long)})
-    assert race.fed_digest({"x": long}) != race.fed_digest({"x": other}) != race.fed_digest({"y": other})
+    assert race_series.feeds_digest({"x": long}) == race_series.feeds_digest({"x": deepcopy(long)})
+    assert (
+        race_series.feeds_digest({"x": long})
+        != race_series.feeds_digest({"x": other})
+        != race_series.feeds_digest({"y": other})
+    )
 
 
 @pytest.mark.slow
 def test_versions_are_fed_types_that_numpy_does_not_have() -> None:
     given = parse("bfloat16[n,8] x", "a = Cast<to=1>(x); b = Neg(a); c = Neg(b); y = Exp(c)", outputs="float[n,8] y")
     _, model, tuned = tuner(given)
-    assert model.graph.ops() == {"Cast": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Cast": 1, "Exp": 1}
     assert tuned.notes == ()
     assert tuned.timing is not None
     assert tuned.timing.speedup is not None
@@ -114,57 +120,57 @@ def racing(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[int]:
     """Let the original, its copy and versions take so many seconds; tells how many took turns each time."""
     raced: list[int] = []
 
-    def timed(runs: Sequence[Callable[[], object]], *_: Any, **__: Any) -> tuple[Samples, ...]:
+    def timed(runs: Sequence[Callable[[], object]], *_: Any, **__: Any) -> tuple[TimingSamples, ...]:
         raced.append(len(runs))
-        return tuple(Samples((each,) * 9) for each in seconds[: len(runs)])
+        return tuple(TimingSamples((each,) * 9) for each in seconds[: len(runs)])
 
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", timed)
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", timed)
     return raced
 
 
 def test_what_was_timed_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     racing(monkeypatch, 1.0, 1.0, 0.5)
     contest, model = entered()
-    found = contest.timed(["key"], [contest.opened(model)], 0.0)
+    found = contest.time_models(["key"], [contest.open_session(model)], 0.0)
     assert found[0].speedup.median == 2
     assert [latency.sizes["n"] for latency in found[0].latencies] == [2, 3]
     again, _ = entered()
-    assert again.known(["key"]) == found
-    assert again.known(["other"]) is again.again().known(["key"]) is None
+    assert again.recorded_outcomes(["key"]) == found
+    assert again.recorded_outcomes(["other"]) is again.next_series().recorded_outcomes(["key"]) is None
 
 
 def test_what_was_timed_on_a_busy_machine_binds_no_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy of the original takes a tenth longer."""
     racing(monkeypatch, 1.0, 1.1, 0.5)
     contest, model = entered()
-    (found,) = contest.timed(["key"], [contest.opened(model)], 0.0)
+    (found,) = contest.time_models(["key"], [contest.open_session(model)], 0.0)
     assert found.speedup.noise == pytest.approx(0.1)
-    contest.end(["key"])
-    assert not user_cache().path.exists()
+    contest.record_timeout(["key"])
+    assert not open_cost_cache().path.exists()
 
 
 def test_a_race_that_was_cut_short_binds_no_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "graphopt.runtime.measure.interleaved", lambda runs, *_, **__: [Samples((1.0,) * 3)] * len(runs)
+        "graphopt.runtime.measure.time_interleaved", lambda runs, *_, **__: [TimingSamples((1.0,) * 3)] * len(runs)
     )
     contest, model = entered()
-    assert contest.timed(["key"], [contest.opened(model)], 0.0)[0].speedup.rounds == 3
-    assert contest.known(["key"]) is None
+    assert contest.time_models(["key"], [contest.open_session(model)], 0.0)[0].speedup.rounds == 3
+    assert contest.recorded_outcomes(["key"]) is None
 
 
 def test_a_contest_that_the_runtime_times_has_all_that_was_asked_for() -> None:
     contest, model = entered()
-    (found,) = contest.timed(["key"], [contest.opened(model)], 0.0)
+    (found,) = contest.time_models(["key"], [contest.open_session(model)], 0.0)
     assert found.speedup.rounds == found.gain.rounds == 7
 
 
 def test_how_long_a_run_takes_is_asked_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of runs that are short the fastest of a few counts, at each of two sizes."""
     contest, _ = entered()
-    monkeypatch.setattr(Setting, "meter", property(lambda _: iter([0.0, 4.625]).__next__))
+    monkeypatch.setattr(SessionSetting, "timer", property(lambda _: iter([0.0, 4.625]).__next__))
     times = [0.0, 3.0, 0.0, 0.25, 1.0, 1.125, 2.0, 2.25, 3.0, 4.0]
     contest.budget.clock = iter(times).__next__
-    assert contest.pace() == Pace(3.0, (1 + 3 + 7) * 0.125 + (1 + 1 + 7) * 1.0)
+    assert contest.measure_pace() == ModelPace(3.0, (1 + 3 + 7) * 0.125 + (1 + 1 + 7) * 1.0)
 
 
 @pytest.mark.parametrize(("share", "times"), [(1.0, 1), (0.5, 2), (0.125, 8), (0.001, 20), (2.0, 1), (0.0, 1)])
@@ -173,7 +179,7 @@ def test_turns_take_longer_where_a_run_has_a_share_of_a_processor(
 ) -> None:
     """A turn of short runs lasts ten milliseconds of the processor, whoever else wants it."""
     contest, _ = entered()
-    monkeypatch.setattr(Setting, "meter", property(lambda _: iter([0.0, share * 7e-9]).__next__))
+    monkeypatch.setattr(SessionSetting, "timer", property(lambda _: iter([0.0, share * 7e-9]).__next__))
     now = [0.0]
 
     def clock() -> float:
@@ -181,50 +187,50 @@ def test_turns_take_longer_where_a_run_has_a_share_of_a_processor(
         return now[0]
 
     contest.budget.clock = clock
-    assert contest.pace().racing == pytest.approx(2 * 7 * POLICY.timing.turn_seconds * times, rel=0.01)
+    assert contest.measure_pace().racing_seconds == pytest.approx(2 * 7 * POLICY.timing.turn_seconds * times, rel=0.01)
 
 
 def test_what_was_timed_in_a_hurry_binds_no_later_run() -> None:
     contest, model = entered()
     contest.budget.interrupt()
-    contest.timed(["key"], [contest.opened(model)], 0.0)
-    contest.end(["key"])
-    second = contest.again()
-    second.timed(["key"], [second.opened(model)], 0.0)
-    assert not user_cache().path.exists()
+    contest.time_models(["key"], [contest.open_session(model)], 0.0)
+    contest.record_timeout(["key"])
+    second = contest.next_series()
+    second.time_models(["key"], [second.open_session(model)], 0.0)
+    assert not open_cost_cache().path.exists()
 
 
 def test_a_second_race_is_run_in_sessions_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     contest, model = entered()
-    contest.timed(["key"], [contest.opened(model)], 0.0)
+    contest.time_models(["key"], [contest.open_session(model)], 0.0)
     opened: list[object] = []
-    open_ = Setting.open
+    open_ = SessionSetting.open
 
     def opening(*args: Any, **more: Any) -> Any:
         opened.append(args[1])
         return open_(*args, **more)
 
-    monkeypatch.setattr(Setting, "open", opening)
-    second = contest.again()
-    second.timed(["key"], [second.opened(model)], 0.0)
+    monkeypatch.setattr(SessionSetting, "open", opening)
+    second = contest.next_series()
+    second.time_models(["key"], [second.open_session(model)], 0.0)
     assert len(opened) == 3
     assert opened[1] is opened[2] is GIVEN
 
 
 def test_a_version_that_the_runtime_refuses_does_not_enter() -> None:
     contest, model = entered()
-    (vertex,) = model.graph.with_op("Exp")
+    (vertex,) = model.graph.vertices_with_op("Exp")
     node = model.graph[vertex]
     model.graph.apply(Patch({vertex: node}, {vertex: replace(node, op="Mystery", domain="own", version=0)}))
     with pytest.raises(ModelError, match="own"):
-        contest.opened(model)
+        contest.open_session(model)
 
 
 def timed(_: int) -> bool:
     """A process times, and keeps what it can."""
     contest, model = entered()
-    found = contest.timed(["key"], [contest.opened(model)], 0.0)
-    return contest.known(["key"]) == found or not found[0].speedup.is_steady(POLICY.timing)
+    found = contest.time_models(["key"], [contest.open_session(model)], 0.0)
+    return contest.recorded_outcomes(["key"]) == found or not found[0].speedup.is_steady(POLICY.timing)
 
 
 @pytest.mark.slow
@@ -238,13 +244,13 @@ def searches(monkeypatch: pytest.MonkeyPatch, **prices: float) -> list[StopReaso
     made: list[StopReason] = []
 
     def exploring(*args: Any, **more: Any) -> Exploration:
-        exploration = explore(*args, **more)
+        exploration = explore_regions(*args, **more)
         made.append(exploration.stop)
         return exploration
 
     estimate(monkeypatch, **prices)
     outcomes(monkeypatch, 1.0, 1.5)
-    monkeypatch.setattr(tune, "explore", exploring)
+    monkeypatch.setattr(model_tuner, "explore_regions", exploring)
     return made
 
 
@@ -253,11 +259,13 @@ def test_what_a_search_found_is_known_in_the_next_run(monkeypatch: pytest.Monkey
     found = [tuner()[1:] for _ in range(2)]
     assert made == [StopReason.DONE]
     (first, told), (second, told_again) = found
-    assert first.graph.ops() == second.graph.ops() == {"Add": 1, "Exp": 1}
+    assert first.graph.operator_counts() == second.graph.operator_counts() == {"Add": 1, "Exp": 1}
     assert told.timing == told_again.timing
 
 
-@pytest.mark.parametrize("other", [{"seconds": 30.0}, {"admits": "exact"}, {"seed": 1}, {"sizes": {"n": [3]}}])
+@pytest.mark.parametrize(
+    "other", [{"seconds": 30.0}, {"admitted_rules_text": "exact"}, {"seed": 1}, {"sizes": {"n": [3]}}]
+)
 def test_a_search_under_other_circumstances_is_another(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]) -> None:
     made = searches(monkeypatch, Mul=2, Add=0.5)
     tuner()
@@ -271,7 +279,7 @@ def test_a_search_under_other_circumstances_is_another(monkeypatch: pytest.Monke
 def test_a_race_under_other_circumstances_is_another(monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]) -> None:
     """What is in the inputs may decide what a run costs; and a race in little time is not to bind one that has more."""
     raced = racing(monkeypatch, 1.0, 1.0, 1.0)
-    monkeypatch.setattr(tune, "explore", lambda *_, **__: Exploration((), StopReason.DONE))
+    monkeypatch.setattr(model_tuner, "explore_regions", lambda *_, **__: Exploration((), StopReason.DONE))
     tuner()
     tuner()
     before = len(raced)
@@ -283,25 +291,25 @@ def test_where_time_was_up_it_is_up_in_the_next_run(monkeypatch: pytest.MonkeyPa
     """With both rewrites it is slower. With one of them it would not be, but there is no time left to see that."""
     now, raced = [0.0], list[int]()
 
-    def racing(runs: Sequence[Callable[[], object]], *_: Any, **__: Any) -> tuple[Samples, ...]:
+    def racing(runs: Sequence[Callable[[], object]], *_: Any, **__: Any) -> tuple[TimingSamples, ...]:
         raced.append(len(runs))
         now[0] += 9.99
-        return Samples((1.0,) * 9), Samples((1.0,) * 9), *[Samples((1.2,) * 9)] * (len(runs) - 2)
+        return TimingSamples((1.0,) * 9), TimingSamples((1.0,) * 9), *[TimingSamples((1.2,) * 9)] * (len(runs) - 2)
 
-    monkeypatch.setattr(Contest, "pace", lambda *_: Pace(0.0, 0.09))
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", racing)
-    monkeypatch.setattr(tune, "explore", lambda *_, **__: Exploration((), StopReason.DONE))
+    monkeypatch.setattr(RaceSeries, "measure_pace", lambda *_: ModelPace(0.0, 0.09))
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", racing)
+    monkeypatch.setattr(model_tuner, "explore_regions", lambda *_, **__: Exploration((), StopReason.DONE))
     for _ in range(2):
         _, model, tuned = tuner(NEG_AND_ABS, [DOUBLE_NEG, DOUBLE_ABS], clock=lambda: now[0])
         assert tuned.candidate.steps == ()
-        assert model.graph.ops() == {"Neg": 2, "Abs": 2, "Exp": 1}
+        assert model.graph.operator_counts() == {"Neg": 2, "Abs": 2, "Exp": 1}
     assert raced == [3, 3]
 
 
 @pytest.mark.parametrize("once", [0.05, 0.2, 0.5])
 @pytest.mark.parametrize("sweeps", [{}, {"sums": [DOUBLE]}])
 def test_a_slow_model_is_searched_less_and_takes_no_more_time(
-    monkeypatch: pytest.MonkeyPatch, once: float, sweeps: Sweeps
+    monkeypatch: pytest.MonkeyPatch, once: float, sweeps: SweepRules
 ) -> None:
     """A run takes so long at each of two sizes, the search all that it gets, and nothing else takes any time."""
     now, searched = [0.0], list[float]()
@@ -312,13 +320,13 @@ def test_a_slow_model_is_searched_less_and_takes_no_more_time(
     def exploring(*args: Any, **more: Any) -> Exploration:
         searched.append(more["seconds"])
         now[0] += searched[0]
-        return explore(*args, **more)
+        return explore_regions(*args, **more)
 
     estimate(monkeypatch, Mul=2, Add=0.5)
-    monkeypatch.setattr("graphopt.search.race.runner", lambda *_: run)
-    monkeypatch.setattr(Setting, "meter", property(lambda _: lambda: now[0]))
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", partial(interleaved, clock=lambda: now[0]))
-    monkeypatch.setattr(tune, "explore", exploring)
+    monkeypatch.setattr("graphopt.search.race_series.make_runner", lambda *_: run)
+    monkeypatch.setattr(SessionSetting, "timer", property(lambda _: lambda: now[0]))
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", partial(time_interleaved, clock=lambda: now[0]))
+    monkeypatch.setattr(model_tuner, "explore_regions", exploring)
     _, _, tuned = tuner(sizes={"n": [1, 2]}, seconds=60.0, sweeps=sweeps, clock=lambda: now[0])
     assert tuned.timing is not None
     assert tuned.timing.speedup is not None
@@ -327,9 +335,9 @@ def test_a_slow_model_is_searched_less_and_takes_no_more_time(
 
 
 def test_a_model_that_is_too_slow_to_be_timed_twice_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Contest, "pace", lambda *_: Pace(1.0, 18.0))
+    monkeypatch.setattr(RaceSeries, "measure_pace", lambda *_: ModelPace(1.0, 18.0))
     _, model, tuned = tuner(seconds=60.0, clock=lambda: 0.0)
-    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
     assert tuned.notes == ("not timed: two races would take 112 s, and 60 s are left of --seconds 60",)
 
 
@@ -337,7 +345,7 @@ def test_a_run_that_is_too_long_says_how_many_seconds_are_needed(monkeypatch: py
     def slow(_: object, limit: float) -> None:
         raise TimeoutError(f"a run takes more than {limit:g} s")
 
-    monkeypatch.setattr("graphopt.runtime.bench.interruptible", slow)
+    monkeypatch.setattr("graphopt.runtime.bench.run_interruptibly", slow)
     _, _, tuned = tuner(seconds=60.0)
     needed = math.ceil(POLICY.least_sessions * 9 * 12)
     assert tuned.notes == (f"not timed: a run takes more than 12 s, so --seconds {needed} at least are needed",)
@@ -346,9 +354,9 @@ def test_a_run_that_is_too_long_says_how_many_seconds_are_needed(monkeypatch: py
 def test_a_rule_that_is_only_swept_makes_no_other_search(monkeypatch: pytest.MonkeyPatch) -> None:
     made = searches(monkeypatch, Mul=2, Add=0.5)
     for swept in ([], [Rule("sine", op.Sin(x), op.Cos(x))], [Rule("cosine", op.Cos(x), op.Sin(x))]):
-        model = onnx_io.load(GIVEN)
+        model = onnx_io.load_model(GIVEN)
         infer_graph(model.graph)
-        trades, tuning = [DOUBLE, *swept], Tuning(setting=ONE_THREAD, seconds=20.0)
+        trades, tuning = [DOUBLE, *swept], TuningOptions(setting=ONE_THREAD, seconds=20.0)
         start, sweeps = Candidate(model.graph), {"waves": swept}
         Tuner(GIVEN, model, start, [], trades, [], lambda *_: True, tuning, sweeps=sweeps).tune()
     assert len(made) == 1
@@ -358,10 +366,10 @@ def test_a_search_that_was_interrupted_is_made_again(monkeypatch: pytest.MonkeyP
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    made, speedups = searches(monkeypatch, Mul=2, Add=0.5), Prices.speedups
-    monkeypatch.setattr(Prices, "speedups", interrupt)
+    made, speedups = searches(monkeypatch, Mul=2, Add=0.5), Prices.measure_speedups
+    monkeypatch.setattr(Prices, "measure_speedups", interrupt)
     tuner()
-    monkeypatch.setattr(Prices, "speedups", speedups)
+    monkeypatch.setattr(Prices, "measure_speedups", speedups)
     tuner()
     assert made == [StopReason.INTERRUPTED, StopReason.DONE]
 
@@ -371,47 +379,47 @@ def test_an_interrupt_while_the_machine_is_timed_leaves_the_search_out(monkeypat
         raise KeyboardInterrupt
 
     outcomes(monkeypatch, 1.5)
-    monkeypatch.setattr("graphopt.runtime.machine.Machine.calibrated", interrupt)
+    monkeypatch.setattr("graphopt.runtime.machine.Machine.calibrate", interrupt)
     _, model, tuned = tuner()
     assert tuned.timing is not None
     assert tuned.timing.stop == StopReason.INTERRUPTED
-    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
 
 
 def test_an_interrupt_while_sweeps_are_made_keeps_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(start: Candidate, name: str, *rest: Any) -> Candidate | None:
         if name == "second":
             raise KeyboardInterrupt
-        return sweep(start, name, *rest)
+        return apply_sweep(start, name, *rest)
 
     outcomes(monkeypatch, 1.0, 1.5)
-    monkeypatch.setattr("graphopt.search.tune.sweep", interrupted)
+    monkeypatch.setattr("graphopt.search.model_tuner.apply_sweep", interrupted)
     _, model, tuned = tuner(sweeps={"sums": [DOUBLE], "second": [DOUBLE]})
     assert tuned.timing is not None
-    assert (tuned.timing.stop, model.graph.ops()) == (StopReason.INTERRUPTED, {"Add": 1, "Exp": 1})
+    assert (tuned.timing.stop, model.graph.operator_counts()) == (StopReason.INTERRUPTED, {"Add": 1, "Exp": 1})
 
 
 def test_a_sweep_by_the_same_rules_as_one_before_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    raced, race_sweeps = list[str](), Chooser.race_sweeps
+    raced, race_sweeps = list[str](), FinalSelection.race_sweeps
 
-    def recorded(self: Chooser, first: Any, sweeps: Sequence[Candidate], again: Any) -> Any:
+    def recorded(self: FinalSelection, first: Any, sweeps: Sequence[Candidate], again: Any) -> Any:
         raced.extend(cause.name for made in sweeps for cause in made.causes if isinstance(cause, Sweep))
         return race_sweeps(self, first, sweeps, again)
 
     outcomes(monkeypatch, 1.5, 1.5)
-    monkeypatch.setattr(Chooser, "race_sweeps", recorded)
+    monkeypatch.setattr(FinalSelection, "race_sweeps", recorded)
     tuner(sweeps={"sums": [DOUBLE], "with what matches nowhere": [DOUBLE, Rule("sine", op.Sin(x), op.Cos(x))]})
     assert raced == ["sums"]
 
 
 def test_a_find_that_is_no_longer_admitted_is_not_made() -> None:
     """It was remembered, and its rule is not proved any more."""
-    model = onnx_io.load(parse("float[8] x", "a = Mul(x, 2.0); y = Exp(a)"))
+    model = onnx_io.load_model(parse("float[8] x", "a = Mul(x, 2.0); y = Exp(a)"))
     infer_graph(model.graph)
-    proved = Space([DOUBLE], Simplifier([], []), lambda *_: True)
-    (solution,) = explore(model.graph, proved, Prices(Mul=2, Add=0.5)).solutions
-    assert apply(model.graph, solution, replace(proved, allows=lambda *_: False)) == []
-    assert len(apply(model.graph, solution, proved)) == 1
+    proved = SearchSpace([DOUBLE], Simplifier([], []), lambda *_: True)
+    (solution,) = explore_regions(model.graph, proved, Prices(Mul=2, Add=0.5)).solutions
+    assert apply_solution(model.graph, solution, replace(proved, allows=lambda *_: False)) == []
+    assert len(apply_solution(model.graph, solution, proved)) == 1
 
 
 @pytest.mark.parametrize(("share", "stop"), [(0.004, StopReason.BOUND), (0.3, StopReason.DONE)])
@@ -420,11 +428,11 @@ def test_where_nearly_all_time_is_in_heavy_kernels_nothing_is_searched(
 ) -> None:
     estimate(monkeypatch, Mul=2, Add=0.5)
     outcomes(monkeypatch, 1.0, 1.5)
-    monkeypatch.setattr("graphopt.search.race.outside_heavy_kernels", lambda *_: share)
+    monkeypatch.setattr("graphopt.search.race_series.light_kernel_share", lambda *_: share)
     _, _, tuned = tuner(sizes={"n": [4, 16]})
     assert tuned.timing is not None and (tuned.timing.stop, tuned.timing.gainable) == (stop, share)
     assert bool(tuned.timing.states) is (stop is StopReason.DONE)
-    assert ("0.4% of the time" in search_text(tuned.timing)) is (stop is StopReason.BOUND)
+    assert ("0.4% of the time" in format_search(tuned.timing)) is (stop is StopReason.BOUND)
 
 
 @pytest.mark.parametrize(("swept", "stop"), [(1.5, StopReason.DONE), (1.0, StopReason.BOUND)])
@@ -435,19 +443,19 @@ def test_sweeps_are_timed_also_where_nearly_all_time_is_in_heavy_kernels(
     raced: list[float] = []
 
     def race(
-        _contest: Contest, keys: Sequence[str], sessions: Sequence[float], seconds: float, _: float
-    ) -> list[Outcome]:
+        _contest: RaceSeries, keys: Sequence[str], sessions: Sequence[float], seconds: float, _: float
+    ) -> list[RaceOutcome]:
         raced.append(seconds / (len(keys) + 2))
-        return [Outcome(known(each), known(each / sessions[0])) for each in sessions]
+        return [RaceOutcome(known(each), known(each / sessions[0])) for each in sessions]
 
     estimate(monkeypatch)
     outcomes(monkeypatch, 1.1, 1.1 * swept)
-    monkeypatch.setattr(Contest, "timed", race)
-    monkeypatch.setattr("graphopt.search.race.outside_heavy_kernels", lambda *_: 0.004)
+    monkeypatch.setattr(RaceSeries, "time_models", race)
+    monkeypatch.setattr("graphopt.search.race_series.light_kernel_share", lambda *_: 0.004)
     _, model, tuned = tuner(sweeps={"sums": [DOUBLE]})
     assert tuned.timing is not None and tuned.timing.stop == stop
     assert [group.is_taken for group in tuned.timing.groups] == [swept > 1]
-    assert ("Add" in model.graph.ops()) is (swept > 1)
+    assert ("Add" in model.graph.operator_counts()) is (swept > 1)
     assert (raced[-1] <= POLICY.brief_session_seconds) is (stop is StopReason.BOUND)
 
 
@@ -464,7 +472,7 @@ def test_sweeps_are_timed_also_where_nearly_all_time_is_in_heavy_kernels(
 def test_what_an_estimate_speaks_for_is_tried_though_all_time_is_in_products(
     monkeypatch: pytest.MonkeyPatch, inputs: str, body: str, weights: dict[str, Any], output: str, is_bound: bool
 ) -> None:
-    monkeypatch.setattr("graphopt.search.race.outside_heavy_kernels", lambda *_: 0.0)
+    monkeypatch.setattr("graphopt.search.race_series.light_kernel_share", lambda *_: 0.0)
     numbers = {"s": np.array([-1]), "e": np.array([1 << 20]), "o": np.array([1])}
     values = {name: np.ones(shape, np.float32) for name, shape in weights.items()}
     values |= {name: number for name, number in numbers.items() if f" {name}," in body or f" {name})" in body}
@@ -475,7 +483,7 @@ def test_what_an_estimate_speaks_for_is_tried_though_all_time_is_in_products(
 
 @pytest.mark.slow
 def test_where_there_are_rules_of_ones_own_they_are_tried_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.search.race.outside_heavy_kernels", lambda *_: 0.0)
+    monkeypatch.setattr("graphopt.search.race_series.light_kernel_share", lambda *_: 0.0)
     stops = [optimize(GIVEN, rules=own, seconds=2, dims={"n": 4}).report.timing for own in ([], [DOUBLE_ABS])]
     assert [timing is not None and timing.stop == StopReason.BOUND for timing in stops] == [True, False]
 
@@ -486,8 +494,8 @@ def test_a_model_is_tuned_with_onnx_runtime() -> None:
     results = []
     for _ in range(2):
         _, model, tuned = tuner(sizes={"n": [4, 16]})
-        assert compare(GIVEN, model, bindings=[{"n": 1}, {"n": 5}]).verdict is Verdict.EQUAL
+        assert compare_models(GIVEN, model, bindings=[{"n": 1}, {"n": 5}]).verdict is EqualityVerdict.EQUAL
         assert tuned.timing is not None
         assert tuned.timing.cost == "measured"
-        results.append((model.graph.ops(), tuned.timing.speedup))
+        results.append((model.graph.operator_counts(), tuned.timing.speedup))
     assert results[0] == results[1]

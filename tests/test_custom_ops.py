@@ -15,13 +15,13 @@ from typer.testing import CliRunner, Result
 import graphopt
 from graphopt import Options
 from graphopt.base import ort
-from graphopt.base.engine import Processes
 from graphopt.base.errors import ProofError, UsageError
+from graphopt.base.executors import ProcessPool
 from graphopt.cli.main import app
 from graphopt.rule import Operators, Rule, define, op, real, tensor
-from graphopt.runtime.bench import bench
-from graphopt.runtime.machine import circumstances
-from graphopt.runtime.sessions import Setting
+from graphopt.runtime.bench import run_benchmark
+from graphopt.runtime.machine import environment_key
+from graphopt.runtime.session_setting import SessionSetting
 from graphopt.verifier.prove import prove
 
 SOURCE = Path(__file__).parent / "data" / "squared_relu.c"
@@ -122,9 +122,9 @@ def test_a_definition_that_the_library_s_kernel_contradicts_is_refused_with_an_i
 
 
 def test_what_a_kernel_makes_of_nan_is_asked_of_it(library: Path, defined: Rule) -> None:
-    assert prove(defined).claim == "proved, reassociates"
+    assert prove(defined).describe_claim == "proved, reassociates"
     with ort.custom_ops([library]):  # it makes 0 of NaN, and Relu does not
-        assert prove(defined).claim == "proved, reassociates, finite"
+        assert prove(defined).describe_claim == "proved, reassociates, finite"
 
 
 # -- other commands ----------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_what_a_kernel_makes_of_nan_is_asked_of_it(library: Path, defined: Rule)
 
 def test_models_with_custom_operators_are_timed_and_profiled(model: Path, fused: Path, library: Path) -> None:
     with ort.custom_ops([library]):
-        (case,) = bench([model, fused], Setting(), dims={"n": 8}, seconds=0.0).cases
+        (case,) = run_benchmark([model, fused], SessionSetting(), dims={"n": 8}, seconds=0.0).cases
     assert len(case.timings) == 2
     done = run("inspect", fused, "--profile", "--custom-ops", library)
     assert done.exit_code == 0 and "SquaredRelu" in done.stdout, done.output
@@ -166,7 +166,7 @@ def test_what_is_timed_with_a_library_is_kept_by_what_is_in_it(library: Path, tm
     found = []
     for given in ((), (library,), (copy,), (copy, library), (other,)):
         with ort.custom_ops(given):
-            found.append(circumstances(Setting()))
+            found.append(environment_key(SessionSetting()))
     without, own, copied, both, another = found
     assert own == copied == both and len({without, own, another}) == 3
 
@@ -174,8 +174,8 @@ def test_what_is_timed_with_a_library_is_kept_by_what_is_in_it(library: Path, tm
 @pytest.mark.slow
 def test_workers_have_the_libraries_of_the_process_that_asks_them(library: Path, fused: Path) -> None:
     feeds = {"a": np.full((1, 64), 3, np.float32)}
-    with ort.custom_ops([library]), Processes(1) as workers:
-        ((_, (found,)),) = workers.each(partial(_ran, feeds=feeds), [str(fused)])
+    with ort.custom_ops([library]), ProcessPool(1) as workers:
+        ((_, (found,)),) = workers.imap_unordered(partial(_ran, feeds=feeds), [str(fused)])
     assert (found == 18).all()
 
 

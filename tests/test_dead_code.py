@@ -87,14 +87,14 @@ def test_equal_weights_are_stored_once() -> None:
         weights,
     )
     graph = optimized(model, "merge_duplicate_initializers").graph
-    kept = {name for _, node in graph.items() if node.is_constant for name in node.names}
+    kept = {name for _, node in graph.vertices_and_nodes() if node.is_constant for name in node.names}
     assert kept == {"a", "c", "d", "e", "f", "c0"}, "-0.0, another type and another shape are not equal"
 
 
 def test_nan_equals_a_nan_of_the_same_bits() -> None:
     nan = {"a": np.array([np.nan], np.float32), "b": np.array([np.nan], np.float32)}
     graph = optimized(parse("float[1] x", "y = Sum(x,a,b)", nan), "merge_duplicate_initializers").graph
-    assert len(graph.with_op("Constant")) == 1
+    assert len(graph.vertices_with_op("Constant")) == 1
 
 
 # -- dead code and branches --------------------------------------------------------------------------------------------
@@ -173,6 +173,6 @@ def test_what_is_known_of_a_shape_is_known_in_a_body() -> None:
             else_branch = h () => (float[C,D] r) { r = Relu(x) }>""",
     )
     graph = optimized(model).graph
-    (vertex,) = graph.with_op("If")
+    (vertex,) = graph.vertices_with_op("If")
     assert printed(next(graph[vertex].bodies)) == ["p = Reshape(x, [0, 8])", "return p"]
     assert_same(model)

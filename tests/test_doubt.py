@@ -12,9 +12,11 @@ from tests.test_search import DETOUR, DOUBLE, Prices, found, space, x
 class Doubtful(Prices):
     """Graphs with a difference look fastest, and are not shown to be faster."""
 
-    def speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
-        found = zip(super().speedups(before, after), after, strict=True)
-        return [replace(ratio, low=0.9, rounds=9) if "Sub" in graph.ops() else ratio for ratio, graph in found]
+    def measure_speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        found = zip(super().measure_speedups(before, after), after, strict=True)
+        return [
+            replace(ratio, low=0.9, rounds=9) if "Sub" in graph.operator_counts() else ratio for ratio, graph in found
+        ]
 
 
 def test_what_is_shown_to_be_faster_is_taken_beside_what_only_looks_so() -> None:

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphopt
-from graphopt.base.types import DType, TensorType
-from graphopt.ir.edit import constant_node, needs_copy, replace_node, replace_values, unread
+from graphopt.base.dtype import DType
+from graphopt.ir.edit import constant_node, needs_copy, remove_unread, replace_node, replace_values
 from graphopt.ir.graph import CAPTURE, INPUT, INTERNAL, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
+from graphopt.ir.types import TensorType
 
 FLOAT = TensorType(DType.FLOAT, (2,))
 
@@ -36,7 +37,7 @@ def build(text: str) -> tuple[Graph, Callable[[str], Value]]:
             graph.output_names = tuple(right.split(", "))
             graph.output_types = (FLOAT,) * len(graph.outputs)
         elif op == "Constant":
-            found[left] = Value(graph.add(constant_node(Tensor.of(np.zeros(2, np.float32)), left)))
+            found[left] = Value(graph.add(constant_node(Tensor.from_array(np.zeros(2, np.float32)), left)))
         else:
             names = left.split(", ")
             operands = tuple(value(name) for name in arguments.split(", ") if name)
@@ -57,13 +58,13 @@ def text(graph: Graph) -> list[str]:
 
 def applied(graph: Graph, patch: Patch) -> list[str]:
     """The graph after the patch, having seen that the inverse restores it."""
-    before, nodes = text(graph), dict(graph.items())
+    before, nodes = text(graph), dict(graph.vertices_and_nodes())
     inverse = graph.apply(patch)
     graph.check()
     after = text(graph)
     graph.apply(inverse)
     graph.check()
-    assert (text(graph), dict(graph.items())) == (before, nodes)
+    assert (text(graph), dict(graph.vertices_and_nodes())) == (before, nodes)
     graph.apply(patch)
     return after
 
@@ -220,11 +221,11 @@ def test_what_no_output_depends_on_is_dropped_but_not_inputs() -> None:
         return = a
         """
     )
-    patch = unread(graph)
+    patch = remove_unread(graph)
     assert patch is not None
     assert applied(graph, patch) == ["a = Relu(x)", "return = a"]
     assert value("y").vertex in graph
-    assert unread(graph) is None
+    assert remove_unread(graph) is None
 
 
 @st.composite
@@ -241,7 +242,7 @@ def random_graphs(draw: st.DrawFn) -> Graph:
 
 @given(random_graphs(), st.data())
 def test_replacing_leaves_no_new_dead_nodes_and_can_be_undone(graph: Graph, data: st.DataObject) -> None:
-    first = unread(graph)
+    first = remove_unread(graph)
     if first is not None:
         graph.apply(first)
     values = [Value(v, k) for v in graph.topological() for k in range(len(graph[v].names))]
@@ -250,7 +251,7 @@ def test_replacing_leaves_no_new_dead_nodes_and_can_be_undone(graph: Graph, data
         return
     patch = replace_values(graph, {later: earlier})
     applied(graph, patch)
-    assert unread(graph) is None
+    assert remove_unread(graph) is None
 
 
 def test_the_bodies_of_a_copy_share_its_names() -> None:

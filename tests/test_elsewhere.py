@@ -12,46 +12,46 @@ import pytest
 from typer.testing import CliRunner
 
 from graphopt.base.cache import Cache
-from graphopt.base.engine import Here
 from graphopt.base.errors import UsageError
+from graphopt.base.executors import InProcess
 from graphopt.cli.main import app
 from graphopt.ir.graph import Graph
-from graphopt.runtime.cost import NotMeasurable
+from graphopt.runtime.cost_model import NotMeasurableError
 from graphopt.runtime.machine import Machine
-from graphopt.runtime.sessions import Setting
-from graphopt.search.measured import FAILED, SAME, Elsewhere, Measured, Race
+from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search.measured_cost import FAILED_SPEEDUP, SAME_SPEEDUP, ClusterRacer, LocalRacer, MeasuredCost
 from graphopt.search.policy import SearchPolicy
 from tests.graphs import graph, weight
 from tests.text import parse
 
-RACE = Race(Setting(), SearchPolicy(pair_seconds=0.02))
+RACE = LocalRacer(SessionSetting(), SearchPolicy(pair_seconds=0.02))
 
 
-class Cluster(Here):
+class Cluster(InProcess):
     """Stands for the workers of a cluster: this process, which says of what kinds they are."""
 
     def __init__(self, *devices: str, threads: int = 1) -> None:
         self.devices, self.count, self.asked = devices, threads, 0
 
-    def each(self, function: Callable[[Any], Any], tasks: Any) -> Any:
+    def imap_unordered(self, function: Callable[[Any], Any], tasks: Any) -> Any:
         self.asked += len(tasks)
-        return super().each(function, tasks)
+        return super().imap_unordered(function, tasks)
 
-    def everywhere(self, *_: object) -> list[str]:
+    def broadcast(self, *_: object) -> list[str]:
         return list(self.devices)
 
-    def threads(self) -> dict[str, int]:
+    def worker_threads(self) -> dict[str, int]:
         return dict.fromkeys(self.devices, self.count)
 
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(Machine, "calibrated", staticmethod(lambda *_: Machine(launch_seconds=1.0)))
+    monkeypatch.setattr(Machine, "calibrate", staticmethod(lambda *_: Machine(launch_seconds=1.0)))
 
 
-def device(cluster: Cluster) -> Elsewhere:
-    return Elsewhere.of(cluster, RACE)  # type: ignore[arg-type]
+def device(cluster: Cluster) -> ClusterRacer:
+    return ClusterRacer.connect(cluster, RACE)  # type: ignore[arg-type]
 
 
 def vector(body: str) -> Graph:
@@ -66,7 +66,7 @@ def test_workers_time_each_candidate_by_itself() -> None:
     cluster = Cluster("a phone", "a phone")
     there = device(cluster)
     found = there(SLOW, [FAST, SLOW, REFUSED])
-    assert found[0] is not None and found[0].median > 1 and found[1:] == [SAME, FAILED]
+    assert found[0] is not None and found[0].median > 1 and found[1:] == [SAME_SPEEDUP, FAILED_SPEEDUP]
     assert there.machine == Machine(launch_seconds=1.0) and cluster.asked == 1 + 3
 
 
@@ -74,12 +74,12 @@ def test_what_workers_answer_is_kept_as_their_device_s(tmp_path: Path) -> None:
     cache, phone, board = Cache(tmp_path / "costs.sqlite"), Cluster("a phone"), Cluster("a board")
     for cluster, asked in ((phone, 1), (phone, 0), (board, 1)):
         there, before = device(cluster), cluster.asked
-        Measured(there, machine=there.machine, cache=cache).speedups(SLOW, [SLOW])
+        MeasuredCost(there, machine=there.machine, cache=cache).measure_speedups(SLOW, [SLOW])
         assert cluster.asked - before == asked
 
 
 def test_what_cannot_be_timed_there_is_told_here() -> None:
-    with pytest.raises(NotMeasurable, match="cannot be run"):
+    with pytest.raises(NotMeasurableError, match="cannot be run"):
         device(Cluster("a phone"))(REFUSED, [FAST])
 
 
@@ -124,7 +124,7 @@ def test_what_a_cluster_cannot_do_is_said_in_one_line(
     tmp_path: Path, options: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("graphopt.base.engine.PATIENCE", 0.2)
+    monkeypatch.setattr("graphopt.base.executors.SCHEDULER_TIMEOUT", 0.2)
     model = tmp_path / "model.onnx"
     onnx.save(parse("float[4] x", "y = Neg(x)"), model)
     done = CliRunner().invoke(

@@ -15,18 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphopt.base.types import DType, TensorType
-from graphopt.ir import ops
+from graphopt.base.dtype import DType
+from graphopt.ir import schemas
 from graphopt.ir.graph import Attribute, Node
-from graphopt.operators.evaluate import by_runtime, evaluate
-from graphopt.operators.protos import node_to_proto, type_to_proto
+from graphopt.ir.types import TensorType
+from graphopt.operators.constant_folding import evaluate_by_runtime, evaluate_node
+from graphopt.operators.proto_conversion import node_to_proto, type_to_proto
 
 Array = NDArray[Any]
 OPSET = 21  # ONNX Runtime knows it, whatever is installed
 
 
 def node(op: str, attrs: Mapping[str, Attribute] | None = None, *, outputs: int = 1, opset: int = OPSET) -> Node:
-    schema = ops.schema(op, "", opset)
+    schema = schemas.schema(op, "", opset)
     assert schema is not None, op
     return Node(op, (), ("o",) * outputs, (None,) * outputs, attrs or {}, version=schema.since_version)
 
@@ -126,7 +127,7 @@ LIKE_THE_RUNTIME: list[tuple[Node, Sequence[Array | None]]] = [
 
 @pytest.mark.parametrize(("made", "inputs"), LIKE_THE_RUNTIME, ids=[made.op for made, _ in LIKE_THE_RUNTIME])
 def test_results_are_the_runtimes_bit_for_bit(made: Node, inputs: Sequence[Array | None]) -> None:
-    results = evaluate(made, inputs)
+    results = evaluate_node(made, inputs)
     assert results is not None
     for own, expected in zip(results, runtime(made, inputs), strict=True):
         assert (own.dtype.kind, own.shape) == (expected.dtype.kind, expected.shape)
@@ -146,16 +147,16 @@ def test_integers_are_divided_as_the_runtime_divides(
     left = np.array(data.draw(st.lists(numbers, min_size=4, max_size=4)), dtype)
     right = np.array(data.draw(st.lists(numbers.filter(bool), min_size=4, max_size=4)), dtype)
     made = node(what[0], what[1])
-    results = evaluate(made, [left, right])
+    results = evaluate_node(made, [left, right])
     assert results is not None
     np.testing.assert_array_equal(results[0], runtime(made, [left, right])[0])
 
 
 def test_division_goes_towards_zero_and_mod_goes_with_the_divisor() -> None:
     seven, two = ints(-7, 7, -7, 7), ints(2, 2, -2, -2)
-    assert [r.tolist() for r in evaluate(node("Div"), [seven, two]) or ()] == [[-3, 3, 3, -3]]
-    assert [r.tolist() for r in evaluate(node("Mod"), [seven, two]) or ()] == [[1, 1, -1, -1]]
-    assert [r.tolist() for r in evaluate(node("Mod", {"fmod": 1}), [seven, two]) or ()] == [[-1, 1, -1, 1]]
+    assert [r.tolist() for r in evaluate_node(node("Div"), [seven, two]) or ()] == [[-3, 3, 3, -3]]
+    assert [r.tolist() for r in evaluate_node(node("Mod"), [seven, two]) or ()] == [[1, 1, -1, -1]]
+    assert [r.tolist() for r in evaluate_node(node("Mod", {"fmod": 1}), [seven, two]) or ()] == [[-1, 1, -1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_division_goes_towards_zero_and_mod_goes_with_the_divisor() -> None:
     ids=lambda value: value.op if isinstance(value, Node) else "",
 )
 def test_what_is_not_defined_is_not_computed(made: Node, inputs: list[Array]) -> None:
-    assert evaluate(made, inputs) is None
+    assert evaluate_node(made, inputs) is None
 
 
 MANY = 5000
@@ -188,7 +189,7 @@ def test_integers_that_leave_their_type_are_not_reduced(
 ) -> None:
     numbers = np.full(many, number, dtype)
     numbers[:2] = 7
-    assert evaluate(node(f"Reduce{kind}", {"keepdims": 0}), [numbers]) is None
+    assert evaluate_node(node(f"Reduce{kind}", {"keepdims": 0}), [numbers]) is None
 
 
 @pytest.mark.parametrize("many", [4, MANY])
@@ -198,7 +199,7 @@ def test_integers_that_stay_within_it_are(dtype: np.dtype[Any], kind: str, many:
     numbers = np.ones(many, dtype)
     numbers[:3] = -9, 5, 30
     made = node(f"Reduce{kind}")
-    results = evaluate(made, [numbers])
+    results = evaluate_node(made, [numbers])
     assert results is not None
     np.testing.assert_array_equal(results[0], runtime(made, [numbers])[0], strict=True)
 
@@ -215,7 +216,7 @@ def test_integers_that_stay_within_it_are(dtype: np.dtype[Any], kind: str, many:
     ids=lambda value: value.op if isinstance(value, Node) else "",
 )
 def test_of_many_integers_too_both_are_asked(made: Node, inputs: list[Array]) -> None:
-    results = evaluate(made, inputs)
+    results = evaluate_node(made, inputs)
     if results is not None:
         np.testing.assert_array_equal(results[0], runtime(made, inputs)[0], strict=True)
 
@@ -225,7 +226,7 @@ def test_of_many_integers_too_both_are_asked(made: Node, inputs: list[Array]) ->
 
 def newest(made: Node) -> Node:
     """The node as it is within a graph."""
-    return replace(made, version=ops.newest(made.op))
+    return replace(made, version=schemas.newest_version(made.op))
 
 
 FAR = np.array([1e30, -1e30, 3e9, 0.5], np.float32)
@@ -254,7 +255,7 @@ AS_SPELLED_BEFORE: list[tuple[Node, Sequence[Array | None]]] = [
 )
 def test_onnx_runtime_is_asked_of_the_newest_spelling_too(made: Node, inputs: Sequence[Array | None]) -> None:
     expected = runtime(made, inputs)
-    asked = by_runtime(newest(made), inputs)
+    asked = evaluate_by_runtime(newest(made), inputs)
     assert asked is not None
     for own, result in zip(asked, expected, strict=True):
         np.testing.assert_array_equal(own, result, strict=True)
@@ -263,7 +264,7 @@ def test_onnx_runtime_is_asked_of_the_newest_spelling_too(made: Node, inputs: Se
 @pytest.mark.parametrize(("made", "inputs"), QUANTIZED, ids=["int8", "uint8", "int16"])
 def test_what_is_far_is_quantized_to_the_limits(made: Node, inputs: Sequence[Array]) -> None:
     limits = np.iinfo(inputs[2].dtype)
-    (result,) = evaluate(newest(made), inputs) or ()
+    (result,) = evaluate_node(newest(made), inputs) or ()
     assert result.tolist()[:3] == [limits.max, limits.min, limits.max]
 
 
@@ -280,16 +281,16 @@ NO_KERNEL: list[tuple[Node, list[Array]]] = [
 
 @pytest.mark.parametrize(("made", "inputs"), NO_KERNEL, ids=[made.op for made, _ in NO_KERNEL])
 def test_of_what_onnx_runtime_cannot_compute_nothing_is_told(made: Node, inputs: list[Array]) -> None:
-    assert by_runtime(newest(made), inputs) is None
-    assert evaluate(newest(made), inputs) is None
+    assert evaluate_by_runtime(newest(made), inputs) is None
+    assert evaluate_node(newest(made), inputs) is None
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.uint64])
 def test_but_where_it_moves(dtype: Any) -> None:
     numbers = ints(4, 3, dtype=dtype)
     made = [np.array([True, False]), numbers, numbers[::-1]]
-    assert by_runtime(newest(node("Where")), made) is None
-    (result,) = evaluate(newest(node("Where")), made) or ()
+    assert evaluate_by_runtime(newest(node("Where")), made) is None
+    (result,) = evaluate_node(newest(node("Where")), made) or ()
     assert result.tolist() == [4, 4]
 
 
@@ -300,8 +301,8 @@ def test_but_where_it_moves(dtype: Any) -> None:
 @pytest.mark.parametrize("op", ["Add", "Mul", "Div", "MatMul"])
 def test_halves_are_computed_in_float32_and_rounded_once(op: str, dtype: Any) -> None:
     left, right = floats(8, 8, dtype=dtype), floats(8, 8, dtype=dtype) + np.asarray(1, dtype)
-    results = evaluate(node(op), [left, right])
-    wide = evaluate(node(op), [left.astype(np.float32), right.astype(np.float32)])
+    results = evaluate_node(node(op), [left, right])
+    wide = evaluate_node(node(op), [left.astype(np.float32), right.astype(np.float32)])
     assert results is not None
     assert wide is not None
     assert results[0].dtype == dtype
@@ -311,14 +312,14 @@ def test_halves_are_computed_in_float32_and_rounded_once(op: str, dtype: Any) ->
 @pytest.mark.parametrize("dtype", [d for d in DType if d not in (DType.UNDEFINED, DType.STRING)])
 def test_elements_of_any_type_are_moved(dtype: DType) -> None:
     values = np.array([[1, 0], [1, 1]]).astype(dtype.numpy)
-    results = evaluate(node("Transpose", {"perm": (1, 0)}), [values])
+    results = evaluate_node(node("Transpose", {"perm": (1, 0)}), [values])
     assert results is not None
     assert results[0].dtype == dtype.numpy
     assert results[0].tobytes() == values.T.tobytes()
 
 
 def test_strings_are_moved() -> None:
-    results = evaluate(node("Concat", {"axis": 0}), [np.array(["a"], object), np.array(["b", "c"], object)])
+    results = evaluate_node(node("Concat", {"axis": 0}), [np.array(["a"], object), np.array(["b", "c"], object)])
     assert results is not None
     assert results[0].tolist() == ["a", "b", "c"]
 
@@ -330,13 +331,13 @@ def test_strings_are_moved() -> None:
 def test_weight_arithmetic_stays_in_float64(dtype: Any) -> None:
     """The folding of a batch norm into a weight: scale / sqrt(variance + epsilon) × weight."""
     weight, scale, variance = (abs(floats(4, 4, dtype=dtype)) for _ in range(3))
-    total = evaluate(node("Add"), [variance, np.array(1e-5)], float64=True)
+    total = evaluate_node(node("Add"), [variance, np.array(1e-5)], float64=True)
     assert total is not None
-    root = evaluate(node("Sqrt"), total, float64=True)
+    root = evaluate_node(node("Sqrt"), total, float64=True)
     assert root is not None
-    factor = evaluate(node("Div"), [scale, *root], float64=True)
+    factor = evaluate_node(node("Div"), [scale, *root], float64=True)
     assert factor is not None
-    (result,) = evaluate(node("Mul"), [weight, *factor], float64=True) or ()
+    (result,) = evaluate_node(node("Mul"), [weight, *factor], float64=True) or ()
     wide = [array.astype(np.float64) for array in (weight, scale, variance)]
     assert result.dtype == np.float64
     np.testing.assert_allclose(result, wide[0] * wide[1] / np.sqrt(wide[2] + 1e-5), rtol=1e-15)
@@ -357,19 +358,19 @@ WIDE: list[tuple[Node, list[Array | None], Array]] = [
 
 @pytest.mark.parametrize(("made", "inputs", "expected"), WIDE, ids=[made.op for made, _, _ in WIDE])
 def test_float64_is_float64_all_the_way(made: Node, inputs: list[Array | None], expected: Array) -> None:
-    (result,) = evaluate(made, inputs, float64=True) or ()
+    (result,) = evaluate_node(made, inputs, float64=True) or ()
     assert result.dtype == np.float64
     np.testing.assert_allclose(result, expected, rtol=1e-14)
 
 
 def test_integers_stay_integers_in_float64() -> None:
-    (result,) = evaluate(node("Add"), [ints(1), ints(2)], float64=True) or ()
+    (result,) = evaluate_node(node("Add"), [ints(1), ints(2)], float64=True) or ()
     assert result.dtype == np.int64
 
 
 def test_a_version_has_its_own_defaults() -> None:
     """Softmax was over axis 1 and all that follow before opset 13; it has been over the last since."""
-    old = evaluate(node("Softmax", opset=11), [x])
+    old = evaluate_node(node("Softmax", opset=11), [x])
     assert old is not None
     np.testing.assert_allclose(old[0].sum((1, 2)), np.ones(2), rtol=1e-5)
 
@@ -377,14 +378,14 @@ def test_a_version_has_its_own_defaults() -> None:
 def test_a_zero_is_not_the_other_zero_that_came_before() -> None:
     """Instances of the reference are kept by their attributes, and 0.0 == -0.0."""
     for zero in (0.0, -0.0):
-        (found,) = evaluate(node("Constant", {"value_float": zero}), [], float64=True) or ()
+        (found,) = evaluate_node(node("Constant", {"value_float": zero}), [], float64=True) or ()
         assert np.signbit(found) == np.signbit(zero)
 
 
 @pytest.mark.parametrize("end", [2**31 - 1, 2**63 - 1])
 def test_a_slice_backwards_to_an_end_that_onnx_runtime_reads_otherwise_is_not_computed(end: int) -> None:
     arrays = [np.arange(5), *(np.array([number]) for number in (-1, end, 0, -1))]
-    assert evaluate(node("Slice"), arrays) is None
+    assert evaluate_node(node("Slice"), arrays) is None
     arrays[2] = np.array([-9])
-    (found,) = evaluate(node("Slice"), arrays) or ()
+    (found,) = evaluate_node(node("Slice"), arrays) or ()
     assert found.tolist() == [4, 3, 2, 1, 0]

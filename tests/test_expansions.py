@@ -12,11 +12,11 @@ from onnx.parser import parse_model
 import graphopt
 from graphopt.base.errors import ModelError
 from graphopt.io import onnx_io
-from graphopt.ir import ops
+from graphopt.ir import schemas
 from tests.text import run
 
 SOFTMAXES = ("Softmax", "LogSoftmax", "Hardmax")
-NEWER = range(13, ops.LOADED + 1)
+NEWER = range(13, schemas.MAX_LOADED_OPSET + 1)
 
 
 def model(text: str, opset: int, ir_version: int = 7) -> ModelProto:
@@ -77,7 +77,7 @@ def test_softmax(op: str, opset: int, rank: int, axis: int | None, kind: str) ->
     before = softmax(op, opset, rank, axis, kind)
     x = np.random.default_rng(rank).standard_normal(SIZES[:rank]).astype(np.float32)
     for target in (13, 14, 18):
-        after = onnx_io.to_proto(onnx_io.converted(onnx_io.load(before), target))
+        after = onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(before), target))
         onnx.checker.check_model(after, full_check=True)
         agree(before, after, {"x": x})
 
@@ -98,7 +98,7 @@ def test_sizes_may_be_zero(shape: tuple[int, ...], target: int, axis: int) -> No
         if "3" in type_ and shape[1] != 3:
             continue
         before = model(f"({type_} x) => ({type_} y) {{ y = Softmax <axis = {axis}> (x) }}", 11)
-        after = onnx_io.to_proto(onnx_io.converted(onnx_io.load(before), target))
+        after = onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(before), target))
         agree(before, after, {"x": np.ones(shape, np.float32)})
 
 
@@ -107,7 +107,7 @@ def test_softmax_of_an_unknown_rank(axis: int) -> None:
     text = f"(float[2, 3, 4] x, int64[n] s) => (y) {{ r = Reshape (x, s)  y = Softmax <axis = {axis}> (r) }}"
     before = model(text.replace("(y)", "(float[] y)"), 11)
     before.graph.output[0].type.tensor_type.ClearField("shape")
-    after = onnx_io.to_proto(onnx_io.converted(onnx_io.load(before), 20))
+    after = onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(before), 20))
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
     for shape in ([2, 3, 4], [6, 4], [2, 3, 2, 2]):
         agree(before, after, {"x": x, "s": np.array(shape)})
@@ -183,7 +183,7 @@ def test_scores_of_an_attention_stay_in_their_opset() -> None:
     inputs = "float[1, 2, 3, 4] q, float[s, t] m"
     text = f"({inputs}) => (float[1, 2, 3, 4] y, float[1, 2, 3, 3] w) {{ y, , , w = Attention (q, q, q, m) }}"
     with pytest.raises(ModelError, match=r"fourth output.*; keep the model's own opset, 23"):
-        onnx_io.converted(onnx_io.load(model(text, 23, 11)), 24)
+        onnx_io.convert_opset(onnx_io.load_model(model(text, 23, 11)), 24)
 
 
 # -- sparse constants --------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_sparse_constants(dtype: type[Any], initializer: bool) -> None:
         made = sparse(np.array([1, 2], dtype), indices, shape)
         before = sparse_model(made, 12, initializer=initializer)
         for target in (9, 11, 13, 18, 21):
-            after = onnx_io.to_proto(onnx_io.converted(onnx_io.load(before), target))
+            after = onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(before), target))
             onnx.checker.check_model(after)
             agree(before, after, {})
 
@@ -242,7 +242,7 @@ def test_empty_sparse_constants(target: int, initializer: bool) -> None:
     for indices in (np.zeros(0), np.zeros((0, 2))):
         made = sparse(np.zeros(0, np.float32), indices, [3, 2])
         after = onnx_io.to_proto(
-            onnx_io.converted(onnx_io.load(sparse_model(made, 18, initializer=initializer)), target)
+            onnx_io.convert_opset(onnx_io.load_model(sparse_model(made, 18, initializer=initializer)), target)
         )
         np.testing.assert_array_equal(run(after, {})["y"], np.zeros((3, 2), np.float32))
 
@@ -269,7 +269,7 @@ def test_a_type_that_the_constants_of_an_opset_do_not_have_becomes_dense() -> No
     before = sparse_model(sparse(np.array([1, 2], bfloat16), [0, 3], [5]), 13)
     before.graph.output[0].name = "s"
     del before.graph.node[1]
-    kept = [onnx_io.to_proto(onnx_io.converted(onnx_io.load(before), target)).graph for target in (12, 14)]
+    kept = [onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(before), target)).graph for target in (12, 14)]
     assert [(len(graph.node), len(graph.initializer)) for graph in kept] == [(0, 1), (1, 0)]
     np.testing.assert_array_equal(numpy_helper.to_array(kept[0].initializer[0]), np.array([1, 0, 0, 2, 0], bfloat16))
 
@@ -285,10 +285,10 @@ def test_a_type_that_the_constants_of_an_opset_do_not_have_becomes_dense() -> No
     ],
 )
 def test_sparse_constants_that_cannot_be_dense(indices: Any, shape: list[int], message: str) -> None:
-    loaded = onnx_io.load(sparse_model(sparse(np.array([1, 2], np.float32), indices, shape), 12))
+    loaded = onnx_io.load_model(sparse_model(sparse(np.array([1, 2], np.float32), indices, shape), 12))
     before = onnx_io.to_proto(loaded)
     with pytest.raises(ModelError) as caught:
-        onnx_io.converted(loaded, 9)
+        onnx_io.convert_opset(loaded, 9)
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert onnx_io.to_proto(loaded) == before
 
@@ -310,7 +310,7 @@ def test_sparse_constants_that_cannot_be_dense(indices: Any, shape: list[int], m
 def test_what_has_no_newest_spelling_goes_as_far_as_is_asked(text: str, opset: int, target: int) -> None:
     before = model(f"(float[1, 2, 5, 5] x) => (float[] y) {{ y = {text} }}", opset)
     before.graph.output[0].type.tensor_type.ClearField("shape")
-    after = onnx_io.to_proto(onnx_io.converted(onnx_io.load(before), target))
+    after = onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(before), target))
     assert [node.op_type for node in after.graph.node] == [before.graph.node[0].op_type]
     x = np.random.default_rng(0).standard_normal((1, 2, 5, 5)).astype(np.float32)
     agree(before, after, {"x": x})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
-from graphopt.runtime import extremes, samples, steps
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
+from graphopt.runtime import extreme_inputs, model_sketch, sample_inputs
 from tests.test_compare import model
 
 WRAPPED = {
@@ -71,9 +71,9 @@ WRAPPED = {
 @pytest.mark.parametrize("name", WRAPPED)
 def test_the_check_sees_what_wraps_around(name: str) -> None:
     before, after = WRAPPED[name]
-    assert compare(model(before), model(before)).verdict is Verdict.EQUAL
-    found = compare(model(before), model(after))
-    assert found.verdict is Verdict.DIFFERENT, found
+    assert compare_models(model(before), model(before)).verdict is EqualityVerdict.EQUAL
+    found = compare_models(model(before), model(after))
+    assert found.verdict is EqualityVerdict.DIFFERENT, found
 
 
 BEARING = {
@@ -132,19 +132,19 @@ BEARING = {
 @pytest.mark.parametrize("what", BEARING)
 def test_extremes_are_given_to_what_bears_them(what: str) -> None:
     text, found = BEARING[what]
-    assert extremes.limits(steps.sketch(model(text))) == found
+    assert extreme_inputs.input_integer_limits(model_sketch.sketch_model(model(text))) == found
 
 
 def test_extremes_are_the_least_the_greatest_and_both_in_turns() -> None:
-    sketch = steps.sketch(model("g (int8[2,3] x, uint8[3] y) => (int32[2] z) { z = MatMulInteger(x, y) }"))
-    usual = samples.feeds(sketch, {}, seed=0, style=samples.NORMAL)
-    made = extremes.extremes(sketch, usual, ())
+    sketch = model_sketch.sketch_model(model("g (int8[2,3] x, uint8[3] y) => (int32[2] z) { z = MatMulInteger(x, y) }"))
+    usual = sample_inputs.make_feeds(sketch, {}, seed=0, style=sample_inputs.NORMAL)
+    made = extreme_inputs.extreme_feeds(sketch, usual, ())
     assert {kind: (feeds["x"].tolist(), feeds["y"].tolist()) for kind, feeds in made.items()} == {
-        samples.LEAST: ([[-128] * 3] * 2, [0] * 3),
-        samples.GREATEST: ([[127] * 3] * 2, [255] * 3),
-        samples.ALTERNATING: ([[-128, 127, -128], [127, -128, 127]], [255, 0, 255]),
+        sample_inputs.LEAST: ([[-128] * 3] * 2, [0] * 3),
+        sample_inputs.GREATEST: ([[127] * 3] * 2, [255] * 3),
+        sample_inputs.ALTERNATING: ([[-128, 127, -128], [127, -128, 127]], [255, 0, 255]),
     }
-    assert extremes.extremes(sketch, usual, ("x", "y")) == {}, "what is given stays as it is"
+    assert extreme_inputs.extreme_feeds(sketch, usual, ("x", "y")) == {}, "what is given stays as it is"
 
 
 def test_noise_at_extremes_is_no_difference() -> None:
@@ -154,6 +154,6 @@ def test_noise_at_extremes_is_no_difference() -> None:
         u = ReduceMean(m, a) d = Sub(m, u) q = Mul(d, d) v = ReduceMean(q, a) e = Constant<value = float {0.00000001}>()
         w = Add(v, e) r = Sqrt(w) z = Div(d, r) }"""
     after = before.replace("u = ReduceMean(m, a)", "t = ReduceMean(c, a) u = Mul(t, s)")
-    found = compare(model(before), model(after))
-    assert found.verdict is Verdict.EQUAL, found
-    assert {case.values for case in found.cases} >= samples.EXTREME
+    found = compare_models(model(before), model(after))
+    assert found.verdict is EqualityVerdict.EQUAL, found
+    assert {case.values for case in found.cases} >= sample_inputs.EXTREME_STYLES

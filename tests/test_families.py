@@ -8,20 +8,20 @@ from onnx import checker, parser
 
 from graphopt.base.errors import RuleError
 from graphopt.io import onnx_io
-from graphopt.ir import ops
+from graphopt.ir import schemas
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule, binary, fn, integer, integers, op, pointwise, reduction, tensor, tensors
-from graphopt.operators import infer
-from graphopt.operators.classes import candidates
-from graphopt.operators.families import particular, some_particulars
+from graphopt.operators import inference
 from graphopt.operators.operator import FLOATS
-from graphopt.operators.reductions import REDUCTIONS
-from graphopt.rewrite.build import build
-from graphopt.rewrite.gate import departures
-from graphopt.rewrite.match import find
-from graphopt.verifier.drawing import instances
+from graphopt.operators.operator_classes import operator_choices
+from graphopt.operators.reduction_ops import REDUCTION_OPERATORS
+from graphopt.operators.rule_families import instantiate_family, representative_instances
+from graphopt.rewrite.build import build_patch
+from graphopt.rewrite.gate import deviating_dtypes
+from graphopt.rewrite.matching import find_matches
+from graphopt.verifier.instance_models import build_models
+from graphopt.verifier.instance_sampling import sample_instances
 from graphopt.verifier.prove import prove
-from graphopt.verifier.writing import models
 
 f, h, g, r = pointwise("f"), pointwise("h"), binary("g"), reduction("r")
 x, y = tensor("x"), tensor("y")
@@ -44,20 +44,20 @@ NEEDLESS = Rule(
 
 
 def graph(text: str) -> Graph:
-    loaded = onnx_io.load(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')).graph
-    infer.infer_graph(loaded)
+    loaded = onnx_io.load_model(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')).graph
+    inference.infer_graph(loaded)
     return loaded
 
 
 def rewritten(rule: Rule, text: str) -> Counter[str] | None:
     """The operators after the rule was applied once, None where it does not match."""
     given = graph(text)
-    match = next(find(rule, given), None)
+    match = next(find_matches(rule, given), None)
     if match is None:
         return None
-    given.apply(build(given, match))
+    given.apply(build_patch(given, match))
     given.check()
-    return Counter(given.ops())
+    return Counter(given.operator_counts())
 
 
 def between(body: str, made: str = "float", constants: str = "") -> str:
@@ -133,8 +133,8 @@ def test_a_binary_hole_stands_for_an_operator_either_way_round(operator: str, in
     text = f"""m (float[1] x, float[2, 3] y) => ({made}[2, 3] z) <int64[2] s = {{2, 3}}>
         {{ a = Expand (x, s) z = {operator} ({inputs}) }}"""
     given = graph(text)
-    given.apply(build(given, next(find(NEEDLESS, given))))
-    assert Counter(given.ops()) == {operator: 1}
+    given.apply(build_patch(given, next(find_matches(NEEDLESS, given))))
+    assert Counter(given.operator_counts()) == {operator: 1}
     (node,) = (node for _, node in given.nodes())
     names = [given.value_name(value) for value in node.operands]
     assert names == inputs.replace("a", "x").split(", ") or operator in ("Add", "Max", "Equal")
@@ -177,7 +177,7 @@ def test_it_may_be_asked_how_long_any_number_of_tensors_are(start: int, end: int
     given = graph(f"""m (float[2, 3] p, float[2, 1] q, float[2, 2] r, float[2, 4] s) => (float[2, ?] y)
         <int64[1] start = {{{start}}}, int64[1] end = {{{end}}}, int64[1] axis = {{1}}>
         {{ a = Concat <axis = 1> (p, q, r, s) y = Slice (a, start, end, axis) }}""")
-    found = [match.holes["x"] for match in find(PICK, given)]
+    found = [match.holes["x"] for match in find_matches(PICK, given)]
     assert [given.value_name(value) for value in found if isinstance(value, Value)] == [taken] * (taken is not None)
 
 
@@ -194,7 +194,7 @@ DROP = Rule(
 )
 
 
-@pytest.mark.parametrize("kind", [name.removeprefix("Reduce") for name in REDUCTIONS])
+@pytest.mark.parametrize("kind", [name.removeprefix("Reduce") for name in REDUCTION_OPERATORS])
 def test_a_hole_for_a_reduction_is_any_of_them_along_axes_that_are_said(kind: str) -> None:
     body = f"{{ a = Reduce{kind} (x, axes) y = Squeeze (a, axes) }}"
     text = f"m (float[2, 3] x) => (float[2] y) <int64[1] axes = {{1}}> {body}"
@@ -218,7 +218,7 @@ def test_a_reduction_is_proved_as_a_function_of_the_whole() -> None:
 def test_the_parts_stay_in_their_order() -> None:
     given = graph("""m (float[2, 1] p, float[2, 1] q, float[2, 1] r, float[2, 1] s) => (float[2, 4] y)
         { a = Concat <axis = 1> (q, r) y = Concat <axis = 1> (p, a, s) }""")
-    given.apply(build(given, next(find(FLATTEN, given))))
+    given.apply(build_patch(given, next(find_matches(FLATTEN, given))))
     ((_, node),) = given.nodes()
     assert [given.value_name(value) for value in node.operands] == ["p", "q", "r", "s"]
 
@@ -262,25 +262,25 @@ SINGLE |= {"Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "Thre
 
 
 def test_every_pointwise_operator_is_a_candidate() -> None:
-    known = {op for op, domain in candidates(ops.ANY_POINTWISE) if not domain}
+    known = {op for op, domain in operator_choices(schemas.ANY_POINTWISE) if not domain}
     assert known >= PAIRS | SINGLE
-    assert {op for op, domain in candidates(ops.ANY_BINARY) if not domain} == PAIRS
+    assert {op for op, domain in operator_choices(schemas.ANY_BINARY) if not domain} == PAIRS
 
 
 @pytest.mark.parametrize("op_type", ["IsNaN", "IsInf", "Cast", "Greater", "Equal"])
 def test_what_is_drawn_has_operands_of_one_element_type(op_type: str) -> None:
     """The operator makes the same type of each, so that nothing else in the rule says so."""
-    for way in candidates(ops.ANY_POINTWISE)[op_type, ""]:
-        for rule in (particular(JOIN, (("f", way),)), particular(EACH, (("f", way), ("xs", 3)))):
-            for drawn in instances(rule, count=8):
-                for side in models(rule, drawn):
+    for way in operator_choices(schemas.ANY_POINTWISE)[op_type, ""]:
+        for rule in (instantiate_family(JOIN, (("f", way),)), instantiate_family(EACH, (("f", way), ("xs", 3)))):
+            for drawn in sample_instances(rule, count=8):
+                for side in build_models(rule, drawn):
                     checker.check_model(side, full_check=True)
 
 
 def test_of_the_operator_that_is_met_its_kernels_are_asked() -> None:
     """ONNX Runtime computes an Exp of another place by other instructions, and a Relu not."""
-    first_ways = [way for way, *_ in candidates(ops.ANY_POINTWISE).values() if not way.domain]
-    touched = {way.op: departures(particular(MEET, (("f", way),))) for way in first_ways}
+    first_ways = [way for way, *_ in operator_choices(schemas.ANY_POINTWISE).values() if not way.domain]
+    touched = {way.op: deviating_dtypes(instantiate_family(MEET, (("f", way),))) for way in first_ways}
     assert touched["Relu"] == touched["Mul"] == frozenset()
     assert touched["Exp"] == touched["Max"] == FLOATS
 
@@ -289,13 +289,13 @@ def test_it_says_which_class_it_is_of_and_survives_json() -> None:
     assert str(JOIN) == "Concat(f(x), f(y), axis=axis)  ->  f(Concat(x, y, axis=axis))  for any pointwise f"
     again = Rule.from_json(json.loads(json.dumps(JOIN.to_json())))
     assert again == JOIN and again.digest == JOIN.digest
-    assert dict(again.operators) == {"f": ops.ANY_POINTWISE}
+    assert dict(again.operator_holes) == {"f": schemas.ANY_POINTWISE}
 
 
 def test_what_a_hole_stands_for_counts_as_its_family() -> None:
-    for each in some_particulars(JOIN):
-        assert each.family is JOIN and each.name == JOIN.name and not each.operators
-        assert each.label.startswith("join_first[")
+    for each in representative_instances(JOIN):
+        assert each.generalized is JOIN and each.name == JOIN.name and not each.operator_holes
+        assert each.unique_label.startswith("join_first[")
 
 
 ILL_FORMED = {

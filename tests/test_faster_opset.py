@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 import graphopt
-from graphopt import Options, Result, attempts
+from graphopt import Options, Result, opset_choice
 from graphopt.base.errors import DifferenceError, ModelError, UsageError
 from graphopt.io import onnx_io
 from graphopt.rule import Rule, op, tensor
 from graphopt.rules import TRADES
-from graphopt.runtime.cost import user_cache
-from graphopt.runtime.measure import Samples, Speedup
+from graphopt.runtime.cost_model import open_cost_cache
+from graphopt.runtime.measure import Speedup, TimingSamples
 from graphopt.search.explore import Exploration
+from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race import Latency, Outcome, Times
+from graphopt.search.race_series import Latency, RaceOutcome, TimeSummary
+from graphopt.search.search_report import SearchTiming
 from graphopt.search.stopping import StopReason
-from graphopt.search.timing import Timing
-from graphopt.search.tune import Tuned, Tuner, Tuning
 from tests.test_tune import ONE_THREAD
 from tests.text import parse
 
@@ -41,8 +41,8 @@ def ratio(median: float) -> Speedup:
     return Speedup(median, median, median, median, rounds=30)
 
 
-def timed(stop: StopReason = StopReason.DONE) -> Timing:
-    return Timing("measured", "CPUExecutionProvider", 1, speedup=ratio(1.5), stop=stop)
+def timed(stop: StopReason = StopReason.DONE) -> SearchTiming:
+    return SearchTiming("measured", "CPUExecutionProvider", 1, speedup=ratio(1.5), stop=stop)
 
 
 class Runs:
@@ -54,25 +54,27 @@ class Runs:
         self.gain: float | type[KeyboardInterrupt] = gain
         self.raced = 0
 
-        def tune(tuner: Tuner) -> Tuned:
+        def tune(tuner: Tuner) -> TuningResult:
             return self._tune(tuner)
 
         monkeypatch.setattr(Tuner, "tune", tune)
-        monkeypatch.setattr(attempts, "face", self._face)
+        monkeypatch.setattr(opset_choice, "race_two_models", self._face)
 
-    def _tune(self, tuner: Tuner) -> Tuned:
+    def _tune(self, tuner: Tuner) -> TuningResult:
         opset = tuner.model.graph.opsets[""]
         self.asked.append((opset, tuner.tuning.seconds))
         stop = self.stops.get(opset, StopReason.DONE)
         if stop is KeyboardInterrupt:
             raise KeyboardInterrupt
-        return Tuned(tuner.simplified, timed(stop) if isinstance(stop, StopReason) else None, (f"{opset}", "both"))
+        return TuningResult(
+            tuner.simplified, timed(stop) if isinstance(stop, StopReason) else None, (f"{opset}", "both")
+        )
 
-    def _face(self, *_: Any) -> Outcome:
+    def _face(self, *_: Any) -> RaceOutcome:
         self.raced += 1
         if not isinstance(self.gain, float):
             raise KeyboardInterrupt
-        return Outcome(ratio(self.gain), ratio(self.gain))
+        return RaceOutcome(ratio(self.gain), ratio(self.gain))
 
 
 @pytest.fixture
@@ -101,9 +103,9 @@ def test_the_opset_is_raised_where_that_is_measured_to_be_faster(runs: Runs, gai
 
 
 def test_what_is_slower_at_some_size_is_not_faster() -> None:
-    latencies = tuple(Latency({}, Times(1, 1, 0), Times(1, 1, 0), ratio(gain)) for gain in (3.0, 0.8))
-    assert Outcome(ratio(1.5), ratio(1.5), latencies[:1]).is_faster
-    assert not Outcome(ratio(1.5), ratio(1.5), latencies).is_faster
+    latencies = tuple(Latency({}, TimeSummary(1, 1, 0), TimeSummary(1, 1, 0), ratio(gain)) for gain in (3.0, 0.8))
+    assert RaceOutcome(ratio(1.5), ratio(1.5), latencies[:1]).is_faster
+    assert not RaceOutcome(ratio(1.5), ratio(1.5), latencies).is_faster
 
 
 def test_auto_needs_a_machine_to_measure_on() -> None:
@@ -134,7 +136,7 @@ def test_all_the_time_is_for_the_models_opset_where_half_of_it_is_too_little(mon
     def slow(*_: object) -> NoReturn:
         raise TimeoutError("a run takes too long")
 
-    monkeypatch.setattr("graphopt.runtime.bench.interruptible", slow)
+    monkeypatch.setattr("graphopt.runtime.bench.run_interruptibly", slow)
     needed = math.ceil(POLICY.least_sessions * 9 * POLICY.first_run_share * 10)
     assert auto().report.notes[-2:] == (
         f"not timed: a run takes too long, so --seconds {needed} at least are needed",
@@ -189,14 +191,14 @@ def test_an_interrupt_in_the_last_race_is_told(monkeypatch: pytest.MonkeyPatch) 
     """The search before it has come to its end."""
     left = [1]
 
-    def interleaved(runs: list[Callable[[], object]], *_: Any, **__: Any) -> tuple[Samples, ...]:
+    def interleaved(runs: list[Callable[[], object]], *_: Any, **__: Any) -> tuple[TimingSamples, ...]:
         if left:
             left.pop()
             raise KeyboardInterrupt
-        return tuple(Samples((1.0,) * 9) for _ in runs)
+        return tuple(TimingSamples((1.0,) * 9) for _ in runs)
 
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
-    monkeypatch.setattr(Tuner, "_recalled", lambda *_: Exploration((), StopReason.DONE))
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", interleaved)
+    monkeypatch.setattr(Tuner, "_cached_exploration", lambda *_: Exploration((), StopReason.DONE))
     result = auto()
     assert result.report.timing is not None and result.report.timing.stop == StopReason.INTERRUPTED
     assert result.report.notes[-1] == "opset 23 was not tried: it was interrupted"
@@ -240,9 +242,9 @@ def test_a_warning_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
 # -- the race ----------------------------------------------------------------------------------------------------------
 
 
-def models() -> tuple[onnx_io.Model, onnx_io.Model]:
+def models() -> tuple[onnx_io.LoadedModel, onnx_io.LoadedModel]:
     longer = parse("float[4, 8] x", "a = Neg(x); b = Neg(a); y = Exp(b)", outputs="float[4, 8] y")
-    return onnx_io.load(longer), onnx_io.load(parse("float[4, 8] x", "y = Exp(x)", outputs="float[4, 8] y"))
+    return onnx_io.load_model(longer), onnx_io.load_model(parse("float[4, 8] x", "y = Exp(x)", outputs="float[4, 8] y"))
 
 
 def raced(
@@ -251,9 +253,9 @@ def raced(
     *,
     fresh: bool = False,
     clock: Callable[[], float] = time.monotonic,
-) -> Outcome:
-    tuning = Tuning(setting=ONE_THREAD, seconds=seconds)
-    return attempts.face(*models(), tuning, limit, user_cache(fresh=fresh), clock)
+) -> RaceOutcome:
+    tuning = TuningOptions(setting=ONE_THREAD, seconds=seconds)
+    return opset_choice.race_two_models(*models(), tuning, limit, open_cost_cache(fresh=fresh), clock)
 
 
 def test_two_models_take_turns_with_a_copy_of_the_first() -> None:
@@ -264,11 +266,11 @@ def test_two_models_take_turns_with_a_copy_of_the_first() -> None:
 def test_what_was_raced_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
 
-    def interleaved(runs: list[Callable[[], object]], *_: Any, **__: Any) -> tuple[Samples, ...]:
+    def interleaved(runs: list[Callable[[], object]], *_: Any, **__: Any) -> tuple[TimingSamples, ...]:
         turns.append(len(runs))
-        return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
+        return tuple(TimingSamples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
 
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", interleaved)
     assert raced() == raced()
     assert turns == [3, 3], "what won a race has to win a second one"
     assert raced(fresh=True).is_faster
@@ -281,21 +283,21 @@ def test_what_wins_one_race_alone_is_not_faster(
 ) -> None:
     told = [second, 0.5]
 
-    def interleaved(*_: Any, **__: Any) -> tuple[Samples, ...]:
-        return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, told.pop()))
+    def interleaved(*_: Any, **__: Any) -> tuple[TimingSamples, ...]:
+        return tuple(TimingSamples((seconds,) * 9) for seconds in (1.0, 1.0, told.pop()))
 
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", interleaved)
     assert raced().is_faster is faster
 
 
 def test_what_wins_a_race_and_has_no_time_for_a_second_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
 
-    def interleaved(*_: Any, **__: Any) -> tuple[Samples, ...]:
+    def interleaved(*_: Any, **__: Any) -> tuple[TimingSamples, ...]:
         now[0] += 60.0
-        return tuple(Samples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
+        return tuple(TimingSamples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
 
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", interleaved)
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", interleaved)
     with pytest.raises(ModelError, match=r"it is 2.000 times as fast .* in one race, and in no second: a race would"):
         raced(clock=lambda: now[0])
 

@@ -24,7 +24,7 @@ from graphopt.base import files
 from graphopt.base.errors import ModelError, OutputError
 from graphopt.io import onnx_io
 from graphopt.ir.tensor import Tensor
-from graphopt.operators import protos
+from graphopt.operators import proto_conversion
 from tests.test_onnx_files import contents, linear
 
 SIZE = 600
@@ -41,13 +41,13 @@ def version(number: int) -> ModelProto:
 
 def numbers(path: Path) -> set[float]:
     """The numbers that a model holds: one, unless it is torn."""
-    graph = onnx_io.load(path).graph
-    held = [node.data.numpy() for _, node in graph.items() if node.data is not None]
+    graph = onnx_io.load_model(path).graph
+    held = [node.data.numpy() for _, node in graph.vertices_and_nodes() if node.data is not None]
     return {float(value) for array in held for value in array.ravel()}
 
 
 def save(number: int, path: Path, *, external: bool = True) -> None:
-    onnx_io.save(onnx_io.load(version(number)), path, external=external)
+    onnx_io.save_model(onnx_io.load_model(version(number)), path, external=external)
 
 
 # -- what files are called, and when they go ---------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def test_a_model_that_takes_its_weights_in_leaves_none_behind(tmp_path: Path, ag
     save(1, path)
     if again:
         save(2, path)
-    onnx_io.save(onnx_io.load(path), path, external=False)
+    onnx_io.save_model(onnx_io.load_model(path), path, external=False)
     assert [*contents(tmp_path)] == ["model.onnx"]
     assert numbers(path) == {2 if again else 1}
 
@@ -105,7 +105,7 @@ def test_weights_that_lie_in_the_way_stay(tmp_path: Path) -> None:
     """`b.onnx` was renamed `a.onnx`, its weights were not."""
     save(1, tmp_path / "b.onnx")
     (tmp_path / "b.onnx").rename(tmp_path / "a.onnx")
-    onnx_io.save(onnx_io.load(version(2)), tmp_path / "b.onnx", external=True)
+    onnx_io.save_model(onnx_io.load_model(version(2)), tmp_path / "b.onnx", external=True)
     assert (numbers(tmp_path / "a.onnx"), numbers(tmp_path / "b.onnx")) == ({1}, {2})
 
 
@@ -130,7 +130,7 @@ def test_an_attribute_in_a_file_is_taken_in(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
     (tmp_path / "out").mkdir()
     for external in (False, True):
-        onnx_io.save(onnx_io.load(tmp_path / "model.onnx"), tmp_path / "out" / "o.onnx", external=external)
+        onnx_io.save_model(onnx_io.load_model(tmp_path / "model.onnx"), tmp_path / "out" / "o.onnx", external=external)
         saved = onnx.load(tmp_path / "out" / "o.onnx").graph.node
         (table,) = (node.attribute[0].t for node in saved if node.op_type == "Custom")
         assert numpy_helper.to_array(table).tolist() == [0, 1, 2]
@@ -195,16 +195,16 @@ def test_a_save_that_is_killed_anywhere_leaves_the_old_model_or_the_new_one(
 ) -> None:
     """With weights beside the model or in it, before and after; None: there is no old model."""
     path, seen, step = tmp_path / "model.onnx", [], 0
-    model = onnx_io.load(version(2))
+    model = onnx_io.load_model(version(2))
     if old is not None:
         save(1, path, external=old)
     before = contents(tmp_path)
     killed = True
     while killed:
         restore(tmp_path, before)
-        killed = killed_at(step, lambda: onnx_io.save(model, path, external=new))
+        killed = killed_at(step, lambda: onnx_io.save_model(model, path, external=new))
         seen.append(numbers(path) if path.exists() else set())
-        onnx_io.save(model, path, external=new)
+        onnx_io.save_model(model, path, external=new)
         assert not [name for name in contents(tmp_path) if name.endswith(".part")]
         assert numbers(path) == {2}
         step += 1
@@ -214,9 +214,9 @@ def test_a_save_that_is_killed_anywhere_leaves_the_old_model_or_the_new_one(
 
 
 def saved_in_turns(path: Path, times: int) -> None:
-    models = [onnx_io.load(version(number)) for number in (1, 2, 3)]
+    models = [onnx_io.load_model(version(number)) for number in (1, 2, 3)]
     for number in range(times):
-        onnx_io.save(models[number % 3], path, external=number % 7 != 0)
+        onnx_io.save_model(models[number % 3], path, external=number % 7 != 0)
 
 
 @pytest.mark.slow
@@ -254,7 +254,7 @@ def leave_a_part(path: Path) -> None:
     """As a process does that is killed while it writes."""
 
     def work() -> None:
-        with files.part_of(path):
+        with files.temporary_for(path):
             os.kill(os.getpid(), signal.SIGKILL)
 
     ended(work)
@@ -274,7 +274,7 @@ def test_parts_of_killed_runs_are_swept(tmp_path: Path) -> None:
 
 def test_a_part_that_is_being_written_is_not_swept(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    with files.part_of(path) as part:
+    with files.temporary_for(path) as part:
         save(1, path, external=False)
         assert Path(part.name).exists()
     assert [*contents(tmp_path)] == ["model.onnx"]
@@ -289,19 +289,19 @@ def test_an_interrupted_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, external: bool
 ) -> None:
     path = tmp_path / "model.onnx"
-    onnx_io.save(onnx_io.load(linear()), path, external=external)
-    before, loaded, chunks = contents(tmp_path), onnx_io.load(path), protos.raw_chunks
+    onnx_io.save_model(onnx_io.load_model(linear()), path, external=external)
+    before, loaded, chunks = contents(tmp_path), onnx_io.load_model(path), proto_conversion.raw_chunks
 
     def failing(tensor: Tensor) -> Iterator[bytes | memoryview]:
         yield b"half of it" if tensor.nbytes > 10 else b""
         raise error
 
-    monkeypatch.setattr(protos, "raw_chunks", failing)
+    monkeypatch.setattr(proto_conversion, "raw_chunks", failing)
     with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else OutputError):
-        onnx_io.save(loaded, path, external=external)
+        onnx_io.save_model(loaded, path, external=external)
     assert contents(tmp_path) == before
-    monkeypatch.setattr(protos, "raw_chunks", chunks)
-    onnx_io.save(loaded, path, external=external)
+    monkeypatch.setattr(proto_conversion, "raw_chunks", chunks)
+    onnx_io.save_model(loaded, path, external=external)
 
 
 INTERRUPTED = 7
@@ -340,14 +340,14 @@ def interrupted_at(step: int, work: Callable[[], object]) -> bool | None:
 def test_an_interrupt_anywhere_in_a_save_is_heard_and_leaves_the_old_files_or_the_new_ones(
     tmp_path: Path, external: bool
 ) -> None:
-    path, model, step, heard = tmp_path / "model.onnx", onnx_io.load(version(2)), 0, []
+    path, model, step, heard = tmp_path / "model.onnx", onnx_io.load_model(version(2)), 0, []
     save(1, path, external=external)
     old = contents(tmp_path)
     save(2, path, external=external)
     new = contents(tmp_path)
     while True:
         restore(tmp_path, old)
-        outcome = interrupted_at(step, lambda: onnx_io.save(model, path, external=external))
+        outcome = interrupted_at(step, lambda: onnx_io.save_model(model, path, external=external))
         if outcome is None:
             break
         assert contents(tmp_path) in (old, new)
@@ -367,13 +367,13 @@ from graphopt.io import onnx_io
 from graphopt.base.errors import OutputError
 from tests.test_onnx_files import linear
 folder = Path({str(tmp_path)!r})
-onnx_io.save(onnx_io.load(linear(100)), folder / "model.onnx")
+onnx_io.save_model(onnx_io.load_model(linear(100)), folder / "model.onnx")
 before = (folder / "model.onnx").read_bytes()
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 for external in (False, True):
     try:
-        onnx_io.save(onnx_io.load(linear()), folder / "model.onnx", external=external)
+        onnx_io.save_model(onnx_io.load_model(linear()), folder / "model.onnx", external=external)
     except OutputError as error:
         print(error)
 assert [path.name for path in folder.iterdir()] == ["model.onnx"]
@@ -385,12 +385,12 @@ assert (folder / "model.onnx").read_bytes() == before
 
 
 def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
-    loaded = onnx_io.load(linear())
+    loaded = onnx_io.load_model(linear())
     for path, message in [(tmp_path / "nowhere" / "y.onnx", "No such file"), (tmp_path, "it is no ordinary file")]:
         with pytest.raises(OutputError, match=message):
-            onnx_io.save(loaded, path)
+            onnx_io.save_model(loaded, path)
     with pytest.raises(OutputError, match="no ordinary file"):
-        onnx_io.save(loaded, os.devnull)
+        onnx_io.save_model(loaded, os.devnull)
     assert not Path(os.devnull).is_file()
 
 

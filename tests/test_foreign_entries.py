@@ -13,17 +13,17 @@ import graphopt
 from graphopt.base.cache import Cache, _digest
 from graphopt.base.files import cache_folder
 from graphopt.base.records import to_json
-from graphopt.language import library
+from graphopt.language import rule_library
 from graphopt.language.definition import Definition
-from graphopt.language.proof import Ledger, Model, Proof, Verdict
+from graphopt.language.proof import Proof, ProofLedger, ProofModel, Verdict
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.rewrite import gate
-from graphopt.rewrite.candidate import Candidate
-from graphopt.runtime.cost import decoded, user_cache
+from graphopt.rewrite.candidates import Candidate
+from graphopt.runtime.cost_model import decode_cached, open_cost_cache
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup
-from graphopt.search import recall
-from graphopt.search.race import Contest, _Record
+from graphopt.search import search_cache
+from graphopt.search.race_series import RaceSeries, _RaceRecord
 from tests.test_contests import entered
 from tests.test_recall import GRAPH, RULES, exploration
 from tests.text import parse
@@ -55,9 +55,9 @@ foreign = pytest.mark.parametrize("text", NO_RECORDS.values(), ids=NO_RECORDS.ke
 
 @pytest.fixture(autouse=True)
 def _own(own_cache: None) -> Iterator[None]:  # noqa: ARG001
-    gate._kept.cache_clear()
+    gate._proof_cache.cache_clear()
     yield
-    gate._kept.cache_clear()
+    gate._proof_cache.cache_clear()
 
 
 def changes(data: Any) -> Iterator[Any]:
@@ -83,11 +83,11 @@ SPEEDUP = Speedup(1.2, 1.2, 1.1, 1.3, rounds=9)
 
 
 @foreign
-@pytest.mark.parametrize("kind", [Speedup, Machine, _Record])
+@pytest.mark.parametrize("kind", [Speedup, Machine, _RaceRecord])
 def test_what_is_no_record_is_none(kind: type[Any], text: str) -> None:
     if kind is Machine and text in ("{}", NO_RECORDS["a record of another kind"]):  # all of it has a default
         return
-    assert decoded(kind, text) is None
+    assert decode_cached(kind, text) is None
 
 
 @pytest.mark.parametrize(
@@ -105,25 +105,25 @@ def test_what_is_no_record_is_none(kind: type[Any], text: str) -> None:
     ],
 )
 def test_a_speedup_that_cannot_be_is_none(change: Mapping[str, Any]) -> None:
-    assert decoded(Speedup, to_json(SPEEDUP)) == SPEEDUP
-    assert decoded(Speedup, json.dumps(json.loads(to_json(SPEEDUP)) | change)) is None
+    assert decode_cached(Speedup, to_json(SPEEDUP)) == SPEEDUP
+    assert decode_cached(Speedup, json.dumps(json.loads(to_json(SPEEDUP)) | change)) is None
 
 
 @pytest.mark.parametrize("change", [{"block": -8}, {"block": 8.0}, {"bytes_per_second": 0}, {"launch_seconds": None}])
 def test_a_machine_that_cannot_be_is_none(change: Mapping[str, Any]) -> None:
-    assert decoded(Machine, json.dumps(change)) is None
+    assert decode_cached(Machine, json.dumps(change)) is None
 
 
 def test_changed_records_are_read_as_such_or_not_at_all() -> None:
     for record in (SPEEDUP, Machine()):
         for text in changed(to_json(record)):
-            found = decoded(type(record), text)
-            assert found is None or decoded(type(record), to_json(found)) == found
+            found = decode_cached(type(record), text)
+            assert found is None or decode_cached(type(record), to_json(found)) == found
 
 
 @foreign
 def test_what_is_no_find_of_a_search_is_none(text: str) -> None:
-    assert recall.of_text(text, RULES, GRAPH) is None
+    assert search_cache.parse_exploration(text, RULES, GRAPH) is None
 
 
 def put(part: Any, *path: Any, into: Any) -> None:
@@ -150,8 +150,8 @@ FIND = ("solutions", 0)
         ((*FIND, "moves", 0, "sites"), [[]]),
         ((*FIND, "moves", 0, "rule"), "gone"),
         ((*FIND, "moves", 0, "simplified"), 1),
-        ((*FIND, "weight"), None),
-        ((*FIND, "weight"), -1),
+        ((*FIND, "estimated_seconds"), None),
+        ((*FIND, "estimated_seconds"), -1),
         ((*FIND, "speedup", "median"), 0),
         ((*FIND, "speedup", "noise"), 3.0),
         (("stop",), "it was interrupted"),
@@ -161,44 +161,44 @@ FIND = ("solutions", 0)
     ],
 )
 def test_a_find_that_fits_no_part_of_the_graph_is_none(path: tuple[Any, ...], part: Any) -> None:
-    assert recall.of_text(to_json(exploration()), RULES, GRAPH) is not None
+    assert search_cache.parse_exploration(to_json(exploration()), RULES, GRAPH) is not None
     data = json.loads(to_json(exploration()))
     put(part, *path, into=data)
-    assert recall.of_text(json.dumps(data), RULES, GRAPH) is None
+    assert search_cache.parse_exploration(json.dumps(data), RULES, GRAPH) is None
 
 
 def test_changed_finds_are_none_or_fit() -> None:
     for text in changed(to_json(exploration())):
-        found = recall.of_text(text, RULES, GRAPH)
-        assert found is None or all(solution.saved > 0 for solution in found.solutions)
+        found = search_cache.parse_exploration(text, RULES, GRAPH)
+        assert found is None or all(solution.saved_seconds > 0 for solution in found.solutions)
 
 
 @pytest.fixture
-def race() -> Contest:
+def race() -> RaceSeries:
     return entered()[0]
 
 
-def keep(contest: Contest, text: str) -> None:
+def keep(contest: RaceSeries, text: str) -> None:
     """Have all that a contest asks for be this text."""
     contest.cache.get = lambda keys: dict.fromkeys(keys, text)  # type: ignore[method-assign]
 
 
 @foreign
-def test_what_is_no_race_is_run(race: Contest, text: str) -> None:
+def test_what_is_no_race_is_run(race: RaceSeries, text: str) -> None:
     keep(race, text)
-    assert race.known(["one"]) is None
-    assert race.has_ended(["one"]) == (text == "")
+    assert race.recorded_outcomes(["one"]) is None
+    assert race.had_timed_out(["one"]) == (text == "")
 
 
 @pytest.mark.parametrize("text", ["", "x", "nan", "inf", "-0.1", "1.5", "null", "[]", "{}", "9" * 5000, "1e400"])
-def test_what_is_no_part_of_a_whole_is_measured(race: Contest, text: str) -> None:
+def test_what_is_no_part_of_a_whole_is_measured(race: RaceSeries, text: str) -> None:
     keep(race, text)
-    found = race.gainable(Candidate(race.model.graph))
+    found = race.light_kernel_share(Candidate(race.model.graph))
     assert found is not None
     assert 0 <= found <= 1
 
 
-def test_a_race_at_other_sizes_is_another(race: Contest) -> None:
+def test_a_race_at_other_sizes_is_another(race: RaceSeries) -> None:
     once = {"minimum": 1.0, "median": 1.0, "spread": 0.0}
     ratio = json.loads(to_json(SPEEDUP))
 
@@ -207,10 +207,10 @@ def test_a_race_at_other_sizes_is_another(race: Contest) -> None:
         return json.dumps({"outcomes": [{"speedup": ratio, "gain": ratio, "latencies": latencies}]})
 
     keep(race, told(2, 3))
-    found = race.known(["one"])
+    found = race.recorded_outcomes(["one"])
     assert found is not None
     assert [latency.sizes for latency in found[0].latencies] == [{"n": 2}, {"n": 3}]
-    assert race.known(["one", "two"]) is None
+    assert race.recorded_outcomes(["one", "two"]) is None
     for text in (
         told(),
         told(2),
@@ -220,10 +220,10 @@ def test_a_race_at_other_sizes_is_another(race: Contest) -> None:
         told(2, 3, before=once | {"spread": -1.0}),
     ):
         keep(race, text)
-        assert race.known(["one"]) is None
+        assert race.recorded_outcomes(["one"]) is None
     for text in changed(told(2, 3)):
         keep(race, text)
-        race.known(["one"])
+        race.recorded_outcomes(["one"])
 
 
 # -- proofs ------------------------------------------------------------------------------------------------------------
@@ -231,21 +231,21 @@ def test_a_race_at_other_sizes_is_another(race: Contest) -> None:
 x = tensor("x", "*a")
 RULE = Rule("my_double_relu", op.Relu(op.Relu(x)), op.Relu(x))
 TREE = [[], ["rank x", None, [[[1, 2], 0]]]]
-PROOF = Proof(RULE.name, RULE.digest, Verdict.PROVED, Model.EXACT, "1–2", 2, 0.5, "z3", coverage=TREE)
+PROOF = Proof(RULE.name, RULE.digest, Verdict.PROVED, ProofModel.EXACT, "1–2", 2, 0.5, "z3", coverage=TREE)
 
 
 def know(key: str, text: str) -> None:
     """Put a text into the cache of proofs."""
     Cache(cache_folder() / "proofs.sqlite").put({key: text})
-    gate._kept.cache_clear()
+    gate._proof_cache.cache_clear()
 
 
 @foreign
 def test_what_is_no_proof_is_proved_anew(text: str) -> None:
-    know(gate._key(RULE.digest), text)
-    assert gate.known(RULE) is None
-    know(gate._key_beyond(PROOF), text)
-    assert gate.recalled_instances(RULE, PROOF) == []
+    know(gate._proof_key(RULE.digest), text)
+    assert gate.known_proof(RULE) is None
+    know(gate._instances_key(PROOF), text)
+    assert gate.cached_instance_proofs(RULE, PROOF) == []
 
 
 @pytest.mark.parametrize(
@@ -285,20 +285,20 @@ def test_what_is_no_proof_is_proved_anew(text: str) -> None:
     ],
 )
 def test_a_proof_that_cannot_be_is_none(change: dict[str, Any]) -> None:
-    know(gate._key(RULE.digest), json.dumps(PROOF.to_json()))
-    assert gate.known(RULE) == PROOF
-    know(gate._key(RULE.digest), json.dumps(PROOF.to_json() | change))
-    assert gate.known(RULE) is None
+    know(gate._proof_key(RULE.digest), json.dumps(PROOF.to_json()))
+    assert gate.known_proof(RULE) == PROOF
+    know(gate._proof_key(RULE.digest), json.dumps(PROOF.to_json() | change))
+    assert gate.known_proof(RULE) is None
 
 
 @pytest.mark.parametrize("rule", ["push_nan_guard_below_transpose", "my_double_relu"])
 def test_changed_proofs_are_read_without_an_error(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = {each.name: each for each in library.load().everything}.get(rule, RULE)
-    proof = gate.ledger().get(shipped.digest) or PROOF
-    monkeypatch.setattr(gate, "ledger", Ledger)
+    shipped = {each.name: each for each in rule_library.load_library().all_rules}.get(rule, RULE)
+    proof = gate.shipped_ledger().get(shipped.digest) or PROOF
+    monkeypatch.setattr(gate, "shipped_ledger", ProofLedger)
     for text in changed(json.dumps(proof.to_json())):
-        monkeypatch.setattr(gate._kept(cache_folder()), "get", lambda keys, text=text: dict.fromkeys(keys, text))
-        found = gate.known(shipped)
+        monkeypatch.setattr(gate._proof_cache(cache_folder()), "get", lambda keys, text=text: dict.fromkeys(keys, text))
+        found = gate.known_proof(shipped)
         assert found is None or str(found)
 
 
@@ -307,18 +307,18 @@ def test_changed_proofs_are_read_without_an_error(rule: str, monkeypatch: pytest
     [[[TREE]], [[TREE, ""], 3], [[TREE, "it is not"]], [["tree", ""]], [[[3], ""]], [{"tree": TREE}], [TREE]],
 )
 def test_instances_that_cannot_be_are_tried_again(instances: Any) -> None:
-    know(gate._key_beyond(PROOF), json.dumps([[TREE, ""]]))
-    assert [instance.tree for instance in gate.recalled_instances(RULE, PROOF)] == [TREE]
-    know(gate._key_beyond(PROOF), json.dumps(instances))
-    assert gate.recalled_instances(RULE, PROOF) == []
+    know(gate._instances_key(PROOF), json.dumps([[TREE, ""]]))
+    assert [instance.tree for instance in gate.cached_instance_proofs(RULE, PROOF)] == [TREE]
+    know(gate._instances_key(PROOF), json.dumps(instances))
+    assert gate.cached_instance_proofs(RULE, PROOF) == []
 
 
 @pytest.mark.parametrize("text", [*NO_RECORDS.values(), '"ab"', "[1, 2]", '["a"]', '["a", null]', '["a", "b", "c"]'])
 def test_what_no_kernel_was_seen_to_do_is_asked(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    definition: Definition = next(each for rule in library.load().everything for each in rule.definitions)
-    monkeypatch.setattr(gate, "_asked", lambda _: gate.Seen("asked", ""))
-    monkeypatch.setattr(gate._kept(cache_folder()), "get", lambda keys: dict.fromkeys(keys, text))
-    assert gate.seen(definition) == gate.Seen("asked", "")
+    definition: Definition = next(each for rule in rule_library.load_library().all_rules for each in rule.definitions)
+    monkeypatch.setattr(gate, "_run_kernel_check", lambda _: gate.KernelCheck("asked", ""))
+    monkeypatch.setattr(gate._proof_cache(cache_folder()), "get", lambda keys: dict.fromkeys(keys, text))
+    assert gate.check_kernel(definition) == gate.KernelCheck("asked", "")
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -341,10 +341,10 @@ def forge(path: Path, others: Mapping[str, Any]) -> int:
 
 @pytest.mark.parametrize("value", [b"{}", b"\xff\x00", b""])
 def test_a_value_that_is_no_text_is_none(value: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    user_cache().put({"a": "1", "b": "2"})
+    open_cost_cache().put({"a": "1", "b": "2"})
     with caplog.at_level("DEBUG"):
-        forge(user_cache().path, {"a": value})
-        assert user_cache().get(["a", "b"]) == {"b": "2"}
+        forge(open_cost_cache().path, {"a": value})
+        assert open_cost_cache().get(["a", "b"]) == {"b": "2"}
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
 
 
@@ -356,7 +356,7 @@ def test_runs_with_foreign_entries_end_as_others_do(caplog: pytest.LogCaptureFix
     wanted: dict[str, Any] = {"rules": [RULE], "seconds": 4.0, "threads": 1}
 
     def run() -> None:
-        gate._kept.cache_clear()
+        gate._proof_cache.cache_clear()
         assert graphopt.optimize(model, **wanted).ok
 
     run()

@@ -6,10 +6,10 @@ import onnx
 import pytest
 
 import graphopt
-from graphopt.base import formulas
 from graphopt.base.errors import UsageError
-from graphopt.runtime.bench import bench
-from graphopt.runtime.sessions import Setting
+from graphopt.expr import dim_formulas
+from graphopt.runtime.bench import run_benchmark
+from graphopt.runtime.session_setting import SessionSetting
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from graphopt.runtime.sessions import Setting
 )
 def test_a_dim_that_is_computed_has_the_size_that_its_formula_says(dim: str, expected: int) -> None:
     """What would be divided by 0 is left as it is."""
-    assert formulas.size(dim, {"a": 3, "b": 0, "batch-size": 7}) == expected
+    assert dim_formulas.evaluate_dim(dim, {"a": 3, "b": 0, "batch-size": 7}) == expected
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_dim_that_is_computed_has_the_size_that_its_formula_says(dim: str, exp
 )
 def test_where_some_names_have_sizes_the_rest_of_a_formula_is_left(dim: str, left: int | str) -> None:
     """What is written otherwise, or is too long to be read, is a mere name."""
-    assert formulas.fixed(dim, {"past": 3}) == left
+    assert dim_formulas.substitute_dims(dim, {"past": 3}) == left
 
 
 def cached(mask: str, *, result: str = "t") -> onnx.ModelProto:
@@ -67,7 +67,7 @@ def test_a_size_that_is_fixed_is_so_in_formulas(dims: dict[str, int], mask: int 
     assert found is not None
     assert found.reason == ""
     assert found.bindings
-    bench([model, result.model], Setting(threads=1), seconds=0.1)
+    run_benchmark([model, result.model], SessionSetting(threads=1), seconds=0.1)
 
 
 def test_quotients_are_left() -> None:

@@ -7,13 +7,12 @@ import onnx
 import onnxruntime
 import pytest
 
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
-from graphopt.language.library import load, load_rules
 from graphopt.language.proof import Verdict as Proved
-from graphopt.rule import Rule, define, microsoft, op, real, tensor
-from graphopt.term import App, Term
+from graphopt.language.rule_library import load_library, load_rules
+from graphopt.rule import App, Rule, Term, define, microsoft, op, real, tensor
 from graphopt.verifier.prove import prove
 from tests.test_sweep import MATRICES, block, swept
 from tests.test_trades import drawn
@@ -46,13 +45,16 @@ def domains(given: onnx.ModelProto) -> set[str]:
 def test_what_onnx_runtime_has_fused_is_as_good_as_what_it_has_not(sizes: str, tmp_path: Path) -> None:
     given = saved(block(sizes), tmp_path)
     assert {"SkipLayerNormalization"} < {node.op_type for node in given.graph.node}
-    model, made = swept(given, load().sweeps[MATRICES], load_rules())
-    plain, _ = swept(block(sizes), load().sweeps[MATRICES], load_rules())
+    model, made = swept(given, load_library().sweeps[MATRICES], load_rules())
+    plain, _ = swept(block(sizes), load_library().sweeps[MATRICES], load_rules())
     assert made is not None
     for graph in (model.graph, plain.graph):
-        assert graph.ops().items() >= {"Gemm": 2, "Gelu": 2, "Add": 2, "LayerNormalization": 2, "Neg": 1}.items()
+        assert (
+            graph.operator_counts().items()
+            >= {"Gemm": 2, "Gelu": 2, "Add": 2, "LayerNormalization": 2, "Neg": 1}.items()
+        )
     assert domains(onnx_io.to_proto(model)) == {""}
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 GAMMA = {"g": (6,), "b": (6,), "c": (6,)}
@@ -110,10 +112,10 @@ def case(name: str, opset: int = 20) -> onnx.ModelProto:
 @pytest.mark.parametrize("name", TAKEN_APART)
 def test_it_is_taken_apart(name: str) -> None:
     given = case(name)
-    apart, made = swept(given, load().sweeps[APART])
+    apart, made = swept(given, load_library().sweeps[APART])
     assert made is not None
     assert domains(onnx_io.to_proto(apart)) == {""}
-    assert compare(given, apart).verdict is Verdict.EQUAL
+    assert compare_models(given, apart).verdict is EqualityVerdict.EQUAL
 
 
 @pytest.mark.parametrize(
@@ -128,10 +130,10 @@ def test_it_is_taken_apart(name: str) -> None:
 )
 def test_what_the_opset_lacks_is_written_out(name: str, opset: int, operator: str) -> None:
     given = case(name, opset)
-    apart, made = swept(given, load().sweeps[APART])
+    apart, made = swept(given, load_library().sweeps[APART])
     assert made is not None
-    assert domains(onnx_io.to_proto(apart)) == {""} and apart.graph.ops()[operator] == 1
-    assert compare(given, apart).verdict is Verdict.EQUAL
+    assert domains(onnx_io.to_proto(apart)) == {""} and apart.graph.operator_counts()[operator] == 1
+    assert compare_models(given, apart).verdict is EqualityVerdict.EQUAL
 
 
 def test_parameters_that_are_not_known_are_left() -> None:
@@ -139,7 +141,7 @@ def test_parameters_that_are_not_known_are_left() -> None:
     (node,) = given.graph.node
     (params,) = (attribute for attribute in node.attribute if attribute.name == "activation_params")
     params.floats[1] = 5.0
-    assert swept(given, load().sweeps[APART])[1] is None
+    assert swept(given, load_library().sweeps[APART])[1] is None
 
 
 v, w, s, t, g = tensor("v", "A N"), tensor("w", "N M"), tensor("s", "B S N"), tensor("t", "B S N"), tensor("g", "N")

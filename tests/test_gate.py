@@ -16,19 +16,19 @@ import onnx
 import pytest
 
 import graphopt
+from graphopt.base.dtype import DType
 from graphopt.base.errors import ProofError, UsageError
-from graphopt.base.types import DType
 from graphopt.io import onnx_io
-from graphopt.language import library
-from graphopt.language.coverage import tree_of
+from graphopt.language import rule_library
+from graphopt.language.coverage import build_decision_tree
 from graphopt.language.definition import Definition
-from graphopt.language.proof import Ledger, Model, Proof, Verdict
+from graphopt.language.proof import Proof, ProofLedger, ProofModel, Verdict
 from graphopt.language.rule import Operators, Rule, define, op, tensor
-from graphopt.language.term import Term
-from graphopt.operators import infer
+from graphopt.language.terms import Term
+from graphopt.operators import inference
 from graphopt.operators.operator import FLOATS
 from graphopt.rewrite import gate
-from graphopt.rewrite.match import find
+from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.sites import Site
 from tests import zoo
 from tests.test_imports import imported, module_name
@@ -39,7 +39,10 @@ x = tensor("x")
 RIGHT = Rule("my_triple_relu", op.Relu(op.Relu(op.Relu(x))), op.Relu(x), why="Relu is idempotent.")
 WRONG = Rule("my_lost_relu", op.Relu(op.Neg(x)), op.Neg(x), why="This is wrong.")
 
-SEARCH = ("counterexample", "drawing", "example", "proposals", "scope", "shrink", "writing")
+SEARCH = (
+    *("counterexample", "instance_sampling", "concrete_instance", "value_proposals", "sampling_scope", "shrink"),
+    "instance_models",
+)
 """The modules of the verifier that make no proof."""
 REGENERATE = "`graphopt verify --all --write` makes the ledger anew; it takes minutes, and the result is committed"
 
@@ -59,9 +62,9 @@ def relus(op_type: str = "Relu") -> onnx.ModelProto:
 
 
 def test_the_ledger_is_of_this_verifier_and_proves_every_built_in_rule() -> None:
-    found = Ledger.load(gate.ledger_path())
+    found = ProofLedger.load(gate.ledger_path())
     assert found.verifier == gate.source_digest(), f"the verifier or the core has changed: {REGENERATE}"
-    for rule in library.load_rules(trades=True):
+    for rule in rule_library.load_rules(trades=True):
         proof = found.get(rule.digest)
         assert proof is not None, f"rule '{rule.name}' is new or has changed: {REGENERATE}"
         assert proof.holds, str(proof)
@@ -71,13 +74,15 @@ def test_the_digest_covers_all_that_the_verifier_rests_on() -> None:
     """A counterexample is run: what finds it is not believed either."""
     seen = set()
     meanings = {
-        ROOT / "graphopt" / f"{name.replace('.', '/')}.py" for name in gate.CORE if name.startswith("operators")
+        ROOT / "graphopt" / f"{name.replace('.', '/')}.py"
+        for name in gate.TRUSTED_MODULES
+        if name.startswith("operators")
     }
     for path in meanings | {*(ROOT / "verifier").glob("*.py")} - {ROOT / "verifier" / f"{name}.py" for name in SEARCH}:
         for _, target in imported(path.read_text(encoding="utf-8"), module_name(path)):
             if target.startswith("graphopt.") and not target.startswith("graphopt.verifier"):
                 seen.add(".".join(target.split(".")[1:3]))
-    assert seen - {"language.proof"} <= {*gate.CORE}
+    assert seen - {"language.proof"} <= {*gate.TRUSTED_MODULES}
 
 
 def test_one_line_of_the_verifier_invalidates_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,17 +101,17 @@ def test_one_line_of_the_verifier_invalidates_the_ledger(tmp_path: Path, monkeyp
 @pytest.fixture
 def stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A ledger that another verifier made."""
-    claims = (Proof(r.name, r.digest, Verdict.PROVED, Model.EXACT) for r in (*library.load_rules(), WRONG))
-    Ledger(claims, "0" * 64).save(tmp_path / "proofs.json")
+    claims = (Proof(r.name, r.digest, Verdict.PROVED, ProofModel.EXACT) for r in (*rule_library.load_rules(), WRONG))
+    ProofLedger(claims, "0" * 64).save(tmp_path / "proofs.json")
     monkeypatch.setattr(gate, "ledger_path", lambda: tmp_path / "proofs.json")
-    monkeypatch.setattr(gate, "ledger", gate.ledger.__wrapped__)
+    monkeypatch.setattr(gate, "shipped_ledger", gate.shipped_ledger.__wrapped__)
 
 
 @pytest.mark.usefixtures("cache", "stale")
 def test_a_ledger_of_another_verifier_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
-    assert gate.known(WRONG) is None
+    assert gate.known_proof(WRONG) is None
     assert "proofs.json is not of this verifier" in caplog.text
-    assert gate.Gate().proof(WRONG).verdict is Verdict.REFUTED
+    assert gate.Gate().proof_of(WRONG).verdict is Verdict.REFUTED
 
 
 @pytest.mark.usefixtures("cache", "stale")
@@ -122,8 +127,8 @@ def test_a_built_in_rule_is_then_proved_when_it_is_first_wanted(cache: Path) -> 
 def test_a_built_in_rule_that_is_not_proved_is_left_out_and_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    unknown = Ledger(Proof(rule.name, rule.digest, Verdict.UNKNOWN) for rule in library.load_rules())
-    monkeypatch.setattr(gate, "ledger", lambda: unknown)
+    unknown = ProofLedger(Proof(rule.name, rule.digest, Verdict.UNKNOWN) for rule in rule_library.load_rules())
+    monkeypatch.setattr(gate, "shipped_ledger", lambda: unknown)
     model = parse("float[4] x", "a = Neg(x); y = Neg(a)", outputs="float[4] y")
     result = graphopt.optimize(model, cost="none")
     assert not result.changed
@@ -134,18 +139,18 @@ def test_a_built_in_rule_that_is_not_proved_is_left_out_and_named(
 
 
 def test_a_ledger_reads_back_and_says_the_same_again(tmp_path: Path) -> None:
-    proof = Proof("a", "0", Verdict.PROVED, Model.REAL, "1–4", 12, 0.25, "z3 5.4.0")
+    proof = Proof("a", "0", Verdict.PROVED, ProofModel.REAL, "1–4", 12, 0.25, "z3 5.4.0")
     refuted = Proof("b", "1", Verdict.REFUTED, counterexample="x: int64[1] = [2]\nvalues differ")
-    Ledger([refuted, proof], "v").save(tmp_path / "proofs.json")
+    ProofLedger([refuted, proof], "v").save(tmp_path / "proofs.json")
     text = (tmp_path / "proofs.json").read_text(encoding="utf-8")
     assert len(text.splitlines()) == 4, "one proof a line"
-    again = Ledger.load(tmp_path / "proofs.json")
+    again = ProofLedger.load(tmp_path / "proofs.json")
     assert (list(again), again.verifier) == ([proof, refuted], "v")
     assert [path.name for path in tmp_path.iterdir()] == ["proofs.json"]
 
 
 def test_every_field_of_a_proof_reads_back() -> None:
-    other = {str: "x", int: 2, float: 0.5, bool: True, list: [[]], Verdict: Verdict.PROVED, type(None): Model.REAL}
+    other = {str: "x", int: 2, float: 0.5, bool: True, list: [[]], Verdict: Verdict.PROVED, type(None): ProofModel.REAL}
     plain = Proof("a", "0", Verdict.REFUTED)
     values: dict[str, Any] = {field.name: other[type(getattr(plain, field.name))] for field in fields(Proof)}
     full = replace(plain, **values)
@@ -156,9 +161,9 @@ def test_every_field_of_a_proof_reads_back() -> None:
 @pytest.mark.usefixtures("cache")
 def test_a_refuted_rule_is_recalled_with_its_hint() -> None:
     proof = Proof(WRONG.name, WRONG.digest, Verdict.REFUTED, hint="only an empty axis stands in the way")
-    gate.remember(proof)
-    gate._kept.cache_clear()
-    assert gate.known(WRONG) == proof
+    gate.cache_proof(proof)
+    gate._proof_cache.cache_clear()
+    assert gate.known_proof(WRONG) == proof
 
 
 @pytest.mark.parametrize(
@@ -178,17 +183,17 @@ def test_a_file_that_is_no_ledger_is_named(text: str, tmp_path: Path) -> None:
     path = tmp_path / "proofs.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match="is no ledger") as error:
-        Ledger.load(path)
+        ProofLedger.load(path)
     assert str(path) in str(error.value)
 
 
 @pytest.mark.usefixtures("cache")
 def test_a_proof_in_the_cache_outdoes_a_failure_in_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Proof(RIGHT.name, RIGHT.digest, Verdict.UNKNOWN, detail="out of time")
-    monkeypatch.setattr(gate, "ledger", lambda: Ledger([failed]))
-    assert gate.known(RIGHT) == failed
-    gate.remember(Proof(RIGHT.name, RIGHT.digest, Verdict.PROVED, Model.EXACT))
-    assert gate.Gate().proof(RIGHT).holds
+    monkeypatch.setattr(gate, "shipped_ledger", lambda: ProofLedger([failed]))
+    assert gate.known_proof(RIGHT) == failed
+    gate.cache_proof(Proof(RIGHT.name, RIGHT.digest, Verdict.PROVED, ProofModel.EXACT))
+    assert gate.Gate().proof_of(RIGHT).holds
 
 
 # -- rules of one's own ------------------------------------------------------------------------------------------------
@@ -198,8 +203,8 @@ def test_a_proof_in_the_cache_outdoes_a_failure_in_the_ledger(monkeypatch: pytes
 def test_a_rule_that_is_given_is_proved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     result = graphopt.optimize(relus(), rules=[RIGHT], only=[RIGHT.name], cost="none")
     assert [rewrite.proof for rewrite in result.report.rewrites] == ["proved, exact"]
-    gate._kept.cache_clear()
-    monkeypatch.setattr(gate, "attempt", lambda rule: pytest.fail("it was proved again"))
+    gate._proof_cache.cache_clear()
+    monkeypatch.setattr(gate, "prove_now", lambda rule: pytest.fail("it was proved again"))
     assert graphopt.optimize(relus(), rules=[RIGHT], only=[RIGHT.name], cost="none").changed
 
 
@@ -224,7 +229,7 @@ def test_unverified_admits_it_and_the_report_says_so() -> None:
 @pytest.mark.usefixtures("cache")
 def test_a_prover_that_fails_has_proved_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphopt.verifier.prove.prove", lambda rule, **_: 1 / 0)
-    proof = gate.attempt(RIGHT)
+    proof = gate.prove_now(RIGHT)
     assert (proof.verdict, proof.detail) == (Verdict.UNKNOWN, "the prover failed: ZeroDivisionError: division by zero")
 
 
@@ -238,22 +243,22 @@ def test_the_next_run_does_not_believe_a_prover_that_failed(
 
     with monkeypatch.context() as patch:
         patch.setattr("graphopt.verifier.prove.prove", failing)
-        assert gate.Gate().proof(RIGHT).verdict is Verdict.UNKNOWN
-    gate._kept.cache_clear()
-    assert gate.known(RIGHT) is None
-    assert gate.Gate().proof(RIGHT).holds
+        assert gate.Gate().proof_of(RIGHT).verdict is Verdict.UNKNOWN
+    gate._proof_cache.cache_clear()
+    assert gate.known_proof(RIGHT) is None
+    assert gate.Gate().proof_of(RIGHT).holds
 
 
 # -- the cache ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_proof_in_the_cache_that_has_changed_is_made_again(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    gate.remember(Proof(WRONG.name, WRONG.digest, Verdict.REFUTED, detail="as it was"))
+    gate.cache_proof(Proof(WRONG.name, WRONG.digest, Verdict.REFUTED, detail="as it was"))
     with closing(sqlite3.connect(cache)) as connection, connection:
         connection.execute("UPDATE kept SET value = replace(value, 'REFUTED', 'PROVED')")
-    gate._kept.cache_clear()
-    assert gate.known(WRONG) is None
-    assert not gate.Gate().proof(WRONG).holds
+    gate._proof_cache.cache_clear()
+    assert gate.known_proof(WRONG) is None
+    assert not gate.Gate().proof_of(WRONG).holds
     assert caplog.text.count("is set aside") == 1
 
 
@@ -261,8 +266,8 @@ def test_a_proof_in_the_cache_that_has_changed_is_made_again(cache: Path, caplog
 def test_a_proof_of_another_verifier_is_not_taken_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(gate, "source_digest", lambda: "0" * 64)
-        gate.remember(Proof(WRONG.name, WRONG.digest, Verdict.PROVED, Model.EXACT))
-    assert gate.known(WRONG) is None
+        gate.cache_proof(Proof(WRONG.name, WRONG.digest, Verdict.PROVED, ProofModel.EXACT))
+    assert gate.known_proof(WRONG) is None
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(
@@ -270,7 +275,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "file"))
-    assert gate.Gate().proof(RIGHT).holds
+    assert gate.Gate().proof_of(RIGHT).holds
     assert "is not kept" in caplog.text
 
 
@@ -284,14 +289,14 @@ def test_two_processes_may_prove_the_same_at_once(tmp_path: Path) -> None:
     for process in running:
         assert "1 of 2 rules not proved: my_lost_relu" in process.communicate()[1]
         assert process.returncode == 3
-    gate._kept.cache_clear()
-    assert all(gate.known(rule) for rule in (RIGHT, WRONG))
+    gate._proof_cache.cache_clear()
+    assert all(gate.known_proof(rule) for rule in (RIGHT, WRONG))
 
 
 # -- what a proof allows -----------------------------------------------------------------------------------------------
 
 
-EVERYWHERE = tree_of([()])
+EVERYWHERE = build_decision_tree([()])
 """The coverage of a proof that had nothing to choose."""
 
 
@@ -303,7 +308,8 @@ def place(rule: Rule, computed: Iterable[DType], read: Iterable[DType] | None = 
 def test_equality_over_the_reals_licenses_floats_only() -> None:
     rule = Rule("distribute", op.Mul(x, tensor("y") + tensor("z")), op.Mul(x, tensor("y")) + op.Mul(x, tensor("z")))
     exact, real = (
-        Proof("distribute", "", Verdict.PROVED, model, coverage=EVERYWHERE) for model in (Model.EXACT, Model.REAL)
+        Proof("distribute", "", Verdict.PROVED, model, coverage=EVERYWHERE)
+        for model in (ProofModel.EXACT, ProofModel.REAL)
     )
     for proof, dtypes, exactly, allowed in (
         (real, [DType.FLOAT16, DType.DOUBLE], False, True),
@@ -321,25 +327,27 @@ def test_what_is_exact_in_one_order_of_operands_is_not_exact_in_another() -> Non
     rule = Rule("max", op.Relu(op.Max(x, op.Neg(tensor("y")))), op.Max(x, op.Neg(tensor("y"))))
     for exactly, dtype, allowed in ((True, DType.FLOAT, False), (True, DType.INT32, True), (False, DType.FLOAT, True)):
         one = gate.Gate(exact=exactly)
-        one._proofs[rule.name] = Proof(rule.name, "", Verdict.PROVED, Model.EXACT, coverage=EVERYWHERE)
+        one._proofs[rule.name] = Proof(rule.name, "", Verdict.PROVED, ProofModel.EXACT, coverage=EVERYWHERE)
         assert one.allows(place(rule, [dtype]))
-        assert one.allows(replace(place(rule, [dtype]), reordered=True)) is allowed
+        assert one.allows(replace(place(rule, [dtype]), is_reordered=True)) is allowed
 
 
-@pytest.mark.parametrize(("model", "allowed"), [(Model.EXACT, False), (Model.EXTENDED, True), (Model.REAL, True)])
-def test_a_rule_that_is_exact_takes_no_quotient_for_a_product(model: Model, *, allowed: bool) -> None:
+@pytest.mark.parametrize(
+    ("model", "allowed"), [(ProofModel.EXACT, False), (ProofModel.EXTENDED, True), (ProofModel.REAL, True)]
+)
+def test_a_rule_that_is_exact_takes_no_quotient_for_a_product(model: ProofModel, *, allowed: bool) -> None:
     """Its proof does not ask what is rounded before a jump: Floor(49 / 49) is 1, and Floor(49 * (1 / 49)) is 0."""
     rule = Rule("floor", op.Neg(op.Floor(x * 2.0)), op.Floor(x * 2.0))
     one = gate.Gate()
     one._proofs[rule.name] = Proof(rule.name, "", Verdict.PROVED, model, coverage=EVERYWHERE)
     assert one.allows(place(rule, [DType.FLOAT]))
-    assert one.allows(replace(place(rule, [DType.FLOAT]), divides=True)) is allowed
+    assert one.allows(replace(place(rule, [DType.FLOAT]), uses_reciprocal=True)) is allowed
 
 
 def test_proofs_of_casts_speak_of_common_types_only() -> None:
     rule = Rule("bare", op.Cast(op.Neg(op.Cast(x, to=7)), to=7), op.Neg(op.Cast(x, to=7)))
     one = gate.Gate()
-    one._proofs[rule.name] = Proof(rule.name, "", Verdict.PROVED, Model.EXACT, coverage=EVERYWHERE)
+    one._proofs[rule.name] = Proof(rule.name, "", Verdict.PROVED, ProofModel.EXACT, coverage=EVERYWHERE)
     assert one.allows(place(rule, [DType.INT64], [DType.FLOAT]))
     assert not one.allows(place(rule, [DType.INT64], [DType.STRING]))
     assert not one.allows(place(rule, [DType.INT64, DType.INT4], [DType.FLOAT]))
@@ -355,10 +363,10 @@ def test_proofs_of_casts_speak_of_common_types_only() -> None:
     ],
 )
 def test_the_left_side_computes_in_the_types_of_its_values(body: str, rule: Term, expected: set[DType]) -> None:
-    graph = onnx_io.load(parse("float[4] x", body, outputs="y")).graph
-    infer.infer_graph(graph)
-    match = next(find(Rule("any", rule, op.Identity(x)), graph))
-    assert Site.of(graph, match).computed == expected
+    graph = onnx_io.load_model(parse("float[4] x", body, outputs="y")).graph
+    inference.infer_graph(graph)
+    match = next(find_matches(Rule("any", rule, op.Identity(x)), graph))
+    assert Site.from_match(graph, match).computed_dtypes == expected
 
 
 # -- exact -------------------------------------------------------------------------------------------------------------
@@ -430,9 +438,9 @@ KERNEL_RULES = {
 def test_a_rule_that_drops_a_kernel_with_bits_of_its_own_is_not_exact(name: str) -> None:
     """ONNX Runtime's Where makes 0 of -0; its Pow of integers goes by way of double, so that 2^53 + 1 becomes even,
     or multiplies."""
-    rule = next(rule for rule in library.load_rules() if rule.name == name)
+    rule = next(rule for rule in rule_library.load_rules() if rule.name == name)
     dtypes, otherwise, plain = KERNEL_RULES[name]
-    proved = {rule.name: Proof(rule.name, rule.digest, Verdict.PROVED, Model.EXACT, coverage=EVERYWHERE)}
+    proved = {rule.name: Proof(rule.name, rule.digest, Verdict.PROVED, ProofModel.EXACT, coverage=EVERYWHERE)}
     for exact in (True, False):
         asked = gate.Gate(exact=exact)
         asked._proofs |= proved
@@ -448,18 +456,18 @@ def test_trades_that_move_an_element_within_a_vector_are_not_exact(op_name: str)
     """The last elements of a tensor are computed by other instructions than those of a whole vector before them."""
     trades = [
         rule
-        for rule in library.load_rules(trades=True)
+        for rule in rule_library.load_rules(trades=True)
         if rule.name in (f"split_{op_name.lower()}_of_concat", f"merge_{op_name.lower()}_of_concat")
     ]
     for rule in trades:
-        assert gate.departures(rule) == FLOATS
+        assert gate.deviating_dtypes(rule) == FLOATS
 
 
 def test_a_rule_that_keeps_such_a_node_on_its_operands_is_exact() -> None:
     x = tensor("x")
-    assert gate.departures(Rule("keeps", op.Neg(op.Neg(op.Exp(x))), op.Exp(x))) == frozenset()
-    assert gate.departures(Rule("views", op.Exp(op.Flatten(x)), op.Flatten(op.Exp(x)))) == frozenset()
-    assert gate.departures(Rule("moves", op.Exp(op.Transpose(x)), op.Transpose(op.Exp(x)))) == FLOATS
+    assert gate.deviating_dtypes(Rule("keeps", op.Neg(op.Neg(op.Exp(x))), op.Exp(x))) == frozenset()
+    assert gate.deviating_dtypes(Rule("views", op.Exp(op.Flatten(x)), op.Flatten(op.Exp(x)))) == frozenset()
+    assert gate.deviating_dtypes(Rule("moves", op.Exp(op.Transpose(x)), op.Transpose(op.Exp(x)))) == FLOATS
 
 
 def test_proofs_are_kept_by_the_versions_of_what_made_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -497,30 +505,30 @@ FUSE_SQUARE = Rule("fuse_square", m @ m, SQUARE(m))
 def squared(before: str) -> Site:
     """A place for it behind an operator."""
     body = f"a = {before}(x); y = MatMul(a, a)"
-    graph = onnx_io.load(parse("float[4, 4] x", body, outputs="float[4, 4] y")).graph
-    infer.infer_graph(graph)
-    (match,) = find(FUSE_SQUARE, graph)
-    return Site.of(graph, match)
+    graph = onnx_io.load_model(parse("float[4, 4] x", body, outputs="float[4, 4] y")).graph
+    inference.infer_graph(graph)
+    (match,) = find_matches(FUSE_SQUARE, graph)
+    return Site.from_match(graph, match)
 
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(
     ("seen", "is_cpu", "finite", "infinite"),
     [
-        (gate.Seen("", ""), True, True, True),
-        (gate.Seen("", "it makes 0 of NaN"), True, True, False),
-        (gate.Seen("it adds 1", ""), True, False, False),
-        (gate.Seen("", ""), False, True, False),
+        (gate.KernelCheck("", ""), True, True, True),
+        (gate.KernelCheck("", "it makes 0 of NaN"), True, True, False),
+        (gate.KernelCheck("it adds 1", ""), True, False, False),
+        (gate.KernelCheck("", ""), False, True, False),
     ],
     ids=["as declared", "not of infinities", "otherwise", "on another provider"],
 )
 def test_the_kernels_here_are_asked_whoever_made_the_proof(
-    monkeypatch: pytest.MonkeyPatch, seen: gate.Seen, is_cpu: bool, finite: bool, infinite: bool
+    monkeypatch: pytest.MonkeyPatch, seen: gate.KernelCheck, is_cpu: bool, finite: bool, infinite: bool
 ) -> None:
     """The ledger's were those of the processor and the ONNX Runtime that made it."""
-    monkeypatch.setattr(gate, "_asked", lambda _: seen)
+    monkeypatch.setattr(gate, "_run_kernel_check", lambda _: seen)
     asked = gate.Gate(is_cpu=is_cpu)
-    assert asked.proof(FUSE_SQUARE).model is Model.EXTENDED
+    assert asked.proof_of(FUSE_SQUARE).model is ProofModel.EXTENDED
     assert [asked.allows(squared(before)) for before in ("Sigmoid", "Log")] == [finite, infinite]
     assert bool(asked.withheld) == (not infinite)
 
@@ -529,11 +537,11 @@ def test_the_kernels_here_are_asked_whoever_made_the_proof(
 def test_a_kernel_is_asked_once_by_each_processor_and_version_of_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Definition] = []
 
-    def note(definition: Definition) -> gate.Seen:
+    def note(definition: Definition) -> gate.KernelCheck:
         asked.append(definition)
-        return gate.Seen("", "")
+        return gate.KernelCheck("", "")
 
-    monkeypatch.setattr(gate, "_asked", note)
+    monkeypatch.setattr(gate, "_run_kernel_check", note)
     for version, flags in (("1.90", "avx2"), ("1.90", "avx2"), ("1.91", "avx2"), ("1.91", "avx2 avx512_vnni")):
         monkeypatch.setattr("onnxruntime.__version__", version)
         monkeypatch.setattr(gate, "processor", lambda flags=flags: flags)

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphopt.base.sizes import Sym
+from graphopt.expr.dims import SymbolicDim
 from graphopt.io import onnx_io
-from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.fixpoint import simplify_graph
-from graphopt.rewrite.grids import Grid
+from graphopt.operators.inference import infer_graph
+from graphopt.rewrite.affine_indices import AffineIndices
 from graphopt.rewrite.passes import PASSES
+from graphopt.rewrite.simplify import simplify_graph
 from graphopt.rules import layout, slicing
 from tests.text import UNDEFINED, Arrays, parse, printed, run
 
-N, S = Sym.of("N"), Sym.of("S")
+N, S = SymbolicDim.named("N"), SymbolicDim.named("S")
 
 SIZES = "s = Shape(x); n = Gather(s, 0); m = Gather(s, 1)"
 VMAP = f"""{SIZES}; i = Range(0, n, 1); a = Unsqueeze(i, [1,2,3]); j = Range(0, m, 1); b = Unsqueeze(j, [0,1,2]);
@@ -28,9 +28,9 @@ FLAT = f"""{SIZES}; i = Range(0, n, 1); a = Unsqueeze(i, [1,2,3]); j = Range(0, 
     y = Reshape(r, t)"""
 
 
-def optimized(model: onnx.ModelProto) -> onnx_io.Model:
+def optimized(model: onnx.ModelProto) -> onnx_io.LoadedModel:
     """The model after the passes and the rules on views."""
-    loaded = onnx_io.load(model)
+    loaded = onnx_io.load_model(model)
     infer_graph(loaded.graph)
     simplify_graph(loaded.graph, [*slicing.RULES, *layout.RULES], PASSES)
     return loaded
@@ -97,17 +97,17 @@ def test_a_condition_stays_where_its_size_shows() -> None:
 
 
 def test_an_index_has_to_be_less_than_a_size_that_is_known() -> None:
-    assert Grid((N, 1, S), 0, (1, 0, 0)).lies_within(N)
-    assert Grid((N, 1, S), 2, (0, 0, 1)).lies_within(S + 2)
-    assert not Grid((N,), 0, (1,)).lies_within(S)
-    assert not Grid((N,), 1, (1,)).lies_within(N)
-    assert not Grid((N,), 0, (-1,)).lies_within(N)
+    assert AffineIndices((N, 1, S), 0, (1, 0, 0)).is_within(N)
+    assert AffineIndices((N, 1, S), 2, (0, 0, 1)).is_within(S + 2)
+    assert not AffineIndices((N,), 0, (1,)).is_within(S)
+    assert not AffineIndices((N,), 1, (1,)).is_within(N)
+    assert not AffineIndices((N,), 0, (-1,)).is_within(N)
 
 
 def test_sizes_count_like_numbers() -> None:
-    assert Grid((N, 1, S), 0, (S, 7, 1)).counts
-    assert not Grid((N, S), 0, (N, 1)).counts
-    assert not Grid((N, S), 1, (S, 1)).counts
+    assert AffineIndices((N, 1, S), 0, (S, 7, 1)).is_arange
+    assert not AffineIndices((N, S), 0, (N, 1)).is_arange
+    assert not AffineIndices((N, S), 1, (S, 1)).is_arange
 
 
 MOVES = st.sampled_from(["Unsqueeze({0}, [0])", "Unsqueeze({0}, [1])", "Add({0}, 1)", "Sub({0}, 1)", "Mul({0}, 2)"])

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 import graphopt
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
-from graphopt.ir.tensor import blocks
+from graphopt.ir.tensor import count_blocks
 from tests.test_trades import matches, traded
 from tests.text import parse
 
@@ -42,7 +42,7 @@ def conv(w: Array, body: str = CONV, image: str = "2,{},6,6") -> onnx.ModelProto
 def weights(model: onnx.ModelProto) -> tuple[int, ...]:
     """The shape of the weights that are left when a model is simplified, which computes the same."""
     simplified, _ = graphopt.simplify(model)
-    assert compare(model, onnx_io.load(simplified)).verdict is Verdict.EQUAL
+    assert compare_models(model, onnx_io.load_model(simplified)).verdict is EqualityVerdict.EQUAL
     (shape,) = (tuple(tensor.dims) for tensor in simplified.graph.initializer if tensor.name != "b")
     assert [node.op_type for node in simplified.graph.node] == ["Conv"], "weights are cut when it is compiled"
     return shape
@@ -98,7 +98,7 @@ def test_pads_strides_and_dilations_stay(body: str, image: str, kernel: tuple[in
 def test_what_is_no_number_counts(what: float) -> None:
     inside, outside = (in_blocks(32, 32, 3, 3, sides=[(16, 16)] * 2) for _ in range(2))
     inside[3, 2, 0, 1], outside[3, 20, 0, 1] = what, what
-    assert [blocks(w, 0, 1, 16) for w in (inside, outside)] == [2, 1]
+    assert [count_blocks(w, 0, 1, 16) for w in (inside, outside)] == [2, 1]
     for w in (inside, outside):  # proofs over the reals are for weights that are finite
         simplified, _ = graphopt.simplify(conv(w))
         assert (32, 32, 3, 3) in [tuple(tensor.dims) for tensor in simplified.graph.initializer]
@@ -152,12 +152,12 @@ def test_a_product_with_a_diagonal_is_one_of_elements(kind: str) -> None:
         assert traded(model, f"replace_{kind}_by_diagonal_with_mul") == {"Mul": 1, "Add": 1}
         return
     simplified, _ = graphopt.simplify(model)
-    assert compare(model, onnx_io.load(simplified)).verdict is Verdict.EQUAL
+    assert compare_models(model, onnx_io.load_model(simplified)).verdict is EqualityVerdict.EQUAL
     assert [node.op_type for node in simplified.graph.node] == ["Mul"]
 
 
 def by_hand(array: NDArray[np.generic], multiple: int) -> int:
-    """As `blocks` says, looked at element by element."""
+    """As `count_blocks` says, looked at element by element."""
     height, width = array.shape[:2]
     for count in range(min(height, width), 1, -1):
         if height % (count * multiple) == 0 and width % (count * multiple) == 0:
@@ -178,10 +178,10 @@ def test_blocks_are_those_that_are_looked_for_element_by_element(seed: int, dtyp
     array[~inside] = 0
     if seed % 5 == 0:
         array[rng.integers(count * high), rng.integers(count * wide)] = 1
-    assert blocks(array, 0, 1, multiple) == by_hand(array, multiple)
-    assert blocks(np.moveaxis(array, 0, -1), -1, 0, multiple) == by_hand(array, multiple)
+    assert count_blocks(array, 0, 1, multiple) == by_hand(array, multiple)
+    assert count_blocks(np.moveaxis(array, 0, -1), -1, 0, multiple) == by_hand(array, multiple)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (4, 4, 0), (1, 1), (3, 2)])
 def test_where_there_are_no_blocks(shape: tuple[int, ...]) -> None:
-    assert blocks(np.zeros(shape, np.float32), 0, 1, 1) == 1
+    assert count_blocks(np.zeros(shape, np.float32), 0, 1, 1) == 1

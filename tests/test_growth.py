@@ -8,9 +8,9 @@ import pytest
 
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Node
-from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.fixpoint import simplify_graph
+from graphopt.operators.inference import infer_graph
 from graphopt.rewrite.passes import PASSES
+from graphopt.rewrite.simplify import simplify_graph
 from graphopt.rules import RULES
 from tests.text import parse
 
@@ -38,7 +38,7 @@ def test_simplifying_twice_as_many_nodes_looks_at_about_twice_as_many(
 
 def looks(body: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """How often operands and nodes are read while a model is simplified."""
-    graph = onnx_io.load(parse("float[4] v0", body)).graph
+    graph = onnx_io.load_model(parse("float[4] v0", body)).graph
     infer_graph(graph)
     count = 0
     get, operands = Graph.__getitem__, vars(Node)["operands"].fget

@@ -12,26 +12,27 @@ import pytest
 from numpy.typing import NDArray
 
 import graphopt
+from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.sizes import Dim, Sym, substitute
-from graphopt.base.types import DType, TensorType
+from graphopt.expr.dims import Dim, SymbolicDim, substitute_names
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Value
-from graphopt.operators.fixing import fix_inputs
-from graphopt.operators.infer import infer_graph, inferred
+from graphopt.ir.types import TensorType
+from graphopt.operators.fixed_sizes import fix_inputs
+from graphopt.operators.inference import infer_graph, reinfer_graph
 from tests import zoo
 from tests.text import UNDEFINED, Arrays, parse, run
 
 
 def inferred_graph(model: onnx.ModelProto) -> Graph:
-    graph = onnx_io.load(model).graph
+    graph = onnx_io.load_model(model).graph
     infer_graph(graph)
     graph.check()
     return graph
 
 
 def values(graph: Graph) -> dict[str, Value]:
-    return {name: Value(v, i) for v, node in graph.items() for i, name in enumerate(node.names) if name}
+    return {name: Value(v, i) for v, node in graph.vertices_and_nodes() for i, name in enumerate(node.names) if name}
 
 
 def told(graph: Graph, name: str) -> str:
@@ -176,7 +177,7 @@ def test_a_size_that_may_be_one_or_not_stays_open() -> None:
 def test_nothing_is_told_of_truth_values_that_are_not_known(op: str) -> None:
     """Either of two cases may hold, and neither is the plain denial of the other."""
     body = f"c = {op}(a, b); d = Not(c); e = {op}(d, a); y = Cast<to=7>(e)"
-    graph = onnx_io.load(parse("bool[2] a, bool[2] b", body, outputs="int64[2] y")).graph
+    graph = onnx_io.load_model(parse("bool[2] a, bool[2] b", body, outputs="int64[2] y")).graph
     infer_graph(graph)
     assert all(not any(node.contents) for _, node in graph.nodes())
 
@@ -199,7 +200,7 @@ def runs_agree(model: onnx.ModelProto, graph: Graph, smallest: int = 0) -> int:
     shorter than a window is not defined either, but ONNX Runtime rounds its way through it.
     """
     rng = np.random.default_rng(0)
-    names = {str(dim) for v in graph.inputs for dim in shape_of(graph, Value(v)) if isinstance(dim, Sym)}
+    names = {str(dim) for v in graph.inputs for dim in shape_of(graph, Value(v)) if isinstance(dim, SymbolicDim)}
     done = 0
     for _ in range(6):
         sizes = {name: int(rng.integers(smallest, smallest + 9)) for name in sorted(names)}
@@ -223,7 +224,7 @@ def shape_of(graph: Graph, value: Value) -> tuple[Dim, ...]:
 def fed(graph: Graph, value: Value, sizes: Mapping[str, int], rng: np.random.Generator) -> NDArray[np.generic]:
     type_ = graph.tensor_type(value)
     assert type_ is not None
-    shape = [substitute(dim, dict(sizes)) for dim in shape_of(graph, value)]
+    shape = [substitute_names(dim, dict(sizes)) for dim in shape_of(graph, value)]
     return np.asarray(rng.standard_normal([int(str(size)) for size in shape])).astype(type_.dtype.numpy)
 
 
@@ -232,10 +233,10 @@ def agree(graph: Graph, results: Arrays, sizes: Mapping[str, int]) -> None:
     bound: dict[str, Dim] = dict(sizes)
     pairs = list(claims(graph, results))
     for size, actual, _ in pairs:  # a size of which nothing is known is what it is where it is first seen
-        if isinstance(size, Sym) and str(size).startswith("?") and str(size)[1:].isdigit():
+        if isinstance(size, SymbolicDim) and str(size).startswith("?") and str(size)[1:].isdigit():
             bound.setdefault(str(size), actual)
     for size, actual, where in pairs:
-        assert substitute(size, bound) == actual, f"{where}: {size} is {actual} with {bound}"
+        assert substitute_names(size, bound) == actual, f"{where}: {size} is {actual} with {bound}"
 
 
 def claims(graph: Graph, results: Arrays) -> Iterator[tuple[Dim, int, str]]:
@@ -268,18 +269,18 @@ BINDINGS: Sequence[Mapping[str, int]] = ({}, {"batch": 3, "sequence": 5, "height
 def test_what_is_told_of_real_exports_holds_when_they_run(name: str) -> None:
     model = zoo.load(name)
     graph = inferred_graph(model)
-    open_sizes = {str(d) for v in graph.inputs for d in shape_of(graph, Value(v)) if isinstance(d, Sym)}
+    open_sizes = {str(d) for v in graph.inputs for d in shape_of(graph, Value(v)) if isinstance(d, SymbolicDim)}
     for bindings in BINDINGS if open_sizes else BINDINGS[:1]:
         feeds = zoo.inputs(model, 0, bindings)
         agree(graph, run(model, feeds, everything=True), named(graph, feeds))
-    assert inferred(graph) is None, "what is told once stays"
+    assert reinfer_graph(graph) is None, "what is told once stays"
 
 
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 
 def body_of(graph: Graph, op: str, index: int = 0) -> Graph:
-    (vertex,) = graph.with_op(op)
+    (vertex,) = graph.vertices_with_op(op)
     return list(graph[vertex].bodies)[index]
 
 
@@ -352,9 +353,9 @@ def test_a_wrong_element_type_is_an_error() -> None:
 
 def test_inferring_again_tells_nothing_new() -> None:
     graph = inferred_graph(parse("float[N] x, float[M] z", "a = Add(x, z) b = NonZero(a) y = Concat<axis=1>(b, b)"))
-    nodes = dict(graph.items())
+    nodes = dict(graph.vertices_and_nodes())
     infer_graph(graph)
-    assert dict(graph.items()) == nodes
+    assert dict(graph.vertices_and_nodes()) == nodes
 
 
 # -- sizes that the user fixes -----------------------------------------------------------------------------------------
@@ -427,7 +428,7 @@ def test_three_thousand_nodes_take_about_half_a_second() -> None:
     head = "w = ConstantOfShape([64,64]); t = Identity([0,0,4,16]); b = Identity([0,0,64]); x0 = Relu(x) "
     layers = " ".join(layer.format(i=i, j=i + 1) for i in range(430))
     model = parse("float[N,S,64] x", f"{head} {layers} y = Relu(x430)")
-    graph = onnx_io.load(model).graph
+    graph = onnx_io.load_model(model).graph
     start = time.process_time()
     infer_graph(graph)
     assert time.process_time() - start < 3
@@ -441,7 +442,7 @@ def test_a_slice_backwards_to_an_end_that_onnx_runtime_takes_for_beyond_the_fron
     model = parse(f"float[{size}] x", "y = Slice(x,[-1],[END],[0],[-1])".replace("END", str(end)))
     x = np.arange(5, dtype=np.float32)
     assert run(model, {"x": x})["y"].tolist() == x[::-1].tolist()
-    loaded = onnx_io.load(model).graph
+    loaded = onnx_io.load_model(model).graph
     infer_graph(loaded)
     found = loaded.tensor_type(loaded.outputs[0])
     assert found is not None and found.shape is not None and str(found.shape[0]) == size
@@ -453,7 +454,7 @@ def test_a_pool_has_no_window_that_begins_behind_the_data() -> None:
     """As older schemas of it count, which no runtime does."""
     pool = "MaxPool<kernel_shape=[2], strides=[2], pads=[1,1], ceil_mode=1>(x)"
     model = parse("float[1,1,5] x", f"y = {pool}", outputs="float[1,1,K] y", opset=17)
-    graph = onnx_io.load(model).graph
+    graph = onnx_io.load_model(model).graph
     infer_graph(graph)
     assert graph.shape(graph.outputs[0]) == (1, 1, 3) == run(model, {"x": np.zeros((1, 1, 5), np.float32)})["y"].shape
 

@@ -21,8 +21,8 @@ FUNCTIONS = """<ir_version: 10, opset_import: ["": 21, "mine": 1]>
 
 
 def test_local_functions_are_inlined() -> None:
-    loaded = onnx_io.load(parse_model(FUNCTIONS))
-    assert loaded.graph.ops() == {"Add": 1, "Mul": 2}
+    loaded = onnx_io.load_model(parse_model(FUNCTIONS))
+    assert loaded.graph.operator_counts() == {"Add": 1, "Mul": 2}
     assert not loaded.shell.functions
     assert loaded.graph.constant(Value(vertex(loaded.graph, "w"))) is not None
 
@@ -49,8 +49,8 @@ def test_a_local_function_of_another_opset_is_inlined_in_the_model_s() -> None:
         g (float[N, 4, 4] x) => (float[N, 1, 4] y) { y = mine.f (x) }
         <domain: "mine", opset_import: ["": 11]>
         f (a) => (b) { c = Constant <value_float = 2.0> () m = Mul (a, c) b = ReduceSum <axes = [1]> (m) }"""
-    loaded = onnx_io.load(parse_model(text))
-    assert loaded.graph.ops() == {"Mul": 1, "ReduceSum": 1} and not loaded.shell.functions
+    loaded = onnx_io.load_model(parse_model(text))
+    assert loaded.graph.operator_counts() == {"Mul": 1, "ReduceSum": 1} and not loaded.shell.functions
     after = onnx_io.to_proto(loaded)
     onnx.checker.check_model(after, full_check=True)
     x = np.arange(16, dtype=np.float32).reshape(1, 4, 4)
@@ -137,7 +137,7 @@ def test_a_node_without_a_name_is_named_by_its_output_where_a_function_is_kept(
         g (float[N] x) => (float[N] y) { y = mine.f (x) }
         <domain: "mine", opset_import: ["": 99]>
         f (a) => (b) { b = Relu (a) }"""
-    onnx_io.load(parse_model(text))
+    onnx_io.load_model(parse_model(text))
     assert "mine.f is not inlined: Relu 'b' is of a version whose meaning is not known" in caplog.text
 
 
@@ -155,6 +155,6 @@ def test_local_functions_that_disagree_on_a_domain_are_kept(caplog: pytest.LogCa
 
 def test_local_functions_are_kept_on_request() -> None:
     proto = parse_model(FUNCTIONS)
-    loaded = onnx_io.load(proto, inline_functions=False)
+    loaded = onnx_io.load_model(proto, inline_functions=False)
     assert {node.op: node.version for _, node in loaded.graph.nodes()} == {"double": 0, "scaled": 0}
     assert onnx_io.to_proto(loaded) == proto

@@ -8,15 +8,15 @@ import pytest
 
 import graphopt
 from graphopt.base.errors import UsageError
-from graphopt.runtime.inputs import default_sizes, fitted
-from graphopt.runtime.samples import Array
-from graphopt.runtime.steps import sketch
+from graphopt.runtime.input_sizes import default_sizes, fit_inputs
+from graphopt.runtime.model_sketch import sketch_model
+from graphopt.runtime.sample_inputs import Array
 from tests.text import parse
 
 
 def test_given_inputs_have_the_type_of_the_input_and_give_the_sizes() -> None:
-    model = sketch(named("float[N,2] x, int64[M] ids"))
-    feeds, sizes = fitted(model, {"x": np.ones((4, 2)), "ids": np.ones(3, np.int32)})
+    model = sketch_model(named("float[N,2] x, int64[M] ids"))
+    feeds, sizes = fit_inputs(model, {"x": np.ones((4, 2)), "ids": np.ones(3, np.int32)})
     assert sizes == {"N": 4, "M": 3}
     assert {name: array.dtype.name for name, array in feeds.items()} == {"x": "float32", "ids": "int64"}
 
@@ -24,7 +24,7 @@ def test_given_inputs_have_the_type_of_the_input_and_give_the_sizes() -> None:
 def test_what_is_no_array_is_given_as_it_is() -> None:
     sequence = [np.ones(2, np.float32)]
     model = parse("seq(float[2]) x", "y = SequenceLength(x)", outputs="int64 y")
-    assert fitted(sketch(model), {"x": sequence}) == ({"x": sequence}, {})
+    assert fit_inputs(sketch_model(model), {"x": sequence}) == ({"x": sequence}, {})
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_is_no_array_is_given_as_it_is() -> None:
 )
 def test_given_inputs_that_do_not_fit_are_refused(inputs: Mapping[str, Array], complaint: str) -> None:
     with pytest.raises(UsageError) as raised:
-        fitted(sketch(named("float[N,2] x, float[N] z")), inputs)
+        fit_inputs(sketch_model(named("float[N,2] x, float[N] z")), inputs)
     assert str(raised.value) == complaint
 
 
@@ -68,7 +68,7 @@ def test_given_inputs_that_do_not_fit_are_refused(inputs: Mapping[str, Array], c
     ],
 )
 def test_open_dims_get_usual_sizes(declared: str, sizes: Mapping[str, int]) -> None:
-    assert default_sizes(sketch(named(declared)), {}) == sizes
+    assert default_sizes(sketch_model(named(declared)), {}) == sizes
 
 
 @pytest.mark.parametrize("name", ["?", "?1", "-1", "None", "*", ""])
@@ -80,7 +80,7 @@ def test_dims_that_exporters_call_alike_for_want_of_a_name_may_differ(name: str)
         for dim in value.type.tensor_type.shape.dim[2:]:
             dim.dim_param = name
     image = np.zeros((2, 3, 48, 192), np.float32)
-    assert fitted(sketch(model), {"x": image})[1] == {"n": 2, "x.2": 48, "x.3": 192}
+    assert fit_inputs(sketch_model(model), {"x": image})[1] == {"n": 2, "x.2": 48, "x.3": 192}
     result = graphopt.optimize(model, inputs={"x": image}, cost="none")
     assert "Where" in result.report.after.ops, "whether the image is a square is not known"
     (declared,) = result.model.graph.input
@@ -99,4 +99,4 @@ def named(declared: str) -> onnx.ModelProto:
 
 def test_a_given_size_is_part_of_what_follows_from_it() -> None:
     model = named("int64[batch,seq] ids, float[batch,4,past,8] key, int64[batch,total] mask")
-    assert default_sizes(sketch(model), {"seq": 1, "past": 7}) == {"batch": 1, "total": 8}
+    assert default_sizes(sketch_model(model), {"seq": 1, "past": 7}) == {"batch": 1, "total": 8}

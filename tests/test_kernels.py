@@ -12,15 +12,15 @@ import pytest
 import graphopt
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.io import onnx_io
-from graphopt.ir import ops
+from graphopt.ir import schemas
 from graphopt.ir.edit import replace_node
 from graphopt.ir.graph import Graph, Patch
-from graphopt.language.library import load_rules
 from graphopt.language.rule import Rule, op, tensor
-from graphopt.operators import infer
-from graphopt.rewrite.fixpoint import Simplifier, simplify_graph
+from graphopt.language.rule_library import load_rules
+from graphopt.operators import inference
 from graphopt.rewrite.passes import PASSES, Pass
-from graphopt.runtime.kernels import Kernels
+from graphopt.rewrite.simplify import Simplifier, simplify_graph
+from graphopt.runtime.kernel_probe import KernelProbe
 from tests.text import parse
 
 
@@ -92,24 +92,29 @@ def test_a_normalization_of_no_elements_is_left_as_it_is(size: int) -> None:
 def test_where_the_original_cannot_run_there_is_nothing_to_protect() -> None:
     """The processor has no kernels for bfloat16; other devices do."""
     rule = Rule("to_relu", op.Abs(op.Neg(tensor("x"))), op.Relu(tensor("x")))
-    loaded = onnx_io.load(parse("bfloat16[4] x", "a = Neg(x); y = Abs(a)", outputs="bfloat16[4] y"))
-    infer.infer_graph(loaded.graph)
-    simplify_graph(loaded.graph, [rule], [], refusal=Kernels().refusal)
-    assert loaded.graph.ops() == {"Relu": 1}
+    loaded = onnx_io.load_model(parse("bfloat16[4] x", "a = Neg(x); y = Abs(a)", outputs="bfloat16[4] y"))
+    inference.infer_graph(loaded.graph)
+    simplify_graph(loaded.graph, [rule], [], refusal=KernelProbe().refusal)
+    assert loaded.graph.operator_counts() == {"Relu": 1}
 
 
 def test_a_pass_that_writes_what_cannot_run_goes_on_with_the_rest() -> None:
     def run(graph: Graph) -> Iterator[Patch]:
-        for vertex in sorted(graph.with_op("Neg")):
-            yield replace_node(graph, vertex, replace(graph[vertex], op="Softsign", version=ops.newest("Softsign")))
+        for vertex in sorted(graph.vertices_with_op("Neg")):
+            yield replace_node(
+                graph, vertex, replace(graph[vertex], op="Softsign", version=schemas.newest_version("Softsign"))
+            )
 
     text = "a = Neg(x); b = Neg(z); y = Exp(a); w = Exp(b)"
-    loaded = onnx_io.load(parse("double[4] x, float[4] z", text, outputs="double[4] y, float[4] w", opset=17))
-    infer.infer_graph(loaded.graph)
+    loaded = onnx_io.load_model(parse("double[4] x, float[4] z", text, outputs="double[4] y, float[4] w", opset=17))
+    inference.infer_graph(loaded.graph)
     done = simplify_graph(
-        loaded.graph, [], [Pass("soften", run, "A test.", writes=frozenset({"Softsign"}))], refusal=Kernels().refusal
+        loaded.graph,
+        [],
+        [Pass("soften", run, "A test.", written_operators=frozenset({"Softsign"}))],
+        refusal=KernelProbe().refusal,
     )
-    assert loaded.graph.ops() == {"Neg": 1, "Softsign": 1, "Exp": 2}
+    assert loaded.graph.operator_counts() == {"Neg": 1, "Softsign": 1, "Exp": 2}
     (note,) = done.notes
     assert note.startswith("pass soften left something as it was: ONNX Runtime has no kernel for Softsign")
 
@@ -118,7 +123,7 @@ def test_without_onnxruntime_nothing_is_refused_and_the_report_says_so(monkeypat
     def missing() -> object:
         raise UsageError("running a model needs onnxruntime")
 
-    monkeypatch.setattr("graphopt.runtime.sessions.require_onnxruntime", missing)
+    monkeypatch.setattr("graphopt.runtime.session_setting.require_onnxruntime", missing)
     body = "a = Abs(x); o = Constant<value = double {1.0}>(); s = Add(a, o); y = Div(x, s)"
     model = parse("double[4] x", body, outputs="double[4] y", opset=17)
     result = graphopt.optimize(model, cost="none", check=False)
@@ -127,28 +132,28 @@ def test_without_onnxruntime_nothing_is_refused_and_the_report_says_so(monkeypat
 
 
 def test_operators_that_are_replaced_by_their_definition_need_no_kernel() -> None:
-    loaded = onnx_io.load(parse("float16[4] x", "y = HardSwish(x)", outputs="float16[4] y"))
-    infer.infer_graph(loaded.graph)
+    loaded = onnx_io.load_model(parse("float16[4] x", "y = HardSwish(x)", outputs="float16[4] y"))
+    inference.infer_graph(loaded.graph)
     (node,) = (node for _, node in loaded.graph.nodes())
-    assert Kernels().complaint(node, loaded.graph) == ""
+    assert KernelProbe().refusal_of_node(node, loaded.graph) == ""
 
 
 def test_a_node_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphopt.runtime.sessions import Setting
+    from graphopt.runtime.session_setting import SessionSetting
 
     opened: list[bytes] = []
-    real = Setting.open
+    real = SessionSetting.open
 
-    def counting(self: Setting, model: bytes, **options: object) -> object:
+    def counting(self: SessionSetting, model: bytes, **options: object) -> object:
         opened.append(model)
         return real(self, model, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Setting, "open", counting)
+    monkeypatch.setattr(SessionSetting, "open", counting)
     body = "; ".join(f"a{i} = Neg({f'r{i - 1}' if i else 'x'}); b{i} = Neg(a{i}); s{i} = Mul(b{i}, b{i}); "
                      f"r{i} = Sqrt(s{i})" for i in range(20))  # fmt: skip
-    loaded = onnx_io.load(parse("float[4] x", f"{body}; y = Abs(r19)", outputs="float[4] y"))
-    infer.infer_graph(loaded.graph)
-    Simplifier(load_rules(), PASSES, None, Kernels().refusal).run(loaded.graph)
+    loaded = onnx_io.load_model(parse("float[4] x", f"{body}; y = Abs(r19)", outputs="float[4] y"))
+    inference.infer_graph(loaded.graph)
+    Simplifier(load_rules(), PASSES, None, KernelProbe().refusal).run(loaded.graph)
     assert len(opened) == len(set(opened)) < 5
 
 

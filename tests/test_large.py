@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.parser import parse_model
 
 import graphopt
-from graphopt.runtime.oracle import Runnable
+from graphopt.runtime.oracle import RunnableModel
 from tests.text import parse
 
 GIB = 1 << 30
@@ -80,7 +80,7 @@ def same_ends(path: Path) -> bool:
 @pytest.mark.slow
 def test_load_and_save(tmp_path: Path) -> None:
     path, out = large(tmp_path), tmp_path / "out.onnx"
-    script = f"from graphopt.io import onnx_io; onnx_io.save(onnx_io.load({str(path)!r}), {str(out)!r})"
+    script = f"from graphopt.io import onnx_io; onnx_io.save_model(onnx_io.load_model({str(path)!r}), {str(out)!r})"
     assert peak(script) < GIB // 2
     assert (tmp_path / "out.onnx.data").stat().st_size >= WEIGHT
     assert same_ends(out)
@@ -90,7 +90,7 @@ def test_load_and_save(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_save_over_itself(tmp_path: Path) -> None:
     path = large(tmp_path)
-    script = f"from graphopt.io import onnx_io; onnx_io.save(onnx_io.load({str(path)!r}), {str(path)!r})"
+    script = f"from graphopt.io import onnx_io; onnx_io.save_model(onnx_io.load_model({str(path)!r}), {str(path)!r})"
     assert peak(script) < GIB // 2
     assert same_ends(path)
 
@@ -102,7 +102,7 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
         pytest.skip("this file system has no sparse files")
     from graphopt.io import onnx_io
 
-    onnx_io.save(onnx_io.load(path), tmp_path / "out.onnx")
+    onnx_io.save_model(onnx_io.load_model(path), tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx.data").stat().st_blocks * 512 < GIB // 8
 
 
@@ -230,10 +230,12 @@ print(most[0] - before)
 
 SCALED_DOWN = """
 from graphopt.base import limits
-from graphopt.check import excerpts
+from graphopt.check import patch_models
 from graphopt.runtime import oracle
 
-limits.LARGE, excerpts.CONTEXT_BYTES, oracle.IN_MEMORY = 1 << 20, 1 << 22, 1 << 20
+limits.MAX_TIMED_WEIGHT_BYTES, patch_models.MAX_CONTEXT_BYTES, oracle.MAX_IN_MEMORY_BYTES = (
+    1 << 20, 1 << 22, 1 << 20
+)
 """
 """What counts as large, as small as the model is."""
 
@@ -258,7 +260,7 @@ def test_weights_of_a_message_are_each_in_a_place_of_their_own_beside_it(tmp_pat
     sums = ", ".join(f"y{i}" for i in range(12))
     body = "; ".join(f"y{i} = Add(x, w{i})" for i in range(12)) + f"; y = Sum({sums})"
     model = parse("float[64,512] x", body, weights, outputs="float[64,512] y")
-    Runnable(model).write(tmp_path / "model.onnx")
+    RunnableModel(model).write(tmp_path / "model.onnx")
     written = onnx.load(tmp_path / "model.onnx")
     for tensor in written.graph.initializer:
         np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), weights[tensor.name], err_msg=tensor.name)

@@ -12,7 +12,7 @@ import pytest
 
 from graphopt.base import files
 from graphopt.base.errors import OutputError
-from graphopt.io import onnx_io, weightfiles
+from graphopt.io import onnx_io, weight_files
 from tests.test_files import ended, killed_at, numbers, restore, save, version
 from tests.test_onnx_files import contents
 
@@ -77,13 +77,13 @@ def test_the_next_save_removes_what_one_has_left_that_was_killed(
 ) -> None:
     """The next one has other weights, beside the model or in it."""
     path, step, killed, lengths = tmp_path / "model.onnx", 0, True, set[int]()
-    model = onnx_io.load(version(2))
+    model = onnx_io.load_model(version(2))
     if old is not None:
         save(1, path, external=old)
     before = contents(tmp_path)
     while killed:
         restore(tmp_path, before)
-        killed = killed_at(step, lambda: onnx_io.save(model, path, external=new))
+        killed = killed_at(step, lambda: onnx_io.save_model(model, path, external=new))
         lengths.add(len(contents(tmp_path)))
         save(3, path, external=last)
         assert (numbers(path), len(contents(tmp_path))) == ({3}, 1 + last), [*contents(tmp_path)]
@@ -98,7 +98,7 @@ def killed_between(monkeypatch: pytest.MonkeyPatch, path: Path, number: int, ren
     def work() -> None:
         with monkeypatch.context() as patch:
             failing(patch, renames, lambda: os.kill(os.getpid(), signal.SIGKILL))
-            patch.setattr(weightfiles, "_remove_unmentioned", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            patch.setattr(weight_files, "_remove_unmentioned", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
             save(number, path)
 
     assert ended(work) == -signal.SIGKILL
@@ -111,7 +111,7 @@ def test_a_save_that_sweeps_may_be_killed_too(tmp_path: Path, monkeypatch: pytes
     path, step, killed = tmp_path / "model.onnx", 0, True
     save(1, path)
     killed_between(monkeypatch, path, 2, renames)
-    before, model = contents(tmp_path), onnx_io.load(version(3))
+    before, model = contents(tmp_path), onnx_io.load_model(version(3))
     assert len([name for name in before if name.endswith(".data")]) == 2
     for name in before:  # a note tells files by what `restore` would change
         os.link(tmp_path / name, tmp_path.with_name(f"{tmp_path.name}-{name}"))
@@ -120,7 +120,7 @@ def test_a_save_that_sweeps_may_be_killed_too(tmp_path: Path, monkeypatch: pytes
             left.unlink()
         for name in before:
             os.link(tmp_path.with_name(f"{tmp_path.name}-{name}"), tmp_path / name)
-        killed = killed_at(step, lambda: onnx_io.save(model, path, external=True))
+        killed = killed_at(step, lambda: onnx_io.save_model(model, path, external=True))
         assert numbers(path) in ({2} if renames == 2 else {1}, {3})
         save(4, path)
         assert (numbers(path), len(contents(tmp_path))) == ({4}, 2), [*contents(tmp_path)]
@@ -148,19 +148,19 @@ def test_a_save_that_fails_removes_what_it_has_found_in_its_place(
 @pytest.mark.slow
 def test_one_of_two_saves_to_a_folder_is_killed(tmp_path: Path) -> None:
     path, other, step, killed = tmp_path / "model.onnx", tmp_path / "other.onnx", 0, True
-    models = [onnx_io.load(version(number)) for number in (1, 2, 3)]
-    onnx_io.save(models[0], path, external=True)
-    onnx_io.save(models[0], other, external=True)
+    models = [onnx_io.load_model(version(number)) for number in (1, 2, 3)]
+    onnx_io.save_model(models[0], path, external=True)
+    onnx_io.save_model(models[0], other, external=True)
     while killed:
         writer = os.fork()
         if writer == 0:
             try:
                 for place, model in [(path, models[2]), (other, models[2]), (path, models[0])]:
-                    onnx_io.save(model, place, external=True)
+                    onnx_io.save_model(model, place, external=True)
                 os._exit(0)
             finally:
                 os._exit(99)
-        killed = killed_at(step, lambda: onnx_io.save(models[1], path, external=True))
+        killed = killed_at(step, lambda: onnx_io.save_model(models[1], path, external=True))
         assert os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) == 0
         assert numbers(path) in ({1}, {2})
         assert numbers(other) == {3}
@@ -178,7 +178,7 @@ NOTE = ".model.onnx.0123456789ab.drop"
 
 def note(folder: Path, *names: str) -> Path:
     """Write what a killed save notes before it begins."""
-    going = {name: weightfiles._identity((folder / name).lstat()) for name in names}
+    going = {name: weight_files._identity_of((folder / name).lstat()) for name in names}
     (folder / NOTE).write_text(json.dumps({"kept": "", "going": going}))
     return folder / NOTE
 
@@ -207,7 +207,7 @@ def test_what_was_left_stays_where_another_model_mentions_it(left: Path) -> None
 
 def test_what_was_left_stays_while_a_living_process_needs_it(left: Path) -> None:
     living = json.dumps({"kept": LEFT, "going": {}}).encode()
-    with files.held(left.with_name(".model.onnx.ba9876543210.drop"), living):
+    with files.locked_marker(left.with_name(".model.onnx.ba9876543210.drop"), living):
         save(2, left.with_name("model.onnx"))
         assert left.exists()
     save(3, left.with_name("model.onnx"))

@@ -13,9 +13,9 @@ import pytest
 
 from graphopt import rules
 from graphopt.base.errors import RuleError, UsageError
-from graphopt.language.library import load, load_rules, read, select
 from graphopt.language.rule import Rule, attributes, op, tensor
-from graphopt.language.term import App, Term, applications, holes
+from graphopt.language.rule_library import load_library, load_rules, read_rules, select_names
+from graphopt.language.terms import App, Term, holes, operator_applications
 from graphopt.rewrite.passes import PASSES
 
 MINE = """
@@ -41,8 +41,8 @@ def test_a_python_file_adds_its_rules(tmp_path: Path) -> None:
 def test_a_python_file_may_hold_trades_too(tmp_path: Path) -> None:
     file = tmp_path / "trades.py"
     file.write_text(MINE.replace("RULES = (", "TRADES = (") + "SWEEPS = {'fewer Relus': TRADES}\n")
-    found = load(read([file]))
-    (mine,) = read([file]).trades
+    found = load_library(read_rules([file]))
+    (mine,) = read_rules([file]).trades
     assert (mine.name, found.trades[0].name) == ("my_double_relu", "my_double_relu")
     assert mine not in found.rules
     assert found.sweeps["fewer Relus"] == (mine,)
@@ -50,11 +50,11 @@ def test_a_python_file_may_hold_trades_too(tmp_path: Path) -> None:
 
 
 def test_a_trade_that_is_also_a_rule_is_a_rule() -> None:
-    trade = load().trades[0]
-    found = load(read([trade]))
+    trade = load_library().trades[0]
+    found = load_library(read_rules([trade]))
     assert found.rules[0] is trade
     assert trade not in found.trades
-    assert len(found.everything) == len(load().everything)
+    assert len(found.all_rules) == len(load_library().all_rules)
 
 
 def test_a_jsonl_file_adds_its_rules(tmp_path: Path) -> None:
@@ -168,11 +168,11 @@ def test_two_rules_of_one_name_are_an_error(tmp_path: Path) -> None:
 
 def test_names_are_selected_and_misspelt_ones_explained() -> None:
     names = ["fuse_bn_into_conv", "eliminate_identity"]
-    assert select(names, [], None) == set(names)
-    assert select(names, ["eliminate_identity"], None) == {"fuse_bn_into_conv"}
-    assert select(names, [], ["eliminate_identity"]) == {"eliminate_identity"}
+    assert select_names(names, [], None) == set(names)
+    assert select_names(names, ["eliminate_identity"], None) == {"fuse_bn_into_conv"}
+    assert select_names(names, [], ["eliminate_identity"]) == {"eliminate_identity"}
     with pytest.raises(UsageError, match="did you mean 'fuse_bn_into_conv'"):
-        select(names, ["fuse_bn_into_con"], None)
+        select_names(names, ["fuse_bn_into_con"], None)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_names_are_selected_and_misspelt_ones_explained() -> None:
 def test_names_are_suggested_by_what_they_mean(asked: str, meant: str) -> None:
     names = [*(rule.name for rule in load_rules(trades=True)), *(pass_.name for pass_ in PASSES)]
     with pytest.raises(UsageError) as caught:
-        select(names, [asked], None)
+        select_names(names, [asked], None)
     assert f"'{asked}'; {meant}" in str(caught.value)
 
 
@@ -210,7 +210,7 @@ SLOW = {"Einsum", "Swish", "Pow"}
 
 def computed(sides: Iterable[Term]) -> list[App]:
     """The nodes that are left where constants are folded."""
-    nodes = dict.fromkeys(app for side in sides for app in applications(side))
+    nodes = dict.fromkeys(app for side in sides for app in operator_applications(side))
     return [app for app in nodes if any(hole.kind == "tensor" for hole in holes(app))]
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
-from graphopt.language.binding import Known
+from graphopt.language.binding import ConstantBinding
 from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.language.term import App, Operand
-from graphopt.operators import infer
-from graphopt.rewrite.build import build
-from graphopt.rewrite.match import find
+from graphopt.language.terms import App, TermLike
+from graphopt.operators import inference
+from graphopt.rewrite.build import build_patch
+from graphopt.rewrite.matching import find_matches
 from graphopt.rules import RULES
 
 x, y = tensor("x"), tensor("y")
@@ -20,13 +20,13 @@ OPSET = '<ir_version: 10, opset_import: ["" : 20]>\n'
 
 def graph(text: str) -> Graph:
     """A graph from ONNX text, types inferred."""
-    loaded = onnx_io.load(onnx.parser.parse_model(OPSET + text)).graph
-    infer.infer_graph(loaded)
+    loaded = onnx_io.load_model(onnx.parser.parse_model(OPSET + text)).graph
+    inference.infer_graph(loaded)
     return loaded
 
 
 def count(rule: Rule, text: str) -> int:
-    return sum(1 for _ in find(rule, graph(text)))
+    return sum(1 for _ in find_matches(rule, graph(text)))
 
 
 SCALE = Rule(
@@ -62,9 +62,9 @@ QUOTIENT = """g (float[3, 4] x) => (float[3, 5] z)
 
 
 def test_a_quotient_by_a_constant_is_a_product_with_its_reciprocal() -> None:
-    (match,) = find(SCALE, graph(QUOTIENT))
+    (match,) = find_matches(SCALE, graph(QUOTIENT))
     bound = match.holes["s"]
-    assert isinstance(bound, Known)
+    assert isinstance(bound, ConstantBinding)
     assert bound.array().tolist() == [0.5, -0.25, 2, 1, 0.125]
     column = QUOTIENT.replace("float[5] s = { 2.0, -4.0, 0.5, 1.0, 8.0 }", "float[3, 1] s = { 2.0, -4.0, 0.5 }")
     assert not count(SCALE, column)
@@ -90,16 +90,16 @@ def test_a_quotient_by_what_is_not_finite_or_has_no_finite_reciprocal_is_no_prod
     model = onnx.parser.parse_model(OPSET + QUOTIENT)
     s = next(tensor for tensor in model.graph.initializer if tensor.name == "s")
     s.CopyFrom(onnx.numpy_helper.from_array(np.full(5, divisor, np.float32), "s"))
-    assert not list(find(SCALE, onnx_io.load(model).graph))
+    assert not list(find_matches(SCALE, onnx_io.load_model(model).graph))
 
 
 @pytest.mark.parametrize(
     ("factor", "divisor", "matches"),
     [(fn.truediv(1.0, 6.0), "6.0", 1), (0.5, "2.0", 1), (0.5, "3.0", 0), (0.0, "2.0", 0), (real("a"), "8.0", 1)],
 )
-def test_a_number_of_a_rule_is_the_reciprocal_of_a_divisor(factor: Operand, divisor: str, matches: int) -> None:
+def test_a_number_of_a_rule_is_the_reciprocal_of_a_divisor(factor: TermLike, divisor: str, matches: int) -> None:
     text = f"g (float[3] x) => (float[3] z) <float c = {{ {divisor} }}> {{ y = Relu(x)  z = Div(y, c) }}"
-    found = list(find(Rule("scaled", op.Relu(x) * factor, x), graph(text)))
+    found = list(find_matches(Rule("scaled", op.Relu(x) * factor, x), graph(text)))
     assert len(found) == matches
     assert all(match.holes.get("a", 0.125) == 0.125 for match in found)
 
@@ -110,8 +110,8 @@ def test_a_constant_that_is_used_as_it_is_is_the_reciprocal() -> None:
     { y = Transpose<perm = [1, 0]>(x)  z = Div(y, c) }"""
     rule = Rule("later", op.Transpose(x, perm=(1, 0)) * const("c", ""), op.Transpose(x * const("c", ""), perm=(1, 0)))
     one = graph(text)
-    (match,) = find(rule, one)
-    one.apply(build(one, match))
+    (match,) = find_matches(rule, one)
+    one.apply(build_patch(one, match))
     (product,) = [node for _, node in one.nodes() if node.op == "Mul"]
     made = one.constant(product.inputs[1])
     assert made is not None
@@ -221,7 +221,7 @@ def test_an_overridable_initializer_is_no_constant() -> None:
     with_default = onnx.parser.parse_model(OPSET + text)
     if not with_default.graph.initializer:  # the parser reads the default as a plain input
         pytest.skip("this onnx package's text form has no overridable initializers")
-    assert sum(1 for _ in find(rule, onnx_io.load(with_default).graph)) == 0
+    assert sum(1 for _ in find_matches(rule, onnx_io.load_model(with_default).graph)) == 0
 
 
 def test_siblings_are_found_through_what_they_share() -> None:
@@ -230,7 +230,7 @@ def test_siblings_are_found_through_what_they_share() -> None:
     pair = Rule("r", (shared @ w, shared @ v), (shared @ v, shared @ w))
     text = """g (float[2, 2] x) => (float[2, 2] a, float[2, 1] b)
     <float[2, 2] p = {1, 2, 3, 4}, float[2, 1] q = {1, 2}> { a = MatMul(x, p)  b = MatMul(x, q) }"""
-    found = list(find(pair, graph(text)))
+    found = list(find_matches(pair, graph(text)))
     assert {len(set(match.roots)) for match in found} == {2}
     assert len(found) == 2  # each may be the first
 
@@ -285,11 +285,11 @@ def test_a_match_says_whether_floats_are_rounded_in_another_order() -> None:
             (two, "a, r", {name in ("Max", "Min")}),
             (three, "a, r, b", {True}),
         ):
-            found = find(rule, graph(text.replace("OP", name).replace("INPUTS", inputs)))
-            assert {match.reordered for match in found} == orders, (name, inputs)
+            found = find_matches(rule, graph(text.replace("OP", name).replace("INPUTS", inputs)))
+            assert {match.is_reordered for match in found} == orders, (name, inputs)
     assert all(
-        not match.reordered
-        for match in find(
+        not match.is_reordered
+        for match in find_matches(
             Rule("add", op.Add(op.Relu(x), y), x), graph(text.replace("OP", "Add").replace("INPUTS", "a, r"))
         )
     )

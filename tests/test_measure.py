@@ -7,7 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from graphopt.runtime.measure import Samples, Schedule, TimingPolicy, Verdict, interleaved, noise, speedup
+from graphopt.runtime.measure import (
+    TimingPolicy,
+    TimingSamples,
+    TimingSchedule,
+    TimingVerdict,
+    compute_speedup,
+    copy_noise,
+    time_interleaved,
+)
 
 
 class Clock:
@@ -29,21 +37,21 @@ class Clock:
         return run
 
 
-def noisy(seconds: float, noise: float, seed: int, rounds: int = 31) -> Samples:
+def noisy(seconds: float, noise: float, seed: int, rounds: int = 31) -> TimingSamples:
     times = seconds * (1 + noise * np.random.default_rng(seed).standard_normal(rounds).clip(-2, 2))
-    return Samples(tuple(times.tolist()))
+    return TimingSamples(tuple(times.tolist()))
 
 
 def test_warm_up_runs_do_not_count() -> None:
     clock = Clock()
     slow_at_first = clock.task(0.4, 0.4, 0.1)
-    (samples,) = interleaved([slow_at_first], Schedule(seconds=0, rounds=(3, 3)), clock=clock)
+    (samples,) = time_interleaved([slow_at_first], TimingSchedule(seconds=0, rounds=(3, 3)), clock=clock)
     assert samples.seconds == pytest.approx((0.1, 0.1, 0.1))
 
 
 def test_a_lengthy_run_is_warmed_up_by_one() -> None:
     clock = Clock()
-    (samples,) = interleaved([clock.task(3.0, 2.0)], Schedule(seconds=0, rounds=(3, 3)), clock=clock)
+    (samples,) = time_interleaved([clock.task(3.0, 2.0)], TimingSchedule(seconds=0, rounds=(3, 3)), clock=clock)
     assert samples.seconds == pytest.approx((2.0, 2.0, 2.0))
     assert clock.now == pytest.approx(9.0)
 
@@ -62,7 +70,9 @@ def turns(rounds: int, seed: int) -> list[str]:
 
         return turn
 
-    interleaved([run(name) for name in "abc"], Schedule(seconds=0, rounds=(rounds, rounds)), clock=clock, seed=seed)
+    time_interleaved(
+        [run(name) for name in "abc"], TimingSchedule(seconds=0, rounds=(rounds, rounds)), clock=clock, seed=seed
+    )
     timed = "".join(order[3:])  # after a warm-up of each
     return [timed[place : place + 3] for place in range(0, len(timed), 3)]
 
@@ -79,7 +89,7 @@ def test_a_turn_counts_the_fastest_piece() -> None:
     """Now and then another process takes the processor for four milliseconds."""
     clock = Clock()
     disturbed = clock.task(*[0.001, 0.001, 0.001, 0.005, 0.001] * 1000)
-    (samples,) = interleaved([disturbed], Schedule(seconds=0, rounds=(9, 9)), clock=clock)
+    (samples,) = time_interleaved([disturbed], TimingSchedule(seconds=0, rounds=(9, 9)), clock=clock)
     assert samples.seconds == pytest.approx((0.001,) * 9)
 
 
@@ -91,7 +101,9 @@ def test_very_short_runs_are_timed_in_pieces_of_many() -> None:
         asked.append(clock())
         return asked[-1]
 
-    (samples,) = interleaved([clock.task(0.00001)], Schedule(seconds=0, rounds=(1, 1)), clock=clock, meter=meter)
+    (samples,) = time_interleaved(
+        [clock.task(0.00001)], TimingSchedule(seconds=0, rounds=(1, 1)), clock=clock, meter=meter
+    )
     assert samples.seconds == pytest.approx((0.00001,))
     pieces = [end - start for start, end in itertools.pairwise(asked[-40:])][::2]
     assert min(pieces) == pytest.approx(0.0005, rel=0.01)
@@ -105,31 +117,33 @@ def test_what_others_take_is_not_charged() -> None:
         used.now += 0.1
         clock.now += 0.3
 
-    (samples,) = interleaved([run], Schedule(seconds=3.5, rounds=(1, 50)), clock=clock, meter=used)
+    (samples,) = time_interleaved([run], TimingSchedule(seconds=3.5, rounds=(1, 50)), clock=clock, meter=used)
     assert samples.seconds == pytest.approx((0.1,) * 12)
 
 
 def test_a_limit_ends_the_rounds_before_the_fewest() -> None:
     """What warms a run up takes its time, too."""
     clock = Clock()
-    (samples,) = interleaved([clock.task(1.0)], Schedule(seconds=0, rounds=(7, 50), limit=2.5), clock=clock)
+    (samples,) = time_interleaved(
+        [clock.task(1.0)], TimingSchedule(seconds=0, rounds=(7, 50), hard_limit=2.5), clock=clock
+    )
     assert len(samples.seconds) == 2
 
 
 def test_of_few_rounds_there_is_no_verdict() -> None:
-    first, second = Samples((2.0,) * 5), Samples((1.0,) * 5)
-    assert speedup(first, second).verdict is Verdict.SAME
-    assert speedup(Samples((2.0,) * 6), Samples((1.0,) * 6)).verdict is Verdict.FASTER
+    first, second = TimingSamples((2.0,) * 5), TimingSamples((1.0,) * 5)
+    assert compute_speedup(first, second).verdict is TimingVerdict.SAME
+    assert compute_speedup(TimingSamples((2.0,) * 6), TimingSamples((1.0,) * 6)).verdict is TimingVerdict.FASTER
 
 
 def test_nothing_is_told_that_differs_less_than_copies() -> None:
-    copies = noise(noisy(1.0, 0.1, 0), noisy(1.0, 0.1, 1))
+    copies = copy_noise(noisy(1.0, 0.1, 0), noisy(1.0, 0.1, 1))
     assert 0.02 < copies < 0.2
-    assert noise(Samples((1.0,) * 9), Samples((1.001,) * 9)) == TimingPolicy().noise
-    first, second = Samples((1.1,) * 9), Samples((1.0,) * 9)
-    assert speedup(first, second).verdict is Verdict.FASTER
-    assert speedup(first, second, noise=0.12).verdict is Verdict.SAME
-    assert speedup(second, first, noise=0.12).verdict is Verdict.SAME
+    assert copy_noise(TimingSamples((1.0,) * 9), TimingSamples((1.001,) * 9)) == TimingPolicy().noise
+    first, second = TimingSamples((1.1,) * 9), TimingSamples((1.0,) * 9)
+    assert compute_speedup(first, second).verdict is TimingVerdict.FASTER
+    assert compute_speedup(first, second, noise=0.12).verdict is TimingVerdict.SAME
+    assert compute_speedup(second, first, noise=0.12).verdict is TimingVerdict.SAME
 
 
 def test_short_runs_are_repeated() -> None:
@@ -142,15 +156,15 @@ def test_short_runs_are_repeated() -> None:
         calls += 1
         tick()
 
-    (samples,) = interleaved([run], Schedule(seconds=0, rounds=(1, 1)), clock=clock)
+    (samples,) = time_interleaved([run], TimingSchedule(seconds=0, rounds=(1, 1)), clock=clock)
     assert samples.seconds == pytest.approx((0.001,))
     assert calls == 3 + 1 + 10  # a turn lasts ten milliseconds
 
 
 def test_rounds_end_with_the_seconds_but_not_before_the_fewest() -> None:
     clock = Clock()
-    (few,) = interleaved([clock.task(1.0)], Schedule(seconds=0, rounds=(5, 50)), clock=clock)
-    (timed,) = interleaved([clock.task(1.0)], Schedule(seconds=19.5, rounds=(5, 50)), clock=clock)
+    (few,) = time_interleaved([clock.task(1.0)], TimingSchedule(seconds=0, rounds=(5, 50)), clock=clock)
+    (timed,) = time_interleaved([clock.task(1.0)], TimingSchedule(seconds=19.5, rounds=(5, 50)), clock=clock)
     assert (len(few.seconds), len(timed.seconds)) == (5, 20)
 
 
@@ -162,20 +176,26 @@ def jittering(clock: Clock, seconds: float, noise: float, seed: int) -> Callable
 def test_rounds_end_early_when_the_ratios_are_certain() -> None:
     clock = Clock()
     steady = [clock.task(1.1), clock.task(1.0)]
-    (certain, _) = interleaved(steady, Schedule(seconds=1e9, rounds=(7, 50), width=0.01), clock=clock)
-    (all_, _) = interleaved(steady, Schedule(seconds=1e9, rounds=(7, 50)), clock=clock)
+    (certain, _) = time_interleaved(
+        steady, TimingSchedule(seconds=1e9, rounds=(7, 50), interval_width=0.01), clock=clock
+    )
+    (all_, _) = time_interleaved(steady, TimingSchedule(seconds=1e9, rounds=(7, 50)), clock=clock)
     assert (len(certain.seconds), len(all_.seconds)) == (7, 50)
 
 
 def test_rounds_go_on_until_the_ratios_are_certain() -> None:
     clock = Clock()
     noisy_runs = [jittering(clock, 1.1, 0.1, 0), jittering(clock, 1.0, 0.1, 1)]
-    some, other = interleaved(noisy_runs, Schedule(seconds=1e9, rounds=(7, 400), width=0.03), clock=clock)
-    found = speedup(some, other)
+    some, other = time_interleaved(
+        noisy_runs, TimingSchedule(seconds=1e9, rounds=(7, 400), interval_width=0.03), clock=clock
+    )
+    found = compute_speedup(some, other)
     assert 7 < found.rounds < 400
     assert found.high - found.low <= 0.03 * found.median
     assert found.low < 1.1 < found.high
-    (few, _) = interleaved(noisy_runs, Schedule(seconds=20, rounds=(7, 400), width=0.0001), clock=clock)
+    (few, _) = time_interleaved(
+        noisy_runs, TimingSchedule(seconds=20, rounds=(7, 400), interval_width=0.0001), clock=clock
+    )
     assert len(few.seconds) == 10  # of two seconds and a bit each
 
 
@@ -185,15 +205,19 @@ def test_rounds_go_on_until_the_ratios_are_certain() -> None:
 def test_rounds_go_on_only_where_a_difference_may_be_told(seconds: float, goes_on: bool) -> None:
     clock = Clock()
     alike = [jittering(clock, 1.0, 0.006, 0), jittering(clock, seconds, 0.006, 1)]
-    (some, _) = interleaved(alike, Schedule(seconds=1e9, rounds=(7, 50), width=0.0001, noise=0.02), clock=clock)
+    (some, _) = time_interleaved(
+        alike, TimingSchedule(seconds=1e9, rounds=(7, 50), interval_width=0.0001, noise=0.02), clock=clock
+    )
     assert (len(some.seconds) > 7) == goes_on
 
 
 def test_a_run_alone_ends_when_its_time_is_certain() -> None:
     clock = Clock()
-    (steady,) = interleaved([clock.task(1.0)], Schedule(seconds=1e9, rounds=(7, 50), width=0.01), clock=clock)
-    (shaky,) = interleaved(
-        [jittering(clock, 1.0, 0.5, 0)], Schedule(seconds=1e9, rounds=(7, 50), width=0.01), clock=clock
+    (steady,) = time_interleaved(
+        [clock.task(1.0)], TimingSchedule(seconds=1e9, rounds=(7, 50), interval_width=0.01), clock=clock
+    )
+    (shaky,) = time_interleaved(
+        [jittering(clock, 1.0, 0.5, 0)], TimingSchedule(seconds=1e9, rounds=(7, 50), interval_width=0.01), clock=clock
     )
     assert (len(steady.seconds), len(shaky.seconds)) == (7, 50)
 
@@ -201,35 +225,35 @@ def test_a_run_alone_ends_when_its_time_is_certain() -> None:
 def test_progress_is_told_in_parts_of_one() -> None:
     clock = Clock()
     told: list[float] = []
-    interleaved([clock.task(1.0)], Schedule(seconds=3.5, rounds=(2, 50)), clock=clock, progress=told.append)
+    time_interleaved([clock.task(1.0)], TimingSchedule(seconds=3.5, rounds=(2, 50)), clock=clock, progress=told.append)
     assert told == pytest.approx([1 / 3.5, 2 / 3.5, 3 / 3.5, 1.0])
 
 
 def test_a_tenth_faster_is_faster_under_a_tenth_of_noise() -> None:
-    found = speedup(noisy(1.1, 0.05, 0), noisy(1.0, 0.05, 1))
-    assert found.verdict is Verdict.FASTER
+    found = compute_speedup(noisy(1.1, 0.05, 0), noisy(1.0, 0.05, 1))
+    assert found.verdict is TimingVerdict.FASTER
     assert found.low < found.median < found.high
 
 
 def test_the_other_way_round_is_slower() -> None:
-    assert speedup(noisy(1.0, 0.05, 1), noisy(1.1, 0.05, 0)).verdict is Verdict.SLOWER
+    assert compute_speedup(noisy(1.0, 0.05, 1), noisy(1.1, 0.05, 0)).verdict is TimingVerdict.SLOWER
 
 
 def test_a_difference_within_noise_is_none() -> None:
-    assert speedup(noisy(1.01, 0.0, 0), noisy(1.0, 0.0, 1)).verdict is Verdict.SAME
-    assert speedup(noisy(1.05, 0.3, 2), noisy(1.0, 0.3, 3)).verdict is Verdict.SAME
+    assert compute_speedup(noisy(1.01, 0.0, 0), noisy(1.0, 0.0, 1)).verdict is TimingVerdict.SAME
+    assert compute_speedup(noisy(1.05, 0.3, 2), noisy(1.0, 0.3, 3)).verdict is TimingVerdict.SAME
 
 
 def test_equal_models_are_hardly_ever_called_faster() -> None:
-    found = [speedup(noisy(1.0, 0.1, 2 * i), noisy(1.0, 0.1, 2 * i + 1)).verdict for i in range(200)]
-    assert found.count(Verdict.SAME) >= 190
+    found = [compute_speedup(noisy(1.0, 0.1, 2 * i), noisy(1.0, 0.1, 2 * i + 1)).verdict for i in range(200)]
+    assert found.count(TimingVerdict.SAME) >= 190
 
 
 def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
-    found = [speedup(noisy(1.2, 0.1, 2 * i), noisy(1.0, 0.1, 2 * i + 1)) for i in range(300)]
+    found = [compute_speedup(noisy(1.2, 0.1, 2 * i), noisy(1.0, 0.1, 2 * i + 1)) for i in range(300)]
     assert sum(s.low <= 1.2 <= s.high for s in found) / len(found) > 0.93
 
 
 def test_few_rounds_give_their_least_and_greatest() -> None:
-    found = speedup(Samples((1.0, 1.1, 1.2)), Samples((1.0, 1.0, 1.0)))
+    found = compute_speedup(TimingSamples((1.0, 1.1, 1.2)), TimingSamples((1.0, 1.0, 1.0)))
     assert (found.low, found.high) == (1.0, 1.2)

@@ -19,13 +19,19 @@ from graphopt.base.cache import Cache
 from graphopt.base.errors import ModelError, OutputError, UsageError
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Patch
-from graphopt.operators.infer import infer_graph
-from graphopt.runtime.cost import CostModel, NoTime, NotMeasurable, NotNow, user_cache
+from graphopt.operators.inference import infer_graph
+from graphopt.runtime.cost_model import (
+    CostModel,
+    NoTimeToMeasureError,
+    NotMeasurableError,
+    TemporarilyNotMeasurableError,
+    open_cost_cache,
+)
 from graphopt.runtime.machine import Machine
-from graphopt.runtime.measure import Samples, Schedule, TimingPolicy, Verdict
-from graphopt.runtime.sessions import Setting
-from graphopt.search.analytic import Analytic
-from graphopt.search.measured import FAILED, SAME, Measured, Race
+from graphopt.runtime.measure import TimingPolicy, TimingSamples, TimingSchedule, TimingVerdict
+from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search.analytic_cost import AnalyticCost
+from graphopt.search.measured_cost import FAILED_SPEEDUP, SAME_SPEEDUP, LocalRacer, MeasuredCost
 from graphopt.search.policy import SearchPolicy
 from tests.graphs import IMAGE, OTHER, SAME_SIZE, graph, image, weight
 from tests.text import parse
@@ -44,10 +50,12 @@ class Timer:
         self.asked: list[int] = []
         """How many runs took turns, each time at length."""
 
-    def __call__(self, runs: Sequence[Callable[[], object]], schedule: Schedule, **_: object) -> tuple[Samples, ...]:
+    def __call__(
+        self, runs: Sequence[Callable[[], object]], schedule: TimingSchedule, **_: object
+    ) -> tuple[TimingSamples, ...]:
         self.asked += [len(runs)] * (schedule.seconds > 0)
         times = (1.0, 1 + self.noise, *(1 / place for place in range(2, len(runs))))
-        return tuple(Samples((each,) * schedule.rounds[1]) for each in times[: len(runs)])
+        return tuple(TimingSamples((each,) * schedule.rounds[1]) for each in times[: len(runs)])
 
 
 class Truth:
@@ -59,28 +67,31 @@ class Truth:
         self.asked: list[list[int]] = []
         """Which candidates took turns, each time at length."""
 
-    def __call__(self, runs: Sequence[Callable[[], object]], schedule: Schedule, **_: object) -> tuple[Samples, ...]:
+    def __call__(
+        self, runs: Sequence[Callable[[], object]], schedule: TimingSchedule, **_: object
+    ) -> tuple[TimingSamples, ...]:
         _own, _copy, *others = runs
         if not schedule.seconds:
             self.runs = others
-            return tuple(Samples((1 / speed,) * schedule.rounds[0]) for speed in (1.0, 1.0, *self.brief))
+            return tuple(TimingSamples((1 / speed,) * schedule.rounds[0]) for speed in (1.0, 1.0, *self.brief))
         places = [self.runs.index(run) for run in others]
         self.asked.append(places)
         return tuple(
-            Samples((1 / speed,) * schedule.rounds[1]) for speed in (1.0, 1.0, *(self.truth[place] for place in places))
+            TimingSamples((1 / speed,) * schedule.rounds[1])
+            for speed in (1.0, 1.0, *(self.truth[place] for place in places))
         )
 
 
 @pytest.fixture
 def timer(monkeypatch: pytest.MonkeyPatch) -> Timer:
     made = Timer()
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", made)
-    monkeypatch.setattr("graphopt.runtime.machine.interleaved", made)
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", made)
+    monkeypatch.setattr("graphopt.runtime.machine.time_interleaved", made)
     return made
 
 
-def measured(path: Path, setting: Setting | None = None, policy: SearchPolicy = POLICY) -> Measured:
-    return Measured(Race(setting or Setting(), policy), machine=Machine(), cache=Cache(path))
+def measured(path: Path, setting: SessionSetting | None = None, policy: SearchPolicy = POLICY) -> MeasuredCost:
+    return MeasuredCost(LocalRacer(setting or SessionSetting(), policy), machine=Machine(), cache=Cache(path))
 
 
 @pytest.fixture
@@ -97,26 +108,26 @@ REFUSED = vector("a = Exp(x); y = Reshape(a, [3,3])")
 
 
 def test_both_are_cost_models(path: Path) -> None:
-    models: tuple[CostModel, ...] = (Analytic(), measured(path))
+    models: tuple[CostModel, ...] = (AnalyticCost(), measured(path))
     assert [model.name for model in models] == ["analytic", "measured"]
-    assert models[0].seconds(SINE) == models[1].seconds(SINE) > models[0].seconds(ROOT) > 0
+    assert models[0].estimate_seconds(SINE) == models[1].estimate_seconds(SINE) > models[0].estimate_seconds(ROOT) > 0
 
 
 @pytest.mark.slow
 def test_graphs_that_cost_the_same_are_measured_as_such(path: Path) -> None:
     inputs, outputs = "float[128,128] x, float[128] z", "float[128,128] y"
     before, after = (graph(inputs, f"a = {body}; y = Tanh(a)", outputs) for body in ("Mul(x, z)", "Mul(z, x)"))
-    (found,) = measured(path, policy=SearchPolicy(pair_seconds=0.1)).speedups(before, [after])
+    (found,) = measured(path, policy=SearchPolicy(pair_seconds=0.1)).measure_speedups(before, [after])
     assert found.rounds >= POLICY.brief_rounds[0]
     assert 0 < found.low <= found.median <= found.high
     assert found.minimum > 0
 
 
 def test_candidates_are_timed_together_and_each_once(path: Path, timer: Timer) -> None:
-    found = measured(path).speedups(EXP, [SINE, ROOT, SINE])
+    found = measured(path).measure_speedups(EXP, [SINE, ROOT, SINE])
     assert [speedup.median for speedup in found] == [2, 3, 2]
     assert timer.asked == [4]
-    assert measured(path).speedups(EXP, []) == []
+    assert measured(path).measure_speedups(EXP, []) == []
 
 
 @pytest.mark.parametrize(
@@ -137,9 +148,9 @@ def test_only_what_may_be_the_fastest_is_timed_at_length(
     found: list[float],
 ) -> None:
     timer = Truth(brief, truth)
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", timer)
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", timer)
     candidates = [vector(f"y = {op}(x)") for op in ("Sin", "Sqrt", "Cos", "Abs")]
-    assert [speedup.median for speedup in measured(path).speedups(EXP, candidates)] == pytest.approx(found)
+    assert [speedup.median for speedup in measured(path).measure_speedups(EXP, candidates)] == pytest.approx(found)
     assert timer.asked == asked
 
 
@@ -147,9 +158,9 @@ def test_with_a_warm_cache_nothing_is_run_and_the_answers_are_the_same(
     path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidates = [SINE, REFUSED, ROOT, EXP]
-    found = measured(path).speedups(EXP, candidates)
-    monkeypatch.delattr(Setting, "open")
-    assert measured(path).speedups(EXP, candidates) == found
+    found = measured(path).measure_speedups(EXP, candidates)
+    monkeypatch.delattr(SessionSetting, "open")
+    assert measured(path).measure_speedups(EXP, candidates) == found
     assert timer.asked == [4]
 
 
@@ -159,29 +170,34 @@ def test_what_is_measured_on_a_busy_machine_is_told_and_not_kept(
 ) -> None:
     """There two sessions of one graph differ by three tenths."""
     timer = Timer(noise)
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", timer)
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", timer)
     for _ in range(2):
         model = measured(path)
-        (found,) = model.speedups(EXP, [SINE])
+        (found,) = model.measure_speedups(EXP, [SINE])
         assert found.noise == pytest.approx(max(noise, 0.02))
         assert model.is_steady is (noise == 0)
     assert len(timer.asked) == (2 if noise else 1)
 
 
 def test_only_what_the_cache_lacks_is_measured(path: Path, timer: Timer) -> None:
-    measured(path).speedups(EXP, [SINE])
-    measured(path).speedups(EXP, [SINE, ROOT])
-    measured(path).speedups(ROOT, [SINE])
+    measured(path).measure_speedups(EXP, [SINE])
+    measured(path).measure_speedups(EXP, [SINE, ROOT])
+    measured(path).measure_speedups(ROOT, [SINE])
     assert timer.asked == [3, 3, 3]
 
 
 @pytest.mark.parametrize(
-    "other", [Setting("AzureExecutionProvider"), Setting(threads=2), Setting(spinning=not Setting().spinning)]
+    "other",
+    [
+        SessionSetting("AzureExecutionProvider"),
+        SessionSetting(threads=2),
+        SessionSetting(spinning=not SessionSetting().spinning),
+    ],
 )
-def test_under_another_setting_it_is_measured_anew(path: Path, timer: Timer, other: Setting) -> None:
+def test_under_another_setting_it_is_measured_anew(path: Path, timer: Timer, other: SessionSetting) -> None:
     """The Azure provider comes with every onnxruntime, and leaves all to the CPU."""
-    measured(path).speedups(EXP, [SINE])
-    measured(path, other).speedups(EXP, [SINE])
+    measured(path).measure_speedups(EXP, [SINE])
+    measured(path, other).measure_speedups(EXP, [SINE])
     assert timer.asked == [3, 3]
 
 
@@ -190,16 +206,16 @@ def test_under_another_setting_it_is_measured_anew(path: Path, timer: Timer, oth
     [
         ("graphopt.runtime.machine", "processor", lambda: "another"),
         ("graphopt.runtime.machine", "usable_cores", lambda: 1000),
-        ("graphopt.runtime.machine", "FORMAT", 0),
+        ("graphopt.runtime.machine", "CACHE_FORMAT", 0),
         ("onnxruntime", "__version__", "0"),
     ],
 )
 def test_on_another_machine_or_version_it_is_measured_anew(
     path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch, module: str, name: str, other: object
 ) -> None:
-    measured(path).speedups(EXP, [SINE])
+    measured(path).measure_speedups(EXP, [SINE])
     monkeypatch.setattr(sys.modules[module], name, other)
-    measured(path).speedups(EXP, [SINE])
+    measured(path).measure_speedups(EXP, [SINE])
     assert timer.asked == [3, 3]
 
 
@@ -208,11 +224,11 @@ def test_on_another_device_it_is_measured_anew(
     path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Which of them are visible is nothing to the CPU."""
-    elsewhere = Setting("AzureExecutionProvider")
+    elsewhere = SessionSetting("AzureExecutionProvider")
     for devices in ("0", "1", "0"):
         monkeypatch.setenv(name, devices)
-        measured(path).speedups(EXP, [SINE])
-        measured(path, elsewhere).speedups(EXP, [SINE])
+        measured(path).measure_speedups(EXP, [SINE])
+        measured(path, elsewhere).measure_speedups(EXP, [SINE])
     assert timer.asked == [3] * 3
 
 
@@ -229,9 +245,9 @@ NO_NUMBERS = ("NaN", "-1", "Infinity", '"9"', "null", "[9]", "1" + "0" * 400)
 
 @pytest.mark.parametrize("text", ["", "[]", "7", '{"median": 1}', "[" * 100_000, *(RATIOS % n for n in NO_NUMBERS)])
 def test_an_entry_that_makes_no_sense_is_measured_anew(path: Path, timer: Timer, text: str) -> None:
-    measured(path).speedups(EXP, [SINE])
+    measured(path).measure_speedups(EXP, [SINE])
     spoiled(path, text)
-    assert measured(path).speedups(EXP, [SINE])[0].median == 2
+    assert measured(path).measure_speedups(EXP, [SINE])[0].median == 2
     assert timer.asked == [3, 3]
 
 
@@ -239,21 +255,21 @@ def test_what_onnx_runtime_makes_the_same_is_not_timed(path: Path, timer: Timer)
     kernel, normal = weight(32, 32, 3, 3), weight(32)
     apart = image(f"c = Conv{SAME_SIZE}(x, w); y = BatchNormalization(c, p, p, p, q)", w=kernel, p=normal, q=normal**2)
     folded = image(f"y = Conv{SAME_SIZE}(x, w, p)", w=kernel, p=normal)
-    assert measured(path).speedups(apart, [folded]) == [SAME]
-    assert SAME.verdict is Verdict.SAME
+    assert measured(path).measure_speedups(apart, [folded]) == [SAME_SPEEDUP]
+    assert SAME_SPEEDUP.verdict is TimingVerdict.SAME
     assert timer.asked == []
 
 
 @pytest.mark.usefixtures("timer")
 def test_a_candidate_that_onnx_runtime_refuses_is_slower(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "graphopt.search.measured")
-    (vertex,) = EXP.with_op("Exp")
+    caplog.set_level(logging.INFO, "graphopt.search.measured_cost")
+    (vertex,) = EXP.vertices_with_op("Exp")
     custom, nonsense = EXP.copy(), EXP.copy()
     custom.apply(Patch({vertex: custom[vertex]}, {vertex: replace(custom[vertex], domain="my", version=0)}))
     nonsense.apply(Patch({vertex: nonsense[vertex]}, {vertex: replace(nonsense[vertex], op="Nonsense")}))
-    found = measured(path).speedups(EXP, [REFUSED, SINE, custom, nonsense])
-    assert found[0] == found[2] == found[3] == FAILED
-    assert FAILED.verdict is Verdict.SLOWER
+    found = measured(path).measure_speedups(EXP, [REFUSED, SINE, custom, nonsense])
+    assert found[0] == found[2] == found[3] == FAILED_SPEEDUP
+    assert FAILED_SPEEDUP.verdict is TimingVerdict.SLOWER
     assert found[1].median == 2
     assert "the graph cannot be run" in caplog.text
     assert "the graph cannot be loaded" in caplog.text
@@ -279,9 +295,9 @@ def test_a_candidate_for_which_memory_ran_out_is_tried_again(
     monkeypatch.setattr(InferenceSession, call, called)
     once = SearchPolicy(timing=TimingPolicy(compared_bytes=-1))  # each is loaded once
     model = measured(path, policy=once)
-    assert [found.median for found in model.speedups(EXP, [SINE, ROOT])] == [0, 2]
+    assert [found.median for found in model.measure_speedups(EXP, [SINE, ROOT])] == [0, 2]
     assert not model.is_steady, "a search that lacked memory is not kept"
-    assert [found.median for found in model.speedups(EXP, [SINE, ROOT])] == [2, 2]
+    assert [found.median for found in model.measure_speedups(EXP, [SINE, ROOT])] == [2, 2]
     assert timer.asked == [3, 3]
 
 
@@ -291,27 +307,30 @@ def test_candidates_are_timed_while_there_is_time(
     path: Path, monkeypatch: pytest.MonkeyPatch, left: float, found: list[float]
 ) -> None:
     """A run takes a second, and a race fifteen of each graph and of two copies of the original."""
-    model = Measured(Race(Setting()), machine=Machine(), cache=Cache(path), end=100 + left, clock=lambda: 100.0)
-    monkeypatch.setattr(model, "seconds", lambda graph: 1.0)
-    assert [speedup.median for speedup in model.speedups(EXP, [SINE, ROOT])] == found
+    model = MeasuredCost(
+        LocalRacer(SessionSetting()), machine=Machine(), cache=Cache(path), end=100 + left, clock=lambda: 100.0
+    )
+    monkeypatch.setattr(model, "estimate_seconds", lambda graph: 1.0)
+    assert [speedup.median for speedup in model.measure_speedups(EXP, [SINE, ROOT])] == found
     assert model.is_steady == (0 not in found), "a search that lacked time is not kept"
     model.end = 144.9
-    with pytest.raises(NoTime, match=r"^to time it takes 45.0 s, and 44.9 s are left$"):
-        model.speedups(SINE, [EXP])
+    with pytest.raises(NoTimeToMeasureError, match=r"^to time it takes 45.0 s, and 44.9 s are left$"):
+        model.measure_speedups(SINE, [EXP])
     for end in (144.9, 100.0, 90.0):
         model.end = end
-        assert [speedup.median for speedup in model.speedups(EXP, [SINE])] == [2], "what is known takes no time"
-        assert [speedup.median for speedup in model.speedups(EXP, [SINE, REFUSED])] == [2, 0]
+        assert [speedup.median for speedup in model.measure_speedups(EXP, [SINE])] == [2], "what is known takes no time"
+        assert [speedup.median for speedup in model.measure_speedups(EXP, [SINE, REFUSED])] == [2, 0]
 
 
 def test_a_graph_that_cannot_be_run_cannot_be_a_base(path: Path, timer: Timer) -> None:
-    with pytest.raises(NotMeasurable, match=r"the graph cannot be run: .*Reshape"):
-        measured(path).speedups(REFUSED, [EXP])
+    with pytest.raises(NotMeasurableError, match=r"the graph cannot be run: .*Reshape"):
+        measured(path).measure_speedups(REFUSED, [EXP])
     assert timer.asked == []
 
 
 @pytest.mark.parametrize(
-    ("raised", "seen"), [(KeyboardInterrupt, KeyboardInterrupt), (MemoryError("out of memory"), NotNow)]
+    ("raised", "seen"),
+    [(KeyboardInterrupt, KeyboardInterrupt), (MemoryError("out of memory"), TemporarilyNotMeasurableError)],
 )
 def test_what_ends_a_timing_leaves_nothing_behind(
     path: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException, seen: type[BaseException]
@@ -326,7 +345,7 @@ def test_what_ends_a_timing_leaves_nothing_behind(
 
     monkeypatch.setattr(InferenceSession, "run", run)
     with pytest.raises(seen):
-        measured(path).speedups(EXP, [SINE])
+        measured(path).measure_speedups(EXP, [SINE])
     assert not path.exists()
 
 
@@ -335,55 +354,55 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OutputError("0.onnx cannot be written: no space left on device")
 
-    monkeypatch.setattr(onnx_io, "save", full)
+    monkeypatch.setattr(onnx_io, "save_model", full)
 
 
 @pytest.mark.usefixtures("timer", "full_disk")
 def test_a_full_disk_is_no_fault_of_a_candidate(path: Path) -> None:
-    with pytest.raises(NotNow, match="no space"):
-        measured(path).speedups(EXP, [SINE])
+    with pytest.raises(TemporarilyNotMeasurableError, match="no space"):
+        measured(path).measure_speedups(EXP, [SINE])
     assert not path.exists()
 
 
 def test_no_room_for_what_onnx_runtime_writes_is_no_fault_either(
     path: Path, timer: Timer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Setting.open
+    original = SessionSetting.open
 
-    def opening(self: Setting, model: Path, *, configure: Callable[[Any], None] | None = None) -> Any:
+    def opening(self: SessionSetting, model: Path, *, configure: Callable[[Any], None] | None = None) -> Any:
         if configure is not None:
             raise ModelError("Protobuf serialization failed")
         return original(self, model)
 
-    monkeypatch.setattr(Setting, "open", opening)
-    assert measured(path).speedups(EXP, [SINE, EXP])[0].median == 2
+    monkeypatch.setattr(SessionSetting, "open", opening)
+    assert measured(path).measure_speedups(EXP, [SINE, EXP])[0].median == 2
     assert timer.asked == [4]
 
 
 @pytest.mark.usefixtures("timer")
 def test_no_room_for_a_folder_is_no_fault_of_the_graphs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(path.parent / "missing"))
-    with pytest.raises(NotNow, match="there can be no temporary folder: No such file"):
-        measured(path).speedups(EXP, [SINE])
+    with pytest.raises(TemporarilyNotMeasurableError, match="there can be no temporary folder: No such file"):
+        measured(path).measure_speedups(EXP, [SINE])
 
 
 def test_a_provider_that_is_missing_is_an_error_at_once(path: Path) -> None:
     with pytest.raises(UsageError, match="no CUDAExecutionProvider"):
-        measured(path, Setting("cuda"))
+        measured(path, SessionSetting("cuda"))
 
 
 @pytest.mark.usefixtures("timer")
 def test_sessions_are_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[weakref.ref[Any]] = []
-    original = Setting.open
+    original = SessionSetting.open
 
-    def opening(self: Setting, *arguments: Any, **options: Any) -> Any:
+    def opening(self: SessionSetting, *arguments: Any, **options: Any) -> Any:
         session = original(self, *arguments, **options)
         opened.append(weakref.ref(session))
         return session
 
-    monkeypatch.setattr(Setting, "open", opening)
-    measured(path).speedups(EXP, [SINE, REFUSED])
+    monkeypatch.setattr(SessionSetting, "open", opening)
+    measured(path).measure_speedups(EXP, [SINE, REFUSED])
     assert [reference() for reference in opened] == [None] * 4
 
 
@@ -393,15 +412,15 @@ def test_an_error_of_graphopts_own_is_not_taken_for_a_graph_that_cannot_be_timed
     def wrong(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("graphopt.runtime.measure.interleaved", wrong)
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", wrong)
     with pytest.raises(AssertionError):
-        measured(path).speedups(EXP, [SINE])
+        measured(path).measure_speedups(EXP, [SINE])
 
 
 def test_large_weights_are_not_all_in_memory_at_once(path: Path, timer: Timer) -> None:
     policy = SearchPolicy(loaded_bytes=4 * 32 * 32)
     candidates = [image(f"a = Conv(x, w); y = {op}(a)", w=weight(32, 32, 1, 1)) for op in ("Exp", "Sin", "Cos")]
-    found = measured(path, policy=policy).speedups(image("y = Conv(x, w)", w=weight(32, 32, 1, 1)), candidates)
+    found = measured(path, policy=policy).measure_speedups(image("y = Conv(x, w)", w=weight(32, 32, 1, 1)), candidates)
     assert [speedup.median for speedup in found] == [2, 2, 2]
     assert timer.asked == [3, 3, 3]
 
@@ -409,10 +428,10 @@ def test_large_weights_are_not_all_in_memory_at_once(path: Path, timer: Timer) -
 @pytest.mark.usefixtures("timer")
 def test_weights_in_files_of_their_own_come_along(path: Path, tmp_path: Path) -> None:
     model = parse(IMAGE, "a = Conv(x, w); y = Exp(a)", {"w": weight(32, 32, 1, 1)}, outputs=OTHER)
-    onnx_io.save(onnx_io.load(model), tmp_path / "model.onnx", external=True)
-    lying = onnx_io.load(tmp_path / "model.onnx").graph
+    onnx_io.save_model(onnx_io.load_model(model), tmp_path / "model.onnx", external=True)
+    lying = onnx_io.load_model(tmp_path / "model.onnx").graph
     infer_graph(lying)
-    assert measured(path).speedups(lying, [image("y = Conv(x, w)", w=weight(32, 32, 1, 1))])[0].median == 2
+    assert measured(path).measure_speedups(lying, [image("y = Conv(x, w)", w=weight(32, 32, 1, 1))])[0].median == 2
 
 
 @pytest.mark.usefixtures("timer")
@@ -421,7 +440,7 @@ def test_inputs_are_what_their_readers_take(path: Path) -> None:
     body = "e = Gather(table, tokens); a = Where(mask, e, z); y = {}(a)"
     weights: dict[str, Any] = {"table": weight(3, 16), "z": np.zeros((), np.float32)}
     before, after = (graph(inputs, body.format(op), outputs, **weights) for op in ("Exp", "Sin"))
-    assert measured(path).speedups(before, [after])[0].median == 2
+    assert measured(path).measure_speedups(before, [after])[0].median == 2
 
 
 def test_where_there_can_be_no_folder_the_run_goes_on(
@@ -429,17 +448,17 @@ def test_where_there_can_be_no_folder_the_run_goes_on(
 ) -> None:
     (tmp_path / "file").touch()
     model = measured(tmp_path / "file" / "costs.sqlite")
-    assert model.speedups(EXP, [SINE]) == model.speedups(EXP, [SINE])
+    assert model.measure_speedups(EXP, [SINE]) == model.measure_speedups(EXP, [SINE])
     assert timer.asked == [3]
     assert len(caplog.messages) == 1
 
 
 def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path))
-    assert user_cache().path == tmp_path / "costs.sqlite"
+    assert open_cost_cache().path == tmp_path / "costs.sqlite"
     monkeypatch.delenv("GRAPHOPT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert "graphopt" in user_cache().path.parts
+    assert "graphopt" in open_cost_cache().path.parts
 
 
 # -- the machine -------------------------------------------------------------------------------------------------------
@@ -447,21 +466,21 @@ def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_the_machine_is_timed_once(path: Path, timer: Timer) -> None:
     """All that the clock says is a second a run."""
-    found = Machine.calibrated(Setting(), Cache(path))
+    found = Machine.calibrate(SessionSetting(), Cache(path))
     assert found == Machine(2 * 512**3, 12 << 20, 1 / 256, found.block)
     assert found.block in (8, 16)
     assert timer.asked == [1, 1, 1]
-    assert Machine.calibrated(Setting(), Cache(path)) == found
+    assert Machine.calibrate(SessionSetting(), Cache(path)) == found
     assert timer.asked == [1, 1, 1]
-    Machine.calibrated(Setting(threads=2), Cache(path))
+    Machine.calibrate(SessionSetting(threads=2), Cache(path))
     assert len(timer.asked) == 6
 
 
 @pytest.mark.parametrize("rate", ["0", *NO_NUMBERS])
 def test_a_machine_that_cannot_be_is_timed_anew(path: Path, timer: Timer, rate: str) -> None:
-    found = Machine.calibrated(Setting(), Cache(path))
+    found = Machine.calibrate(SessionSetting(), Cache(path))
     spoiled(path, f'{{"flops_per_second": {rate}, "bytes_per_second": 1, "launch_seconds": 1, "block": 8}}')
-    assert Machine.calibrated(Setting(), Cache(path)) == found
+    assert Machine.calibrate(SessionSetting(), Cache(path)) == found
     assert len(timer.asked) == 6
 
 
@@ -469,6 +488,6 @@ def test_a_machine_that_cannot_be_is_timed_anew(path: Path, timer: Timer, rate: 
 def test_a_machine_that_cannot_be_timed_is_taken_for_an_ordinary_one(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert Machine.calibrated(Setting(), Cache(path)) == Machine()
+    assert Machine.calibrate(SessionSetting(), Cache(path)) == Machine()
     assert "an ordinary one is assumed: 0.onnx cannot be written" in caplog.text
     assert not path.exists()

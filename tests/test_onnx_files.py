@@ -11,9 +11,9 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from graphopt.base.errors import ModelError
 from graphopt.io import onnx_io
-from graphopt.io.weightfiles import place
+from graphopt.io.weight_files import weight_path
 from graphopt.ir.tensor import Tensor
-from graphopt.operators import protos
+from graphopt.operators import proto_conversion
 from tests.test_onnx_io import CARRIED, model
 
 # -- tensors -----------------------------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ ARRAYS: list[np.ndarray[Any, np.dtype[Any]]] = [
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.dtype))
 def test_tensors_come_back(array: np.ndarray[Any, np.dtype[Any]]) -> None:
-    again = protos.tensor_from_proto(protos.tensor_to_proto(Tensor.of(array), "t"))
+    again = proto_conversion.tensor_from_proto(proto_conversion.tensor_to_proto(Tensor.from_array(array), "t"))
     assert again.shape == array.shape
     assert again.numpy().dtype == array.dtype
     assert again.numpy().tobytes() == array.tobytes() or array.dtype == object
@@ -45,21 +45,21 @@ def test_small_types_come_back(kind: str, raw: bool, tmp_path: Path) -> None:
     proto = helper.make_tensor("t", dtype, [3], [1, 0, 1])
     if raw:
         proto = numpy_helper.from_array(numpy_helper.to_array(proto), "t")
-    tensor = protos.tensor_from_proto(proto)
+    tensor = proto_conversion.tensor_from_proto(proto)
     assert tensor.numpy().astype(np.float32).tolist() == [1, 0, 1]
-    assert protos.tensor_to_proto(tensor, "t") == proto
-    payload = b"".join(protos.raw_chunks(tensor))
+    assert proto_conversion.tensor_to_proto(tensor, "t") == proto
+    payload = b"".join(proto_conversion.raw_chunks(tensor))
     assert len(payload) == tensor.nbytes
     (tmp_path / "w").write_bytes(payload)
     outside = TensorProto(name="t", data_type=dtype, dims=[3], data_location=TensorProto.EXTERNAL)
     outside.external_data.add(key="location", value="w")
-    assert protos.tensor_from_proto(outside, (tmp_path,)).numpy().astype(np.float32).tolist() == [1, 0, 1]
+    assert proto_conversion.tensor_from_proto(outside, (tmp_path,)).numpy().astype(np.float32).tolist() == [1, 0, 1]
 
 
 def test_a_tensor_that_holds_other_data() -> None:
     proto = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3], raw_data=bytes(8))
     with pytest.raises(ModelError, match=r"tensor 'w' FLOAT\[3\] holds other data"):
-        protos.tensor_from_proto(proto).numpy()
+        proto_conversion.tensor_from_proto(proto).numpy()
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -83,10 +83,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_save_and_load(tmp_path: Path, external: bool, again: bool) -> None:
     """In one file and in two, from each to each, also over itself."""
     path = tmp_path / "model.onnx"
-    onnx_io.save(onnx_io.load(linear()), path, external=external)
+    onnx_io.save_model(onnx_io.load_model(linear()), path, external=external)
     assert [*contents(tmp_path)] == (["model.onnx", "model.onnx.data"] if external else ["model.onnx"])
     onnx.checker.check_model(path)
-    onnx_io.save(onnx_io.load(path), path, external=again)
+    onnx_io.save_model(onnx_io.load_model(path), path, external=again)
     loaded = onnx.load(path)
     assert loaded.graph.node == linear().graph.node
     for tensor, original in zip(loaded.graph.initializer, linear().graph.initializer, strict=True):
@@ -94,28 +94,28 @@ def test_save_and_load(tmp_path: Path, external: bool, again: bool) -> None:
 
 
 def test_the_largest_models_are_saved_in_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_io, "INLINE_LIMIT", 4_000)
-    onnx_io.save(onnx_io.load(linear(400)), tmp_path / "small.onnx")
-    onnx_io.save(onnx_io.load(linear(600)), tmp_path / "large.onnx")
+    monkeypatch.setattr(onnx_io, "MAX_INLINE_WEIGHT_BYTES", 4_000)
+    onnx_io.save_model(onnx_io.load_model(linear(400)), tmp_path / "small.onnx")
+    onnx_io.save_model(onnx_io.load_model(linear(600)), tmp_path / "large.onnx")
     assert [*contents(tmp_path)] == ["large.onnx", "large.onnx.data", "small.onnx"]
 
 
 def test_one_file_holds_the_same_message_as_to_proto(tmp_path: Path) -> None:
     for number, text in enumerate(CARRIED.values()):
         path = tmp_path / f"{number}.onnx"
-        loaded = onnx_io.load(model(text))
-        onnx_io.save(loaded, path)
+        loaded = onnx_io.load_model(model(text))
+        onnx_io.save_model(loaded, path)
         assert onnx.load(path) == onnx_io.to_proto(loaded)
 
 
 def test_shared_external_data_is_written_once(tmp_path: Path) -> None:
-    onnx_io.save(onnx_io.load(linear()), tmp_path / "model.onnx", external=True)
+    onnx_io.save_model(onnx_io.load_model(linear()), tmp_path / "model.onnx", external=True)
     proto = onnx.load(tmp_path / "model.onnx", load_external_data=False)
     proto.graph.initializer.add().CopyFrom(proto.graph.initializer[0])
     proto.graph.initializer[-1].name = "tied"
     proto.graph.output.add(name="tied")
     (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
-    onnx_io.save(onnx_io.load(tmp_path / "model.onnx"), tmp_path / "again.onnx", external=True)
+    onnx_io.save_model(onnx_io.load_model(tmp_path / "model.onnx"), tmp_path / "again.onnx", external=True)
     assert (tmp_path / "again.onnx.data").stat().st_size == (tmp_path / "model.onnx.data").stat().st_size
 
 
@@ -137,7 +137,7 @@ def test_external_data_outside_the_folder(tmp_path: Path, location: str, message
     (tmp_path / "w.data").write_bytes(bytes(4800))
     (folder / "link.data").symlink_to(tmp_path / "w.data")
     with pytest.raises(ModelError) as caught:
-        onnx_io.load(elsewhere(folder, location))
+        onnx_io.load_model(elsewhere(folder, location))
     assert "tensor 'w'" in str(caught.value)
     assert message in str(caught.value)
 
@@ -164,7 +164,7 @@ def test_a_link_into_the_store_of_a_hub(tmp_path: Path) -> None:
     elsewhere(store, "w.data").rename(store / "2")
     (snapshot / "w.data").symlink_to(store / "1")
     (snapshot / "model.onnx").symlink_to(store / "2")
-    assert onnx_io.load(snapshot / "model.onnx").graph.ops() == {"MatMul": 1, "Add": 1}
+    assert onnx_io.load_model(snapshot / "model.onnx").graph.operator_counts() == {"MatMul": 1, "Add": 1}
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_link_into_the_store_of_a_hub(tmp_path: Path) -> None:
 def test_external_data_of_the_wrong_size(tmp_path: Path, size: int, place: dict[str, int], message: str) -> None:
     (tmp_path / "w.data").write_bytes(bytes(size))
     with pytest.raises(ModelError) as caught:
-        onnx_io.load(elsewhere(tmp_path, "w.data", **place))
+        onnx_io.load_model(elsewhere(tmp_path, "w.data", **place))
     assert "tensor 'w'" in str(caught.value)
     assert message in str(caught.value)
     assert str(tmp_path / "w.data") in str(caught.value)
@@ -187,10 +187,10 @@ def test_external_data_of_the_wrong_size(tmp_path: Path, size: int, place: dict[
 
 def test_external_data_that_changes_under_the_model(tmp_path: Path) -> None:
     (tmp_path / "w.data").write_bytes(bytes(4800))
-    loaded = onnx_io.load(elsewhere(tmp_path, "w.data"))
+    loaded = onnx_io.load_model(elsewhere(tmp_path, "w.data"))
     (tmp_path / "w.data").write_bytes(bytes(4900))
     with pytest.raises(ModelError, match="has changed since the model was loaded"):
-        onnx_io.save(loaded, tmp_path / "new.onnx")
+        onnx_io.save_model(loaded, tmp_path / "new.onnx")
     assert [*contents(tmp_path)] == ["model.onnx", "w.data"]
 
 
@@ -198,8 +198,8 @@ def test_a_message_with_external_data_needs_a_folder(tmp_path: Path) -> None:
     (tmp_path / "w.data").write_bytes(bytes(4800))
     proto = onnx.load(elsewhere(tmp_path, "w.data"), load_external_data=False)
     with pytest.raises(ModelError, match="load the model by its path"):
-        onnx_io.load(proto)
-    assert onnx_io.to_proto(onnx_io.load(proto, folder=tmp_path)) == proto
+        onnx_io.load_model(proto)
+    assert onnx_io.to_proto(onnx_io.load_model(proto, folder=tmp_path)) == proto
 
 
 def test_new_weights_are_named_by_their_digest_holes_and_all(tmp_path: Path) -> None:
@@ -211,4 +211,4 @@ def test_new_weights_are_named_by_their_digest_holes_and_all(tmp_path: Path) -> 
     target.touch()  # somebody may have read it
     digest = sha256(weights.read_bytes()).hexdigest()
     with weights.open("rb") as file:
-        assert place(target, file) == tmp_path / f"model.onnx.{digest[:12]}.data"
+        assert weight_path(target, file) == tmp_path / f"model.onnx.{digest[:12]}.data"

@@ -8,12 +8,13 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 from onnx.printer import to_text
 
+from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
-from graphopt.base.sizes import Sym
-from graphopt.base.types import DType, OpaqueType, TensorType
+from graphopt.expr.dims import SymbolicDim
 from graphopt.io import onnx_io
 from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import CAPTURE, CONSTANT, INPUT, Graph, Value
+from graphopt.ir.types import OpaqueType, TensorType
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "other": 3]>'
 
@@ -23,14 +24,14 @@ def model(text: str, head: str = HEAD) -> ModelProto:
 
 
 def there_and_back(proto: ModelProto) -> ModelProto:
-    loaded = onnx_io.load(proto)
+    loaded = onnx_io.load_model(proto)
     loaded.graph.check()
     return onnx_io.to_proto(loaded)
 
 
 def vertex(graph: Graph, name: str) -> int:
     """The vertex that defines a value."""
-    return next(v for v, node in graph.items() if name in node.names)
+    return next(v for v, node in graph.vertices_and_nodes() if name in node.names)
 
 
 # -- models that come back equal, message for message ------------------------------------------------------------------
@@ -188,8 +189,8 @@ def test_a_sparse_initializer_comes_back() -> None:
 def test_the_default_domain_may_be_written_out() -> None:
     proto = model("g (float[N] x) => (float[N] y) { y = Relu (x) }", '<ir_version: 10, opset_import: ["ai.onnx": 21]>')
     proto.graph.node[0].domain = "ai.onnx"
-    loaded = onnx_io.load(proto)
-    assert loaded.graph.ops() == {"Relu": 1}
+    loaded = onnx_io.load_model(proto)
+    assert loaded.graph.operator_counts() == {"Relu": 1}
     assert onnx_io.to_proto(loaded) == proto
 
 
@@ -202,8 +203,8 @@ def test_constant_nodes_become_initializers() -> None:
             s = Constant <value_string = "text"> ()
             y = Add (x, c)
         }""")
-    graph = onnx_io.load(proto).graph
-    assert graph.ops() == {"Add": 1}
+    graph = onnx_io.load_model(proto).graph
+    assert graph.operator_counts() == {"Add": 1}
     values = {name: graph[vertex(graph, name)].data for name in "cfis"}
     assert {name: tensor.numpy().tolist() for name, tensor in values.items() if tensor} == {
         "c": [1.0, 2.0],
@@ -239,7 +240,7 @@ OLD_TEXT = """g (float[2] w, float[2] x, float[2] v) => (float[2] y) <float[2] v
 
 
 def test_before_ir_version_4_initializers_are_constants_and_inputs() -> None:
-    loaded = onnx_io.load(model(OLD_TEXT, OLD))
+    loaded = onnx_io.load_model(model(OLD_TEXT, OLD))
     assert [loaded.graph[v].names[0] for v in loaded.graph.inputs] == ["x"]
     proto = onnx_io.to_proto(loaded)
     assert [info.name for info in proto.graph.input] == ["w", "x", "v", "c"]
@@ -262,7 +263,7 @@ def test_before_ir_version_4_a_body_keeps_its_constants_as_nodes() -> None:
 
 
 def test_overridable_initializers_are_inputs_with_a_default() -> None:
-    graph = onnx_io.load(model(CARRIED["initializers, also unused ones and inputs that can be overridden"])).graph
+    graph = onnx_io.load_model(model(CARRIED["initializers, also unused ones and inputs that can be overridden"])).graph
     default, constant = graph[vertex(graph, "w")], graph[vertex(graph, "c")]
     assert default.op == INPUT
     assert default.data is not None
@@ -274,28 +275,28 @@ def test_overridable_initializers_are_inputs_with_a_default() -> None:
 
 
 def test_types() -> None:
-    graph = onnx_io.load(
+    graph = onnx_io.load_model(
         model("g (float[batch, 3] x, double[batch, ?] y, seq(float) s) => (z) { z = other.Op (x) }")
     ).graph
     x, y, s = (graph[v].types[0] for v in graph.inputs)
-    assert x == TensorType(DType.FLOAT, (Sym.of("batch"), 3))
+    assert x == TensorType(DType.FLOAT, (SymbolicDim.named("batch"), 3))
     assert isinstance(y, TensorType)
     assert y.shape is not None
-    assert y.shape[0] == Sym.of("batch")
-    assert isinstance(y.shape[1], Sym)
+    assert y.shape[0] == SymbolicDim.named("batch")
+    assert isinstance(y.shape[1], SymbolicDim)
     assert y.shape[1].is_anonymous
     assert isinstance(s, OpaqueType)
     assert graph.output_types == (None,)
 
 
 def test_captures_go_through_every_level() -> None:
-    graph = onnx_io.load(model(CARRIED["bodies in bodies, with values from all levels"])).graph
+    graph = onnx_io.load_model(model(CARRIED["bodies in bodies, with values from all levels"])).graph
     outer = graph[vertex(graph, "y")]
     assert {graph.value_name(value) for value in outer.captures} == {"a", "d", "x"}
     then = next(body for body in outer.bodies if body.name == "outer")
     inner = then[vertex(then, "t")]
     assert {then.value_name(value) for value in inner.captures} == {"a", "b", "x"}
-    assert {node.names[0] for _, node in then.items() if node.op == CAPTURE} == {"a", "d", "x"}
+    assert {node.names[0] for _, node in then.vertices_and_nodes() if node.op == CAPTURE} == {"a", "d", "x"}
     assert graph.names is then.names
 
 
@@ -306,13 +307,13 @@ def test_meanings() -> None:
         c = Frobnicate (b)
         y = ReduceSum <keepdims = 1> (c)
     }"""
-    graph = onnx_io.load(model(text)).graph
+    graph = onnx_io.load_model(model(text)).graph
     assert {node.names[0]: node.version for _, node in graph.nodes()} == {"a": 14, "b": 0, "c": 0, "y": 13}
 
 
 def test_no_meaning_in_an_opset_that_nobody_knows_yet() -> None:
     proto = model("g (float[N] x) => (float[N] y) { y = Relu (x) }", '<ir_version: 10, opset_import: ["": 999]>')
-    assert [node.version for _, node in onnx_io.load(proto).graph.nodes()] == [0]
+    assert [node.version for _, node in onnx_io.load_model(proto).graph.nodes()] == [0]
     assert there_and_back(proto) == proto
 
 
@@ -321,9 +322,9 @@ def test_no_meaning_in_an_opset_that_nobody_knows_yet() -> None:
 
 def without(proto: ModelProto, op: str) -> str:
     """The model after every node of one input and one output of an operator has been taken out."""
-    loaded = onnx_io.load(proto)
+    loaded = onnx_io.load_model(proto)
     for graph in loaded.graph.graphs():
-        for v in sorted(graph.with_op(op)):
+        for v in sorted(graph.vertices_with_op(op)):
             source = graph[v].inputs[0]
             assert source is not None
             graph.apply(replace_values(graph, {Value(v): source}))
@@ -392,7 +393,7 @@ def test_outputs_keep_their_names(before: str, after: str) -> None:
 
 def test_an_inner_name_gives_way_to_the_name_of_an_output() -> None:
     """`y` now names what `a` did, so what was called `y` and is still read needs another name."""
-    loaded = onnx_io.load(model("g (float[N] x) => (float[N] y) { a = Abs (x)  y = Neg (a)  b = Relu (y) }"))
+    loaded = onnx_io.load_model(model("g (float[N] x) => (float[N] y) { a = Abs (x)  y = Neg (a)  b = Relu (y) }"))
     graph = loaded.graph
     graph.outputs = (Value(vertex(graph, "a")),)
     graph.names.add("b")
@@ -418,7 +419,7 @@ WRONG = {
 @pytest.mark.parametrize(("text", "message"), WRONG.items())
 def test_a_model_that_contradicts_itself(text: str, message: str) -> None:
     with pytest.raises(ModelError) as caught:
-        onnx_io.load(model(text))
+        onnx_io.load_model(model(text))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -427,7 +428,7 @@ def test_a_model_without_opset() -> None:
     proto = model("g (float[N] x) => (float[N] y) { y = Relu (x) }")
     del proto.opset_import[:]
     with pytest.raises(ModelError, match="states no opset"):
-        onnx_io.load(proto)
+        onnx_io.load_model(proto)
 
 
 RELU = model("g (float[N] x) => (float[N] y) { y = Relu (x) }").SerializeToString()
@@ -451,13 +452,13 @@ def test_a_file_that_is_no_model(tmp_path: Path, content: bytes | None, message:
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ModelError) as caught:
-        onnx_io.load(path)
+        onnx_io.load_model(path)
     assert str(caught.value).startswith(f"{path} {message}")
 
 
 def test_a_folder_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is a folder"):
-        onnx_io.load(tmp_path)
+        onnx_io.load_model(tmp_path)
 
 
 def test_a_file_over_two_gibibytes_is_no_model(tmp_path: Path) -> None:
@@ -465,12 +466,12 @@ def test_a_file_over_two_gibibytes_is_no_model(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 31)
     with pytest.raises(ModelError, match="larger than 2 GiB"):
-        onnx_io.load(path)
+        onnx_io.load_model(path)
 
 
 def test_something_else_is_no_model() -> None:
     with pytest.raises(ModelError, match="a model is a path"):
-        onnx_io.load(3)
+        onnx_io.load_model(3)
 
 
 # -- other kinds of source ---------------------------------------------------------------------------------------------
@@ -485,11 +486,11 @@ class Program:
 
 def test_an_exported_program() -> None:
     proto = model("g (float[N] x) => (float[N] y) { y = Relu (x) }")
-    assert onnx_io.to_proto(onnx_io.load(Program(proto))) == proto
+    assert onnx_io.to_proto(onnx_io.load_model(Program(proto))) == proto
 
 
 def test_an_onnx_ir_model() -> None:
     onnx_ir = pytest.importorskip("onnx_ir")
     proto = model("g (float[N] x) => (float[N] y) <float[1] w = {2}> { y = Add (x, w) }")
-    loaded = onnx_io.load(onnx_ir.from_proto(proto))
-    assert loaded.graph.ops() == {"Add": 1}
+    loaded = onnx_io.load_model(onnx_ir.from_proto(proto))
+    assert loaded.graph.operator_counts() == {"Add": 1}

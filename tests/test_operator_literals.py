@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 HOMES = ("graphopt/operators/", "rules/")
-SPELLINGS = frozenset({"graphopt/io/spellings.py", "graphopt/io/ways.py", "graphopt/io/expansions.py"})
+SPELLINGS = frozenset(
+    {"graphopt/io/version_tables.py", "graphopt/io/version_paths.py", "graphopt/io/node_expansions.py"}
+)
 """How operators are written in each opset."""
 
 OF_VALUES = frozenset(
@@ -20,12 +22,12 @@ OF_VALUES = frozenset(
     | {"Log", "Mod", "Pow", "Round", "Sign", "Sin", "Sinh", "Sqrt", "Tan", "Tanh"}
     | {"Add", "Cast", "BitwiseNot", "Max", "Min", "Neg", "Relu", "Sub"}
 )
-"""Functions of `base.symbolic`, named as operators are: what is known of these is no fact of operators."""
+"""Functions of `expr.expressions`, named as operators are: what is known of these is no fact of operators."""
 ALGEBRA = frozenset(
-    {"graphopt/base/lemmas.py", "graphopt/base/notes.py", "graphopt/base/symbolic.py"}
-    | {"graphopt/discover/arithmetic.py", "graphopt/discover/evaluation.py"}
-    | {f"verifier/{name}.py" for name in ("bijections", "definedness", "extended", "instances", "reals", "signs")}
-    | {f"verifier/{name}.py" for name in ("equality", "prove")}
+    {"graphopt/expr/lemmas.py", "graphopt/expr/partial_calls.py", "graphopt/expr/expressions.py"}
+    | {"graphopt/discover/batch_arithmetic.py", "graphopt/discover/evaluation.py"}
+    | {f"verifier/{name}.py" for name in ("bijections", "definedness", "extended_reals", "case_analysis")}
+    | {f"verifier/{name}.py" for name in ("equality", "prove", "symbolic_instance", "value_signs")}
 )
 """The files that compute with functions of values."""
 
@@ -34,48 +36,48 @@ STRUCTURAL: Mapping[str, tuple[str, str]] = {
         "reads the shells of models that the onnx package ships",
         "BatchNormalization ConstantOfShape",
     ),
-    "graphopt/discover/lifting.py": ("letters of axes are given as in x @ w", "MatMul"),
+    "graphopt/discover/generalization.py": ("letters of axes are given as in x @ w", "MatMul"),
     "graphopt/discover/worlds.py": (
         "writes operators that need more than tensors",
         "Concat Conv MatMul Softmax Split Transpose",
     ),
-    "graphopt/io/functions.py": ("a number in a function is a Constant, perhaps cast", "CastLike"),
+    "graphopt/io/function_import.py": ("a number in a function is a Constant, perhaps cast", "CastLike"),
     "graphopt/ir/graph.py": ("what the format itself needs", "Constant Identity"),
-    "graphopt/ir/ops.py": ("the schema of any reduction is that of the widest", "ReduceMax"),
-    "graphopt/language/functions.py": ("a number in a function is a Constant, perhaps cast", "CastLike"),
-    "graphopt/language/schemas.py": (
+    "graphopt/ir/schemas.py": ("the schema of any reduction is that of the widest", "ReduceMax"),
+    "graphopt/language/function_terms.py": ("a number in a function is a Constant, perhaps cast", "CastLike"),
+    "graphopt/language/type_inference.py": (
         "element types that schemas leave open; the language stands below the table",
         "Cast DequantizeLinear QuantizeLinear",
     ),
-    "graphopt/language/term.py": (
+    "graphopt/language/terms.py": (
         "Python's operators on terms",
         "Add Div Greater GreaterOrEqual Less LessOrEqual MatMul Mul Neg Pow Sub",
     ),
-    "graphopt/language/wellformed.py": ("where a rule may write packs and lists of places", "Concat Gather"),
+    "graphopt/language/rule_checks.py": ("where a rule may write packs and lists of places", "Concat Gather"),
     "graphopt/rewrite/build.py": (
         "makes nodes that read sizes; refuses products that take long, and sums that cancel",
         "Add Cast Concat MatMul Range Reshape Shape Squeeze Sub",
     ),
-    "graphopt/rewrite/constants.py": ("where the axes of a number show", "Gather Where"),
-    "graphopt/rewrite/fold.py": ("passes over these operators", "Cast CastLike Expand Reshape Slice"),
-    "graphopt/rewrite/grids.py": ("a pass over these operators", "And Concat GreaterOrEqual LessOrEqual"),
-    "graphopt/rewrite/match.py": ("a quotient matches a product with the reciprocal", "Div Mul"),
+    "graphopt/rewrite/constant_operands.py": ("where the axes of a number show", "Gather Where"),
+    "graphopt/rewrite/folding.py": ("passes over these operators", "Cast CastLike Expand Reshape Slice"),
+    "graphopt/rewrite/affine_indices.py": ("a pass over these operators", "And Concat GreaterOrEqual LessOrEqual"),
+    "graphopt/rewrite/matching.py": ("a quotient matches a product with the reciprocal", "Div Mul"),
     "graphopt/rewrite/passes.py": ("a pass over branches", "If"),
-    "graphopt/runtime/kernels.py": ("ONNX Runtime inserts it where there is no kernel", "Cast"),
+    "graphopt/runtime/kernel_probe.py": ("ONNX Runtime inserts it where there is no kernel", "Cast"),
     "graphopt/runtime/machine.py": ("by these the machine is measured", "Add MatMul Neg"),
-    "graphopt/runtime/steps.py": ("bodies that are run again", "Loop Scan"),
+    "graphopt/runtime/model_sketch.py": ("bodies that are run again", "Loop Scan"),
     "graphopt/search/sweep.py": ("what sinks below operators on elements may be read by others", "Transpose"),
     "verifier/definedness.py": ("a choice covers what has no value", "Where"),
     "verifier/equality.py": ("the lemma on the element at the place of the greatest", "ArgMax ArgMin Gather"),
-    "verifier/extended.py": ("a row of weights is NaN as a whole", "Softmax"),
-    "verifier/node.py": ("its sums are those of any type", "Range"),
+    "verifier/extended_reals.py": ("a row of weights is NaN as a whole", "Softmax"),
+    "verifier/rule_node.py": ("its sums are those of any type", "Range"),
     "verifier/prove.py": ("holes for variances; lookups in rows", "BatchNormalization Gather"),
     "verifier/rounding.py": (
         "the softmax that is written out, numbers computed exactly, and what an operand decides",
         """Add ArgMax Attention Cast Div Exp IsNaN LogSoftmax MatMul Mul Neg Pow Range ReduceMax ReduceSum Resize
         Softmax Sub Transpose Where""",
     ),
-    "verifier/said.py": ("lists of axes that a rule writes", "Transpose Unsqueeze"),
+    "verifier/rule_conditions.py": ("lists of axes that a rule writes", "Transpose Unsqueeze"),
 }
 """By file: why it speaks of operators, all of which it handles by an algorithm of their own, and of which."""
 

@@ -13,39 +13,39 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
+from graphopt.base.dtype import DType
 from graphopt.base.errors import UsageError
-from graphopt.base.integers import fresh, quotient
-from graphopt.base.sizes import substitute
-from graphopt.base.symbolic import Index, Value, call, number
-from graphopt.base.symbolic import integer as real_of
-from graphopt.base.tensors import Tensor, total, within
-from graphopt.base.types import DType
-from graphopt.check.tolerance import UNKNOWN_TERMS, paths_of
-from graphopt.discover.worlds import ELEMENTS, MATRICES, named
+from graphopt.check.tolerance import ASSUMED_TERMS, value_paths
+from graphopt.discover.worlds import ELEMENTS, MATRICES, resolve_operators
+from graphopt.expr.dims import substitute_names
+from graphopt.expr.expressions import Expr, Index, call_function, constant
+from graphopt.expr.expressions import integer_value as real_of
+from graphopt.expr.integers import fresh_symbol, quotient
+from graphopt.expr.symbolic_tensors import SymbolicTensor, in_bounds, sum_over
 from graphopt.io import onnx_io
-from graphopt.io.functions import newest
-from graphopt.ir import ops
-from graphopt.language import functions
+from graphopt.io.function_import import upgrade_function
+from graphopt.ir import schemas
+from graphopt.language import function_terms
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule
-from graphopt.language.term import integer, op, tensor
-from graphopt.operators import known
-from graphopt.operators.bodies import Body, OfElements
-from graphopt.operators.classes import candidates
-from graphopt.operators.cost import Cost
-from graphopt.operators.elementwise import Pointwise, plain
-from graphopt.operators.facts import implied_input, weight
-from graphopt.operators.known import contents, shapes
-from graphopt.operators.node import Node, Undefined, Unsupported, schema_default
-from graphopt.operators.operands import Operands
+from graphopt.language.terms import integer, op, tensor
+from graphopt.operators import symbolic_shapes
+from graphopt.operators.elementwise_ops import ElementwiseDenotation, without_attributes
+from graphopt.operators.node_facts import implied_numbers, node_weight
+from graphopt.operators.node_operands import NodeOperands
+from graphopt.operators.op_context import OpContext, UndefinedOperatorError, UnsupportedOperatorError, schema_default
 from graphopt.operators.operator import Operator
-from graphopt.operators.reductions import Reducing, reducing
+from graphopt.operators.operator_classes import operator_choices
+from graphopt.operators.operator_cost import OperatorCost
+from graphopt.operators.reduction_ops import ReductionDenotation, reduction_op
+from graphopt.operators.schema_bodies import ElementwiseBody, SchemaBody
 from graphopt.operators.semantics import OPERATORS
-from graphopt.rewrite.fold import fold_constants
-from graphopt.runtime import samples
+from graphopt.operators.symbolic_shapes import infer_contents, infer_shapes
+from graphopt.rewrite.folding import fold_constants
+from graphopt.runtime import sample_inputs
 from graphopt.runtime.machine import Machine
-from graphopt.runtime.steps import sketch
-from graphopt.search.analytic import Analytic
+from graphopt.runtime.model_sketch import sketch_model
+from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.verifier.prove import prove
 from tests.graphs import graph
 from tests.text import parse
@@ -62,12 +62,12 @@ DENOTED = sorted(OPERATORS)
 
 def is_of_body(operator: Operator) -> bool:
     match operator.denotation:
-        case Body() | Pointwise(of=OfElements()):
+        case SchemaBody() | ElementwiseDenotation(element_function=ElementwiseBody()):
             return True
     return False
 
 
-def read(name: str, case: Case) -> tuple[Operands, dict[str, int]]:
+def read(name: str, case: Case) -> tuple[NodeOperands, dict[str, int]]:
     """The only node of a model whose sizes have names, and what these stand for."""
     proto, feeds = model(name, case)
     sizes = {}
@@ -77,9 +77,9 @@ def read(name: str, case: Case) -> tuple[Operands, dict[str, int]]:
         for axis, dim in enumerate(given.type.tensor_type.shape.dim):
             sizes[f"{given.name}_{axis}"] = feeds[given.name].shape[axis]
             dim.dim_param = f"{given.name}_{axis}"
-    graph = onnx_io.load(proto).graph
+    graph = onnx_io.load_model(proto).graph
     (node,) = (node for _, node in graph.nodes() if not node.is_internal)
-    return Operands(graph, node), sizes
+    return NodeOperands(graph, node), sizes
 
 
 @cache
@@ -95,7 +95,7 @@ def drawn(name: str) -> Iterator[Case]:
 
 
 def is_defined(name: str, case: Case) -> bool:
-    with suppress(Undefined, Unsupported):
+    with suppress(UndefinedOperatorError, UnsupportedOperatorError):
         evaluation(name, case, symbols=False).run()
         return True
     return False
@@ -106,8 +106,8 @@ def test_sizes_that_are_told_are_those_of_a_run(name: str) -> None:
     for _, case in zip(range(DRAWS), drawn(name), strict=False):
         said = answers(name, case)
         k, sizes = read(name, case)
-        for told, result in zip(shapes(k), said.get("runtime") or said.get("reference") or (), strict=False):
-            known = [None if size is None else substitute(size, sizes) for size in told or result.shape]
+        for told, result in zip(infer_shapes(k), said.get("runtime") or said.get("reference") or (), strict=False):
+            known = [None if size is None else substitute_names(size, sizes) for size in told or result.shape]
             assert known == [own if size is not None else None for size, own in zip(known, result.shape, strict=True)]
 
 
@@ -115,11 +115,11 @@ def test_sizes_that_are_told_are_those_of_a_run(name: str) -> None:
 def test_nothing_else_knows_what_an_operator_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = case_of(name)
     k, _ = read(name, case)
-    assert shapes(k) != []
+    assert infer_shapes(k) != []
     monkeypatch.delitem(OPERATORS, name)
-    assert shapes(k) == []
-    assert contents(k, [DType.INT64] * case.outputs) == [None] * case.outputs
-    with pytest.raises(Unsupported, match=f"no denotation of {name}"):
+    assert infer_shapes(k) == []
+    assert infer_contents(k, [DType.INT64] * case.outputs) == [None] * case.outputs
+    with pytest.raises(UnsupportedOperatorError, match=f"no denotation of {name}"):
         evaluation(name, case, symbols=False).run()
     assert not folded(name, case)
 
@@ -129,7 +129,7 @@ def folded(name: str, case: Case) -> bool:
     proto, feeds = model(name, case)
     proto.graph.initializer.extend(numpy_helper.from_array(array, key) for key, array in feeds.items())
     del proto.graph.input[:]
-    return any(fold_constants(onnx_io.load(proto).graph))
+    return any(fold_constants(onnx_io.load_model(proto).graph))
 
 
 SPOILT = 20
@@ -152,7 +152,7 @@ def test_no_example_knows_what_an_operator_is_defined_for(name: str, monkeypatch
     listed = [case for own, case in (*UNDEFINED, *BEYOND) if own == name]
     asked = chain(listed, (spoilt(case, draw) for _, case in zip(range(SPOILT), drawn(name), strict=False)))
     refused = next((case for case in asked if not is_denoted(name, case)), None)
-    alone = isinstance(OPERATORS[name].denotation, Pointwise) and len(case_of(name).inputs) == 1
+    alone = isinstance(OPERATORS[name].denotation, ElementwiseDenotation) and len(case_of(name).inputs) == 1
     assert refused is not None or alone or name in TAKES_ALL
     monkeypatch.delitem(OPERATORS, name)
     assert refused is None or is_denoted(name, refused), "nothing is known of it"
@@ -161,15 +161,15 @@ def test_no_example_knows_what_an_operator_is_defined_for(name: str, monkeypatch
 def is_denoted(name: str, case: Case) -> bool:
     """Whether an example would be drawn of the operator with these inputs, as far as it is known what it is."""
     attrs = {key: tuple(value) if isinstance(value, list) else value for key, value in case.attrs.items()}
-    return known.is_defined(name, attrs, [operand(value) for value in case.inputs], case.outputs)
+    return symbolic_shapes.is_defined_for(name, attrs, [operand(value) for value in case.inputs], case.outputs)
 
 
-def operand(value: object) -> known.Operand | None:
+def operand(value: object) -> symbolic_shapes.OperandFacts | None:
     if value is None:
         return None
     array = np.asarray(value)
     elements = None if isinstance(value, np.ndarray) else tuple(array.ravel().tolist())
-    return known.Operand(DType.of(array.dtype), array.shape, elements)
+    return symbolic_shapes.OperandFacts(DType.of(array.dtype), array.shape, elements)
 
 
 READ = [name for name in DENOTED if is_of_body(OPERATORS[name]) and not name.endswith("Window")]
@@ -180,34 +180,36 @@ READ = [name for name in DENOTED if is_of_body(OPERATORS[name]) and not name.end
 def test_a_body_says_the_same_in_the_newest_opset(name: str) -> None:
     case = case_of(name)
     inputs = [None if value is None else (DType.of(value.dtype), value.ndim) for value in case.inputs]
-    attrs = {attribute: schema_default(name, attribute) for attribute in ops.asked_of_body(name)}
+    attrs = {attribute: schema_default(name, attribute) for attribute in schemas.body_value_attributes(name)}
     given = {attribute: value for attribute, value in (attrs | case.attrs).items() if value is not None}
-    body = ops.function_body(name, inputs, case.outputs, given)
+    body = schemas.schema_function_body(name, inputs, case.outputs, given)
     assert body is not None
-    assert functions.read(newest(body)).outputs == functions.read(body).outputs
+    assert function_terms.read_function(upgrade_function(body)).outputs == function_terms.read_function(body).outputs
 
 
-def local_response_normalization(node: Node) -> Tensor:
+def local_response_normalization(node: OpContext) -> SymbolicTensor:
     """x / (bias + alpha / size · the sum of squares of so many channels around)^beta."""
     x = node.input(0)
     alpha, beta, bias = (node.real(name) for name in ("alpha", "beta", "bias"))
-    size = node.attribute("size", lambda: fresh("size"))
+    size = node.attribute("size", lambda: fresh_symbol("size"))
 
-    def at(index: Index) -> Value:
+    def at(index: Index) -> Expr:
         def around(k: Index) -> Index:
             return (index[0], index[1] + k[0] - quotient(size - 1, 2), *index[2:])
 
-        squares = total((size,), lambda k: x.at(around(k)) * x.at(around(k)), lambda k: within(around(k), x.shape))
-        return x.at(index) / call("Pow", bias + alpha / real_of(size) * squares, beta)
+        squares = sum_over(
+            (size,), lambda k: x.element(around(k)) * x.element(around(k)), lambda k: in_bounds(around(k), x.shape)
+        )
+        return x.element(index) / call_function("Pow", bias + alpha / real_of(size) * squares, beta)
 
-    return Tensor(x.shape, at)
+    return SymbolicTensor(x.shape, at)
 
 
 def test_one_declaration_adds_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPERATORS, "LRN", Operator(local_response_normalization))
-    graph = onnx_io.load(parse("float[N,3,H,W] x", "y = LRN <size = 3> (x)")).graph
+    graph = onnx_io.load_model(parse("float[N,3,H,W] x", "y = LRN <size = 3> (x)")).graph
     (node,) = (node for _, node in graph.nodes() if not node.is_internal)
-    assert [str(size) for size in (shapes(Operands(graph, node))[0] or ())] == ["N", "3", "H", "W"]
+    assert [str(size) for size in (infer_shapes(NodeOperands(graph, node))[0] or ())] == ["N", "3", "H", "W"]
 
     x, n = tensor("x", "N C H W"), integer("n")
     assert prove(Rule("normalize_mirrored", op.LRN(-x, size=n), -op.LRN(x, size=n))).verdict is Verdict.PROVED
@@ -221,7 +223,7 @@ MACHINE = Machine(1.0, 1e30, 1e-30)
 
 def is_known(name: str, case: Case) -> bool:
     """Whether shapes of an operator are inferred, and constants of it computed."""
-    assert folded(name, case) == bool(shapes(read(name, case)[0]))
+    assert folded(name, case) == bool(infer_shapes(read(name, case)[0]))
     return folded(name, case)
 
 
@@ -230,28 +232,31 @@ def test_one_entry_adds_an_elementwise_operator(monkeypatch: pytest.MonkeyPatch)
     turned = Rule("transpose_before_softsign", op.Transpose(op.Softsign(x)), op.Softsign(op.Transpose(x)))
     wrong = Rule("lose_softsign", op.Softsign(x), op.Identity(x))
     made = parse("float[4,8] x", "y = Softsign (x)", outputs="float[4,8] y")
-    seen, single = sketch(made), graph("float[4,8] x", "y = Softsign (x)", "float[4,8] y")
+    seen, single = sketch_model(made), graph("float[4,8] x", "y = Softsign (x)", "float[4,8] y")
     fed = {"x": np.zeros((4, 8), np.float32)}
     case = case_of("Softsign")
     monkeypatch.delitem(OPERATORS, "Softsign")
     assert "no denotation of Softsign" in prove(turned, refute=False).detail
-    assert ("Softsign", "") not in unwrap(candidates)(ops.ANY_POINTWISE), "no family has it"
-    assert not is_known("Softsign", case) and samples.nonfinite(seen, fed, (), 0) is None
+    assert ("Softsign", "") not in unwrap(operator_choices)(schemas.ANY_POINTWISE), "no family has it"
+    assert not is_known("Softsign", case) and sample_inputs.nonfinite_feeds(seen, fed, (), 0) is None
     with pytest.raises(UsageError, match="nothing says what it computes"):
-        named(["Softsign"])
+        resolve_operators(["Softsign"])
 
     entry = Operator(
-        Pointwise(plain(lambda x: x / (number(1) + call("Abs", x)))), weight=70, cost=Cost(12), tells_nonfinite=True
+        ElementwiseDenotation(without_attributes(lambda x: x / (constant(1) + call_function("Abs", x)))),
+        weight=70,
+        cost=OperatorCost(12),
+        observes_nonfinite=True,
     )
     monkeypatch.setitem(OPERATORS, "Softsign", entry)
     assert prove(turned, refute=False).verdict is Verdict.PROVED
     assert prove(wrong).counterexample, "an example is drawn and run"
-    assert ("Softsign", "") in unwrap(candidates)(ops.ANY_POINTWISE), "every family has it"
-    assert is_known("Softsign", case) and ELEMENTS.choices(named(["Softsign"]))
-    assert sum(weight(node) for _, node in single.nodes()) == 70 and Analytic(MACHINE).seconds(single) == pytest.approx(
-        12 * 32
-    )
-    changed = samples.nonfinite(seen, fed, (), 0)
+    assert ("Softsign", "") in unwrap(operator_choices)(schemas.ANY_POINTWISE), "every family has it"
+    assert is_known("Softsign", case) and ELEMENTS.choices(resolve_operators(["Softsign"]))
+    assert sum(node_weight(node) for _, node in single.nodes()) == 70 and AnalyticCost(MACHINE).estimate_seconds(
+        single
+    ) == pytest.approx(12 * 32)
+    changed = sample_inputs.nonfinite_feeds(seen, fed, (), 0)
     assert changed is not None and not np.isfinite(changed["x"]).all()
 
 
@@ -260,20 +265,24 @@ def test_one_entry_adds_a_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
     squeezed = Rule("drop_axis", op.Squeeze(op.ReduceL1(x, (1,), keepdims=1), (1,)), op.ReduceL1(x, (1,), keepdims=0))
     wrong = Rule("lose_signs", op.ReduceL1(x, (1,)), op.ReduceSum(x, (1,)))
     made = parse("float[4,8] x, int64[1] axes", "y = ReduceL1 (x, axes)", outputs="float[P,Q] y")
-    seen, single = sketch(made), graph("float[4,8] x", "y = ReduceL1 (x)", "float[1,1] y")
+    seen, single = sketch_model(made), graph("float[4,8] x", "y = ReduceL1 (x)", "float[1,1] y")
     (node,) = (node for _, node in single.nodes() if not node.is_internal)
     case = case_of("ReduceL1")
     monkeypatch.delitem(OPERATORS, "ReduceL1")
     assert "no denotation of ReduceL1" in prove(squeezed, refute=False).detail
-    assert not is_known("ReduceL1", case) and implied_input(node, single, 1) is None
+    assert not is_known("ReduceL1", case) and implied_numbers(node, single, 1) is None
 
-    entry = reducing(Reducing(lambda n, x: total(n, lambda k: call("Abs", x(k)))), cost=Cost(7))
+    entry = reduction_op(
+        ReductionDenotation(lambda n, x: sum_over(n, lambda k: call_function("Abs", x(k)))), cost=OperatorCost(7)
+    )
     monkeypatch.setitem(OPERATORS, "ReduceL1", entry)
     assert prove(squeezed, refute=False).verdict is Verdict.PROVED
     assert prove(wrong).counterexample, "an example is drawn and run"
-    assert ("ReduceL1", "") in unwrap(candidates)(ops.ANY_REDUCTION), "every family has it"
-    assert is_known("ReduceL1", case) and implied_input(node, single, 1) == (0, 1)
-    assert len(MATRICES.choices(named(["ReduceL1"]))) == 2, "along the rows and along the columns"
-    assert weight(node) == entry.weight > 100 and Analytic(MACHINE).seconds(single) == pytest.approx(7 * 32)
-    assert samples.feeds(seen, {}, seed=0, style=samples.NORMAL)["axes"].tolist() == [0]
-    assert paths_of(seen)["y"].terms == UNKNOWN_TERMS
+    assert ("ReduceL1", "") in unwrap(operator_choices)(schemas.ANY_REDUCTION), "every family has it"
+    assert is_known("ReduceL1", case) and implied_numbers(node, single, 1) == (0, 1)
+    assert len(MATRICES.choices(resolve_operators(["ReduceL1"]))) == 2, "along the rows and along the columns"
+    assert node_weight(node) == entry.weight > 100 and AnalyticCost(MACHINE).estimate_seconds(single) == pytest.approx(
+        7 * 32
+    )
+    assert sample_inputs.make_feeds(seen, {}, seed=0, style=sample_inputs.NORMAL)["axes"].tolist() == [0]
+    assert value_paths(seen)["y"].terms == ASSUMED_TERMS

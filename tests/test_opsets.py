@@ -13,12 +13,12 @@ from onnx.printer import to_text
 
 import graphopt
 from graphopt.base.errors import ModelError
-from graphopt.io import onnx_io, opsets, spellings, ways
-from graphopt.ir import ops
+from graphopt.io import onnx_io, opset_conversion, version_paths, version_tables
+from graphopt.ir import schemas
 from graphopt.ir.edit import constant_node, replace_node
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.operators import infer
+from graphopt.operators import inference
 from tests import conformance
 from tests.text import run
 
@@ -29,7 +29,7 @@ def model(text: str, opset: int) -> ModelProto:
 
 def in_opset(text: str, opset: int, target: int) -> str:
     """The graph of a model after it was brought to another opset."""
-    proto = onnx_io.to_proto(onnx_io.converted(onnx_io.load(model(text, opset)), target))
+    proto = onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(model(text, opset)), target))
     onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
     assert [entry.version for entry in proto.opset_import] == [target]
     return to_text(proto.graph)
@@ -103,7 +103,7 @@ def test_up(low: int, old: str, high: int, new: str) -> None:
 
 @pytest.mark.parametrize(("low", "old", "high", "new"), SPELLINGS, ids=lambda value: str(value)[:60])
 def test_down(low: int, old: str, high: int, new: str) -> None:
-    found = onnx_io.to_proto(onnx_io.converted(onnx_io.load(model(new, high)), low)).graph
+    found = onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(model(new, high)), low)).graph
     expected = model(old, low).graph
     assert spelled(found) == spelled(expected)
     assert [tensor.name for tensor in found.initializer] == [tensor.name for tensor in expected.initializer]
@@ -112,7 +112,7 @@ def test_down(low: int, old: str, high: int, new: str) -> None:
 @pytest.mark.parametrize("limits", ["", "<min = 0.0>", "<max = 0.0>"])
 def test_infinities_pass_where_there_is_no_limit_before_and_after(limits: str) -> None:
     before = model(f"(float16[4] x) => (float16[4] y) {{ y = Clip {limits} (x) }}", 10)
-    after = onnx_io.to_proto(onnx_io.converted(onnx_io.load(before), 21))
+    after = onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(before), 21))
     feeds = {"x": np.array([np.inf, -np.inf, 1, np.nan], np.float16)}
     np.testing.assert_array_equal(run(after, feeds)["y"], run(before, feeds)["y"])
 
@@ -152,9 +152,9 @@ RAISED = [
 @pytest.mark.parametrize(("opset", "text", "attrs"), RAISED, ids=lambda value: str(value)[:60])
 def test_raised(opset: int, text: str, attrs: dict[str, Any]) -> None:
     proto = model(text, opset)
-    loaded = onnx_io.load(proto)
+    loaded = onnx_io.load_model(proto)
     node = only_node(loaded.graph)
-    assert node.version == ops.newest(node.op)
+    assert node.version == schemas.newest_version(node.op)
     assert node.attrs == attrs
     assert onnx_io.to_proto(loaded).graph.node == proto.graph.node
 
@@ -182,10 +182,10 @@ KEPT = [
 @pytest.mark.parametrize(("opset", "text", "why"), KEPT, ids=[why for _, _, why in KEPT])
 def test_kept(opset: int, text: str, why: str) -> None:
     proto = model(text, opset)
-    loaded = onnx_io.load(proto)
+    loaded = onnx_io.load_model(proto)
     *_, node = (node for _, node in loaded.graph.nodes())
     schema = onnx.defs.get_schema(node.op, opset)
-    assert node.version == schema.since_version != ops.newest(node.op), why
+    assert node.version == schema.since_version != schemas.newest_version(node.op), why
     assert onnx_io.to_proto(loaded) == proto
 
 
@@ -199,21 +199,21 @@ def test_kept(opset: int, text: str, why: str) -> None:
 )
 def test_old_training_has_no_meaning(opset: int, text: str) -> None:
     proto = model(text, opset)
-    loaded = onnx_io.load(proto)
+    loaded = onnx_io.load_model(proto)
     assert only_node(loaded.graph).version == 0
-    assert not ops.is_deterministic(only_node(loaded.graph))
+    assert not schemas.is_deterministic(only_node(loaded.graph))
     assert onnx_io.to_proto(loaded) == proto
 
 
 def test_a_node_is_raised_once_its_types_are_known() -> None:
-    loaded = onnx_io.load(model("(float[2, 3] x) => (y) { a = other.Op (x)  y = Softmax <axis = 1> (a) }", 9))
+    loaded = onnx_io.load_model(model("(float[2, 3] x) => (y) { a = other.Op (x)  y = Softmax <axis = 1> (a) }", 9))
     graph = loaded.graph
-    (vertex,) = graph.with_op("Softmax")
+    (vertex,) = graph.vertices_with_op("Softmax")
     assert graph[vertex].version == 1
-    (source,) = graph.with_op("Op")
+    (source,) = graph.vertices_with_op("Op")
     typed = replace(graph[source], types=graph[graph.inputs[0]].types)
     graph.apply(Patch({source: graph[source]}, {source: typed}))
-    opsets.raise_nodes(graph)
+    opset_conversion.upgrade_nodes(graph)
     assert graph[vertex].version == 13
 
 
@@ -225,12 +225,12 @@ def test_bodies_are_raised_too() -> None:
         >
     }"""
     proto = model(text, 11)
-    loaded = onnx_io.load(proto)
+    loaded = onnx_io.load_model(proto)
     bodies = [body for _, node in loaded.graph.nodes() for body in node.bodies]
-    assert [only_node(body).version for body in bodies] == [ops.newest("Squeeze")] * 2
+    assert [only_node(body).version for body in bodies] == [schemas.newest_version("Squeeze")] * 2
     assert [len(only_node(body).inputs) for body in bodies] == [2, 1]
     assert onnx_io.to_proto(loaded) == proto
-    raised = onnx_io.to_proto(onnx_io.converted(loaded, 13))
+    raised = onnx_io.to_proto(onnx_io.convert_opset(loaded, 13))
     onnx.checker.check_model(raised, full_check=True)
 
 
@@ -242,14 +242,14 @@ def test_a_node_is_written_as_it_was_loaded() -> None:
     proto = model(f"{X} {{ y = Clip <max = 6.0, consumed_inputs = [0], min = 0.0> (x) }}", 1)
     proto = model(f"{X} {{ y = Dropout <ratio = 0.5, is_test = 1, consumed_inputs = [0]> (x) }}", 1)
     proto.graph.node[0].attribute[0].doc_string = "half"
-    assert onnx_io.to_proto(onnx_io.load(proto)) == proto
+    assert onnx_io.to_proto(onnx_io.load_model(proto)) == proto
 
 
 def test_a_node_that_was_changed_is_written_anew() -> None:
     proto = model(f"{X} {{ y = Squeeze <axes = [0]> (x) }}", 11)
-    loaded = onnx_io.load(proto)
+    loaded = onnx_io.load_model(proto)
     graph = loaded.graph
-    (vertex,) = graph.with_op("Squeeze")
+    (vertex,) = graph.vertices_with_op("Squeeze")
     axes = graph.add(constant([1], "axes"))
     node = graph[vertex]
     graph.apply(replace_node(graph, vertex, replace(node, inputs=(node.inputs[0], Value(axes)))))
@@ -258,7 +258,7 @@ def test_a_node_that_was_changed_is_written_anew() -> None:
 
 
 def constant(values: list[int], name: str) -> Node:
-    return constant_node(Tensor.of(np.array(values, np.int64)), name)
+    return constant_node(Tensor.from_array(np.array(values, np.int64)), name)
 
 
 def test_axes_that_are_used_elsewhere_stay() -> None:
@@ -318,10 +318,10 @@ REFUSED = [
 
 @pytest.mark.parametrize(("opset", "text", "target", "message"), REFUSED, ids=[case[3] for case in REFUSED])
 def test_refused(opset: int, text: str, target: int, message: str) -> None:
-    loaded = onnx_io.load(model(text, opset))
+    loaded = onnx_io.load_model(model(text, opset))
     before = onnx_io.to_proto(loaded)
     with pytest.raises(ModelError) as caught:
-        onnx_io.converted(loaded, target)
+        onnx_io.convert_opset(loaded, target)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert onnx_io.to_proto(loaded) == before
@@ -330,24 +330,24 @@ def test_refused(opset: int, text: str, target: int, message: str) -> None:
 @pytest.mark.parametrize(("opset", "target"), [(11, 20), (13, 11), (9, 13)])
 def test_over_the_last_axis_softmax_means_the_same_at_any_rank(opset: int, target: int) -> None:
     proto = model("(float[] x) => (y) { y = Softmax <axis = -1> (x) }", opset)
-    assert onnx_io.to_proto(onnx_io.converted(onnx_io.load(proto), target)).graph == proto.graph
+    assert onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(proto), target)).graph == proto.graph
 
 
 def test_softmax_counts_from_the_front_before_opset_11() -> None:
     with pytest.raises(ModelError, match="relies on what opset 11 brought"):
-        onnx_io.converted(onnx_io.load(model("(float[] x) => (y) { y = Softmax (x) }", 13)), 9)
+        onnx_io.convert_opset(onnx_io.load_model(model("(float[] x) => (y) { y = Softmax (x) }", 13)), 9)
 
 
 def test_an_operator_of_no_known_meaning_stays_as_it_is() -> None:
     proto = parse_model(f'<ir_version: 10, opset_import: ["": 13, "other": 1]> g {X} {{ y = other.Op <k = 1> (x) }}')
-    after = onnx_io.to_proto(onnx_io.converted(onnx_io.load(proto), 20))
+    after = onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(proto), 20))
     assert after.graph == proto.graph
 
 
 def test_an_old_ir_version_grows_with_the_opset() -> None:
     proto = parse_model('<ir_version: 3, opset_import: ["": 7]> g (float[2] x, float[2] w) => (y) { y = Add (x, w) }')
     proto.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "w"))
-    after = onnx_io.to_proto(onnx_io.converted(onnx_io.load(proto), 13))
+    after = onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(proto), 13))
     assert after.ir_version == 7
     assert [info.name for info in after.graph.input] == ["x"]
     onnx.shape_inference.infer_shapes(after, check_type=True, strict_mode=True)
@@ -368,17 +368,17 @@ def test_an_old_ir_version_grows_with_the_opset() -> None:
     ],
 )
 def test_emittable(op: str, opset: int, expected: bool) -> None:
-    assert opsets.emittable(op, "", {"": opset}) == expected
+    assert opset_conversion.is_expressible(op, "", {"": opset}) == expected
 
 
 def test_why_not() -> None:
-    graph = onnx_io.load(model("(float[2] x, float k) => (y) { y = Relu (x) }", 10)).graph
+    graph = onnx_io.load_model(model("(float[2] x, float k) => (y) { y = Relu (x) }", 10)).graph
     x, k = (Value(vertex) for vertex in graph.inputs)
-    low = Value(graph.add(constant_node(Tensor.of(np.array(0, np.float32)), "low")))
+    low = Value(graph.add(constant_node(Tensor.from_array(np.array(0, np.float32)), "low")))
     clip = Node("Clip", (x, low), ("c",), (None,), version=13)
-    assert opsets.why_not(clip, graph) is None
-    assert opsets.lowered(clip, graph).attrs == {"min": 0.0}
-    unknown = opsets.why_not(Node("Clip", (x, k), ("c",), (None,), version=13), graph)
+    assert opset_conversion.unwritable_reason(clip, graph) is None
+    assert opset_conversion.downgraded(clip, graph).attrs == {"min": 0.0}
+    unknown = opset_conversion.unwritable_reason(Node("Clip", (x, k), ("c",), (None,), version=13), graph)
     assert unknown == "Clip 'c' cannot be written in opset 10: `min` is not constant"
 
 
@@ -390,30 +390,37 @@ OPERATORS = sorted({(schema.name, schema.domain) for schema in onnx.defs.get_all
 def test_every_version_that_means_something_else_has_a_reason() -> None:
     """A version that the schemas do not show to mean the same is listed, or it withdraws the operator."""
     for op, domain in OPERATORS:
-        for version in ways.versions(op, domain)[1:]:
-            reason = ways.difference(op, domain, version)
-            assert reason in (None, "it was withdrawn", spellings.KEPT.get((op, version))), (op, version, reason)
+        for version in version_paths.schema_versions(op, domain)[1:]:
+            reason = version_paths.version_difference(op, domain, version)
+            assert reason in (None, "it was withdrawn", version_tables.INCOMPATIBLE_VERSIONS.get((op, version))), (
+                op,
+                version,
+                reason,
+            )
 
 
-@pytest.mark.parametrize("table", ["MOVED", "DROPPED", "DEFAULTS", "KEPT", "ONLY_IF", "LOWER_IF", "CHANGED"])
+TABLES = ("MOVED_ATTRIBUTES", "DROPPED_ATTRIBUTES", "CHANGED_DEFAULTS", "INCOMPATIBLE_VERSIONS", "UPGRADE_CONDITIONS")
+
+
+@pytest.mark.parametrize("table", [*TABLES, "DOWNGRADE_CONDITIONS", "CHANGES"])
 def test_the_tables_name_versions_that_exist(table: str) -> None:
-    for op, version in getattr(spellings, table):
-        assert version in ways.versions(op, "ai.onnx.ml" if op == "LabelEncoder" else ""), (op, version)
+    for op, version in getattr(version_tables, table):
+        assert version in version_paths.schema_versions(op, "ai.onnx.ml" if op == "LabelEncoder" else ""), (op, version)
 
 
 def test_the_tables_name_attributes_that_exist() -> None:
-    for (op, version), moves in spellings.MOVED.items():
-        old, new = ops.schema(op, "", version - 1), ops.schema(op, "", version)
+    for (op, version), moves in version_tables.MOVED_ATTRIBUTES.items():
+        old, new = schemas.schema(op, "", version - 1), schemas.schema(op, "", version)
         assert old is not None
         assert new is not None
         for moved in moves:
             assert moved.attribute in old.attributes
             assert moved.attribute not in new.attributes
             assert moved.place < len(new.inputs)
-    for (op, version), names in [*spellings.DROPPED.items(), *spellings.DEFAULTS.items()]:
-        old = ops.schema(op, "", version - 1)
+    for (op, version), names in [*version_tables.DROPPED_ATTRIBUTES.items(), *version_tables.CHANGED_DEFAULTS.items()]:
+        old = schemas.schema(op, "", version - 1)
         assert old is not None
-        assert names.keys() <= old.attributes.keys() or (op, version) in spellings.DEFAULTS
+        assert names.keys() <= old.attributes.keys() or (op, version) in version_tables.CHANGED_DEFAULTS
 
 
 # -- against ONNX Runtime ----------------------------------------------------------------------------------------------
@@ -443,7 +450,7 @@ def test_onnxruntime_finds_the_same_meaning_in_every_opset(record_property: Call
     compared = 0
     for case in samples():
         (own,) = (entry.version for entry in case.model.opset_import if entry.domain == "")
-        versions = ways.versions(case.model.graph.node[0].op_type)
+        versions = version_paths.schema_versions(case.model.graph.node[0].op_type)
         for opset in sorted({v for version in versions for v in (version - 1, version) if OLDEST <= v < own}):
             for target in (opset, own):
                 compared += agrees(case, opset, target)
@@ -454,8 +461,8 @@ def test_onnxruntime_finds_the_same_meaning_in_every_opset(record_property: Call
 def agrees(case: conformance.Case, opset: int, target: int) -> bool:
     """Whether there was something to compare; asserts that it agrees."""
     try:
-        changed = onnx_io.to_proto(onnx_io.converted(onnx_io.load(case.model), opset))
-        changed = onnx_io.to_proto(onnx_io.converted(onnx_io.load(changed), target))
+        changed = onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(case.model), opset))
+        changed = onnx_io.to_proto(onnx_io.convert_opset(onnx_io.load_model(changed), target))
     except ModelError:
         return False
     for inputs, _ in case.data:
@@ -493,7 +500,7 @@ def test_a_shape_that_is_declared_and_not_inferred_is_not_relied_on_to_raise_a_n
 def test_attention_means_the_same_where_it_is_plain(attributes: str, mask: str, version: int) -> None:
     inputs = "float[1,1,2,4] q, float[1,1,3,4] k, float[2,3] m, float[2,2] s"
     body = f"y = Attention {f'<{attributes}>' * bool(attributes)} (q, k, k{mask})"
-    graph = onnx_io.load(model(f"({inputs}) => (float[1,1,2,4] y) {{ {body} }}", 23)).graph
-    infer.infer_graph(graph)
-    opsets.raise_nodes(graph)
+    graph = onnx_io.load_model(model(f"({inputs}) => (float[1,1,2,4] y) {{ {body} }}", 23)).graph
+    inference.infer_graph(graph)
+    opset_conversion.upgrade_nodes(graph)
     assert only_node(graph).version == version

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 import graphopt
 from graphopt.base.errors import ModelError
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.cli.main import app
 from graphopt.report.report import Report
 
@@ -70,7 +70,7 @@ INVALID = {
 
 @pytest.mark.parametrize(("given", "reason"), INVALID.values(), ids=INVALID)
 def test_what_no_onnxruntime_loads_is_refused(given: ModelProto, reason: str) -> None:
-    found = compare(given, given)
+    found = compare_models(given, given)
     assert not found.legal and reason in found.reason and not found.oracle
     for strict in (False, True):
         with pytest.raises(ModelError) as error:
@@ -91,8 +91,8 @@ def test_an_invalid_model_is_named_in_one_line_and_nothing_is_written(tmp_path: 
 
 def test_an_invalid_original_is_not_repaired_in_silence() -> None:
     given = INVALID["a bound of Clip that is an integer"][0]
-    found = compare(given, model("y = Relu(v)"))
-    assert found.verdict is Verdict.SKIPPED and not found.legal and not found.ok
+    found = compare_models(given, model("y = Relu(v)"))
+    assert found.verdict is EqualityVerdict.SKIPPED and not found.legal and not found.ok
 
 
 UNIMPORTED = {
@@ -115,7 +115,7 @@ UNIMPORTED = {
 @pytest.mark.parametrize("text", UNIMPORTED.values(), ids=UNIMPORTED)
 def test_a_domain_that_is_not_imported_makes_a_model_invalid(text: str, inline: bool) -> None:
     given = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20, "own" : 1]> {text}')
-    assert not compare(given, given).legal
+    assert not compare_models(given, given).legal
     with pytest.raises(ModelError, match=r"No opset (import for|registered for) domain '?ba[rz]"):
         graphopt.optimize(given, cost="none", inline_functions=inline)
 
@@ -144,13 +144,13 @@ def test_the_reference_judges_where_a_kernel_is_missing_and_is_named(given: Mode
 
 
 def test_what_is_only_not_known_is_not_called_invalid() -> None:
-    found = compare(model("y = own.Magic(v)"), model("y = own.Magic(v)"))
-    assert found.verdict is Verdict.SKIPPED and found.legal
+    found = compare_models(model("y = own.Magic(v)"), model("y = own.Magic(v)"))
+    assert found.verdict is EqualityVerdict.SKIPPED and found.legal
 
 
 def test_inputs_that_cannot_be_fed_do_not_make_a_model_legal() -> None:
     head = '<ir_version: 10, opset_import: ["" : 21]> g (int4[3] x) => (float[3] y)'
     text = "{{ f = Cast<to = 1>(x) h = Cast<to = 10>(x) y = Add({}, f) }}"
     legal, invalid = (onnx.parser.parse_model(f"{head} {text.format(name)}") for name in "fh")
-    assert compare(legal, legal).oracle.endswith(", as ONNX Runtime takes no input of INT4")
-    assert not compare(invalid, invalid).legal
+    assert compare_models(legal, legal).oracle.endswith(", as ONNX Runtime takes no input of INT4")
+    assert not compare_models(invalid, invalid).legal

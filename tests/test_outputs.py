@@ -18,7 +18,7 @@ from typer.testing import Result as Run
 from graphopt.base.errors import OutputError
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
-from graphopt.operators.protos import CHUNK
+from graphopt.operators.proto_conversion import COPY_CHUNK_BYTES
 from graphopt.pipeline import Result
 from tests.text import parse
 
@@ -116,7 +116,7 @@ def large(tmp_path: Path) -> Path:
     values[0] = 2
     made.graph.initializer.append(numpy_helper.from_array(values, "w"))
     path = tmp_path / "large.onnx"
-    onnx_io.save(onnx_io.load(made), path, external=True)
+    onnx_io.save_model(onnx_io.load_model(made), path, external=True)
     return path
 
 
@@ -160,7 +160,7 @@ def test_weights_beside_a_link_elsewhere_are_refused_before_the_work(
     link = large.parent / "snapshot" / "link.onnx"
     link.parent.mkdir()
     link.symlink_to(large)
-    monkeypatch.setattr(onnx_io, "INLINE_LIMIT", 10_000)
+    monkeypatch.setattr(onnx_io, "MAX_INLINE_WEIGHT_BYTES", 10_000)
     monkeypatch.setattr("graphopt.pipeline.optimize", lambda *_, **__: pytest.fail("worked before it refused"))
     done = run(link, link, *options)
     assert done.exit_code == 1
@@ -183,19 +183,19 @@ def test_a_report_goes_into_a_pipe(model: Path, tmp_path: Path) -> None:
 
 def test_a_device_takes_a_model(large: Path) -> None:
     with open(os.devnull, "r+b") as device:
-        onnx_io.write(onnx_io.load(large), device)
+        onnx_io.write_model(onnx_io.load_model(large), device)
 
 
 def test_a_model_is_appended_whole(tmp_path: Path) -> None:
     """Holes cannot be left where each write goes to the end of the file."""
     made = parse("float[n] x", "y = Add(x, w)")
-    values = np.zeros(CHUNK // 2, np.float32)
+    values = np.zeros(COPY_CHUNK_BYTES // 2, np.float32)
     values[-1] = 2
     made.graph.initializer.append(numpy_helper.from_array(values, "w"))
-    onnx_io.save(onnx_io.load(made), tmp_path / "model.onnx", external=True)
+    onnx_io.save_model(onnx_io.load_model(made), tmp_path / "model.onnx", external=True)
     with open(tmp_path / "appended", "ab") as file:
         file.write(b"before")
-        onnx_io.write(onnx_io.load(tmp_path / "model.onnx"), file)
+        onnx_io.write_model(onnx_io.load_model(tmp_path / "model.onnx"), file)
     whole = onnx.ModelProto.FromString((tmp_path / "appended").read_bytes().removeprefix(b"before"))
     (again,) = map(numpy_helper.to_array, whole.graph.initializer)
     assert np.array_equal(again, values)
@@ -207,7 +207,7 @@ def test_a_model_is_not_saved_to_a_file_that_looks_like_stdout(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OutputError, match="'-', which is stdout on the command line only"):
-        onnx_io.save(onnx_io.load(model), path)
+        onnx_io.save_model(onnx_io.load_model(model), path)
 
 
 # -- what the report says of files ------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_the_size_of_a_result_is_that_of_both_its_files(tmp_path: Path) -> None:
 
     target = tmp_path / "out.onnx"
     for number in (1, 2):  # the second has a name of its own
-        onnx_io.save(onnx_io.load(version(number)), tmp_path / "in.onnx")
+        onnx_io.save_model(onnx_io.load_model(version(number)), tmp_path / "in.onnx")
         done = run(tmp_path / "in.onnx", target, "--external-data", "--json")
         assert done.exit_code == 0, done.stderr
         size = sum(path.stat().st_size for path in tmp_path.glob("out.onnx*"))

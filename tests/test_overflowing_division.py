@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import graphopt
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
-from graphopt.runtime.oracle import Runnable
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
+from graphopt.runtime.oracle import RunnableModel
 from tests.text import parse
 
 LEAST = np.array([-(2**63), 1])
@@ -50,7 +50,7 @@ Case: TypeAlias = tuple[str, str, dict[str, Any]]
 def test_the_process_outlives_it(case: Case) -> None:
     comparison = graphopt.optimize(parse(*case), cost="none").report.comparison
     assert comparison is not None
-    assert comparison.verdict is not Verdict.DIFFERENT
+    assert comparison.verdict is not EqualityVerdict.DIFFERENT
 
 
 @pytest.mark.slow
@@ -63,8 +63,8 @@ def test_and_its_timing(name: str, check: bool) -> None:
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="other processors give some number")
 def test_an_input_that_ends_the_process_is_named() -> None:
     model = parse("int64[2] x", "y = Div(x, b)", {"b": MINUS})
-    found = compare(model, model, inputs={"x": LEAST})
-    assert found.verdict is Verdict.CANNOT_RUN
+    found = compare_models(model, model, inputs={"x": LEAST})
+    assert found.verdict is EqualityVerdict.CANNOT_RUN
     assert "the original cannot be run: it ends the process (SIGFPE), as an integer division" in found.reason
 
 
@@ -78,4 +78,4 @@ HARMLESS: dict[str, Case] = {
 
 @pytest.mark.parametrize("case", HARMLESS.values(), ids=HARMLESS)
 def test_what_cannot_end_the_process_is_not_tried_first(case: Case) -> None:
-    assert not Runnable(parse(*case)).divides_integers
+    assert not RunnableModel(parse(*case)).may_crash_on_run

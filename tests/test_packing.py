@@ -7,8 +7,8 @@ import pytest
 from onnx import ModelProto
 
 import graphopt
-from graphopt.runtime.oracle import Runnable, onnxruntime_unoptimized
-from graphopt.runtime.samples import Array
+from graphopt.runtime.oracle import RunnableModel, onnxruntime_unoptimized
+from graphopt.runtime.sample_inputs import Array
 from tests.text import parse
 
 RNG = np.random.default_rng(0)
@@ -65,7 +65,10 @@ def built(inputs: str, body: str, weights: dict[str, Array]) -> ModelProto:
 def demand_same_bits(given: ModelProto, *sizes: Mapping[str, tuple[int, ...]]) -> graphopt.Result:
     """Optimize a model exactly, and run it as it is written."""
     result = graphopt.optimize(given, cost="none", exact=True, strict=True)
-    with onnxruntime_unoptimized(Runnable(given)) as before, onnxruntime_unoptimized(Runnable(result.model)) as after:
+    with (
+        onnxruntime_unoptimized(RunnableModel(given)) as before,
+        onnxruntime_unoptimized(RunnableModel(result.model)) as after,
+    ):
         for shapes in sizes:
             feeds = {name: floats(*shape) if name != "h" else np.array(True) for name, shape in shapes.items()}
             for one, other in zip(before.run(feeds), after.run(feeds), strict=True):
@@ -178,7 +181,10 @@ def test_what_adds_up_no_products_with_weights_is_given_constants(kernel: str, r
     given = parse(inputs, f"w = Expand(a, s); {body}", weights, outputs="y", opset=23)
     result = graphopt.optimize(given, cost="none", exact=True, strict=True)
     assert [node.op_type for node in result.model.graph.node] == [kernel]
-    with onnxruntime_unoptimized(Runnable(given)) as before, onnxruntime_unoptimized(Runnable(result.model)) as after:
+    with (
+        onnxruntime_unoptimized(RunnableModel(given)) as before,
+        onnxruntime_unoptimized(RunnableModel(result.model)) as after,
+    ):
         shape = (5, 64) if "5,64" in inputs else (64, 5) if "64,5" in inputs else (64,)
         feeds = {"x": floats(rows, *shape)} | ({"k": np.arange(rows)} if "k" in inputs else {})
         np.testing.assert_array_equal(before.run(feeds)[0], after.run(feeds)[0])

@@ -15,22 +15,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphopt.base.sizes import Dim, Sym
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
+from graphopt.expr.dims import Dim, SymbolicDim
 from graphopt.io import onnx_io
-from graphopt.ir import ops
+from graphopt.ir import schemas
 from graphopt.ir.edit import replace_node
 from graphopt.ir.graph import Graph, Patch
-from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.fixpoint import simplify_graph
-from graphopt.rewrite.fold import reshape_target
-from graphopt.rewrite.passes import PASSES, Pass, Run, exact_forms, written
+from graphopt.operators.inference import infer_graph
+from graphopt.rewrite.folding import reshape_target
+from graphopt.rewrite.passes import PASSES, Pass, PassFunction, to_exact_passes, written_by_patch
+from graphopt.rewrite.simplify import simplify_graph
 from graphopt.rules import slicing
 from tests import zoo
 from tests.text import UNDEFINED, Arrays, parse, printed, run
 
 ALL = {pass_.name: pass_ for pass_ in PASSES}
-N, S = Sym.of("N"), Sym.of("S")
+N, S = SymbolicDim.named("N"), SymbolicDim.named("S")
 LARGE = 50
 """Nodes above which a graph is looked at after every pass only."""
 
@@ -41,7 +41,7 @@ def applied(graph: Graph, passes: Sequence[Pass], done: list[tuple[Graph, Patch]
         before = len(done)
         for pass_ in passes:
             for patch in pass_.run(graph):
-                assert written(patch) <= pass_.writes
+                assert written_by_patch(patch) <= pass_.written_operators
                 graph.apply(patch)
                 done.append((graph, patch))
                 if len(graph) <= LARGE:
@@ -55,11 +55,11 @@ def applied(graph: Graph, passes: Sequence[Pass], done: list[tuple[Graph, Patch]
     raise AssertionError("the passes do not come to rest")
 
 
-def optimized(model: onnx.ModelProto, *names: str) -> onnx_io.Model:
+def optimized(model: onnx.ModelProto, *names: str) -> onnx_io.LoadedModel:
     """The model after the passes of these names (all by default), having seen that they can be undone."""
-    loaded = onnx_io.load(model)
+    loaded = onnx_io.load_model(model)
     infer_graph(loaded.graph)
-    before, nodes = printed(loaded.graph), dict(loaded.graph.items())
+    before, nodes = printed(loaded.graph), dict(loaded.graph.vertices_and_nodes())
     done: list[tuple[Graph, Patch]] = []
     applied(loaded.graph, [ALL[name] for name in names] or PASSES, done)
     for graph, patch in reversed(done):
@@ -67,7 +67,7 @@ def optimized(model: onnx.ModelProto, *names: str) -> onnx_io.Model:
         if len(graph) <= LARGE:
             graph.check()
     loaded.graph.check()
-    assert (printed(loaded.graph), dict(loaded.graph.items())) == (before, nodes), "undone is as it was"
+    assert (printed(loaded.graph), dict(loaded.graph.vertices_and_nodes())) == (before, nodes), "undone is as it was"
     for graph, patch in done:
         graph.apply(patch)
     return loaded
@@ -82,30 +82,30 @@ def after(model: onnx.ModelProto, *names: str) -> list[str]:
 
 def absolute(graph: Graph) -> Iterator[Patch]:
     """Put an Abs in the place of each Relu."""
-    for vertex in sorted(graph.with_op("Relu")):
-        yield replace_node(graph, vertex, replace(graph[vertex], op="Abs", version=ops.newest("Abs")))
+    for vertex in sorted(graph.vertices_with_op("Relu")):
+        yield replace_node(graph, vertex, replace(graph[vertex], op="Abs", version=schemas.newest_version("Abs")))
 
 
 def halved(graph: Graph) -> Iterator[Patch]:
     """Say another attribute of each LeakyRelu."""
-    for vertex in sorted(graph.with_op("LeakyRelu")):
+    for vertex in sorted(graph.vertices_with_op("LeakyRelu")):
         yield replace_node(graph, vertex, replace(graph[vertex], attrs={"alpha": 0.5}))
 
 
 def plain(graph: Graph) -> Iterator[Patch]:
     """Take its attribute from each LeakyRelu."""
-    for vertex in sorted(graph.with_op("LeakyRelu")):
+    for vertex in sorted(graph.vertices_with_op("LeakyRelu")):
         if graph[vertex].attrs:
             yield replace_node(graph, vertex, replace(graph[vertex], attrs={}))
 
 
 @pytest.mark.parametrize(("run", "op"), [(absolute, "Abs"), (halved, "LeakyRelu"), (plain, "LeakyRelu without alpha")])
-def test_a_pass_that_writes_an_operator_is_refused(run: Run, op: str) -> None:
-    graph = onnx_io.load(parse("float[4] x", "a = Relu(x); y = LeakyRelu <alpha = 0.25> (a)")).graph
+def test_a_pass_that_writes_an_operator_is_refused(run: PassFunction, op: str) -> None:
+    graph = onnx_io.load_model(parse("float[4] x", "a = Relu(x); y = LeakyRelu <alpha = 0.25> (a)")).graph
     with pytest.raises(ValueError, match=f"pass wrong writes {op}, which only rules may"):
         simplify_graph(graph, [], [Pass("wrong", run, "It is shorter.")])
-    assert list(graph.ops()) == ["Relu", "LeakyRelu"]
-    assert simplify_graph(graph, [], [Pass("right", run, "It says so.", writes=frozenset({op}))]).steps
+    assert list(graph.operator_counts()) == ["Relu", "LeakyRelu"]
+    assert simplify_graph(graph, [], [Pass("right", run, "It says so.", written_operators=frozenset({op}))]).steps
 
 
 def test_what_depends_on_constants_alone_is_computed() -> None:
@@ -116,7 +116,7 @@ def test_what_depends_on_constants_alone_is_computed() -> None:
 def test_a_folded_value_keeps_its_name() -> None:
     model = parse("float[2] x", "a = Add([1.0,2.0],[3.0,4.0]); y = Mul(x,a)")
     graph = optimized(model, "fold_constants").graph
-    assert sorted(name for _, node in graph.items() for name in node.names) == ["a", "x", "y"]
+    assert sorted(name for _, node in graph.vertices_and_nodes() for name in node.names) == ["a", "x", "y"]
 
 
 def test_every_output_of_a_node_is_folded() -> None:
@@ -139,9 +139,9 @@ def test_an_output_of_the_graph_may_become_constant() -> None:
     ],
 )
 def test_random_numbers_and_quantization_stay(body: str) -> None:
-    ops = onnx_io.load(parse("float[2] x", body)).graph.ops()
+    ops = onnx_io.load_model(parse("float[2] x", body)).graph.operator_counts()
     assert {op: n for op, n in ops.items() if op != "Cast"} == {
-        op: n for op, n in optimized(parse("float[2] x", body)).graph.ops().items() if op != "Cast"
+        op: n for op, n in optimized(parse("float[2] x", body)).graph.operator_counts().items() if op != "Cast"
     }
 
 
@@ -154,7 +154,7 @@ def test_weights_are_quantized_when_the_model_is_compiled() -> None:
         {"w": weights, "z": np.zeros(3, np.int8)},
     )
     graph = optimized(model).graph
-    assert graph.ops() == {"DequantizeLinear": 1, "MatMul": 1}
+    assert graph.operator_counts() == {"DequantizeLinear": 1, "MatMul": 1}
     (kept,) = (node for _, node in graph.nodes() if node.op == "DequantizeLinear")
     integers = graph.constant(kept.inputs[0])
     assert integers is not None and integers.dtype is DType.INT8
@@ -298,7 +298,7 @@ NEEDLESS = {
 
 @pytest.mark.parametrize(("inputs", "body"), NEEDLESS.values(), ids=NEEDLESS)
 def test_what_changes_nothing_goes_by_a_rule_with_sizes_that_are_known_by_name(inputs: str, body: str) -> None:
-    loaded = onnx_io.load(parse(inputs, body))
+    loaded = onnx_io.load_model(parse(inputs, body))
     infer_graph(loaded.graph)
     simplify_graph(loaded.graph, slicing.RULES, PASSES)
     assert printed(loaded.graph) == ["y = Identity(x)", "return y"]
@@ -373,8 +373,8 @@ def test_bounds_of_known_axes_are_counted_from_the_front() -> None:
 
 
 def test_all_that_runs_has_an_exact_form() -> None:
-    assert [pass_.name for pass_ in exact_forms(PASSES)] == [pass_.name for pass_ in PASSES]
-    assert [pass_.name for pass_ in PASSES if pass_.exactly] == ["fold_constants"]
+    assert [pass_.name for pass_ in to_exact_passes(PASSES)] == [pass_.name for pass_ in PASSES]
+    assert [pass_.name for pass_ in PASSES if pass_.exact_run] == ["fold_constants"]
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------

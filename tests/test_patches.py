@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 import graphopt
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
 from tests.text import Arrays, parse
 
@@ -21,9 +21,9 @@ def weights(*shape: int) -> Arrays:
 def operators(model: onnx.ModelProto) -> dict[str, int]:
     """The operators that are left when a model is simplified, which computes the same."""
     simplified, _ = graphopt.simplify(model)
-    after = onnx_io.load(simplified)
-    assert compare(model, after).verdict is Verdict.EQUAL
-    return dict(after.graph.ops())
+    after = onnx_io.load_model(simplified)
+    assert compare_models(model, after).verdict is EqualityVerdict.EQUAL
+    return dict(after.graph.operator_counts())
 
 
 def focus(*corners: tuple[int, int]) -> str:
@@ -46,9 +46,9 @@ def test_focus_of_open_sizes_too() -> None:
     """Odd ones have no such corners that could be joined."""
     model = parse("float[2,3,h,w] x", focus((0, 0), (1, 0), (0, 1), (1, 1)), weights(5, 12, 3, 3))
     simplified, _ = graphopt.simplify(model)
-    after = onnx_io.load(simplified)
-    assert after.graph.ops() == {"Conv": 1}
-    assert compare(model, after, bindings=[{"h": 6, "w": 10}]).verdict is Verdict.EQUAL
+    after = onnx_io.load_model(simplified)
+    assert after.graph.operator_counts() == {"Conv": 1}
+    assert compare_models(model, after, bindings=[{"h": 6, "w": 10}]).verdict is EqualityVerdict.EQUAL
 
 
 def test_other_corners_stay() -> None:

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 import graphopt
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
-from graphopt.ir.tensor import filled, firsts
+from graphopt.ir.tensor import first_equal, nonzero_mask
 from tests.text import parse
 
 Weights = dict[str, NDArray[np.float32]]
@@ -51,7 +51,7 @@ def repeated(*names: str, equal: str, axis: int = 0) -> Weights:
 def sizes(model: onnx.ModelProto) -> list[tuple[int, ...]]:
     """The shapes of the weights that are left when a model is simplified, which computes the same."""
     simplified, _ = graphopt.simplify(model)
-    assert compare(model, onnx_io.load(simplified)).verdict is Verdict.EQUAL
+    assert compare_models(model, onnx_io.load_model(simplified)).verdict is EqualityVerdict.EQUAL
     assert "Gather" not in {node.op_type for node in simplified.graph.node}, "they are taken when it is compiled"
     return sorted(tuple(tensor.dims) for tensor in simplified.graph.initializer if tensor.dims)
 
@@ -101,7 +101,7 @@ def test_channels_are_equal_where_they_are_finite(what: float) -> None:
     for name in "bv":
         drawn = repeated("w", "b", "v", "c", equal="w+b")
         drawn[name][3:5] = what
-        assert firsts(drawn["b"], 0)[4] == (3 if name == "b" else 2)
+        assert first_equal(drawn["b"], 0)[4] == (3 if name == "b" else 2)
         simplified, _ = graphopt.simplify(parse("float[2,3,6,6] x", CONVS.format("Relu(a)"), drawn))
         assert (20, 3, 3, 3) in [tuple(tensor.dims) for tensor in simplified.graph.initializer]
 
@@ -266,7 +266,7 @@ def test_where_an_array_is_filled(dtype: type[np.generic], axis: int) -> None:
     """Also behind the first elements, which tell of most weights."""
     rows = np.zeros((20, 12, 11), dtype)
     rows[3, 0, 0] = rows[5, 11, 10] = 1
-    assert np.flatnonzero(filled(np.moveaxis(rows, 0, axis), axis)).tolist() == [3, 5]
+    assert np.flatnonzero(nonzero_mask(np.moveaxis(rows, 0, axis), axis)).tolist() == [3, 5]
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
@@ -275,10 +275,10 @@ def test_which_place_of_an_array_is_the_first_of_equal_ones(dtype: type[np.gener
     """Also those that differ behind the first elements."""
     rows = (np.arange(20)[:, None, None] % 2 * np.ones((20, 12, 11))).astype(dtype)
     rows[[3, 8, 15], 11, 10] = np.array([0, 1, 0]).astype(dtype)
-    found = firsts(np.moveaxis(rows, 0, axis), axis)
+    found = first_equal(np.moveaxis(rows, 0, axis), axis)
     assert found.tolist() == [3 if i in (3, 15) else 8 if i == 8 else i % 2 for i in range(20)]
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 2), (4,)])
 def test_which_place_is_the_first_where_there_is_little(shape: tuple[int, ...]) -> None:
-    assert firsts(np.zeros(shape, np.float32), 0).tolist() == [0] * shape[0]
+    assert first_equal(np.zeros(shape, np.float32), 0).tolist() == [0] * shape[0]

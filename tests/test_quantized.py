@@ -10,19 +10,19 @@ import pytest
 
 import graphopt
 from benchmarks.quantized import dynamic, static
-from graphopt.base.types import DType
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.base.dtype import DType
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
-from graphopt.language.library import load, load_rules
+from graphopt.language.rule_library import load_library, load_rules
 from tests import zoo
 from tests.saturating import skip_where_products_saturate
 from tests.test_sweep import swept
 from tests.text import Arrays, parse, run
 
-INTEGERS = load().sweeps["integers for which there are kernels"]
-SIGNLESS = load().sweeps["integers without a sign between products"]
+INTEGERS = load_library().sweeps["integers for which there are kernels"]
+SIGNLESS = load_library().sweeps["integers without a sign between products"]
 
 
 def network() -> onnx.ModelProto:
@@ -51,7 +51,7 @@ def types(graph: Graph, op: str, position: int) -> set[DType]:
 
 def simplified(given: onnx.ModelProto) -> dict[str, int]:
     """The operators that are left."""
-    return dict(onnx_io.load(graphopt.simplify(given)[0]).graph.ops())
+    return dict(onnx_io.load_model(graphopt.simplify(given)[0]).graph.operator_counts())
 
 
 def assert_bits(one: onnx.ModelProto, other: onnx.ModelProto) -> None:
@@ -76,7 +76,7 @@ def test_weights_get_a_sign(tmp_path: Path) -> None:
     model, made = swept(given, INTEGERS, load_rules())
     assert made is not None
     assert types(model.graph, "DequantizeLinear", 0) == {DType.UINT8, DType.INT8}
-    assert model.graph.ops() == onnx_io.load(given).graph.ops()
+    assert model.graph.operator_counts() == onnx_io.load_model(given).graph.operator_counts()
     assert_bits(given, onnx_io.to_proto(model))
 
 
@@ -101,7 +101,7 @@ def test_products_of_integers_are_computed_without_a_sign(tmp_path: Path) -> Non
     assert types(model.graph, "QLinearAdd", 0) == {DType.INT8}, "it is no product"
     assert types(model.graph, "QuantizeLinear", 2) == types(model.graph, "DequantizeLinear", 2) == {DType.UINT8}
     between = 2  # before the sum; the mean is of integers with a sign
-    assert model.graph.ops()["Sub"] == between
+    assert model.graph.operator_counts()["Sub"] == between
     assert_bits(given, onnx_io.to_proto(model))
 
 
@@ -137,7 +137,7 @@ def test_a_relu_goes_behind_what_quantizes() -> None:
     assert made is not None and "move_relu_behind_quantize" in made.rules
     (behind,) = (node.inputs[0] for _, node in model.graph.nodes() if node.op == "Clip")
     assert behind is not None and model.graph[behind.vertex].op == "QuantizeLinear"
-    assert "Relu" not in model.graph.ops()
+    assert "Relu" not in model.graph.operator_counts()
     assert_bits(given, onnx_io.to_proto(model))
 
 
@@ -178,11 +178,14 @@ def steps(body: str, zero: int = 0) -> onnx.ModelProto:
 def test_a_number_on_the_edge_of_a_step_may_go_either_way() -> None:
     """As the original's own do where its inputs change by as little; all numbers may not."""
     given = steps("b = Mul(x, 0.3); a = Mul(b, 0.7)")
-    once, shifted = compare(given, steps("a = Mul(x, 0.21)")), compare(given, steps("a = Mul(x, 0.21)", zero=1))
+    once, shifted = (
+        compare_models(given, steps("a = Mul(x, 0.21)")),
+        compare_models(given, steps("a = Mul(x, 0.21)", zero=1)),
+    )
     (edge,) = once.outputs
-    assert once.verdict is Verdict.EQUAL
+    assert once.verdict is EqualityVerdict.EQUAL
     assert edge.absolute == pytest.approx(1e-4, rel=1e-3) and "moves as far if inputs" in edge.why
-    assert shifted.verdict is Verdict.DIFFERENT
+    assert shifted.verdict is EqualityVerdict.DIFFERENT
 
 
 def test_what_kernels_for_integers_cannot_hold_is_seen() -> None:
@@ -202,7 +205,7 @@ def test_what_kernels_for_integers_cannot_hold_is_seen() -> None:
         "e = DequantizeLinear<axis=0>(w, k, o); a = Conv(d, e, b);",
     )
     one, other = (parse("float[1,3,8,8] x", read + body + written, weights) for body in bodies)
-    found = compare(one, other)
-    assert found.verdict is Verdict.DIFFERENT
+    found = compare_models(one, other)
+    assert found.verdict is EqualityVerdict.DIFFERENT
     assert "as ONNX Runtime runs it with its optimizations on" in str(found.outputs[0])
-    assert compare(one, one).verdict is compare(other, other).verdict is Verdict.EQUAL
+    assert compare_models(one, one).verdict is compare_models(other, other).verdict is EqualityVerdict.EQUAL

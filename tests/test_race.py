@@ -10,14 +10,14 @@ import pytest
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule, op, tensor
-from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.candidate import Candidate
-from graphopt.rewrite.fixpoint import Simplifier, Step
-from graphopt.runtime.measure import RaceTimes, Samples, TimingPolicy, Verdict
-from graphopt.search.choose import Chooser
+from graphopt.operators.inference import infer_graph
+from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.simplify import Simplifier, Step
+from graphopt.runtime.measure import RaceTimes, TimingPolicy, TimingSamples, TimingVerdict
+from graphopt.search.final_selection import FinalSelection
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race import Contest, Measurement, Outcome, judged
-from graphopt.search.stopping import Budget
+from graphopt.search.race_series import Measurement, RaceOutcome, RaceSeries, judge_race
+from graphopt.search.stopping import TimeBudget
 from tests.text import parse
 
 ROUNDS = 25
@@ -38,36 +38,36 @@ def biased(random: np.random.Generator) -> np.ndarray:
     return quiet(random) * random.uniform(0.99, 1.01)
 
 
-class Noisy(Contest):
+class Noisy(RaceSeries):
     """A contest of versions that take so many seconds by their operators, under noise."""
 
     def __init__(self, seconds: Callable[[dict[str, int]], float], noise: Noise, random: np.random.Generator) -> None:
         self.seconds, self.noise, self.random, self.heat = seconds, noise, random, 1
-        self.budget, self.told, self.refusals = Budget(SearchPolicy(), inf), {}, {}
+        self.budget, self.told, self.refusals = TimeBudget(SearchPolicy(), inf), {}, {}
 
-    def again(self) -> Contest:
+    def next_series(self) -> RaceSeries:
         self.told = {}
         return self
 
-    def enter(self) -> None:
+    def open_originals(self) -> None:
         """There is room."""
 
-    def kept(self, keys: Sequence[str]) -> None:
+    def cached_outcomes(self, keys: Sequence[str]) -> None:
         """Nothing."""
 
-    def is_original(self, model: onnx_io.Model) -> bool:  # noqa: ARG002
+    def is_original(self, model: onnx_io.LoadedModel) -> bool:  # noqa: ARG002
         return False
 
-    def has_ended(self, keys: Sequence[str]) -> bool:  # noqa: ARG002
+    def had_timed_out(self, keys: Sequence[str]) -> bool:  # noqa: ARG002
         return False
 
-    def opened(self, model: onnx_io.Model) -> float:
-        return self.seconds(dict(model.graph.ops()))
+    def open_session(self, model: onnx_io.LoadedModel) -> float:
+        return self.seconds(dict(model.graph.operator_counts()))
 
-    def timed(self, keys: Sequence[str], sessions: Sequence[float], *limits: float) -> list[Outcome]:  # noqa: ARG002
+    def time_models(self, keys: Sequence[str], sessions: Sequence[float], *limits: float) -> list[RaceOutcome]:  # noqa: ARG002
         times = [seconds * self.noise(self.random) for seconds in (1.0, 1.0, *sessions)]
-        own, copy, *rivals = (Samples(tuple(each.tolist())) for each in times)
-        return judged([({}, RaceTimes(own, copy, tuple(rivals)))])
+        own, copy, *rivals = (TimingSamples(tuple(each.tolist())) for each in times)
+        return judge_race([({}, RaceTimes(own, copy, tuple(rivals)))])
 
 
 x = tensor("x")
@@ -76,7 +76,7 @@ TIDY = (Rule("double_neg", op.Neg(op.Neg(x)), x), Rule("double_abs", op.Abs(op.A
 
 def chosen(seconds: Callable[[dict[str, int]], float], noise: Noise, seed: int) -> Measurement:
     """The candidate for a model that two rules simplify, where it takes so many seconds."""
-    model = onnx_io.load(parse("float[4] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)"))
+    model = onnx_io.load_model(parse("float[4] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)"))
     infer_graph(model.graph)
 
     def simplify(graph: Graph, names: frozenset[str] | None) -> Sequence[Step]:
@@ -84,8 +84,8 @@ def chosen(seconds: Callable[[dict[str, int]], float], noise: Noise, seed: int) 
         return Simplifier(rules, []).run(graph).steps
 
     contest = Noisy(seconds, noise, np.random.default_rng(seed))
-    contest.model, first = model, Candidate(model.graph).then(partial(simplify, names=None))
-    return Chooser(contest, lambda *_: [], simplify).choose(first, first, [])
+    contest.model, first = model, Candidate(model.graph).derive(partial(simplify, names=None))
+    return FinalSelection(contest, lambda *_: [], simplify).choose(first, first, [])
 
 
 @pytest.mark.parametrize("noise", [quiet, busy, biased])
@@ -114,8 +114,8 @@ def test_on_a_busy_machine_nothing_is_taken_back_that_is_not_seen() -> None:
     assert all(len(version.steps) == 2 for version in found)
 
 
-def raced(noise: Noise, *seconds: float, seed: int = 0) -> list[Outcome]:
-    return Noisy(lambda _: 1.0, noise, np.random.default_rng(seed)).timed([], seconds)
+def raced(noise: Noise, *seconds: float, seed: int = 0) -> list[RaceOutcome]:
+    return Noisy(lambda _: 1.0, noise, np.random.default_rng(seed)).time_models([], seconds)
 
 
 def test_copies_of_the_original_tell_the_noise() -> None:
@@ -130,11 +130,11 @@ def test_copies_of_the_original_tell_the_noise() -> None:
 
 def test_what_is_twice_as_fast_is_seen_on_a_busy_machine_too() -> None:
     (found,) = raced(busy, 0.4)
-    assert found.speedup.verdict is Verdict.FASTER
+    assert found.speedup.verdict is TimingVerdict.FASTER
 
 
 def test_a_gain_is_over_the_first_version_in_the_race() -> None:
     floor, other = raced(quiet, 0.8, 0.5)
-    assert (floor.gain.median, floor.gain.verdict) == (1.0, Verdict.SAME)
+    assert (floor.gain.median, floor.gain.verdict) == (1.0, TimingVerdict.SAME)
     assert other.gain.median == pytest.approx(1.6, rel=0.02)
     assert other.speedup.median == pytest.approx(2.0, rel=0.02)

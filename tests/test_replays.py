@@ -10,12 +10,12 @@ from onnx import ModelProto
 
 import graphopt
 from graphopt.check import compare as comparing
-from graphopt.check import replays
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict, check_text
+from graphopt.check import reruns
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict, format_comparison
 from graphopt.runtime import oracle
-from graphopt.runtime.oracle import Runnable, Session
-from graphopt.runtime.samples import Array
+from graphopt.runtime.oracle import OracleSession, RunnableModel
+from graphopt.runtime.sample_inputs import Array
 from tests.text import parse
 
 Change = Callable[[Array, int], Array]
@@ -25,7 +25,7 @@ Change = Callable[[Array, int], Array]
 class Shaky:
     """A session in which the output `y` is otherwise each time."""
 
-    def __init__(self, session: Session, change: Change, runs: list[int]) -> None:
+    def __init__(self, session: OracleSession, change: Change, runs: list[int]) -> None:
         self.session, self.change, self.runs = session, change, runs
         self.name, self.overridable = session.name, session.overridable
 
@@ -42,13 +42,13 @@ def shake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         runs = [0]
 
         @contextmanager
-        def opened(model: Runnable) -> Iterator[Session]:
+        def opened(model: RunnableModel) -> Iterator[OracleSession]:
             with oracle.onnxruntime_unoptimized(model) as session:
                 yield Shaky(session, change, runs)
 
         monkeypatch.setattr(comparing, "onnxruntime_unoptimized", opened)
         if not alone:
-            monkeypatch.setattr(replays, "onnxruntime_unoptimized", opened)
+            monkeypatch.setattr(reruns, "onnxruntime_unoptimized", opened)
 
     return shaken
 
@@ -80,24 +80,24 @@ def test_a_model_that_varies_is_equal_to_itself_and_its_output_is_named(
     change: Change, alone: bool, exact: bool, shake: Callable[..., None]
 ) -> None:
     shake(change, alone=alone)
-    found = compare(neg(), neg(), exact=exact)
-    assert found.verdict is Verdict.EQUAL, found
+    found = compare_models(neg(), neg(), exact=exact)
+    assert found.verdict is EqualityVerdict.EQUAL, found
     assert found.varying and all(text.startswith("output 'y': the original itself varies") for text in found.varying)
-    assert "the same in every bit" not in check_text(found) and "varies" in check_text(found)
+    assert "the same in every bit" not in format_comparison(found) and "varies" in format_comparison(found)
     assert not any("the original itself varies" in item.why for item in found.outputs)  # said once
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_what_varies_does_not_excuse_more_than_four_times_that(alone: bool, shake: Callable[..., None]) -> None:
     shake(jitter, alone=alone)
-    assert compare(neg(), neg(1.1)).verdict is Verdict.DIFFERENT
-    assert compare(neg(), neg(1.002)).verdict is (Verdict.EQUAL if alone else Verdict.DIFFERENT)
+    assert compare_models(neg(), neg(1.1)).verdict is EqualityVerdict.DIFFERENT
+    assert compare_models(neg(), neg(1.002)).verdict is (EqualityVerdict.EQUAL if alone else EqualityVerdict.DIFFERENT)
 
 
 def test_another_output_is_compared_as_ever(shake: Callable[..., None]) -> None:
     shake(VARYING["everything"])
     wrong = parse("float[8] x", "y = Neg(x); z = Relu(x)", outputs="float[8] y, float[8] z")
-    found = compare(neg(), wrong)
+    found = compare_models(neg(), wrong)
     assert [(item.output, item.ok) for item in found.outputs] == [("y", True), ("z", False)]
     assert any("the values of output 'y': the original itself varies by" in text for text in found.skipped)
 
@@ -105,7 +105,7 @@ def test_another_output_is_compared_as_ever(shake: Callable[..., None]) -> None:
 def test_a_type_is_compared_whatever_varies(shake: Callable[..., None]) -> None:
     shake(VARYING["everything"])
     wrong = parse("float[8] x", "m = Neg(x); y = Cast<to=11>(m); z = Abs(x)", outputs="double[8] y, float[8] z")
-    assert compare(neg(), wrong).verdict is Verdict.DIFFERENT
+    assert compare_models(neg(), wrong).verdict is EqualityVerdict.DIFFERENT
 
 
 def test_what_varies_is_optimized_and_reported(shake: Callable[..., None]) -> None:
@@ -115,15 +115,17 @@ def test_what_varies_is_optimized_and_reported(shake: Callable[..., None]) -> No
 
 
 def test_a_model_that_does_not_vary_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, values = list[object](), replays.Replays.values
+    asked, values = list[object](), reruns.RerunOutputs.values
 
-    def counted(self: replays.Replays, *args: int) -> list[Any]:
+    def counted(self: reruns.RerunOutputs, *args: int) -> list[Any]:
         asked.append(args)
         return values(self, *args)
 
-    monkeypatch.setattr(replays.Replays, "values", counted)
-    assert compare(neg(), neg()).ok and not asked
-    assert check_text(compare(neg(), neg(), exact=True)).startswith("equal: the same in every bit") and asked
+    monkeypatch.setattr(reruns.RerunOutputs, "values", counted)
+    assert compare_models(neg(), neg()).ok and not asked
+    assert (
+        format_comparison(compare_models(neg(), neg(), exact=True)).startswith("equal: the same in every bit") and asked
+    )
 
 
 @pytest.mark.slow
@@ -144,17 +146,17 @@ def test_threads_that_write_to_one_place(operator: str, reduction: str) -> None:
         return parse(f"float[{count},{width}] x", body, weights, outputs=f"float[1,{width}] y")
 
     for exact in (False, True):
-        assert compare(scattering(1), scattering(1), exact=exact, seeds=(0,)).verdict is Verdict.EQUAL
-    assert compare(scattering(1), scattering(1.01), seeds=(0,)).verdict is Verdict.DIFFERENT
+        assert compare_models(scattering(1), scattering(1), exact=exact, seeds=(0,)).verdict is EqualityVerdict.EQUAL
+    assert compare_models(scattering(1), scattering(1.01), seeds=(0,)).verdict is EqualityVerdict.DIFFERENT
 
 
 def test_a_seed_is_no_variation() -> None:
     """Of one session, runs differ; of fresh ones, the first are the same."""
     body = "r = RandomNormalLike<seed=1.0>(x); y = Add(x, {})"
     drawn, wrong = (parse("float[8] x", body.format(name), outputs="float[8] y") for name in "rx")
-    assert compare(drawn, drawn).verdict is Verdict.EQUAL
-    found = compare(drawn, wrong)
-    assert found.verdict is Verdict.DIFFERENT and not found.varying
+    assert compare_models(drawn, drawn).verdict is EqualityVerdict.EQUAL
+    found = compare_models(drawn, wrong)
+    assert found.verdict is EqualityVerdict.DIFFERENT and not found.varying
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -170,6 +172,6 @@ def test_a_seed_is_no_variation() -> None:
 )
 def test_random_shapes_and_numbers_are_equal_to_themselves(body: str, exact: bool) -> None:
     made = parse("float[64] x", f"h = Sigmoid(x); {body}")
-    found = compare(made, made, exact=exact)
-    assert found.verdict is Verdict.EQUAL and found.skipped, found
-    assert "the same in every bit (" not in check_text(found)
+    found = compare_models(made, made, exact=exact)
+    assert found.verdict is EqualityVerdict.EQUAL and found.skipped, found
+    assert "the same in every bit (" not in format_comparison(found)

@@ -11,13 +11,21 @@ import pytest
 from onnx import ModelProto, numpy_helper, parser
 from rich.console import Console
 
-from graphopt.check.verdict import Case, Comparison, Difference, Verdict, check_text
+from graphopt.check.verdict import ComparisonCase, EqualityVerdict, ModelComparison, OutputDifference, format_comparison
 from graphopt.io import onnx_io
-from graphopt.language.library import load
-from graphopt.report.report import Inspection, Report, Rewrite, bytes_text, print_comparison, search_text, summary
+from graphopt.language.rule_library import load_library
+from graphopt.report.report import (
+    ModelInspection,
+    Report,
+    Rewrite,
+    format_file_size,
+    format_search,
+    model_summary,
+    print_comparison,
+)
 from graphopt.runtime.measure import Speedup
+from graphopt.search.search_report import RewriteGroup, SearchTiming
 from graphopt.search.stopping import StopReason
-from graphopt.search.timing import Group, Timing
 
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 20, "acme" : 1]>
@@ -38,22 +46,26 @@ def model() -> ModelProto:
     return made
 
 
-EQUAL = Comparison(
-    Verdict.EQUAL,
-    (Difference("z", "FLOAT", 2.4e-7, 6.1e-8, 2.1e-6, "4·(ε·√(16+L) + ε₃₂·√K)", ok=True),),
-    (Case(0, {"batch": 1}, "normal"), Case(1, {"batch": 3}, "wide", ("w",))),
+EQUAL = ModelComparison(
+    EqualityVerdict.EQUAL,
+    (OutputDifference("z", "FLOAT", 2.4e-7, 6.1e-8, 2.1e-6, "4·(ε·√(16+L) + ε₃₂·√K)", ok=True),),
+    (ComparisonCase(0, {"batch": 1}, "normal"), ComparisonCase(1, {"batch": 3}, "wide", ("w",))),
     "onnxruntime 1.24.0, all its optimizations off",
 )
-DIFFERENT = Comparison(
-    Verdict.DIFFERENT,
-    (Difference("z", "FLOAT", math.inf, math.inf, 2.1e-6, "…", ok=False, detail="has the shape [2], not [3], seed 0"),),
-    (Case(0, {}, "normal"),),
+DIFFERENT = ModelComparison(
+    EqualityVerdict.DIFFERENT,
+    (
+        OutputDifference(
+            "z", "FLOAT", math.inf, math.inf, 2.1e-6, "…", ok=False, detail="has the shape [2], not [3], seed 0"
+        ),
+    ),
+    (ComparisonCase(0, {}, "normal"),),
 )
 
 
 def report() -> Report:
     """A report as `optimize` makes it, of a model that has lost a Mul and a weight."""
-    before = summary(onnx_io.load(model()))
+    before = model_summary(onnx_io.load_model(model()))
     ops = {op: count for op, count in before.ops.items() if op != "Mul"}
     return Report(
         source="model.onnx",
@@ -67,9 +79,9 @@ def report() -> Report:
     )
 
 
-def printed(what: Report | Inspection | Comparison, width: int = 80, *, terminal: bool = False) -> str:
+def printed(what: Report | ModelInspection | ModelComparison, width: int = 80, *, terminal: bool = False) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=terminal, highlight=False, markup=False)
-    if isinstance(what, Comparison):
+    if isinstance(what, ModelComparison):
         print_comparison(what, console)
     else:
         what.print(console)
@@ -148,7 +160,7 @@ def speedup(ratio: float) -> Speedup:
     return Speedup(ratio, ratio, ratio - 0.1, ratio + 0.1, rounds=9)
 
 
-TIMED = Timing(
+TIMED = SearchTiming(
     "measured",
     "CPUExecutionProvider",
     threads=1,
@@ -169,17 +181,17 @@ search  no part in which a rule trades, 0 graphs, 0 measured; nothing was left t
 
 
 def test_names_of_finds_are_not_cut_in_a_terminal_of_usual_width() -> None:
-    names = tuple(rule.name for rule in load().trades if len(rule.name) < 45)
+    names = tuple(rule.name for rule in load_library().trades if len(rule.name) < 45)
     text = printed(
-        replace(report(), timing=replace(TIMED, groups=(Group(names, 99, 1.3, is_taken=True, saved=3e-4),))), 80
+        replace(report(), timing=replace(TIMED, groups=(RewriteGroup(names, 99, 1.3, is_taken=True, saved=3e-4),))), 80
     )
     assert all(f"{name}," in text for name in names[:-1])
 
 
 def test_each_find_says_what_it_brings_to_the_part_and_to_the_whole() -> None:
     finds = (
-        Group(("a_rule", "another"), 12, 1.3, is_taken=True, rewrites=(0, 12), saved=3.456e-4),
-        Group(("merge_all",), 0, 1.02, is_taken=False, saved=1.5e-3),
+        RewriteGroup(("a_rule", "another"), 12, 1.3, is_taken=True, rewrites=(0, 12), saved=3.456e-4),
+        RewriteGroup(("merge_all",), 0, 1.02, is_taken=False, saved=1.5e-3),
     )
     made = replace(report(), timing=replace(TIMED, groups=finds))
     assert f"{FOUND}\n{SPEED}" in printed(made, 100)
@@ -218,15 +230,16 @@ def test_no_gain_says_why(ratio: Speedup, why: str) -> None:
 
 
 def test_of_a_search_that_ended_early_it_is_not_said_that_nothing_trades() -> None:
-    assert "no part in which a rule trades" in search_text(replace(TIMED, copies=0, stop=StopReason.DONE))
+    assert "no part in which a rule trades" in format_search(replace(TIMED, copies=0, stop=StopReason.DONE))
     assert (
-        search_text(replace(TIMED, copies=0, stop=StopReason.INTERRUPTED)) == "no part was searched; it was interrupted"
+        format_search(replace(TIMED, copies=0, stop=StopReason.INTERRUPTED))
+        == "no part was searched; it was interrupted"
     )
 
 
 def test_a_find_that_is_left_out_says_why() -> None:
     reason = "the model with it is 1.004 times as fast (0.990 to 1.010) as without it"
-    finds = tuple(Group((name,), 3, 1.3, is_taken=False, reason=reason) for name in ("a_rule", "another"))
+    finds = tuple(RewriteGroup((name,), 3, 1.3, is_taken=False, reason=reason) for name in ("a_rule", "another"))
     made = replace(report(), timing=replace(TIMED, groups=finds))
     assert f"left: a_rule; another: {reason}\n" in printed(made, 120)
     assert Report.from_json(made.to_json()) == made
@@ -273,8 +286,8 @@ def test_rules_that_are_no_gain_are_named_together() -> None:
 
 def test_decisions_are_told_a_line_each() -> None:
     groups = (
-        Group(("merge_all",), 0, 1.02, is_taken=False, reason="it is slower"),
-        Group(("a_rule", "another"), 2, None, is_taken=True),
+        RewriteGroup(("merge_all",), 0, 1.02, is_taken=False, reason="it is slower"),
+        RewriteGroup(("a_rule", "another"), 2, None, is_taken=True),
     )
     fused = Rewrite("fuse_bn_into_conv", graph="net", removed=("Conv", "BatchNormalization"), added=("Conv",))
     many = Rewrite("drop", removed=tuple(f"Relu r{i}" for i in range(6)))
@@ -294,8 +307,10 @@ def test_nothing_done_is_said() -> None:
     assert "check    not made" in text
 
 
-@pytest.mark.parametrize("comparison", [None, EQUAL, DIFFERENT, Comparison(Verdict.SKIPPED, reason="no kernel")])
-def test_json_there_and_back(comparison: Comparison | None) -> None:
+@pytest.mark.parametrize(
+    "comparison", [None, EQUAL, DIFFERENT, ModelComparison(EqualityVerdict.SKIPPED, reason="no kernel")]
+)
+def test_json_there_and_back(comparison: ModelComparison | None) -> None:
     made = replace(report(), comparison=comparison)
     assert Report.from_json(made.to_json()) == made
 
@@ -312,8 +327,8 @@ def test_a_later_version_may_know_more() -> None:
 
 
 def test_a_report_of_a_model() -> None:
-    loaded = onnx_io.load(model())
-    made = Report.of(summary(loaded), loaded, [Rewrite("a"), Rewrite("b"), Rewrite("b")], None, {"load": 0.1})
+    loaded = onnx_io.load_model(model())
+    made = Report.build(model_summary(loaded), loaded, [Rewrite("a"), Rewrite("b"), Rewrite("b")], None, {"load": 0.1})
     assert made.before.nodes == 5
     assert made.before.parameters == 4
     assert list(made.counts.items()) == [("b", 2), ("a", 1)]
@@ -323,12 +338,12 @@ def test_a_report_of_a_model() -> None:
 def test_a_report_knows_the_size_of_what_was_saved(tmp_path: Path) -> None:
     made = model()
     made.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((4096, 4), np.float32), "w"))
-    loaded = onnx_io.load(made)
-    plain = Report.of(summary(loaded), loaded, [], None, {})
+    loaded = onnx_io.load_model(made)
+    plain = Report.build(model_summary(loaded), loaded, [], None, {})
     for name, external in (("one.onnx", False), ("two.onnx", True)):
-        size = plain.saved(onnx_io.save(loaded, tmp_path / name, external=external)).after.file_bytes
+        size = plain.with_file_sizes(onnx_io.save_model(loaded, tmp_path / name, external=external)).after.file_bytes
         assert size == sum(path.stat().st_size for path in tmp_path.glob(f"{name}*"))
-        again = summary(onnx_io.load(tmp_path / name))
+        again = model_summary(onnx_io.load_model(tmp_path / name))
         assert again.file_bytes == size
         assert again.weight_bytes == 4 * 4 * 4096
 
@@ -338,23 +353,26 @@ def test_a_report_knows_the_size_of_what_was_saved(tmp_path: Path) -> None:
     [(None, ""), (0, "0 B"), (999, "999 B"), (1_000, "1.0 KB"), (999_990, "1.0 MB"), (97_800_000, "97.8 MB")],
 )
 def test_sizes(size: int | None, text: str) -> None:
-    assert bytes_text(size) == text
+    assert format_file_size(size) == text
 
 
 @pytest.mark.parametrize(
     ("found", "text"),
     [
         (None, "not made"),
-        (Comparison(Verdict.SKIPPED, reason="no kernel for acme.Magic"), "skipped: no kernel for acme.Magic"),
-        (Comparison(Verdict.EQUAL, (Difference("z", "INT8", 0, 0, 0, "", ok=True),), EQUAL.cases[:1]),
+        (ModelComparison(EqualityVerdict.SKIPPED, reason="no kernel for acme.Magic"),
+         "skipped: no kernel for acme.Magic"),
+        (ModelComparison(EqualityVerdict.EQUAL, (OutputDifference("z", "INT8", 0, 0, 0, "", ok=True),),
+                         EQUAL.cases[:1]),
          "equal: the same in every bit (seed 0; batch=1)"),
         (DIFFERENT, "different: output 'z' has the shape [2], not [3], seed 0"),
-        (Comparison(Verdict.EQUAL, (Difference("z", "INT8", 0, 0, 0, "", ok=True),), reason="too large"),
+        (ModelComparison(EqualityVerdict.EQUAL, (OutputDifference("z", "INT8", 0, 0, 0, "", ok=True),),
+                         reason="too large"),
          "equal: the same in every bit; too large"),
     ],
 )  # fmt: skip
-def test_a_comparison_in_a_sentence(found: Comparison | None, text: str) -> None:
-    assert check_text(found) == text
+def test_a_comparison_in_a_sentence(found: ModelComparison | None, text: str) -> None:
+    assert format_comparison(found) == text
 
 
 def test_a_comparison_as_a_table() -> None:
@@ -378,15 +396,17 @@ twice (a) => (b) { b = Add(a, a) }
 
 
 def test_an_inspection_counts_bodies_and_names_what_is_unknown() -> None:
-    found = Inspection.of(onnx_io.load(model()))
+    found = ModelInspection.from_model(onnx_io.load_model(model()))
     assert (found.bodies, found.unknown, found.functions) == (2, ("acme.Magic",), ())
     assert "unknown     acme.Magic" in printed(found)
 
 
 def test_an_inspection_names_functions_and_files(tmp_path: Path) -> None:
-    found = Inspection.of(onnx_io.load(parser.parse_model(FUNCTION), inline_functions=False))
+    found = ModelInspection.from_model(onnx_io.load_model(parser.parse_model(FUNCTION), inline_functions=False))
     assert (found.functions, found.unknown, found.producer) == (("local.twice",), (), "somebody")
     made = model()
     made.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((4096, 4), np.float32), "w"))
-    onnx_io.save(onnx_io.load(made), tmp_path / "m.onnx", external=True)
-    assert Inspection.of(onnx_io.load(tmp_path / "m.onnx")).external == (str(tmp_path / "m.onnx.data"),)
+    onnx_io.save_model(onnx_io.load_model(made), tmp_path / "m.onnx", external=True)
+    assert ModelInspection.from_model(onnx_io.load_model(tmp_path / "m.onnx")).external == (
+        str(tmp_path / "m.onnx.data"),
+    )

@@ -8,16 +8,16 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import graphopt
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule, attributes, const, fn, op, tensor
-from graphopt.operators import infer
-from graphopt.rewrite.build import Refused, build
-from graphopt.rewrite.candidate import Candidate
-from graphopt.rewrite.fixpoint import Simplification, Simplifier, simplify_graph
-from graphopt.rewrite.match import find
+from graphopt.operators import inference
+from graphopt.rewrite.build import RewriteRefused, build_patch
+from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.matching import find_matches
+from graphopt.rewrite.simplify import Simplification, Simplifier, simplify_graph
 from graphopt.rules.layout import MOVES
 from tests.text import parse, run
 
@@ -37,9 +37,9 @@ g (float[1, 1, 2, 2] x) => (float[1, 2, 2, 2] z)
 { [conv] y = Conv (x, w, b)  [scale] z = Mul (y, s) }"""
 
 
-def load(text: str) -> onnx_io.Model:
-    model = onnx_io.load(onnx.parser.parse_model(text))
-    infer.infer_graph(model.graph)
+def load(text: str) -> onnx_io.LoadedModel:
+    model = onnx_io.load_model(onnx.parser.parse_model(text))
+    inference.infer_graph(model.graph)
     return model
 
 
@@ -90,26 +90,26 @@ def test_what_would_overflow_is_refused_and_noted() -> None:
     for weight in proto.graph.initializer:
         weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight).astype(np.float16), weight.name))
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
-    graph = onnx_io.load(proto).graph
+    graph = onnx_io.load_model(proto).graph
     done = simplify_graph(graph, [FOLD_SCALE], ())
-    assert graph.ops() == {"Conv": 1, "Mul": 1}
+    assert graph.operator_counts() == {"Conv": 1, "Mul": 1}
     assert any("overflow FLOAT16" in note for note in done.notes)
 
 
 def test_factors_that_would_vanish_together_stay_apart() -> None:
     proto = parse("float16[4] x", "a = Mul(x, c); y = Mul(a, c)", {"c": np.array([1e-5], np.float16)})
-    graph = onnx_io.load(proto).graph
-    infer.infer_graph(graph)
+    graph = onnx_io.load_model(proto).graph
+    inference.infer_graph(graph)
     done = simplify_graph(graph, [FUSE_FACTORS], ())
-    assert graph.ops() == {"Mul": 2}
+    assert graph.operator_counts() == {"Mul": 2}
     assert any("underflow FLOAT16" in note for note in done.notes)
 
 
 def test_a_product_of_weights_that_takes_too_long_is_refused() -> None:
     def notes(rows: int) -> tuple[str, ...]:
         given = {"v": np.ones((rows, 4096), np.float32), "w": np.ones((4096, 4096), np.float32)}
-        graph = onnx_io.load(parse(f"float[1,{rows}] x", "a = MatMul(x, v); y = MatMul(a, w)", given)).graph
-        infer.infer_graph(graph)
+        graph = onnx_io.load_model(parse(f"float[1,{rows}] x", "a = MatMul(x, v); y = MatMul(a, w)", given)).graph
+        inference.infer_graph(graph)
         return simplify_graph(graph, [Rule("reassociate", (x @ a) @ c, x @ (a @ c))], ()).notes
 
     a, c = const("a", "M K"), const("c", "K N")
@@ -141,10 +141,10 @@ def test_what_one_opset_lacks_another_has() -> None:
 def test_a_result_of_another_type_is_refused() -> None:
     wrong = Rule("drop_scale", op.Conv(x, w, b, rest) * s, op.Flatten(op.Conv(x, w, b, rest)))
     graph = load(CONV).graph
-    (match,) = find(wrong, graph)
+    (match,) = find_matches(wrong, graph)
     names = set(graph.names)
-    with pytest.raises(Refused, match="the result would be"):
-        build(graph, match)
+    with pytest.raises(RewriteRefused, match="the result would be"):
+        build_patch(graph, match)
     assert graph.names == names
 
 
@@ -178,14 +178,14 @@ def test_a_result_that_is_computed_from_another_is_not_needed_for_it() -> None:
     for second, notes in (("z = Add(x, r)", 1), ("z = Add(x, x)  u = Add(r, z)", 0)):
         text = f"""<ir_version: 10, opset_import: ["" : 20]>
         g (float[2,2] x) => (float[2,2] z, float[2,2] r) {{ n = Neg(x)  r = Relu(n)  {second} }}"""
-        graph = onnx_io.load(onnx.parser.parse_model(text)).graph
-        infer.infer_graph(graph)
-        match = next(find(rule, graph))
+        graph = onnx_io.load_model(onnx.parser.parse_model(text)).graph
+        inference.infer_graph(graph)
+        match = next(find_matches(rule, graph))
         if notes:
-            with pytest.raises(Refused, match="is needed to compute another"):
-                build(graph, match)
+            with pytest.raises(RewriteRefused, match="is needed to compute another"):
+                build_patch(graph, match)
         else:
-            graph.apply(build(graph, match))
+            graph.apply(build_patch(graph, match))
             assert list(graph.topological())
 
 
@@ -215,13 +215,13 @@ def test_siblings_are_merged_by_a_rule_with_two_outputs() -> None:
         g (float[1, 2] x) => (float[1, 2] p, float[1, 1] q) <float[2, 2] v = {1, 2, 3, 4}, float[2, 1] u = {5, 6}>
         { p = MatMul(x, v)  q = MatMul(x, u) }"""
     ).graph
-    patch = build(graph, next(find(merge, graph)))
+    patch = build_patch(graph, next(find_matches(merge, graph)))
     graph.apply(patch)
     graph.check()
-    assert graph.ops() == {"MatMul": 1, "Split": 1}
+    assert graph.operator_counts() == {"MatMul": 1, "Split": 1}
     graph.apply(patch.inverse)
     graph.check()
-    assert graph.ops() == {"MatMul": 2}
+    assert graph.operator_counts() == {"MatMul": 2}
 
 
 def test_a_sibling_that_stays_keeps_its_name_for_itself() -> None:
@@ -232,12 +232,12 @@ def test_a_sibling_that_stays_keeps_its_name_for_itself() -> None:
         g (float[1, 1] x) => (float[1, 1] p, float[1, 1] q) <float[1, 1] v = {2}, float[1, 1] u = {3}, float[1] k = {5}>
         { [one] y = MatMul(x, v)  [scale] p = Mul(y, k)  [two] q = MatMul(x, u) }"""
     ).graph
-    graph.apply(build(graph, next(find(scale, graph))))
-    assert sorted(node.name for _, node in graph.items() if not node.is_internal) == ["one", "two"]
+    graph.apply(build_patch(graph, next(find_matches(scale, graph))))
+    assert sorted(node.name for _, node in graph.vertices_and_nodes() if not node.is_internal) == ["one", "two"]
 
 
 def structure(graph: Graph) -> set[tuple[int, str, tuple[object, ...]]]:
-    return {(vertex, node.op, node.inputs) for vertex, node in graph.items()}
+    return {(vertex, node.op, node.inputs) for vertex, node in graph.vertices_and_nodes()}
 
 
 @pytest.mark.parametrize(
@@ -256,32 +256,32 @@ def test_a_transpose_that_moves_an_axis_of_size_1_is_one_reshape_where_the_sizes
     shape: str, perm: tuple[int, ...], target: list[int] | None
 ) -> None:
     given = parse(f"float[{shape}] x", f"a = Relu(x); t = Transpose<perm={list(perm)}>(a); y = Exp(t)")
-    model = onnx_io.load(given)
-    infer.infer_graph(model.graph)
+    model = onnx_io.load_model(given)
+    inference.infer_graph(model.graph)
     simplify_graph(model.graph, MOVES, ())
     found = onnx_io.to_proto(model)
     assert [node.op_type for node in found.graph.node] == ["Relu", "Reshape" if target else "Transpose", "Exp"]
     assert sorted(weights(found).values()) == ([target] if target else [])
-    assert compare(given, found, seeds=(0, 1)).ok
+    assert compare_models(given, found, seeds=(0, 1)).ok
 
 
 def test_a_candidate_knows_the_graph_after_each_step() -> None:
     """Of those that made its base, too."""
-    graph = onnx_io.load(parse("float[4] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)")).graph
-    infer.infer_graph(graph)
+    graph = onnx_io.load_model(parse("float[4] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)")).graph
+    inference.infer_graph(graph)
     rules = [Rule("double_neg", op.Neg(op.Neg(x)), x), Rule("double_abs", op.Abs(op.Abs(x)), op.Abs(x))]
     start = Candidate(graph)
     first, second = (partial(lambda graph, rule: simplify_graph(graph, [rule], ()).steps, rule=rule) for rule in rules)
-    last = start.then(first).then(second)
+    last = start.derive(first).derive(second)
     states = [{"Neg": 2, "Abs": 2, "Exp": 1}, {"Abs": 2, "Exp": 1}, {"Abs": 1, "Exp": 1}]
     assert [step.name for step in last.steps] == ["double_neg", "double_abs"]
     for count in (0, 1, 2, 1, 0):
-        with last.after(count) as found:
-            assert found.ops() == states[count]
-    seen = [(step.name, step.graph.ops()) for step in last.backwards()]
+        with last.graph_after(count) as found:
+            assert found.operator_counts() == states[count]
+    seen = [(step.name, step.graph.operator_counts()) for step in last.iter_steps_backwards()]
     assert seen == [("double_abs", states[2]), ("double_neg", states[1])]
-    assert (last.graph.ops(), graph.ops()) == (states[2], states[0])
-    assert last.then(first) is last, "where there is nothing to do, no candidate is made"
+    assert (last.graph.operator_counts(), graph.operator_counts()) == (states[2], states[0])
+    assert last.derive(first) is last, "where there is nothing to do, no candidate is made"
 
 
 def test_weights_are_computed_in_double_precision() -> None:
@@ -302,12 +302,12 @@ AS_MATRIX = Rule(
 SUM = Rule("sum", u + v, op.Reshape(op.Sum(u, v), fn.sizes("A B K"), allowzero=1))
 
 
-def built(rule: Rule, given: ModelProto) -> onnx_io.Model:
+def built(rule: Rule, given: ModelProto) -> onnx_io.LoadedModel:
     """The model with a rule applied once, at its output."""
-    model = onnx_io.load(given)
-    infer.infer_graph(model.graph)
-    (match, *_) = find(rule, model.graph, model.graph.outputs[0].vertex)
-    model.graph.apply(build(model.graph, match))
+    model = onnx_io.load_model(given)
+    inference.infer_graph(model.graph)
+    (match, *_) = find_matches(rule, model.graph, model.graph.outputs[0].vertex)
+    model.graph.apply(build_patch(model.graph, match))
     model.graph.check()
     return model
 
@@ -321,10 +321,10 @@ def built(rule: Rule, given: ModelProto) -> onnx_io.Model:
 )
 def test_a_view_with_two_open_sizes_reads_them_off_the_inputs(rule: Rule, given: ModelProto) -> None:
     model = built(rule, given)
-    shapes = [node for _, node in model.graph.items() if node.op == "Shape"]
+    shapes = [node for _, node in model.graph.vertices_and_nodes() if node.op == "Shape"]
     assert len(shapes) == len(given.graph.input)
-    assert model.graph.ops()["Concat"] == 1
-    assert compare(given, model, bindings=[{"a": 2, "b": 3}, {"a": 1, "b": 1}]).verdict is Verdict.EQUAL
+    assert model.graph.operator_counts()["Concat"] == 1
+    assert compare_models(given, model, bindings=[{"a": 2, "b": 3}, {"a": 1, "b": 1}]).verdict is EqualityVerdict.EQUAL
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_a_view_with_two_open_sizes_reads_them_off_the_inputs(rule: Rule, given:
     ids=["opset", "size"],
 )
 def test_sizes_that_cannot_be_read_are_refused(given: ModelProto, why: str) -> None:
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(RewriteRefused, match=why):
         built(AS_MATRIX, given)
 
 

@@ -18,18 +18,18 @@ import pytest
 import graphopt
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.limits import LimitError, RunLimits
-from graphopt.base.session import current
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.base.session import current_session
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
-from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.candidate import Candidate
-from graphopt.runtime.cost import user_cache
-from graphopt.runtime.oracle import interruptible
-from graphopt.runtime.sessions import Setting
-from graphopt.search.race import Contest
+from graphopt.operators.inference import infer_graph
+from graphopt.rewrite.candidates import Candidate
+from graphopt.runtime.cost_model import open_cost_cache
+from graphopt.runtime.oracle import run_interruptibly
+from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search.model_tuner import Tuner, TuningOptions
+from graphopt.search.race_series import RaceSeries
 from graphopt.search.stopping import StopReason
-from graphopt.search.tune import Tuner, Tuning
 from tests.test_contests import entered
 from tests.test_tune import DOUBLE, GIVEN, ONE_THREAD
 from tests.text import parse
@@ -72,12 +72,12 @@ def test_a_short_run_keeps_to_the_limit_of_memory_too(model: Path) -> None:
 
 def test_memory_is_looked_at_after_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter([0, 2_000_000_000])
-    monkeypatch.setattr("graphopt.base.limits.resident", lambda: next(taken))
+    monkeypatch.setattr("graphopt.base.limits.resident_bytes", lambda: next(taken))
     with (
-        current().but(limits=RunLimits(gigabytes=1.0)),
+        current_session().replace(limits=RunLimits(gigabytes=1.0)),
         pytest.raises(LimitError, match=r"a run takes 2\.0 GB, and the limit is 1"),
     ):
-        interruptible(lambda _: None)
+        run_interruptibly(lambda _: None)
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_an_interrupt_while_the_thread_of_a_run_is_started_ends_the_run(monkeypa
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        interruptible(run)
+        run_interruptibly(run)
     assert ended.is_set()
 
 
@@ -132,7 +132,7 @@ def test_a_run_that_is_interrupted_while_it_measures_leaves_a_whole_model_or_non
     found = signalled(model, signal.SIGINT)
     left = list((model.parent.parent / "out").iterdir())
     assert found == ((0, "") if left else (130, "graphopt: interrupted\n"))
-    assert all(compare(model, path).verdict is Verdict.EQUAL for path in left)
+    assert all(compare_models(model, path).verdict is EqualityVerdict.EQUAL for path in left)
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def test_closed_streams_are_no_reason_for_a_traceback(model: Path, command: str,
     assert "Traceback" not in complaint
     assert "internal error" not in complaint
     if "--cost none" in command:
-        assert compare(model, output).verdict is Verdict.EQUAL
+        assert compare_models(model, output).verdict is EqualityVerdict.EQUAL
 
 
 # -- the cache ---------------------------------------------------------------------------------------------------------
@@ -241,8 +241,8 @@ NO_RATIO = f'[{{"sizes": {{"n": 2}}, "before": {TIMES}, "after": {TIMES}}}]'
 )
 def test_a_verdict_that_makes_no_sense_is_reached_anew(text: str) -> None:
     contest, _ = entered()
-    user_cache().put({contest._key(["key"]): text})
-    assert entered()[0].known(["key"]) is None
+    open_cost_cache().put({contest._race_key(["key"]): text})
+    assert entered()[0].recorded_outcomes(["key"]) is None
 
 
 # -- the last word -----------------------------------------------------------------------------------------------------
@@ -253,15 +253,16 @@ def test_versions_that_cannot_run_in_turn_end_their_race(monkeypatch: pytest.Mon
         raise MemoryError("no room")
 
     contest, model = entered()
-    session = contest.opened(model)
-    monkeypatch.setattr("graphopt.search.race.runner", lambda *_: failing)
+    session = contest.open_session(model)
+    monkeypatch.setattr("graphopt.search.race_series.make_runner", lambda *_: failing)
     with pytest.raises(ModelError, match="the model cannot be run: no room"):
-        contest.timed(["key"], [session], 0.0)
-    assert contest.known(["key"]) is None
+        contest.time_models(["key"], [session], 0.0)
+    assert contest.recorded_outcomes(["key"]) is None
 
 
 @pytest.mark.parametrize(
-    "place", ["search.race.onnx_io.to_proto", "runtime.measure.interleaved", "runtime.measure.speedup"]
+    "place",
+    ["search.race_series.onnx_io.to_proto", "runtime.measure.time_interleaved", "runtime.measure.compute_speedup"],
 )
 def test_a_mistake_of_ours_is_not_blamed_on_the_runtime(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     def failing(*_: object, **__: object) -> NoReturn:
@@ -270,7 +271,7 @@ def test_a_mistake_of_ours_is_not_blamed_on_the_runtime(monkeypatch: pytest.Monk
     contest, model = entered()
     monkeypatch.setattr(f"graphopt.{place}", failing)
     with pytest.raises(IndexError, match="a mistake"):
-        contest.timed(["key"], [contest.opened(model)], 0.0)
+        contest.time_models(["key"], [contest.open_session(model)], 0.0)
 
 
 def test_a_provider_that_does_not_start_is_no_fault_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,15 +279,15 @@ def test_a_provider_that_does_not_start_is_no_fault_of_the_model(monkeypatch: py
         raise UsageError("its libraries are missing")
 
     contest, model = entered()
-    monkeypatch.setattr(Setting, "open", failing)
+    monkeypatch.setattr(SessionSetting, "open", failing)
     with pytest.raises(UsageError, match="its libraries are missing"):
-        contest.opened(model)
+        contest.open_session(model)
 
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_an_interrupt_before_the_search_leaves_it_out(monkeypatch: pytest.MonkeyPatch, presses: int) -> None:
     """It comes while the simplified model and a sweep of it take turns with the original."""
-    race, left = Contest.timed, [*range(presses)]
+    race, left = RaceSeries.time_models, [*range(presses)]
 
     def interrupted(*args: Any) -> Any:
         if left:
@@ -297,11 +298,11 @@ def test_an_interrupt_before_the_search_leaves_it_out(monkeypatch: pytest.Monkey
     def searched(*_: object) -> NoReturn:
         pytest.fail("the search was begun")
 
-    monkeypatch.setattr(Contest, "timed", interrupted)
-    monkeypatch.setattr(Tuner, "_explored", searched)
-    model = onnx_io.load(GIVEN)
+    monkeypatch.setattr(RaceSeries, "time_models", interrupted)
+    monkeypatch.setattr(Tuner, "_explore", searched)
+    model = onnx_io.load_model(GIVEN)
     infer_graph(model.graph)
-    tuning, sweeps = Tuning(setting=ONE_THREAD), {"doubles": [DOUBLE]}
+    tuning, sweeps = TuningOptions(setting=ONE_THREAD), {"doubles": [DOUBLE]}
     tuner = Tuner(GIVEN, model, Candidate(model.graph), [], [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps)
     if presses == 2:
         with pytest.raises(KeyboardInterrupt):

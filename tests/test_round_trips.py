@@ -131,6 +131,6 @@ def test_three_thousand_nodes_load_in_under_a_second() -> None:
     proto = model(text)
     proto.graph.initializer.append(numpy_helper.from_array(np.zeros((4, 4, 1, 1), np.float32), "w"))
     start = time.process_time()
-    loaded = onnx_io.load(proto)
+    loaded = onnx_io.load_model(proto)
     assert time.process_time() - start < 1
     assert len(loaded.graph) == 2998

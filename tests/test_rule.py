@@ -74,11 +74,11 @@ def test_a_rule_that_is_pickled_still_says_where_it_pays() -> None:
 
 def test_where_a_rule_pays_is_a_condition_and_no_part_of_its_claim() -> None:
     assert SMALL.conditions == (SMALL.when, fn.size("P") <= fn.size("N"), fn.size("M") > 1)
-    assert SMALL.claim.conditions == (SMALL.when,)
-    assert SMALL.claim == replace(SMALL, pays=())
-    assert TRANSPOSES.claim is TRANSPOSES
+    assert SMALL.without_profitability.conditions == (SMALL.when,)
+    assert SMALL.without_profitability == replace(SMALL, pays=())
+    assert TRANSPOSES.without_profitability is TRANSPOSES
     assert replace(SMALL, pays=fn.size("M") > 1) == replace(SMALL, pays=(fn.size("M") > 1,))
-    assert SMALL.digest != SMALL.claim.digest
+    assert SMALL.digest != SMALL.without_profitability.digest
 
 
 def test_the_digest_is_of_what_a_rule_says_not_of_why() -> None:

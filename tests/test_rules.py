@@ -16,18 +16,24 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from graphopt.io import onnx_io
-from graphopt.ir import ops
+from graphopt.ir import schemas
 from graphopt.language.rule import Rule
-from graphopt.language.term import App, Term, Var, applications, is_scalar
-from graphopt.operators import infer
-from graphopt.operators.families import some_particulars
-from graphopt.rewrite.build import build
-from graphopt.rewrite.fixpoint import gain
-from graphopt.rewrite.match import find
+from graphopt.language.terms import App, Term, Var, is_scalar, operator_applications
+from graphopt.operators import inference
+from graphopt.operators.rule_families import representative_instances
+from graphopt.rewrite.build import build_patch
+from graphopt.rewrite.matching import find_matches
+from graphopt.rewrite.simplify import measure_decrease
 from graphopt.rules import RULES, TRADES
-from graphopt.runtime.oracle import FailedError, Runnable, Session, onnxruntime_unoptimized, reference
-from graphopt.verifier.drawing import instances
-from graphopt.verifier.writing import models
+from graphopt.runtime.oracle import (
+    OracleSession,
+    RunFailedError,
+    RunnableModel,
+    onnx_reference,
+    onnxruntime_unoptimized,
+)
+from graphopt.verifier.instance_models import build_models
+from graphopt.verifier.instance_sampling import sample_instances
 
 INSTANCES = 10
 APPLIED = 3  # of them, the rule is applied to
@@ -36,12 +42,14 @@ TOLERANCE = {"f2": 2e-2, "f4": 3e-4, "f8": 1e-9}
 
 Arrays = list[NDArray[Any]]
 ALL = (*RULES, *TRADES)
-SOME = [each for rule in ALL for each in some_particulars(rule)]
-by_name = pytest.mark.parametrize("rule", SOME, ids=lambda rule: rule.label)
+SOME = [each for rule in ALL for each in representative_instances(rule)]
+by_name = pytest.mark.parametrize("rule", SOME, ids=lambda rule: rule.unique_label)
 
 
-def run(open_session: Callable[[Runnable], AbstractContextManager[Session]], model: ModelProto, feeds: Any) -> Arrays:
-    with np.errstate(all="ignore"), open_session(Runnable(model)) as session:
+def run(
+    open_session: Callable[[RunnableModel], AbstractContextManager[OracleSession]], model: ModelProto, feeds: Any
+) -> Arrays:
+    with np.errstate(all="ignore"), open_session(RunnableModel(model)) as session:
         return session.run(feeds)
 
 
@@ -49,15 +57,15 @@ def outcomes(feeds: Any, *sides: ModelProto) -> list[Arrays] | None:
     """The outputs of each model, all by one judge; None where both judges find the first model undefined."""
     try:
         return [run(onnxruntime_unoptimized, side, feeds) for side in sides]
-    except FailedError:  # it has no kernel for an operator of this type, perhaps
+    except RunFailedError:  # it has no kernel for an operator of this type, perhaps
         pass
     if any(node.domain for side in sides for node in side.graph.node):  # of which there is no other judge
         return None
     try:
-        first = run(reference, sides[0], feeds)
-    except FailedError:
+        first = run(onnx_reference, sides[0], feeds)
+    except RunFailedError:
         return None
-    return [first, *(run(reference, side, feeds) for side in sides[1:])]
+    return [first, *(run(onnx_reference, side, feeds) for side in sides[1:])]
 
 
 def assert_agree(left: Arrays, right: Arrays) -> None:
@@ -71,8 +79,8 @@ def assert_agree(left: Arrays, right: Arrays) -> None:
 @by_name
 def test_both_sides_agree_and_it_is_applied(rule: Rule) -> None:
     compared = applied = 0
-    for instance in instances(rule, count=INSTANCES):
-        left, right = models(rule, instance)
+    for instance in sample_instances(rule, count=INSTANCES):
+        left, right = build_models(rule, instance)
         rewritten = rewrite(rule, left) if applied < APPLIED else None
         results = outcomes(instance.feeds(rule), left, right, *((rewritten,) if rewritten else ()))
         if results is not None:
@@ -86,16 +94,18 @@ def test_both_sides_agree_and_it_is_applied(rule: Rule) -> None:
 
 def rewrite(rule: Rule, left: ModelProto) -> ModelProto | None:
     """The left side after the rule was applied to it, by the same code that applies it to a model."""
-    loaded = onnx_io.load(left)
-    infer.infer_graph(loaded.graph)
-    match = next(find(rule, loaded.graph), None)
+    loaded = onnx_io.load_model(left)
+    inference.infer_graph(loaded.graph)
+    match = next(find_matches(rule, loaded.graph), None)
     if match is None:  # a constant is not written as the pattern has it, or stands in for two
         return None
-    patch = build(loaded.graph, match)
-    assert gain(patch) > (0, 0, 0) or rule.family in TRADES, "it would never be applied: see Operator.weight"
+    patch = build_patch(loaded.graph, match)
+    assert measure_decrease(patch) > (0, 0, 0) or rule.generalized in TRADES, (
+        "it would never be applied: see Operator.weight"
+    )
     loaded.graph.apply(patch)
     loaded.graph.check()
-    assert not emitted(rule) - Counter(loaded.graph.ops())
+    assert not emitted(rule) - Counter(loaded.graph.operator_counts())
     return onnx_io.to_proto(loaded)
 
 
@@ -111,12 +121,12 @@ def rewrite(rule: Rule, left: ModelProto) -> ModelProto | None:
     ],
 )
 def test_the_letters_of_an_equation_mean_nothing(equation: str, canonical: str) -> None:
-    assert ops.canonical_equation(equation) == canonical
+    assert schemas.canonical_equation(equation) == canonical
 
 
 def emitted(rule: Rule) -> Counter[str]:
     """The operators of the right side that are not computed when the rule is applied."""
-    nodes = {app.node for side in rule.right for app in applications(side) if depends_on_a_tensor(app)}
+    nodes = {app.node for side in rule.right for app in operator_applications(side) if depends_on_a_tensor(app)}
     return Counter(f"{node.domain}.{node.op}" if node.domain else node.op for node in nodes)
 
 

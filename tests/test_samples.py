@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
-from graphopt.runtime import samples, steps
-from graphopt.runtime.samples import Array
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
+from graphopt.runtime import model_sketch, sample_inputs
+from graphopt.runtime.sample_inputs import Array
 from tests.test_compare import model
 
 
-def feeds(made: ModelProto, style: str = samples.NORMAL) -> samples.Feeds:
-    sketch = steps.sketch(made)
-    return samples.feeds(sketch, samples.bindings(sketch.inputs, 0, {})[0], seed=0, style=style)
+def feeds(made: ModelProto, style: str = sample_inputs.NORMAL) -> sample_inputs.Feeds:
+    sketch = model_sketch.sketch_model(made)
+    return sample_inputs.make_feeds(
+        sketch, sample_inputs.candidate_bindings(sketch.inputs, 0, {})[0], seed=0, style=style
+    )
 
 
 def test_token_ids_stay_within_the_table() -> None:
@@ -60,11 +62,11 @@ ROLES: list[tuple[str, str, Callable[[Array], bool]]] = [
 def test_an_input_is_what_its_readers_take_it_for(text: str, name: str, holds: Callable[[Array], bool]) -> None:
     made = model(text)
     assert holds(feeds(made)[name])
-    assert compare(made, made).verdict is Verdict.EQUAL
+    assert compare_models(made, made).verdict is EqualityVerdict.EQUAL
 
 
 def test_wide_values_hold_zeros_negatives_and_large_ones() -> None:
-    values = feeds(model("g (float[999] x) => (float[999] z) { z = Neg(x) }"), style=samples.WIDE)["x"]
+    values = feeds(model("g (float[999] x) => (float[999] z) { z = Neg(x) }"), style=sample_inputs.WIDE)["x"]
     assert (values == 0).any()
     assert values.min() < -50
     assert values.max() > 50

@@ -8,20 +8,20 @@ import numpy as np
 import onnx
 import pytest
 
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
 from graphopt.io import onnx_io
-from graphopt.language.library import load
 from graphopt.language.rule import Rule, op, tensor
-from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.fixpoint import simplify_graph
-from graphopt.runtime.kernels import Kernels
-from graphopt.runtime.saturation import PRODUCTS, TERMS, Saturation, Types
-from graphopt.runtime.sessions import Setting
+from graphopt.language.rule_library import load_library
+from graphopt.operators.inference import infer_graph
+from graphopt.rewrite.simplify import simplify_graph
+from graphopt.runtime.kernel_probe import KernelProbe
+from graphopt.runtime.saturation import BYTE_PRODUCTS, TERM_COUNT, ByteDtypes, SaturationProbe
+from graphopt.runtime.session_setting import SessionSetting
 from tests.test_sweep import swept
 from tests.text import Arrays, parse
 
 BYTE, SIGNED = DType.UINT8, DType.INT8
-SWEEPS = load().sweeps
+SWEEPS = load_library().sweeps
 GIVING_SIGNS = SWEEPS["integers for which there are kernels"]
 TAKING_SIGNS = SWEEPS["integers without a sign between products"]
 
@@ -30,7 +30,7 @@ TAKING_SIGNS = SWEEPS["integers without a sign between products"]
 def saturates(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """A processor whose kernels cut off sums of unsigned times signed integers, and one whose kernels do not."""
     saturates = bool(request.param)
-    monkeypatch.setattr(Saturation, "_saturates", lambda _, op, types: saturates and types == (BYTE, SIGNED))
+    monkeypatch.setattr(SaturationProbe, "_run_probe", lambda _, op, types: saturates and types == (BYTE, SIGNED))
     return saturates
 
 
@@ -69,7 +69,7 @@ MODELS: dict[str, tuple[tuple[Rule, ...], onnx.ModelProto]] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_types_are_changed_only_where_nothing_saturates(name: str, saturates: bool) -> None:
     rules, given = MODELS[name]
-    _, sweep = swept(given, rules, refusal=Kernels().refusal)
+    _, sweep = swept(given, rules, refusal=KernelProbe().refusal)
     assert (sweep is None) is saturates
 
 
@@ -79,10 +79,10 @@ def test_floats_become_products_only_where_these_do_not_saturate(saturates: bool
     floats = op.Cast(a, to=int(DType.DOUBLE)) @ op.Cast(b, to=int(DType.DOUBLE))
     rule = Rule("in_integers", floats, op.Cast(op.MatMulInteger(a, b), to=int(DType.DOUBLE)))
     body = "c = Cast<to=11>(x); d = Cast<to=11>(v); y = MatMul(c, d)"
-    graph = onnx_io.load(parse("uint8[2,4] x, int8[4,2] v", body, outputs="double[2,2] y")).graph
+    graph = onnx_io.load_model(parse("uint8[2,4] x, int8[4,2] v", body, outputs="double[2,2] y")).graph
     infer_graph(graph)
-    simplify_graph(graph, [rule], [], refusal=Kernels().refusal)
-    assert ("MatMulInteger" in graph.ops()) is not saturates
+    simplify_graph(graph, [rule], [], refusal=KernelProbe().refusal)
+    assert ("MatMulInteger" in graph.operator_counts()) is not saturates
 
 
 class _Session:
@@ -101,15 +101,15 @@ class _Session:
         return [np.array([[self.number]])]
 
 
-@pytest.mark.parametrize(("number", "is_seen"), [(TERMS * 255 * 127, False), (TERMS // 2 * 32767, True)])
+@pytest.mark.parametrize(("number", "is_seen"), [(TERM_COUNT * 255 * 127, False), (TERM_COUNT // 2 * 32767, True)])
 def test_a_sum_that_is_cut_off_is_seen(number: int, is_seen: bool) -> None:
     """Two products of 8-bit integers exceed 16 bits, and the kernel adds up pairs."""
-    setting = cast(Setting, _Session(number))
-    assert Saturation(setting).is_saturating("MatMulInteger", (BYTE, SIGNED)) is is_seen
+    setting = cast(SessionSetting, _Session(number))
+    assert SaturationProbe(setting).is_saturating("MatMulInteger", (BYTE, SIGNED)) is is_seen
 
 
-@pytest.mark.parametrize("op_type", PRODUCTS)
+@pytest.mark.parametrize("op_type", BYTE_PRODUCTS)
 @pytest.mark.parametrize("types", [(BYTE, BYTE), (BYTE, SIGNED)], ids=str)
-def test_every_product_can_be_asked(op_type: str, types: Types) -> None:
+def test_every_product_can_be_asked(op_type: str, types: ByteDtypes) -> None:
     """Unsigned integers alone saturate nowhere; beside signed ones they do on some processors."""
-    assert Saturation(Setting())._saturates(op_type, types) in {False, types == (BYTE, SIGNED)}
+    assert SaturationProbe(SessionSetting())._run_probe(op_type, types) in {False, types == (BYTE, SIGNED)}

@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, has_property
+from graphopt.language.scalar_functions import FUNCTIONS, PYTHON_LOGIC, UndecidedScalar, has_property
 
 LARGEST, TINY = 3.4028235e38, 5e-324
 NUMBERS = (-inf, -LARGEST, -1e17, -6.0, -0.1, -TINY, 0.0, TINY, 0.1, 6.0, 1e17, LARGEST, inf)
@@ -19,22 +19,22 @@ NUMBERS = (-inf, -LARGEST, -1e17, -6.0, -0.1, -TINY, 0.0, TINY, 0.1, 6.0, 1e17, 
 def test_the_smaller_and_the_larger_are_one_of_the_two(name: str, expected: Callable[[float, float], float]) -> None:
     function = FUNCTIONS[name]
     for left, right in product(NUMBERS, NUMBERS):
-        assert function(PYTHON, left, right) == expected(left, right)
-    assert function(PYTHON, NUMBERS, 0.1) == tuple(expected(number, 0.1) for number in NUMBERS)
-    assert function(PYTHON, NUMBERS, NUMBERS[::-1]) == tuple(map(expected, NUMBERS, NUMBERS[::-1]))
+        assert function(PYTHON_LOGIC, left, right) == expected(left, right)
+    assert function(PYTHON_LOGIC, NUMBERS, 0.1) == tuple(expected(number, 0.1) for number in NUMBERS)
+    assert function(PYTHON_LOGIC, NUMBERS, NUMBERS[::-1]) == tuple(map(expected, NUMBERS, NUMBERS[::-1]))
 
 
 def test_comparisons_order_all_numbers() -> None:
     for (i, left), (j, right) in product(enumerate(NUMBERS), enumerate(NUMBERS)):
-        found = tuple(FUNCTIONS[name](PYTHON, left, right) for name in ("eq", "ne", "le", "lt"))
+        found = tuple(FUNCTIONS[name](PYTHON_LOGIC, left, right) for name in ("eq", "ne", "le", "lt"))
         assert found == (i == j, i != j, i <= j, i < j)
-        assert FUNCTIONS["choose"](PYTHON, left <= right, left, right) == min(left, right)
+        assert FUNCTIONS["choose"](PYTHON_LOGIC, left <= right, left, right) == min(left, right)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_sign_changes_nothing_else(number: float) -> None:
-    assert FUNCTIONS["neg"](PYTHON, number) == -number
-    assert FUNCTIONS["normalize_indices"](PYTHON, abs(number), 4) == abs(number)
+    assert FUNCTIONS["neg"](PYTHON_LOGIC, number) == -number
+    assert FUNCTIONS["normalize_indices"](PYTHON_LOGIC, abs(number), 4) == abs(number)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_a_sign_changes_nothing_else(number: float) -> None:
     ],
 )
 def test_what_has_no_value_is_not_known(name: str, arguments: tuple[object, ...]) -> None:
-    with pytest.raises(Unknown):
-        FUNCTIONS[name](PYTHON, *arguments)
+    with pytest.raises(UndecidedScalar):
+        FUNCTIONS[name](PYTHON_LOGIC, *arguments)
 
 
 @pytest.mark.parametrize("name", ["is_zero", "is_nonnegative"])
@@ -68,7 +68,7 @@ def test_what_counts_has_its_numbers_or_its_places_in_their_order() -> None:
     assert not has_property("is_arange", numbers.T)
     assert has_property("is_arange", places, (2, 3))
     assert not has_property("is_arange", places[::-1], (2, 3))
-    with pytest.raises(Unknown, match=r"the places in a tensor of sizes \(3, 3\)"):
+    with pytest.raises(UndecidedScalar, match=r"the places in a tensor of sizes \(3, 3\)"):
         has_property("is_arange", places, (3, 3))
 
 

@@ -18,15 +18,15 @@ import pytest
 
 import graphopt
 from graphopt.base.errors import ModelError, RuleError
-from graphopt.base.integers import FALSE, TRUE, conj, disj, ge, interned, symbol
 from graphopt.base.limits import RunLimits
-from graphopt.base.session import DEFAULT, Session, current
-from graphopt.base.sizes import Sym
-from graphopt.ir import ops
-from graphopt.language import library
-from graphopt.language.definition import define, definitions, meaning_of
+from graphopt.base.session import DEFAULT_SESSION, Session, current_session
+from graphopt.expr.dims import SymbolicDim
+from graphopt.expr.integers import FALSE, TRUE, conjunction, disjunction, ge, interned_count, symbol
+from graphopt.ir import schemas
+from graphopt.language import rule_library
+from graphopt.language.definition import define, definitions, instantiate_definition
 from graphopt.language.proof import Proof
-from graphopt.language.term import App
+from graphopt.language.terms import App
 from graphopt.rewrite import gate
 from graphopt.rule import Operators, Rule, op, tensor
 from graphopt.runtime import measure
@@ -105,7 +105,7 @@ def run(name: str, folder: Path) -> tuple[bytes, Any]:
 def proofs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Proof]]:
     """Hands out the proofs that were made since it was last called, by rule, without their times."""
     made: list[Proof] = []
-    monkeypatch.setattr(gate, "remember", made.append)
+    monkeypatch.setattr(gate, "cache_proof", made.append)
 
     def taken() -> dict[str, Proof]:
         found = {proof.digest: replace(proof, seconds=0.0) for proof in made}
@@ -149,7 +149,7 @@ def test_a_limit_of_one_run_is_none_of_another() -> None:
 @pytest.mark.usefixtures("hurried")
 def test_proofs_in_two_threads_are_those_of_each_alone() -> None:
     """Rules for which the solver is asked, in the exact, the extended and the real model."""
-    known = {rule.name: rule for rule in library.load_rules(trades=True)}
+    known = {rule.name: rule for rule in rule_library.load_rules(trades=True)}
     rules = [known[name] for name in sorted(known)[::40]]
 
     def proved(rules: Sequence[Rule]) -> list[Proof]:
@@ -166,7 +166,7 @@ def test_of_two_threads_one_times_at_a_time() -> None:
         turns.append(threading.get_ident())
         time.sleep(0.01)
 
-    together([lambda: measure.interleaved([run, run], measure.Schedule(seconds=0.0, rounds=(2, 2)))] * 2)
+    together([lambda: measure.time_interleaved([run, run], measure.TimingSchedule(seconds=0.0, rounds=(2, 2)))] * 2)
     assert len(turns) > 10 and sum(one != other for one, other in pairwise(turns)) == 1
 
 
@@ -182,22 +182,26 @@ def test_a_child_knows_what_is_defined_and_tells_nobody() -> None:
         define(mine.Outer(y), op.Relu(y))
         with outer.child() as inner:
             define(mine.Inner(y), mine.Outer(y))
-            assert meaning_of(mine.Inner(y)) and meaning_of(mine.Outer(y))
-        assert current() is outer and meaning_of(mine.Outer(y)) and meaning_of(mine.Inner(y)) is None
+            assert instantiate_definition(mine.Inner(y)) and instantiate_definition(mine.Outer(y))
+        assert (
+            current_session() is outer
+            and instantiate_definition(mine.Outer(y))
+            and instantiate_definition(mine.Inner(y)) is None
+        )
         define(mine.Inner(y), op.Abs(y))  # another one
         with inner:
-            assert str(meaning_of(mine.Inner(y)).outputs[0]) == "tests.session.Outer(y)"  # type: ignore[union-attr]
-    assert current() is DEFAULT and meaning_of(mine.Outer(y)) is None
+            assert str(instantiate_definition(mine.Inner(y)).outputs[0]) == "tests.session.Outer(y)"  # type: ignore[union-attr]
+    assert current_session() is DEFAULT_SESSION and instantiate_definition(mine.Outer(y)) is None
 
 
 def test_what_is_remembered_of_operators_ends_with_a_definition_here_or_above() -> None:
     with Session() as outer, outer.child() as inner:
         define(mine.Own(y), op.Relu(y))
-        assert [ops.newest(name, DOMAIN) for name in ("Own", "Above")] == [1, 0]
+        assert [schemas.newest_version(name, DOMAIN) for name in ("Own", "Above")] == [1, 0]
         with outer:
-            assert ops.newest("Own", DOMAIN) == 0
+            assert schemas.newest_version("Own", DOMAIN) == 0
             define(mine.Above(y), op.Relu(y))
-        assert current() is inner and ops.newest("Above", DOMAIN) == 1
+        assert current_session() is inner and schemas.newest_version("Above", DOMAIN) == 1
 
 
 def test_rules_of_equal_words_differ_where_their_operators_do() -> None:
@@ -221,7 +225,7 @@ def test_a_rule_of_another_session_brings_its_operators() -> None:
     model.opset_import.add(domain="tests.session", version=1)
     result = graphopt.optimize(model, rules=[rule], cost="none", check=False)
     assert [node.op_type for node in result.model.graph.node] == ["Relu"]
-    assert meaning_of(mine.Brought(y)) is None
+    assert instantiate_definition(mine.Brought(y)) is None
     with Session():
         define(mine.Brought(y), op.Abs(y))
         with pytest.raises(RuleError, match="is defined otherwise already"):
@@ -237,13 +241,15 @@ def test_a_result_is_written_with_the_operators_of_its_run(tmp_path: Path) -> No
     )
     model = parse("float[4] x", "a = Add(x, x); y = Relu(a)")
     result = graphopt.optimize(model, rules=[tmp_path / "own.py"], cost="none", check=False)
-    assert result.session is not current() and meaning_of(Operators("tests.written").Double(y)) is None
-    with result.session.but():
-        assert meaning_of(Operators("tests.written").Double(y)) is not None
+    assert (
+        result.session is not current_session() and instantiate_definition(Operators("tests.written").Double(y)) is None
+    )
+    with result.session.replace():
+        assert instantiate_definition(Operators("tests.written").Double(y)) is not None
 
 
 def test_the_library_is_defined_for_all() -> None:
-    shipped = {each for rule in library.load_rules(trades=True) for each in rule.definitions}
+    shipped = {each for rule in rule_library.load_rules(trades=True) for each in rule.definitions}
     with Session():
         assert shipped and shipped <= {*definitions()}
 
@@ -251,30 +257,37 @@ def test_the_library_is_defined_for_all() -> None:
 def test_integers_are_those_of_a_session() -> None:
     with Session():
         n = symbol("n")
-        assert symbol("n") is n and str(Sym.fresh()) == "?000000"
-        assert conj() is TRUE and disj() is FALSE and disj(FALSE, FALSE) is FALSE
-        before = interned()
-        with current().with_fresh_integers():
-            assert interned() == 0 and symbol("n") is not n and conj(TRUE, ge(symbol("n"))).serial > 1
-        assert interned() == before and str(Sym.fresh()) == "?000001"
+        assert symbol("n") is n and str(SymbolicDim.fresh()) == "?000000"
+        assert conjunction() is TRUE and disjunction() is FALSE and disjunction(FALSE, FALSE) is FALSE
+        before = interned_count()
+        with current_session().with_fresh_integers():
+            assert interned_count() == 0 and symbol("n") is not n and conjunction(TRUE, ge(symbol("n"))).serial > 1
+        assert interned_count() == before and str(SymbolicDim.fresh()) == "?000001"
 
 
 def test_a_session_is_left_as_it_was_entered() -> None:
     session = Session(limits=RunLimits(7.0))
-    with session, session.but(limits=RunLimits(3.0)) as inner:
-        assert current() is inner and current().limits.seconds == 3.0 and inner.definitions is session.definitions
+    with session, session.replace(limits=RunLimits(3.0)) as inner:
+        assert (
+            current_session() is inner
+            and current_session().limits.seconds == 3.0
+            and inner.definitions is session.definitions
+        )
         with session:
-            assert current().limits.seconds == 7.0
-        assert current() is inner
-    assert current() is DEFAULT
+            assert current_session().limits.seconds == 7.0
+        assert current_session() is inner
+    assert current_session() is DEFAULT_SESSION
 
 
 # -- no state elsewhere ------------------------------------------------------------------------------------------------
 
 ALLOWED = {
     ("graphopt.base.session", "_CURRENT"): "the one variable",
-    ("graphopt.operators.infinities", "_KNOWN"): "a cache: what follows of a graph, as long as that lives",
-    ("graphopt.operators.infinities", "_LARGEST"): "a cache: what was read of a tensor, as long as that lives",
+    ("graphopt.operators.nonfinite", "_ANALYSES"): "a cache: what follows of a graph, as long as that lives",
+    (
+        "graphopt.operators.nonfinite",
+        "_CONSTANT_MAGNITUDES",
+    ): "a cache: what was read of a tensor, as long as that lives",
     ("graphopt.rewrite.passes", "_SAMPLES"): "a cache: what was read of a tensor, as long as that lives",
 }
 MUTATING = frozenset({"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "reset"})

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.runtime.sessions import Setting, bound, runner
+from graphopt.runtime.session_setting import SessionSetting, bind_io, make_runner
 from tests.text import parse
 
 
@@ -21,8 +21,8 @@ def test_a_session_runs_with_its_feeds() -> None:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", values[:1], values[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    setting = Setting()
-    run = runner(setting.open(model.SerializeToString()), {"x": np.array([1, 2], np.float32)}, setting)
+    setting = SessionSetting()
+    run = make_runner(setting.open(model.SerializeToString()), {"x": np.array([1, 2], np.float32)}, setting)
     np.testing.assert_array_equal(run(), [[-1, -2]])
 
 
@@ -30,10 +30,10 @@ def test_bound_outputs_of_several_types_are_those_of_a_plain_run() -> None:
     body = "a = Add(x, x); b = Cast<to=10>(x); c = Cast<to=7>(x); d = Less(x, y); e = Transpose(y)"
     outputs = "float[2,3] a, float16[2,3] b, int64[2,3] c, bool[2,3] d, float[3,2] e"
     model = parse("float[2,3] x, float[2,3] y", body, outputs=outputs)
-    session = Setting().open(model)
+    session = SessionSetting().open(model)
     values = np.random.default_rng(0).normal(0, 9, (3, 2, 2)).astype(np.float32)
     feeds = {"x": values[..., 0].T, "y": values[..., 1].T}  # neither lies in the order of its axes
-    binding = bound(session, feeds, Setting().device)
+    binding = bind_io(session, feeds, SessionSetting().device)
     session.run_with_iobinding(binding)
     expected = session.run(None, feeds)
     for found, wanted in zip(binding.copy_outputs_to_cpu(), expected, strict=True):
@@ -45,9 +45,9 @@ def test_types_that_numpy_lacks_are_run() -> None:
     model = parse("bfloat16[3] x", "a = Cast<to=1>(x); y = Neg(a)", outputs="float[3] y, bfloat16[3] x2")
     model.graph.node.append(helper.make_node("Identity", ["x"], ["x2"]))
     feeds = {"x": np.array([1, -2, 0.5], ml_dtypes.bfloat16)}
-    session = Setting().open(model)
-    assert runner(session, feeds, Setting())() is None
-    binding = bound(session, feeds, ("cpu", 0))
+    session = SessionSetting().open(model)
+    assert make_runner(session, feeds, SessionSetting())() is None
+    binding = bind_io(session, feeds, ("cpu", 0))
     session.run_with_iobinding(binding)
     np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), [-1, 2, -0.5])
 
@@ -55,10 +55,10 @@ def test_types_that_numpy_lacks_are_run() -> None:
 def test_what_is_no_tensor_is_run() -> None:
     body = "s = SequenceConstruct(x, x); y = SequenceInsert(s, x)"
     model = parse("float[2] x", body, outputs="seq(float[2]) y")
-    session = Setting().open(model)
+    session = SessionSetting().open(model)
     (found,) = session.run(None, {"x": np.ones(2, np.float32)})
     assert len(found) == 3
-    run = runner(session, {"x": np.ones(2, np.float32)}, Setting())
+    run = make_runner(session, {"x": np.ones(2, np.float32)}, SessionSetting())
     np.testing.assert_array_equal(run(), [found])
 
 
@@ -77,7 +77,7 @@ def test_a_session_is_made_of_a_path_bytes_or_a_message(outside: Path, form: str
     message = onnx.load(outside, load_external_data=False)
     sources = {"text": str(outside), "path": outside, "bytes": outside.read_bytes(), "message": message}
     folder = None if form in ("text", "path") else outside.parent
-    session = Setting().open(sources[form], folder=folder)
+    session = SessionSetting().open(sources[form], folder=folder)
     (found,) = session.run(None, {"x": np.zeros(2, np.float32)})
     np.testing.assert_array_equal(found, [3, 4])
 
@@ -85,9 +85,9 @@ def test_a_session_is_made_of_a_path_bytes_or_a_message(outside: Path, form: str
 def test_threads_spinning_and_affinity_are_set() -> None:
     seen: list[Any] = []
     model = parse("float[2] x", "y = Neg(x)", outputs="float[2] y")
-    setting = Setting(threads=2, spinning=True, affinity="1")
+    setting = SessionSetting(threads=2, spinning=True, affinity="1")
     setting.open(model, configure=seen.append)
-    Setting().open(model, configure=seen.append)
+    SessionSetting().open(model, configure=seen.append)
     entries = [options.get_session_config_entry("session.intra_op.allow_spinning") for options in seen]
     assert entries == ["1", "0"]
     assert [options.intra_op_num_threads for options in seen] == [2, 1]
@@ -95,21 +95,22 @@ def test_threads_spinning_and_affinity_are_set() -> None:
 
 
 def test_a_setting_says_what_it_is() -> None:
-    assert str(Setting(threads=2)) == "CPUExecutionProvider, 2 threads"
+    assert str(SessionSetting(threads=2)) == "CPUExecutionProvider, 2 threads"
     assert (
-        str(Setting(threads=2, spinning=True, affinity="1")) == "CPUExecutionProvider, 2 threads, spinning, pinned to 1"
+        str(SessionSetting(threads=2, spinning=True, affinity="1"))
+        == "CPUExecutionProvider, 2 threads, spinning, pinned to 1"
     )
-    assert str(Setting(options={"a": "1"})) == "CPUExecutionProvider, a=1, 1 thread"
-    assert re.fullmatch(r"CPUExecutionProvider, \d+ threads? \(one a core\)", str(Setting(threads=0)))
+    assert str(SessionSetting(options={"a": "1"})) == "CPUExecutionProvider, a=1, 1 thread"
+    assert re.fullmatch(r"CPUExecutionProvider, \d+ threads? \(one a core\)", str(SessionSetting(threads=0)))
 
 
 def test_what_onnxruntime_refuses_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "text.onnx"
     path.write_text("hello")
     with pytest.raises(ModelError, match=r"^.*text\.onnx cannot be loaded: .*$"):
-        Setting().open(path)
+        SessionSetting().open(path)
     with pytest.raises(ModelError, match=r"^the model cannot be loaded: .*$"):
-        Setting().open(b"hello")
+        SessionSetting().open(b"hello")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_a_provider_that_is_missing_is_named_with_what_to_install(
 ) -> None:
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(UsageError, match=hint):
-        _ = Setting(name).provider_name
+        _ = SessionSetting(name).provider_name
 
 
 def test_a_provider_with_threads_of_its_own_gets_as_many_and_binds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,21 +151,21 @@ def test_a_provider_with_threads_of_its_own_gets_as_many_and_binds_nothing(monke
 
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["OpenVINOExecutionProvider"])
     monkeypatch.setattr("onnxruntime.InferenceSession", Session)
-    for setting in (Setting("openvino", threads=3), Setting("openvino", options={"num_of_threads": "2"})):
-        assert runner(setting.open(b""), {}, setting)() == "ran"
+    for setting in (SessionSetting("openvino", threads=3), SessionSetting("openvino", options={"num_of_threads": "2"})):
+        assert make_runner(setting.open(b""), {}, setting)() == "ran"
     assert [options["num_of_threads"] for _, options in told] == ["3", "2"]
 
 
 def test_a_session_of_one_thread_is_timed_by_what_that_thread_is_charged() -> None:
-    assert Setting(threads=1).meter is time.thread_time
-    assert Setting(threads=2).meter is time.perf_counter
-    assert Setting("AzureExecutionProvider", threads=1).meter is time.perf_counter
+    assert SessionSetting(threads=1).timer is time.thread_time
+    assert SessionSetting(threads=2).timer is time.perf_counter
+    assert SessionSetting("AzureExecutionProvider", threads=1).timer is time.perf_counter
 
 
 def test_onnx_runtime_works_in_the_thread_that_calls_it() -> None:
     """Else its processor time would tell nothing."""
     model = parse("float[256,256] x", "a = MatMul(x, x); b = MatMul(a, a); y = MatMul(b, b)")
-    session, feeds = Setting(threads=1).open(model), {"x": np.ones((256, 256), np.float32)}
+    session, feeds = SessionSetting(threads=1).open(model), {"x": np.ones((256, 256), np.float32)}
     thread, process = time.thread_time(), time.process_time()
     for _ in range(20):
         session.run(None, feeds)

@@ -13,11 +13,11 @@ from onnx import numpy_helper
 from onnx.parser import parse_model
 
 import graphopt
-from graphopt.base.session import current
-from graphopt.ir import pieces, stored
+from graphopt.base.session import current_session
+from graphopt.ir import chunks, spilled
 from graphopt.ir.tensor import Tensor
-from graphopt.operators import evaluate
-from graphopt.operators.protos import raw_chunks
+from graphopt.operators import constant_folding
+from graphopt.operators.proto_conversion import raw_chunks
 from tests.text import run
 
 RANDOM = np.random.default_rng(0)
@@ -42,7 +42,7 @@ VIEWS = {
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("limit", [1, 100, 5000, 1 << 24])
 def test_pieces_are_the_elements_in_their_order(name: str, limit: int) -> None:
-    found = [*pieces.pieces(VIEWS[name], limit)]
+    found = [*chunks.iter_chunks(VIEWS[name], limit)]
     assert all(piece.ndim == 1 and piece.flags.c_contiguous for piece in found)
     assert all(piece.nbytes <= max(limit, 32) for piece in found)
     np.testing.assert_array_equal(np.concatenate(found), np.ravel(VIEWS[name]))
@@ -50,26 +50,30 @@ def test_pieces_are_the_elements_in_their_order(name: str, limit: int) -> None:
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_what_is_written_is_what_a_tensor_holds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.operators.protos.CHUNK", 1000)
+    monkeypatch.setattr("graphopt.operators.proto_conversion.COPY_CHUNK_BYTES", 1000)
     array = VIEWS[name]
-    assert b"".join(raw_chunks(Tensor.of(array))) == numpy_helper.from_array(np.array(array, order="C")).raw_data
+    assert (
+        b"".join(raw_chunks(Tensor.from_array(array))) == numpy_helper.from_array(np.array(array, order="C")).raw_data
+    )
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.bfloat16, np.bool_, np.complex64])
 def test_types_that_are_packed_or_not_numpy_s_own_are_written_alike(
     dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphopt.operators.protos.CHUNK", 17)
+    monkeypatch.setattr("graphopt.operators.proto_conversion.COPY_CHUNK_BYTES", 17)
     array = (RANDOM.integers(0, 2, (7, 9))).astype(dtype).T
-    assert b"".join(raw_chunks(Tensor.of(array))) == numpy_helper.from_array(np.ascontiguousarray(array)).raw_data
+    assert (
+        b"".join(raw_chunks(Tensor.from_array(array))) == numpy_helper.from_array(np.ascontiguousarray(array)).raw_data
+    )
 
 
 def test_same_bits() -> None:
     other = WEIGHT.copy()
-    assert pieces.same_bits(WEIGHT, other) and pieces.same_bits(WEIGHT.T, np.ascontiguousarray(WEIGHT.T))
+    assert chunks.bitwise_equal(WEIGHT, other) and chunks.bitwise_equal(WEIGHT.T, np.ascontiguousarray(WEIGHT.T))
     other[-1, -1] = np.nextafter(other[-1, -1], 1)
-    assert not pieces.same_bits(WEIGHT, other) and not pieces.same_bits(WEIGHT.T, np.ascontiguousarray(other.T))
-    assert not pieces.same_bits(np.zeros(3), -np.zeros(3))
+    assert not chunks.bitwise_equal(WEIGHT, other) and not chunks.bitwise_equal(WEIGHT.T, np.ascontiguousarray(other.T))
+    assert not chunks.bitwise_equal(np.zeros(3), -np.zeros(3))
 
 
 # -- files without a name ----------------------------------------------------------------------------------------------
@@ -77,27 +81,27 @@ def test_same_bits() -> None:
 
 @pytest.mark.parametrize("name", ["contiguous", "transposed", "five axes"])
 def test_a_large_tensor_is_kept_in_a_file(name: str) -> None:
-    tensor = stored.kept(VIEWS[name])
-    assert stored.is_mapped(tensor.numpy()) and tensor.shape == VIEWS[name].shape
+    tensor = spilled.spill(VIEWS[name])
+    assert spilled.is_memory_mapped(tensor.numpy()) and tensor.shape == VIEWS[name].shape
     np.testing.assert_array_equal(tensor.numpy(), VIEWS[name])
 
 
 def test_a_small_tensor_and_a_view_of_a_file_stay_as_they_are() -> None:
-    small, seen = np.ones(3), stored.kept(WEIGHT).numpy().T
-    assert stored.kept(small).numpy() is small
-    assert stored.kept(seen).numpy() is seen
+    small, seen = np.ones(3), spilled.spill(WEIGHT).numpy().T
+    assert spilled.spill(small).numpy() is small
+    assert spilled.spill(seen).numpy() is seen
 
 
 def test_a_part_is_used_again_when_nothing_shows_it() -> None:
-    first = stored.kept(WEIGHT)
+    first = spilled.spill(WEIGHT)
     shown = first.numpy()
     del first
     gc.collect()
-    second = stored.kept(-WEIGHT)
+    second = spilled.spill(-WEIGHT)
     np.testing.assert_array_equal(shown, WEIGHT)  # what an array shows is not written over
     del shown
     gc.collect()
-    third = stored.kept(WEIGHT * 2)
+    third = spilled.spill(WEIGHT * 2)
     np.testing.assert_array_equal(second.numpy(), -WEIGHT)
     np.testing.assert_array_equal(third.numpy(), WEIGHT * 2)
 
@@ -107,13 +111,13 @@ def test_where_there_is_no_room_a_tensor_is_held(failing: str, monkeypatch: pyte
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    kept = stored.kept(WEIGHT)  # a file is there
-    place = "TemporaryFile" if failing == "open" else "_File.write"
+    kept = spilled.spill(WEIGHT)  # a file is there
+    place = "TemporaryFile" if failing == "open" else "_SpillFile.write"
     if failing == "open":
-        monkeypatch.setattr(current(), "scratch", {})
-    monkeypatch.setattr(f"graphopt.ir.stored.{place}", full)
-    tensor = stored.kept(WEIGHT.T)
-    assert not stored.is_mapped(tensor.numpy())
+        monkeypatch.setattr(current_session(), "scratch", {})
+    monkeypatch.setattr(f"graphopt.ir.spilled.{place}", full)
+    tensor = spilled.spill(WEIGHT.T)
+    assert not spilled.is_memory_mapped(tensor.numpy())
     np.testing.assert_array_equal(tensor.numpy(), WEIGHT.T)
     np.testing.assert_array_equal(kept.numpy(), WEIGHT)
 
@@ -150,14 +154,14 @@ SMALL: dict[str, NDArray[Any]] = {
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The operators that `onnx.reference` was asked to compute of large arrays."""
     found: list[str] = []
-    by_reference = evaluate._by_reference
+    by_reference = constant_folding._evaluate_by_reference
 
     def spied(node: Any, inputs: Any) -> Any:
         if any(array is not None and array.size >= WEIGHT.size for array in inputs):
             found.append(node.op)
         return by_reference(node, inputs)
 
-    monkeypatch.setattr(evaluate, "_by_reference", spied)
+    monkeypatch.setattr(constant_folding, "_evaluate_by_reference", spied)
     return found
 
 
@@ -188,8 +192,8 @@ def test_a_weight_is_the_same_whether_it_is_computed_in_parts(monkeypatch: pytes
         proto = parse_model(SCALED)
         weights = {"w": WEIGHT, "s": SMALL["s"], "u": SMALL["s"] * np.float32(1.7)}
         proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
-        monkeypatch.setattr(stored, "LARGE_BYTES", large)
-        monkeypatch.setattr("graphopt.rewrite.folded.AT_ONCE", at_once)
+        monkeypatch.setattr(spilled, "SPILL_BYTES", large)
+        monkeypatch.setattr("graphopt.rewrite.folded_constants.CHUNK_BYTES", at_once)
         after = graphopt.optimize(proto, cost="none").model
         (weight,) = (t for t in after.graph.initializer if list(t.dims) == [640, 512])
         found.append(numpy_helper.to_array(weight))

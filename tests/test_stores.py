@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 import graphopt
 from graphopt.base.errors import ModelError
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
-from graphopt.runtime.oracle import Runnable, reference
+from graphopt.runtime.oracle import RunnableModel, onnx_reference
 from tests.text import parse
 
 LOCATION = "model.onnx_data"
@@ -60,7 +60,7 @@ def test_a_model_in_a_store_is_optimized_and_checked(tmp_path: Path, inner: str)
         result = graphopt.optimize(path, cost="none")
         assert result.ok, result.report.comparison
         result.save(tmp_path / "out.onnx", external=external)
-        assert compare(path, tmp_path / "out.onnx").verdict is Verdict.EQUAL
+        assert compare_models(path, tmp_path / "out.onnx").verdict is EqualityVerdict.EQUAL
 
 
 def test_a_model_in_a_store_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +82,11 @@ def test_a_model_in_a_store_is_shown_and_run(tmp_path: Path, command: list[str])
 def test_a_store_is_read_by_the_reference_too(tmp_path: Path) -> None:
     feeds = {"x": np.ones((1, 64), np.float32)}
     path = store(tmp_path)
-    with reference(Runnable(path)) as session:
+    with onnx_reference(RunnableModel(path)) as session:
         (found,) = session.run(feeds)
-    weights = [node.data.numpy() for _, node in onnx_io.load(path).graph.items() if node.data is not None]
+    weights = [
+        node.data.numpy() for _, node in onnx_io.load_model(path).graph.vertices_and_nodes() if node.data is not None
+    ]
     expected = feeds["x"] @ weights[0] + weights[1]
     np.testing.assert_allclose(found, np.maximum(expected, 0), rtol=1e-5)
 
@@ -93,15 +95,17 @@ def test_data_in_its_own_folder_and_in_the_store_is_found(tmp_path: Path) -> Non
     path = store(tmp_path)
     proto = onnx.load(path, load_external_data=False)
     bias = proto.graph.initializer[1]
-    values = onnx_io.load(path).graph
-    held = next(node.data.numpy() for _, node in values.items() if node.names == ("v",) and node.data is not None)
+    values = onnx_io.load_model(path).graph
+    held = next(
+        node.data.numpy() for _, node in values.vertices_and_nodes() if node.names == ("v",) and node.data is not None
+    )
     (path.parent / "bias").mkdir()
     (path.parent / "bias" / "v").write_bytes(held.tobytes())
     del bias.external_data[:]
     bias.external_data.add(key="location", value="bias/v")
     path.write_bytes(proto.SerializeToString())  # into the blob
     assert path.is_symlink()
-    message, folder = Runnable(path).settled()
+    message, folder = RunnableModel(path).resolve_external_data()
     assert folder == tmp_path.resolve()
     assert {tensor.external_data[0].value for tensor in message.graph.initializer} == {
         "blobs/2c3d",
@@ -116,7 +120,7 @@ def test_data_in_its_own_folder_and_in_the_store_is_found(tmp_path: Path) -> Non
 
 def outside(path: Path) -> None:
     with pytest.raises(ModelError, match=f"'{LOCATION}', outside the model's folder"):
-        onnx_io.load(path)
+        onnx_io.load_model(path)
 
 
 def test_a_file_may_not_link_to_weights_elsewhere(tmp_path: Path) -> None:

@@ -7,20 +7,20 @@ import numpy as np
 import onnx
 import pytest
 
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Patch, Value
-from graphopt.language.library import load, load_rules
 from graphopt.language.rule import Rule, op, tensor
-from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.build import Refusal
-from graphopt.rewrite.candidate import Candidate
-from graphopt.rewrite.fixpoint import Simplifier, TimeUp
+from graphopt.language.rule_library import load_library, load_rules
+from graphopt.operators.inference import infer_graph
+from graphopt.rewrite.build import RefusalFunction
+from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.passes import PASSES
-from graphopt.search.moves import Space
+from graphopt.rewrite.simplify import DeadlineExceededError, Simplifier
+from graphopt.search.moves import SearchSpace
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.sweep import Sweep, sweep
+from graphopt.search.sweep import Sweep, apply_sweep
 from tests.text import parse
 
 x, y = tensor("x"), tensor("y")
@@ -28,14 +28,14 @@ MATRICES = "stacks of matrices as one matrix"
 
 
 def swept(
-    given: onnx.ModelProto, rules: Sequence[Rule], tidy: Sequence[Rule] = (), refusal: Refusal | None = None
-) -> tuple[onnx_io.Model, Sweep | None]:
+    given: onnx.ModelProto, rules: Sequence[Rule], tidy: Sequence[Rule] = (), refusal: RefusalFunction | None = None
+) -> tuple[onnx_io.LoadedModel, Sweep | None]:
     """Return what a sweep makes of a model, which is simplified first as in a search, and the sweep."""
-    model = onnx_io.load(given)
+    model = onnx_io.load_model(given)
     infer_graph(model.graph)
-    space = Space(rules, Simplifier(tidy, PASSES, refusal=refusal), lambda *_: True)
+    space = SearchSpace(rules, Simplifier(tidy, PASSES, refusal=refusal), lambda *_: True)
     space.simplifier.run(model.graph)
-    made = sweep(Candidate(model.graph), "sweep", rules, space, SearchPolicy())
+    made = apply_sweep(Candidate(model.graph), "sweep", rules, space, SearchPolicy())
     if made is None:
         return model, None
     (cause,) = made.causes
@@ -57,14 +57,17 @@ def block(sizes: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("sizes", ["2,5", "1,7", "batch,5", "batch,tokens"])
 def test_a_stack_of_tokens_becomes_one_matrix_with_a_view_at_each_end(sizes: str) -> None:
     given = block(sizes)
-    model, made = swept(given, load().sweeps[MATRICES], load_rules())
+    model, made = swept(given, load_library().sweeps[MATRICES], load_rules())
     assert made is not None
-    ops = dict(model.graph.ops())
+    ops = dict(model.graph.operator_counts())
     open_sizes = (ops.pop("Shape", 0), ops.pop("Concat", 0))
     assert open_sizes == ((1, 1) if sizes == "batch,tokens" else (0, 0)), "a Reshape can leave one size open, not two"
     assert ops == {"Reshape": 2, "Gemm": 2, "Gelu": 2, "Add": 2, "LayerNormalization": 2, "Neg": 1}
     assert "flatten_layer_normalization" in made.rules
-    assert compare(given, model, bindings=[{"batch": 3}] if "batch" in sizes else None).verdict is Verdict.EQUAL
+    assert (
+        compare_models(given, model, bindings=[{"batch": 3}] if "batch" in sizes else None).verdict
+        is EqualityVerdict.EQUAL
+    )
 
 
 def test_rules_are_applied_in_their_order_until_none_matches() -> None:
@@ -76,55 +79,55 @@ def test_rules_are_applied_in_their_order_until_none_matches() -> None:
     model, made = swept(parse("float[4] x", "a = Neg(x); y = Sub(a, x)"), rules)
     assert made is not None
     assert made.rules == ("sum", "double"), "the first that matches first"
-    assert model.graph.ops() == {"Mul": 1, "Neg": 1}
+    assert model.graph.operator_counts() == {"Mul": 1, "Neg": 1}
 
 
 def test_a_rule_that_is_refused_at_one_place_is_tried_at_those_that_others_make() -> None:
     rules = [Rule("double", x + x, x * 2.0), Rule("sum", x - op.Neg(y), x + y)]
-    model = onnx_io.load(parse("float[4] x", "a = Add(x, x); b = Neg(a); y = Sub(a, b)"))
+    model = onnx_io.load_model(parse("float[4] x", "a = Add(x, x); b = Neg(a); y = Sub(a, b)"))
     infer_graph(model.graph)
 
     def refusal(graph: Graph, patch: Patch) -> str:
         reads_input = any(value.vertex in graph.inputs for node in patch.added for value in node.operands)
         return "it reads the input" if reads_input else ""
 
-    made = sweep(
+    made = apply_sweep(
         Candidate(model.graph),
         "sweep",
         rules,
-        Space(rules, Simplifier((), (), refusal=refusal), lambda *_: True),
+        SearchSpace(rules, Simplifier((), (), refusal=refusal), lambda *_: True),
         SearchPolicy(),
     )
     assert made is not None
     assert [cause.rules for cause in made.causes] == [("sum", "double")]
-    assert made.graph.ops() == {"Add": 1, "Mul": 1}
+    assert made.graph.operator_counts() == {"Add": 1, "Mul": 1}
 
 
 def test_where_no_rule_matches_there_is_no_sweep() -> None:
     model, made = swept(parse("float[4] x", "y = Exp(x)"), [Rule("double", x + x, x * 2.0)])
-    assert (made, model.graph.ops()) == (None, {"Exp": 1})
+    assert (made, model.graph.operator_counts()) == (None, {"Exp": 1})
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 8])
 def test_a_sweep_for_which_time_runs_out_is_undone(calls: int) -> None:
     """Whenever that is: between two rules, at a place of one, or while the graph is simplified after it."""
-    model = onnx_io.load(block("batch,tokens"))
+    model = onnx_io.load_model(block("batch,tokens"))
     infer_graph(model.graph)
-    before, left = dict(model.graph.items()), iter(range(calls * 40))
+    before, left = dict(model.graph.vertices_and_nodes()), iter(range(calls * 40))
 
     def check() -> None:
         if next(left, None) is None:
-            raise TimeUp
+            raise DeadlineExceededError
 
-    space = Space(load().sweeps[MATRICES], Simplifier(load_rules(), PASSES, check=check), lambda *_: True)
-    assert sweep(Candidate(model.graph), "sweep", load().sweeps[MATRICES], space, SearchPolicy()) is None
-    assert dict(model.graph.items()) == before
+    space = SearchSpace(load_library().sweeps[MATRICES], Simplifier(load_rules(), PASSES, check=check), lambda *_: True)
+    assert apply_sweep(Candidate(model.graph), "sweep", load_library().sweeps[MATRICES], space, SearchPolicy()) is None
+    assert dict(model.graph.vertices_and_nodes()) == before
     model.graph.check()
 
 
 def test_rules_without_an_end_are_undone(caplog: pytest.LogCaptureFixture) -> None:
     model, made = swept(parse("float[4] x,float[4] z", "y = Sub(x, z)"), [Rule("turn", x - y, op.Neg(y - x))])
-    assert (made, model.graph.ops()) == (None, {"Sub": 1})
+    assert (made, model.graph.operator_counts()) == (None, {"Sub": 1})
     assert "the sweep 'sweep' did not come to an end" in caplog.text
 
 
@@ -141,13 +144,15 @@ def test_of_images_that_are_joined_each_is_mixed_at_its_own_size() -> None:
     weights["large"] = np.array([1, 8, 8, 12], np.int64)
     inputs = "float[1,6,2,3] small, float[1,5,4,6] middle, float[1,4,8,12] image"
     given = parse(inputs, DECODER, weights=weights, opset=20)
-    model, made = swept(given, load().sweeps["images enlarged late"], load_rules())
+    model, made = swept(given, load_library().sweeps["images enlarged late"], load_rules())
     assert made is not None
     assert made.rules == ("part_pointwise_conv_of_resize",)
-    assert model.graph.ops() == {"Conv": 3, "Resize": 2, "Add": 2}, "of two convolutions in a row one is left"
-    channels = {model.graph.shape(Value(vertex)) for vertex in model.graph.with_op("Resize")}
+    assert model.graph.operator_counts() == {"Conv": 3, "Resize": 2, "Add": 2}, (
+        "of two convolutions in a row one is left"
+    )
+    channels = {model.graph.shape(Value(vertex)) for vertex in model.graph.vertices_with_op("Resize")}
     assert channels == {(1, 4, 8, 12)}
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 LATE = "images enlarged late"
@@ -163,27 +168,27 @@ def enlarged(scales: tuple[int, ...], inputs: str, behind: str, channels: int) -
 
 def test_channels_are_mixed_before_an_image_is_doubled() -> None:
     given = enlarged((1, 1, 2, 2), "float[batch,3,H,W] x", "y = Conv(r, w)", 3)
-    model, made = swept(given, load().sweeps[LATE], load_rules())
+    model, made = swept(given, load_library().sweeps[LATE], load_rules())
     assert made is not None
     assert made.rules == ("push_pointwise_conv_above_doubling",)
-    assert [value.vertex for value in model.graph.outputs] == list(model.graph.with_op("Resize"))
-    assert compare(given, model, bindings=[{"batch": 2, "H": 3, "W": 4}]).verdict is Verdict.EQUAL
+    assert [value.vertex for value in model.graph.outputs] == list(model.graph.vertices_with_op("Resize"))
+    assert compare_models(given, model, bindings=[{"batch": 2, "H": 3, "W": 4}]).verdict is EqualityVerdict.EQUAL
 
 
 def test_of_an_image_that_is_doubled_and_joined_the_channels_are_mixed_before() -> None:
     inputs = "float[2,3,3,4] x, float[2,2,6,8] image"
     given = enlarged((1, 1, 2, 2), inputs, "j = Concat<axis=1>(image, r); y = Conv(j, w)", 5)
-    model, made = swept(given, load().sweeps[LATE], load_rules())
+    model, made = swept(given, load_library().sweeps[LATE], load_rules())
     assert made is not None
     assert made.rules == ("part_pointwise_conv_of_doubling",)
-    assert model.graph.ops() == {"Conv": 2, "Resize": 1, "Add": 1}
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert model.graph.operator_counts() == {"Conv": 2, "Resize": 1, "Add": 1}
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 @pytest.mark.parametrize("scales", [(1, 1, 2, 3), (1, 2, 2, 2), (2, 1, 2, 2)])
 def test_what_is_enlarged_otherwise_is_left(scales: tuple[int, ...]) -> None:
     given = enlarged(scales, "float[batch,3,H,W] x", "y = Conv(r, w)", 3 * scales[1])
-    assert swept(given, load().sweeps[LATE], load_rules())[1] is None
+    assert swept(given, load_library().sweeps[LATE], load_rules())[1] is None
 
 
 @pytest.mark.parametrize("is_joined", [False, True])
@@ -212,7 +217,7 @@ def test_channels_are_mixed_before_where_that_is_less_to_do(
         weights=weights,
         opset=20,
     )
-    assert (swept(given, load().sweeps[LATE], load_rules())[1] is not None) == is_late
+    assert (swept(given, load_library().sweeps[LATE], load_rules())[1] is not None) == is_late
 
 
 def attention(wanted: str, batch: str = "2") -> onnx.ModelProto:
@@ -233,18 +238,21 @@ def attention(wanted: str, batch: str = "2") -> onnx.ModelProto:
 @pytest.mark.parametrize(("index", "batch"), [(0, "2"), (-1, "2"), (0, "batch")])
 def test_what_is_wanted_of_one_token_is_computed_of_it_alone(index: int, batch: str) -> None:
     given = attention(f"i = Constant<value_int={index}>(); y = Gather<axis=1>(f, i)", batch)
-    model, made = swept(given, load().sweeps["parts taken early"], load_rules())
+    model, made = swept(given, load_library().sweeps["parts taken early"], load_rules())
     assert made is not None
-    shapes = [model.graph.shape(Value(vertex)) for vertex in model.graph.with_op("MatMul")]
+    shapes = [model.graph.shape(Value(vertex)) for vertex in model.graph.vertices_with_op("MatMul")]
     products = [shape[1:] for shape in shapes if shape is not None]
     assert sorted(products) == sorted([(5, 8)] * 2 + [(1, 8)] * 2 + [(2, 1, 5), (2, 1, 4)])
-    assert compare(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict is Verdict.EQUAL
+    assert (
+        compare_models(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict
+        is EqualityVerdict.EQUAL
+    )
 
 
 def test_nothing_is_computed_twice_to_take_a_part_of_it() -> None:
     given = attention("i = Constant<value_int=0>(); p = Gather<axis=1>(f, i); j = ReduceMax(f); y = Add(p, j)")
-    model, _ = swept(given, load().sweeps["parts taken early"], load_rules())
-    products = [model.graph.shape(Value(vertex)) for vertex in model.graph.with_op("MatMul")]
+    model, _ = swept(given, load_library().sweeps["parts taken early"], load_rules())
+    products = [model.graph.shape(Value(vertex)) for vertex in model.graph.vertices_with_op("MatMul")]
     assert products.count((2, 5, 8)) == 4
 
 
@@ -254,8 +262,8 @@ def test_where_elements_are_only_moved_otherwise_there_is_nothing_to_time() -> N
             "float[5,5,5] x",
             "i = Constant<value_int=0>(); r = Relu(x); p = Gather<axis=1>(r, i); q = Exp(r); y = Add(p, q)",
         ),
-        load().sweeps["parts taken early"],
+        load_library().sweeps["parts taken early"],
         load_rules(),
     )
     assert made is None
-    assert model.graph.ops() == {"Relu": 1, "Gather": 1, "Exp": 1, "Add": 1}
+    assert model.graph.operator_counts() == {"Relu": 1, "Gather": 1, "Exp": 1, "Add": 1}

@@ -5,17 +5,17 @@ from onnx import ModelProto
 
 from graphopt.io import onnx_io
 from graphopt.language.rule import Rule
-from graphopt.operators import infer
-from graphopt.operators.facts import weight
-from graphopt.operators.families import some_particulars
-from graphopt.rewrite.fixpoint import Simplifier
+from graphopt.operators import inference
+from graphopt.operators.node_facts import node_weight
+from graphopt.operators.rule_families import representative_instances
 from graphopt.rewrite.passes import PASSES
+from graphopt.rewrite.simplify import Simplifier
 from graphopt.rules import RULES
-from graphopt.verifier.drawing import instances
-from graphopt.verifier.scope import Scope
-from graphopt.verifier.writing import models
+from graphopt.verifier.instance_models import build_models
+from graphopt.verifier.instance_sampling import sample_instances
+from graphopt.verifier.sampling_scope import SamplingScope
 
-SIZES = Scope(sizes=(2, 3, 3, 4, 5, 6))
+SIZES = SamplingScope(sizes=(2, 3, 3, 4, 5, 6))
 """Without axes of one element, which make views of what is none and sums of one term."""
 
 DEGENERATE = ("eliminate_nop_", "replace_transpose_that_moves_one_")
@@ -48,23 +48,23 @@ def with_open_sizes(rule: Rule, left: ModelProto) -> ModelProto:
 
 def simplified(left: ModelProto, simplifier: Simplifier) -> tuple[int, list[str]]:
     """The weight of a model when it is simplified, but for copies that name its outputs, and by what it was."""
-    loaded = onnx_io.load(left)
-    infer.infer_graph(loaded.graph)
+    loaded = onnx_io.load_model(left)
+    inference.infer_graph(loaded.graph)
     done = simplifier.run(loaded.graph)
-    weights = (weight(node) for _, node in loaded.graph.items() if node.op != "Identity")
+    weights = (node_weight(node) for _, node in loaded.graph.vertices_and_nodes() if node.op != "Identity")
     return sum(weights), [step.name for step in done.steps]
 
 
 def marked(rule: Rule) -> object:
     known = UNDONE.get(rule.name)
-    return pytest.param(rule, id=rule.label, marks=[pytest.mark.xfail(reason=known)] if known else [])
+    return pytest.param(rule, id=rule.unique_label, marks=[pytest.mark.xfail(reason=known)] if known else [])
 
 
-@pytest.mark.parametrize("rule", [marked(each) for rule in RULES for each in some_particulars(rule)])
+@pytest.mark.parametrize("rule", [marked(each) for rule in RULES for each in representative_instances(rule)])
 def test_a_rule_is_undone_by_no_other(rule: Rule) -> None:
-    alone = Simplifier([rule.family], PASSES)
-    for instance in instances(rule, count=TRIED, scope=SIZES):
-        left, _ = models(rule, instance)
+    alone = Simplifier([rule.generalized], PASSES)
+    for instance in sample_instances(rule, count=TRIED, scope=SIZES):
+        left, _ = build_models(rule, instance)
         together, steps = simplified(left, LIBRARY)
         if not any(name.startswith(DEGENERATE) and name != rule.name for name in steps):
             assert together <= simplified(left, alone)[0], steps

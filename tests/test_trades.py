@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from graphopt.base import ort
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
-from graphopt.operators import infer
-from graphopt.rewrite.build import build
-from graphopt.rewrite.fixpoint import simplify_graph
+from graphopt.operators import inference
+from graphopt.rewrite.build import build_patch
 from graphopt.rewrite.gate import Gate
-from graphopt.rewrite.match import find
+from graphopt.rewrite.matching import find_matches
+from graphopt.rewrite.simplify import simplify_graph
 from graphopt.rewrite.sites import Site
 from graphopt.rules import RULES, TRADES
 from tests.text import parse, run
@@ -37,22 +37,22 @@ def drawn(**shapes: tuple[int, ...]) -> dict[str, NDArray[Any]]:
 
 def traded(model: ModelProto, *names: str) -> Counter[str]:
     """The operators left by these trades, each where it matches first, and then by the rules that always pay."""
-    loaded = onnx_io.load(model)
+    loaded = onnx_io.load_model(model)
     graph = loaded.graph
-    infer.infer_graph(graph)
+    inference.infer_graph(graph)
     for name in names:
-        graph.apply(build(graph, next(find(BY_NAME[name], graph))))
+        graph.apply(build_patch(graph, next(find_matches(BY_NAME[name], graph))))
     simplify_graph(graph, RULES, ())
     graph.check()
-    found = compare(model, onnx_io.to_proto(loaded))
-    assert found.verdict is Verdict.EQUAL, found
-    return Counter(graph.ops())
+    found = compare_models(model, onnx_io.to_proto(loaded))
+    assert found.verdict is EqualityVerdict.EQUAL, found
+    return Counter(graph.operator_counts())
 
 
 def matches(model: ModelProto, name: str) -> int:
-    graph = onnx_io.load(model).graph
-    infer.infer_graph(graph)
-    return len(list(find(BY_NAME[name], graph)))
+    graph = onnx_io.load_model(model).graph
+    inference.infer_graph(graph)
+    return len(list(find_matches(BY_NAME[name], graph)))
 
 
 # -- branches beside a convolution ---------------------------------------------------------------------------------
@@ -116,11 +116,11 @@ APART = {
 def test_what_is_not_one_convolution_stays(branches: str) -> None:
     body = APART[branches].replace("BN)", f"{NORMALIZED})")
     before = parse(IMAGE, body, DENSE | BN, outputs="float[N, R, P, Q] y")
-    graph = onnx_io.load(before).graph
-    infer.infer_graph(graph)
-    ops = graph.ops()
+    graph = onnx_io.load_model(before).graph
+    inference.infer_graph(graph)
+    ops = graph.operator_counts()
     simplify_graph(graph, RULES, ())
-    assert graph.ops() == ops
+    assert graph.operator_counts() == ops
 
 
 # -- one product after another -------------------------------------------------------------------------------------
@@ -241,17 +241,17 @@ def test_only_the_token_that_is_wanted_is_computed(index: str) -> None:
         y = Gather<axis=1>(e, {index})"""
     weights = drawn(w=(4, 4), b=(4,), scale=(4,), shift=(4,))
     model = parse("float[B, L, 4] x", body, weights, outputs="float[B, 4] y")
-    loaded = onnx_io.load(model)
-    infer.infer_graph(loaded.graph)
+    loaded = onnx_io.load_model(model)
+    inference.infer_graph(loaded.graph)
     first = "replace_gather_with_slice" if index == "0" else "replace_gather_of_last_with_slice"
     for name in (
         first,
         *(f"push_slice_above_{what}" for what in ("layer_normalization", "binary_by_column", "matmul")),
     ):
-        loaded.graph.apply(build(loaded.graph, next(find(BY_NAME[name], loaded.graph))))
+        loaded.graph.apply(build_patch(loaded.graph, next(find_matches(BY_NAME[name], loaded.graph))))
     order = [loaded.graph[v].op for v in loaded.graph.topological() if not loaded.graph[v].is_internal]
     assert order == ["Slice", "MatMul", "Add", "LayerNormalization", "Squeeze"]
-    assert compare(model, onnx_io.to_proto(loaded)).verdict is Verdict.EQUAL
+    assert compare_models(model, onnx_io.to_proto(loaded)).verdict is EqualityVerdict.EQUAL
 
 
 def test_columns_are_not_taken_before_the_product() -> None:
@@ -276,12 +276,12 @@ def test_a_masked_row_gives_nothing_wherever_that_is_asked() -> None:
     model = parse(inputs, body, weights, outputs="float[B, S, 2] y")
     assert traded(model, "push_nan_guard_below_matmul")["IsNaN"] == 1
 
-    loaded = onnx_io.load(model)
-    infer.infer_graph(loaded.graph)
-    (match,) = find(BY_NAME["push_nan_guard_below_matmul"], loaded.graph)
-    assert Gate().allows(Site.of(loaded.graph, match))
-    assert not Gate(keep_nonfinite=True).allows(Site.of(loaded.graph, match))
-    loaded.graph.apply(build(loaded.graph, match))
+    loaded = onnx_io.load_model(model)
+    inference.infer_graph(loaded.graph)
+    (match,) = find_matches(BY_NAME["push_nan_guard_below_matmul"], loaded.graph)
+    assert Gate().allows(Site.from_match(loaded.graph, match))
+    assert not Gate(keep_nonfinite=True).allows(Site.from_match(loaded.graph, match))
+    loaded.graph.apply(build_patch(loaded.graph, match))
     rng = np.random.default_rng(0)
     shapes = {"x": (2, 3, 5), "v": (2, 5, 4)}
     feeds: dict[str, NDArray[Any]] = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
@@ -295,10 +295,10 @@ def test_a_masked_row_gives_nothing_wherever_that_is_asked() -> None:
 def test_the_guard_stays_before_values_that_may_be_infinite() -> None:
     body = "p = Softmax(x); n = IsNaN(p); g = Where(n, 0.0, p); w = Log(v); y = MatMul(g, w)"
     model = parse("float[3, 5] x, float[5, 2] v", body, outputs="float[3, 2] y")
-    graph = onnx_io.load(model).graph
-    infer.infer_graph(graph)
-    (match,) = find(BY_NAME["push_nan_guard_below_matmul"], graph)
-    assert not Gate().allows(Site.of(graph, match))
+    graph = onnx_io.load_model(model).graph
+    inference.infer_graph(graph)
+    (match,) = find_matches(BY_NAME["push_nan_guard_below_matmul"], graph)
+    assert not Gate().allows(Site.from_match(graph, match))
 
 
 def test_the_guard_stays_before_constants_that_are_infinite() -> None:
@@ -315,11 +315,11 @@ def test_attention_is_written_in_an_opset_that_has_a_kernel_for_it() -> None:
         "a = Transpose<perm = [0,2,1,3]>(q); b = Transpose<perm = [0,2,3,1]>(k); c = Transpose<perm = [0,2,1,3]>(v);"
         "s = MatMul(a, b); p = Softmax(s); o = MatMul(p, c); y = Transpose<perm = [0,2,1,3]>(o)"
     )
-    loaded = onnx_io.load(parse(head, body, outputs="float[1,2,3,4] y", opset=23))
-    infer.infer_graph(loaded.graph)
+    loaded = onnx_io.load_model(parse(head, body, outputs="float[1,2,3,4] y", opset=23))
+    inference.infer_graph(loaded.graph)
     (fuse,) = (rule for rule in TRADES if rule.name == "fuse_attention")
-    (match,) = find(fuse, loaded.graph)
-    loaded.graph.apply(build(loaded.graph, match))
+    (match,) = find_matches(fuse, loaded.graph)
+    loaded.graph.apply(build_patch(loaded.graph, match))
     model = onnx_io.to_proto(loaded)
     assert [node.op_type for node in model.graph.node].count("Attention") == 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -337,11 +337,11 @@ def test_positions_are_turned_into_heads_by_one_kernel_at_any_size(name: str, op
     )
     head = "float[batch,2,seq,4] x, float[1,seq,2] f"
     model = parse(head, body, outputs="float[batch,2,seq,4] y", opset=opset)
-    loaded = onnx_io.load(model)
-    infer.infer_graph(loaded.graph)
+    loaded = onnx_io.load_model(model)
+    inference.infer_graph(loaded.graph)
     (fuse,) = (rule for rule in TRADES if rule.name == name)
-    (match,) = find(fuse, loaded.graph)
-    loaded.graph.apply(build(loaded.graph, match))
+    (match,) = find_matches(fuse, loaded.graph)
+    loaded.graph.apply(build_patch(loaded.graph, match))
     result = onnx_io.to_proto(loaded)
     assert [node.op_type for node in result.graph.node].count("RotaryEmbedding") == 1
     rng = np.random.default_rng(0)

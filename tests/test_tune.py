@@ -12,23 +12,23 @@ import psutil
 import pytest
 
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Patch
 from graphopt.language.rule import Rule, op, tensor
-from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.candidate import Candidate
-from graphopt.rewrite.fixpoint import Cause, Simplifier, Step
+from graphopt.operators.inference import infer_graph
+from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.simplify import Cause, Simplifier, Step
 from graphopt.runtime.measure import Speedup, TimingPolicy
-from graphopt.runtime.sessions import Setting
-from graphopt.search import tune
-from graphopt.search.explore import Exploration, explore
-from graphopt.search.race import Contest, Latency, Measurement, Outcome, Times
-from graphopt.search.stopping import Pace, StopReason
-from graphopt.search.sweep import Sweep, Sweeps
-from graphopt.search.timing import Group, rejection_reason, sweep_groups
-from graphopt.search.tune import Tuned, Tuner, Tuning
+from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search import model_tuner
+from graphopt.search.explore import Exploration, explore_regions
+from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
+from graphopt.search.race_series import Latency, Measurement, RaceOutcome, RaceSeries, TimeSummary
+from graphopt.search.search_report import RewriteGroup, rejection_reason, sweep_groups
+from graphopt.search.stopping import ModelPace, StopReason
+from graphopt.search.sweep import Sweep, SweepRules
 from tests.test_search import Prices
 from tests.text import parse
 
@@ -42,41 +42,43 @@ GIVEN = parse("float[n,8] x", "a = Neg(x); b = Neg(a); c = Mul(b, 2.0); y = Exp(
 NEG_AND_ABS = parse(
     "float[n,8] x", "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); y = Exp(d)", outputs="float[n,8] y"
 )
-ONE_THREAD = Setting(threads=1)
+ONE_THREAD = SessionSetting(threads=1)
 
 
 def tuner(
     given: onnx.ModelProto = GIVEN,
     rules: Sequence[Rule] = (DOUBLE_NEG,),
     *,
-    sweeps: Sweeps = MappingProxyType({}),
+    sweeps: SweepRules = MappingProxyType({}),
     clock: Callable[[], float] = time.monotonic,
     **wanted: Any,
-) -> tuple[Tuner, onnx_io.Model, Tuned]:
+) -> tuple[Tuner, onnx_io.LoadedModel, TuningResult]:
     """A tuner, its model, and what it made of it."""
-    model = onnx_io.load(given)
+    model = onnx_io.load_model(given)
     infer_graph(model.graph)
-    simplified = Candidate(model.graph).then(lambda graph: Simplifier(rules, []).run(graph).steps)
-    tuning = Tuning(**{"setting": ONE_THREAD, "seconds": 20.0, **wanted})
+    simplified = Candidate(model.graph).derive(lambda graph: Simplifier(rules, []).run(graph).steps)
+    tuning = TuningOptions(**{"setting": ONE_THREAD, "seconds": 20.0, **wanted})
     found = Tuner(given, model, simplified, rules, [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps, clock=clock)
     tuned = found.tune()
     return found, replace(model, graph=tuned.candidate.graph), tuned
 
 
 def estimate(monkeypatch: pytest.MonkeyPatch, **prices: float) -> None:
-    monkeypatch.setattr(Tuner, "_cost", lambda self, end=0.0: Prices(**prices))
+    monkeypatch.setattr(Tuner, "_cost_model", lambda self, end=0.0: Prices(**prices))
 
 
 def outcomes(monkeypatch: pytest.MonkeyPatch, simplified: float, searched: float = 1.0) -> None:
     """Let the versions be so fast: the simplified model, and what the search made of it, which is a sum."""
 
-    def timed(_contest: Contest, keys: Sequence[str], sessions: Sequence[float], *_: float) -> list[Outcome]:
+    def timed(_contest: RaceSeries, keys: Sequence[str], sessions: Sequence[float], *_: float) -> list[RaceOutcome]:
         assert len(keys) == len(sessions)
-        return [Outcome(known(each), known(each / sessions[0])) for each in sessions]
+        return [RaceOutcome(known(each), known(each / sessions[0])) for each in sessions]
 
-    monkeypatch.setattr(Contest, "pace", lambda *_: Pace(0.0, 0.0))
-    monkeypatch.setattr(Contest, "opened", lambda _, model: searched if "Add" in model.graph.ops() else simplified)
-    monkeypatch.setattr(Contest, "timed", timed)
+    monkeypatch.setattr(RaceSeries, "measure_pace", lambda *_: ModelPace(0.0, 0.0))
+    monkeypatch.setattr(
+        RaceSeries, "open_session", lambda _, model: searched if "Add" in model.graph.operator_counts() else simplified
+    )
+    monkeypatch.setattr(RaceSeries, "time_models", timed)
 
 
 def known(ratio: float) -> Speedup:
@@ -88,9 +90,9 @@ def known(ratio: float) -> Speedup:
 
 def test_by_estimate_all_that_it_speaks_for_is_taken_and_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     estimate(monkeypatch, Mul=2, Add=0.5)
-    monkeypatch.setattr(Setting, "open", lambda *_, **__: pytest.fail("a session was opened"))
+    monkeypatch.setattr(SessionSetting, "open", lambda *_, **__: pytest.fail("a session was opened"))
     _, model, tuned = tuner(cost="analytic")
-    assert model.graph.ops() == {"Add": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Add": 1, "Exp": 1}
     assert [step.name for step in tuned.candidate.steps] == ["double_neg", "double_is_sum"]
     assert tuned.timing is not None
     assert not tuned.timing.is_gain
@@ -98,14 +100,14 @@ def test_by_estimate_all_that_it_speaks_for_is_taken_and_nothing_is_run(monkeypa
     assert (group.rules, group.copies, group.is_taken) == (("double_is_sum",), 1, True)
     assert group.speedup == pytest.approx(3 / 1.5)
     assert group.saved == pytest.approx(3 - 1.5)
-    assert compare(GIVEN, model, bindings=[{"n": 1}, {"n": 5}]).verdict is Verdict.EQUAL
+    assert compare_models(GIVEN, model, bindings=[{"n": 1}, {"n": 5}]).verdict is EqualityVerdict.EQUAL
 
 
 def test_a_find_that_no_copy_allows_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     estimate(monkeypatch, Mul=2, Add=0.5)
-    monkeypatch.setattr(tune, "apply", lambda *_, **__: [])
+    monkeypatch.setattr(model_tuner, "apply_solution", lambda *_, **__: [])
     _, model, tuned = tuner(cost="analytic")
-    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
     assert tuned.timing is not None
     assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(False, (0, 0))]
 
@@ -114,14 +116,14 @@ def test_a_find_that_there_was_no_time_to_make_is_said_to_be_left_for_that(monke
     now = [0.0]
 
     def exploring(*args: Any, **more: Any) -> Exploration:
-        found = explore(*args, **more)
+        found = explore_regions(*args, **more)
         now[0] += 21.0
         return found
 
     estimate(monkeypatch, Mul=2, Add=0.5)
-    monkeypatch.setattr(tune, "explore", exploring)
+    monkeypatch.setattr(model_tuner, "explore_regions", exploring)
     _, model, tuned = tuner(cost="analytic", seconds=20.0, clock=lambda: now[0])
-    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
     assert tuned.timing is not None
     assert (tuned.timing.groups[0].is_taken, tuned.timing.stop) == (False, StopReason.TIME)
 
@@ -129,17 +131,17 @@ def test_a_find_that_there_was_no_time_to_make_is_said_to_be_left_for_that(monke
 def test_what_an_estimate_speaks_against_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     estimate(monkeypatch, Add=1.5)
     _, model, tuned = tuner(cost="analytic")
-    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
     assert tuned.timing is not None
     assert (tuned.timing.groups, tuned.timing.regions, tuned.timing.stop) == ((), 1, StopReason.DONE)
 
 
 def test_what_is_swept_over_the_model_is_not_searched_by_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     estimate(monkeypatch, Mul=2, Add=0.5)
-    model = onnx_io.load(GIVEN)
+    model = onnx_io.load_model(GIVEN)
     infer_graph(model.graph)
-    simplified = Candidate(model.graph).then(lambda graph: Simplifier([DOUBLE_NEG], []).run(graph).steps)
-    tuning = Tuning(cost="analytic", setting=ONE_THREAD)
+    simplified = Candidate(model.graph).derive(lambda graph: Simplifier([DOUBLE_NEG], []).run(graph).steps)
+    tuning = TuningOptions(cost="analytic", setting=ONE_THREAD)
     sweeps = {"sums": [DOUBLE]}
     rules = [DOUBLE_NEG]
     found = Tuner(GIVEN, model, simplified, rules, [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps).tune()
@@ -154,7 +156,7 @@ def test_costs_are_taken_at_all_sizes_that_are_named(monkeypatch: pytest.MonkeyP
         seen.extend(args[3])
         return Exploration((), StopReason.DONE)
 
-    monkeypatch.setattr(tune, "explore", explore)
+    monkeypatch.setattr(model_tuner, "explore_regions", explore)
     tuner(cost="analytic", sizes={"n": [16, 128]})
     assert [tuple(shapes["x"]) for shapes in seen] == [(16, 8), (128, 8)]
 
@@ -167,7 +169,7 @@ def test_what_an_estimate_is_asked_for_has_to_fit_the_model(monkeypatch: pytest.
         seen.extend(args[3])
         return Exploration((), StopReason.DONE)
 
-    monkeypatch.setattr(tune, "explore", explore)
+    monkeypatch.setattr(model_tuner, "explore_regions", explore)
     given = parse("float[n,8] x, float[n,8] w", "y = Add(x, w)")
     tuner(given, cost="analytic", inputs={"x": np.ones((5, 8), np.float32)})
     assert [(tuple(shapes["x"]), tuple(shapes["w"])) for shapes in seen] == [((5, 8), (5, 8))]
@@ -179,20 +181,20 @@ def test_what_an_estimate_is_asked_for_has_to_fit_the_model(monkeypatch: pytest.
 
 def test_an_unknown_cost_is_named() -> None:
     with pytest.raises(UsageError, match="there is no cost 'guessed'; there is measured, analytic, none"):
-        Tuning(cost="guessed")
+        TuningOptions(cost="guessed")
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
 def test_without_time_there_is_no_search(seconds: float) -> None:
     with pytest.raises(UsageError, match="a search needs more than"):
-        Tuning(cost="analytic", seconds=seconds)
-    assert Tuning(cost="none", seconds=seconds).cost == "none"
+        TuningOptions(cost="analytic", seconds=seconds)
+    assert TuningOptions(cost="none", seconds=seconds).cost == "none"
 
 
 def test_a_provider_that_is_missing_is_named_before_anything_is_done() -> None:
     with pytest.raises(UsageError, match="no NoSuchProvider"):
-        Tuning(setting=Setting("NoSuchProvider"))
-    assert Tuning(cost="analytic", setting=Setting("NoSuchProvider")).setting.threads == 1
+        TuningOptions(setting=SessionSetting("NoSuchProvider"))
+    assert TuningOptions(cost="analytic", setting=SessionSetting("NoSuchProvider")).setting.threads == 1
 
 
 # -- by measurement ----------------------------------------------------------------------------------------------------
@@ -202,7 +204,7 @@ def test_a_find_that_is_faster_in_the_whole_model_is_taken(monkeypatch: pytest.M
     estimate(monkeypatch, Mul=2, Add=0.5)
     outcomes(monkeypatch, 1.0, 1.5)
     _, model, tuned = tuner()
-    assert model.graph.ops() == {"Add": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Add": 1, "Exp": 1}
     assert tuned.timing is not None
     assert tuned.timing.is_gain
     assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(True, (1, 2))]
@@ -212,23 +214,23 @@ def test_a_find_that_is_slower_in_the_whole_model_is_dropped_and_named(monkeypat
     estimate(monkeypatch, Mul=2, Add=0.5)
     outcomes(monkeypatch, 1.0, 0.8)
     _, model, tuned = tuner()
-    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
     assert tuned.timing is not None
     assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(False, (0, 0))]
     assert tuned.notes == ()
 
 
-def measured(*causes: Cause | None, outcome: Outcome | None = None, has_lost: bool = False) -> Measurement:
+def measured(*causes: Cause | None, outcome: RaceOutcome | None = None, has_lost: bool = False) -> Measurement:
     """A candidate with a step for each cause, as it was measured."""
     graph = Graph()
     steps = tuple(Step("a_rule", graph, Patch({}, {}), is_rule=True, cause=cause) for cause in causes)
     return Measurement(Candidate(graph, steps), outcome, has_lost=has_lost)
 
 
-def in_seconds(gain: float, *seconds: float) -> Outcome:
+def in_seconds(gain: float, *seconds: float) -> RaceOutcome:
     """What a race tells of a candidate that takes so long at some sizes."""
-    times, ratio = [Times(each, each, 0.0) for each in seconds], known(gain)
-    return Outcome(ratio, ratio, tuple(Latency({"n": n}, time, time, ratio) for n, time in enumerate(times)))
+    times, ratio = [TimeSummary(each, each, 0.0) for each in seconds], known(gain)
+    return RaceOutcome(ratio, ratio, tuple(Latency({"n": n}, time, time, ratio) for n, time in enumerate(times)))
 
 
 def swept(*names: str, gain: float) -> Measurement:
@@ -236,14 +238,14 @@ def swept(*names: str, gain: float) -> Measurement:
     return measured(*(Sweep(name, (name,)) for name in names), outcome=in_seconds(gain, 1.0))
 
 
-def groups(alone: Sequence[Measurement], best: Measurement, *raced: Measurement) -> list[Group]:
+def groups(alone: Sequence[Measurement], best: Measurement, *raced: Measurement) -> list[RewriteGroup]:
     return list(sweep_groups(alone, measured(None, None), best, raced, TimingPolicy()))
 
 
 def test_what_a_sweep_saves_is_measured() -> None:
     """Of two sizes it is the mean."""
     made = measured(Sweep("all", ("a_rule",)), outcome=in_seconds(2.0, 0.25, 0.75))
-    assert groups([made], made) == [Group(("a_rule",), 0, 2.0, True, (0, 1), 0.5)]
+    assert groups([made], made) == [RewriteGroup(("a_rule",), 0, 2.0, True, (0, 1), 0.5)]
 
 
 def test_steps_are_those_of_the_sweep_that_took_them() -> None:
@@ -276,7 +278,7 @@ def test_sweeps_that_were_timed_together_alone_are_named_together(*, is_taken: b
     whole, first = swept("first", "second", gain=1.25 if is_taken else 0.9), measured(None, None)
     found = groups(alone, whole if is_taken else first, first, whole)
     if is_taken:
-        assert found == [Group(("first", "second"), 0, 1.25, is_taken=True, rewrites=(0, 2), saved=0.25)]
+        assert found == [RewriteGroup(("first", "second"), 0, 1.25, is_taken=True, rewrites=(0, 2), saved=0.25)]
     else:
         assert [(group.rules, group.is_taken) for group in found] == [(("first",), False), (("second",), False)]
         assert {group.reason for group in found} == {"the model with it is slower than the original"}
@@ -286,7 +288,7 @@ def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.Monke
     estimate(monkeypatch, Add=2)
     outcomes(monkeypatch, 0.8, 0.8)
     _, model, tuned = tuner()
-    assert model.graph.ops() == {"Neg": 2, "Mul": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Neg": 2, "Mul": 1, "Exp": 1}
     assert tuned.candidate.steps == ()
     (note,) = tuned.notes
     assert note.startswith("the simplified model was slower in two races, 0.800 times as fast (0.800 to 0.800)")
@@ -295,21 +297,21 @@ def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.Monke
 
 def refusing(monkeypatch: pytest.MonkeyPatch, is_refused: Callable[[Mapping[str, int]], bool]) -> None:
     """Let ONNX Runtime refuse versions with such operators."""
-    opened = Contest.opened
+    opened = RaceSeries.open_session
 
-    def opening(contest: Contest, model: onnx_io.Model) -> Any:
-        if is_refused(model.graph.ops()):
+    def opening(contest: RaceSeries, model: onnx_io.LoadedModel) -> Any:
+        if is_refused(model.graph.operator_counts()):
             raise ModelError("no kernel")
         return opened(contest, model)
 
-    monkeypatch.setattr(Contest, "opened", opening)
+    monkeypatch.setattr(RaceSeries, "open_session", opening)
 
 
 def test_a_simplified_model_that_the_runtime_refuses_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     estimate(monkeypatch, Add=2)
     refusing(monkeypatch, lambda ops: "Neg" not in ops)
     _, model, tuned = tuner()
-    assert model.graph.ops() == {"Neg": 2, "Mul": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Neg": 2, "Mul": 1, "Exp": 1}
     assert tuned.notes == ("the simplified model does not run: no kernel; so the original is returned",)
 
 
@@ -318,9 +320,9 @@ def test_a_simplified_model_for_which_there_was_no_room_is_kept_and_no_gain(monk
         raise ModelError("no room")
 
     estimate(monkeypatch, Add=2)
-    monkeypatch.setattr(Contest, "timed", failing)
+    monkeypatch.setattr(RaceSeries, "time_models", failing)
     _, model, tuned = tuner(sweeps={"sums": [DOUBLE]})
-    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
     assert tuned.notes == ("the simplified model was not timed: there was no time or no room",)
     assert tuned.timing is not None
     assert (tuned.timing.speedup, tuned.timing.simplified) == (None, None)
@@ -343,7 +345,7 @@ def test_what_the_runtime_refuses_is_left_out_and_named(monkeypatch: pytest.Monk
     outcomes(monkeypatch, 1.0)
     refusing(monkeypatch, lambda ops: "Neg" not in ops)
     _, model, tuned = tuner(NEG_AND_ABS, [DOUBLE_NEG, DOUBLE_ABS])
-    assert model.graph.ops() == {"Neg": 2, "Abs": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Neg": 2, "Abs": 1, "Exp": 1}
     assert tuned.notes == ("left out, for the model with it does not run: double_neg (no kernel)",)
 
 
@@ -351,9 +353,9 @@ def test_a_model_that_is_refused_is_simplified_and_not_timed(monkeypatch: pytest
     def refuse(*_: Any, **__: Any) -> None:
         raise ModelError("no kernel")
 
-    monkeypatch.setattr(Setting, "open", refuse)
+    monkeypatch.setattr(SessionSetting, "open", refuse)
     _, model, tuned = tuner()
-    assert model.graph.ops() == {"Mul": 1, "Exp": 1}
+    assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
     assert tuned.notes == ("not timed: no kernel",)
     assert tuned.timing is None
 
@@ -364,12 +366,12 @@ def test_a_model_for_which_there_is_no_room_is_simplified_and_not_timed(monkeypa
     weights = {"w": np.ones(2, np.float32)}
     given = parse("float[n,2] x", "a = Neg(x); b = Neg(a); y = Mul(b, w)", weights, outputs="float[n,2] y")
     _, model, tuned = tuner(given)
-    assert model.graph.ops() == {"Mul": 1}
+    assert model.graph.operator_counts() == {"Mul": 1}
     assert tuned.notes == ("not timed: that takes 0.0 GB of memory, and 0.0 GB are free",)
 
 
 def test_a_model_that_is_too_large_is_simplified_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.base.limits.LARGE", 0)
+    monkeypatch.setattr("graphopt.base.limits.MAX_TIMED_WEIGHT_BYTES", 0)
     assert tuner()[2].notes == ("not timed: 0.0 GB of weights are too much",)
 
 
@@ -383,5 +385,5 @@ BRANCHES = """<ir_version: 8, opset_import: ["" : 18]> test (float[2] x, bool c)
 
 def test_weights_in_branches_count(monkeypatch: pytest.MonkeyPatch) -> None:
     given = onnx.parser.parse_model(BRANCHES.format(2.0))
-    monkeypatch.setattr("graphopt.base.limits.LARGE", 2 * 8 - 1)
+    monkeypatch.setattr("graphopt.base.limits.MAX_TIMED_WEIGHT_BYTES", 2 * 8 - 1)
     assert tuner(given)[2].notes == ("not timed: 0.0 GB of weights are too much",)

@@ -5,15 +5,15 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphopt.base.sizes import Dim, Sym, divide, substitute
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
+from graphopt.expr.dims import Dim, SymbolicDim, divide_dim, substitute_names
 
-BATCH, SEQ = Sym.of("batch"), Sym.of("seq")
+BATCH, SEQ = SymbolicDim.named("batch"), SymbolicDim.named("seq")
 
 
 def value(dim: Dim, binding: dict[str, int]) -> int:
     """What a size is once its names are bound."""
-    if not isinstance(dim, Sym):
+    if not isinstance(dim, SymbolicDim):
         return dim
     return sum(coefficient * prod(binding[str(atom)] for atom in atoms) for atoms, coefficient in dim.terms)
 
@@ -28,12 +28,12 @@ def test_arithmetic_reads_like_algebra() -> None:
 def test_a_quotient_that_comes_out_even_has_no_division_left() -> None:
     assert (12 * BATCH * SEQ) // (4 * SEQ) == 3 * BATCH
     assert (12 * BATCH) % 4 == 0
-    assert divide(BATCH + 1, 2) is None
+    assert divide_dim(BATCH + 1, 2) is None
     assert str((BATCH + 1) // 2) == "((batch+1)//2)"
 
 
 def test_a_fresh_size_equals_only_itself() -> None:
-    one, other = Sym.fresh(), Sym.fresh()
+    one, other = SymbolicDim.fresh(), SymbolicDim.fresh()
     assert one == one
     assert one != other
     assert one.is_anonymous
@@ -67,13 +67,13 @@ def test_every_element_type_has_a_numpy_type_and_back() -> None:
 
 def test_what_an_earlier_model_named_its_sizes_means_nothing() -> None:
     """A product that prints as a name does is another size, whichever of the two came first."""
-    n, product = Sym.of("a*b"), Sym.of("a") * Sym.of("b")
+    n, product = SymbolicDim.named("a*b"), SymbolicDim.named("a") * SymbolicDim.named("b")
     assert n // 2 != product // 2
-    assert substitute(n // 2, {"a*b": 6}) == 3
-    assert substitute(product // 2, {"a": 2, "b": 4}) == 4
+    assert substitute_names(n // 2, {"a*b": 6}) == 3
+    assert substitute_names(product // 2, {"a": 2, "b": 4}) == 4
 
 
 def test_unknown_sizes_are_ordered_as_they_were_made() -> None:
     """However many an earlier model needed: "?9" would come after "?10"."""
-    made = [str(Sym.fresh()) for _ in range(200)]
+    made = [str(SymbolicDim.fresh()) for _ in range(200)]
     assert made == sorted(made)

@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 from graphopt.base.errors import GraphoptError
 from graphopt.cli import catalogue
 from graphopt.cli.main import app
-from graphopt.language import library
-from graphopt.language.proof import Ledger, Model, Proof, Verdict
+from graphopt.language import rule_library
+from graphopt.language.proof import Proof, ProofLedger, ProofModel, Verdict
 from graphopt.language.rule import Rule, op, tensor
-from graphopt.report.report import proof_counts
+from graphopt.report.report import format_proof_counts
 from graphopt.rewrite import gate, proving
 
 ROOT = Path(__file__).parent.parent
@@ -55,7 +55,7 @@ def test_a_file_of_rules(rules: Path) -> None:
 
 DEFINITION = """
 from graphopt.rule import define, op, tensor
-from graphopt.term import Operators
+from graphopt.rule import Operators
 x, y = tensor("x", "M K"), tensor("y", "K N")
 RULES = ()
 define(Operators("{}").TransposeMatMul(x, y, alpha=0.25), (x @ y) * {})
@@ -122,9 +122,9 @@ def test_verify_proves_again_unless_told_to_look_up(rules: Path, monkeypatch: py
 
     def attempt(rule: Rule, timeout: float) -> Proof:
         proved.append(f"{rule.name} in {timeout}")
-        return Proof(rule.name, rule.digest, Verdict.PROVED, Model.EXACT)
+        return Proof(rule.name, rule.digest, Verdict.PROVED, ProofModel.EXACT)
 
-    monkeypatch.setattr(gate, "attempt", attempt)
+    monkeypatch.setattr(gate, "prove_now", attempt)
     assert run(rules, "--timeout", 7).exit_code == 0
     assert run(rules, "--cached").exit_code == 0
     assert proved == ["my_triple_relu in 7.0", "my_lost_shift in 7.0"]
@@ -139,7 +139,7 @@ SEVERAL = [Rule(f"relu_of_{name.lower()}", op.Relu(op.Relu(getattr(op, name)(X))
 
 @pytest.mark.slow
 def test_many_rules_are_proved_in_parallel_and_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proving, "FEW", 2)
+    monkeypatch.setattr(proving, "MIN_RULES_PER_WORKER", 2)
     monkeypatch.setattr(proving, "usable_cores", lambda: 2)
     seen: list[float] = []
     proofs = proving.prove_all(SEVERAL, progress=seen.append)
@@ -152,12 +152,14 @@ def test_the_rules_that_took_long_begin(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(gate, "ledger_path", lambda: tmp_path / "proofs.json")
     new, *others = SEVERAL
     took = zip(others, (0.1, 3.0, 0.2), strict=True)
-    Ledger(Proof(r.name, r.digest, Verdict.PROVED, Model.EXACT, seconds=s) for r, s in took).save(gate.ledger_path())
+    ProofLedger(Proof(r.name, r.digest, Verdict.PROVED, ProofModel.EXACT, seconds=s) for r, s in took).save(
+        gate.ledger_path()
+    )
     assert proving._longest_first(SEVERAL) == [new, others[1], others[2], others[0]]
 
 
 def test_proofs_are_made_here_or_on_a_cluster_that_is_there(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.base.engine.PATIENCE", 0.2)
+    monkeypatch.setattr("graphopt.base.executors.SCHEDULER_TIMEOUT", 0.2)
     for options, said in (
         (["--workers", 2], "name one of them"),
         ([], "no Dask scheduler answers at tcp://127.0.0.1:1"),
@@ -169,7 +171,7 @@ def test_proofs_are_made_here_or_on_a_cluster_that_is_there(rules: Path, monkeyp
 @pytest.mark.slow
 def test_proofs_of_another_source_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The verifier was edited between the start of the command and that of the processes that prove."""
-    monkeypatch.setattr(proving, "FEW", 1)
+    monkeypatch.setattr(proving, "MIN_RULES_PER_WORKER", 1)
     monkeypatch.setattr(proving, "usable_cores", lambda: 2)
     monkeypatch.setattr(gate, "source_digest", lambda: "0" * 64)
     with pytest.raises(GraphoptError, match="the source of the verifier has changed"):
@@ -190,16 +192,16 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(gate.ledger_path().with_name("README.md"), folder)
     (tmp_path / "README.md").write_text("The ledger holds 1 rules: 0 proved. And more.\n")
     monkeypatch.setattr(gate, "ledger_path", lambda: folder / "proofs.json")
-    monkeypatch.setattr(gate, "ledger", gate.ledger.__wrapped__)
-    few = [rule for rule in library.load_rules() if rule.name in ("eliminate_identity", *QUICK)]
-    monkeypatch.setattr(library, "_installed", lambda: (library.Part("a few", tuple(few)),))
+    monkeypatch.setattr(gate, "shipped_ledger", gate.shipped_ledger.__wrapped__)
+    few = [rule for rule in rule_library.load_rules() if rule.name in ("eliminate_identity", *QUICK)]
+    monkeypatch.setattr(rule_library, "_installed_modules", lambda: (rule_library.RuleModule("a few", tuple(few)),))
     return folder
 
 
 def test_write_makes_the_ledger_and_the_catalogue(copied: Path, rules: Path) -> None:
-    names = [rule.name for rule in library.load_rules((), trades=True)]
+    names = [rule.name for rule in rule_library.load_rules((), trades=True)]
     assert run("--all", rules, "--write").exit_code == 3, "rules of one's own are proved, too"
-    ledger = Ledger.load(copied / "proofs.json")
+    ledger = ProofLedger.load(copied / "proofs.json")
     assert sorted(proof.rule for proof in ledger) == sorted(names), "but have no place in the ledger"
     assert ledger.verifier == gate.source_digest()
     page = (copied / "README.md").read_text(encoding="utf-8")
@@ -222,20 +224,20 @@ def test_writing_again_changes_nothing(copied: Path) -> None:
 def test_a_time_within_a_factor_of_two_is_the_same_time(copied: Path) -> None:
     written = []
     for seconds in (0.1, 0.199, 0.051, 0.212, 1.0):
-        proving.write_ledger([Proof("a", "0", Verdict.PROVED, Model.EXACT, seconds=seconds)])
-        (proof,) = Ledger.load(copied / "proofs.json")
+        proving.write_ledger([Proof("a", "0", Verdict.PROVED, ProofModel.EXACT, seconds=seconds)])
+        (proof,) = ProofLedger.load(copied / "proofs.json")
         written.append(proof.seconds)
     assert written == [0.1, 0.1, 0.1, 0.21, 1.0]
 
 
 def test_the_catalogue_says_what_the_rules_and_the_ledger_say() -> None:
     page = (ROOT / "rules" / "README.md").read_text(encoding="utf-8")
-    current = catalogue.updated(page, Ledger.load(gate.ledger_path()))
+    current = catalogue.update_guide(page, ProofLedger.load(gate.ledger_path()))
     assert page == current, "`graphopt verify --all --write --cached` writes the list anew"
 
 
 def test_the_readme_counts_what_the_ledger_holds() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    current = catalogue.counted(readme, Ledger.load(gate.ledger_path()))
-    assert proof_counts(Ledger.load(gate.ledger_path())) in current
+    current = catalogue.update_rule_count(readme, ProofLedger.load(gate.ledger_path()))
+    assert format_proof_counts(ProofLedger.load(gate.ledger_path())) in current
     assert readme == current, "`graphopt verify --all --write --cached` writes the number anew"

@@ -8,15 +8,15 @@ import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from graphopt.check.compare import compare
-from graphopt.check.verdict import Verdict
+from graphopt.check.compare import compare_models
+from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
-from graphopt.language.library import load
+from graphopt.language.rule_library import load_library
 from tests.test_sweep import swept
 from tests.test_trades import drawn
 from tests.text import parse
 
-RULES = load().sweeps["convolutions with fewer products"]
+RULES = load_library().sweeps["convolutions with fewer products"]
 
 
 def convolved(
@@ -53,8 +53,11 @@ def test_rows_are_made_of_fewer_products(sizes: str, weights: tuple[int, ...], a
     assert made is not None
     kernels = [model.graph.shape(node.inputs[1]) for _, node in model.graph.nodes() if node.op == "Conv"]
     assert kernels.count((weights[0], weights[1], 1, weights[3])) == products
-    assert model.graph.ops()["Relu"] == products - 2, "each convolution takes in its own"
-    assert compare(given, model, bindings=[{"batch": 3}] if "batch" in sizes else None).verdict is Verdict.EQUAL
+    assert model.graph.operator_counts()["Relu"] == products - 2, "each convolution takes in its own"
+    assert (
+        compare_models(given, model, bindings=[{"batch": 3}] if "batch" in sizes else None).verdict
+        is EqualityVerdict.EQUAL
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,8 +68,8 @@ def test_other_activations_go_to_the_convolutions_too(activation: str, arguments
     given = parse("float[2,48,16,16] x", f"a = Conv<pads=[1,1,1,1]>(x, w, b); y = {activation}({arguments})", weights)
     model, made = swept(given, RULES)
     assert made is not None
-    assert model.graph.ops()[activation.partition("<")[0]] == 4
-    assert compare(given, model).verdict is Verdict.EQUAL
+    assert model.graph.operator_counts()[activation.partition("<")[0]] == 4
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,7 @@ def test_where_it_does_not_pay_convolutions_are_left(
     sizes: str, weights: tuple[int, ...], attributes: str, dtype: type[np.floating[Any]]
 ) -> None:
     model, made = swept(convolved(sizes, weights, attributes, dtype), RULES)
-    assert (made, model.graph.ops()) == (None, {"Conv": 1, "Relu": 1})
+    assert (made, model.graph.operator_counts()) == (None, {"Conv": 1, "Relu": 1})
 
 
 @pytest.mark.parametrize(("pixels", "channels", "bits"), [(16, 64, 18), (6, 128, 20)], ids=["in fours", "in twos"])

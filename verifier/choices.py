@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from graphopt.language.coverage import Answer, Choice, Label, Other
-from graphopt.language.scalar import Unknown
-from graphopt.operators.node import Undefined, Unsupported
+from graphopt.language.coverage import AnswerQuestion, Label, OtherLabel, ProofChoice
+from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.operators.op_context import UndefinedOperatorError, UnsupportedOperatorError
 
 
-class NothingLeft(Undefined):
+class NoAdmissibleChoice(UndefinedOperatorError):
     """The conditions refuse each value that a hole may have."""
 
 
@@ -18,7 +18,7 @@ class Choices:
     """A path through the choices of an evaluation. `paths` runs a function once for each."""
 
     def __init__(self) -> None:
-        self.path: list[Choice] = []
+        self.path: list[ProofChoice] = []
         """What was chosen on this path until now."""
         self._taken: list[tuple[int, list[int]]] = []
 
@@ -33,7 +33,7 @@ class Choices:
         if position == len(self._taken):
             left = [number for number, option in enumerate(options) if admitted(option)]
             if not left:
-                raise NothingLeft
+                raise NoAdmissibleChoice
             self._taken.append((0, left))
         chosen, left = self._taken[position]
         option = options[left[chosen]]
@@ -52,10 +52,10 @@ class Choices:
             self._taken.append((chosen + 1, left))
 
 
-class Met(Choices):
+class MatchAnswers(Choices):
     """The one path of a match, which answers each question; it may lie beyond what `Choices` would try."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: AnswerQuestion) -> None:
         super().__init__()
         self.answer = answer
 
@@ -64,28 +64,28 @@ class Met(Choices):
     ) -> Any:
         try:
             found = self.answer(question)
-        except Unknown as error:
-            raise Unsupported(str(error)) from error
-        if not _is_plain_value(found):
-            raise Unsupported(f"{question}: {found} is not known")
+        except UndecidedScalar as error:
+            raise UnsupportedOperatorError(str(error)) from error
+        if not _is_concrete(found):
+            raise UnsupportedOperatorError(f"{question}: {found} is not known")
         found = usual if found is None else found
-        symbol = next((option for option in options if not _is_plain_value(option)), found)
-        chosen = found if found in filter(_is_plain_value, options) else symbol
+        symbol = next((option for option in options if not _is_concrete(option)), found)
+        chosen = found if found in filter(_is_concrete, options) else symbol
         if not admitted(chosen):
-            raise Undefined("the conditions do not hold")
+            raise UndefinedOperatorError("the conditions do not hold")
         self.path.append(_choice(question, options, chosen, usual))
         return chosen
 
 
-def _choice(question: str, options: Sequence[Any], chosen: Any, usual: Label) -> Choice:
+def _choice(question: str, options: Sequence[Any], chosen: Any, usual: Label) -> ProofChoice:
     """Return what a path says of a choice: symbols stand for whatever is none of the other options."""
-    plain = _is_plain_value(chosen)
-    return Choice(question, chosen if plain else Other(tuple(filter(_is_plain_value, options))), usual)
+    plain = _is_concrete(chosen)
+    return ProofChoice(question, chosen if plain else OtherLabel(tuple(filter(_is_concrete, options))), usual)
 
 
-def _is_plain_value(option: Any) -> bool:
-    return all(item is None or isinstance(item, int | float | str) for item in flat(option))
+def _is_concrete(option: Any) -> bool:
+    return all(item is None or isinstance(item, int | float | str) for item in as_tuple(option))
 
 
-def flat(value: Any) -> tuple[Any, ...]:
+def as_tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)

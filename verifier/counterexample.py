@@ -19,34 +19,34 @@ import onnx
 from numpy.typing import NDArray
 
 from graphopt.base import ort
+from graphopt.base.dtype import DType
 from graphopt.base.errors import RuleError
-from graphopt.base.types import DType
 from graphopt.language.rule import Rule
-from graphopt.language.scalar import Unknown
-from graphopt.language.schemas import Misfit
-from graphopt.language.term import applications, holes, op
-from graphopt.operators.classes import entry
-from graphopt.operators.families import some_particulars
-from graphopt.verifier import scope
-from graphopt.verifier.crowded import crowded, is_crowded
-from graphopt.verifier.drawing import instances
-from graphopt.verifier.example import Instance
+from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.terms import holes, op, operator_applications
+from graphopt.language.type_inference import NoInstance
+from graphopt.operators.operator_classes import lookup_operator
+from graphopt.operators.rule_families import representative_instances
+from graphopt.verifier import sampling_scope
+from graphopt.verifier.concrete_instance import ConcreteInstance
+from graphopt.verifier.instance_models import build_models
+from graphopt.verifier.instance_sampling import sample_instances
+from graphopt.verifier.int32_overflow import has_overflow_axis, sample_overflow_instances
 from graphopt.verifier.shrink import shrink
-from graphopt.verifier.writing import models
 
 Array: TypeAlias = NDArray[Any]
 TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
 """By bytes of an element, relative to the largest: operands are small and sums short, what is wrong is so by more."""
-PLAIN, ANY, FEW, CROWDED = 120, 300, 60, 40
+SIMPLE_INSTANCES, GENERAL_INSTANCES, EMPTY_AXIS_INSTANCES, OVERFLOW_INSTANCES = 120, 300, 60, 40
 """How many instances are tried: small ones of small whole numbers first, then any, those with empty axes, and those of
 many bytes."""
-REVERSED = 12
+REVERSE_INSTANCES = 12
 """How many are drawn for the right side, where the left side occurs nowhere."""
-FOUND, FURTHER = 3, 20
+MAX_FOUND, FURTHER_INSTANCES = 3, 20
 """Of so many counterexamples the smallest is taken; after the first so many more instances are looked at."""
 STEPS = 150
 """How many smaller instances are tried then."""
-SHOWN = 48
+MAX_SHOWN_ELEMENTS = 48
 """Of a larger array not every element is shown."""
 
 
@@ -56,7 +56,7 @@ preferred: they show best what is wrong."""
 
 
 @dataclass(frozen=True)
-class Gap:
+class SideDifference:
     """What differs."""
 
     kind: str
@@ -70,19 +70,23 @@ class Counterexample:
     """An instance at which the two sides of a rule differ, and what a runtime made of them."""
 
     rule: Rule
-    instance: Instance
-    gap: Gap
+    instance: ConcreteInstance
+    difference: SideDifference
     left: list[Array]
     right: list[Array]
     """Empty where the right side is refused."""
 
     def __str__(self) -> str:
         """Say what differs, in one line; then what the holes stand for, and what the two sides give."""
-        by_value = self.gap.kind in ("values", "infinite")
-        lines = [self.gap.text, *_described(self.instance, by_value), *_sizes_alone(self.rule, self.instance)]
+        by_value = self.difference.kind in ("values", "infinite")
+        lines = [
+            self.difference.text,
+            *_describe_holes(self.instance, by_value),
+            *_describe_free_sizes(self.rule, self.instance),
+        ]
         for side, outputs in (("left", self.left), ("right", self.right)):
             if outputs:
-                lines.append(f"{side:5} gives {_array(outputs[self.gap.output], by_value)}")
+                lines.append(f"{side:5} gives {_array(outputs[self.difference.output], by_value)}")
         return "\n".join([*lines, "as run by ONNX Runtime"])
 
     @property
@@ -96,25 +100,25 @@ class Counterexample:
     @property
     def dtype(self) -> DType:
         """The element type of the left output that the right one differs from."""
-        return DType.of(self.left[self.gap.output].dtype)
+        return DType.of(self.left[self.difference.output].dtype)
 
     @property
-    def cost(self) -> tuple[int, int]:
+    def sort_key(self) -> tuple[int, int]:
         """How hard it is to read: what differs, and how many elements it takes to show it."""
         elements = sum(value.size for value in self.instance.values.values() if isinstance(value, np.ndarray))
-        return KINDS.index(self.gap.kind), elements
+        return KINDS.index(self.difference.kind), elements
 
     def save(self, folder: Path) -> tuple[Path, Path, Path]:
         """Write the two models and their inputs: `RULE_left.onnx`, `RULE_right.onnx` and `RULE_inputs.npz`."""
         folder.mkdir(parents=True, exist_ok=True)
         left, right, inputs = (folder / f"{self.rule.name}_{end}" for end in ("left.onnx", "right.onnx", "inputs.npz"))
-        for path, model in zip((left, right), models(self.rule, self.instance), strict=True):
+        for path, model in zip((left, right), build_models(self.rule, self.instance), strict=True):
             onnx.save(model, path)
         np.savez(inputs, allow_pickle=False, **self.instance.feeds(self.rule))
         return left, right, inputs
 
 
-def find(rule: Rule, seconds: float = 60.0) -> Counterexample | None:
+def find_counterexample(rule: Rule, seconds: float = 60.0) -> Counterexample | None:
     """Return a small counterexample, None where none was found; the same one again unless the time runs out.
 
     The time is a guard for slow machines: instances are counted, and take a second or two.
@@ -129,30 +133,30 @@ def _find_before(rule: Rule, deadline: float, share: int) -> Counterexample | No
     rules.
     """
     if rule.is_family:
-        particulars = some_particulars(rule)
+        particulars = representative_instances(rule)
         parts = (_find_in_family(each, deadline, (len(particulars) + 1) // 2) for each in particulars)
         return next(filter(None, parts), None)
-    found = list(islice(differences(rule, deadline, FURTHER, share), FOUND))
+    found = list(islice(iterate_counterexamples(rule, deadline, FURTHER_INSTANCES, share), MAX_FOUND))
     if not found:
         return None
-    first = min(found, key=lambda example: example.cost)
-    if is_crowded(first.instance):  # it takes that many
+    first = min(found, key=lambda example: example.sort_key)
+    if has_overflow_axis(first.instance):  # it takes that many
         return first
 
-    def still(instance: Instance) -> Counterexample | None:
-        other = difference(rule, instance) if time.process_time() < deadline else None
-        return other if other is not None and other.gap.kind == first.gap.kind else None
+    def still(instance: ConcreteInstance) -> Counterexample | None:
+        other = compare_sides(rule, instance) if time.process_time() < deadline else None
+        return other if other is not None and other.difference.kind == first.difference.kind else None
 
     return shrink(rule, first.instance, still, STEPS) or first
 
 
-def ill_shaped(rule: Rule) -> Counterexample | None:
+def find_ill_shaped(rule: Rule) -> Counterexample | None:
     """Return an instance at which the right side of a rule runs and the left side is refused; None where none is found.
 
     For rules whose left side occurs nowhere: it is drawn where the right side is defined, with what else the left side
     reads beside it.
     """
-    if rule.operators:
+    if rule.operator_holes:
         return None
     read = {hole for side in rule.right for hole in holes(side)}
     beside = tuple(op.Identity(hole) for hole in rule.holes.values() if hole not in read)
@@ -160,36 +164,39 @@ def ill_shaped(rule: Rule) -> Counterexample | None:
         reverse = Rule(rule.name, (*rule.right, *beside), (*rule.left, *beside), rule.conditions)
     except RuleError:  # the left side has attributes that the right side has not
         return None
-    drawn = instances(reverse, seed=1, count=REVERSED, attempts=1_000, scope=scope.PLAIN)
-    found = (_refused(rule, reverse, instance) for instance in drawn)
-    return min(filter(None, found), key=lambda example: example.cost, default=None)
+    drawn = sample_instances(reverse, seed=1, count=REVERSE_INSTANCES, attempts=1_000, scope=sampling_scope.PLAIN)
+    found = (_left_side_failure(rule, reverse, instance) for instance in drawn)
+    return min(filter(None, found), key=lambda example: example.sort_key, default=None)
 
 
-def _refused(rule: Rule, reverse: Rule, instance: Instance) -> Counterexample | None:
+def _left_side_failure(rule: Rule, reverse: Rule, instance: ConcreteInstance) -> Counterexample | None:
     """Return what the right side makes of an instance at which the left side is refused."""
     try:
-        right, left = models(reverse, instance)
-    except (Misfit, Unknown):
+        right, left = build_models(reverse, instance)
+    except (NoInstance, UndecidedScalar):
         return None
     feeds = instance.feeds(rule)
-    before, after = _outcome(left, feeds), _outcome(right, feeds)
-    if isinstance(after, Refusal) or not isinstance(before, Refusal) or before.lacks:
+    before, after = _try_run(left, feeds), _try_run(right, feeds)
+    if isinstance(after, Refusal) or not isinstance(before, Refusal) or before.is_unsupported:
         return None
     outputs = after[: len(rule.right)]
     shapes = ", ".join(_array(output, by_value=False) for output in outputs)
     text = f"no sizes of at least 1 fit the left side, refused where the right side gives {shapes}: {before.reason}"
-    return Counterexample(rule, instance, Gap("refused", text), [], outputs)
+    return Counterexample(rule, instance, SideDifference("refused", text), [], outputs)
 
 
 def _find_in_family(particular: Rule, deadline: float, share: int) -> Counterexample | None:
     """Return a counterexample to a rule of a family, which says of which operators and how many tensors."""
     found = _find_before(particular, deadline, share)
-    chosen = particular.label.partition("[")[2].rstrip("]")
-    return found and replace(found, gap=replace(found.gap, text=f"with {chosen} {found.gap.text}"))
+    chosen = particular.unique_label.partition("[")[2].rstrip("]")
+    return found and replace(found, difference=replace(found.difference, text=f"with {chosen} {found.difference.text}"))
 
 
-def differences(
-    rule: Rule, deadline: float, further: int = PLAIN + ANY + FEW + CROWDED, share: int = 1
+def iterate_counterexamples(
+    rule: Rule,
+    deadline: float,
+    further: int = SIMPLE_INSTANCES + GENERAL_INSTANCES + EMPTY_AXIS_INSTANCES + OVERFLOW_INSTANCES,
+    share: int = 1,
 ) -> Iterator[Counterexample]:
     """Counterexamples as they are found.
 
@@ -197,18 +204,26 @@ def differences(
     rules that `share` the work draws as many instances fewer.
     """
     if rule.is_family:
-        yield from chain.from_iterable(differences(each, deadline, further) for each in some_particulars(rule))
+        yield from chain.from_iterable(
+            iterate_counterexamples(each, deadline, further) for each in representative_instances(rule)
+        )
         return
-    end = (PLAIN + ANY + FEW + CROWDED) // share
-    plain = instances(rule, seed=1, count=PLAIN // share, attempts=2_000, scope=scope.PLAIN)
+    end = (SIMPLE_INSTANCES + GENERAL_INSTANCES + EMPTY_AXIS_INSTANCES + OVERFLOW_INSTANCES) // share
+    plain = sample_instances(rule, seed=1, count=SIMPLE_INSTANCES // share, attempts=2_000, scope=sampling_scope.PLAIN)
     few = (
-        () if is_fatal_if_empty(rule) else instances(rule, seed=1, count=FEW // share, attempts=1_000, scope=scope.FEW)
+        ()
+        if is_fatal_if_empty(rule)
+        else sample_instances(
+            rule, seed=1, count=EMPTY_AXIS_INSTANCES // share, attempts=1_000, scope=sampling_scope.EMPTY_AXES
+        )
     )
-    drawn = chain(plain, instances(rule, seed=1, count=ANY // share), few, crowded(rule))
+    drawn = chain(
+        plain, sample_instances(rule, seed=1, count=GENERAL_INSTANCES // share), few, sample_overflow_instances(rule)
+    )
     for tried, instance in enumerate(drawn):
         if tried > end or time.process_time() > deadline:
             break
-        found = difference(rule, instance)
+        found = compare_sides(rule, instance)
         if found is not None:
             end = min(end, tried + further)
             yield found
@@ -216,7 +231,9 @@ def differences(
 
 def is_fatal_if_empty(rule: Rule) -> bool:
     return any(
-        entry(app.op, app.domain).fails_on_empty for side in (*rule.left, *rule.right) for app in applications(side)
+        lookup_operator(app.op, app.domain).fails_on_empty
+        for side in (*rule.left, *rule.right)
+        for app in operator_applications(side)
     )
 
 
@@ -228,100 +245,102 @@ class Refusal:
     """A runtime does not run a model. It may lack the operator for this element type, which says nothing of a rule."""
 
     reason: str
-    lacks: bool
+    is_unsupported: bool
 
 
-Outcome: TypeAlias = list[Array] | Refusal
+RunResult: TypeAlias = list[Array] | Refusal
 NOT_KNOWN = "is not a registered function/op"
 _ORT_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
-def difference(rule: Rule, instance: Instance, *, nonfinite: bool = False) -> Counterexample | None:
+def compare_sides(rule: Rule, instance: ConcreteInstance, *, nonfinite: bool = False) -> Counterexample | None:
     """How the two sides of a rule differ at an instance, None where they agree or the left side does not run.
 
     ONNX Runtime judges: another runtime may depart from it, and where it lacks an operator nothing is shown. Where the
     left side is infinite or no number, the right one may be anything, unless it is `nonfinite`.
     """
     try:
-        left, right = models(rule, instance)
-    except (Misfit, Unknown):  # the right side says nothing at this instance: the rule would not be applied
+        left, right = build_models(rule, instance)
+    except (NoInstance, UndecidedScalar):  # the right side says nothing at this instance: the rule would not be applied
         return None
     feeds = instance.feeds(rule)
-    before = _outcome(left, feeds)
+    before = _try_run(left, feeds)
     if isinstance(before, Refusal):
         return None
-    return _compared(rule, instance, before, _outcome(right, feeds), nonfinite=nonfinite)
+    return _compare_outputs(rule, instance, before, _try_run(right, feeds), nonfinite=nonfinite)
 
 
-def ran(rule: Rule, instance: Instance) -> tuple[list[Array], list[Array]] | None:
+def run_sides(rule: Rule, instance: ConcreteInstance) -> tuple[list[Array], list[Array]] | None:
     """Return what both sides make of an instance, None where one of them does not run."""
     try:
-        left, right = models(rule, instance)
-    except (Misfit, Unknown):
+        left, right = build_models(rule, instance)
+    except (NoInstance, UndecidedScalar):
         return None
     feeds = instance.feeds(rule)
-    before, after = _outcome(left, feeds), _outcome(right, feeds)
+    before, after = _try_run(left, feeds), _try_run(right, feeds)
     return None if isinstance(before, Refusal) or isinstance(after, Refusal) else (before, after)
 
 
-def judged(
-    rule: Rule, instance: Instance, *, nonfinite: bool = False, tolerance: Mapping[int, float] = TOLERANCE
+def check_instance(
+    rule: Rule, instance: ConcreteInstance, *, nonfinite: bool = False, tolerance: Mapping[int, float] = TOLERANCE
 ) -> tuple[bool, Counterexample | None]:
-    """Return whether both sides run at an instance, and how they differ: as `difference` does, or by a left side that
-    is refused where the right one runs."""
+    """Return whether both sides run at an instance, and how they differ: as `compare_sides` does, or by a left side
+    that is refused where the right one runs."""
     try:
-        left, right = models(rule, instance)
-    except (Misfit, Unknown):
+        left, right = build_models(rule, instance)
+    except (NoInstance, UndecidedScalar):
         return False, None
     feeds = instance.feeds(rule)
-    before = _outcome(left, feeds)
-    if isinstance(before, Refusal) and before.lacks:
+    before = _try_run(left, feeds)
+    if isinstance(before, Refusal) and before.is_unsupported:
         return False, None
-    after = _outcome(right, feeds)
+    after = _try_run(right, feeds)
     if isinstance(before, Refusal):
-        gap = Gap("refused", f"the kernel refuses it: {before.reason}")
+        gap = SideDifference("refused", f"the kernel refuses it: {before.reason}")
         return False, None if isinstance(after, Refusal) else Counterexample(rule, instance, gap, [], after)
-    found = _compared(rule, instance, before, after, nonfinite=nonfinite, tolerance=tolerance)
+    found = _compare_outputs(rule, instance, before, after, nonfinite=nonfinite, tolerance=tolerance)
     return not isinstance(after, Refusal), found
 
 
-def _compared(
+def _compare_outputs(
     rule: Rule,
-    instance: Instance,
+    instance: ConcreteInstance,
     before: list[Array],
-    after: Outcome,
+    after: RunResult,
     *,
     nonfinite: bool,
     tolerance: Mapping[int, float] = TOLERANCE,
 ) -> Counterexample | None:
     if isinstance(after, Refusal):
-        gap = Gap("refused", f"the left side runs, the right side is refused: {after.reason}")
-        return None if after.lacks else Counterexample(rule, instance, gap, before, [])
-    found = _first_gap(before, after, tolerance, nonfinite=nonfinite)
+        gap = SideDifference("refused", f"the left side runs, the right side is refused: {after.reason}")
+        return None if after.is_unsupported else Counterexample(rule, instance, gap, before, [])
+    found = _first_difference(before, after, tolerance, nonfinite=nonfinite)
     return Counterexample(rule, instance, found, before, after) if found else None
 
 
-def is_known(rule: Rule, instance: Instance) -> bool:
+def is_registered(rule: Rule, instance: ConcreteInstance) -> bool:
     """Return whether ONNX Runtime knows all operators on the left side of a rule, of whatever element types."""
     try:
-        left, _ = models(rule, instance)
-    except (Misfit, Unknown):
+        left, _ = build_models(rule, instance)
+    except (NoInstance, UndecidedScalar):
         return True
-    outcome = _outcome(left, instance.feeds(rule))
+    outcome = _try_run(left, instance.feeds(rule))
     return not isinstance(outcome, Refusal) or NOT_KNOWN not in outcome.reason
 
 
-def _outcome(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Outcome:
-    if fatal := _fatal(model):
-        return Refusal(f"{fatal} of nothing, which ends ONNX Runtime's process", lacks=True)
+def _try_run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> RunResult:
+    if fatal := _find_fatal_operator(model):
+        return Refusal(f"{fatal} of nothing, which ends ONNX Runtime's process", is_unsupported=True)
     try:
         return _run(model, feeds)
     except Exception as error:  # what a runtime raises has no common base
         lacks = isinstance(error, NotImplementedError) or type(error).__name__ == "NotImplemented"
-        return Refusal(" ".join(_ORT_PREFIX.sub("", str(error)).split())[:160], lacks or _lacks(model, str(error)))
+        return Refusal(
+            " ".join(_ORT_PREFIX.sub("", str(error)).split())[:160], lacks or _is_unsupported(model, str(error))
+        )
 
 
-def _fatal(model: onnx.ModelProto) -> str:
+def _find_fatal_operator(model: onnx.ModelProto) -> str:
     """Return the operator that divides by the size of an axis which is empty, or by a number of groups that is 0."""
     graph = model.graph
     sizes = {constant.name: list(constant.dims) for constant in graph.initializer}
@@ -332,12 +351,12 @@ def _fatal(model: onnx.ModelProto) -> str:
     for node in graph.node:
         in_groups = any(attribute.name == "group" and not attribute.i for attribute in node.attribute)
         is_empty = in_groups or any(0 in sizes.get(name, ()) for name in node.input)
-        if is_empty and entry(node.op_type, node.domain).fails_on_empty:
+        if is_empty and lookup_operator(node.op_type, node.domain).fails_on_empty:
             return str(node.op_type)
     return ""
 
 
-def _lacks(model: onnx.ModelProto, error: str) -> bool:
+def _is_unsupported(model: onnx.ModelProto, error: str) -> bool:
     """Return whether an operator that ONNX does not define has no schema, or one that lacks an element type."""
     if NOT_KNOWN in error:
         return True
@@ -349,23 +368,25 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     return list(ort.session(model.SerializeToString(), threads=1).run(None, dict(feeds)))
 
 
-def _first_gap(
+def _first_difference(
     before: list[Array], after: list[Array], tolerance: Mapping[int, float], *, nonfinite: bool
-) -> Gap | None:
+) -> SideDifference | None:
     pairs = enumerate(zip(before, after, strict=True))
-    gaps = (_gap(index, *pair, tolerance, nonfinite=nonfinite) for index, pair in pairs)
+    gaps = (_find_difference(index, *pair, tolerance, nonfinite=nonfinite) for index, pair in pairs)
     return next(filter(None, gaps), None)
 
 
-def _gap(output: int, before: Array, after: Array, tolerance: Mapping[int, float], *, nonfinite: bool) -> Gap | None:
+def _find_difference(
+    output: int, before: Array, after: Array, tolerance: Mapping[int, float], *, nonfinite: bool
+) -> SideDifference | None:
     """How two outputs differ; where the first is infinite or no number, the second has to be the same if
     `nonfinite`."""
     if before.dtype != after.dtype:
-        return Gap("element type", f"element types differ: {before.dtype} became {after.dtype}", output)
+        return SideDifference("element type", f"element types differ: {before.dtype} became {after.dtype}", output)
     if before.shape != after.shape:
-        return Gap("shape", f"shapes differ: {list(before.shape)} became {list(after.shape)}", output)
+        return SideDifference("shape", f"shapes differ: {list(before.shape)} became {list(after.shape)}", output)
     if before.dtype.kind in "OSU":
-        return None if np.array_equal(before, after) else Gap("values", "texts differ", output)
+        return None if np.array_equal(before, after) else SideDifference("values", "texts differ", output)
     one, other = before.astype(np.float64), after.astype(np.float64)
     finite = np.isfinite(one)
     inexact = before.dtype.kind not in "biu"
@@ -379,13 +400,15 @@ def _gap(output: int, before: Array, after: Array, tolerance: Mapping[int, float
     largest = f", the largest difference of {int((apart > allowed).sum())}" if (apart > allowed).sum() > 1 else ""
     where = f" at {list(place)}" if place else ""
     kind = "values" if np.isfinite(other[place]) else "infinite"
-    return Gap(kind, f"values differ: {_number(before[place])} became {_number(after[place])}{where}{largest}", output)
+    return SideDifference(
+        kind, f"values differ: {_number(before[place])} became {_number(after[place])}{where}{largest}", output
+    )
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def _described(instance: Instance, by_value: bool) -> Iterator[str]:
+def _describe_holes(instance: ConcreteInstance, by_value: bool) -> Iterator[str]:
     """Yield a line for each hole: arrays with their elements if these matter, attributes with their values."""
     for name, value in instance.values.items():
         if isinstance(value, Mapping):
@@ -396,7 +419,7 @@ def _described(instance: Instance, by_value: bool) -> Iterator[str]:
             yield f"{name} = {'absent' if value is None else _plain(value)}"
 
 
-def _sizes_alone(rule: Rule, instance: Instance) -> Iterator[str]:
+def _describe_free_sizes(rule: Rule, instance: ConcreteInstance) -> Iterator[str]:
     """Yield a line for each size with a name that is the size of no tensor shown: `fn.sizes("M N")` may be of none."""
     shown = (hole for hole in rule.holes.values() if isinstance(instance.values.get(hole.name), np.ndarray))
     axes = {axis.removeprefix("1") for hole in shown for axis in hole.axes or ()}
@@ -412,7 +435,7 @@ def _plain(value: Any) -> Any:
 def _array(array: Array, by_value: bool) -> str:
     """`float32[2, 1] = [[1], [-0.5]]`."""
     head = f"{array.dtype}{list(array.shape)}"
-    return f"{head} = {_nested(array.tolist())}" if by_value and array.size <= SHOWN else head
+    return f"{head} = {_nested(array.tolist())}" if by_value and array.size <= MAX_SHOWN_ELEMENTS else head
 
 
 def _nested(value: Any) -> str:

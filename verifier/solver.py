@@ -14,29 +14,29 @@ from typing import Any
 
 import z3
 
-from graphopt.base.integers import (
-    NOTHING,
+from graphopt.base.session import current_session, memoized
+from graphopt.expr.integers import (
+    NO_SYMBOLS,
     And,
     Atom,
+    BooleanAtom,
     Comparison,
-    Fact,
     Formula,
-    Int,
     Monomial,
     Or,
+    Polynomial,
     Size,
     conjuncts,
     ge,
-    interned,
+    in_creation_order,
+    interned_count,
     literals,
-    ordered,
 )
-from graphopt.base.rebuilding import definition, truth_of
-from graphopt.base.session import current, memoized
+from graphopt.expr.substitution import defining_formulas, evaluate_formula
 
 
 @dataclass(slots=True)
-class _Translated:
+class _TranslatedFormula:
     """A formula for Z3, with what has to be said beside it."""
 
     formula: Any
@@ -48,37 +48,37 @@ class _Translation:
     """To Z3. Linear: each product of unknowns is one unknown. Quotients come with what defines them."""
 
     def __init__(self, home: z3.Context, *, linear: bool) -> None:
-        self.home = home
+        self.z3_context = home
         self.linear = linear
         self._atoms: dict[Atom, Any] = {}
         self._facts: dict[Any, Any] = {}
         self._products: dict[Monomial, Any] = {}
-        self._done: dict[Formula, _Translated] = {}
+        self._done: dict[Formula, _TranslatedFormula] = {}
 
-    def translated(self, part: Formula) -> _Translated:
+    def translate(self, part: Formula) -> _TranslatedFormula:
         if part not in self._done:
             composites, products = _vocabulary(part)
-            axioms = tuple(axiom for atom in ordered(composites) for axiom in definition(atom))
+            axioms = tuple(axiom for atom in in_creation_order(composites) for axiom in defining_formulas(atom))
             inner = frozenset(m for axiom in axioms for m in _vocabulary(axiom)[1])
-            self._done[part] = _Translated(self._formula(part), axioms, products | inner)
+            self._done[part] = _TranslatedFormula(self._formula(part), axioms, products | inner)
         return self._done[part]
 
     def formulas(self, parts: Iterable[Formula]) -> list[Any]:
         """Return the formulas, with the definitions of what they speak of."""
-        all_ = {axiom: None for part in parts for axiom in (part, *self.translated(part).axioms)}
-        return [self.translated(part).formula for part in all_]
+        all_ = {axiom: None for part in parts for axiom in (part, *self.translate(part).axioms)}
+        return [self.translate(part).formula for part in all_]
 
     def numbers(self, model: z3.ModelRef, parts: Iterable[Formula]) -> dict[Any, int]:
         """Return what a model says of the unknowns of some formulas, and of the facts among these."""
-        facts = (p.subject for part in parts for p in literals(part) if isinstance(p, Fact))
+        facts = (p.subject for part in parts for p in literals(part) if isinstance(p, BooleanAtom))
         truths = {subject: int(z3.is_true(model.eval(self._facts[subject], True))) for subject in facts}
-        symbols = sorted(NOTHING.union(*(part.symbols for part in parts)))
+        symbols = sorted(NO_SYMBOLS.union(*(part.free_symbols for part in parts)))
         return truths | {symbol: model.eval(self.atom(symbol), True).as_long() for symbol in symbols}
 
     def size(self, size: Size) -> Any:
         if isinstance(size, int):
-            return z3.IntVal(size, self.home)
-        parts = [self._scaled(m, c) if m else z3.IntVal(c, self.home) for m, c in size.terms.items()]
+            return z3.IntVal(size, self.z3_context)
+        parts = [self._scaled(m, c) if m else z3.IntVal(c, self.z3_context) for m, c in size.terms.items()]
         return parts[0] if len(parts) == 1 else z3.Sum(parts)
 
     def _scaled(self, monomial: Monomial, coefficient: int) -> Any:
@@ -88,7 +88,7 @@ class _Translation:
         if len(monomial) == 1:
             return self.atom(monomial[0])
         if monomial not in self._products:
-            unknown = z3.FreshInt(ctx=self.home) if self.linear else z3.Product([self.atom(a) for a in monomial])
+            unknown = z3.FreshInt(ctx=self.z3_context) if self.linear else z3.Product([self.atom(a) for a in monomial])
             self._products[monomial] = unknown
         return self._products[monomial]
 
@@ -99,18 +99,18 @@ class _Translation:
 
     def _new(self, atom: Atom) -> Any:
         if atom.kind != "choice":
-            return z3.Int(str(atom.serial), self.home)
+            return z3.Int(str(atom.serial), self.z3_context)
         condition, then, otherwise = atom.args
         return z3.If(self._formula(condition), self.size(then), self.size(otherwise))
 
     def _formula(self, part: Formula) -> Any:
         match part:
             case And(parts):
-                return z3.And([self._formula(p) for p in ordered(parts)], self.home)
+                return z3.And([self._formula(p) for p in in_creation_order(parts)], self.z3_context)
             case Or(parts):
-                return z3.Or([self._formula(p) for p in ordered(parts)], self.home)
-            case Fact(subject, holds):
-                truth = self._facts.setdefault(subject, z3.Bool(f"fact{len(self._facts)}", self.home))
+                return z3.Or([self._formula(p) for p in in_creation_order(parts)], self.z3_context)
+            case BooleanAtom(subject, holds):
+                truth = self._facts.setdefault(subject, z3.Bool(f"fact{len(self._facts)}", self.z3_context))
                 return truth if holds else z3.Not(truth)
         poly = self.size(part.poly)
         return poly >= 0 if part.kind == "ge" else poly == 0 if part.kind == "eq" else poly != 0
@@ -125,10 +125,10 @@ def _vocabulary(subject: Size | Formula) -> tuple[frozenset[Atom], frozenset[Mon
     while todo:
         match todo.pop():
             case And(parts) | Or(parts):
-                todo.extend(ordered(parts))
+                todo.extend(in_creation_order(parts))
             case Comparison(_, poly):
                 todo.append(poly)
-            case Int() as size:
+            case Polynomial() as size:
                 products.update(m for m in size.terms if len(m) > 1)
                 for atom in size.atoms:
                     if atom.kind == "choice" and atom not in choices:
@@ -138,26 +138,26 @@ def _vocabulary(subject: Size | Formula) -> tuple[frozenset[Atom], frozenset[Mon
                         continue
                     elif atom.kind != "symbol" and atom not in composites:
                         composites.add(atom)
-                        todo.extend(definition(atom))
+                        todo.extend(defining_formulas(atom))
     return frozenset(composites), frozenset(products)
 
 
 SEEDS = 8
 """How often a hard question is asked: how long an answer takes is mostly chance, and each time it is another search."""
-MILLISECONDS = 60_000
+TIMEOUT_MS = 60_000
 """The limit of one search by the clock, for what Z3 does not count: far off, as a busy machine may stand still."""
 
 
 STEPS_PER_SECOND = 15_000
 """A quick machine does about 10,000. The dearest built-in rule takes 47,000: a third of the ten seconds of the gate."""
 STEPS_OF_INSTANCE = 5
-SEARCHED_PER_STEP = 100
+RLIMIT_PER_STEP = 100
 """What Z3 counts in the time of one step."""
-PATIENCE = 5
+CLOCK_FACTOR = 5
 """The clock is read as well, for what no step counts: where a proof takes this many times its seconds, it ends."""
 
 
-class Budget:
+class StepBudget:
     """How much work a rule may take, counted in steps and not timed: the same verdicts on each machine, however busy.
 
     A step is an integer or formula that is new; instances and what Z3 counts are as many steps as they take time.
@@ -167,7 +167,7 @@ class Budget:
         self.seconds = seconds
         self.instances = 0
         self._searched = 0
-        self._end = time.thread_time() + PATIENCE * seconds
+        self._end = time.thread_time() + CLOCK_FACTOR * seconds
 
     def count(self, solver: z3.Solver, before: int) -> int:
         """Add what Z3 has counted since `before`; returns its count by now."""
@@ -180,7 +180,7 @@ class Budget:
     @property
     def steps(self) -> int:
         """The work until now."""
-        return interned() + self.instances * STEPS_OF_INSTANCE + self._searched // SEARCHED_PER_STEP
+        return interned_count() + self.instances * STEPS_OF_INSTANCE + self._searched // RLIMIT_PER_STEP
 
     @property
     def is_spent(self) -> bool:
@@ -188,7 +188,7 @@ class Budget:
 
 
 @dataclass
-class Effort:
+class SolverSession:
     """How hard the solver may try: steps for one search, as Z3 counts them, and for all of a rule.
 
     What Z3 answers hangs on what it was told before and in which order, so each rule has a Z3 of its own.
@@ -196,19 +196,19 @@ class Effort:
 
     steps: int = 500_000
     """The hardest question of a built-in rule that has to be refuted takes about as many, the next a tenth."""
-    budget: Budget = field(default_factory=lambda: Budget(float("inf")))
-    asked: int = 0
-    searched: int = 0
+    budget: StepBudget = field(default_factory=lambda: StepBudget(float("inf")))
+    question_count: int = 0
+    rlimit_used: int = 0
     """What Z3 has counted for these questions."""
     contexts: dict[Any, Any] = field(default_factory=dict)
     """What is known of each set of facts: instances that know the same share what follows from it."""
     answers: dict[Any, bool] = field(default_factory=dict)
     """Questions that were asked, whatever their unknowns were called: the axes of a tensor ask the same ones."""
-    examples: list[Mapping[Any, int]] = field(default_factory=list)
+    recent_models: list[Mapping[Any, int]] = field(default_factory=list)
     """Numbers for which the formulas of questions hold together, the latest ones first."""
 
     @cached_property
-    def home(self) -> z3.Context:
+    def z3_context(self) -> z3.Context:
         """Made when something is asked: many rules ask nothing, and to make one takes as long as to prove them."""
         home = z3.Context()
         z3.Z3_enable_concurrent_dec_ref(home.ref())  # another thread may collect the garbage
@@ -216,18 +216,18 @@ class Effort:
 
     @cached_property
     def linear(self) -> _Translation:
-        return _Translation(self.home, linear=True)
+        return _Translation(self.z3_context, linear=True)
 
     @cached_property
     def exact(self) -> _Translation:
-        return _Translation(self.home, linear=False)
+        return _Translation(self.z3_context, linear=False)
 
     def answer(self, solver: z3.Solver, *, steps: int | None = None, seeds: int = SEEDS) -> z3.CheckSatResult:
         """Return what a solver finds, the same on each machine: it gives up after a number of steps."""
         for seed in range(seeds):
-            solver.set(random_seed=seed, rlimit=steps or self.steps, timeout=MILLISECONDS)
+            solver.set(random_seed=seed, rlimit=steps or self.steps, timeout=TIMEOUT_MS)
             found = solver.check()
-            self.searched = self.budget.count(solver, self.searched)
+            self.rlimit_used = self.budget.count(solver, self.rlimit_used)
             if found != z3.unknown or self.budget.is_spent:
                 return found
         return z3.unknown
@@ -237,35 +237,49 @@ class OutOfTime(Exception):
     """The work that this rule may take is done."""
 
 
-def refuted(parts: Iterable[Formula], effort: Effort) -> bool:
+def is_unsatisfiable(parts: Iterable[Formula], effort: SolverSession) -> bool:
     """Return whether the formulas cannot hold together. False also where the solver does not know."""
-    parts = ordered(parts)
+    parts = in_creation_order(parts)
     question = _question(parts)
     if question not in effort.answers:
         if effort.budget.is_spent:
             raise OutOfTime
-        effort.asked += 1
+        effort.question_count += 1
         effort.answers[question] = _ask(parts, effort)
     return effort.answers[question]
 
 
-NUMBERS = ((2, 3, 5, 4), (1, 0), (1,), (4, 5, 3, 2), (2,), (6, 2, 3, 1), (3, 1, 2), (2, 0), (1, 2, 3), (1, 1, 5), (0,))
+TRIAL_ASSIGNMENTS = (
+    (2, 3, 5, 4),
+    (1, 0),
+    (1,),
+    (4, 5, 3, 2),
+    (2,),
+    (6, 2, 3, 1),
+    (3, 1, 2),
+    (2, 0),
+    (1, 2, 3),
+    (1, 1, 5),
+    (0,),
+)
 """What is tried for the unknowns, in turn, before Z3 is asked: most questions that it would answer with a model."""
 
 
-def _ask(parts: list[Formula], effort: Effort) -> bool:
-    products = frozenset(m for part in parts for m in effort.linear.translated(part).products)
+def _ask(parts: list[Formula], effort: SolverSession) -> bool:
+    products = frozenset(m for part in parts for m in effort.linear.translate(part).products)
     if _hold_for_some(parts) or _hold_for_an_earlier_one(parts, effort):
         return False
-    known = (p for part in parts for p in ordered(conjuncts(part)) if isinstance(p, Comparison))
+    known = (p for part in parts for p in in_creation_order(conjuncts(part)) if isinstance(p, Comparison))
     found = _numbers_for([*parts, *_products(known, products)], parts, effort.linear, effort)
-    if products and found is not None and not hold(parts, found):  # a product is no more than a number to this solver
+    if (
+        products and found is not None and not are_satisfied(parts, found)
+    ):  # a product is no more than a number to this solver
         cases = _cases(parts)
-        if cases and all(refuted(case, effort) for case in cases):
+        if cases and all(is_unsatisfiable(case, effort) for case in cases):
             return True
         found = _numbers_for(parts, parts, effort.exact, effort)
-    if found and hold(parts, found):
-        effort.examples = [found, *effort.examples[: EXAMPLES - 1]]
+    if found and are_satisfied(parts, found):
+        effort.recent_models = [found, *effort.recent_models[: MAX_RECENT_MODELS - 1]]
     return found is None
 
 
@@ -280,7 +294,7 @@ def _cases(parts: Sequence[Formula]) -> list[list[Formula]]:
     if len(several) != 1:
         return []
     others = [part for part in parts if part is not several[0]]
-    cases = [[*_connected(others, each.symbols), *conjuncts(each)] for each in ordered(several[0].parts)]
+    cases = [[*_connected(others, each.free_symbols), *conjuncts(each)] for each in in_creation_order(several[0].parts)]
     return cases if any(len(case) < len(parts) for case in cases) else []
 
 
@@ -288,37 +302,40 @@ def _connected(parts: Iterable[Formula], unknowns: frozenset[Atom]) -> list[Form
     """Return what speaks of some unknowns, directly or through others that do."""
     found: list[Formula] = []
     left = list(parts)
-    while near := [part for part in left if not unknowns.isdisjoint(part.symbols)]:
+    while near := [part for part in left if not unknowns.isdisjoint(part.free_symbols)]:
         found += near
-        left = [part for part in left if unknowns.isdisjoint(part.symbols)]
-        unknowns = unknowns.union(*(part.symbols for part in near))
+        left = [part for part in left if unknowns.isdisjoint(part.free_symbols)]
+        unknowns = unknowns.union(*(part.free_symbols for part in near))
     return found
 
 
-EXAMPLES = 24
+MAX_RECENT_MODELS = 24
 """How many are tried: questions come in runs that differ little, and numbers that answered one mostly answer the
 next."""
 
 
-def _hold_for_an_earlier_one(parts: Sequence[Formula], effort: Effort) -> bool:
-    unknowns = sorted(NOTHING.union(*(part.symbols for part in parts)))
-    for position, example in enumerate(effort.examples):
-        if hold(parts, {**dict.fromkeys(unknowns, 1), **example}):
-            effort.examples.insert(0, effort.examples.pop(position))
+def _hold_for_an_earlier_one(parts: Sequence[Formula], effort: SolverSession) -> bool:
+    unknowns = sorted(NO_SYMBOLS.union(*(part.free_symbols for part in parts)))
+    for position, example in enumerate(effort.recent_models):
+        if are_satisfied(parts, {**dict.fromkeys(unknowns, 1), **example}):
+            effort.recent_models.insert(0, effort.recent_models.pop(position))
             return True
     return False
 
 
 def _hold_for_some(parts: Sequence[Formula]) -> bool:
-    unknowns = sorted(NOTHING.union(*(part.symbols for part in parts)))
-    return any(hold(parts, {a: numbers[i % len(numbers)] for i, a in enumerate(unknowns)}) for numbers in NUMBERS)
+    unknowns = sorted(NO_SYMBOLS.union(*(part.free_symbols for part in parts)))
+    return any(
+        are_satisfied(parts, {a: numbers[i % len(numbers)] for i, a in enumerate(unknowns)})
+        for numbers in TRIAL_ASSIGNMENTS
+    )
 
 
-def hold(parts: Iterable[Formula], numbers: Mapping[Atom, int]) -> bool:
+def are_satisfied(parts: Iterable[Formula], numbers: Mapping[Atom, int]) -> bool:
     """Return whether formulas hold for these numbers; what speaks of something else holds nowhere, as far as is
     known."""
     try:
-        return all(truth_of(part, numbers) for part in parts)
+        return all(evaluate_formula(part, numbers) for part in parts)
     except (KeyError, ZeroDivisionError):
         return False
 
@@ -341,7 +358,7 @@ def _by_name(atom: Atom) -> tuple[str, int]:
 @memoized
 def _form(part: Formula) -> tuple[Any, tuple[Atom, ...]]:
     """Return a formula whatever its unknowns are called, and the unknowns in order."""
-    unknowns = tuple(sorted(part.symbols, key=_by_name))
+    unknowns = tuple(sorted(part.free_symbols, key=_by_name))
     return _numbered(part, {s: i for i, s in enumerate(unknowns)}), unknowns
 
 
@@ -357,14 +374,14 @@ def _numbered(part: Any, numbers: dict[Atom, Any]) -> Any:
             return "and", frozenset(_numbered(p, numbers) for p in parts)
         case Or(parts):
             return "or", frozenset(_numbered(p, numbers) for p in parts)
-        case Fact():
+        case BooleanAtom():
             return part
-        case Int():
+        case Polynomial():
             return frozenset((_numbered_product(m, numbers), c) for m, c in part.terms.items())
         case Atom(kind=kind, args=args):
             if part not in numbers:
                 shape = kind, *(_numbered(arg, numbers) for arg in args)
-                shapes = current().interner.shapes  # each once: they are often nested and shared
+                shapes = current_session().interner.shapes  # each once: they are often nested and shared
                 numbers[part] = "composite", shapes.setdefault(shape, len(shapes))
             return numbers[part]
     return part
@@ -376,11 +393,11 @@ def _numbered_product(monomial: Monomial, numbers: dict[Atom, Any]) -> Any:
 
 
 def _numbers_for(
-    asked: Iterable[Formula], parts: Iterable[Formula], translation: _Translation, effort: Effort
+    asked: Iterable[Formula], parts: Iterable[Formula], translation: _Translation, effort: SolverSession
 ) -> Mapping[Any, int] | None:
     """Return the unknowns in `parts` as numbers for which what is asked holds, none where it takes too long to find
     them; None where there are no such numbers."""
-    solver = z3.SimpleSolver(ctx=effort.home)
+    solver = z3.SimpleSolver(ctx=effort.z3_context)
     solver.add(translation.formulas(asked))
     match effort.answer(solver):
         case z3.unsat:
@@ -396,17 +413,17 @@ def _products(known: Iterable[Comparison], wanted: frozenset[Monomial]) -> Itera
     signs = {atom for fact in known for atom in _not_negative(fact.poly)}
     for monomial in sorted(wanted):
         if signs.issuperset(monomial):
-            yield Comparison("ge", Int({monomial: 1}))
+            yield Comparison("ge", Polynomial({monomial: 1}))
         for position, atom in enumerate(monomial):
             rest = monomial[:position] + monomial[position + 1 :]
             if not signs.issuperset(rest):
                 continue
             for fact in known:
                 if (atom,) in fact.poly.terms and len(fact.poly.terms) <= 4:
-                    yield ge(fact.poly * Int({rest: 1}))
+                    yield ge(fact.poly * Polynomial({rest: 1}))
 
 
-def _not_negative(poly: Int) -> Iterator[Atom]:
+def _not_negative(poly: Polynomial) -> Iterator[Atom]:
     """Yield the atom that `poly >= 0` says to be non-negative."""
     terms = {m: c for m, c in poly.terms.items() if m}
     if len(terms) == 1 and poly.terms.get((), 0) <= 0:
@@ -415,9 +432,11 @@ def _not_negative(poly: Int) -> Iterator[Atom]:
             yield monomial[0]
 
 
-def models(parts: Iterable[Formula], effort: Effort, variables: Iterable[Atom]) -> Iterator[dict[Atom, int]]:
+def enumerate_assignments(
+    parts: Iterable[Formula], effort: SolverSession, variables: Iterable[Atom]
+) -> Iterator[dict[Atom, int]]:
     """Numbers for which the formulas hold, each time others; it ends where the solver finds no more."""
-    solver = z3.Solver(ctx=effort.home)
+    solver = z3.Solver(ctx=effort.z3_context)
     solver.add(effort.exact.formulas(parts))
     unknowns = {atom: effort.exact.atom(atom) for atom in variables}
     while not effort.budget.is_spent and effort.answer(solver) == z3.sat:
@@ -426,4 +445,4 @@ def models(parts: Iterable[Formula], effort: Effort, variables: Iterable[Atom]) 
         yield found
         if not found:
             return
-        solver.add(z3.Or([unknowns[atom] != number for atom, number in found.items()], effort.home))
+        solver.add(z3.Or([unknowns[atom] != number for atom, number in found.items()], effort.z3_context))

@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from graphopt.language.rule import Rule
-from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, fn, holes, walk
-from graphopt.operators.classes import entry
-from graphopt.verifier.words import FOUND, spelled
+from graphopt.language.scalar_functions import FUNCTIONS, PYTHON_LOGIC, UndecidedScalar, apply_scalar_function
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, fn, holes, walk_term
+from graphopt.operators.operator_classes import lookup_operator
+from graphopt.verifier.messages import PROVED_WITH_CONDITION, format_condition
 
-MOST = 8
+MAX_MINIMIZED_SIZES = 8
 """The most sizes of which those are found that matter."""
-NEAR = 1e-3
+NUMBER_TOLERANCE = 1e-3
 """Relative to a number, how far from it a decimal may lie that is meant for it."""
 WELL_KNOWN: Mapping[str, float] = {
     "math.sqrt(2)": math.sqrt(2),
@@ -50,20 +50,20 @@ Holds: TypeAlias = "Callable[[Rule], bool]"
 
 def suggestion(rule: Rule, holds: Holds, *, empty: bool) -> str:
     """Return the numbers with which a rule is proved; where `empty`, else the sizes of at least 1 with which it is."""
-    return with_all_digits(rule, holds) or (without_empty_axes(rule, holds) if empty else "")
+    return suggest_exact_numbers(rule, holds) or (suggest_nonempty_axes(rule, holds) if empty else "")
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def with_all_digits(rule: Rule, holds: Holds) -> str:
+def suggest_exact_numbers(rule: Rule, holds: Holds) -> str:
     """Return which numbers of a rule have to be written otherwise for it to hold; nothing for other rules."""
     written = dict.fromkeys(chain.from_iterable(map(_numbers, (*rule.left, *rule.right))))
-    meant = {part: found for part in written if (found := _meant(part)) is not None}
+    meant = {part: found for part in written if (found := _find_intended_number(part)) is not None}
     if not meant:
         return ""
     other = {part: Lit(value) for part, (_, value) in meant.items()}
-    left, right = (tuple(_put(side, other) for side in sides) for sides in (rule.left, rule.right))
+    left, right = (tuple(_substitute(side, other) for side in sides) for sides in (rule.left, rule.right))
     if left == right or not holds(replace(rule, lhs=left, rhs=right)):
         return ""
     return "\n".join(_about_number(part, *found) for part, found in meant.items())
@@ -85,13 +85,13 @@ def _value(term: Term) -> float | None:
     is whole, nothing."""
     if isinstance(term, Lit):
         return float(term.value) if isinstance(term.value, int | float) else None
-    with suppress(Unknown):
-        found = None if any(isinstance(part, Var) for part in walk(term)) else _computed(term)
+    with suppress(UndecidedScalar):
+        found = None if any(isinstance(part, Var) for part in walk_term(term)) else _evaluate_literal(term)
         return found if isinstance(found, float) else None
     return None
 
 
-def _computed(term: Term) -> Any:
+def _evaluate_literal(term: Term) -> Any:
     """Return what is written, or computed of what is written.
 
     Raises:
@@ -100,28 +100,28 @@ def _computed(term: Term) -> Any:
     if isinstance(term, Lit):
         return term.value
     if not isinstance(term, App) or term.domain != SCALAR or term.op not in FUNCTIONS:
-        raise Unknown(f"which number {term} is")
-    return apply(term.op, PYTHON, *map(_computed, term.operands))
+        raise UndecidedScalar(f"which number {term} is")
+    return apply_scalar_function(term.op, PYTHON_LOGIC, *map(_evaluate_literal, term.operands))
 
 
-def _meant(term: Term) -> tuple[str, float] | None:
+def _find_intended_number(term: Term) -> tuple[str, float] | None:
     """Return the number, and how it is computed, of which another has not all digits, or is computed otherwise."""
     value = _value(term)
     if value is None:
         return None
     for spelling, exact in WELL_KNOWN.items():
-        if abs(abs(value) - exact) <= NEAR * exact and (abs(value) != exact or isinstance(term, App)):
+        if abs(abs(value) - exact) <= NUMBER_TOLERANCE * exact and (abs(value) != exact or isinstance(term, App)):
             return (spelling, exact) if value > 0 else (f"-({spelling})", -exact)
     return None
 
 
-def _put(term: Term, other: Mapping[Term, Term]) -> Term:
+def _substitute(term: Term, other: Mapping[Term, Term]) -> Term:
     if term in other:
         return other[term]
     if not isinstance(term, App):
         return term
-    args = tuple(None if arg is None else _put(arg, other) for arg in term.args)
-    return replace(term, args=args, attrs=tuple((name, _put(value, other)) for name, value in term.attrs))
+    args = tuple(None if arg is None else _substitute(arg, other) for arg in term.args)
+    return replace(term, args=args, attrs=tuple((name, _substitute(value, other)) for name, value in term.attrs))
 
 
 def _about_number(term: Term, spelling: str, exact: float) -> str:
@@ -138,21 +138,21 @@ def _about_number(term: Term, spelling: str, exact: float) -> str:
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
-def without_empty_axes(rule: Rule, holds: Holds) -> str:
+def suggest_nonempty_axes(rule: Rule, holds: Holds) -> str:
     """Return the condition with which a rule holds that holds wherever no axis is empty; nothing for other rules."""
     sizes = [size for size in dict.fromkeys(_sizes(rule)) if fn.le(1, size) not in rule.conditions]
-    if not sizes or not holds(_where_some(rule, sizes)):
+    if not sizes or not holds(_with_nonempty(rule, sizes)):
         return ""
-    for size in list(sizes) if len(sizes) <= MOST else ():
+    for size in list(sizes) if len(sizes) <= MAX_MINIMIZED_SIZES else ():
         fewer = [other for other in sizes if other is not size]
-        if fewer and holds(_where_some(rule, fewer)):
+        if fewer and holds(_with_nonempty(rule, fewer)):
             sizes = fewer
-    conditions = [spelled(fn.le(1, size)) for size in _together(sizes)]
+    conditions = [format_condition(fn.le(1, size)) for size in _merge_named_axes(sizes)]
     listed, plural = " and ".join(f"`{condition}`" for condition in conditions), "s" if len(conditions) > 1 else ""
-    return f"only an empty axis stands in the way: {FOUND}{plural} {listed}"
+    return f"only an empty axis stands in the way: {PROVED_WITH_CONDITION}{plural} {listed}"
 
 
-def _where_some(rule: Rule, sizes: Sequence[Term]) -> Rule:
+def _with_nonempty(rule: Rule, sizes: Sequence[Term]) -> Rule:
     """Return the rule for sizes of at least 1."""
     return replace(rule, when=(*rule.conditions, *(fn.le(1, size) for size in sizes)))
 
@@ -165,12 +165,12 @@ def _sizes(rule: Rule) -> Iterator[Term]:
             if hole.kind in ("tensor", "const") and hole.axes is None:
                 yield fn.shape(hole)
             yield from map(_size, filter(_is_named, hole.axes or ()))
-        for part in walk(side):
+        for part in walk_term(side):
             match part:
                 case App(op="size" | "sizes", args=(Lit(value=str(axes)),)) if part.domain == SCALAR:
                     yield from map(_size, filter(_is_named, axes.split()))
                 case App(domain=domain, op=name, inputs=inputs) if domain != SCALAR:
-                    place = entry(name, domain).shape_input
+                    place = lookup_operator(name, domain).shape_input
                     asked = inputs[place] if place is not None and place < len(inputs) else None
                     if isinstance(asked, Var) and asked.kind == "integers":
                         yield asked
@@ -185,7 +185,7 @@ def _size(axis: str) -> Term:
     return fn.sizes(f"*{axis.partition('*')[2]}") if "*" in axis else fn.size(axis)
 
 
-def _together(sizes: Sequence[Term]) -> list[Term]:
+def _merge_named_axes(sizes: Sequence[Term]) -> list[Term]:
     """Return the sizes with those of named axes in one list."""
     named = [app.args[0].value for app in sizes if isinstance(app, App) and isinstance(app.args[0], Lit)]
     if len(named) < 2:

@@ -1,4 +1,4 @@
-"""What all else stands on: errors and their exit codes, files that appear whole, limits, element types, the cache.
+"""What everything else stands on: errors and their exit codes, atomic files, limits, element types, the cache.
 
-It knows no graph and no model. Begin with `types`.
+It knows no graph and no model. Begin with `dtype`.
 """

@@ -18,16 +18,18 @@ from typing import TypeVar
 
 log = logging.getLogger(__name__)
 
-MOST = 200_000
+MAX_ENTRIES = 200_000
 """Entries that are kept, the newest: some fifty megabytes."""
 
-PATIENCE = 10.0
+LOCK_TIMEOUT = 10.0
 """Seconds to wait while other processes write."""
 
-_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT})
+_CORRUPTION_CODES = frozenset(
+    {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
+)
 """How SQLite says that a file is no database, or broken, or that its table is another than this module's."""
 
-_AT_ONCE = 500
+_KEYS_PER_QUERY = 500
 """Keys in one question: SQLite has a limit."""
 
 _CREATE = (
@@ -35,7 +37,7 @@ _CREATE = (
     " (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, value TEXT NOT NULL, digest TEXT NOT NULL)"
 )
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
 class Cache:
@@ -45,7 +47,7 @@ class Cache:
     ordinary journal, for a write-ahead log works on no network drive.
     """
 
-    def __init__(self, path: Path, most: int = MOST, *, fresh: bool = False) -> None:
+    def __init__(self, path: Path, most: int = MAX_ENTRIES, *, fresh: bool = False) -> None:
         """Keep texts in a file. A `fresh` one asks it for nothing: it knows what was put into it, and keeps that as any
         other."""
         self.path, self.most, self.fresh = path, most, fresh
@@ -57,14 +59,14 @@ class Cache:
         wanted = list(dict.fromkeys(keys))
         missing = [key for key in wanted if key not in self._known]
         if missing and not self.fresh and os.path.exists(self.path):  # False also where that may not be asked
-            self._known |= self._on_file(lambda connection: _selected(connection, missing)) or {}
+            self._known |= self._with_database(lambda connection: _select(connection, missing)) or {}
         return {key: self._known[key] for key in wanted if key in self._known}
 
     def put(self, entries: Mapping[str, str]) -> None:
         """Keep entries in the place of those that their keys had."""
         self._known |= entries
         if entries:
-            self._on_file(lambda connection: self._insert(connection, entries))
+            self._with_database(lambda connection: self._insert(connection, entries))
 
     def _insert(self, connection: sqlite3.Connection, entries: Mapping[str, str]) -> None:
         rows = [(key, value, _digest(key, value)) for key, value in entries.items()]
@@ -74,22 +76,22 @@ class Cache:
         connection.execute("DELETE FROM kept WHERE id <= (SELECT max(id) FROM kept) - ?", (self.most,))
         connection.execute("COMMIT")
 
-    def _on_file(self, work: Callable[[sqlite3.Connection], Found]) -> Found | None:
+    def _with_database(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
         """Work on the file, or on a new one if it is damaged; None where that cannot be."""
         while not self._given_up:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as connection:
+                with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
                     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
                     return work(connection)
-            except (OSError, sqlite3.Error, UnicodeDecodeError, _DamageError) as error:
-                if _is_damage(error) and not self._renewed:
-                    self._set_aside(error)
+            except (OSError, sqlite3.Error, UnicodeDecodeError, _CorruptEntryError) as error:
+                if _is_corruption(error) and not self._renewed:
+                    self._quarantine(error)
                 else:
-                    self._give_up(error)
+                    self._disable(error)
         return None
 
-    def _set_aside(self, damage: Exception) -> None:
+    def _quarantine(self, damage: Exception) -> None:
         """Put the file out of the way. Its journal goes first: SQLite would play it back into the new file."""
         self._renewed = True
         log.warning("%s is set aside, for it is damaged: %s", self.path, damage)
@@ -99,14 +101,14 @@ class Cache:
         except FileNotFoundError:
             pass  # another process was quicker
         except OSError as error:
-            self._give_up(error)
+            self._disable(error)
 
-    def _give_up(self, error: Exception) -> None:
+    def _disable(self, error: Exception) -> None:
         self._given_up = True
         log.warning("%s cannot be used, so what is found out in this run is not kept: %s", self.path, error)
 
 
-class _DamageError(Exception):
+class _CorruptEntryError(Exception):
     """An entry is not what was put there."""
 
 
@@ -115,19 +117,19 @@ def _digest(key: str, value: str) -> str:
     return sha256(f"{key}\0{value}".encode()).hexdigest()
 
 
-def _selected(connection: sqlite3.Connection, keys: list[str]) -> dict[str, str]:
+def _select(connection: sqlite3.Connection, keys: list[str]) -> dict[str, str]:
     """Another process may have begun the file, and not yet its table."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'kept'").fetchone():
         return {}
     found: dict[str, str] = {}
-    for start in range(0, len(keys), _AT_ONCE):
-        some = keys[start : start + _AT_ONCE]
+    for start in range(0, len(keys), _KEYS_PER_QUERY):
+        some = keys[start : start + _KEYS_PER_QUERY]
         places = ", ".join("?" * len(some))
         for key, value, digest in connection.execute(
             f"SELECT key, value, digest FROM kept WHERE key IN ({places})", some
         ):
             if digest != _digest(key, value):
-                raise _DamageError(f"the entry '{key}' has changed")
+                raise _CorruptEntryError(f"the entry '{key}' has changed")
             if isinstance(value, str):
                 found[key] = value
             else:  # whoever wrote it did not use this module
@@ -135,7 +137,9 @@ def _selected(connection: sqlite3.Connection, keys: list[str]) -> dict[str, str]
     return found
 
 
-def _is_damage(error: Exception) -> bool:
+def _is_corruption(error: Exception) -> bool:
     """Return whether the file is broken; SQLite may say so in a message that quotes bytes that are no text."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-    return isinstance(error, _DamageError | UnicodeDecodeError) or code & 0xFF in _DAMAGE  # the rest says where
+    return (
+        isinstance(error, _CorruptEntryError | UnicodeDecodeError) or code & 0xFF in _CORRUPTION_CODES
+    )  # the rest says where

@@ -53,7 +53,7 @@ class OutputError(GraphoptError):
 
 # -- what may have been meant -----------------------------------------------------------------------------------------
 
-_SPELLINGS = {
+_SYNONYMS = {
     "bn": r"batch_?norm(alization)?",
     "ln": r"layer_?norm(alization)?",
     "conv": r"convolution",
@@ -69,10 +69,10 @@ _SPELLINGS = {
     "rank": r"ndim",
 }
 """Words that mean the same in names of rules, operators, providers and scalar functions, here and elsewhere."""
-_WORD = re.compile("|".join(f"(?P<{word}>{others})s?(?![a-z])" for word, others in _SPELLINGS.items()))
+_WORD = re.compile("|".join(f"(?P<{word}>{others})s?(?![a-z])" for word, others in _SYNONYMS.items()))
 
 
-def listed(names: Iterable[str]) -> str:
+def quoted_list(names: Iterable[str]) -> str:
     """Return names as a message has them: `'a', 'b'`."""
     return ", ".join(f"'{name}'" for name in names) or "none"
 

@@ -21,13 +21,13 @@ from graphopt.base.errors import ModelError, OutputError
 if sys.platform != "win32":
     import fcntl
 
-PATIENCE = 5.0
+LOCK_TIMEOUT = 5.0
 """Seconds to wait for a folder that is locked: another run needs milliseconds, and another program may need hours."""
 
 # -- in the place of another file --------------------------------------------------------------------------------------
 
 
-def real(path: Path) -> Path:
+def resolve_target(path: Path) -> Path:
     """Return the file that a path leads to: what is written under a link becomes its target, and the link stays.
 
     A link to what is no ordinary file is itself the answer: the target of `/dev/fd/3` may be no path, but a pipe.
@@ -44,16 +44,16 @@ def real(path: Path) -> Path:
 
 
 @contextmanager
-def part_of(final: Path) -> Iterator[BinaryIO]:
-    """Yield a file that is written beside the one whose place it takes by `put`; without that it is gone at the end.
+def temporary_for(final: Path) -> Iterator[BinaryIO]:
+    """Yield a file that is written beside the one whose place it takes by `commit`; without that it is gone at the end.
 
     It is locked as long as its process lives. What killed runs have left for the same file is swept.
     """
     path = final.with_name(f".{final.name}.{os.urandom(6).hex()}.part")  # in containers all processes have one number
     try:
         with ExitStack() as stack:
-            with exclusive(final.parent):
-                sweep(final)
+            with folder_lock(final.parent):
+                remove_stale(final)
                 file = stack.enter_context(path.open("xb"))
                 _lock(file.fileno())
             yield file
@@ -62,8 +62,8 @@ def part_of(final: Path) -> Iterator[BinaryIO]:
             path.unlink(missing_ok=True)
 
 
-def sweep(final: Path) -> None:
-    """Remove the parts of a file that belong to no living process. To be called while the folder is `exclusive`."""
+def remove_stale(final: Path) -> None:
+    """Remove the parts of a file that belong to no living process. To be called while the folder is `folder_lock`."""
     ours = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{12}}\.part")
     with suppress(OSError):
         for name in filter(ours.fullmatch, os.listdir(final.parent)):
@@ -98,7 +98,7 @@ def _lock(handle: int) -> bool:
 
 
 @contextmanager
-def held(path: Path, content: bytes) -> Iterator[None]:
+def locked_marker(path: Path, content: bytes) -> Iterator[None]:
     """Keep a file with some content, locked, until the block is done: one that is not is of a process that is gone."""
     try:
         with path.open("xb") as file:
@@ -121,7 +121,7 @@ def is_abandoned(path: Path) -> bool:
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Keep other runs of graphopt from sweeping and putting files in a folder; not where the system knows no locks."""
     with ExitStack() as stack:
         with suppress(OSError):  # Windows opens no folders, and one may be writable but not readable
@@ -132,7 +132,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def _wait_for_lock(handle: int) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LOCK_TIMEOUT
     while time.monotonic() < deadline:
         try:
             _lock(handle)
@@ -141,14 +141,14 @@ def _wait_for_lock(handle: int) -> None:
             time.sleep(0.005)
 
 
-def flush(file: BinaryIO) -> None:
-    """Have what was written on the disk: a power cut after `put` must not leave a name without its content."""
+def flush_to_disk(file: BinaryIO) -> None:
+    """Have what was written on the disk: a power cut after `commit` must not leave a name without its content."""
     file.flush()
     os.fsync(file.fileno())
 
 
-def put(part: BinaryIO, final: Path, *, like: Path | None = None) -> None:
-    """Give a part its name, and the mode of the file that had it, or of another. To be called while `exclusive`."""
+def commit(part: BinaryIO, final: Path, *, like: Path | None = None) -> None:
+    """Give a part its name, and the mode of the file that had it, or of another. To be called while `folder_lock`."""
     with suppress(FileNotFoundError):
         mode = stat.S_IMODE((like or final).stat().st_mode)
         if mode != stat.S_IMODE(os.fstat(part.fileno()).st_mode):
@@ -164,7 +164,7 @@ def put(part: BinaryIO, final: Path, *, like: Path | None = None) -> None:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def deferred_signals() -> Iterator[None]:
     """Let signals that end the program wait until the block is done. Those that no Python code hears still kill."""
     if threading.current_thread() is not threading.main_thread():  # only that one hears signals
         yield
@@ -195,17 +195,17 @@ def write_text(path: Path, text: str) -> None:
     Two processes or threads may write the same file: one of the two texts will be in it.
     """
     if is_stdout(path):
-        sys.stdout.write(printable(text))
+        sys.stdout.write(printable_text(text))
         return
-    target = real(path)
+    target = resolve_target(path)
     if target.exists() and not target.is_file():
-        target.write_text(printable(text), encoding="utf-8")
+        target.write_text(printable_text(text), encoding="utf-8")
         return
-    with part_of(target) as part:
-        part.write(printable(text).encode())
-        flush(part)
-        with exclusive(target.parent), undisturbed():
-            put(part, target)
+    with temporary_for(target) as part:
+        part.write(printable_text(text).encode())
+        flush_to_disk(part)
+        with folder_lock(target.parent), deferred_signals():
+            commit(part, target)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -216,14 +216,14 @@ def is_stdout(path: Path) -> bool:
     return str(path) in ("-", "/dev/stdout")
 
 
-def are_same(one: Path, other: Path) -> bool:
+def is_same_file(one: Path, other: Path) -> bool:
     """Return whether two paths lead to one file, or would."""
     if os.path.realpath(one) == os.path.realpath(other):
         return True
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def identity(path: Path) -> tuple[int, ...] | None:
+def file_identity(path: Path) -> tuple[int, ...] | None:
     """Return what changes when a file takes the place of another; None where there is none."""
     try:
         found = path.stat()
@@ -232,14 +232,14 @@ def identity(path: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-LONGEST_NAME = 255 - len("..0123456789ab.part")
+MAX_NAME_BYTES = 255 - len("..0123456789ab.part")
 """In bytes: file systems take 255, of which the part that is written first needs some."""
 
 
 def check_name(path: Path) -> None:
     """Raise OutputError where the name of a file is too long to be written."""
-    if len(os.fsencode(path.name)) > LONGEST_NAME:
-        raise OutputError(f"{path} cannot be written: its name has more than {LONGEST_NAME} bytes")
+    if len(os.fsencode(path.name)) > MAX_NAME_BYTES:
+        raise OutputError(f"{path} cannot be written: its name has more than {MAX_NAME_BYTES} bytes")
 
 
 def check_readable(path: Path) -> None:
@@ -269,7 +269,7 @@ def check_writable(path: Path, *, is_plain: bool = True) -> None:
     if is_stdout(path):
         return
     check_name(path)
-    target = real(path)
+    target = resolve_target(path)
     folder = target.parent
     if not folder.is_dir():
         raise OutputError(f"{path} cannot be written: {folder} is {'no folder' if folder.exists() else 'missing'}")
@@ -283,7 +283,7 @@ def check_writable(path: Path, *, is_plain: bool = True) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def naming_write_errors(path: Path) -> Iterator[None]:
     """Names the file where it cannot be written after all.
 
     Raises:
@@ -308,13 +308,13 @@ def cache_folder() -> Path:
 # -- for a while -------------------------------------------------------------------------------------------------------
 
 
-def printable(text: str) -> str:
+def printable_text(text: str) -> str:
     """Return a text that can be written: names of files may hold bytes that are no UTF-8, which become escapes."""
     return text.encode(errors="backslashreplace").decode()
 
 
 @contextmanager
-def scratch(refusal: type[Exception] = OutputError) -> Iterator[Path]:
+def scratch_folder(refusal: type[Exception] = OutputError) -> Iterator[Path]:
     """Yield a folder that is gone at the end, for what is read again at once.
 
     Raises:

@@ -20,12 +20,15 @@ def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
     except OSError:
-        return _said("sysctl", "-n", "machdep.cpu.brand_string") or f"{platform.machine()} {platform.processor()}"
+        return (
+            _command_output("sysctl", "-n", "machdep.cpu.brand_string")
+            or f"{platform.machine()} {platform.processor()}"
+        )
     told = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
-    return "; ".join(f"{name}: {told[name]}" for name in _TELLING if name in told) or platform.machine()
+    return "; ".join(f"{name}: {told[name]}" for name in _QUERIES if name in told) or platform.machine()
 
 
-_TELLING = (
+_QUERIES = (
     *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),  # ARM
 )
@@ -34,10 +37,10 @@ _TELLING = (
 @cache
 def accelerators() -> str:
     """Return the machine's GPUs; where nobody tells, its name stands for them."""
-    return _said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or platform.node()
+    return _command_output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or platform.node()
 
 
-def _said(*command: str) -> str:
+def _command_output(*command: str) -> str:
     """Return what a command prints; nothing where there is none of that name, or it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

@@ -12,13 +12,13 @@ import psutil
 
 from graphopt.base.errors import ModelError, UsageError
 
-LARGE = 1_500_000_000
+MAX_TIMED_WEIGHT_BYTES = 1_500_000_000
 """Bytes of weights above which a model is not timed: ONNX Runtime takes no more than 2 GB that is not in a file."""
 
-SECONDS = 300.0
+DEFAULT_SECONDS = 300.0
 """The longest run by default: the largest models that one optimizes on a computer take seconds."""
 
-FREE = 0.9
+DEFAULT_MEMORY_SHARE = 0.9
 """The part of the memory that is free which a model may take by default."""
 
 
@@ -26,7 +26,7 @@ FREE = 0.9
 class RunLimits:
     """Of every run of a model that the caller makes."""
 
-    seconds: float = SECONDS
+    seconds: float = DEFAULT_SECONDS
     gigabytes: float | None = None
     """Of memory, for the whole process; None: what there is."""
 
@@ -34,52 +34,52 @@ class RunLimits:
         if not self.seconds > 0 or (self.gigabytes is not None and not self.gigabytes > 0):  # NaN is no limit
             raise UsageError("a limit of time or memory is more than 0")
 
-    def room(self) -> int:
+    def memory_bytes(self) -> int:
         """Bytes that the process may take in all."""
         if self.gigabytes is not None:
             return int(min(self.gigabytes * 1e9, sys.maxsize))
-        return resident() + int(FREE * psutil.virtual_memory().available)
+        return resident_bytes() + int(DEFAULT_MEMORY_SHARE * psutil.virtual_memory().available)
 
-    def demand_memory(self, what: str) -> None:
+    def check_memory(self, what: str) -> None:
         """Raise a LimitError if the process takes more than it was given; `what` says when.
 
         Of what there is, whatever it takes is no longer free: there is nothing to compare.
         """
-        if self.gigabytes is not None and (taken := resident()) > (room := self.room()):
-            raise LimitError(f"{what} takes {size_text(taken)}, and the limit is {size_text(room)}{MEMORY_HINT}")
+        if self.gigabytes is not None and (taken := resident_bytes()) > (room := self.memory_bytes()):
+            raise LimitError(f"{what} takes {format_bytes(taken)}, and the limit is {format_bytes(room)}{MEMORY_HINT}")
 
-    def demand_room(self, nbytes: int, what: str) -> None:
+    def check_allocation(self, nbytes: int, what: str) -> None:
         """Raise a LimitError for something that is larger than all that the process may take."""
-        if nbytes > SMALL and nbytes > (room := self.room()):
-            raise LimitError(f"{what} takes {size_text(nbytes)}, and the limit is {size_text(room)}{MEMORY_HINT}")
+        if nbytes > MIN_MEMORY_BYTES and nbytes > (room := self.memory_bytes()):
+            raise LimitError(f"{what} takes {format_bytes(nbytes)}, and the limit is {format_bytes(room)}{MEMORY_HINT}")
 
 
 class LimitError(ModelError):
     """A run takes too long, or too much memory."""
 
 
-SMALL = 1 << 24
+MIN_MEMORY_BYTES = 1 << 24
 """Bytes that are always there."""
 
 TIME_HINT = " (--run-limit gives it longer)"
 MEMORY_HINT = " (--memory-limit sets another)"
 
 
-def resident() -> int:
+def resident_bytes() -> int:
     """Bytes of memory that the process takes."""
     return int(psutil.Process().memory_info().rss)
 
 
-def size_text(nbytes: int) -> str:
+def format_bytes(nbytes: int) -> str:
     """`1.5 GB`, `20 MB`."""
     return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.3g} MB"
 
 
-GROWTH = 300_000_000
+TRIM_THRESHOLD = 300_000_000
 """Bytes that a process may gather before what nothing uses is given back to the system."""
 
 
-class Tidy:
+class MemoryTrimmer:
     """Gives memory back after tasks that take much of it for a while, as proofs do: glibc keeps what z3 has freed."""
 
     def __init__(self) -> None:
@@ -87,12 +87,12 @@ class Tidy:
 
     def __call__(self) -> None:
         """Give it back, once it has gathered."""
-        if resident() > self._left + GROWTH:
+        if resident_bytes() > self._left + TRIM_THRESHOLD:
             gc.collect()
             libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
             if hasattr(libc, "malloc_trim"):  # musl has none
                 libc.malloc_trim(0)
-            self._left = resident()
+            self._left = resident_bytes()
 
 
-tidy = Tidy()
+trim_memory = MemoryTrimmer()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.base.errors import UsageError
-from graphopt.base.session import Library, current
+from graphopt.base.session import CustomOpLibrary, current_session
 
 
 def require_onnxruntime() -> Any:
@@ -37,7 +37,7 @@ def session_options(*, optimize: bool = False, threads: int = 0) -> Any:
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
-    for path in libraries():
+    for path in custom_op_libraries():
         options.register_custom_ops_library(path)
     return options
 
@@ -58,14 +58,14 @@ def session(model: str | bytes, *, optimize: bool = False, threads: int = 0, is_
 # -- custom operators --------------------------------------------------------------------------------------------------
 
 
-def libraries() -> tuple[str, ...]:
+def custom_op_libraries() -> tuple[str, ...]:
     """Return the paths of the libraries of custom operators that sessions register now."""
-    return tuple(str(library.path) for library in current().libraries)
+    return tuple(str(library.path) for library in current_session().libraries)
 
 
-def libraries_digest() -> str:
+def custom_ops_digest() -> str:
     """Identify what is in these libraries; nothing where there are none."""
-    return " ".join(library.digest for library in current().libraries)
+    return " ".join(library.digest for library in current_session().libraries)
 
 
 @contextmanager
@@ -75,14 +75,14 @@ def custom_ops(paths: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
     Raises:
         UsageError: there is no such file, ONNX Runtime cannot load it, or two of them define the same operator.
     """
-    found = {library.digest: library for library in (*current().libraries, *map(_loaded, paths))}
-    with current().but(libraries=tuple(found.values())):
+    found = {library.digest: library for library in (*current_session().libraries, *map(_load_library, paths))}
+    with current_session().replace(libraries=tuple(found.values())):
         if len(found) > 1:
-            _demand_together()
+            _check_compatible()
         yield
 
 
-def _loaded(given: str | os.PathLike[str]) -> Library:
+def _load_library(given: str | os.PathLike[str]) -> CustomOpLibrary:
     """Return a library, by a path from which no search leads to another. Raises UsageError."""
     name, path = os.fspath(given), Path(given).resolve()
     try:
@@ -93,8 +93,8 @@ def _loaded(given: str | os.PathLike[str]) -> Library:
     try:
         require_onnxruntime().SessionOptions().register_custom_ops_library(str(path))
     except Exception as error:  # the classes that onnxruntime raises share no base
-        raise UsageError(f"{name} is no library of custom operators: {_reason(error)}") from error
-    return Library(path, digest)
+        raise UsageError(f"{name} is no library of custom operators: {_error_reason(error)}") from error
+    return CustomOpLibrary(path, digest)
 
 
 @cache
@@ -103,7 +103,7 @@ def _digest(path: Path, _size: int, _changed: int) -> str:
     return sha256(path.read_bytes()).hexdigest()
 
 
-def _demand_together() -> None:
+def _check_compatible() -> None:
     """Raise UsageError where libraries exclude each other, which only a session tells."""
     from onnx import ModelProto, OperatorSetIdProto
 
@@ -112,8 +112,10 @@ def _demand_together() -> None:
     try:
         session(model.SerializeToString())
     except Exception as error:  # as above
-        raise UsageError(f"{', '.join(libraries())} cannot be used together: {_reason(error)}") from error
+        raise UsageError(
+            f"{', '.join(custom_op_libraries())} cannot be used together: {_error_reason(error)}"
+        ) from error
 
 
-def _reason(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     return " ".join(str(error).split()).rpartition(" : FAIL : ")[2]

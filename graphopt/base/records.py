@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound="DataclassInstance")
 
-MISFITS = (ValueError, TypeError, ArithmeticError, RecursionError)
+DECODE_ERRORS = (ValueError, TypeError, ArithmeticError, RecursionError)
 """What `from_json` raises where a text is not what a record was turned into."""
 
 
 def to_json(record: DataclassInstance, *, indent: int | None = None) -> str:
     """Return JSON that any reader takes: a number that is not finite is null."""
-    return json.dumps(_finite(asdict(record)), indent=indent, ensure_ascii=False, allow_nan=False)
+    return json.dumps(_with_finite_numbers(asdict(record)), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def _finite(data: Any) -> Any:
+def _with_finite_numbers(data: Any) -> Any:
     match data:
         case float() if not math.isfinite(data):
             return None
         case dict():
-            return {key: _finite(value) for key, value in data.items()}
+            return {key: _with_finite_numbers(value) for key, value in data.items()}
         case list() | tuple():
-            return [_finite(value) for value in data]
+            return [_with_finite_numbers(value) for value in data]
     return data
 
 
@@ -44,32 +44,37 @@ def from_json(kind: type[Record], text: str) -> Record:
     Raises:
         MISFITS: the text was made of no such record.
     """
-    found: Record = _made(kind, json.loads(text))
+    found: Record = _decode(kind, json.loads(text))
     return found
 
 
-def _made(kind: Any, data: Any) -> Any:
+def _decode(kind: Any, data: Any) -> Any:
     """Return a value of a type: of a record, tuples, mappings, enums and plain values."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return None if data is None else _made(next(part for part in parts if part is not NoneType), data)
+        return None if data is None else _decode(next(part for part in parts if part is not NoneType), data)
     if origin is tuple:
-        return tuple(_made(parts[0], item) for item in _of(list, data))
+        return tuple(_decode(parts[0], item) for item in _decode_plain(list, data))
     if origin is not None:
-        return {_made(parts[0], key): _made(parts[1], value) for key, value in _of(dict, data).items()}
+        return {_decode(parts[0], key): _decode(parts[1], value) for key, value in _decode_plain(dict, data).items()}
     if is_dataclass(kind):
         made = cast("Callable[..., Any]", kind)
-        types, fields = _types(made), _of(dict, data)
-        return made(**{name: _made(types[name], value) for name, value in fields.items() if name in types})
+        types, fields = _field_types(made), _decode_plain(dict, data)
+        return made(**{name: _decode(types[name], value) for name, value in fields.items() if name in types})
     if issubclass(kind, tuple):  # a NamedTuple
-        return kind(*(_made(of, item) for of, item in zip(_types(kind).values(), _of(list, data), strict=True)))
+        return kind(
+            *(
+                _decode(of, item)
+                for of, item in zip(_field_types(kind).values(), _decode_plain(list, data), strict=True)
+            )
+        )
     if issubclass(kind, Enum):
         return kind(data)
-    return _number(data) if kind is float else _of(kind, data)
+    return _number(data) if kind is float else _decode_plain(kind, data)
 
 
 @cache
-def _types(kind: Any) -> Mapping[str, Any]:
+def _field_types(kind: Any) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
@@ -81,7 +86,7 @@ def _number(data: Any) -> float:
     return float(data)
 
 
-def _of(kind: type, data: Any) -> Any:
+def _decode_plain(kind: type, data: Any) -> Any:
     if type(data) is not kind:
         raise TypeError(f"{data!r} is no {kind.__name__}")
     return data

@@ -1,6 +1,7 @@
 """What a run works with and no other sees: its integers, notes and arithmetic, operators it defines, libraries, limits.
 
-Whoever runs something enters a `Session`; whoever needs a part of it asks the one that is entered, `current()`. Threads
+Whoever runs something enters a `Session`; whoever needs a part of it asks the one that is entered,
+`current_session()`. Threads
 and processes begin in the default session: what works in them enters one of its own, or one that it is given.
 """
 
@@ -22,7 +23,7 @@ Key = tuple[str, str]
 """The name of an operator, and its domain."""
 
 
-class Memories(dict[Callable[..., Any], Callable[..., Any]]):
+class MemoTable(dict[Callable[..., Any], Callable[..., Any]]):
     """Functions with what they have answered, made when they are first asked."""
 
     def __missing__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,13 +42,13 @@ class Interner:
         self.serials = count(2)
         self.fresh_names = count()
         """The numbers of unknown integers."""
-        self.memories = Memories()
+        self.memories = MemoTable()
         self.shapes: dict[Any, int] = {}
         """Numbers of composite integers in questions that were asked (`verifier.solver`)."""
 
 
-class Notes:
-    """Which functions that floats do not have everywhere are computed (`notes.py`)."""
+class PartialCallLog:
+    """Which functions that floats do not have everywhere are computed (`expr/partial_calls.py`)."""
 
     def __init__(self) -> None:
         self.made: set[Any] | None = None
@@ -57,63 +58,63 @@ class Notes:
         """The condition under which they are computed, None for no condition."""
 
 
-class Definitions:
+class OperatorDefinitions:
     """Operators that ONNX does not have: the definitions of each, and the schema that they are together.
 
     Those of a parent are known as well, until an operator is defined anew.
     """
 
-    def __init__(self, parent: Definitions | None = None) -> None:
+    def __init__(self, parent: OperatorDefinitions | None = None) -> None:
         self._parent = parent
         self._own: dict[Key, tuple[tuple[Any, ...], Any]] = {}
-        self._memories = Memories()
+        self._memories = MemoTable()
         self._changes = 0
         self._seen = 0
         """The changes of all parents when the memories began."""
 
-    def of(self, key: Key) -> tuple[Any, ...]:
+    def definitions_of(self, key: Key) -> tuple[Any, ...]:
         """Return the definitions of an operator, none where there are none."""
-        found = self._found(key)
+        found = self._lookup(key)
         return () if found is None else found[0]
 
     def schema(self, key: Key) -> Any:
         """Return the schema of an operator, None where it is not defined."""
-        found = self._found(key)
+        found = self._lookup(key)
         return None if found is None else found[1]
 
-    def _found(self, key: Key) -> tuple[tuple[Any, ...], Any] | None:
+    def _lookup(self, key: Key) -> tuple[tuple[Any, ...], Any] | None:
         found = self._own.get(key)
-        return self._parent._found(key) if found is None and self._parent is not None else found
+        return self._parent._lookup(key) if found is None and self._parent is not None else found
 
     def __iter__(self) -> Iterator[Key]:
         return iter({**dict.fromkeys(self._parent or ()), **self._own})
 
-    def put(self, key: Key, definitions: tuple[Any, ...], schema: Any) -> None:
+    def set(self, key: Key, definitions: tuple[Any, ...], schema: Any) -> None:
         """Set what is known of an operator; what was remembered of operators is forgotten."""
         self._own[key] = definitions, schema
         self._changes += 1
         self._memories.clear()
 
     @property
-    def changes(self) -> int:
+    def change_count(self) -> int:
         """How often something was defined."""
-        return self._changes + (self._parent.changes if self._parent is not None else 0)
+        return self._changes + (self._parent.change_count if self._parent is not None else 0)
 
     @property
-    def memories(self) -> Memories:
+    def memos(self) -> MemoTable:
         """What was found out of operators, and holds until another is defined."""
         if self._parent is None:
             return self._memories
         if not self._own:
-            return self._parent.memories
-        if self._seen != self._parent.changes:
+            return self._parent.memos
+        if self._seen != self._parent.change_count:
             self._memories.clear()
-            self._seen = self._parent.changes
+            self._seen = self._parent.change_count
         return self._memories
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class CustomOpLibrary:
     """A shared library of custom operators."""
 
     path: Path
@@ -126,17 +127,17 @@ class Session:
     """The state of one run. It is entered by one thread at a time: `with session:`."""
 
     interner: Interner = field(default_factory=Interner)
-    notes: Notes = field(default_factory=Notes)
+    partial_calls: PartialCallLog = field(default_factory=PartialCallLog)
     arithmetic: Any = None
     """The `symbolic.Arithmetic` in which values are computed; None for that of real numbers."""
-    definitions: Definitions = field(default_factory=lambda: Definitions(DEFAULT.definitions))
-    libraries: tuple[Library, ...] = ()
+    definitions: OperatorDefinitions = field(default_factory=lambda: OperatorDefinitions(DEFAULT_SESSION.definitions))
+    libraries: tuple[CustomOpLibrary, ...] = ()
     """The libraries of custom operators that sessions of ONNX Runtime register."""
     limits: RunLimits = field(default_factory=RunLimits)
     unknown_sizes: Iterator[int] = field(default_factory=count)
     """The numbers of sizes of which nothing is known."""
     scratch: dict[int, Any] = field(default_factory=dict)
-    """By process, a weak reference to the file that computed weights lie in (`ir.stored`)."""
+    """By process, a weak reference to the file that computed weights lie in (`ir.spilled`)."""
     _entered: list[Token[Session]] = field(default_factory=list, init=False, repr=False)
 
     def __enter__(self) -> Session:
@@ -146,25 +147,25 @@ class Session:
     def __exit__(self, *_: object) -> None:
         _CURRENT.reset(self._entered.pop())
 
-    def but(self, **changes: Any) -> Session:
+    def replace(self, **changes: Any) -> Session:
         """Return a session that shares all parts with this one but those that are given."""
         return replace(self, **changes)
 
     def child(self) -> Session:
         """Return a session for a run: it knows what is defined here, and nothing that it makes is seen here."""
-        return Session(definitions=Definitions(self.definitions), libraries=self.libraries, limits=self.limits)
+        return Session(definitions=OperatorDefinitions(self.definitions), libraries=self.libraries, limits=self.limits)
 
     def with_fresh_integers(self) -> Session:
         """Return a session with no integers but those that will be made in it, to answer one question or prove one
         rule."""
-        return self.but(interner=Interner(), notes=Notes(), arithmetic=None)
+        return self.replace(interner=Interner(), partial_calls=PartialCallLog(), arithmetic=None)
 
 
-DEFAULT: Session = Session(definitions=Definitions())
+DEFAULT_SESSION: Session = Session(definitions=OperatorDefinitions())
 """The session of scripts, and of what modules define when they are imported."""
 
-_CURRENT: ContextVar[Session] = ContextVar("graphopt.base.session", default=DEFAULT)
-current = _CURRENT.get
+_CURRENT: ContextVar[Session] = ContextVar("graphopt.base.session", default=DEFAULT_SESSION)
+current_session = _CURRENT.get
 """Return the session that is entered."""
 
 
@@ -173,7 +174,7 @@ def memoized(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def remembering(*args: P.args, **keywords: P.kwargs) -> R:
-        found: R = current().interner.memories[function](*args, **keywords)
+        found: R = current_session().interner.memories[function](*args, **keywords)
         return found
 
     return remembering

@@ -9,43 +9,44 @@ from typing import Any, TypeAlias
 
 from graphopt.base import limits
 from graphopt.base.errors import DifferenceError, ModelError
-from graphopt.check.compare import compare
-from graphopt.check.excerpts import compare_region
-from graphopt.check.verdict import Comparison, Verdict, check_text
+from graphopt.check.compare import compare_models
+from graphopt.check.patch_models import compare_region
+from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comparison
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Node, Patch
-from graphopt.rewrite.candidate import Candidate
-from graphopt.rewrite.fixpoint import Step
+from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.simplify import Step
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What the check found; the step to blame where the models differ, None if none is: loading alone makes it."""
 
-    comparison: Comparison
-    guilty: Step | None = None
+    comparison: ModelComparison
+    culprit: Step | None = None
 
     @property
     def is_different(self) -> bool:
-        return self.comparison.verdict is Verdict.DIFFERENT
+        return self.comparison.verdict is EqualityVerdict.DIFFERENT
 
     @property
-    def error(self) -> DifferenceError:
+    def to_error(self) -> DifferenceError:
         """The difference as an error: names the first rewrite that makes it."""
-        if self.guilty is None:
+        if self.culprit is None:
             blame = "No rewrite made the difference: it is there after loading and saving alone"
         else:
-            leave_out = f"--skip {self.guilty.name} leaves it out"
-            blame = f"The first difference is made by {label(self.guilty)} at {place(self.guilty)}; {leave_out}"
-        return DifferenceError(f"the optimized model is {check_text(self.comparison)}. {blame}")
+            leave_out = f"--skip {self.culprit.name} leaves it out"
+            culprit = f"{step_label(self.culprit)} at {format_replaced_values(self.culprit)}"
+            blame = f"The first difference is made by {culprit}; {leave_out}"
+        return DifferenceError(f"the optimized model is {format_comparison(self.comparison)}. {blame}")
 
 
 @dataclass(frozen=True)
 class Check:
     """The comparison of a result with the original: whole where that can be, else rewrite by rewrite."""
 
-    original: onnx_io.Source
-    loaded: onnx_io.Model
+    original: onnx_io.ModelSource
+    loaded: onnx_io.LoadedModel
     weight_bytes: int
     """Of the original."""
     result: Candidate
@@ -54,65 +55,67 @@ class Check:
     inputs: Mapping[str, Any] | None
     exact: bool
     keep_nonfinite: bool
-    tell: Callable[[str, float], None]
+    report_progress: Callable[[str, float], None]
     opset: int | None = None
     """To which the loaded model was converted, before any step."""
 
-    def run(self) -> Finding:
+    def compare(self) -> CheckResult:
         """Compare, and find the step to blame where the models differ."""
-        if self.weight_bytes > limits.LARGE:
-            return self._by_region("the model is too large to be run twice")  # unchanged, it is equal all the same
-        found = self._whole(self.result.graph)
+        if self.weight_bytes > limits.MAX_TIMED_WEIGHT_BYTES:
+            return self._compare_by_region(
+                "the model is too large to be run twice"
+            )  # unchanged, it is equal all the same
+        found = self._compare_whole(self.result.graph)
         if not found.legal:
-            return Finding(found)
-        fails_alike = found.verdict is Verdict.CANNOT_RUN and self.result.steps
-        if found.verdict is Verdict.SKIPPED or fails_alike:
-            finding = self._by_region(found.reason)
+            return CheckResult(found)
+        fails_alike = found.verdict is EqualityVerdict.CANNOT_RUN and self.result.steps
+        if found.verdict is EqualityVerdict.SKIPPED or fails_alike:
+            finding = self._compare_by_region(found.reason)
             if self.result.steps:
                 return finding
-            return replace(finding, comparison=replace(finding.comparison, verdict=Verdict.SKIPPED))
-        if found.verdict is Verdict.DIFFERENT:
-            return Finding(found, self._guilty())
-        return Finding(found)
+            return replace(finding, comparison=replace(finding.comparison, verdict=EqualityVerdict.SKIPPED))
+        if found.verdict is EqualityVerdict.DIFFERENT:
+            return CheckResult(found, self._find_culprit())
+        return CheckResult(found)
 
-    def _whole(self, graph: Graph) -> Comparison:
-        return compare(
+    def _compare_whole(self, graph: Graph) -> ModelComparison:
+        return compare_models(
             self.original,
             replace(self.loaded, graph=graph),
             seeds=(self.seed, self.seed + 1),
             inputs=dict(self.inputs) if self.inputs else None,
             exact=self.exact,
             keep_nonfinite=self.keep_nonfinite,
-            progress=lambda done: self.tell("check", done),
+            progress=lambda done: self.report_progress("check", done),
         )
 
-    def _by_region(self, why: str) -> Finding:
+    def _compare_by_region(self, why: str) -> CheckResult:
         """Compare what each rewrite took out with what it put in, as small models of their own, the last one first."""
         skipped = [] if self.opset is None else [f"the conversion to opset {self.opset}"]
         if self.loaded.inlined:
             skipped.append("the inlining of local functions")
         compared, worst, oracles = 0, [], dict[str, None]()
         count = len(self.result.steps)
-        with closing(self.result.backwards()) as steps:
+        with closing(self.result.iter_steps_backwards()) as steps:
             for done, step in enumerate(steps, start=1):
-                found = self._region(step)
-                if found.verdict is Verdict.DIFFERENT:
-                    return Finding(found, step)
-                if found.verdict is Verdict.EQUAL:
+                found = self._compare_step(step)
+                if found.verdict is EqualityVerdict.DIFFERENT:
+                    return CheckResult(found, step)
+                if found.verdict is EqualityVerdict.EQUAL:
                     compared += 1
                     oracles |= dict.fromkeys([found.oracle] if found.oracle else [])
                     worst += [found.worst] if found.worst else []
                 else:
-                    skipped.append(f"{step.name} at {place(step)}: {found.reason}")
-                self.tell("check", done / count)
+                    skipped.append(f"{step.name} at {format_replaced_values(step)}: {found.reason}")
+                self.report_progress("check", done / count)
         outputs = sorted(worst, key=lambda difference: difference.relative / (difference.tolerance or 1))[-1:]
         note = f"{why}, so {compared} of {count} rewrites were compared on their own"
         note = note if count else f"no rewrite was made, and {why}"
-        verdict = Verdict.SKIPPED if skipped else Verdict.EQUAL
+        verdict = EqualityVerdict.SKIPPED if skipped else EqualityVerdict.EQUAL
         oracle = "; ".join(oracles)
-        return Finding(Comparison(verdict, tuple(outputs), oracle=oracle, reason=note, skipped=tuple(skipped)))
+        return CheckResult(ModelComparison(verdict, tuple(outputs), oracle=oracle, reason=note, skipped=tuple(skipped)))
 
-    def _region(self, step: Step) -> Comparison:
+    def _compare_step(self, step: Step) -> ModelComparison:
         """Return the verdict on one rewrite."""
         seeds = (self.seed, self.seed + 1)
         try:
@@ -125,14 +128,14 @@ class Check:
                 seeds=seeds,
             )
         except ModelError as error:
-            return Comparison(Verdict.SKIPPED, reason=str(error))
+            return ModelComparison(EqualityVerdict.SKIPPED, reason=str(error))
 
-    def _guilty(self) -> Step | None:
+    def _find_culprit(self) -> Step | None:
         """Return the first step after which the models differ; None where they do before any."""
 
         def agrees_after(count: int) -> bool:
-            with self.result.after(count) as graph:
-                return self._whole(graph).verdict is not Verdict.DIFFERENT
+            with self.result.graph_after(count) as graph:
+                return self._compare_whole(graph).verdict is not EqualityVerdict.DIFFERENT
 
         steps = self.result.steps
         return steps[bisect(len(steps), agrees_after)] if agrees_after(0) else None
@@ -154,34 +157,34 @@ def bisect(count: int, agrees: Callable[[int], bool]) -> int:
     return good
 
 
-Change: TypeAlias = "tuple[frozenset[tuple[str, ...]], tuple[str, ...]]"
+PatchKey: TypeAlias = "tuple[frozenset[tuple[str, ...]], tuple[str, ...]]"
 """The values that go or are computed otherwise, by the operator that made them; and the operators that come."""
 
 
-def change(patch: Patch) -> Change:
+def patch_key(patch: Patch) -> PatchKey:
     """Return what a patch does and where, in words that hold in another attempt at the model."""
-    gone = _gone(patch)
+    gone = _removed_nodes(patch)
     new = [n for v, n in patch.after.items() if not n.is_internal and (v in gone or v not in patch.before)]
     return frozenset((node.op, *node.names) for node in gone.values()), tuple(sorted(node.op for node in new))
 
 
-def _gone(patch: Patch) -> dict[int, Node]:
+def _removed_nodes(patch: Patch) -> dict[int, Node]:
     """Return the nodes that go or become others, or else those that read something else."""
-    gone = {v: n for v, n in patch.before.items() if not n.is_constant and not _is_kept(n, patch.after.get(v))}
+    gone = {v: n for v, n in patch.before.items() if not n.is_constant and not _is_rewired_only(n, patch.after.get(v))}
     return gone or {vertex: node for vertex, node in patch.before.items() if vertex in patch.after}
 
 
-def _is_kept(node: Node, now: Node | None) -> bool:
+def _is_rewired_only(node: Node, now: Node | None) -> bool:
     """Return whether all that changes of a node is what it reads."""
     return now is not None and (node.op, node.domain, node.attrs) == (now.op, now.domain, now.attrs)
 
 
-def label(step: Step) -> str:
+def step_label(step: Step) -> str:
     """Return what a step is called in messages: `the rule 'fuse_relu'`."""
     return f"the {'rule' if step.is_rule else 'pass'} '{step.name}'"
 
 
-def place(step: Step) -> str:
+def format_replaced_values(step: Step) -> str:
     """Return the values that a step replaced, by name."""
-    names = [name for node in _gone(step.patch).values() for name in node.names if name]
+    names = [name for node in _removed_nodes(step.patch).values() for name in node.names if name]
     return ", ".join(f"'{name}'" for name in names[:3]) + (" …" if len(names) > 3 else "")

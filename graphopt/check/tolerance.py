@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
 
-from graphopt.base.types import DType
-from graphopt.ir import ops
-from graphopt.operators.operator import ResultType, Summation
-from graphopt.runtime.steps import Sketch, Step
+from graphopt.base.dtype import DType
+from graphopt.ir import schemas
+from graphopt.operators.operator import ResultType, SummationLength
+from graphopt.runtime.model_sketch import FlatNode, ModelSketch
 
-ACCUMULATOR = 2.0**-23
+ACCUMULATOR_EPSILON = 2.0**-23
 """Sums of half-precision numbers are kept in single precision."""
-UNKNOWN_TERMS = 256
+ASSUMED_TERMS = 256
 """Length that is assumed of a sum whose length no weight tells."""
 
 
@@ -25,8 +25,8 @@ _EPSILON: Mapping[DType, float] = {
 }
 
 
-def tolerances(
-    model: Sketch, *, alike: bool = False, paths: Mapping[str, Path] | None = None
+def output_tolerances(
+    model: ModelSketch, *, alike: bool = False, paths: Mapping[str, ValuePath] | None = None
 ) -> dict[str, tuple[float, str]]:
     """How far each output of two equal models may be apart, relative to its largest magnitude; and why.
 
@@ -37,15 +37,17 @@ def tolerances(
     optimizations stay 3 to 50 times below it on the models in `tests/fixtures`. Where many numbers are `alike`, they
     are rounded alike: the errors add up, and there is no root. `paths` are those of the model, where they are known.
     """
-    paths = paths_of(model) if paths is None else paths
-    return {name: _tolerance(paths.get(name, Path()), model.types.get(name), alike) for name in model.outputs}
+    paths = value_paths(model) if paths is None else paths
+    return {
+        name: _output_tolerance(paths.get(name, ValuePath()), model.types.get(name), alike) for name in model.outputs
+    }
 
 
-def _tolerance(path: Path, own: DType | None, alike: bool) -> tuple[float, str]:
+def _output_tolerance(path: ValuePath, own: DType | None, alike: bool) -> tuple[float, str]:
     dtype = path.dtype or (own if own in _EPSILON else None) or DType.FLOAT
     epsilon = _EPSILON[dtype]
     length, terms = (16 + path.length, path.terms) if alike else (sqrt(16 + path.length), sqrt(path.terms))
-    found = 4 * (epsilon * length + min(epsilon, ACCUMULATOR) * terms)
+    found = 4 * (epsilon * length + min(epsilon, ACCUMULATOR_EPSILON) * terms)
     return found, (
         f"{'4·(ε·(16+L) + ε₃₂·K)' if alike else '4·(ε·√(16+L) + ε₃₂·√K)'} of the largest element: ε = {epsilon:.1e}"
         f" ({dtype.name}, the coarsest type in which something on the way to it is computed),"
@@ -54,7 +56,7 @@ def _tolerance(path: Path, own: DType | None, alike: bool) -> tuple[float, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class ValuePath:
     """What lies on all ways from inputs and weights to a value."""
 
     dtype: DType | None = None
@@ -65,78 +67,80 @@ class Path:
     """In the longest sum, as the weights tell."""
 
     @staticmethod
-    def joined(paths: Sequence[Path]) -> Path:
-        return Path(
-            _coarsest(path.dtype for path in paths),
+    def merge(paths: Sequence[ValuePath]) -> ValuePath:
+        return ValuePath(
+            _coarsest_dtype(path.dtype for path in paths),
             max((path.length for path in paths), default=0),
             max((path.terms for path in paths), default=1),
         )
 
 
-def _coarsest(types: Iterable[DType | None]) -> DType | None:
+def _coarsest_dtype(types: Iterable[DType | None]) -> DType | None:
     floats = [dtype for dtype in types if dtype is not None and dtype in _EPSILON]
     return max(floats, key=_EPSILON.__getitem__, default=None)
 
 
-def paths_of(model: Sketch) -> dict[str, Path]:
+def value_paths(model: ModelSketch) -> dict[str, ValuePath]:
     """Return the paths to each value. Steps come in order; one name may be made in two branches."""
-    paths: dict[str, Path] = {}
+    paths: dict[str, ValuePath] = {}
     types: dict[str, DType | None] = dict(model.types)
-    for step in model.steps:
+    for step in model.nodes:
         read = [types.get(name) for name in step.inputs]
         for slot, name in enumerate(step.outputs):
-            types.setdefault(name, _type_of_output(step, slot, read))
+            types.setdefault(name, _output_dtype(step, slot, read))
         made = [types[name] for name in step.outputs]
-        before = [paths[name] for name in step.inputs if name in paths and not step.facts.reads_sizes]
+        before = [paths[name] for name in step.inputs if name in paths and not step.operator.reads_shape_only]
         shapes = [model.shapes.get(name) for name in step.inputs]
-        own = Path(
-            _computed(step, read, made), 1 + max((path.length for path in before), default=0), _terms(step, shapes)
+        own = ValuePath(
+            _rounded_dtype(step, read, made),
+            1 + max((path.length for path in before), default=0),
+            _term_count(step, shapes),
         )
         for name in step.outputs:
-            paths[name] = Path.joined([*before, own, *([paths[name]] if name in paths else [])])
+            paths[name] = ValuePath.merge([*before, own, *([paths[name]] if name in paths else [])])
     return paths
 
 
-def _computed(step: Step, read: Iterable[DType | None], made: Iterable[DType | None]) -> DType | None:
+def _rounded_dtype(step: FlatNode, read: Iterable[DType | None], made: Iterable[DType | None]) -> DType | None:
     """Return the coarsest type that a step rounds to: none where it only moves elements, of a Cast that which it casts
     to."""
-    if step.facts.only_moves:
+    if step.operator.is_movement:
         return None
-    return _coarsest(made if step.facts.casts else (*read, *made))
+    return _coarsest_dtype(made if step.operator.is_casting else (*read, *made))
 
 
-def _type_of_output(step: Step, slot: int, read: Sequence[DType | None]) -> DType | None:
+def _output_dtype(step: FlatNode, slot: int, read: Sequence[DType | None]) -> DType | None:
     """As the node states it, or its schema; of an operator without one, the coarsest of its inputs."""
     stated = next((attribute.i for attribute in step.node.attribute if attribute.name == "to"), 0)
-    schema = ops.schema(step.op, step.node.domain)
-    if step.facts.result_type is ResultType.TARGET and stated in set(DType):
+    schema = schemas.schema(step.op, step.node.domain)
+    if step.operator.result_type is ResultType.TARGET and stated in set(DType):
         return DType(stated)
     if schema is None or not schema.outputs:
-        return _coarsest(read)
+        return _coarsest_dtype(read)
     variable = schema.outputs[min(slot, len(schema.outputs) - 1)].type_str
     if variable.startswith("tensor("):
         return DType[variable.removeprefix("tensor(").removesuffix(")").upper()]
     formals = [schema.inputs[min(place, len(schema.inputs) - 1)].type_str for place in range(len(read))]
     same = (dtype for dtype, formal in zip(read, formals, strict=True) if formal == variable and dtype is not None)
-    return next(same, None) or _coarsest(read)
+    return next(same, None) or _coarsest_dtype(read)
 
 
-def _terms(step: Step, shapes: Sequence[tuple[int, ...] | None]) -> int:
+def _term_count(step: FlatNode, shapes: Sequence[tuple[int, ...] | None]) -> int:
     """Return the number of terms that a step adds up, as the weights tell."""
-    summation = step.facts.summation
+    summation = step.operator.summation
     weight = shapes[1] if len(shapes) > 1 else None
     if weight is None:
-        return 1 if summation is Summation.NONE else UNKNOWN_TERMS
+        return 1 if summation is SummationLength.NONE else ASSUMED_TERMS
     match summation:
-        case Summation.NONE:
+        case SummationLength.NONE:
             return 1
-        case Summation.MATRIX if len(weight) >= 2:
+        case SummationLength.MATRIX if len(weight) >= 2:
             transposed = any(a.name == "transB" and a.i for a in step.node.attribute)
             return weight[-1 if transposed else -2]
-        case Summation.CONVOLUTION:
+        case SummationLength.CONVOLUTION:
             return prod(weight[1:])
-        case Summation.TRANSPOSED_CONVOLUTION:
+        case SummationLength.TRANSPOSED_CONVOLUTION:
             return prod(weight) // max(weight[1], 1)
-        case Summation.RECURRENT:
+        case SummationLength.RECURRENT:
             return weight[-1]
-    return UNKNOWN_TERMS
+    return ASSUMED_TERMS

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
 
-from graphopt.runtime.samples import Binding
+from graphopt.runtime.sample_inputs import Binding
 
 
-class Verdict(StrEnum):
+class EqualityVerdict(StrEnum):
     """What a comparison found."""
 
     EQUAL = "equal"
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ComparisonCase:
     """One set of inputs that both models were run on."""
 
     seed: int
@@ -37,7 +37,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class OutputDifference:
     """What was found at one output over all cases: the largest difference, and how much was allowed."""
 
     output: str
@@ -63,12 +63,12 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ModelComparison:
     """The verdict on two models, and all that it rests on."""
 
-    verdict: Verdict
-    outputs: tuple[Difference, ...] = ()
-    cases: tuple[Case, ...] = ()
+    verdict: EqualityVerdict
+    outputs: tuple[OutputDifference, ...] = ()
+    cases: tuple[ComparisonCase, ...] = ()
     oracle: str = ""
     reason: str = ""
     """Why the models cannot run, were not compared, or differ without regard to any output."""
@@ -81,7 +81,7 @@ class Comparison:
     @property
     def ok(self) -> bool:
         """True where the models were found to agree, also in failing; False where that is unknown."""
-        return self.verdict in (Verdict.EQUAL, Verdict.CANNOT_RUN)
+        return self.verdict in (EqualityVerdict.EQUAL, EqualityVerdict.CANNOT_RUN)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -98,12 +98,12 @@ class Comparison:
     @property
     def varying(self) -> tuple[str, ...]:
         """What is said of the outputs that the original makes otherwise in another run."""
-        return tuple(f"output '{item.output}': {variation_text(item.varies)}" for item in self.outputs if item.varies)
+        return tuple(f"output '{item.output}': {format_variation(item.varies)}" for item in self.outputs if item.varies)
 
     @property
-    def worst(self) -> Difference | None:
+    def worst(self) -> OutputDifference | None:
         """The output that comes nearest to its tolerance, or exceeds it furthest."""
-        return max(self.outputs, key=lambda d: (not d.ok, ratio(d)), default=None)
+        return max(self.outputs, key=lambda d: (not d.ok, tolerance_ratio(d)), default=None)
 
     def __str__(self) -> str:
         lines = [f"{self.verdict}: {self.reason}" if self.reason else str(self.verdict)]
@@ -116,22 +116,22 @@ class Comparison:
         return "\n".join([*lines, *([f"oracle: {self.oracle}"] if self.oracle else [])])
 
 
-def ratio(found: Difference) -> float:
+def tolerance_ratio(found: OutputDifference) -> float:
     return found.relative / found.tolerance if found.tolerance else found.relative
 
 
-def variation_text(varies: float) -> str:
+def format_variation(varies: float) -> str:
     """Return how an output varies, by the largest difference of two runs relative to its largest element."""
     far = f"by {varies:.2g} of its largest element" if isfinite(varies) else "in its shape, or in what is no number"
     return f"the original itself varies {far} from run to run"
 
 
-def check_text(found: Comparison | None) -> str:
+def format_comparison(found: ModelComparison | None) -> str:
     """Return a comparison in a sentence or two."""
     if found is None:
         return "not made"
     worst, because = found.worst, f"; {found.reason}" if found.reason else ""
-    if worst is None or found.verdict in (Verdict.SKIPPED, Verdict.CANNOT_RUN):
+    if worst is None or found.verdict in (EqualityVerdict.SKIPPED, EqualityVerdict.CANNOT_RUN):
         return f"{found.verdict}: {found.reason}" if found.reason else str(found.verdict)
     if not worst.ok:
         return f"{found.verdict}: output '{worst.output}' {worst.detail}"

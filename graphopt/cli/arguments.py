@@ -16,7 +16,7 @@ COMMANDS = ("optimize", "compare", "bench", "inspect", "verify", "rules", "disco
 _WORD = re.compile(r"[a-z][a-z0-9_]*(,[a-z][a-z0-9_]*)*,?")
 _OPERATORS = re.compile(r"[\w.]+(,[\w.]+)*,?")
 _SHAPE = re.compile(r"(.+:)?[\w?-]*\d+[\w?-]*(,[\w?-]+)*")
-LISTS = {
+MULTI_VALUE_OPTIONS = {
     "--skip": _WORD,
     "--only": _WORD,
     "--ops": _OPERATORS,
@@ -28,7 +28,7 @@ LISTS = {
 """Options that take several values after one flag, as users of other tools expect, and what a value looks like."""
 
 
-def expanded(args: list[str]) -> list[str]:
+def normalize_arguments(args: list[str]) -> list[str]:
     """Return the arguments in the form that the parser knows: a command first, and each value after a flag of its
     own."""
     args = args or ["--help"]
@@ -42,7 +42,7 @@ def expanded(args: list[str]) -> list[str]:
     flag, value = "", None
     for arg in args:
         if arg.startswith("-"):
-            flag, value = arg, LISTS.get(arg)
+            flag, value = arg, MULTI_VALUE_OPTIONS.get(arg)
         elif value is not None and found[-1] != flag:
             if value.fullmatch(arg) and not _is_path(arg):
                 found.append(flag)
@@ -59,12 +59,12 @@ def _is_path(text: str) -> bool:
 # -- values of options -------------------------------------------------------------------------------------------------
 
 
-def names(values: Sequence[str] | None) -> list[str]:
+def parse_names(values: Sequence[str] | None) -> list[str]:
     """`a,b c`: names in one value or several."""
     return [name for value in values or () for name in re.split(r"[,\s]+", value) if name]
 
 
-def pairs(values: Sequence[str] | None, separator: str, form: str) -> list[tuple[str, str]]:
+def parse_pairs(values: Sequence[str] | None, separator: str, form: str) -> list[tuple[str, str]]:
     """`name:value` or `name=value`, split at the last separator; the name is empty where it is left out."""
     found = []
     for value in values or ():
@@ -75,11 +75,11 @@ def pairs(values: Sequence[str] | None, separator: str, form: str) -> list[tuple
     return found
 
 
-def shapes(values: Sequence[str] | None, model: str) -> dict[str, tuple[int | str | None, ...]]:
+def parse_shapes(values: Sequence[str] | None, model: str) -> dict[str, tuple[int | str | None, ...]]:
     """`name:1,3,224,224`; a size may be a name, and `?` or -1 leaves it as it is."""
     form = "name:1,3,224,224"
     found: dict[str, tuple[int | str | None, ...]] = {}
-    for name, text in pairs(values, ":", form):
+    for name, text in parse_pairs(values, ":", form):
         sizes = [size.strip() for size in text.strip("[]").split(",")]
         if not all(re.fullmatch(r"-1|\?|\d+|[A-Za-z_]\w*", size) for size in sizes):
             raise UsageError(f"'{text}' is not of the form {form}: sizes are numbers, names, or ? for as it is")
@@ -91,7 +91,7 @@ def shapes(values: Sequence[str] | None, model: str) -> dict[str, tuple[int | st
 def _only_input(model: str) -> str:
     from graphopt.io import onnx_io
 
-    graph = onnx_io.parse(Path(model)).graph
+    graph = onnx_io.parse_file(Path(model)).graph
     weights = {tensor.name for tensor in graph.initializer}
     found: list[str] = [value.name for value in graph.input if value.name not in weights]
     if len(found) != 1:
@@ -101,10 +101,10 @@ def _only_input(model: str) -> str:
     return found[0]
 
 
-def dims(values: Sequence[str] | None) -> dict[str, int]:
+def parse_dims(values: Sequence[str] | None) -> dict[str, int]:
     """`batch=1`: one size for each dim."""
     found = {}
-    for name, text in pairs(values, "=", "batch=1"):
+    for name, text in parse_pairs(values, "=", "batch=1"):
         if not text.isdecimal():
             raise UsageError(f"'{name}={text}' is not of the form batch=1: a size is a number")
         found[name] = int(text)
@@ -113,7 +113,7 @@ def dims(values: Sequence[str] | None) -> dict[str, int]:
     return found
 
 
-def options(values: Sequence[str] | None) -> dict[str, str]:
+def parse_options(values: Sequence[str] | None) -> dict[str, str]:
     """`key=value`: of a provider; split at the first `=`, for a value may have more of them."""
     found = {}
     for value in values or ():
@@ -127,10 +127,10 @@ def options(values: Sequence[str] | None) -> dict[str, str]:
 _SIZES = "batch=1 or seq=16,128"
 
 
-def sizes(values: Sequence[str] | None) -> dict[str, list[int]]:
+def parse_sizes(values: Sequence[str] | None) -> dict[str, list[int]]:
     """`seq=16,128`: all sizes that are to be tried, in one value or several."""
     found: dict[str, list[int]] = {}
-    for name, text in pairs(values, "=", _SIZES):
+    for name, text in parse_pairs(values, "=", _SIZES):
         if not re.fullmatch(r"\d+(,\d+)*,?", text):
             raise UsageError(f"'{name}={text}' is not of the form {_SIZES}: sizes are numbers")
         found.setdefault(name, []).extend(int(size) for size in text.split(",") if size)
@@ -139,12 +139,12 @@ def sizes(values: Sequence[str] | None) -> dict[str, list[int]]:
     return found
 
 
-def arrays(values: Sequence[str] | None) -> dict[str, Any]:
+def load_arrays(values: Sequence[str] | None) -> dict[str, Any]:
     """`name:file.npy`: the array in the file."""
     import numpy as np
 
     found = {}
-    for name, text in pairs(values, ":", "name:file.npy"):
+    for name, text in parse_pairs(values, ":", "name:file.npy"):
         if not name:
             raise UsageError(f"'{text}' is not of the form name:file.npy")
         try:
@@ -154,7 +154,7 @@ def arrays(values: Sequence[str] | None) -> dict[str, Any]:
     return found
 
 
-def opset(text: str | None) -> int | str | None:
+def parse_opset(text: str | None) -> int | str | None:
     """Return a number, that of `latest`, the newest that ONNX Runtime is known to run, or `auto`."""
     if text is None or text == "auto":
         return text
@@ -162,6 +162,6 @@ def opset(text: str | None) -> int | str | None:
         return int(text)
     if text != "latest":
         raise UsageError(f"'{text}' is no opset: give a number, latest or auto")
-    from graphopt.ir.ops import LOADED
+    from graphopt.ir.schemas import MAX_LOADED_OPSET
 
-    return LOADED
+    return MAX_LOADED_OPSET

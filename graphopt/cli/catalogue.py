@@ -8,30 +8,30 @@ from pathlib import Path
 from types import ModuleType
 
 from graphopt.base.files import write_text
-from graphopt.language.proof import Ledger, Proof
+from graphopt.language.proof import Proof, ProofLedger
 from graphopt.language.rule import Rule
-from graphopt.language.scalar import FACTS, LISTS, NUMBERS, PROPERTIES, TRUTHS, Function
-from graphopt.report.report import proof_counts
+from graphopt.language.scalar_functions import BINDING_QUERIES, LISTS, NUMBERS, PREDICATES, PROPERTIES, ScalarFunction
+from graphopt.report.report import format_proof_counts
 from graphopt.rewrite import gate
 from graphopt.rewrite.proving import write_ledger
 
 
-def folder() -> Path:
+def rules_folder() -> Path:
     """Return the folder of the built-in rules."""
     return gate.ledger_path().parent
 
 
-def write(proofs: Iterable[Proof]) -> None:
+def write_catalogue(proofs: Iterable[Proof]) -> None:
     """Write the ledger of the built-in rules, which is no place for other proofs, and all that says what is in it."""
     built_in = {rule.digest for rules in _families().values() for rule in rules}
     ledger = write_ledger(proof for proof in proofs if proof.digest in built_in)
-    guide, readme = folder() / "README.md", folder().resolve().parent / "README.md"
-    write_text(guide, updated(guide.read_text(encoding="utf-8"), ledger))
+    guide, readme = rules_folder() / "README.md", rules_folder().resolve().parent / "README.md"
+    write_text(guide, update_guide(guide.read_text(encoding="utf-8"), ledger))
     if readme.is_file():  # an installed package has none
-        write_text(readme, counted(readme.read_text(encoding="utf-8"), ledger))
+        write_text(readme, update_rule_count(readme.read_text(encoding="utf-8"), ledger))
 
 
-def updated(guide: str, ledger: Ledger) -> str:
+def update_guide(guide: str, ledger: ProofLedger) -> str:
     """Return the guide with its lists as they are now."""
     parts = {"functions": _function_lines(), "catalogue": _lines(ledger)}
     for name, lines in parts.items():
@@ -42,24 +42,24 @@ def updated(guide: str, ledger: Ledger) -> str:
     return guide
 
 
-def counted(readme: str, ledger: Ledger) -> str:
+def update_rule_count(readme: str, ledger: ProofLedger) -> str:
     """Return the README with the number of rules as it is now."""
-    return re.sub(r"(?<=The ledger holds )\d+ rules[^.]*", proof_counts(ledger), readme)
+    return re.sub(r"(?<=The ledger holds )\d+ rules[^.]*", format_proof_counts(ledger), readme)
 
 
 # -- functions ---------------------------------------------------------------------------------------------------------
 
 
 def _function_lines() -> Iterator[str]:
-    yield from _function_table("facts", {f"{name}({taken})": about for name, (taken, about) in FACTS.items()})
+    yield from _function_table("facts", {f"{name}({taken})": about for name, (taken, about) in BINDING_QUERIES.items()})
     yield from _function_table("numbers, elementwise on lists", _calls(NUMBERS))
     yield from _function_table("lists", _calls(LISTS))
-    yield from _function_table("conditions", _calls(TRUTHS))
+    yield from _function_table("conditions", _calls(PREDICATES))
     of_constants = {f"{name}({', '.join(('c', *f.parameters[1:]))})": f.about for name, f in PROPERTIES.items()}
     yield from _function_table("properties of constants", of_constants)
 
 
-def _calls(functions: Mapping[str, Function]) -> dict[str, str]:
+def _calls(functions: Mapping[str, ScalarFunction]) -> dict[str, str]:
     return {f"{name}({', '.join(found.parameters)})": found.about for name, found in functions.items()}
 
 
@@ -81,10 +81,10 @@ def _families() -> dict[ModuleType, tuple[Rule, ...]]:
     return {module: listed for module, listed in found.items() if listed}
 
 
-def _lines(ledger: Ledger) -> Iterator[str]:
-    yield f"{proof_counts(ledger)}."
+def _lines(ledger: ProofLedger) -> Iterator[str]:
+    yield f"{format_proof_counts(ledger)}."
     for module, rules in _families().items():
-        title = module.__name__.rpartition(".")[2].capitalize()
+        title = module.__name__.rpartition(".")[2].replace("_", " ").capitalize()
         yield from ("", f"### {title}", "", str(module.__doc__).strip().partition("\n\n")[0].replace("\n", " "), "")
         yield "| rule | algebra | why | model | ranks | cases |"
         yield "| --- | --- | --- | --- | --- | ---: |"
@@ -95,6 +95,6 @@ def _row(rule: Rule, proof: Proof | None) -> str:
     if proof is None or not proof.holds:
         shown = f"| {proof.verdict if proof else 'no proof yet'} | | |"
     else:
-        shown = f"| {proof.model} | {proof.reach} | {proof.cases} |"
+        shown = f"| {proof.model} | {proof.describe_coverage} | {proof.cases} |"
     algebra = re.sub(r"  (?=->  |where |for any )", " ", str(rule)).replace("->  ", "-> ").replace("|", "\\|")
     return f"| {rule.name} | `{algebra}` | {rule.why} {shown}"

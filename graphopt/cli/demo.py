@@ -16,12 +16,13 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from graphopt.base.dtype import DType
 from graphopt.base.errors import UsageError, did_you_mean
-from graphopt.base.types import DType, TensorType
-from graphopt.operators.protos import type_to_proto
+from graphopt.ir.types import TensorType
+from graphopt.operators.proto_conversion import type_to_proto
 
 MOBILEONE = "mobileone"
-SHOWN = {
+DESCRIPTIONS = {
     MOBILEONE: "MobileOne as it is trained: layers of several branches become convolutions.",
     "resnet50": "ResNet-50: ONNX Runtime itself does most of this when it loads a model.",
 }
@@ -30,12 +31,12 @@ SECONDS = {MOBILEONE: 5.0, "resnet50": 11.0}
 """Of search and timing, by what a run takes: all of a demonstration takes less than half a minute."""
 
 
-def names() -> list[str]:
+def demo_model_names() -> list[str]:
     """Return the names of all models."""
-    return [MOBILEONE, *_light()]
+    return [MOBILEONE, *_onnx_light_models()]
 
 
-def model(name: str) -> onnx.ModelProto:
+def build_demo_model(name: str) -> onnx.ModelProto:
     """Return the model of a name.
 
     Raises:
@@ -43,14 +44,14 @@ def model(name: str) -> onnx.ModelProto:
     """
     if name == MOBILEONE:
         return _mobileone()
-    known = _light()
+    known = _onnx_light_models()
     if name not in known:
-        hint = did_you_mean(name, names()) or f"; there is {', '.join(names())}"
+        hint = did_you_mean(name, demo_model_names()) or f"; there is {', '.join(demo_model_names())}"
         raise UsageError(f"there is no model '{name}'{hint}")
     return _with_weights(known[name])
 
 
-def _light() -> dict[str, Path]:
+def _onnx_light_models() -> dict[str, Path]:
     """Return the architectures of the onnx package, by name.
 
     Raises:
@@ -154,22 +155,24 @@ class _Net:
         name = f"layer{sum(' = Relu' in line for line in self.lines)}"
         widths = [width] * _BRANCHES + [1] * (width > 1)
         branches = [
-            self._convolved(value, f"{name}_{number}", [after, before // groups, width, width], groups, stride)
+            self._add_conv(value, f"{name}_{number}", [after, before // groups, width, width], groups, stride)
             for number, width in enumerate(widths)
         ]
         if before == after and stride == 1:
-            branches.append(self._normalized(value, f"{name}_same", after))
+            branches.append(self._add_normalization(value, f"{name}_same", after))
         for number, branch in enumerate(branches[1:]):
             branches[0] = self._add(f"{name}_sum{number}", f"Add({branches[0]}, {branch})")
         return self._add(name, f"Relu({branches[0]})")
 
-    def _convolved(self, value: str, name: str, shape: list[int], groups: int, stride: int) -> str:
+    def _add_conv(self, value: str, name: str, shape: list[int], groups: int, stride: int) -> str:
         self.weights[f"{name}_w"] = _draw(shape, None, self.rng)
         pads, strides = [shape[-1] // 2] * 4, [stride] * 2
         attributes = f"<pads = {pads}, strides = {strides}, group = {groups}>"
-        return self._normalized(self._add(f"{name}_conv", f"Conv {attributes} ({value}, {name}_w)"), name, shape[0])
+        return self._add_normalization(
+            self._add(f"{name}_conv", f"Conv {attributes} ({value}, {name}_w)"), name, shape[0]
+        )
 
-    def _normalized(self, value: str, name: str, channels: int) -> str:
+    def _add_normalization(self, value: str, name: str, channels: int) -> str:
         bounds = {"scale": (0.1, 0.4), "shift": (-0.1, 0.1), "mean": (-0.1, 0.1), "var": (0.5, 1.5)}
         parameters = {f"{name}_{what}": _draw([channels], ends, self.rng) for what, ends in bounds.items()}
         self.weights.update(parameters)

@@ -29,20 +29,20 @@ from graphopt.base.errors import (
     OutputError,
     UsageError,
 )
-from graphopt.base.limits import SECONDS, RunLimits
-from graphopt.base.session import current
-from graphopt.cli import arguments, outputs
-from graphopt.cli import options as opt
-from graphopt.cli.discovery import discover
-from graphopt.cli.proofs import rules, verify
+from graphopt.base.limits import DEFAULT_SECONDS, RunLimits
+from graphopt.base.session import current_session
+from graphopt.cli import arguments, output_files
+from graphopt.cli import option_types as opt
+from graphopt.cli.discover_command import discover
+from graphopt.cli.rule_commands import rules, verify
 from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.report.report import Report
-    from graphopt.runtime.bench import Prepared
-    from graphopt.runtime.inputs import Trial
+    from graphopt.runtime.bench import PreparedModels
+    from graphopt.runtime.input_sizes import TrialInputs
     from graphopt.runtime.profile import Profile
-    from graphopt.search.timing import Timing
+    from graphopt.search.search_report import SearchTiming
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Commands(TyperGroup):
         given = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in given
         try:
-            given = arguments.expanded(given)
+            given = arguments.normalize_arguments(given)
             with warnings.catch_warnings():
                 if not debug:
                     warnings.simplefilter("ignore")  # what libraries tell developers
@@ -89,7 +89,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def global_options(
     _version: Annotated[
         bool, typer.Option("--version", metavar="", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
@@ -110,7 +110,7 @@ def optimize(
     input_shape: opt.InputShapes = None,
     overwrite_input_shape: opt.OverwriteInputShapes = None,
     dim: opt.FixedDims = None,
-    cost: opt.CostKind = opt.Cost.MEASURED,
+    cost: opt.CostKind = opt.CostMode.MEASURED,
     dask: opt.DaskAddress = None,
     provider: opt.Provider = "cpu",
     provider_option: opt.ProviderOptions = None,
@@ -127,7 +127,7 @@ def optimize(
     strict: opt.Strict = False,
     inputs: opt.Inputs = None,
     seed: opt.Seed = 0,
-    run_limit: opt.RunLimit = SECONDS,
+    run_limit: opt.RunLimit = DEFAULT_SECONDS,
     memory_limit: opt.MemoryLimit = None,
     report: opt.ReportPath = None,
     as_json: opt.AsJson = False,
@@ -142,36 +142,37 @@ def optimize(
     """
     set_up_logging(verbose, debug)
     path = Path(output)
-    if require_speedup is not None and cost is not opt.Cost.MEASURED:
+    if require_speedup is not None and cost is not opt.CostMode.MEASURED:
         raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
     if require_speedup is not None and dask is not None:
         raise UsageError("--require-speedup excludes --dask: a cluster times parts of the model, not the whole")
     files.check_readable(Path(model))
-    outputs.check(Path(model), path, report, external_data, as_json=as_json)
+    output_files.check_outputs(Path(model), path, report, external_data, as_json=as_json)
     keywords = {
-        "skip": arguments.names(skip),
-        "only": arguments.names(only) if only else None,
+        "skip": arguments.parse_names(skip),
+        "only": arguments.parse_names(only) if only else None,
         "rules": rules or (),
         "unverified": unverified,
         "exact": exact,
         "keep_nonfinite": keep_nonfinite,
         "check": check,
         "strict": strict,
-        "input_shapes": arguments.shapes([*(input_shape or ()), *(overwrite_input_shape or ())], model) or None,
-        "dims": {name: sizes[0] if len(sizes) == 1 else sizes for name, sizes in arguments.sizes(dim).items()} or None,
+        "input_shapes": arguments.parse_shapes([*(input_shape or ()), *(overwrite_input_shape or ())], model) or None,
+        "dims": {name: sizes[0] if len(sizes) == 1 else sizes for name, sizes in arguments.parse_sizes(dim).items()}
+        or None,
         "cost": str(cost),
         "dask": dask,
         "provider": provider,
-        "provider_options": arguments.options(provider_option),
+        "provider_options": arguments.parse_options(provider_option),
         "threads": threads,
         "seconds": seconds,
         "fresh": fresh,
-        "target_opset": arguments.opset(target_opset),
+        "target_opset": arguments.parse_opset(target_opset),
         "target": str(target),
         "custom_ops": custom_ops or (),
         "inline_functions": not keep_functions,
         "seed": seed,
-        "inputs": arguments.arrays(inputs) or None,
+        "inputs": arguments.load_arrays(inputs) or None,
         "run_limit": run_limit,
         "memory_limit": memory_limit,
     }
@@ -201,18 +202,18 @@ def _optimize(
             if required is not None:
                 _require(required, result.report.timing, model)
         except NoSpeedupError:
-            outputs.write_report(result.report, report_path)
+            output_files.write_report(result.report, report_path)
             raise
-    before = files.identity(target)
+    before = files.file_identity(target)
     try:
         with Progress(enabled=not quiet) as progress:
             progress("save", 0.0)
-            report = outputs.save(result, target, external)
-        with outputs.telling_that_the_model_was_written():
-            outputs.write_report(report, report_path)
+            report = output_files.save_result(result, target, external)
+        with output_files.report_model_written_on_failure():
+            output_files.write_report(report, report_path)
             _show(report, as_json=as_json, quiet=quiet, stderr=files.is_stdout(target))
     except (KeyboardInterrupt, SystemExit) as error:
-        if files.identity(target) == before:  # what is on the disk decides, at whatever instant the signal came
+        if files.file_identity(target) == before:  # what is on the disk decides, at whatever instant the signal came
             raise
         raise OutputError(f"interrupted when {target} was written already; the report may be missing") from error
 
@@ -229,7 +230,7 @@ def _show(report: Report, *, as_json: bool, quiet: bool, stderr: bool) -> None:
         sys.stderr.write(f"graphopt: warning: the check is not complete: {one_line(found.reason)}\n")
 
 
-def _require(ratio: float, timing: Timing | None, model: str) -> None:
+def _require(ratio: float, timing: SearchTiming | None, model: str) -> None:
     """Fail unless the result is so many times as fast, beyond noise."""
     if timing is None or timing.speedup is None:
         raise NoSpeedupError(f"{model}: no speedup was measured, {ratio:g} is required; no model was written")
@@ -248,7 +249,7 @@ def compare(
     exact: opt.SameBits = False,
     keep_nonfinite: opt.SameNonfinite = False,
     custom_ops: opt.CustomOps = None,
-    run_limit: opt.RunLimit = SECONDS,
+    run_limit: opt.RunLimit = DEFAULT_SECONDS,
     memory_limit: opt.MemoryLimit = None,
     as_json: opt.AsJson = False,
     quiet: opt.Quiet = False,
@@ -258,21 +259,21 @@ def compare(
     """Run two models on the same inputs and say whether they agree; exit code 3 if they do not."""
     set_up_logging(verbose, debug)
     from graphopt.check import compare as comparing
-    from graphopt.check.verdict import Verdict
+    from graphopt.check.verdict import EqualityVerdict
     from graphopt.report.report import comparison_json, print_comparison
 
-    dims = arguments.dims(dim)
+    dims = arguments.parse_dims(dim)
     with (
         Progress(enabled=not quiet) as progress,
-        current().but(limits=RunLimits(run_limit, memory_limit)),
+        current_session().replace(limits=RunLimits(run_limit, memory_limit)),
         ort.custom_ops(custom_ops or ()),
     ):
-        found = comparing.compare(
+        found = comparing.compare_models(
             original,
             optimized,
-            seeds=tuple(seed + number for number in comparing.SEEDS),
+            seeds=tuple(seed + number for number in comparing.DEFAULT_SEEDS),
             bindings=[dims] if dims else None,
-            inputs=arguments.arrays(inputs) or None,
+            inputs=arguments.load_arrays(inputs) or None,
             exact=exact,
             keep_nonfinite=keep_nonfinite,
             progress=lambda done: progress("compare", done),
@@ -281,9 +282,9 @@ def compare(
         sys.stdout.write(comparison_json(found) + "\n")
     elif not quiet:
         print_comparison(found, console())
-    if found.verdict is Verdict.DIFFERENT:
+    if found.verdict is EqualityVerdict.DIFFERENT:
         raise DifferenceError(f"{original} and {optimized} differ: {found.reason or found.worst}")
-    if found.verdict is not Verdict.EQUAL:
+    if found.verdict is not EqualityVerdict.EQUAL:
         raise ModelError(f"{original} and {optimized} cannot be compared: {found.reason}")
 
 
@@ -303,7 +304,7 @@ def bench(
     inputs: opt.Inputs = None,
     seed: opt.Seed = 0,
     custom_ops: opt.CustomOps = None,
-    run_limit: opt.RunLimit = SECONDS,
+    run_limit: opt.RunLimit = DEFAULT_SECONDS,
     memory_limit: opt.MemoryLimit = None,
     profile: Annotated[
         bool, typer.Option("--profile", metavar="", help="Say for each model how long its operators take.")
@@ -318,18 +319,20 @@ def bench(
     A speedup above 1 is faster. Between is where the true one lies, with a confidence of 95 %.
     """
     set_up_logging(verbose, debug)
-    from graphopt.runtime.bench import prepared, timed
-    from graphopt.runtime.sessions import Setting
+    from graphopt.runtime.bench import prepare_models, time_models
+    from graphopt.runtime.session_setting import SessionSetting
 
-    setting = Setting(provider, threads, arguments.options(provider_option))
+    setting = SessionSetting(provider, threads, arguments.parse_options(provider_option))
     with (
         Progress(enabled=not quiet) as progress,
-        current().but(limits=RunLimits(run_limit, memory_limit)),
+        current_session().replace(limits=RunLimits(run_limit, memory_limit)),
         ort.custom_ops(custom_ops or ()),
     ):
         progress("load", 0.0)
-        ready = prepared(models, setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs), seed=seed)
-        found = timed(ready, seconds=seconds, progress=lambda done: progress("time", done))
+        ready = prepare_models(
+            models, setting, dims=arguments.parse_sizes(dim), inputs=arguments.load_arrays(inputs), seed=seed
+        )
+        found = time_models(ready, seconds=seconds, progress=lambda done: progress("time", done))
         profiles = _profiles(ready, models, progress) if profile else None
     if as_json:
         _print_json(found.to_json(), profiles)
@@ -337,22 +340,22 @@ def bench(
         print_text("\n\n".join([str(found), *_texts(profiles or ())]))
 
 
-_Profiles: TypeAlias = "list[tuple[Trial, Profile]]"
+_Profiles: TypeAlias = "list[tuple[TrialInputs, Profile]]"
 
 
-def _profiles(ready: Prepared, models: Sequence[str], progress: Progress) -> _Profiles:
+def _profiles(ready: PreparedModels, models: Sequence[str], progress: Progress) -> _Profiles:
     """Each model at each set of sizes."""
-    from graphopt.runtime.profile import profile
+    from graphopt.runtime.profile import profile_model
 
     found: _Profiles = []
     for trial in ready.trials:
         for model in models:
             progress("profile", len(found) / (len(ready.trials) * len(models)))
-            found.append((trial, profile(model, ready.setting, trial.feeds)))
+            found.append((trial, profile_model(model, ready.setting, trial.feeds)))
     return found
 
 
-def _print_json(text: str, profiles: Iterable[tuple[Trial, Profile]] | None) -> None:
+def _print_json(text: str, profiles: Iterable[tuple[TrialInputs, Profile]] | None) -> None:
     """Print what was found, with the profiles if there are any."""
     if profiles is not None:
         listed = [{"sizes": trial.sizes} | profile.to_json() for trial, profile in profiles]
@@ -360,7 +363,7 @@ def _print_json(text: str, profiles: Iterable[tuple[Trial, Profile]] | None) -> 
     sys.stdout.write(text + "\n")
 
 
-def _texts(profiles: Iterable[tuple[Trial, Profile]]) -> Iterator[str]:
+def _texts(profiles: Iterable[tuple[TrialInputs, Profile]]) -> Iterator[str]:
     for trial, profile in profiles:
         yield f"{trial}\n{profile}" if trial.sizes else str(profile)
 
@@ -378,7 +381,7 @@ def inspect(
     dim: opt.Sizes = None,
     inputs: opt.Inputs = None,
     custom_ops: opt.CustomOps = None,
-    run_limit: opt.RunLimit = SECONDS,
+    run_limit: opt.RunLimit = DEFAULT_SECONDS,
     memory_limit: opt.MemoryLimit = None,
     as_json: opt.AsJson = False,
     debug: opt.Debug = False,
@@ -389,24 +392,26 @@ def inspect(
     """
     set_up_logging(verbose=False, debug=debug)
     from graphopt.io import onnx_io
-    from graphopt.language import library
-    from graphopt.report.report import Inspection
+    from graphopt.language import rule_library
+    from graphopt.report.report import ModelInspection
 
-    library.read(rules or ())
-    found = Inspection.of(onnx_io.load(model, inline_functions=False))
+    rule_library.read_rules(rules or ())
+    found = ModelInspection.from_model(onnx_io.load_model(model, inline_functions=False))
     profiles = None
     if profile:
-        from graphopt.runtime.bench import prepared
-        from graphopt.runtime.sessions import Setting
+        from graphopt.runtime.bench import prepare_models
+        from graphopt.runtime.session_setting import SessionSetting
 
         with (
             Progress(enabled=True) as progress,
-            current().but(limits=RunLimits(run_limit, memory_limit)),
+            current_session().replace(limits=RunLimits(run_limit, memory_limit)),
             ort.custom_ops(custom_ops or ()),
         ):
             progress("load", 0.0)
-            setting = Setting(provider, threads, arguments.options(provider_option))
-            ready = prepared([model], setting, dims=arguments.sizes(dim), inputs=arguments.arrays(inputs))
+            setting = SessionSetting(provider, threads, arguments.parse_options(provider_option))
+            ready = prepare_models(
+                [model], setting, dims=arguments.parse_sizes(dim), inputs=arguments.load_arrays(inputs)
+            )
             profiles = _profiles(ready, [model], progress)
     else:
         given = {
@@ -416,7 +421,7 @@ def inspect(
             "--dim": dim,
             "--input": inputs,
             "--custom-ops": custom_ops,
-            "--run-limit": run_limit != SECONDS,
+            "--run-limit": run_limit != DEFAULT_SECONDS,
             "--memory-limit": memory_limit,
         }
         for name in filter(given.get, given):
@@ -448,14 +453,14 @@ def demo(
     from graphopt.cli import demo as demos
 
     if list_:
-        print_text("\n".join(demos.names()))
+        print_text("\n".join(demos.demo_model_names()))
         return
     folder = Path(tempfile.mkdtemp(prefix="graphopt-"))
-    for shown in [name] if name else demos.SHOWN:
+    for shown in [name] if name else demos.DESCRIPTIONS:
         source, target = folder / f"{shown}.onnx", Path(output or folder / f"{shown}-optimized.onnx")
         files.check_writable(target)
-        source.write_bytes(demos.model(shown).SerializeToString())
-        print_text(f"{demos.SHOWN.get(shown, shown)}\n$ graphopt optimize {source} {target}\n")
+        source.write_bytes(demos.build_demo_model(shown).SerializeToString())
+        print_text(f"{demos.DESCRIPTIONS.get(shown, shown)}\n$ graphopt optimize {source} {target}\n")
         _optimize(str(source), target, {"seconds": demos.SECONDS.get(shown, 11.0)}, as_json=False, quiet=False)
         print_text("")
     print_text("For a model of your own:\n$ graphopt optimize model.onnx fast.onnx")
@@ -471,7 +476,7 @@ def main() -> None:
     for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # `nohup` wants it ignored
-            signal.signal(number, _terminated)
+            signal.signal(number, _exit_on_signal)
     try:
         app()
     except KeyboardInterrupt:  # a second one, while the first was answered
@@ -480,6 +485,6 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _terminated(number: int, _: FrameType | None) -> NoReturn:
+def _exit_on_signal(number: int, _: FrameType | None) -> NoReturn:
     """Exit with the signal's number, as a shell has it."""
     raise SystemExit(128 + number)

@@ -26,7 +26,7 @@ def report_failure(error: BaseException) -> int:
     """Print the line for a failure and return its exit code."""
     if isinstance(error, typer.Abort) and isinstance(error.__cause__, EOFError):
         error = error.__cause__  # typer takes it for Ctrl-D at a prompt; graphopt has none
-    text, code = _described(error)
+    text, code = _describe_failure(error)
     if text:
         with suppress(OSError, ValueError):
             sys.stderr.write(f"graphopt: {text}\n")
@@ -40,7 +40,7 @@ GONE = 141
 """Whoever read the output has read enough: what a shell says of a process that ends by SIGPIPE."""
 
 
-def _described(error: BaseException) -> tuple[str, int]:
+def _describe_failure(error: BaseException) -> tuple[str, int]:
     match error:
         case ProofError():
             return f"error: {error}", error.exit_code  # a counterexample takes several lines
@@ -93,7 +93,7 @@ def print_text(text: str) -> None:
     console().print(text, soft_wrap=True)
 
 
-class _Line(logging.Formatter):
+class _LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         is_warning = record.levelno == logging.WARNING and not hasattr(record, "plain")
         return f"graphopt: {'warning: ' * is_warning}{super().format(record)}"
@@ -102,7 +102,7 @@ class _Line(logging.Formatter):
 def set_up_logging(verbose: bool, debug: bool) -> None:
     """Warnings go to stderr; what is being done, too, if that is wanted."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Line())
+    handler.setFormatter(_LineFormatter())
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
@@ -120,7 +120,7 @@ class Progress(AbstractContextManager["Progress"]):
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled and sys.stderr.isatty()
-        self.in_lines = enabled and not sys.stderr.isatty()
+        self.prints_lines = enabled and not sys.stderr.isatty()
         self.stage, self.done, self.since = "", 0.0, 0.0
         self.bar: Bar | None = None
         self.timer: threading.Timer | None = None
@@ -130,18 +130,18 @@ class Progress(AbstractContextManager["Progress"]):
         with self.lock:
             if stage != self.stage:
                 self._close()
-                self._tell()
+                self._print_stage()
                 self.stage, self.since = stage, time.monotonic()
                 self._wait()
             self.done = done
             if self.bar is not None:
                 self.bar.update(self.bar.task_ids[0], completed=done)
 
-    def _tell(self) -> None:
+    def _print_stage(self) -> None:
         """Print the line of a stage that is done."""
         if self.stage:
             seconds = time.monotonic() - self.since
-            level = logging.WARNING if self.in_lines and seconds >= self.PATIENCE else logging.INFO
+            level = logging.WARNING if self.prints_lines and seconds >= self.PATIENCE else logging.INFO
             logging.getLogger(__name__).log(level, "%s, %.1f s", self.stage, seconds, extra={"plain": True})
 
     def _wait(self) -> None:
@@ -176,4 +176,4 @@ class Progress(AbstractContextManager["Progress"]):
             self.enabled = False
             self._close()
             if error is None:
-                self._tell()
+                self._print_stage()

@@ -14,21 +14,43 @@ from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from graphopt.base.integers import TRUE, And, Atom, Comparison, Fact, Formula, Int, Or, Size, fresh_integers
-from graphopt.base.places import LISTED
-from graphopt.base.symbolic import Binders, Call, Element, Factor, Fold, Index, Number, Read, Value, lift
-from graphopt.base.symbolic import Term as Sum
-from graphopt.base.tensors import Tensor, bind
-from graphopt.base.types import DType
-from graphopt.discover.arithmetic import Arithmetic, Array
+from graphopt.base.dtype import DType
+from graphopt.discover.batch_arithmetic import Array, BatchArithmetic
+from graphopt.expr.expressions import (
+    Binders,
+    Call,
+    Expr,
+    Factor,
+    Fold,
+    Index,
+    IntegerValue,
+    OpaqueElement,
+    TensorElement,
+    expr_of_factor,
+)
+from graphopt.expr.expressions import Term as Sum
+from graphopt.expr.index_lists import INDEX_LIST_KINDS
+from graphopt.expr.integers import (
+    TRUE,
+    And,
+    Atom,
+    BooleanAtom,
+    Comparison,
+    Formula,
+    Or,
+    Polynomial,
+    Size,
+    isolated_interner,
+)
+from graphopt.expr.symbolic_tensors import SymbolicTensor, bind_indices
 from graphopt.language.rule import Rule
-from graphopt.language.term import SCALAR, App, Lit, Term, Var, holes, is_scalar, tensor, walk
-from graphopt.operators.node import Undefined as NotDefined
-from graphopt.operators.node import Unsupported
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, holes, is_scalar, tensor, walk_term
+from graphopt.operators.op_context import UndefinedOperatorError as NotDefined
+from graphopt.operators.op_context import UnsupportedOperatorError
 
 Shape: TypeAlias = tuple[int, ...]
 Inputs: TypeAlias = Sequence[Array]
-Computed: TypeAlias = Callable[[Inputs], Array]
+BatchFunction: TypeAlias = Callable[[Inputs], Array]
 
 OF_ORDER = frozenset({"Abs", "Sign", "Positive", "Sqrt", "Pow", "Floor", "Ceil", "Round", "Log"})
 """Functions of which the real numbers know more than that they are functions."""
@@ -39,17 +61,17 @@ class Kernel:
     """An operator at given shapes of its inputs, in one arithmetic: values in a batch to values in a batch."""
 
     shape: Shape
-    compute: Computed
+    compute: BatchFunction
     is_ordered: bool
     """Whether it compares, or has roots: the real numbers may know equalities that the field does not."""
 
 
-class Undefined(Exception):
+class UndefinedTerm(Exception):
     """An operator is not defined for these shapes."""
 
 
-@fresh_integers()
-def kernel(app: App, shapes: Sequence[Shape], sizes: Mapping[str, int], arithmetic: Arithmetic) -> Kernel:
+@isolated_interner()
+def compile_kernel(app: App, shapes: Sequence[Shape], sizes: Mapping[str, int], arithmetic: BatchArithmetic) -> Kernel:
     """Return the kernel of an operator whose operands are holes, of tensors with these shapes.
 
     Raises:
@@ -57,11 +79,11 @@ def kernel(app: App, shapes: Sequence[Shape], sizes: Mapping[str, int], arithmet
     """
     tensor, positions = _meaning(app, shapes, sizes)
     if not all(isinstance(size, int) for size in tensor.shape):
-        raise Undefined(f"{app}: its shape hangs on values")
+        raise UndefinedTerm(f"{app}: its shape hangs on values")
     shape = tuple(int(size) for size in tensor.shape if isinstance(size, int))
-    index, binders = bind(shape, "i")
+    index, binders = bind_indices(shape, "i")
     compiler = _Compiler(arithmetic, positions)
-    compute = compiler.value(tensor.at(index), Grid().over(binders))
+    compute = compiler.value(tensor.element(index), IndexGrid().with_binders(binders))
 
     def whole(inputs: Inputs) -> Array:
         found = compute(inputs)
@@ -71,57 +93,60 @@ def kernel(app: App, shapes: Sequence[Shape], sizes: Mapping[str, int], arithmet
     return Kernel(shape, whole, compiler.is_ordered)
 
 
-def _meaning(app: App, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> tuple[Tensor, Mapping[str, int]]:
+def _meaning(app: App, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> tuple[SymbolicTensor, Mapping[str, int]]:
     """Return the output of an operator as its denotation says, and the positions of the holes by name."""
-    from graphopt.verifier.choices import Choices, NothingLeft
-    from graphopt.verifier.dtypes import Typing
-    from graphopt.verifier.instances import Instance
-    from graphopt.verifier.meant import meant
-    from graphopt.verifier.solver import Effort
+    from graphopt.verifier.choices import Choices, NoAdmissibleChoice
+    from graphopt.verifier.element_types import Typing
+    from graphopt.verifier.expanded_rule import expand_definitions
+    from graphopt.verifier.solver import SolverSession
+    from graphopt.verifier.symbolic_instance import SymbolicInstance
 
     names = dict.fromkeys(arg.name for arg in app.operands if isinstance(arg, Var) and arg.kind in ("tensor", "const"))
-    typing, rule = Typing(dict.fromkeys(names, DType.FLOAT)), meant(Rule("any", app, next(iter(holes(app)))))
-    instance = Instance(rule, False, Choices(), Effort(), typing, typings=(typing,))
+    typing, rule = (
+        Typing(dict.fromkeys(names, DType.FLOAT)),
+        expand_definitions(Rule("any", app, next(iter(holes(app))))),
+    )
+    instance = SymbolicInstance(rule, False, Choices(), SolverSession(), typing, typings=(typing,))
     instance.sizes.update(sizes)
     for name, shape in zip(names, shapes, strict=True):
-        instance.holes[name] = Tensor(shape, partial(_read, name), DType.FLOAT, DType.FLOAT)
+        instance.bindings[name] = SymbolicTensor(shape, partial(_read, name), DType.FLOAT, DType.FLOAT)
     try:
         found = instance.tensor(rule.left[0])
         instance.assume_conditions()
-    except (NotDefined, Unsupported, NothingLeft) as error:
-        raise Undefined(str(error)) from error
-    if instance.known_elements or not all(fact == TRUE for fact in instance.facts):
-        raise Undefined(f"{app}: whether it is defined hangs on values")
+    except (NotDefined, UnsupportedOperatorError, NoAdmissibleChoice) as error:
+        raise UndefinedTerm(str(error)) from error
+    if instance.assumed_elements or not all(fact == TRUE for fact in instance.facts):
+        raise UndefinedTerm(f"{app}: whether it is defined hangs on values")
     return found, {name: position for position, name in enumerate(names)}
 
 
-def _read(name: str, index: Index) -> Value:
-    return lift(Read(name, index))
+def _read(name: str, index: Index) -> Expr:
+    return expr_of_factor(TensorElement(name, index))
 
 
 @dataclass(frozen=True)
-class Grid:
+class IndexGrid:
     """All indices of some shape at once: each symbol is an array along an axis of its own, binders come in front."""
 
     shape: Shape = ()
     symbols: Mapping[Atom, Array] = field(default_factory=dict)
 
-    def over(self, binders: Binders) -> Grid:
+    def with_binders(self, binders: Binders) -> IndexGrid:
         """Return a grid with one more axis for each binder: in front, in their order."""
         symbols, shape = dict(self.symbols), self.shape
         for atom, extent in reversed(binders):
-            length = self.plain(extent)
+            length = self.concrete_size(extent)
             symbols[atom] = np.arange(length).reshape(length, *(1,) * len(shape))
             shape = (length, *shape)
-        return Grid(shape, symbols)
+        return IndexGrid(shape, symbols)
 
-    def plain(self, size: Size) -> int:
+    def concrete_size(self, size: Size) -> int:
         found = self.size(size)
         if np.ndim(found):
-            raise Undefined("a sum whose length hangs on an index")
+            raise UndefinedTerm("a sum whose length hangs on an index")
         return max(int(found), 0)
 
-    def full(self, numbers: Any) -> Array:
+    def pad_axes(self, numbers: Any) -> Array:
         """Return indices with as many axes as the grid has."""
         array = np.asarray(numbers)
         return array.reshape((1,) * (len(self.shape) - array.ndim) + array.shape)
@@ -134,13 +159,13 @@ class Grid:
     def _atom(self, atom: Atom) -> Any:
         if atom.kind == "symbol":
             if atom not in self.symbols:
-                raise Undefined(f"{atom} is not known")
+                raise UndefinedTerm(f"{atom} is not known")
             return self.symbols[atom]
         if atom.kind == "choice":
             condition, then, otherwise = atom.args
             return np.where(self.holds(condition), self.size(then), self.size(otherwise))
-        if atom.kind in LISTED:
-            raise Undefined("what the contents of a constant say")
+        if atom.kind in INDEX_LIST_KINDS:
+            raise UndefinedTerm("what the contents of a constant say")
         over, by = map(self.size, atom.args)
         return over // by if atom.kind == "quotient" else over % by
 
@@ -154,43 +179,43 @@ class Grid:
             case Comparison(kind=kind, poly=poly):
                 number = self.size(poly)
                 return number >= 0 if kind == "ge" else (number == 0) == (kind == "eq")
-        raise Undefined(f"{formula} hangs on values")
+        raise UndefinedTerm(f"{formula} hangs on values")
 
 
-def _hangs_on_values(formula: Formula) -> bool:
+def _depends_on_values(formula: Formula) -> bool:
     if isinstance(formula, And | Or):
-        return any(map(_hangs_on_values, formula.parts))
-    return isinstance(formula, Fact)
+        return any(map(_depends_on_values, formula.parts))
+    return isinstance(formula, BooleanAtom)
 
 
 class _Compiler:
     """Turns values into functions of batches."""
 
-    def __init__(self, arithmetic: Arithmetic, holes: Mapping[str, int]) -> None:
+    def __init__(self, arithmetic: BatchArithmetic, holes: Mapping[str, int]) -> None:
         self.arithmetic, self.holes = arithmetic, holes
         self.is_ordered = False
 
-    def value(self, value: Value, grid: Grid) -> Computed:
+    def value(self, value: Expr, grid: IndexGrid) -> BatchFunction:
         """Return the sum of the terms of a value."""
         parts = [self._term(t, grid) for t in value.terms]
         if not parts:
             return self._constant(0, grid)
-        plus = self.arithmetic.plus
+        plus = self.arithmetic.add
         return lambda inputs: reduce(plus, (part(inputs) for part in parts))
 
-    def _constant(self, number: Any, grid: Grid) -> Computed:
+    def _constant(self, number: Any, grid: IndexGrid) -> BatchFunction:
         made = self.arithmetic.constant(Fraction(number))
         array = made.reshape(*made.shape, *(1,) * len(grid.shape))
         return lambda _: array
 
-    def _term(self, term: Sum, grid: Grid) -> Computed:
-        inner, guard = grid.over(term.binders), term.guard
+    def _term(self, term: Sum, grid: IndexGrid) -> BatchFunction:
+        inner, guard = grid.with_binders(term.binders), term.guard
         guards = guard.parts if isinstance(guard, And) else (guard,)
         plain = np.ones(inner.shape, bool)
         for part in guards:
-            if not _hangs_on_values(part):
-                plain = plain & inner.full(inner.holds(part))
-        asked = [self.formula(g, inner) for g in guards if _hangs_on_values(g)]
+            if not _depends_on_values(part):
+                plain = plain & inner.pad_axes(inner.holds(part))
+        asked = [self.formula(g, inner) for g in guards if _depends_on_values(g)]
         parts = [self._factor(factor, inner) for factor in term.factors]
         start = self._constant(term.coefficient, inner)
         arithmetic, axes = self.arithmetic, tuple(range(2, 2 + len(term.binders)))
@@ -198,7 +223,7 @@ class _Compiler:
         def compute(inputs: Inputs) -> Array:
             product = start(inputs)
             for part in parts:
-                product = arithmetic.times(product, part(inputs))
+                product = arithmetic.multiply(product, part(inputs))
             for condition in asked:
                 product = np.where(condition(inputs), product, 0)
             if not plain.all():
@@ -209,40 +234,40 @@ class _Compiler:
 
         return compute
 
-    def formula(self, formula: Formula, grid: Grid) -> Computed:
+    def formula(self, formula: Formula, grid: IndexGrid) -> BatchFunction:
         """Return truth values of what hangs on values, too."""
         match formula:
             case And(parts) | Or(parts):
                 each = [self.formula(part, grid) for part in parts]
                 combine = np.logical_and if isinstance(formula, And) else np.logical_or
-                neutral = grid.full(isinstance(formula, And))[None, None]
+                neutral = grid.pad_axes(isinstance(formula, And))[None, None]
                 return lambda inputs: reduce(combine, (part(inputs) for part in each), neutral)
-            case Fact(Value() as subject, holds):
+            case BooleanAtom(Expr() as subject, holds):
                 self.is_ordered = True
                 of = self.value(subject, grid)
                 return lambda inputs: self.arithmetic.is_not_zero(of(inputs)) == holds
-        found = grid.full(grid.holds(formula))[None, None]
+        found = grid.pad_axes(grid.holds(formula))[None, None]
         return lambda _: found
 
-    def _factor(self, factor: Factor, grid: Grid) -> Computed:
+    def _factor(self, factor: Factor, grid: IndexGrid) -> BatchFunction:
         match factor:
-            case Read(tensor=name, index=index):
-                return self._read(self.holes[name], [grid.full(grid.size(i)) for i in index], grid)
-            case Number(of=size):
-                number = self.arithmetic.integers(grid.full(grid.size(size)))
+            case TensorElement(tensor=name, index=index):
+                return self._read(self.holes[name], [grid.pad_axes(grid.size(i)) for i in index], grid)
+            case IntegerValue(of=size):
+                number = self.arithmetic.from_integers(grid.pad_axes(grid.size(size)))
                 return lambda _: number
             case Call(function=name, args=args, params=params):
                 self.is_ordered = self.is_ordered or name in OF_ORDER
                 given = [self.value(arg, grid) for arg in args]
-                if any(isinstance(param, Int) for param in params):
-                    raise Undefined(f"{name} with a number that hangs on an index")
+                if any(isinstance(param, Polynomial) for param in params):
+                    raise UndefinedTerm(f"{name} with a number that hangs on an index")
                 return lambda inputs: self.arithmetic.call(name, params, [arg(inputs) for arg in given])
             case Fold():
                 return self._fold(factor, grid)
-        assert isinstance(factor, Element)
-        raise Undefined(f"{factor.operator} is not looked into")
+        assert isinstance(factor, OpaqueElement)
+        raise UndefinedTerm(f"{factor.operator} is not looked into")
 
-    def _read(self, position: int, index: list[Array], grid: Grid) -> Computed:
+    def _read(self, position: int, index: list[Array], grid: IndexGrid) -> BatchFunction:
         """Return the elements at some indices; what is not asked for may lie outside."""
         if not index:
             return lambda inputs: inputs[position].reshape(*inputs[position].shape[:2], *(1,) * len(grid.shape))
@@ -257,12 +282,12 @@ class _Compiler:
 
         return compute
 
-    def _fold(self, fold: Fold, grid: Grid) -> Computed:
+    def _fold(self, fold: Fold, grid: IndexGrid) -> BatchFunction:
         """Return the greatest, the least or the product of all that the pieces run over."""
         self.is_ordered = self.is_ordered or fold.monoid != "prod"
         pieces = []
-        for piece in fold.pieces:
-            inner = grid.over(piece.binders)
+        for piece in fold.branches:
+            inner = grid.with_binders(piece.binders)
             pieces.append((self.value(piece.body, inner), self.formula(piece.guard, inner), inner.shape))
         rank, parts = len(grid.shape), self.arithmetic.parts
 
@@ -285,9 +310,9 @@ class _Compiler:
 class Evaluator:
     """Computes terms in one arithmetic; makes each kernel once."""
 
-    def __init__(self, arithmetic: Arithmetic) -> None:
+    def __init__(self, arithmetic: BatchArithmetic) -> None:
         self.arithmetic = arithmetic
-        self._kernels: dict[tuple[App, tuple[Shape, ...], tuple[int, ...]], Kernel | Undefined] = {}
+        self._kernels: dict[tuple[App, tuple[Shape, ...], tuple[int, ...]], Kernel | UndefinedTerm] = {}
 
     def kernel(self, choice: App, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> Kernel:
         """Return the kernel of an operator applied to holes of some shapes; raise Undefined where it has none."""
@@ -295,18 +320,18 @@ class Evaluator:
         found = self._kernels.get(key)
         if found is None:
             try:
-                found = kernel(choice, shapes, sizes, self.arithmetic)
-            except Undefined as error:
+                found = compile_kernel(choice, shapes, sizes, self.arithmetic)
+            except UndefinedTerm as error:
                 found = error
             self._kernels[key] = found
-        if isinstance(found, Undefined):
+        if isinstance(found, UndefinedTerm):
             raise found
         return found
 
     def shape(self, term: Term, shapes: Mapping[str, Shape], sizes: Mapping[str, int]) -> Shape:
         """Return the shape of a term for the shapes of its holes, by name; raise Undefined where it has none."""
         if isinstance(term, App):
-            choice, operands = parted(term)
+            choice, operands = split_operands(term)
             return self.kernel(choice, [self.shape(each, shapes, sizes) for each in operands], sizes).shape
         return shapes[term.name] if isinstance(term, Var) else ()
 
@@ -316,7 +341,7 @@ class Evaluator:
             return values[term.name]
         if isinstance(term, Lit):
             return self.arithmetic.constant(number_of(term))
-        choice, operands = parted(term)
+        choice, operands = split_operands(term)
         inputs = [self.value(each, values, sizes) for each in operands]
         with np.errstate(all="ignore"):
             return self.kernel(choice, [array.shape[2:] for array in inputs], sizes).compute(inputs)
@@ -327,7 +352,7 @@ OPERANDS = tuple(tensor(name) for name in "abcdefgh")
 
 
 @cache
-def parted(app: App) -> tuple[App, tuple[Term, ...]]:
+def split_operands(app: App) -> tuple[App, tuple[Term, ...]]:
     """Return an operator as it is applied to holes of its own, and what it is applied to; numbers stay."""
     places = iter(OPERANDS)
     operands = [arg for arg in app.inputs if arg is not None and is_operand(arg)]
@@ -346,7 +371,7 @@ def number_of(literal: Lit) -> Fraction:
     return Fraction(literal.value)
 
 
-def names_axes(part: Term) -> TypeGuard[App]:
+def is_axis_size(part: Term) -> TypeGuard[App]:
     """Return whether a term is the sizes of axes: one as a number, or several as a list."""
     return isinstance(part, App) and part.domain == SCALAR and part.op in ("size", "sizes")
 
@@ -366,4 +391,4 @@ def with_axes(sizes: App, names: Iterable[str]) -> App:
 @cache
 def axes_read(choice: App) -> tuple[str, ...]:
     """Return the names of axes whose sizes an operator takes."""
-    return tuple(axis for part in walk(choice) if names_axes(part) for axis in axes_in(part))
+    return tuple(axis for part in walk_term(choice) if is_axis_size(part) for axis in axes_in(part))

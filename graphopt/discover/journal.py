@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @cache
-def source() -> str:
+def get_source_digest() -> str:
     """Return what identifies the source that asks and answers."""
     digest = sha256(gate.prover_digest().encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
@@ -50,7 +50,7 @@ class Journal(AbstractContextManager["Journal"]):
         except OSError as error:
             raise OutputError(f"{path} cannot be written: {error.strerror}") from error
         if not whole:
-            self._write({"source": source()})
+            self._write({"source": get_source_digest()})
 
     def _read(self) -> int:
         """Take over the answers that the file has; return where the last whole line ends, 0 where none counts."""
@@ -62,8 +62,8 @@ class Journal(AbstractContextManager["Journal"]):
             raise OutputError(f"{self.path} cannot be read: {error.strerror}") from error
         end = 0
         for number, line in enumerate(lines):
-            said = _said(line)
-            if said is None or (number == 0 and said != {"source": source()}):
+            said = _parse_line(line)
+            if said is None or (number == 0 and said != {"source": get_source_digest()}):
                 break
             end += len(line)
             if number:
@@ -93,7 +93,7 @@ class Journal(AbstractContextManager["Journal"]):
                 self.path.unlink()
 
 
-def _said(line: bytes) -> Any:
+def _parse_line(line: bytes) -> Any:
     """Return what a line says, None for one that is not whole."""
     try:
         said = json.loads(line) if line.endswith(b"\n") else None

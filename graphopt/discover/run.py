@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from graphopt.base.engine import Engine
-from graphopt.discover.classes import Classes, Equal
-from graphopt.discover.derive import Derivation, Terms
+from graphopt.base.executors import Executor
+from graphopt.discover.derivation import Derivation, WorldTerms
+from graphopt.discover.equation_proving import EquationAnswer, EquationStatus, EquationTask, prove_equation
+from graphopt.discover.equivalence_classes import EqualTerms, EquivalenceClasses
+from graphopt.discover.generalization import canonical_text, drop_axes
 from graphopt.discover.journal import Journal
-from graphopt.discover.lifting import of_any_rank, spelt_alike
-from graphopt.discover.settle import Fate, Question, Settled, settle
 from graphopt.discover.worlds import WORLDS, World
 from graphopt.language.proof import Proof
 from graphopt.language.rule import Rule
-from graphopt.language.term import holes
-from graphopt.operators.classes import TRIED
+from graphopt.language.terms import holes
+from graphopt.operators.operator_classes import DISCOVERY_OPERATORS
 from graphopt.rewrite import gate
 
-AT_ONCE = 64
+BATCH_SIZE = 64
 """Questions that are asked together, whoever answers them: the more, the more of them turn out to be derived."""
 
 
@@ -34,7 +34,7 @@ class Plan:
     """What a run looks at."""
 
     size: int = 2
-    operators: tuple[str, ...] = TRIED
+    operators: tuple[str, ...] = DISCOVERY_OPERATORS
     seed: int = 0
     timeout: float = 2.0
     files: tuple[Path, ...] = ()
@@ -49,11 +49,11 @@ class Stage:
     size: int
     terms: int = 0
     classes: int = 0
-    equal: int = 0
+    equal_count: int = 0
     """Terms that are equal to an earlier one, up to names."""
-    asked: int = 0
+    question_count: int = 0
     """Those of them that no kept rule derives."""
-    fates: Counter[Fate] = field(default_factory=Counter)
+    fates: Counter[EquationStatus] = field(default_factory=Counter)
     rules: int = 0
     seconds: float = 0.0
 
@@ -61,13 +61,13 @@ class Stage:
         told = [f"{count:,} {fate}" for fate, count in sorted(self.fates.items())]
         return (
             f"{self.world}, {self.size} operator{'s' * (self.size > 1)}: {self.terms:,} terms, {self.classes:,} values,"
-            f" {self.equal:,} equal, {self.asked:,} asked: {', '.join(told) or 'none'}; {self.rules:,} rules,"
-            f" {self.seconds:.1f} s"
+            f" {self.equal_count:,} equal, {self.question_count:,} asked: {', '.join(told) or 'none'};"
+            f" {self.rules:,} rules, {self.seconds:.1f} s"
         )
 
 
 @dataclass
-class Found:
+class DiscoveredRule:
     """A rule with its proof."""
 
     rule: Rule
@@ -76,29 +76,29 @@ class Found:
 
 
 @dataclass
-class Outcome:
+class DiscoveryResult:
     """All that a run found, and what it took."""
 
-    found: list[Found] = field(default_factory=list)
+    rules: list[DiscoveredRule] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
-    open: list[tuple[Question, Settled]] = field(default_factory=list)
+    open_questions: list[tuple[EquationTask, EquationAnswer]] = field(default_factory=list)
     """What was not proved."""
 
 
-class _World:
+class _WorldState:
     """The terms of a world, and what is derived of them."""
 
     def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
         self.choices = world.choices(plan.operators)
-        self.classes = Classes(world, self.choices, plan.seed, plan.size)
-        self.terms = Terms(world, self.choices, self.classes.evaluators[0])
+        self.classes = EquivalenceClasses(world, self.choices, plan.seed, plan.size)
+        self.terms = WorldTerms(world, self.choices, self.classes.evaluators[0])
         self.derivation = Derivation(self.terms)
 
-    def questions(self) -> list[Equal]:
+    def questions(self) -> list[EqualTerms]:
         """Return the equal terms of the next size, those that say the most first."""
 
-        def rank(equal: Equal) -> tuple[object, ...]:
+        def rank(equal: EqualTerms) -> tuple[object, ...]:
             sides = equal.term, equal.other
             named = {hole.name for side in sides for hole in holes(side)}
             orders = [self.terms.order(side) for side in sides]
@@ -113,18 +113,18 @@ class Run:
     def __init__(
         self,
         plan: Plan,
-        engine: Engine,
+        engine: Executor,
         journal: Journal,
         progress: Callable[[str, float], None] = lambda *_: None,
         tell: Callable[[Stage], None] = lambda _: None,
     ) -> None:
         """`progress` is told what is done, and how much of it, 0 to 1; `tell` what came of each stage."""
         self.plan, self.engine, self.journal, self.progress, self.tell = plan, engine, journal, progress, tell
-        self.outcome = Outcome()
-        self._worlds = [_World(world, plan) for world in plan.worlds if world.choices(plan.operators)]
+        self.outcome = DiscoveryResult()
+        self._worlds = [_WorldState(world, plan) for world in plan.worlds if world.choices(plan.operators)]
         self._seen: set[str] = set()
 
-    def finished(self) -> Outcome:
+    def run(self) -> DiscoveryResult:
         """Return all that is found."""
         for size in range(1, self.plan.size + 1):
             for each in self._worlds:
@@ -133,31 +133,33 @@ class Run:
                 self.tell(stage)
         return self.outcome
 
-    def _stage(self, each: _World, size: int) -> Stage:
-        start, before = time.monotonic(), len(self.outcome.found)
+    def _stage(self, each: _WorldState, size: int) -> Stage:
+        start, before = time.monotonic(), len(self.outcome.rules)
         name = f"{each.world.name}, size {size}"
         self.progress(f"evaluate {name}", 0.0)
-        terms, classes = each.classes.evaluated, each.classes.count
+        terms, classes = each.classes.evaluated_count, each.classes.count
         equal = each.questions()
-        stage = Stage(each.world.name, size, each.classes.evaluated - terms, each.classes.count - classes, len(equal))
+        stage = Stage(
+            each.world.name, size, each.classes.evaluated_count - terms, each.classes.count - classes, len(equal)
+        )
         waiting = deque(equal)
         while waiting:
             self.progress(f"prove {name}", 1 - len(waiting) / len(equal))
             batch = self._batch(each, waiting)
-            stage.asked += len(batch)
-            for question, settled in self._settled(
-                [Question(each.world.name, e, self.plan.timeout, self.plan.files) for e in batch]
+            stage.question_count += len(batch)
+            for question, settled in self._answer_questions(
+                [EquationTask(each.world.name, e, self.plan.timeout, self.plan.files) for e in batch]
             ):
                 stage.fates[settled.fate] += 1
-                self._take(each, question, settled)
-        stage.rules = len(self.outcome.found) - before
+                self._record_answer(each, question, settled)
+        stage.rules = len(self.outcome.rules) - before
         stage.seconds = time.monotonic() - start
         return stage
 
-    def _batch(self, each: _World, waiting: deque[Equal]) -> list[Equal]:
+    def _batch(self, each: _WorldState, waiting: deque[EqualTerms]) -> list[EqualTerms]:
         """Take the next questions that nothing derives; what one of them might derive stays for later."""
-        batch, later, tentative = list[Equal](), list[Equal](), Derivation(each.terms)
-        while waiting and len(batch) < AT_ONCE:
+        batch, later, tentative = list[EqualTerms](), list[EqualTerms](), Derivation(each.terms)
+        while waiting and len(batch) < BATCH_SIZE:
             equal = waiting.popleft()
             if each.derivation.is_reducible(equal.term):
                 continue
@@ -165,37 +167,37 @@ class Run:
                 later.append(equal)
                 continue
             batch.append(equal)
-            tentative.add_equal(of_any_rank(equal.term), of_any_rank(equal.other))
+            tentative.add_equal(drop_axes(equal.term), drop_axes(equal.other))
         waiting.extendleft(reversed(later))
         return batch
 
-    def _settled(self, questions: Sequence[Question]) -> Iterator[tuple[Question, Settled]]:
+    def _answer_questions(self, questions: Sequence[EquationTask]) -> Iterator[tuple[EquationTask, EquationAnswer]]:
         """Yield the answers in the order of the questions."""
         missing = [question for question in questions if question.key not in self.journal.answers]
-        for place, settled in self.engine.each(settle, missing):
+        for place, settled in self.engine.imap_unordered(prove_equation, missing):
             self.journal.add(missing[place].key, settled.to_json())
         for question in questions:
-            yield question, Settled.from_json(self.journal.answers[question.key])
+            yield question, EquationAnswer.from_json(self.journal.answers[question.key])
 
-    def _take(self, each: _World, question: Question, settled: Settled) -> None:
+    def _record_answer(self, each: _WorldState, question: EquationTask, settled: EquationAnswer) -> None:
         """Keep what is proved; what was not decided is believed where others follow from it, and not written."""
         for rule, proof in settled.rules:
-            self._keep(rule, proof, each.world.name)
-        if settled.fate is Fate.UNKNOWN:
+            self._keep_rule(rule, proof, each.world.name)
+        if settled.fate is EquationStatus.UNKNOWN:
             for other in self._worlds:
                 for rule in settled.narrowest:
                     other.derivation.add(rule)
-        if settled.fate is Fate.UNWRITTEN:
-            each.derivation.add_equal(question.equal.term, question.equal.other)
-        if settled.fate is not Fate.PROVED:
-            self.outcome.open.append((question, settled))
+        if settled.fate is EquationStatus.UNWRITTEN:
+            each.derivation.add_equal(question.equation.term, question.equation.other)
+        if settled.fate is not EquationStatus.PROVED:
+            self.outcome.open_questions.append((question, settled))
 
-    def _keep(self, rule: Rule, proof: Proof, world: str) -> None:
-        text = spelt_alike((*rule.left, *rule.right, *rule.conditions))
+    def _keep_rule(self, rule: Rule, proof: Proof, world: str) -> None:
+        text = canonical_text((*rule.left, *rule.right, *rule.conditions))
         if text in self._seen:
             return
         self._seen.add(text)
-        self.outcome.found.append(Found(rule, proof, world))
-        gate.remember(proof)
+        self.outcome.rules.append(DiscoveredRule(rule, proof, world))
+        gate.cache_proof(proof)
         for each in self._worlds:
             each.derivation.add(rule)

@@ -13,9 +13,14 @@ from typing import TypeAlias
 
 from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.discover.evaluation import OPERANDS
-from graphopt.ir import ops
-from graphopt.language.term import App, Lit, Operand, Term, Var, fn, op, tensor, term
-from graphopt.operators.classes import GROUPS, ON_IMAGES, entry, is_reduction
+from graphopt.ir import schemas
+from graphopt.language.terms import App, Lit, Term, TermLike, Var, fn, op, tensor, term
+from graphopt.operators.operator_classes import (
+    IMAGE_DISCOVERY_OPERATORS,
+    OPERATOR_GROUPS,
+    is_reduction,
+    lookup_operator,
+)
 
 Sizes: TypeAlias = Mapping[str, int]
 A, B = OPERANDS[:2]
@@ -32,7 +37,7 @@ class World:
     """Where there may be more axes: in "front" of the others, or "behind" them."""
     operators: Callable[[str], Iterable[App]]
     """The ways in which an operator of this name is applied to A and B."""
-    beside: tuple[Var, ...] = ()
+    broadcast_leaves: tuple[Var, ...] = ()
     """Holes that are only operands beside larger ones, by elementwise operators; and so is what has their shape."""
 
     def choices(self, names: Sequence[str]) -> tuple[App, ...]:
@@ -40,7 +45,7 @@ class World:
         return tuple(dict.fromkeys(app for name in names for app in self.operators(name)))
 
 
-def applied(choice: App, *operands: Term) -> App:
+def apply_choice(choice: App, *operands: Term) -> App:
     """Return an operator applied to operands in the places of A and B."""
     given = dict(zip((A, B), operands, strict=False))
     args = tuple(given.get(arg, arg) if isinstance(arg, Var) else arg for arg in choice.args)
@@ -56,36 +61,36 @@ def arity(choice: App) -> int:
 @cache
 def commutes(choice: App) -> bool:
     """Return whether the two operands may be swapped: only one order of them is tried."""
-    return arity(choice) == 2 and entry(choice.op, choice.domain).commutes
+    return arity(choice) == 2 and lookup_operator(choice.op, choice.domain).is_commutative
 
 
 # -- the ways to apply operators ---------------------------------------------------------------------------------------
 
 
-def named(names: Iterable[str]) -> tuple[str, ...]:
+def resolve_operators(names: Iterable[str]) -> tuple[str, ...]:
     """Return the operators of these names and classes of names, in their order.
 
     Raises:
         UsageError: there is none of such a name, no world applies it, or nothing says what it computes.
     """
-    found = [name for given in names for name in GROUPS.get(given, (given,))]
+    found = [name for given in names for name in OPERATOR_GROUPS.get(given, (given,))]
     for name in found:
         domain, _, own = name.rpartition(".")
-        if ops.schema(own, domain) is None:
-            hint = did_you_mean(own, [*ops.names(domain), *GROUPS])
-            raise UsageError(f"there is no operator '{name}'{hint}; classes of them are {', '.join(GROUPS)}")
+        if schemas.schema(own, domain) is None:
+            hint = did_you_mean(own, [*schemas.operator_names(domain), *OPERATOR_GROUPS])
+            raise UsageError(f"there is no operator '{name}'{hint}; classes of them are {', '.join(OPERATOR_GROUPS)}")
         if not any(world.choices([name]) for world in WORLDS):
             raise UsageError(f"--ops {name}: it is not one operator on one or two tensors without further attributes")
-        if not domain and not entry(own).is_denoted:
+        if not domain and not lookup_operator(own).is_denoted:
             raise UsageError(f"--ops {name}: nothing says what it computes")
     return tuple(dict.fromkeys(found))
 
 
-def _plain(name: str, **attrs: Operand) -> Iterator[App]:
+def _plain(name: str, **attrs: TermLike) -> Iterator[App]:
     """Yield an operator applied to as many operands as it needs, if these are one or two."""
     domain, _, own = name.rpartition(".")
-    schema = ops.schema(own, domain)
-    needed = max(schema.min_input, 2 if entry(own, domain).commutes else 1) if schema else 0
+    schema = schemas.schema(own, domain)
+    needed = max(schema.min_input, 2 if lookup_operator(own, domain).is_commutative else 1) if schema else 0
     required = [a for a in (schema.attributes if schema else {}) if schema and schema.attributes[a].required]
     if 1 <= needed <= 2 and set(required) <= attrs.keys():
         yield App(own, (A, B)[:needed], tuple(sorted((k, term(v)) for k, v in attrs.items())), domain)
@@ -93,9 +98,9 @@ def _plain(name: str, **attrs: Operand) -> Iterator[App]:
 
 def _along(name: str, axes: Sequence[int], kind: str) -> Iterator[App]:
     """Yield the ways to apply an operator along one of some axes."""
-    schema = ops.schema(name)
+    schema = schemas.schema(name)
     for axis in axes:
-        if entry(name).joins:
+        if lookup_operator(name).is_joining:
             yield App(name, (A, B), (("axis", Lit(axis)),))
         elif name == "Split":
             yield from op.Split.split(2, A, fn.sizes(f"{kind} {kind}"), axis=axis)
@@ -106,12 +111,12 @@ def _along(name: str, axes: Sequence[int], kind: str) -> Iterator[App]:
 
 
 def _has_axis(name: str) -> bool:
-    schema = ops.schema(name)
+    schema = schemas.schema(name)
     return is_reduction(name) or (schema is not None and "axis" in schema.attributes)
 
 
 def _on_elements(name: str) -> Iterator[App]:
-    if not entry(name).is_of_images and not _has_axis(name) and name not in ("MatMul", "Transpose"):
+    if not lookup_operator(name).is_of_images and not _has_axis(name) and name not in ("MatMul", "Transpose"):
         yield from _plain(name)
 
 
@@ -120,18 +125,18 @@ def _on_matrices(name: str) -> Iterator[App]:
         yield op.Transpose(A, perm=(1, 0))
     elif _has_axis(name):
         yield from _along(name, (-1, -2) if name != "Softmax" else (-1,), "N")
-    elif not entry(name).is_of_images:
+    elif not lookup_operator(name).is_of_images:
         yield from _plain(name)
 
 
 def _on_images(name: str) -> Iterator[App]:
     if name == "Conv":
         yield op.Conv(A, B, pads=(1, 1))
-    elif entry(name).is_of_images and ops.requires(name, "kernel_shape"):
+    elif lookup_operator(name).is_of_images and schemas.is_required_attribute(name, "kernel_shape"):
         yield App(name, (A,), (("kernel_shape", Lit((3,))), ("pads", Lit((1, 1)))))
     elif name in ("Concat", "Split"):
         yield from _along(name, (0, 1), "N")
-    elif entry(name).is_of_images or name in ON_IMAGES:
+    elif lookup_operator(name).is_of_images or name in IMAGE_DISCOVERY_OPERATORS:
         yield from _plain(name)
 
 
@@ -166,7 +171,7 @@ IMAGES = World(
 WORLDS = (ELEMENTS, MATRICES, IMAGES)
 
 
-def shape_of(leaf: Term, sizes: Sizes) -> tuple[int, ...]:
+def get_leaf_shape(leaf: Term, sizes: Sizes) -> tuple[int, ...]:
     """Return the shape of a hole of a world, or of a number."""
     if not isinstance(leaf, Var):
         return ()

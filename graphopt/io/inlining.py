@@ -14,13 +14,13 @@ import onnx.inliner
 from onnx import FunctionProto, ModelProto
 
 from graphopt.base.errors import ModelError
-from graphopt.io.legal import FunctionKey, all_nodes, callee, function_key
-from graphopt.ir import ops
+from graphopt.io.model_validation import FunctionKey, all_nodes, called_function, function_key
+from graphopt.ir import schemas
 
 log = logging.getLogger(__name__)
 
 
-def inlined(
+def inline_functions(
     model: ModelProto, functions: Sequence[FunctionProto], reasons: Mapping[FunctionKey, str]
 ) -> ModelProto | None:
     """Return a model with its functions inlined that can be; None, with a warning, where none of them can.
@@ -36,52 +36,52 @@ def inlined(
     if _may_lack_defaults(model):
         log.warning("the local functions are not inlined: one hands on an attribute that a call of it lacks")
         return None
-    _write_defaults(model)
+    _write_default_attributes(model)
     try:
         result = onnx.inliner.inline_local_functions(model)
     except Exception as error:  # the inliner is C++: it has no error type of its own
         raise ModelError(f"the model's local functions cannot be inlined: {error}") from error
-    kept = set(map(_key, result.functions))
+    kept = set(map(_key_of, result.functions))
     for function in functions:
-        if _key(function) in kept:
-            why = reasons.get(_key(function)) or _disagreement(function, model) or "the onnx package keeps it"
+        if _key_of(function) in kept:
+            why = reasons.get(_key_of(function)) or _version_conflict(function, model) or "the onnx package keeps it"
             log.warning("the function %s.%s is not inlined: %s", function.domain, function.name, why)
-    if complaint := _import_domains(result, [each for each in model.functions if _key(each) not in kept]):
+    if complaint := _import_domains(result, [each for each in model.functions if _key_of(each) not in kept]):
         log.warning("the local functions are not inlined: %s", complaint)
         return None
-    needed = _called(functions, kept)
+    needed = _transitive_callees(functions, kept)
     del result.functions[:]
-    result.functions.extend(function for function in functions if _key(function) in needed)
+    result.functions.extend(function for function in functions if _key_of(function) in needed)
     return result
 
 
-def _key(function: FunctionProto) -> FunctionKey:
+def _key_of(function: FunctionProto) -> FunctionKey:
     return function_key(function.domain, function.name, function.overload)
 
 
-def _called(functions: Iterable[FunctionProto], kept: Iterable[FunctionKey]) -> set[FunctionKey]:
+def _transitive_callees(functions: Iterable[FunctionProto], kept: Iterable[FunctionKey]) -> set[FunctionKey]:
     """Return the functions that are kept, with those that they call."""
-    known = {_key(function): function for function in functions}
+    known = {_key_of(function): function for function in functions}
     found, waiting = set[FunctionKey](), list(kept)
     while waiting:
         key = waiting.pop()
         if key in known and key not in found:
             found.add(key)
-            waiting += map(callee, all_nodes(known[key].node))
+            waiting += map(called_function, all_nodes(known[key].node))
     return found
 
 
 # -- defaults ----------------------------------------------------------------------------------------------------------
 
 
-def _write_defaults(model: ModelProto) -> None:
+def _write_default_attributes(model: ModelProto) -> None:
     """Write into every call the attributes that it leaves to their defaults."""
-    defaults = {_key(function): function.attribute_proto for function in model.functions if function.attribute_proto}
+    defaults = {_key_of(function): function.attribute_proto for function in model.functions if function.attribute_proto}
     if not defaults:
         return
     for node in all_nodes(chain(model.graph.node, *(function.node for function in model.functions))):
         given = {attribute.name for attribute in node.attribute}
-        node.attribute.extend(each for each in defaults.get(callee(node), ()) if each.name not in given)
+        node.attribute.extend(each for each in defaults.get(called_function(node), ()) if each.name not in given)
 
 
 def _may_lack_defaults(model: ModelProto) -> bool:
@@ -89,28 +89,28 @@ def _may_lack_defaults(model: ModelProto) -> bool:
 
     Only the inliner would know in which of the calls the default is meant.
     """
-    defaults = {_key(each): {attribute.name for attribute in each.attribute_proto} for each in model.functions}
+    defaults = {_key_of(each): {attribute.name for attribute in each.attribute_proto} for each in model.functions}
     hands_on = any(
-        attribute.ref_attr_name in function.attribute and attribute.name in defaults.get(callee(node), ())
+        attribute.ref_attr_name in function.attribute and attribute.name in defaults.get(called_function(node), ())
         for function in model.functions
         for node in all_nodes(function.node)
         for attribute in node.attribute
     )
     if not hands_on:
         return False
-    asked = {_key(function): set(function.attribute) for function in model.functions}
+    asked = {_key_of(function): set(function.attribute) for function in model.functions}
     calls = all_nodes(chain(model.graph.node, *(function.node for function in model.functions)))
-    return any(asked.get(callee(node), set()) - {each.name for each in node.attribute} for node in calls)
+    return any(asked.get(called_function(node), set()) - {each.name for each in node.attribute} for node in calls)
 
 
 # -- domains -----------------------------------------------------------------------------------------------------------
 
 
-def _disagreement(function: FunctionProto, model: ModelProto) -> str:
+def _version_conflict(function: FunctionProto, model: ModelProto) -> str:
     """Say in which domain a function is of another version than its model; nothing where it is in none."""
-    versions = {ops.domain_of(entry.domain): entry.version for entry in model.opset_import}
+    versions = {schemas.domain_of(entry.domain): entry.version for entry in model.opset_import}
     for entry in function.opset_import:
-        domain = ops.domain_of(entry.domain)
+        domain = schemas.domain_of(entry.domain)
         if versions.get(domain, entry.version) != entry.version:
             return f"it is in opset {entry.version} of {domain or 'ai.onnx'}, and the model in {versions[domain]}"
     return ""
@@ -119,8 +119,8 @@ def _disagreement(function: FunctionProto, model: ModelProto) -> str:
 def _import_domains(model: ModelProto, functions: Iterable[FunctionProto]) -> str:
     """Import what only functions imported that were inlined; say where they do not agree on a version."""
     for function in functions:
-        if complaint := _disagreement(function, model):
+        if complaint := _version_conflict(function, model):
             return f"of {function.domain}.{function.name}, {complaint}"
-        imported = {ops.domain_of(entry.domain) for entry in model.opset_import}
-        model.opset_import.extend(e for e in function.opset_import if ops.domain_of(e.domain) not in imported)
+        imported = {schemas.domain_of(entry.domain) for entry in model.opset_import}
+        model.opset_import.extend(e for e in function.opset_import if schemas.domain_of(e.domain) not in imported)
     return ""

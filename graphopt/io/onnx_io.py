@@ -1,8 +1,9 @@
 """`ModelProto` <-> `Graph`: load a model, write it as a message, save it to a file.
 
 With `reader` and `writer`, the only place of the compiler that touches model protobufs. Everything that a model says
-is carried: what graphopt does not interpret stays in `Model.shell`, `Graph.extra` and `Node.extra`, serialized as it
-came.
+is carried: what graphopt does not interpret stays in `LoadedModel.shell`, `Graph.unknown_fields` and
+`Node.unknown_fields`, serialized as
+it came.
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ from onnx.helper import find_min_ir_version_for
 
 from graphopt.base import files
 from graphopt.base.errors import ModelError, OutputError
-from graphopt.io import inlining, opsets, payload, weightfiles
-from graphopt.io.expansions import expansions, is_sparse
-from graphopt.io.legal import demand_legal, function_key
-from graphopt.io.reader import Reader, copy_fields, overridable
-from graphopt.io.spellings import OPAQUE
-from graphopt.io.writer import Writer
-from graphopt.ir import ops
+from graphopt.io import inlining, opset_conversion, tensor_payload, weight_files
+from graphopt.io.model_validation import function_key, validate_model
+from graphopt.io.node_expansions import expand_nodes, is_sparse_constant
+from graphopt.io.reader import GraphReader, copy_fields, overridable_names
+from graphopt.io.version_tables import OPAQUE_OPERATORS
+from graphopt.io.writer import GraphWriter
+from graphopt.ir import schemas
 from graphopt.ir.graph import CONSTANT, Graph, Node, Patch
-from graphopt.operators import protos
-from graphopt.operators.protos import Folders
+from graphopt.operators import proto_conversion
+from graphopt.operators.proto_conversion import ModelFolders
 
-_LIMIT = 1 << 31
+_MAX_PROTOBUF_BYTES = 1 << 31
 """Bytes that no protobuf has."""
-INLINE_LIMIT = 1_900_000_000
+MAX_INLINE_WEIGHT_BYTES = 1_900_000_000
 """Bytes of weights above which a model is saved with its weights in a file of their own; protobuf ends at 2 GiB."""
 
-Source: TypeAlias = "str | os.PathLike[str] | ModelProto | Any"
+ModelSource: TypeAlias = "str | os.PathLike[str] | ModelProto | Any"
 """A path, a ModelProto, an `onnx_ir.Model` or what `torch.onnx.export` returns (neither is imported here)."""
 
 
 @dataclass(eq=False)
-class Model:
+class LoadedModel:
     """A loaded model: its graph, and everything else that the file says."""
 
     graph: Graph
@@ -59,7 +60,7 @@ class Model:
     """The model without its graph: versions, producer, metadata, local functions that were kept, training info."""
     path: Path | None = None
     """Where it was loaded from."""
-    folders: Folders = ()
+    folders: ModelFolders = ()
     """Where external data is looked for."""
     inlined: bool = False
     """Whether bodies of local functions are in the place of their calls."""
@@ -71,7 +72,7 @@ class Model:
     @property
     def functions(self) -> frozenset[tuple[str, str]]:
         """The local functions that were kept, by domain and name."""
-        return frozenset((ops.domain_of(function.domain), function.name) for function in self.shell.functions)
+        return frozenset((schemas.domain_of(function.domain), function.name) for function in self.shell.functions)
 
     @property
     def functions_digest(self) -> str:
@@ -83,7 +84,9 @@ class Model:
 # -- load --------------------------------------------------------------------------------------------------------------
 
 
-def load(source: Source, *, inline_functions: bool = True, folder: str | os.PathLike[str] | None = None) -> Model:
+def load_model(
+    source: ModelSource, *, inline_functions: bool = True, folder: str | os.PathLike[str] | None = None
+) -> LoadedModel:
     """Read a model. Weights stay where they are; a ModelProto is referenced and never changed.
 
     Args:
@@ -97,20 +100,22 @@ def load(source: Source, *, inline_functions: bool = True, folder: str | os.Path
     path = None
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        proto = parse(path)
-        folders = folders_of(path)
+        proto = parse_file(path)
+        folders = model_folders(path)
     else:
-        proto, own_folder = as_proto(source)
+        proto, own_folder = to_model_proto(source)
         chosen = folder or own_folder
         folders = (Path(chosen),) if chosen else ()
     given = proto
-    with naming(path):
+    with naming_file_in_errors(path):
         if inline_functions and proto.functions:
-            proto = _inlined(proto)
-        return replace(_read(proto, path, folders), inlined=proto is not given and proto.graph.node != given.graph.node)
+            proto = _with_inlined_functions(proto)
+        return replace(
+            _read_model(proto, path, folders), inlined=proto is not given and proto.graph.node != given.graph.node
+        )
 
 
-def copied(source: Source) -> Source:
+def copy_source(source: ModelSource) -> ModelSource:
     """Return a model in memory as one of its own: who gave it may go on to change it."""
     if not isinstance(source, ModelProto):
         return source
@@ -120,7 +125,7 @@ def copied(source: Source) -> Source:
 
 
 @contextmanager
-def naming(path: Path | None) -> Iterator[None]:
+def naming_file_in_errors(path: Path | None) -> Iterator[None]:
     """Make a ModelError begin with the file of the model, if it has one."""
     try:
         yield
@@ -128,12 +133,12 @@ def naming(path: Path | None) -> Iterator[None]:
         raise ModelError(f"{path}: {error}" if path else str(error)) from error.__cause__
 
 
-def folders_of(path: Path) -> Folders:
+def model_folders(path: Path) -> ModelFolders:
     """Where the external data of a model file is looked for."""
     return tuple(dict.fromkeys((path.parent, path.resolve().parent)))
 
 
-def parse(path: Path, *, weights: bool = True) -> ModelProto:
+def parse_file(path: Path, *, weights: bool = True) -> ModelProto:
     """Return the message in a file; its external data is not looked at. Raises ModelError.
 
     Without `weights`, large initializers have no values, and none of them is read.
@@ -145,26 +150,26 @@ def parse(path: Path, *, weights: bool = True) -> ModelProto:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise ModelError(f"{path} is empty")
-            if size >= _LIMIT:
+            if size >= _MAX_PROTOBUF_BYTES:
                 raise ModelError(f"{path} is larger than 2 GiB: no ONNX file can be, without its weights in another")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
                 start = raw[:512]
                 with memoryview(raw) as view:
-                    proto.ParseFromString(view if weights else payload.skimmed(view))
+                    proto.ParseFromString(view if weights else tensor_payload.serialize_without_values(view))
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     except DecodeError as error:
-        raise ModelError(f"{path} is {_looks_like(start)}") from error
+        raise ModelError(f"{path} is {_describe_content(start)}") from error
     if not proto.HasField("graph") or not (proto.opset_import or proto.ir_version):
-        raise ModelError(f"{path} is {_looks_like(start)}")
+        raise ModelError(f"{path} is {_describe_content(start)}")
     try:
-        demand_legal(proto)
+        validate_model(proto)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
     return proto
 
 
-def _looks_like(start: bytes) -> str:
+def _describe_content(start: bytes) -> str:
     if start[4:8] == b"ORTM":
         return "a model in ONNX Runtime's own format: give the ONNX model that it was made from"
     if all(byte in b"\t\n\r\f" or 32 <= byte < 127 for byte in start):
@@ -177,21 +182,24 @@ def data_files(path: Path) -> set[Path]:
     if not path.is_file():
         return set()
     try:
-        places = {protos.location(tensor) for tensor in protos.external_tensors(parse(path, weights=False))}
+        places = {
+            proto_conversion.external_location(tensor)
+            for tensor in proto_conversion.external_tensors(parse_file(path, weights=False))
+        }
     except ModelError:  # to be overwritten it need not be a model, and to be read it will be parsed again
         return set()
-    return {folder / place for folder in folders_of(path) for place in places if "\0" not in place}
+    return {folder / place for folder in model_folders(path) for place in places if "\0" not in place}
 
 
-def as_proto(source: object) -> tuple[ModelProto, str | None]:
+def to_model_proto(source: object) -> tuple[ModelProto, str | None]:
     """Return a model in memory as a ModelProto, and the folder of its external data if it states one. Raises
     ModelError."""
-    proto, folder = _as_proto(source)
-    demand_legal(proto)
+    proto, folder = _to_model_proto(source)
+    validate_model(proto)
     return proto, folder
 
 
-def _as_proto(source: object) -> tuple[ModelProto, str | None]:
+def _to_model_proto(source: object) -> tuple[ModelProto, str | None]:
     if isinstance(source, ModelProto):
         return source, None
     if type(source).__module__.partition(".")[0] == "onnx_ir":
@@ -206,7 +214,7 @@ def _as_proto(source: object) -> tuple[ModelProto, str | None]:
     raise ModelError(f"a model is a path, an onnx.ModelProto, an onnx_ir.Model or an ONNXProgram, not {type(source)}")
 
 
-def _inlined(proto: ModelProto) -> ModelProto:
+def _with_inlined_functions(proto: ModelProto) -> ModelProto:
     """Return the model with its local functions inlined. The inliner serializes it, so it gets the weights' names
     only."""
     weights = {tensor.name: tensor for tensor in proto.graph.initializer}
@@ -215,13 +223,13 @@ def _inlined(proto: ModelProto) -> ModelProto:
     copy_fields(proto.graph, light.graph, without=("initializer",))
     light.graph.initializer.extend(TensorProto(name=name, data_type=1, dims=[0]) for name in weights)
     reasons = {}
-    for opset in (entry.version for entry in proto.opset_import if ops.domain_of(entry.domain) == ""):
+    for opset in (entry.version for entry in proto.opset_import if schemas.domain_of(entry.domain) == ""):
         for function in light.functions:
             try:
                 _convert_function(function, opset)
             except ModelError as error:
                 reasons[function_key(function.domain, function.name, function.overload)] = str(error)
-    result = inlining.inlined(light, proto.functions, reasons)
+    result = inlining.inline_functions(light, proto.functions, reasons)
     if result is None:
         return proto
     del result.graph.initializer[:]
@@ -235,11 +243,11 @@ def _convert_function(function: FunctionProto, opset: int) -> None:
     Raises:
         ModelError: that cannot be; it is as it was.
     """
-    if all(ops.domain_of(entry.domain) or entry.version == opset for entry in function.opset_import):
+    if all(schemas.domain_of(entry.domain) or entry.version == opset for entry in function.opset_import):
         return
-    raised = function_body(function)
-    opsets.raise_nodes(raised.graph)
-    body = to_proto(_converted(raised, opset))
+    raised = function_as_model(function)
+    opset_conversion.upgrade_nodes(raised.graph)
+    body = to_proto(_convert_opset(raised, opset))
     constants = [NodeProto(op_type=CONSTANT, output=[tensor.name]) for tensor in body.graph.initializer]
     for node, tensor in zip(constants, body.graph.initializer, strict=True):
         node.attribute.add(name="value", type=AttributeProto.TENSOR, t=tensor)
@@ -248,82 +256,86 @@ def _convert_function(function: FunctionProto, opset: int) -> None:
     function.opset_import.extend(body.opset_import)
 
 
-def function_body(function: FunctionProto) -> Model:
+def function_as_model(function: FunctionProto) -> LoadedModel:
     """Return what a function does as a model, of whose inputs no types are known. Raises ModelError."""
     proto = ModelProto(ir_version=10, opset_import=function.opset_import)
     proto.graph.name = function.name
     proto.graph.node.extend(function.node)
     proto.graph.input.extend(ValueInfoProto(name=name) for name in function.input)
     proto.graph.output.extend(ValueInfoProto(name=name) for name in function.output)
-    return _read(proto, None, ())
+    return _read_model(proto, None, ())
 
 
-def _read(proto: ModelProto, path: Path | None, folders: Folders) -> Model:
+def _read_model(proto: ModelProto, path: Path | None, folders: ModelFolders) -> LoadedModel:
     shell = ModelProto()
     copy_fields(proto, shell, without=("graph",))
-    imports = {ops.domain_of(entry.domain): entry.version for entry in proto.opset_import}
+    imports = {schemas.domain_of(entry.domain): entry.version for entry in proto.opset_import}
     if not imports:
         if proto.ir_version >= 3:
             raise ModelError("the model states no opset")
         imports = {"": 1}
-    functions = frozenset((ops.domain_of(function.domain), function.name) for function in proto.functions)
-    graph = Reader(imports, functions, proto.ir_version, folders).graph(proto.graph, None)
-    opsets.raise_declared(graph)
-    return Model(graph, shell, path, folders)
+    functions = frozenset((schemas.domain_of(function.domain), function.name) for function in proto.functions)
+    graph = GraphReader(imports, functions, proto.ir_version, folders).read_graph(proto.graph, None)
+    opset_conversion.upgrade_declared(graph)
+    return LoadedModel(graph, shell, path, folders)
 
 
 # -- write -------------------------------------------------------------------------------------------------------------
 
 
-def to_proto(model: Model) -> ModelProto:
+def to_proto(model: LoadedModel) -> ModelProto:
     """Return the model as a message. Weights that were loaded from external files still lie there."""
-    proto = _shell(model)
-    for name, node in Writer(model.ir_version, protos.tensor_to_proto).graph(model.graph, proto.graph, None):
-        payload.put_initializer(proto.graph.initializer.add(), name, node, protos.tensor_to_proto)
+    proto = _model_without_graph(model)
+    for name, node in GraphWriter(model.ir_version, proto_conversion.tensor_to_proto).write_graph(
+        model.graph, proto.graph, None
+    ):
+        tensor_payload.put_initializer(proto.graph.initializer.add(), name, node, proto_conversion.tensor_to_proto)
     return proto
 
 
-def _shell(model: Model) -> ModelProto:
+def _model_without_graph(model: LoadedModel) -> ModelProto:
     """All but the graph, with the domains imported of operators that were written into it."""
     proto = ModelProto()
     proto.CopyFrom(model.shell)
     nodes = (node for graph in model.graph.graphs() for _, node in graph.nodes())
-    domains = {node.domain for node in nodes if ops.is_declared(node.op, node.domain)}
-    for domain in sorted(domains - {ops.domain_of(entry.domain) for entry in proto.opset_import}):
-        proto.opset_import.add(domain=domain, version=opsets.WRITTEN)
+    domains = {node.domain for node in nodes if schemas.is_defined_operator(node.op, node.domain)}
+    for domain in sorted(domains - {schemas.domain_of(entry.domain) for entry in proto.opset_import}):
+        proto.opset_import.add(domain=domain, version=opset_conversion.DEFAULT_DOMAIN_VERSION)
     return proto
 
 
-def outline(proto: ModelProto) -> ModelProto:
+def proto_outline(proto: ModelProto) -> ModelProto:
     """Return the message without the values of large weights, in memory of its own; defaults of inputs stay."""
-    defaults = overridable(proto)
-    bare = [payload.is_large(tensor) and tensor.name not in defaults for tensor in proto.graph.initializer]
+    defaults = overridable_names(proto)
+    bare = [tensor_payload.is_large(tensor) and tensor.name not in defaults for tensor in proto.graph.initializer]
     if not any(bare):
         return proto
     copy = ModelProto()
     copy_fields(proto, copy, without=("graph",))
     copy_fields(proto.graph, copy.graph, without=("initializer",))
     for tensor, is_bare in zip(proto.graph.initializer, bare, strict=True):
-        copy_fields(tensor, copy.graph.initializer.add(), without=payload.VALUES if is_bare else ())
+        copy_fields(tensor, copy.graph.initializer.add(), without=tensor_payload.VALUE_FIELDS if is_bare else ())
     return copy
 
 
-def outlined(model: Model) -> ModelProto:
+def model_outline(model: LoadedModel) -> ModelProto:
     """Return the message of a model without the values of large weights, which are not read; defaults of inputs
     stay."""
-    proto = _shell(model)
-    for name, node in Writer(model.ir_version, protos.tensor_to_proto).graph(model.graph, proto.graph, None):
-        place = protos.tensor_to_proto if node.is_given else payload.declare
-        payload.put_initializer(proto.graph.initializer.add(), name, node, place)
+    proto = _model_without_graph(model)
+    for name, node in GraphWriter(model.ir_version, proto_conversion.tensor_to_proto).write_graph(
+        model.graph, proto.graph, None
+    ):
+        place = proto_conversion.tensor_to_proto if node.is_graph_input else tensor_payload.place_without_values
+        tensor_payload.put_initializer(proto.graph.initializer.add(), name, node, place)
     return proto
 
 
-def write_scratch(model: Model, path: Path) -> None:
+def write_scratch(model: LoadedModel, path: Path) -> None:
     """Write a model to a file, for as long as somebody reads it: with its weights beside it."""
-    with weightfiles.plain(path).open("wb") as data:
-        proto = _proto_beside(model, data)
-    for tensor in protos.external_tensors(proto):
-        protos.put_location(tensor, weightfiles.plain(path).name)
+    with weight_files.default_weight_path(path).open("wb") as data:
+        proto = _proto_with_external_weights(model, data)
+    for tensor in proto_conversion.external_tensors(proto):
+        proto_conversion.set_external_location(tensor, weight_files.default_weight_path(path).name)
     path.write_bytes(proto.SerializeToString())
 
 
@@ -332,55 +344,55 @@ def write_beside(proto: ModelProto, folder: Path | None, path: Path) -> None:
 
     All else is as it was. `folder` is that of its external data.
     """
-    light, defaults, folders = ModelProto(), overridable(proto), (folder,) if folder else ()
+    light, defaults, folders = ModelProto(), overridable_names(proto), (folder,) if folder else ()
     copy_fields(proto, light, without=("graph",))
     copy_fields(proto.graph, light.graph, without=("initializer",))
-    with weightfiles.plain(path).open("wb") as data:
-        store = payload.Store(data)
+    with weight_files.default_weight_path(path).open("wb") as data:
+        store = tensor_payload.WeightFileWriter(data)
         for tensor in proto.graph.initializer:
             into = light.graph.initializer.add()
             is_external = tensor.data_location == TensorProto.EXTERNAL
-            if (is_external or payload.is_large(tensor)) and tensor.name not in defaults:
-                store.put(protos.tensor_from_proto(tensor, folders), tensor.name, into)
+            if (is_external or tensor_payload.is_large(tensor)) and tensor.name not in defaults:
+                store.place(proto_conversion.tensor_from_proto(tensor, folders), tensor.name, into)
             else:
                 into.CopyFrom(tensor)
-    take_in(light, folders)
-    for tensor in protos.external_tensors(light):
-        protos.put_location(tensor, weightfiles.plain(path).name)
+    load_external_data(light, folders)
+    for tensor in proto_conversion.external_tensors(light):
+        proto_conversion.set_external_location(tensor, weight_files.default_weight_path(path).name)
     path.write_bytes(light.SerializeToString())
 
 
 # -- another opset -----------------------------------------------------------------------------------------------------
 
 
-def converted(model: Model, target_opset: int) -> Model:
+def convert_opset(model: LoadedModel, target_opset: int) -> LoadedModel:
     """Return the model in another opset of the ONNX operators: every node keeps its meaning. Changes `model`'s graph.
 
     Raises:
         ModelError: the opset is not known, or cannot express a node; the graph is as before. It says which opset can.
     """
-    if not 1 <= target_opset <= ops.OPSET:
-        raise ModelError(f"opset {target_opset} is not known here: the newest is {ops.OPSET}")
-    opsets.raise_nodes(model.graph)  # more types may be known than when it was loaded
+    if not 1 <= target_opset <= schemas.RULE_OPSET:
+        raise ModelError(f"opset {target_opset} is not known here: the newest is {schemas.RULE_OPSET}")
+    opset_conversion.upgrade_nodes(model.graph)  # more types may be known than when it was loaded
     try:
-        return _converted(model, target_opset)
+        return _convert_opset(model, target_opset)
     except ModelError as error:
-        raise ModelError(f"{error}; {_way_out(model, target_opset)}") from error.__cause__
+        raise ModelError(f"{error}; {_opset_advice(model, target_opset)}") from error.__cause__
 
 
-def _converted(model: Model, opset: int) -> Model:
-    _bring(model, opset)
+def _convert_opset(model: LoadedModel, opset: int) -> LoadedModel:
+    _change_opset(model, opset)
     shell = ModelProto()
     shell.CopyFrom(model.shell)
     for entry in [*shell.opset_import]:
-        if ops.domain_of(entry.domain) == "":
+        if schemas.domain_of(entry.domain) == "":
             shell.opset_import.remove(entry)
     shell.opset_import.insert(0, OperatorSetIdProto(version=opset))
     shell.ir_version = max(shell.ir_version, find_min_ir_version_for(shell.opset_import, True))
     return replace(model, shell=shell)
 
 
-def _bring(model: Model, opset: int) -> Callable[[], None]:
+def _change_opset(model: LoadedModel, opset: int) -> Callable[[], None]:
     """Put the graphs of a model into an opset, with several nodes for one where that is needed; return the way back.
 
     Raises:
@@ -399,7 +411,7 @@ def _bring(model: Model, opset: int) -> Callable[[], None]:
     try:
         for graph in graphs:
             graph.opsets = target
-            for patch in expansions(graph, opset, model.folders):
+            for patch in expand_nodes(graph, opset, model.folders):
                 undo.append((graph, graph.apply(patch)))
         _check_expressible(graphs)
     except ModelError:
@@ -408,7 +420,7 @@ def _bring(model: Model, opset: int) -> Callable[[], None]:
     return back
 
 
-def _way_out(model: Model, opset: int) -> str:
+def _opset_advice(model: LoadedModel, opset: int) -> str:
     """Return the advice for a model that an opset cannot express: the nearest that can on the way, and its own."""
     own = model.graph.opsets.get("", 0)
     others = range(opset + 1, own) if opset < own else range(opset - 1, own, -1)
@@ -417,9 +429,9 @@ def _way_out(model: Model, opset: int) -> str:
     return kept if nearest is None else f"convert it to opset {nearest}, or {kept}"
 
 
-def _is_expressible(model: Model, opset: int) -> bool:
+def _is_expressible(model: LoadedModel, opset: int) -> bool:
     try:
-        _bring(model, opset)()
+        _change_opset(model, opset)()
     except ModelError:
         return False
     return True
@@ -429,20 +441,28 @@ def _check_expressible(graphs: Iterable[Graph]) -> None:
     """Raise ModelError for the first node that its graph's opset cannot express."""
     for graph in graphs:
         for _, node in graph.nodes():
-            if node.domain == "" and not node.version and ops.newest(node.op) and not is_sparse(node):
-                raise ModelError(f"{opsets.label(node)} is of a version whose meaning is not known{_why(node)}")
-            opsets.lowered(node, graph)
+            if (
+                node.domain == ""
+                and not node.version
+                and schemas.newest_version(node.op)
+                and not is_sparse_constant(node)
+            ):
+                raise ModelError(
+                    f"{opset_conversion.node_label(node)} is of a version whose meaning is not known"
+                    f"{_unknown_meaning_reason(node)}"
+                )
+            opset_conversion.downgraded(node, graph)
 
 
-def _why(node: Node) -> str:
+def _unknown_meaning_reason(node: Node) -> str:
     """Return why nothing is known of the meaning that an ONNX operator has, as the end of a sentence."""
-    return ": it may be in training mode" if node.op in OPAQUE else ""
+    return ": it may be in training mode" if node.op in OPAQUE_OPERATORS else ""
 
 
 # -- save --------------------------------------------------------------------------------------------------------------
 
 
-def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = None) -> int:
+def save_model(model: LoadedModel, path: str | os.PathLike[str], *, external: bool | None = None) -> int:
     """Write a model to a file and return its size. It appears under its name when it is complete, or not at all.
 
     A file of weights is never written over: whoever reads the model that was there finds its weights or none. A new
@@ -466,85 +486,87 @@ def save(model: Model, path: str | os.PathLike[str], *, external: bool | None = 
         raise OutputError("a model is not saved to '-', which is stdout on the command line only: name a file")
     path = Path(path)
     if external is None:
-        external = model.graph.weight_bytes > INLINE_LIMIT
-    target = files.real(path)
+        external = model.graph.weight_bytes > MAX_INLINE_WEIGHT_BYTES
+    target = files.resolve_target(path)
     if target.exists() and not target.is_file():
         raise OutputError(f"{path} cannot be written: it is no ordinary file")
     if external:
-        weightfiles.check(path)
-    with files.writing(path):
+        weight_files.check_weight_path(path)
+    with files.naming_write_errors(path):
         return _save_external(model, target) if external else _save_inline(model, target)
 
 
-def _save_inline(model: Model, target: Path) -> int:
-    with files.part_of(target) as part:
-        write(model, part)
-        files.flush(part)
+def _save_inline(model: LoadedModel, target: Path) -> int:
+    with files.temporary_for(target) as part:
+        write_model(model, part)
+        files.flush_to_disk(part)
         size = os.fstat(part.fileno()).st_size
         with (
-            files.exclusive(target.parent),
-            files.undisturbed(),
-            weightfiles.replacing(target, "", None, [part]),
+            files.folder_lock(target.parent),
+            files.deferred_signals(),
+            weight_files.replacing_weights(target, "", None, [part]),
         ):
-            files.put(part, target)
+            files.commit(part, target)
     return size
 
 
-def _save_external(model: Model, target: Path) -> int:
-    with files.part_of(weightfiles.plain(target)) as data, files.part_of(target) as part:
-        proto = _proto_beside(model, data)
-        files.flush(data)
-        with files.exclusive(target.parent):
-            place = weightfiles.place(target, data)
-            for tensor in protos.external_tensors(proto):
-                protos.put_location(tensor, place.name)
+def _save_external(model: LoadedModel, target: Path) -> int:
+    with files.temporary_for(weight_files.default_weight_path(target)) as data, files.temporary_for(target) as part:
+        proto = _proto_with_external_weights(model, data)
+        files.flush_to_disk(data)
+        with files.folder_lock(target.parent):
+            place = weight_files.weight_path(target, data)
+            for tensor in proto_conversion.external_tensors(proto):
+                proto_conversion.set_external_location(tensor, place.name)
             part.write(proto.SerializeToString())
-            files.flush(part)
+            files.flush_to_disk(part)
             size = sum(os.fstat(file.fileno()).st_size for file in (data, part))
             new = None if place.exists() else data
-            with files.undisturbed(), weightfiles.replacing(target, place.name, new, [data, part]):
+            with files.deferred_signals(), weight_files.replacing_weights(target, place.name, new, [data, part]):
                 if new is not None:
-                    files.put(new, place, like=target)
-                files.put(part, target)
+                    files.commit(new, place, like=target)
+                files.commit(part, target)
     return size
 
 
-def write(model: Model, file: BinaryIO) -> None:
+def write_model(model: LoadedModel, file: BinaryIO) -> None:
     """Write a model in one piece. The initializers, last in the graph, follow one by one: memory holds no second copy.
 
     Raises:
         OutputError: it is too large for one file.
     """
-    proto = _shell(model)
-    initializers = Writer(model.ir_version, payload.place_inline).graph(model.graph, proto.graph, None)
-    entries = [payload.Entry.of(name, node) for name, node in initializers]
-    take_in(proto, model.folders)
+    proto = _model_without_graph(model)
+    initializers = GraphWriter(model.ir_version, tensor_payload.place_inline).write_graph(
+        model.graph, proto.graph, None
+    )
+    entries = [tensor_payload.InitializerEntry.for_node(name, node) for name, node in initializers]
+    load_external_data(proto, model.folders)
     graph = proto.graph.SerializeToString()
     size = len(graph) + sum(len(entry.head) + entry.payload for entry in entries)
-    if size >= _LIMIT:
+    if size >= _MAX_PROTOBUF_BYTES:
         raise OutputError(f"a model of {size / 1e9:.1f} GB is too large for one file: its weights need another")
     proto.ClearField("graph")
     file.write(proto.SerializeToString())
-    file.write(payload.tag(ModelProto, "graph") + protos.varint(size))
+    file.write(tensor_payload.field_tag(ModelProto, "graph") + proto_conversion.varint(size))
     file.write(graph)
     for entry in entries:
         file.write(entry.head)
         if entry.payload:
-            payload.copy(file, entry.tensor, entry.payload, entry.name)
+            tensor_payload.append_tensor(file, entry.tensor, entry.payload, entry.name)
 
 
-def _proto_beside(model: Model, data: BinaryIO) -> ModelProto:
+def _proto_with_external_weights(model: LoadedModel, data: BinaryIO) -> ModelProto:
     """Return the message of a model whose weights, those of some size, are written to a file that has no name yet."""
-    proto, store = _shell(model), payload.Store(data)
-    for name, node in Writer(model.ir_version, store.put).graph(model.graph, proto.graph, None):
-        payload.put_initializer(proto.graph.initializer.add(), name, node, store.put)
-    take_in(proto, model.folders)
+    proto, store = _model_without_graph(model), tensor_payload.WeightFileWriter(data)
+    for name, node in GraphWriter(model.ir_version, store.place).write_graph(model.graph, proto.graph, None):
+        tensor_payload.put_initializer(proto.graph.initializer.add(), name, node, store.place)
+    load_external_data(proto, model.folders)
     return proto
 
 
-def take_in(proto: ModelProto, folders: Folders) -> None:
+def load_external_data(proto: ModelProto, folders: ModelFolders) -> None:
     """Read the tensors into a message that it says lie in a file; not those whose file has no name yet."""
-    for tensor in protos.external_tensors(proto):
-        if protos.location(tensor):
-            loaded = protos.tensor_from_proto(tensor, folders)
-            payload.place_inline(loaded, tensor.name, tensor)
+    for tensor in proto_conversion.external_tensors(proto):
+        if proto_conversion.external_location(tensor):
+            loaded = proto_conversion.tensor_from_proto(tensor, folders)
+            tensor_payload.place_inline(loaded, tensor.name, tensor)

@@ -16,14 +16,14 @@ from onnx import (
 )
 
 from graphopt.base.errors import ModelError
-from graphopt.base.types import TensorType, Type
-from graphopt.io import opsets
-from graphopt.io.legal import label
-from graphopt.ir import ops
+from graphopt.io import opset_conversion
+from graphopt.io.model_validation import proto_label
+from graphopt.ir import schemas
 from graphopt.ir.graph import CAPTURE, CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.operators import declared, protos
-from graphopt.operators.protos import Folders
+from graphopt.ir.types import TensorType, Type
+from graphopt.operators import declared_operators, proto_conversion
+from graphopt.operators.proto_conversion import ModelFolders
 
 
 def copy_fields(source: Message, target: Message, without: Iterable[str]) -> None:
@@ -36,7 +36,7 @@ def copy_fields(source: Message, target: Message, without: Iterable[str]) -> Non
             setattr(target, descriptor.name, value)
         else:
             getattr(target, descriptor.name).extend(value)
-    target.MergeFromString(protos.unknown_fields(source))
+    target.MergeFromString(proto_conversion.unknown_fields(source))
 
 
 @dataclass(eq=False)
@@ -80,27 +80,27 @@ class _Scope:
 
 
 @dataclass(frozen=True)
-class Reader:
+class GraphReader:
     """Reads the graphs of one model."""
 
     opsets: Mapping[str, int]
     functions: frozenset[tuple[str, str]]
     ir_version: int
-    folders: Folders
+    folders: ModelFolders
     names: set[str] = field(default_factory=set)
 
-    def graph(self, proto: GraphProto, outer: _Scope | None, captures: list[Value] | None = None) -> Graph:
+    def read_graph(self, proto: GraphProto, outer: _Scope | None, captures: list[Value] | None = None) -> Graph:
         graph = Graph(
             proto.name,
             self.opsets,
             doc=proto.doc_string,
-            metadata=_metadata(proto),
+            metadata=_metadata_props(proto),
             names=self.names,
-            extra=_skeleton(proto),
+            unknown_fields=_graph_declarations(proto),
         )
         scope = _Scope(graph, outer, [] if captures is None else captures)
         for info in (*proto.output, *proto.value_info, *proto.input):
-            known = protos.type_from_proto(info.type)
+            known = proto_conversion.type_from_proto(info.type)
             if known is not None or info.name not in scope.types:
                 scope.types[info.name] = known
         self._inputs(proto, scope)
@@ -108,12 +108,12 @@ class Reader:
         for vertex, node in zip(vertices, proto.node, strict=True):
             for index, name in enumerate(node.output):
                 if name:
-                    scope.define(name, Value(vertex, index), label(node))
+                    scope.define(name, Value(vertex, index), proto_label(node))
         for vertex, node in zip(vertices, proto.node, strict=True):
             scope.nodes[vertex] = self._node(node, scope)
         graph.outputs = tuple(self._output(info, scope) for info in proto.output)
         graph.output_names = tuple(info.name for info in proto.output)
-        graph.output_types = tuple(protos.type_from_proto(info.type) for info in proto.output)
+        graph.output_types = tuple(proto_conversion.type_from_proto(info.type) for info in proto.output)
         for made in scope.nodes.values():
             self.names.update((*made.names, made.name))
         self.names.update(graph.output_names)
@@ -133,13 +133,13 @@ class Reader:
             if info.name in initializers:
                 if not overridable:
                     continue
-                data = protos.tensor_from_proto(initializers.pop(info.name), self.folders)
+                data = proto_conversion.tensor_from_proto(initializers.pop(info.name), self.folders)
             vertex = graph.new_vertex()
             graph.inputs.append(vertex)
             scope.define(info.name, Value(vertex), f"input '{info.name}'")
             scope.nodes[vertex] = Node(INPUT, (), (info.name,), (scope.types[info.name],), domain=INTERNAL, data=data)
         for name, tensor in initializers.items():
-            self._constant(name, protos.tensor_from_proto(tensor, self.folders), scope)
+            self._constant(name, proto_conversion.tensor_from_proto(tensor, self.folders), scope)
         for sparse in proto.sparse_initializer:
             attribute = AttributeProto(name="sparse_value", type=AttributeProto.SPARSE_TENSOR, sparse_tensor=sparse)
             node = NodeProto(op_type=CONSTANT, output=[sparse.values.name], attribute=[attribute])
@@ -154,12 +154,12 @@ class Reader:
         scope.nodes[vertex] = Node(CONSTANT, (), (name,), (scope.types[name],), domain=INTERNAL, data=tensor)
 
     def _node(self, proto: NodeProto, scope: _Scope) -> Node:
-        domain = ops.domain_of(proto.domain)
+        domain = schemas.domain_of(proto.domain)
         inputs: list[Value | None] = []
         for name in proto.input:
             value = scope.find(name) if name else None
             if name and value is None:
-                raise ModelError(f"{label(proto)} reads '{name}', which nothing defines")
+                raise ModelError(f"{proto_label(proto)} reads '{name}', which nothing defines")
             inputs.append(value)
         captures: list[Value] = []
         attrs = {attribute.name: self._attribute(attribute, scope, captures) for attribute in proto.attribute}
@@ -170,7 +170,7 @@ class Reader:
                 types = (TensorType(tensor.dtype, tensor.shape),)
                 return Node(
                     CONSTANT, (), names, types, domain=INTERNAL, name=proto.name, data=tensor,
-                    doc=proto.doc_string, metadata=_metadata(proto),
+                    doc=proto.doc_string, metadata=_metadata_props(proto),
                 )  # fmt: skip
         known = (domain, proto.op_type) not in self.functions and not (domain == "" and proto.op_type == CONSTANT)
         node = Node(
@@ -180,24 +180,26 @@ class Reader:
             tuple(scope.types.get(name) for name in names),
             attrs,
             domain,
-            opsets.version(proto.op_type, domain, self.opsets) if known else 0,
+            opset_conversion.schema_version(proto.op_type, domain, self.opsets) if known else 0,
             proto.name,
             tuple(captures),
             doc=proto.doc_string,
-            metadata=_metadata(proto),
-            extra=_extra(proto, attrs),
+            metadata=_metadata_props(proto),
+            unknown_fields=_unknown_node_fields(proto, attrs),
         )
-        undefined = ops.is_declared(node.op, node.domain) and declared.meaning(node) is None
+        undefined = (
+            schemas.is_defined_operator(node.op, node.domain) and declared_operators.instantiate_node(node) is None
+        )
         return replace(node, version=0) if undefined else node
 
     def _attribute(self, proto: AttributeProto, scope: _Scope, captures: list[Value]) -> Attribute:
         if not proto.ref_attr_name:
-            match protos.attribute_kind(proto):
+            match proto_conversion.attribute_kind(proto):
                 case AttributeProto.GRAPH:
-                    return self.graph(proto.g, scope, captures)
+                    return self.read_graph(proto.g, scope, captures)
                 case AttributeProto.GRAPHS if proto.graphs:
-                    return tuple(self.graph(graph, scope, captures) for graph in proto.graphs)
-        return protos.attribute_from_proto(proto, self.folders)
+                    return tuple(self.read_graph(graph, scope, captures) for graph in proto.graphs)
+        return proto_conversion.attribute_from_proto(proto, self.folders)
 
     def _output(self, info: ValueInfoProto, scope: _Scope) -> Value:
         value = scope.find(info.name)
@@ -206,11 +208,11 @@ class Reader:
         return value
 
 
-def _metadata(proto: NodeProto | GraphProto) -> Mapping[str, str]:
+def _metadata_props(proto: NodeProto | GraphProto) -> Mapping[str, str]:
     return {entry.key: entry.value for entry in proto.metadata_props}
 
 
-def _skeleton(proto: GraphProto) -> bytes:
+def _graph_declarations(proto: GraphProto) -> bytes:
     """Return the graph without nodes and weights: how its inputs, outputs and values are declared, and what is not
     read."""
     skeleton = GraphProto()
@@ -218,7 +220,7 @@ def _skeleton(proto: GraphProto) -> bytes:
     return bytes(skeleton.SerializeToString())
 
 
-def _extra(proto: NodeProto, attrs: Mapping[str, Attribute]) -> bytes:
+def _unknown_node_fields(proto: NodeProto, attrs: Mapping[str, Attribute]) -> bytes:
     """Return what of a node is not in `Node`'s own fields; its attributes where they are spelled in an unusual way."""
     extra = NodeProto()
     if proto.overload:
@@ -230,9 +232,9 @@ def _extra(proto: NodeProto, attrs: Mapping[str, Attribute]) -> bytes:
             setattr(extra, text, "")
     if proto.device_configurations:
         extra.device_configurations.extend(proto.device_configurations)
-    extra.MergeFromString(protos.unknown_fields(proto))
+    extra.MergeFromString(proto_conversion.unknown_fields(proto))
     if not any(map(_holds_graphs, attrs.values())) and not all(
-        _plainly_spelled(attribute) for attribute in proto.attribute
+        _has_plain_spelling(attribute) for attribute in proto.attribute
     ):
         extra.input.extend([""] * len(proto.input))
         extra.attribute.extend(proto.attribute)
@@ -243,9 +245,9 @@ def _holds_graphs(attribute: Attribute) -> bool:
     return isinstance(attribute, Graph) or (isinstance(attribute, tuple) and isinstance(attribute[0], Graph))
 
 
-def _plainly_spelled(proto: AttributeProto) -> bool:
+def _has_plain_spelling(proto: AttributeProto) -> bool:
     """Return whether it says its name, type and value, and nothing else."""
-    return bool(proto.type) and len(proto.ListFields()) == 3 and not protos.unknown_fields(proto)
+    return bool(proto.type) and len(proto.ListFields()) == 3 and not proto_conversion.unknown_fields(proto)
 
 
 def _constant_value(attrs: Mapping[str, Attribute]) -> Tensor | None:
@@ -257,14 +259,14 @@ def _constant_value(attrs: Mapping[str, Attribute]) -> Tensor | None:
         case "value", Tensor():
             return attribute
         case (("value_int" | "value_ints"), (int() | tuple())):
-            return Tensor.of(np.array(attribute, np.int64))
+            return Tensor.from_array(np.array(attribute, np.int64))
         case (("value_float" | "value_floats"), (float() | tuple())):
-            return Tensor.of(np.array(attribute, np.float32))
+            return Tensor.from_array(np.array(attribute, np.float32))
         case (("value_string" | "value_strings"), (str() | bytes() | tuple())):
-            return Tensor.of(np.array(attribute, np.object_))
+            return Tensor.from_array(np.array(attribute, np.object_))
     return None
 
 
-def overridable(proto: ModelProto) -> set[str]:
+def overridable_names(proto: ModelProto) -> set[str]:
     """Return the names that may be those of inputs and of initializers too, whose values then are defaults."""
     return {info.name for info in proto.graph.input} if proto.ir_version >= 4 else set()

@@ -11,22 +11,22 @@ from itertools import chain
 
 import networkx as nx
 
-from graphopt.base.types import TensorType, Type
-from graphopt.ir import ops
+from graphopt.ir import schemas
 from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL, NO_ATTRIBUTES, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
+from graphopt.ir.types import TensorType, Type
 
 
-class Draft(Graph):
+class DraftGraph(Graph):
     """A graph together with nodes that are not in it yet, or in the place of some of its own, for reading."""
 
     def __init__(self, graph: Graph, new: Mapping[int, Node] | None = None) -> None:
         super().__init__(opsets=graph.opsets, nx=graph.nx)
         self.graph = graph
         self.new = dict(new or {})
-        self._last: int = graph._last if isinstance(graph, Draft) else 0
+        self._last: int = graph._last if isinstance(graph, DraftGraph) else 0
 
-    def put(self, node: Node) -> int:
+    def add_draft(self, node: Node) -> int:
         """Add a node and return its vertex, which neither the graph has nor a draft below."""
         self._last -= 1
         self.new[self._last] = node
@@ -52,14 +52,16 @@ def replace_values(graph: Graph, mapping: Mapping[Value, Value], new: Mapping[in
     An output whose value is to be an input or another output becomes an Identity of it, as it is in a file.
     """
     new = new or {}
-    mapping = {old: _end_of_chain(mapping, old) for old in mapping}
-    after = {reader: graph[reader].reading(mapping) for reader in _readers(graph, mapping) if reader not in new}
+    mapping = {old: _resolve_chain(mapping, old) for old in mapping}
+    after = {
+        reader: graph[reader].with_inputs_replaced(mapping) for reader in _readers(graph, mapping) if reader not in new
+    }
     after.update(new)
-    outputs = _outputs(graph, mapping, after)
+    outputs = _replaced_outputs(graph, mapping, after)
     replaced = [graph[vertex] for vertex in new if vertex in graph]
     suspects = [value.vertex for value in mapping]
     suspects += [value.vertex for node in replaced for value in node.operands]
-    dead = _dead(graph, after, outputs, suspects)
+    dead = _dead_vertices(graph, after, outputs, suspects)
     before = {vertex: graph[vertex] for vertex in (*after, *dead) if vertex in graph}
     after = {vertex: node for vertex, node in after.items() if vertex not in dead}
     return Patch(before, after, (graph.outputs, outputs) if outputs != graph.outputs else None)
@@ -70,11 +72,11 @@ def replace_node(graph: Graph, vertex: int, node: Node) -> Patch:
     return replace_values(graph, {}, {vertex: node})
 
 
-def unread(graph: Graph) -> Patch | None:
+def remove_unread(graph: Graph) -> Patch | None:
     """Return the patch that drops every vertex no output depends on; None where there is none."""
     outputs = {value.vertex for value in graph.outputs}
     alive = set(chain.from_iterable(nx.bfs_layers(graph.nx.reverse(copy=False), outputs)))
-    dead = {vertex: node for vertex, node in graph.items() if vertex not in alive and not _is_input(node)}
+    dead = {vertex: node for vertex, node in graph.vertices_and_nodes() if vertex not in alive and not _is_input(node)}
     return Patch(dead, {}) if dead else None
 
 
@@ -83,10 +85,10 @@ def needs_copy(graph: Graph, value: Value, by: Value) -> bool:
     input."""
     if graph.is_region or not graph.is_output(value):
         return False
-    return graph.is_output(by) or graph[by.vertex].is_given
+    return graph.is_output(by) or graph[by.vertex].is_graph_input
 
 
-def _outputs(graph: Graph, mapping: Mapping[Value, Value], after: dict[int, Node]) -> tuple[Value, ...]:
+def _replaced_outputs(graph: Graph, mapping: Mapping[Value, Value], after: dict[int, Node]) -> tuple[Value, ...]:
     """Return the outputs after the change; puts the Identities that these need among the nodes `after` it."""
     if not any(map(graph.is_output, mapping)):
         return graph.outputs
@@ -100,26 +102,26 @@ def _outputs(graph: Graph, mapping: Mapping[Value, Value], after: dict[int, Node
             outputs[place] = made[name]
             continue
         node = after.get(value.vertex) or graph[value.vertex]
-        if value in taken or node.is_given:
+        if value in taken or node.is_graph_input:
             outputs[place] = Value(graph.new_vertex())
-            after[outputs[place].vertex] = _copy(graph, old, value, node.types[value.output])
+            after[outputs[place].vertex] = _identity_copy(graph, old, value, node.types[value.output])
         taken.add(outputs[place])
         made[name] = outputs[place]
     return tuple(outputs)
 
 
-def _copy(graph: Graph, old: Value, value: Value, type_: Type | None) -> Node:
+def _identity_copy(graph: Graph, old: Value, value: Value, type_: Type | None) -> Node:
     """Return an Identity of a value, called as the node whose place it takes where that has no other output."""
     node = graph[old.vertex]
     alone = len(node.names) == 1
     label = node.name if alone else graph.new_name(f"{node.names[old.output]}_copy")
     return Node(
         IDENTITY, (value,), (node.names[old.output],), (type_ or node.types[old.output],), NO_ATTRIBUTES, "",
-        ops.newest(IDENTITY), label,
+        schemas.newest_version(IDENTITY), label,
     )  # fmt: skip
 
 
-def _end_of_chain(mapping: Mapping[Value, Value], start: Value) -> Value:
+def _resolve_chain(mapping: Mapping[Value, Value], start: Value) -> Value:
     value, steps = mapping[start], 0
     while value in mapping and mapping[value] != value:
         value, steps = mapping[value], steps + 1
@@ -133,7 +135,7 @@ def _readers(graph: Graph, mapping: Mapping[Value, Value]) -> list[int]:
     return [reader for reader in near if any(value in mapping for value in graph[reader].operands)]
 
 
-def _dead(
+def _dead_vertices(
     graph: Graph, after: Mapping[int, Node], outputs: Iterable[Value], suspects: Iterable[int]
 ) -> dict[int, Node]:
     """Return the vertices among the suspects, and among what dead ones read, that nothing reads after the change."""

@@ -15,10 +15,11 @@ from typing import NamedTuple, TypeAlias
 
 import networkx as nx
 
+from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
-from graphopt.base.sizes import Dim
-from graphopt.base.types import DType, Shape, TensorType, Type
-from graphopt.ir.tensor import Tensor, same_values
+from graphopt.expr.dims import Dim
+from graphopt.ir.tensor import Tensor, tensors_equal
+from graphopt.ir.types import Shape, TensorType, Type
 
 INTERNAL = "graphopt"
 """Domain of the vertices that are no ONNX nodes: the three operators below."""
@@ -39,22 +40,24 @@ class Value(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Opaque:
+class OpaqueAttribute:
     """An attribute that is carried, never looked into: a serialized `onnx.AttributeProto`."""
 
     proto: bytes
 
 
-Scalar: TypeAlias = int | float | str | bytes
-Attribute: TypeAlias = "Scalar | tuple[Scalar, ...] | Tensor | Graph | tuple[Graph, ...] | Opaque"
+AttributeScalar: TypeAlias = int | float | str | bytes
+Attribute: TypeAlias = (
+    "AttributeScalar | tuple[AttributeScalar, ...] | Tensor | Graph | tuple[Graph, ...] | OpaqueAttribute"
+)
 NO_ATTRIBUTES: Mapping[str, Attribute] = MappingProxyType({})
 NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
-def same_attribute(left: object, right: object) -> bool:
+def attributes_equal(left: object, right: object) -> bool:
     """Return whether two attributes are of one type and equal: -0.0 is not 0.0, and a NaN is a NaN."""
     if isinstance(left, Tensor) and isinstance(right, Tensor):
-        return same_values(left, right)
+        return tensors_equal(left, right)
     if isinstance(left, float) and isinstance(right, float):
         return repr(left) == repr(right)
     return type(left) is type(right) and left == right
@@ -66,7 +69,7 @@ class Node:
 
     `inputs` and `names`/`types` are positional as in ONNX; an omitted optional input is None, an omitted optional
     output has the name "". `version` is the `since_version` of the schema that gives the operator its meaning, after
-    `opsets.raised`; 0 where no schema is known. `captures` are the outer values that its bodies read.
+    `opset_conversion.upgraded`; 0 where no schema is known. `captures` are the outer values that its bodies read.
     """
 
     op: str
@@ -83,7 +86,7 @@ class Node:
     """Per output: the elements of an integer tensor of rank <= 1, as far as `infer` knows them; () where unknown."""
     doc: str = ""
     metadata: Mapping[str, str] = field(default_factory=lambda: NO_METADATA)
-    extra: bytes = b""
+    unknown_fields: bytes = b""
     """Fields of the NodeProto that graphopt does not interpret, serialized."""
 
     @property
@@ -95,12 +98,12 @@ class Node:
         return self.op == CONSTANT and self.domain == INTERNAL
 
     @property
-    def is_given(self) -> bool:
+    def is_graph_input(self) -> bool:
         """Whether it comes from outside the graph, which then does not choose its name."""
         return self.domain == INTERNAL and self.op in (INPUT, CAPTURE)
 
     @property
-    def capture(self) -> int:
+    def capture_index(self) -> int:
         """Of a capture in a body: its place among the captures of the node whose body that is."""
         index = self.attrs["index"]
         assert isinstance(index, int)
@@ -120,7 +123,7 @@ class Node:
                 if isinstance(item, Graph):
                     yield item
 
-    def reading(self, mapping: Mapping[Value, Value]) -> Node:
+    def with_inputs_replaced(self, mapping: Mapping[Value, Value]) -> Node:
         """Return the same node with the values that it reads replaced."""
         return replace(
             self,
@@ -169,13 +172,13 @@ class Graph:
     metadata: Mapping[str, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     """Every value and node name in use, in bodies and enclosing graphs too (one shared set): new names avoid them."""
-    extra: bytes = b""
+    unknown_fields: bytes = b""
     """Fields of the GraphProto that graphopt does not interpret, serialized."""
-    infinite: frozenset[int] = frozenset()
+    possibly_infinite: frozenset[int] = frozenset()
     """In a body or a part: the inputs and captures that may hold an infinity, as is known outside (`infinities`)."""
-    huge: frozenset[int] = frozenset()
+    possibly_huge: frozenset[int] = frozenset()
     """Those that may hold a number near the largest of its type."""
-    asked: frozenset[int] = frozenset()
+    finiteness_requested: frozenset[int] = frozenset()
     """In a body or a part: which of the outputs are asked outside whether they are infinite (`infinities`)."""
     is_region: bool = False
     """Outputs may be inputs, or share a value: they are no names in a file, but what is read elsewhere."""
@@ -202,14 +205,14 @@ class Graph:
     def __iter__(self) -> Iterator[int]:
         return iter(self.nx)
 
-    def items(self) -> Iterator[tuple[int, Node]]:
+    def vertices_and_nodes(self) -> Iterator[tuple[int, Node]]:
         """Vertices and nodes in no particular order."""
         pairs: Iterator[tuple[int, Node]] = iter(self.nx.nodes(data="node"))
         return pairs
 
     def nodes(self) -> Iterator[tuple[int, Node]]:
         """Yield the ONNX nodes (no inputs, constants, captures), in no particular order."""
-        return ((vertex, node) for vertex, node in self.items() if node.domain != INTERNAL)
+        return ((vertex, node) for vertex, node in self.vertices_and_nodes() if node.domain != INTERNAL)
 
     def graphs(self) -> Iterator[Graph]:
         """Yield the graph itself, then all bodies in it, however deep."""
@@ -222,7 +225,12 @@ class Graph:
     @property
     def weight_bytes(self) -> int:
         """Of its constants and of the defaults of its inputs, those of bodies too."""
-        return sum(node.data.nbytes for graph in self.graphs() for _, node in graph.items() if node.data is not None)
+        return sum(
+            node.data.nbytes
+            for graph in self.graphs()
+            for _, node in graph.vertices_and_nodes()
+            if node.data is not None
+        )
 
     def type(self, value: Value) -> Type | None:
         return self[value.vertex].types[value.output]
@@ -250,11 +258,11 @@ class Graph:
         node = None if value is None else self[value.vertex]
         return node.data if node is not None and node.is_constant else None
 
-    def with_op(self, op: str) -> frozenset[int]:
+    def vertices_with_op(self, op: str) -> frozenset[int]:
         """Return the vertices of an operator, whatever its domain."""
         return frozenset(self._by_op.get(op, ()))
 
-    def ops(self) -> Mapping[str, int]:
+    def operator_counts(self) -> Mapping[str, int]:
         """How often each ONNX operator occurs, by name (with its domain unless that is ONNX's own); no bodies."""
         counts: dict[str, int] = {}
         for _, node in self.nodes():
@@ -297,7 +305,7 @@ class Graph:
             self._outputs = self.outputs, frozenset(self.outputs)
         return value in self._outputs[1]
 
-    def is_used(self, value: Value) -> bool:
+    def has_uses(self, value: Value) -> bool:
         """Return whether anything reads a value, or it is an output."""
         if self.is_output(value) or len(self[value.vertex].names) == 1:
             return self.is_output(value) or self.fan_out(value.vertex) > 0
@@ -310,7 +318,7 @@ class Graph:
         Kahn's algorithm; networkx's lexicographical sort gives the same order in four times the time.
         """
         waiting = {vertex: len(sources) for vertex, sources in self.nx.pred.items()}
-        order = sorted(vertex for vertex, node in self.items() if node.is_internal)
+        order = sorted(vertex for vertex, node in self.vertices_and_nodes() if node.is_internal)
         for vertex in order:
             for reader in self.nx.succ[vertex]:
                 waiting[reader] -= 1
@@ -340,10 +348,11 @@ class Graph:
         names = {*self.names} if names is None else names
         twin = Graph(
             self.name, self.opsets, [*self.inputs], self.outputs, self.output_names, self.output_types,
-            self.doc, self.metadata, names, self.extra, self.infinite, self.huge, self.asked, self.is_region,
+            self.doc, self.metadata, names, self.unknown_fields, self.possibly_infinite, self.possibly_huge,
+            self.finiteness_requested, self.is_region,
             _next=self._next,
         )  # fmt: skip
-        twin._put({vertex: _with_own_bodies(node, names) for vertex, node in self.items()})
+        twin._set_nodes({vertex: _copy_bodies(node, names) for vertex, node in self.vertices_and_nodes()})
         return twin
 
     # -- changing --------------------------------------------------------------------------------------------------
@@ -374,7 +383,7 @@ class Graph:
     def add(self, node: Node) -> int:
         """Put a node in a vertex of its own while a graph is being built; later changes are patches."""
         vertex = self.new_vertex()
-        self._put({vertex: node})
+        self._set_nodes({vertex: node})
         self.names.update(name for name in (*node.names, node.name) if name)
         return vertex
 
@@ -388,29 +397,29 @@ class Graph:
             assert self[vertex] is node, f"patch is stale at {self._label(vertex)}"
         assert patch.outputs is None or self.outputs == patch.outputs[0], "patch is stale at the outputs"
         for vertex in patch.before.keys() - patch.after.keys():
-            self._forget(vertex)
+            self._remove_vertex(vertex)
             self.nx.remove_node(vertex)
-        self._put(patch.after)
+        self._set_nodes(patch.after)
         if patch.outputs is not None:
             self.outputs = patch.outputs[1]
         return patch.inverse
 
-    def _put(self, nodes: Mapping[int, Node]) -> None:
+    def _set_nodes(self, nodes: Mapping[int, Node]) -> None:
         for vertex, node in nodes.items():
             if vertex in self.nx:
-                self._forget(vertex)
+                self._remove_vertex(vertex)
                 self.nx.remove_edges_from([(source, vertex) for source in self.nx.pred[vertex]])
             self.nx.add_node(vertex, node=node)
             self._by_op.setdefault(node.op, set()).add(vertex)
         for vertex, node in nodes.items():  # producers may be among them: edges come last
             self.nx.add_edges_from((value.vertex, vertex) for value in node.operands)
 
-    def _forget(self, vertex: int) -> None:
+    def _remove_vertex(self, vertex: int) -> None:
         self._by_op[self[vertex].op].discard(vertex)
 
     def check(self) -> None:
         """Assert the invariants: every operand exists, edges mirror operands, the operator index is exact."""
-        for vertex, node in self.items():
+        for vertex, node in self.vertices_and_nodes():
             assert len(node.names) == len(node.types), self._label(vertex)
             sources = {value.vertex for value in node.operands}
             assert sources == set(self.nx.pred[vertex]), f"edges of {self._label(vertex)} do not mirror its inputs"
@@ -422,14 +431,14 @@ class Graph:
         self.topological()
 
 
-def _with_own_bodies(node: Node, names: set[str]) -> Node:
+def _copy_bodies(node: Node, names: set[str]) -> Node:
     if not any(True for _ in node.bodies):
         return node
-    attrs = {name: _own_bodies(attribute, names) for name, attribute in node.attrs.items()}
+    attrs = {name: _copy_attribute_bodies(attribute, names) for name, attribute in node.attrs.items()}
     return replace(node, attrs=attrs)
 
 
-def _own_bodies(attribute: Attribute, names: set[str]) -> Attribute:
+def _copy_attribute_bodies(attribute: Attribute, names: set[str]) -> Attribute:
     match attribute:
         case Graph():
             return attribute.copy(names)

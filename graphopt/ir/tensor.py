@@ -14,27 +14,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
 
-SMALL = 1024
+MAX_CACHED_ELEMENTS = 1024
 """Elements up to which a tensor's values are kept in memory once read, and looked at freely by rules and passes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A constant: element type, shape and a way to its values. Compared by identity; see `same_values`."""
+    """A constant: element type, shape and a way to its values. Compared by identity; see `tensors_equal`."""
 
     dtype: DType
     shape: tuple[int, ...]
     read: Callable[[], NDArray[Any]] = field(repr=False)
     source: object = field(default=None, repr=False)
     """Where the bytes lie, for whoever made the tensor; None for one that was computed."""
-    _filled: dict[int, NDArray[np.bool_]] = field(default_factory=dict, init=False, repr=False)
-    _firsts: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
-    _blocks: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
+    _nonzero_masks: dict[int, NDArray[np.bool_]] = field(default_factory=dict, init=False, repr=False)
+    _first_equal: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
+    _block_counts: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
 
     @staticmethod
-    def of(array: NDArray[Any]) -> Tensor:
+    def from_array(array: NDArray[Any]) -> Tensor:
         """Return a tensor that was computed: `array` is kept, and must not be changed afterwards."""
         return Tensor(DType.of(array.dtype), array.shape, lambda: array)
 
@@ -49,7 +49,7 @@ class Tensor:
 
     @property
     def is_small(self) -> bool:
-        return self.size <= SMALL
+        return self.size <= MAX_CACHED_ELEMENTS
 
     def numpy(self) -> NDArray[Any]:
         """Return the values; read anew each time unless the tensor is small."""
@@ -59,24 +59,24 @@ class Tensor:
     def _small(self) -> NDArray[Any]:
         return self.read()
 
-    def filled(self, axis: int) -> NDArray[np.bool_]:
+    def nonzero_mask(self, axis: int) -> NDArray[np.bool_]:
         """Return for each place along an axis whether an element there is not 0; looked at once."""
-        if axis not in self._filled:
-            self._filled[axis] = filled(self.numpy(), axis)
-        return self._filled[axis]
+        if axis not in self._nonzero_masks:
+            self._nonzero_masks[axis] = nonzero_mask(self.numpy(), axis)
+        return self._nonzero_masks[axis]
 
-    def firsts(self, axis: int) -> NDArray[np.int64]:
+    def first_equal(self, axis: int) -> NDArray[np.int64]:
         """Return for each place along an axis the first at which the elements are equal; looked at once."""
-        if axis not in self._firsts:
-            self._firsts[axis] = firsts(self.numpy(), axis)
-        return self._firsts[axis]
+        if axis not in self._first_equal:
+            self._first_equal[axis] = first_equal(self.numpy(), axis)
+        return self._first_equal[axis]
 
-    def blocks(self, rows: int, columns: int, multiple: int) -> int:
+    def block_count(self, rows: int, columns: int, multiple: int) -> int:
         """Return how many blocks hold all that is not 0; looked at once."""
         key = (rows, columns, multiple)
-        if key not in self._blocks:
-            self._blocks[key] = blocks(self.numpy(), *key)
-        return self._blocks[key]
+        if key not in self._block_counts:
+            self._block_counts[key] = count_blocks(self.numpy(), *key)
+        return self._block_counts[key]
 
     def ints(self) -> tuple[int, ...] | None:
         """Return the values of a small integer tensor, flattened; None for any other."""
@@ -89,7 +89,7 @@ class Tensor:
         return tuple(int(value) for value in self.numpy().ravel())
 
 
-def filled(array: NDArray[Any], axis: int) -> NDArray[np.bool_]:
+def nonzero_mask(array: NDArray[Any], axis: int) -> NDArray[np.bool_]:
     """Return for each place along an axis whether an element there is not 0."""
     rows = np.moveaxis(array, axis, 0)
     others = tuple(range(1, array.ndim))
@@ -100,23 +100,23 @@ def filled(array: NDArray[Any], axis: int) -> NDArray[np.bool_]:
     return found
 
 
-def firsts(array: NDArray[Any], axis: int) -> NDArray[np.int64]:
+def first_equal(array: NDArray[Any], axis: int) -> NDArray[np.int64]:
     """Return for each place along an axis the first at which the elements are equal, bit for bit but for -0."""
     rows = np.moveaxis(array, axis, 0)
-    found = _firsts(rows[(slice(None), *(slice(0, 8) for _ in range(1, array.ndim)))])
+    found = _first_equal_rows(rows[(slice(None), *(slice(0, 8) for _ in range(1, array.ndim)))])
     many = np.flatnonzero(np.bincount(found, minlength=1)[found] > 1) if found.size else found
     if many.size:  # most channels differ from all others: the first few elements tell
         found = np.arange(len(rows))
-        found[many] = many[_firsts(rows[many])]
+        found[many] = many[_first_equal_rows(rows[many])]
     return found
 
 
-def _firsts(rows: NDArray[Any]) -> NDArray[np.int64]:
+def _first_equal_rows(rows: NDArray[Any]) -> NDArray[np.int64]:
     seen: dict[bytes, int] = {}
     return np.array([seen.setdefault(row.tobytes(), i) for i, row in enumerate(rows + rows.dtype.type(0))], np.int64)
 
 
-def blocks(array: NDArray[Any], rows: int, columns: int, multiple: int) -> int:
+def count_blocks(array: NDArray[Any], rows: int, columns: int, multiple: int) -> int:
     """Return the greatest number of equal blocks on the diagonal of two axes outside of which every element is 0.
 
     Each side of a block is a multiple of a number; 1 where there are no such blocks, and of an array without elements.
@@ -137,7 +137,7 @@ def blocks(array: NDArray[Any], rows: int, columns: int, multiple: int) -> int:
     return 1
 
 
-def same_values(a: Tensor, b: Tensor) -> bool:
+def tensors_equal(a: Tensor, b: Tensor) -> bool:
     """Bit for bit the same tensor: -0.0 differs from 0.0, a NaN equals a NaN of the same bits."""
     if a is b:
         return True
@@ -147,15 +147,18 @@ def same_values(a: Tensor, b: Tensor) -> bool:
     if a.dtype is DType.STRING:
         return bool(np.array_equal(left, right))
     a_bytes, b_bytes = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (left, right))
-    starts = range(0, a_bytes.size, _CHUNK)  # a copy of what lies in a file may be larger than memory
-    return all(np.array_equal(a_bytes[start : start + _CHUNK], b_bytes[start : start + _CHUNK]) for start in starts)
+    starts = range(0, a_bytes.size, _COMPARE_CHUNK_BYTES)  # a copy of what lies in a file may be larger than memory
+    return all(
+        np.array_equal(a_bytes[start : start + _COMPARE_CHUNK_BYTES], b_bytes[start : start + _COMPARE_CHUNK_BYTES])
+        for start in starts
+    )
 
 
-_CHUNK = 1 << 22
+_COMPARE_CHUNK_BYTES = 1 << 22
 """Bytes that are compared at a time."""
 
 
-def peaks(array: NDArray[Any]) -> Iterator[float]:
+def channel_magnitudes(array: NDArray[Any]) -> Iterator[float]:
     """Yield the largest magnitude of a list, or of each channel along each axis."""
     for axis in range(max(array.ndim, 1) if array.size else 0):
         others = tuple(other for other in range(array.ndim) if other != axis or array.ndim == 1)

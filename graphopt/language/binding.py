@@ -9,54 +9,63 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.base.sizes import Dim
-from graphopt.base.types import DType, Shape, TensorType
+from graphopt.base.dtype import DType
+from graphopt.expr.dims import Dim
 from graphopt.ir.graph import Attribute, Graph, Value
 from graphopt.ir.tensor import Tensor
-from graphopt.language.scalar import FACTS, OF_VALUES, PROPERTIES, PYTHON, Unknown, apply, has_property
-from graphopt.language.term import (
+from graphopt.ir.types import Shape, TensorType
+from graphopt.language.scalar_functions import (
+    BINDING_QUERIES,
+    PROPERTIES,
+    PYTHON_LOGIC,
+    TENSOR_PROPERTIES,
+    UndecidedScalar,
+    apply_scalar_function,
+    has_property,
+)
+from graphopt.language.terms import (
     App,
     Lit,
     Term,
     Var,
-    constants_of,
+    axis_arguments,
+    is_content_query,
     multiple_of,
     position_of,
-    said_axes,
-    tells_contents,
+    queried_constants,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ConstantBinding:
     """What a `const` hole is bound to: a constant of the graph, seen in the shape that the rule declares."""
 
     value: Value
     tensor: Tensor
     shape: tuple[int, ...]
-    is_inverted: bool = False
+    is_reciprocal: bool = False
     """Whether it stands for the reciprocal of the constant, for the rule multiplies where the graph divides."""
 
     @property
     def is_as_stored(self) -> bool:
         """Whether the constant can be used as it is in the graph."""
-        return self.shape == self.tensor.shape and not self.is_inverted
+        return self.shape == self.tensor.shape and not self.is_reciprocal
 
-    def numbers(self) -> np.ndarray[Any, Any]:
+    def stored_values(self) -> np.ndarray[Any, Any]:
         """Return what it stands for in the shape of the constant; reciprocals as precisely as they are computed
         with."""
         own = self.tensor.numpy()
-        return np.reciprocal(own.astype(np.float64)) if self.is_inverted else own
+        return np.reciprocal(own.astype(np.float64)) if self.is_reciprocal else own
 
     def array(self) -> np.ndarray[Any, Any]:
         """Return the values in the declared shape."""
-        own = self.numbers()
+        own = self.stored_values()
         squeezed = own.reshape(own.shape[max(0, own.ndim - len(self.shape)) :])
         return np.broadcast_to(squeezed, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
+class DefaultBinding:
     """What a `const` hole with a default is bound to where the optional input is not there."""
 
     default: float
@@ -69,12 +78,12 @@ class Absent:
         return np.full(self.shape, self.default, np.float64 if self.dtype.is_float else self.dtype.numpy)
 
 
-Numbers: TypeAlias = "Attribute | Dim | Shape"
-Bound: TypeAlias = "Value | Known | Absent | Numbers | Mapping[str, Attribute]"
-Axes: TypeAlias = "Mapping[str, Dim | Shape]"
+ScalarBinding: TypeAlias = "Attribute | Dim | Shape"
+Binding: TypeAlias = "Value | ConstantBinding | DefaultBinding | ScalarBinding | Mapping[str, Attribute]"
+AxisSizes: TypeAlias = "Mapping[str, Dim | Shape]"
 
 
-def unify(tokens: tuple[str, ...], shape: Shape, axes: Axes) -> Axes | None:
+def unify_axes(tokens: tuple[str, ...], shape: Shape, axes: AxisSizes) -> AxisSizes | None:
     """Bind axis names to the sizes of a shape; None where a name is bound to another size already.
 
     The pack of ones `1*k` also binds how long `*k` is, under the name `#k`.
@@ -104,7 +113,7 @@ def _unify_pack(token: str, sizes: Shape, bound: dict[str, Dim | Shape]) -> bool
     return bound.setdefault(f"*{name}", sizes) == sizes
 
 
-def sizes_of(tokens: Sequence[str], axes: Axes) -> Shape | None:
+def resolve_axes(tokens: Sequence[str], axes: AxisSizes) -> Shape | None:
     """Return the shape that axis names stand for; None where one is not bound."""
     shape: list[Dim] = []
     for token in tokens:
@@ -123,7 +132,7 @@ def sizes_of(tokens: Sequence[str], axes: Axes) -> Shape | None:
     return tuple(shape)
 
 
-def broadcast(left: Shape, right: Shape) -> Shape | None:
+def broadcast_dims(left: Shape, right: Shape) -> Shape | None:
     """Return the shape of an elementwise result; None where it cannot be known that the two fit."""
     rank = max(len(left), len(right))
     padded = [(1,) * (rank - len(shape)) + shape for shape in (left, right)]
@@ -135,7 +144,7 @@ def broadcast(left: Shape, right: Shape) -> Shape | None:
     return tuple(result)
 
 
-def evaluate(term: Term, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None) -> Any:
+def evaluate_scalar(term: Term, bound: Mapping[str, Binding], axes: AxisSizes, graph: Graph | None) -> Any:
     """Return the value of a scalar term: a number, text, list or truth value, in which sizes may be symbolic.
 
     Raises:
@@ -146,97 +155,97 @@ def evaluate(term: Term, bound: Mapping[str, Bound], axes: Axes, graph: Graph | 
             return value
         case Var(name=name):
             return bound[name]
-        case App(op=name) if name in FACTS:
-            return _fact(term, bound, axes, graph)
+        case App(op=name) if name in BINDING_QUERIES:
+            return _evaluate_fact(term, bound, axes, graph)
         case App(op=name, args=(Var(name=hole), *_)) if name in PROPERTIES:
-            more = (evaluate(arg, bound, axes, graph) for arg in term.operands[1:])
+            more = (evaluate_scalar(arg, bound, axes, graph) for arg in term.operands[1:])
             return _has_property(name, bound[hole], graph, *more)
         case App(op=name):
-            arguments = [evaluate(arg, bound, axes, graph) for arg in term.args if arg is not None]
-            return apply(name, PYTHON, *arguments)
+            arguments = [evaluate_scalar(arg, bound, axes, graph) for arg in term.args if arg is not None]
+            return apply_scalar_function(name, PYTHON_LOGIC, *arguments)
 
 
-def _has_property(name: str, bound: Bound, graph: Graph | None, *more: Any) -> bool:
+def _has_property(name: str, bound: Binding, graph: Graph | None, *more: Any) -> bool:
     match bound:
-        case Known() | Absent() if name == "is_arange":  # in the shape that the rule declares
+        case ConstantBinding() | DefaultBinding() if name == "is_arange":  # in the shape that the rule declares
             return has_property(name, bound.array(), *more)
-        case Known(tensor=tensor):
-            return tensor.dtype.numpy.kind != "O" and has_property(name, bound.numbers(), *more)
-        case Absent(default=default):
+        case ConstantBinding(tensor=tensor):
+            return tensor.dtype.numpy.kind != "O" and has_property(name, bound.stored_values(), *more)
+        case DefaultBinding(default=default):
             return has_property(name, np.asarray(default, np.float64))
-        case Value() if name in OF_VALUES:
+        case Value() if name in TENSOR_PROPERTIES:
             constant = None if graph is None else graph.constant(bound)
             # of what is computed the gate and the matcher ask what the model says
             return constant is None or has_property(name, constant.numpy(), *more)
-    raise Unknown(f"{name} of what is no constant")
+    raise UndecidedScalar(f"{name} of what is no constant")
 
 
-def _fact(term: App, bound: Mapping[str, Bound], axes: Axes, graph: Graph | None) -> Any:
+def _evaluate_fact(term: App, bound: Mapping[str, Binding], axes: AxisSizes, graph: Graph | None) -> Any:
     subject = term.args[0]
-    if tells_contents(term):
-        return told_of(term, lambda hole: _contents(bound[hole.name]))
+    if is_content_query(term):
+        return evaluate_content_query(term, lambda hole: _bound_tensor(bound[hole.name]))
     if isinstance(subject, Lit):
-        sizes = sizes_of(str(subject.value).split(), axes)
+        sizes = resolve_axes(str(subject.value).split(), axes)
         if sizes is None:
-            raise Unknown(str(term))
+            raise UndecidedScalar(str(term))
         return sizes if term.op == "sizes" else sizes[0]
     assert isinstance(subject, Var) and graph is not None, f"{term} is about a hole"
-    type_ = _type(bound[subject.name], graph)
+    type_ = _bound_type(bound[subject.name], graph)
     if term.op == "dtype":
         return int(type_.dtype)
     if type_.shape is None:
-        raise Unknown(f"the rank of {subject}")
+        raise UndecidedScalar(f"the rank of {subject}")
     return type_.shape if term.op == "shape" else len(type_.shape)
 
 
-def told_of(term: App, tensor_of: Callable[[Var], Tensor]) -> int | tuple[int, ...]:
+def evaluate_content_query(term: App, tensor_of: Callable[[Var], Tensor]) -> int | tuple[int, ...]:
     """Return what a function of the contents of constants gives."""
-    holes, said = constants_of(term), said_axes(term)
+    holes, said = queried_constants(term), axis_arguments(term)
     along = [(tensor_of(hole), [position_of(axis, hole.axes or ()) for axis in said]) for hole in holes]
     multiple = multiple_of(term)
     if term.op == "block_count":
         ((tensor, (rows, columns)),) = along
-        return tensor.blocks(rows, columns, multiple)
+        return tensor.block_count(rows, columns, multiple)
     if term.op == "nonzero_indices":
-        live = np.logical_or.reduce([tensor.filled(*axes) for tensor, axes in along])
-        return tuple(map(int, np.flatnonzero(_filled_up(live, multiple))))
+        live = np.logical_or.reduce([tensor.nonzero_mask(*axes) for tensor, axes in along])
+        return tuple(map(int, np.flatnonzero(_pad_to_multiple(live, multiple))))
     seen: dict[tuple[int, ...], int] = {}
-    classes = zip(*(tensor.firsts(*axes).tolist() for tensor, axes in along), strict=True)
+    classes = zip(*(tensor.first_equal(*axes).tolist() for tensor, axes in along), strict=True)
     first = np.array([seen.setdefault(each, place) for place, each in enumerate(classes)], np.int64)
-    listed = _filled_up(first == np.arange(len(first)), multiple)
+    listed = _pad_to_multiple(first == np.arange(len(first)), multiple)
     position = np.cumsum(listed) - 1
     found = np.flatnonzero(listed) if term.op == "unique_indices" else np.where(listed, position, position[first])
     return tuple(map(int, found))
 
 
-def _filled_up(chosen: NDArray[np.bool_], multiple: int) -> NDArray[np.bool_]:
+def _pad_to_multiple(chosen: NDArray[np.bool_], multiple: int) -> NDArray[np.bool_]:
     """Return what is chosen, and the first others as well, as many as a multiple lacks."""
     return chosen | (np.cumsum(~chosen) <= -int(np.count_nonzero(chosen)) % multiple)
 
 
-def _contents(bound: Bound) -> Tensor:
+def _bound_tensor(bound: Binding) -> Tensor:
     """Return what a constant holds, in the shape that the rule declares.
 
     Raises:
         Unknown: it is none, or one of texts.
     """
-    if isinstance(bound, Known) and bound.is_as_stored and bound.tensor.dtype.numpy.kind != "O":
+    if isinstance(bound, ConstantBinding) and bound.is_as_stored and bound.tensor.dtype.numpy.kind != "O":
         return bound.tensor
-    if isinstance(bound, Known | Absent) and (array := bound.array()).dtype.kind != "O":
-        return Tensor.of(array)
-    raise Unknown("the contents of what is no constant")
+    if isinstance(bound, ConstantBinding | DefaultBinding) and (array := bound.array()).dtype.kind != "O":
+        return Tensor.from_array(array)
+    raise UndecidedScalar("the contents of what is no constant")
 
 
-def _type(bound: Bound, graph: Graph) -> TensorType:
+def _bound_type(bound: Binding, graph: Graph) -> TensorType:
     match bound:
         case Value():
             found = graph.tensor_type(bound)
-        case Known():
+        case ConstantBinding():
             found = TensorType(bound.tensor.dtype, bound.shape)
-        case Absent():
+        case DefaultBinding():
             found = TensorType(bound.dtype, bound.shape)
         case _:
             found = None
     if found is None:
-        raise Unknown("a type that is not known")
+        raise UndecidedScalar("a type that is not known")
     return found

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from graphopt.language.scalar import Unknown
+from graphopt.language.scalar_functions import UndecidedScalar
 
 Label: TypeAlias = "int | float | str | tuple[Any, ...] | None"
 """What is chosen: a number of axes, a value of an attribute; None is an attribute that is absent."""
 
-Answer: TypeAlias = "Callable[[str], Label]"
+AnswerQuestion: TypeAlias = "Callable[[str], Label]"
 """What a match has in the place of a choice; raises Unknown where that is not known."""
 
-Tree: TypeAlias = list[list[Any]]
+DecisionTree: TypeAlias = list[list[Any]]
 """Nodes, each after its subtrees, so the last one is the root: `[question, usual, [[labels, subtree], ...]]`.
 
 `usual` is the label that absence stands for. A subtree is named by its position, and labels that lead to the same one
@@ -29,14 +29,14 @@ plain JSON, which is read as it is.
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class OtherLabel:
     """Whatever is not among the labels; also what is not known, if there are none."""
 
-    than: tuple[Label, ...] = ()
+    excluded: tuple[Label, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ProofChoice:
     """One choice of a proof."""
 
     question: str
@@ -44,7 +44,7 @@ class Choice:
     `value p`, `value rest.axis` (of a bundle)."""
 
     label: Any
-    """A label or `Other`."""
+    """A label or `OtherLabel`."""
 
     usual: Label = None
     """What it is where it is absent."""
@@ -53,10 +53,14 @@ class Choice:
         kind, _, name = self.question.partition(" ")
         if kind == "absent":
             return f"{name} {'absent' if self.label else 'present'}"
-        return _in_words(self.question, str(self.label)) if kind in _FORMS else f"{name}={_plain(self.label)}"
+        return (
+            _describe_question(self.question, str(self.label))
+            if kind in _QUESTION_FORMS
+            else f"{name}={_label_to_json(self.label)}"
+        )
 
 
-def tree_of(paths: Iterable[Iterable[Choice]]) -> Tree:
+def build_decision_tree(paths: Iterable[Iterable[ProofChoice]]) -> DecisionTree:
     """Return the decision tree of some paths, which ask the same question after the same answers."""
     grown: dict[Any, Any] = {}
     for path in paths:
@@ -68,89 +72,94 @@ def tree_of(paths: Iterable[Iterable[Choice]]) -> Tree:
         here[None] = True
     numbers: dict[Any, int] = {}
     if grown:
-        _number(grown, numbers)
-    return [_listed(node) for node in numbers]
+        _node_id(grown, numbers)
+    return [_node_to_json(node) for node in numbers]
 
 
-def _number(grown: Mapping[Any, Any], numbers: dict[Any, int]) -> int:
+def _node_id(grown: Mapping[Any, Any], numbers: dict[Any, int]) -> int:
     """Return the position of a node, equal ones having the same."""
     node: Any = ()
     ((key, branches),) = grown.items()
     if key is not None:
         leads: dict[Any, list[Any]] = {}
         for label, branch in branches.items():
-            subtree = _number(branch, numbers)
-            if isinstance(label, Other):
-                leads[subtree, True] = list(label.than)
+            subtree = _node_id(branch, numbers)
+            if isinstance(label, OtherLabel):
+                leads[subtree, True] = list(label.excluded)
             else:
                 leads.setdefault((subtree,), []).append(label)
         node = (*key, tuple((tuple(labels), *lead) for lead, labels in leads.items()))
     return numbers.setdefault(node, len(numbers))
 
 
-def _listed(node: Any) -> list[Any]:
+def _node_to_json(node: Any) -> list[Any]:
     """Return a node as JSON has it."""
     if not node:
         return []
     question, usual, leads = node
-    return [question, _plain(usual), [[list(map(_plain, labels)), *lead] for labels, *lead in leads]]
+    return [question, _label_to_json(usual), [[list(map(_label_to_json, labels)), *lead] for labels, *lead in leads]]
 
 
-def _plain(label: Label) -> Any:
+def _label_to_json(label: Label) -> Any:
     return list(label) if isinstance(label, tuple) else label
 
 
-def covers(tree: Tree, answer: Answer) -> bool:
+def covers(tree: DecisionTree, answer: AnswerQuestion) -> bool:
     """Return whether what a match answers is one of the paths."""
     node = tree[-1] if tree else None
     while node:
         question, usual, leads = node
-        label = _answered(answer, question, usual)
-        node = next((tree[subtree] for labels, subtree, *other in leads if _fits(label, labels, bool(other))), None)
+        label = _answer_label(answer, question, usual)
+        node = next(
+            (tree[subtree] for labels, subtree, *other in leads if _label_matches(label, labels, bool(other))), None
+        )
     return node is not None
 
 
 _UNKNOWN = object()
 
 
-def _answered(answer: Answer, question: str, usual: Any) -> Any:
+def _answer_label(answer: AnswerQuestion, question: str, usual: Any) -> Any:
     """Return what a match has, as JSON has it."""
     try:
-        label = _plain(answer(question))
-    except Unknown:
+        label = _label_to_json(answer(question))
+    except UndecidedScalar:
         return _UNKNOWN
     return usual if label is None else label
 
 
-def _fits(label: Any, labels: list[Any], other: bool) -> bool:
+def _label_matches(label: Any, labels: list[Any], other: bool) -> bool:
     """Return whether a label is listed, or is another than those that are."""
     return (not labels if label is _UNKNOWN else label not in labels) if other else label in labels
 
 
-def unknown(tree: Tree, answer: Answer) -> str:
+def first_unknown(tree: DecisionTree, answer: AnswerQuestion) -> str:
     """Return what a proof has to know and a match does not say, nothing where it says all."""
     for node in filter(None, tree):
         question, _, leads = node
-        if any(labels or not other for labels, _, *other in leads) and _answered(answer, question, None) is _UNKNOWN:
+        if (
+            any(labels or not other for labels, _, *other in leads)
+            and _answer_label(answer, question, None) is _UNKNOWN
+        ):
             return f"the {question.replace(' ', ' of ', 1)}"
     return ""
 
 
-def told(tree: Tree, kinds: Sequence[str] = ("pack", "rank", "length", "elements")) -> str:
+def describe_tree(tree: DecisionTree, kinds: Sequence[str] = ("pack", "rank", "length", "elements")) -> str:
     """Return what was chosen from, in words: `*b of 0–2 axes, p of 0–3 numbers, x of rank 0–4`."""
     found: dict[str, list[Any]] = {}
     for question, _, leads in filter(None, tree):
         found.setdefault(question, []).extend(label for labels, *_ in leads for label in labels)
     wanted = [question for question in sorted(found) if question.partition(" ")[0] in kinds]
-    return ", ".join(_in_words(question, _range(found[question])) for question in wanted)
+    return ", ".join(_describe_question(question, _format_range(found[question])) for question in wanted)
 
 
-def _in_words(question: str, numbers: str) -> str:
+def _describe_question(question: str, numbers: str) -> str:
     kind, _, name = question.partition(" ")
-    return _FORMS[kind].format(name=name, range=numbers)
+    return _QUESTION_FORMS[kind].format(name=name, range=numbers)
 
 
-_FORMS = {
+_QUESTION_FORMS = {
     "pack": "*{name} of {range} axes",
     "rank": "{name} of rank {range}",
     "length": "{name} of {range} numbers",
@@ -158,11 +167,13 @@ _FORMS = {
 }
 
 
-def _range(numbers: Sequence[int]) -> str:
+def _format_range(numbers: Sequence[int]) -> str:
     least, most = min(numbers, default=0), max(numbers, default=0)
     return "any" if not numbers else str(least) if least == most else f"{least}–{most}"
 
 
-def of_any_rank(path: Iterable[Choice]) -> tuple[Choice, ...]:
+def without_ranks(path: Iterable[ProofChoice]) -> tuple[ProofChoice, ...]:
     """Return a path on which no rank is told from another."""
-    return tuple(Choice(choice.question, Other()) if choice.question.startswith("rank ") else choice for choice in path)
+    return tuple(
+        ProofChoice(choice.question, OtherLabel()) if choice.question.startswith("rank ") else choice for choice in path
+    )

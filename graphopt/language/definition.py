@@ -17,16 +17,29 @@ import numpy as np
 from onnx import AttributeProto
 from onnx.defs import OpSchema, has
 
+from graphopt.base.dtype import COMPUTE_DTYPES
 from graphopt.base.errors import RuleError
-from graphopt.base.session import current
-from graphopt.base.types import COMMON
-from graphopt.ir import ops
-from graphopt.language.binding import evaluate
-from graphopt.language.scalar import FACTS, PROPERTIES
-from graphopt.language.schemas import Misfit, Types, type_text
-from graphopt.language.serial import hole_from_json, hole_to_json, only, term_from_json, term_to_json
-from graphopt.language.term import SCALAR, App, Lit, Operand, Term, Var, applications, fn, holes, is_scalar, term, walk
-from graphopt.language.wellformed import MOST_OUTPUTS, foreign, misnamed, misspelt, undecidable
+from graphopt.base.session import current_session
+from graphopt.ir import schemas
+from graphopt.language.binding import evaluate_scalar
+from graphopt.language.rule_checks import MOST_OUTPUTS, inconsistent_holes, invalid_names, non_conditions, non_terms
+from graphopt.language.scalar_functions import BINDING_QUERIES, PROPERTIES
+from graphopt.language.serial import check_keys, hole_from_json, hole_to_json, term_from_json, term_to_json
+from graphopt.language.terms import (
+    SCALAR,
+    App,
+    Lit,
+    Term,
+    TermLike,
+    Var,
+    fn,
+    holes,
+    is_scalar,
+    operator_applications,
+    term,
+    walk_term,
+)
+from graphopt.language.type_inference import NoInstance, TypeConstraints, type_text
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,7 @@ class Definition:
 
     head: App
     """The operator applied to holes; of several outputs the first."""
-    meaning: tuple[Term, ...]
+    body: tuple[Term, ...]
     """One term for each output."""
     defaults: tuple[tuple[str, Lit], ...] = ()
     """What attributes are that are absent."""
@@ -47,11 +60,11 @@ class Definition:
     """What has to hold besides for the operator to be defined."""
 
     def __post_init__(self) -> None:
-        for problem in _problems(self):
+        for problem in _definition_problems(self):
             raise RuleError(f"the definition of '{self.name}': {problem}")
 
     def __str__(self) -> str:
-        return f"{self.head}  =  {', '.join(map(str, self.meaning))}"
+        return f"{self.head}  =  {', '.join(map(str, self.body))}"
 
     @property
     def name(self) -> str:
@@ -62,12 +75,14 @@ class Definition:
     def key(self) -> tuple[str, str]:
         return self.head.op, self.head.domain
 
-    def at(self, app: App) -> Meaning | None:
+    def instantiate(self, app: App) -> InstantiatedDefinition | None:
         """Return what an application of the operator means; None where it has other inputs or attributes than these."""
         inputs = app.inputs
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
-        if [arg is None for arg in inputs] != [arg is None for arg in self.head.inputs] or app.bundle is not None:
+        if [arg is None for arg in inputs] != [
+            arg is None for arg in self.head.inputs
+        ] or app.attributes_hole is not None:
             return None
         if app.outputs > self.head.outputs:
             return None
@@ -78,21 +93,21 @@ class Definition:
         for name, said in self.head.attrs:
             if isinstance(said, Var):
                 bound[said.name] = given[name]
-            elif not _is_the_same(given[name], said):
+            elif not _attributes_equal(given[name], said):
                 return None
-        return Meaning(self, bound)
+        return InstantiatedDefinition(self, bound)
 
     @cached_property
-    def says(self) -> tuple[object, ...]:
+    def canonical_form(self) -> tuple[object, ...]:
         """What is the same of two definitions that differ in the names of holes and axes alone."""
-        called = self._called
+        called = self._canonical_holes
         attrs = tuple((name, called[said.name] if isinstance(said, Var) else said) for name, said in self.head.attrs)
         absent = tuple(arg is None for arg in self.head.inputs)
-        meaning = Meaning(self, called)
+        meaning = InstantiatedDefinition(self, called)
         return self.key, absent, attrs, self.defaults, meaning.outputs, frozenset(meaning.conditions)
 
     @cached_property
-    def _called(self) -> dict[str, Var]:
+    def _canonical_holes(self) -> dict[str, Var]:
         """The holes, by name, called by their places."""
         inputs = ((f"input_{i}", hole) for i, hole in enumerate(self.head.inputs))
         return {
@@ -101,14 +116,14 @@ class Definition:
 
     def agrees(self, other: Definition) -> bool:
         """Return whether another definition, of more outputs or fewer, says the same of those that both have."""
-        said, said_too = (Meaning(each, each._called).outputs for each in (self, other))
+        said, said_too = (InstantiatedDefinition(each, each._canonical_holes).outputs for each in (self, other))
         return len(said) != len(said_too) and all(one == two for one, two in zip(said, said_too, strict=False))
 
     @cached_property
     def axes(self) -> Mapping[str, Term]:
         """The sizes that the inputs name, as terms over them: of `x` with `"*b N"`, N is the last of its shape."""
         found: dict[str, Term] = {}
-        for token, size in self._sized():
+        for token, size in self._axis_sizes():
             if not token.isdigit() and token != "_":
                 found.setdefault(token, size)
         return found
@@ -122,18 +137,18 @@ class Definition:
                 packed = any("*" in token for token in hole.axes)
                 count, rank = len(hole.axes) - packed, fn.rank(hole)
                 found.append(fn.le(count, rank) if packed else fn.eq(rank, count))
-        for token, size in self._sized():
+        for token, size in self._axis_sizes():
             expected: Term | int = int(token) if token.isdigit() else self.axes.get(token, size)
             if expected != size:
                 found.append(fn.eq(size, expected))
-        inner = (meaning_of(app) for side in self.meaning for app in applications(side))
+        inner = (instantiate_definition(app) for side in self.body for app in operator_applications(side))
         inherited = (part for meaning in inner if meaning is not None for part in meaning.conditions)
-        return tuple(dict.fromkeys((*found, *self.when, *filter(is_of_holes, inherited))))
+        return tuple(dict.fromkeys((*found, *self.when, *filter(is_about_holes, inherited))))
 
     def _inputs(self) -> Iterator[Var]:
         return (hole for hole in self.head.inputs if isinstance(hole, Var))
 
-    def _sized(self) -> Iterator[tuple[str, App]]:
+    def _axis_sizes(self) -> Iterator[tuple[str, App]]:
         """Each axis of the inputs, with its size; of a pack, all sizes."""
         for hole in self._inputs():
             tokens, shape = hole.axes or (), fn.shape(hole)
@@ -148,7 +163,7 @@ class Definition:
         """Return the definition as plain data; `Definition.from_json` is the inverse."""
         return {
             "define": term_to_json(self.head),
-            "as": [term_to_json(side) for side in self.meaning],
+            "as": [term_to_json(side) for side in self.body],
             "holes": {hole.name: hole_to_json(hole) for hole in sorted(set(holes(self.head)), key=lambda h: h.name)},
             "defaults": {name: term_to_json(value) for name, value in self.defaults},
             "when": [term_to_json(condition) for condition in self.when],
@@ -157,7 +172,7 @@ class Definition:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Definition:
         """Return the definition that `to_json` wrote; raises KeyError, TypeError or ValueError for what is none."""
-        only(data, "define", "as", "holes", "defaults", "when")
+        check_keys(data, "define", "as", "holes", "defaults", "when")
         known = {name: hole_from_json(name, said) for name, said in data["holes"].items()}
         head, *meaning = (term_from_json(side, known) for side in (data["define"], *data["as"]))
         if unused := known.keys() - {hole.name for hole in holes(head)}:
@@ -168,39 +183,39 @@ class Definition:
 
 
 @dataclass(frozen=True)
-class Meaning:
+class InstantiatedDefinition:
     """One application of a defined operator, with what its holes stand for."""
 
     definition: Definition
-    bound: Mapping[str, Term | None]
+    binding: Mapping[str, Term | None]
 
     @property
     def outputs(self) -> tuple[Term, ...]:
-        return tuple(self.put(side) for side in self.definition.meaning)
+        return tuple(self.substitute(side) for side in self.definition.body)
 
     @property
     def conditions(self) -> tuple[Term, ...]:
         """What has to hold for the operator to be defined."""
-        return tuple(self.put(condition) for condition in self.definition.conditions)
+        return tuple(self.substitute(condition) for condition in self.definition.conditions)
 
-    def put(self, part: Term) -> Term:
+    def substitute(self, part: Term) -> Term:
         """Return a term of the definition with what its holes and axes stand for."""
         match part:
             case Var(name=name):
-                found = self.bound[name]
+                found = self.binding[name]
                 assert found is not None, name
                 return found
             case App(op="size" | "sizes", args=(Lit(value=axes),)) if part.domain == SCALAR:
-                sizes = [int(a) if a.isdigit() else self.put(self.definition.axes[a]) for a in str(axes).split()]
+                sizes = [int(a) if a.isdigit() else self.substitute(self.definition.axes[a]) for a in str(axes).split()]
                 return term(sizes[0]) if part.op == "size" else fn.concat(*sizes)
             case App():
-                args = tuple(None if arg is None else self.put(arg) for arg in part.args)
-                attrs = tuple((name, self.put(value)) for name, value in part.attrs)
+                args = tuple(None if arg is None else self.substitute(arg) for arg in part.args)
+                attrs = tuple((name, self.substitute(value)) for name, value in part.attrs)
                 return App(part.op, args, attrs, part.domain, part.output, part.outputs)
         return part
 
 
-def _is_the_same(one: Term, other: Term) -> bool:
+def _attributes_equal(one: Term, other: Term) -> bool:
     """Return whether two attributes are equal as models keep them: real numbers in single precision."""
     match one, other:
         case Lit(value=float(first)), Lit(value=float(second)):
@@ -208,9 +223,9 @@ def _is_the_same(one: Term, other: Term) -> bool:
     return one == other
 
 
-def is_of_holes(condition: Term) -> bool:
+def is_about_holes(condition: Term) -> bool:
     """Return whether a condition asks for the shapes and element types of holes alone, as those of a rule do."""
-    asked = (part for part in walk(condition) if isinstance(part, App) and part.op in ("shape", "rank", "dtype"))
+    asked = (part for part in walk_term(condition) if isinstance(part, App) and part.op in ("shape", "rank", "dtype"))
     return all(isinstance(part.args[0], Var) for part in asked)
 
 
@@ -219,9 +234,9 @@ def is_of_holes(condition: Term) -> bool:
 
 def define(
     head: App | tuple[App, ...],
-    meaning: Operand | tuple[Operand, ...],
+    meaning: TermLike | tuple[TermLike, ...],
     when: Term | Sequence[Term] = (),
-    **defaults: Operand,
+    **defaults: TermLike,
 ) -> Definition:
     """Say what an operator computes that ONNX does not define, and return the definition.
 
@@ -244,7 +259,7 @@ def define(
     return declare(Definition(first, tuple(map(term, sides)), given, conditions))
 
 
-def _literal(name: str, value: Operand) -> Lit:
+def _literal(name: str, value: TermLike) -> Lit:
     found = term(value)
     if not isinstance(found, Lit):
         raise RuleError(f"the default of {name} is '{found}', no number, text or list of numbers")
@@ -258,20 +273,20 @@ def declare(definition: Definition) -> Definition:
         RuleError: another one is known that fits some of the same applications, or that says other things of the
             operator's attributes; nothing is known of an operator in its meaning.
     """
-    known: tuple[Definition, ...] = current().definitions.of(definition.key)
+    known: tuple[Definition, ...] = current_session().definitions.definitions_of(definition.key)
     for other in known:
-        if other.says == definition.says:
+        if other.canonical_form == definition.canonical_form:
             return other
     for other in known:
-        for problem in _clashes(definition, other):
+        for problem in _conflicts(definition, other):
             raise RuleError(f"'{definition}' {problem}: {other}")
-    definitions_of(definition.meaning)
+    definitions_of(definition.body)
     both = (*known, definition)
-    current().definitions.put(definition.key, both, _schema(both))
+    current_session().definitions.set(definition.key, both, _schema(both))
     return definition
 
 
-def _clashes(one: Definition, other: Definition) -> Iterator[str]:
+def _conflicts(one: Definition, other: Definition) -> Iterator[str]:
     """Yield what two definitions of one operator say otherwise of the same."""
     for name, value in one.head.attrs:
         for beside in (said for own, said in other.head.attrs if own == name):
@@ -282,12 +297,12 @@ def _clashes(one: Definition, other: Definition) -> Iterator[str]:
             yield f"has the default {default} of '{name}', which is {known} in what is known"
     absent, absent_too = ([arg is None for arg in each.head.inputs] for each in (one, other))
     if absent == absent_too and not one.agrees(other):
-        shared = _shared(one, other)
+        shared = _common_attributes(one, other)
         if shared is not None and not (_excludes(one, shared) or _excludes(other, shared)):
             yield "is defined otherwise already (`when` may say for which attributes)"
 
 
-def _shared(one: Definition, other: Definition) -> Mapping[str, Lit] | None:
+def _common_attributes(one: Definition, other: Definition) -> Mapping[str, Lit] | None:
     """Return the attributes that are settled in the applications that both definitions fit; None where there are
     none."""
     settled: dict[str, Lit] = {}
@@ -305,25 +320,27 @@ def _excludes(definition: Definition, settled: Mapping[str, Lit]) -> bool:
     attrs = definition.head.attrs
     bound = {hole.name: settled[name].value for name, hole in attrs if isinstance(hole, Var) and name in settled}
     return any(
-        evaluate(condition, bound, {}, None) is False
+        evaluate_scalar(condition, bound, {}, None) is False
         for condition in definition.when
-        if not any(isinstance(part, App) and part.op in FACTS for part in walk(condition))
+        if not any(isinstance(part, App) and part.op in BINDING_QUERIES for part in walk_term(condition))
         and bound.keys() >= {hole.name for hole in holes(condition)}
     )
 
 
 def definitions() -> Iterator[Definition]:
     """Yield all definitions that are known."""
-    known = current().definitions
-    return chain.from_iterable(map(known.of, known))
+    known = current_session().definitions
+    return chain.from_iterable(map(known.definitions_of, known))
 
 
-def meaning_of(app: App) -> Meaning | None:
+def instantiate_definition(app: App) -> InstantiatedDefinition | None:
     """Return what an application of a defined operator means; None where there is no definition of it.
 
     Of definitions that differ in how many outputs there are, the one that says no more than is asked.
     """
-    found = (definition.at(app) for definition in current().definitions.of((app.op, app.domain)))
+    found = (
+        definition.instantiate(app) for definition in current_session().definitions.definitions_of((app.op, app.domain))
+    )
     fitting = (meaning for meaning in found if meaning is not None)
     return min(fitting, key=lambda meaning: meaning.definition.head.outputs, default=None)
 
@@ -335,15 +352,15 @@ def definitions_of(sides: Iterable[Term]) -> tuple[Definition, ...]:
         RuleError: an operator is defined for other inputs or attributes than it has there.
     """
     found: dict[Definition, None] = {}
-    waiting = [app for side in sides for app in applications(side)]
+    waiting = [app for side in sides for app in operator_applications(side)]
     while waiting:
         app = waiting.pop(0)
-        meaning = meaning_of(app) if ops.is_declared(app.op, app.domain) else None
+        meaning = instantiate_definition(app) if schemas.is_defined_operator(app.op, app.domain) else None
         if meaning is not None and meaning.definition not in found:
             found[meaning.definition] = None
-            waiting += [inner for side in meaning.definition.meaning for inner in applications(side)]
-        elif meaning is None and ops.is_declared(app.op, app.domain):
-            known = "; ".join(map(str, current().definitions.of((app.op, app.domain))))
+            waiting += [inner for side in meaning.definition.body for inner in operator_applications(side)]
+        elif meaning is None and schemas.is_defined_operator(app.op, app.domain):
+            known = "; ".join(map(str, current_session().definitions.definitions_of((app.op, app.domain))))
             raise RuleError(f"'{app}' has other inputs, outputs or attributes than what is defined: {known}")
     return tuple(found)
 
@@ -351,57 +368,57 @@ def definitions_of(sides: Iterable[Term]) -> tuple[Definition, ...]:
 # -- checks ------------------------------------------------------------------------------------------------------------
 
 
-def _problems(definition: Definition) -> Iterator[str]:
+def _definition_problems(definition: Definition) -> Iterator[str]:
     """Yield what is wrong with a definition, in the order in which it should be mended."""
-    head, meaning = definition.head, definition.meaning
-    yield from foreign(definition.when, "condition")
+    head, meaning = definition.head, definition.body
+    yield from non_terms(definition.when, "condition")
     if head.domain in ("", "ai.onnx", SCALAR) or has(head.op, domain=head.domain) or head.output:
         yield "it is to be an operator of a domain of its own, Operators('my.domain').Name(x, …)"
-    yield from _unlike_holes(head)
-    yield from _unused(definition)
+    yield from _invalid_head_parts(head)
+    yield from _unused_parts(definition)
     if len(meaning) != head.outputs or head.outputs > MOST_OUTPUTS:
         yield f"{head.outputs} outputs are {len(meaning)} terms"
-    yield from misnamed((head, *meaning, *definition.when))
+    yield from inconsistent_holes((head, *meaning, *definition.when))
     yield from (f"'{side}' is a number, not a tensor" for side in meaning if is_scalar(side))
-    yield from undecidable(definition.when)
-    yield from _unheld(definition)
+    yield from non_conditions(definition.when)
+    yield from _unsatisfiable_parts(definition)
     for side in (*meaning, *definition.when):
-        yield from misspelt(side)
+        yield from invalid_names(side)
         for hole in holes(side):
             if hole not in set(holes(head)):
                 yield f"hole '{hole.name}' is none of its inputs and attributes"
-        for part in walk(side):
+        for part in walk_term(side):
             yield from _unknown_axes(definition, part)
 
 
-def _unused(definition: Definition) -> Iterator[str]:
+def _unused_parts(definition: Definition) -> Iterator[str]:
     """Yield inputs, attributes and defaults that change nothing."""
     for name, default in definition.defaults:
         if name not in dict(definition.head.attrs):
             yield f"{name} has a default and is none of its attributes"
         elif not _is_of_type(default, _attribute_type(dict(definition.head.attrs)[name])):
             yield f"{name} is an attribute of another kind than its default, {default}"
-    for hole in set(holes(definition.head)).difference(*map(holes, definition.meaning)):
+    for hole in set(holes(definition.head)).difference(*map(holes, definition.body)):
         also = "" if hole.kind == "tensor" else "; an attribute may be given the one value that is meant"
         yield f"'{hole.name}' is no part of what it computes{also}"
 
 
-def _unheld(definition: Definition) -> Iterator[str]:
+def _unsatisfiable_parts(definition: Definition) -> Iterator[str]:
     """Yield what is no function of the inputs, and conditions that cannot hold of any input."""
-    for app in (app for side in definition.meaning for app in applications(side)):
-        if not app.domain and ops.is_random(app.op):
+    for app in (app for side in definition.body for app in operator_applications(side)):
+        if not app.domain and schemas.is_random(app.op):
             yield f"{app.op} is drawn anew each time: it is no function of the inputs"
-    for part in (part for condition in definition.when for part in walk(condition)):
+    for part in (part for condition in definition.when for part in walk_term(condition)):
         if isinstance(part, App) and part.domain == SCALAR and part.op in PROPERTIES:
             yield f"'{part}' is of no constant: conditions ask for sizes, element types and attributes"
 
 
-def _unlike_holes(head: App) -> Iterator[str]:
+def _invalid_head_parts(head: App) -> Iterator[str]:
     """Yield inputs and attributes that are none of a definition."""
     inputs = [arg for arg in head.inputs if arg is not None]
     if not all(isinstance(arg, Var) and arg.kind == "tensor" for arg in inputs) or len(set(inputs)) < len(inputs):
         yield "its inputs are holes, tensor('x'), of which each is another"
-    if head.bundle is not None or (head.inputs and head.inputs[-1] is None):
+    if head.attributes_hole is not None or (head.inputs and head.inputs[-1] is None):
         yield "it names all of its attributes, and no absent input at the end"
     if any(token.startswith("1*") for arg in inputs if isinstance(arg, Var) for token in arg.axes or ()):
         yield "an input has as many axes of size 1 as a pack: name the pack, or nothing"
@@ -426,7 +443,7 @@ _KINDS: Mapping[str, OpSchema.AttrType] = {
     "real": OpSchema.AttrType.FLOAT,
     "string": OpSchema.AttrType.STRING,
 }
-_ELEMENTS = frozenset(COMMON)
+_ELEMENTS = frozenset(COMPUTE_DTYPES)
 _OPTIONAL, _SINGLE = OpSchema.FormalParameterOption.Optional, OpSchema.FormalParameterOption.Single
 
 
@@ -436,7 +453,7 @@ def _schema(definitions: Sequence[Definition]) -> OpSchema:
     As of operators of ONNX, outputs behind the first may be left out.
     """
     head = definitions[0].head
-    variables = _variables(definitions)
+    variables = _type_variables(definitions)
     most = max((definition.head.inputs for definition in definitions), key=len)
     inputs = []
     for position in range(len(most)):
@@ -461,21 +478,21 @@ def _schema(definitions: Sequence[Definition]) -> OpSchema:
     )
 
 
-def _variables(definitions: Sequence[Definition]) -> Mapping[tuple[str, int], tuple[str, frozenset[Any]]]:
+def _type_variables(definitions: Sequence[Definition]) -> Mapping[tuple[str, int], tuple[str, frozenset[Any]]]:
     """Return the type variable of each input and output, with the element types that it may be."""
     joined: nx.utils.UnionFind[tuple[str, int]] = nx.utils.UnionFind()
     allowed: dict[tuple[str, int], frozenset[Any]] = {}
     for definition in definitions:
         try:
-            types = Types(definition.meaning, {})
-        except Misfit as error:
+            types = TypeConstraints(definition.body, {})
+        except NoInstance as error:
             raise RuleError(f"the definition of '{definition.head.op}': {error}") from error
         given = enumerate(definition.head.inputs)
-        places = {("in", i): types.place(hole) for i, hole in given if hole is not None}
-        places |= {("out", i): types.place(side) for i, side in enumerate(definition.meaning)}
+        places = {("in", i): types.slot(hole) for i, hole in given if hole is not None}
+        places |= {("out", i): types.slot(side) for i, side in enumerate(definition.body)}
         roots: dict[Any, tuple[str, int]] = {}
         for formal, place in places.items():
-            joined.union(formal, roots.setdefault(types.root(place), formal))
+            joined.union(formal, roots.setdefault(types.representative(place), formal))
             both = types.allowed(place) & _ELEMENTS & allowed.get(formal, types.allowed(place))
             if not both:
                 raise RuleError(f"the definition of '{definition.head.op}': no element types fit together")
@@ -495,7 +512,7 @@ def _attributes(definitions: Sequence[Definition]) -> Iterator[OpSchema.Attribut
     for name, value in said.items():
         kind = _attribute_type(value)
         if name in defaults:
-            yield OpSchema.Attribute(name, _default(name, kind, defaults[name].value), "")
+            yield OpSchema.Attribute(name, _attribute_default(name, kind, defaults[name].value), "")
         else:
             yield OpSchema.Attribute(name, kind, "", required=True)
 
@@ -520,7 +537,7 @@ def _is_of_type(value: Lit, kind: OpSchema.AttrType) -> bool:
     return found is kind or (found, kind) == (OpSchema.AttrType.INT, OpSchema.AttrType.FLOAT)
 
 
-def _default(name: str, kind: OpSchema.AttrType, value: Any) -> AttributeProto:
+def _attribute_default(name: str, kind: OpSchema.AttrType, value: Any) -> AttributeProto:
     match kind:
         case OpSchema.AttrType.FLOAT:
             return AttributeProto(name=name, type=AttributeProto.FLOAT, f=float(value))

@@ -11,9 +11,9 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+from graphopt.base.dtype import DType
 from graphopt.base.files import write_text
-from graphopt.base.types import DType
-from graphopt.language.coverage import Tree, told
+from graphopt.language.coverage import DecisionTree, describe_tree
 
 
 class Verdict(StrEnum):
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
     VACUOUS = "VACUOUS"
 
 
-class Model(StrEnum):
+class ProofModel(StrEnum):
     """In which arithmetic the two sides are equal, the strictest first.
 
     EXACT: bit for bit. EXTENDED: over the real numbers, infinities and NaN where constants are finite, so floats may
@@ -44,14 +44,14 @@ class Proof:
     rule: str
     digest: str
     verdict: Verdict
-    model: Model | None = None
+    model: ProofModel | None = None
     ranks: str = ""
     cases: int = 0
     seconds: float = 0.0
     solver: str = ""
     counterexample: str = ""
     detail: str = ""
-    coverage: Tree = field(default_factory=list)
+    coverage: DecisionTree = field(default_factory=list)
     """For which ranks, lists and attributes."""
     asks_finite: bool = False
     """Whether the rule asks of a tensor that it is finite."""
@@ -64,23 +64,23 @@ class Proof:
         return self.verdict is Verdict.PROVED
 
     @property
-    def claim(self) -> str:
+    def describe_claim(self) -> str:
         """What a report says beside a rewrite."""
         if not self.holds:
             return f"not proved: {self.verdict.lower()}"
         if not self.reassociates:
             return "proved, exact"
-        said = "proved, reassociates, finite" if self.is_finite else "proved, reassociates"
+        said = "proved, reassociates, finite" if self.assumes_finite else "proved, reassociates"
         return f"{said} ({self.detail})" if self.detail else said
 
     @property
-    def reach(self) -> str:
+    def describe_coverage(self) -> str:
         """For which ranks, and how long lists, it was made: `1–4, *s of 1–2 axes, p of 0–3 numbers`."""
-        lists = told(self.coverage, ("pack", "length", "elements"))
+        lists = describe_tree(self.coverage, ("pack", "length", "elements"))
         return f"{self.ranks}, {lists}" if lists else self.ranks
 
     @property
-    def complaint(self) -> str:
+    def describe_failure(self) -> str:
         """Why it does not hold, over several lines: what differs where something does, else what could not be shown."""
         why = self.counterexample or self.detail or "no element types and sizes of at least 1 fit the left side"
         lines = "\n".join(filter(None, (why, self.hint)))
@@ -89,17 +89,17 @@ class Proof:
     @property
     def reassociates(self) -> bool:
         """Whether floats may be rounded in another order than before."""
-        return self.model in (Model.EXTENDED, Model.REAL)
+        return self.model in (ProofModel.EXTENDED, ProofModel.REAL)
 
     @property
-    def is_finite(self) -> bool:
+    def assumes_finite(self) -> bool:
         """Whether it speaks of finite values only: where there is an infinity or NaN the two sides may differ."""
-        return self.model is Model.REAL or self.asks_finite
+        return self.model is ProofModel.REAL or self.asks_finite
 
     def licenses(self, dtype: DType) -> bool:
         """Return whether the rule may be applied to a result of this element type: only EXACT speaks of others than
         floats."""
-        return self.holds and (self.model is Model.EXACT or dtype.is_float)
+        return self.holds and (self.model is ProofModel.EXACT or dtype.is_float)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data, without what is empty."""
@@ -113,55 +113,56 @@ class Proof:
         Raises:
             ValueError, OverflowError: the data was made of no proof.
         """
-        if not isinstance(data, dict) or not _KINDS.keys() >= data.keys():
+        if not isinstance(data, dict) or not _JSON_TYPES.keys() >= data.keys():
             raise ValueError("it is no proof")
         for name, value in data.items():
-            if type(value) not in _KINDS[name]:
+            if type(value) not in _JSON_TYPES[name]:
                 raise ValueError(f"{value!r:.40} is no {name} of a proof")
         if not {"rule", "digest", "verdict"} <= data.keys():
             raise ValueError("a proof of nothing")
-        model = Model(data["model"]) if "model" in data else None
+        model = ProofModel(data["model"]) if "model" in data else None
         seconds = float(data.get("seconds", 0.0))
         made = Proof(**data | {"verdict": Verdict(data["verdict"]), "model": model, "seconds": seconds})
         if made.holds and model is None:
             raise ValueError("a proof in no arithmetic")
         if made.cases < 0 or not 0 <= made.seconds < math.inf:
             raise ValueError("a proof of less than no cases, or of no seconds that could be")
-        check_tree(made.coverage)
+        check_decision_tree(made.coverage)
         return made
 
     def __str__(self) -> str:
         if not self.holds:
-            return self.complaint
-        return f"{self.rule}: {self.claim}, for all sizes; ranks {self.reach}; {self.cases} cases, {self.seconds:.2g} s"
+            return self.describe_failure
+        scope = f"for all sizes; ranks {self.describe_coverage}; {self.cases} cases"
+        return f"{self.rule}: {self.describe_claim}, {scope}, {self.seconds:.2g} s"
 
 
-_IN_JSON = {
-    **dict.fromkeys(("str", "Verdict", "Model | None"), (str,)),
+_JSON_FIELDS = {
+    **dict.fromkeys(("str", "Verdict", "ProofModel | None"), (str,)),
     "int": (int,),
     "float": (float, int),
-    "Tree": (list,),
+    "DecisionTree": (list,),
     "bool": (bool,),
 }
-_KINDS = {each.name: _IN_JSON[str(each.type)] for each in fields(Proof)}
+_JSON_TYPES = {each.name: _JSON_FIELDS[str(each.type)] for each in fields(Proof)}
 """Of what type each field is in JSON."""
 
 
-def check_tree(tree: Any) -> None:
-    """Raise ValueError for what is no decision tree as `Tree` says it: whoever walks down one must come to an end."""
+def check_decision_tree(tree: Any) -> None:
+    """Raise ValueError for what is no `DecisionTree`: whoever walks down one must come to an end."""
     if not isinstance(tree, list):
         raise ValueError("what is covered is no tree")
     for place, node in enumerate(tree):
         match node:
             case []:
                 continue
-            case [str(question), _, list(leads)] if question.partition(" ")[0] in _LABELS:
-                if all(_is_lead(lead, place, question) for lead in leads):
+            case [str(question), _, list(leads)] if question.partition(" ")[0] in _LABEL_TYPES:
+                if all(_is_edge_to_earlier(lead, place, question) for lead in leads):
                     continue
         raise ValueError(f"{node!r:.40} is no node of a tree of what is covered")
 
 
-_LABELS = {
+_LABEL_TYPES = {
     **dict.fromkeys(("pack", "rank", "length", "elements"), (int,)),
     "absent": (bool,),
     "value": (int, float, str, list, bool, type(None)),
@@ -169,16 +170,16 @@ _LABELS = {
 """What labels are, by the kind of question."""
 
 
-def _is_lead(lead: Any, place: int, question: str) -> bool:
+def _is_edge_to_earlier(lead: Any, place: int, question: str) -> bool:
     """Return whether a branch leads from the node in this place to one before it."""
     match lead:
         case [list(labels), int(subtree)] | [list(labels), int(subtree), True]:
-            kinds = _LABELS[question.partition(" ")[0]]
+            kinds = _LABEL_TYPES[question.partition(" ")[0]]
             return type(subtree) is int and 0 <= subtree < place and all(type(label) in kinds for label in labels)
     return False
 
 
-class Ledger:
+class ProofLedger:
     """Proofs by digest of the rule; valid for one state of the verifier's source, whose digest it carries."""
 
     def __init__(self, proofs: Iterable[Proof] = (), verifier: str = "") -> None:
@@ -199,7 +200,7 @@ class Ledger:
         return len(self._proofs)
 
     @staticmethod
-    def load(path: Path) -> Ledger:
+    def load(path: Path) -> ProofLedger:
         """Read a ledger; one that is missing is empty.
 
         Raises:
@@ -207,9 +208,9 @@ class Ledger:
         """
         try:
             data = json.loads(path.read_bytes())
-            return Ledger(map(Proof.from_json, data["proofs"]), data["verifier"])
+            return ProofLedger(map(Proof.from_json, data["proofs"]), data["verifier"])
         except FileNotFoundError:
-            return Ledger()
+            return ProofLedger()
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{path} is no ledger: {error!r}") from error
 

@@ -12,12 +12,22 @@ from typing import Any, cast
 
 from graphopt.base.errors import RuleError
 from graphopt.language.definition import Definition, declare, define, definitions_of
-from graphopt.language.serial import hole_from_json, hole_to_json, only, term_from_json, term_to_json, text
-from graphopt.language.term import (
+from graphopt.language.rule_checks import property_applications, rule_problems
+from graphopt.language.serial import (
+    check_keys,
+    checked_text,
+    hole_from_json,
+    hole_to_json,
+    term_from_json,
+    term_to_json,
+)
+from graphopt.language.terms import (
     SCALAR,
     App,
+    Lit,
     Operators,
     Term,
+    TermLike,
     Var,
     attributes,
     binary,
@@ -26,25 +36,29 @@ from graphopt.language.term import (
     holes,
     integer,
     integers,
+    is_content_query,
     microsoft,
     op,
-    operators_in,
-    packs_in,
+    operator_hole_applications,
+    pack_holes,
     pointwise,
     real,
     reduction,
-    render,
+    render_term,
     string,
-    tells_contents,
     tensor,
     tensors,
-    walk,
+    walk_term,
 )
-from graphopt.language.wellformed import asserted, problems
 
 __all__ = [
+    "App",
+    "Lit",
     "Operators",
     "Rule",
+    "Term",
+    "TermLike",
+    "Var",
     "attributes",
     "binary",
     "const",
@@ -93,8 +107,10 @@ class Rule:
             if isinstance(terms := getattr(self, part), list):
                 object.__setattr__(self, part, tuple(terms))
         for part in ("when", "pays"):
-            object.__setattr__(self, part, _one(_tuple(getattr(self, part))))  # one condition has one spelling
-        for problem in problems(self.name, _tuple(self.lhs), self.right, self.conditions):
+            object.__setattr__(
+                self, part, _unwrap_single(_as_tuple(getattr(self, part)))
+            )  # one condition has one spelling
+        for problem in rule_problems(self.name, _as_tuple(self.lhs), self.right, self.conditions):
             raise RuleError(f"rule '{self.name}': {problem}")
         try:
             object.__setattr__(self, "definitions", definitions_of((*self.left, *self.right)))
@@ -104,25 +120,25 @@ class Rule:
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again where it is unpickled: another process has to be told what its operators are."""
         said = (self.name, self.lhs, self.rhs, self.when, self.why)
-        return _made_again, (self.definitions[::-1], self.pays, *said)
+        return _rule_from_parts, (self.definitions[::-1], self.pays, *said)
 
     @cached_property
     def left(self) -> tuple[App, ...]:
         """The left sides, always as a tuple."""
-        return cast("tuple[App, ...]", _tuple(self.lhs))  # checked when built
+        return cast("tuple[App, ...]", _as_tuple(self.lhs))  # checked when built
 
     @cached_property
     def right(self) -> tuple[Term, ...]:
         """The right sides, always as a tuple."""
-        return _tuple(self.rhs)
+        return _as_tuple(self.rhs)
 
     @cached_property
     def conditions(self) -> tuple[Term, ...]:
         """What a match has to fulfil."""
-        return (*_tuple(self.when), *_tuple(self.pays))
+        return (*_as_tuple(self.when), *_as_tuple(self.pays))
 
     @cached_property
-    def claim(self) -> Rule:
+    def without_profitability(self) -> Rule:
         """The rule wherever it is true, whether it pays or not: what is proved of it."""
         return self if self.pays == () else replace(self, pays=())
 
@@ -132,54 +148,54 @@ class Rule:
         return {hole.name: hole for side in (*self.left, *self.right, *self.conditions) for hole in holes(side)}
 
     @cached_property
-    def operators(self) -> Mapping[str, str]:
+    def operator_holes(self) -> Mapping[str, str]:
         """Every hole for an operator by name, with its class."""
-        return {app.op: app.domain for side in (*self.left, *self.right) for app in operators_in(side)}
+        return {app.op: app.domain for side in (*self.left, *self.right) for app in operator_hole_applications(side)}
 
     @cached_property
-    def packs(self) -> frozenset[str]:
+    def pack_names(self) -> frozenset[str]:
         """The names of the holes for any number of tensors."""
-        return frozenset(hole.name for side in (*self.left, *self.right) for hole in packs_in(side))
+        return frozenset(hole.name for side in (*self.left, *self.right) for hole in pack_holes(side))
 
     @cached_property
-    def asserted(self) -> tuple[App, ...]:
+    def property_conditions(self) -> tuple[App, ...]:
         """The properties of constants and tensors that the conditions say."""
-        return tuple(chain.from_iterable(map(asserted, self.conditions)))
+        return tuple(chain.from_iterable(map(property_applications, self.conditions)))
 
     @cached_property
-    def counting(self) -> Mapping[str, App]:
+    def arange_conditions(self) -> Mapping[str, App]:
         """What the conditions say of the holes whose elements count, by name."""
-        return {str(app.args[0]): app for app in self.asserted if app.op == "is_arange"}
+        return {str(app.args[0]): app for app in self.property_conditions if app.op == "is_arange"}
 
     @cached_property
-    def contents(self) -> tuple[App, ...]:
+    def content_queries(self) -> tuple[App, ...]:
         """What it asks of the contents of constants: where they are zero, or equal."""
-        parts = (part for side in (*self.left, *self.right, *self.conditions) for part in walk(side))
-        return tuple(dict.fromkeys(part for part in parts if tells_contents(part)))
+        parts = (part for side in (*self.left, *self.right, *self.conditions) for part in walk_term(side))
+        return tuple(dict.fromkeys(part for part in parts if is_content_query(part)))
 
     @property
     def is_family(self) -> bool:
         """Whether it is drawn, matched and built as its particulars (`families.py`)."""
-        return bool(self.operators or self.packs)
+        return bool(self.operator_holes or self.pack_names)
 
     @property
-    def family(self) -> Rule:
+    def generalized(self) -> Rule:
         """The rule itself; of one whose operators are named in the place of holes, that with the holes."""
         return self
 
     @property
-    def label(self) -> str:
+    def unique_label(self) -> str:
         """What tells it from all other rules."""
         return self.name
 
     @cached_property
-    def forgets(self) -> bool:
+    def drops_inputs(self) -> bool:
         """True where a tensor of the left side does not occur on the right: what made it may die with the rewrite."""
         left, right = ({h.name for side in sides for h in holes(side)} for sides in (self.left, self.right))
         return any(self.holes[name].kind in ("tensor", "tensors") for name in left - right)
 
     @property
-    def said(self) -> tuple[Term, ...]:
+    def all_terms(self) -> tuple[Term, ...]:
         """All terms that it says: its sides and conditions."""
         return (*self.left, *self.right, *self.conditions)
 
@@ -190,8 +206,11 @@ class Rule:
         return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def __str__(self) -> str:
-        said = _where("where", _tuple(self.when)) + _where("paying where", _tuple(self.pays))
-        return f"{_algebra(self.left)}  ->  {_algebra(self.right)}{said}{_for_any(self.operators)}"
+        said = _format_conditions("where", _as_tuple(self.when)) + _format_conditions(
+            "paying where", _as_tuple(self.pays)
+        )
+        operators = _format_operator_holes(self.operator_holes)
+        return f"{_format_sides(self.left)}  ->  {_format_sides(self.right)}{said}{operators}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the rule as plain data; `Rule.from_json` is the inverse."""
@@ -200,9 +219,9 @@ class Rule:
             "holes": {name: hole_to_json(hole) for name, hole in sorted(self.holes.items())},
             "lhs": [term_to_json(side) for side in self.left],
             "rhs": [term_to_json(side) for side in self.right],
-            "when": [term_to_json(condition) for condition in _tuple(self.when)],
+            "when": [term_to_json(condition) for condition in _as_tuple(self.when)],
             "why": self.why,
-            **({} if self.pays == () else {"pays": [term_to_json(condition) for condition in _tuple(self.pays)]}),
+            **({} if self.pays == () else {"pays": [term_to_json(condition) for condition in _as_tuple(self.pays)]}),
             **({"definitions": [each.to_json() for each in self.definitions]} if self.definitions else {}),
         }
 
@@ -212,66 +231,68 @@ class Rule:
         if not isinstance(data, Mapping):
             raise RuleError(f"a rule is not in graphopt's JSON form: {str(data)[:40]} is no object")
         try:
-            only(data, "name", "holes", "lhs", "rhs", "when", "why", "pays", "definitions")
+            check_keys(data, "name", "holes", "lhs", "rhs", "when", "why", "pays", "definitions")
             for said in reversed(data.get("definitions", ())):  # what others are made of comes last
                 declare(Definition.from_json(said))
-            name, why = text(data["name"], "the name"), text(data.get("why", ""), "why")
+            name, why = checked_text(data["name"], "the name"), checked_text(data.get("why", ""), "why")
             known = {hole: hole_from_json(hole, said) for hole, said in data["holes"].items()}
             lhs, rhs, when = (tuple(term_from_json(t, known) for t in data[key]) for key in ("lhs", "rhs", "when"))
             pays = tuple(term_from_json(t, known) for t in data.get("pays", ()))
         except KeyError as error:
-            raise RuleError(f"{_called(data)} is not in graphopt's JSON form: {error} is missing") from error
+            raise RuleError(f"{_name_in_json(data)} is not in graphopt's JSON form: {error} is missing") from error
         except (TypeError, ValueError, AttributeError) as error:
-            raise RuleError(f"{_called(data)} is not in graphopt's JSON form: {error}") from error
-        rule = Rule(name, _one(lhs), _one(rhs), _one(when), why, pays=_one(pays))
+            raise RuleError(f"{_name_in_json(data)} is not in graphopt's JSON form: {error}") from error
+        rule = Rule(
+            name, _unwrap_single(lhs), _unwrap_single(rhs), _unwrap_single(when), why, pays=_unwrap_single(pays)
+        )
         for hole in known:
             if hole not in rule.holes:
-                raise RuleError(f"{_called(data)} declares hole '{hole}' and does not use it")
+                raise RuleError(f"{_name_in_json(data)} declares hole '{hole}' and does not use it")
         return rule
 
 
-def _made_again(definitions: tuple[Definition, ...], pays: Term | tuple[Term, ...], *said: Any) -> Rule:
+def _rule_from_parts(definitions: tuple[Definition, ...], pays: Term | tuple[Term, ...], *said: Any) -> Rule:
     """Return the rule, once what its operators compute is known, that of what others are made of first."""
     for definition in definitions:
         declare(definition)
     return Rule(*said, pays=pays)
 
 
-def _called(data: Mapping[str, Any]) -> str:
+def _name_in_json(data: Mapping[str, Any]) -> str:
     """Return what a rule in a file is called, if it says so."""
     return f"rule '{data['name']}'" if isinstance(data.get("name"), str) else "a rule"
 
 
-def _tuple(value: Term | tuple[Term, ...]) -> tuple[Term, ...]:
+def _as_tuple(value: Term | tuple[Term, ...]) -> tuple[Term, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _one(terms: tuple[Term, ...]) -> Term | tuple[Term, ...]:
+def _unwrap_single(terms: tuple[Term, ...]) -> Term | tuple[Term, ...]:
     return terms[0] if len(terms) == 1 else terms
 
 
 # -- printing ------------------------------------------------------------------------------------------------------
 
 
-def _algebra(sides: tuple[Term, ...]) -> str:
-    return ", ".join(map(render, sides))
+def _format_sides(sides: tuple[Term, ...]) -> str:
+    return ", ".join(map(render_term, sides))
 
 
-def _where(word: str, conditions: tuple[Term, ...]) -> str:
-    return f"  {word} {' and '.join(map(render, conditions))}" if conditions else ""
+def _format_conditions(word: str, conditions: tuple[Term, ...]) -> str:
+    return f"  {word} {' and '.join(map(render_term, conditions))}" if conditions else ""
 
 
-def _for_any(operators: Mapping[str, str]) -> str:
+def _format_operator_holes(operators: Mapping[str, str]) -> str:
     classes = {name: domain.removeprefix("any ") for name, domain in operators.items()}
     return "".join(f"  for any {class_} {name}" for name, class_ in classes.items())
 
 
-def depth(rule: Rule) -> int:
+def pattern_depth(rule: Rule) -> int:
     """How many operators lie between a root of the left side and its farthest leaf."""
-    return max(_depth(side) for side in rule.left)
+    return max(_term_depth(side) for side in rule.left)
 
 
-def _depth(term: Term) -> int:
+def _term_depth(term: Term) -> int:
     if not isinstance(term, App) or term.domain == SCALAR:
         return 0
-    return 1 + max((_depth(arg) for arg in term.operands), default=0)
+    return 1 + max((_term_depth(arg) for arg in term.operands), default=0)

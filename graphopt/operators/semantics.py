@@ -10,28 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from graphopt.base.tensors import Tensor, folded
-from graphopt.ir import ops
-from graphopt.language.scalar import holds
-from graphopt.operators.attention import Attention, RotaryEmbedding
-from graphopt.operators.bodies import Body, OfElements, alike, labelled
-from graphopt.operators.cost import (
-    ACTIVATION,
-    CONVOLUTION,
-    COPY,
-    MATRIX_ACTIVATION,
-    NO_WORK,
-    PRODUCT,
-    SCATTERED_COPY,
-    SUM_AND_NORMALIZATION,
-    Cost,
-    Fusion,
-    Head,
-    Layout,
-    Work,
+from graphopt.expr.symbolic_tensors import SymbolicTensor, fold_over
+from graphopt.ir import schemas
+from graphopt.language.scalar_functions import can_represent
+from graphopt.operators.attention_ops import Attention, RotaryEmbedding
+from graphopt.operators.attribute_proposals import (
+    propose_choice,
+    propose_expanded_shape,
+    propose_flatten_axis,
+    propose_per_axis,
+    propose_per_spatial_axis,
+    propose_resize_shape,
+    propose_squeeze_axes,
+    propose_unsqueeze_axes,
 )
-from graphopt.operators.elementwise import ELEMENTWISE, Beside, Pointwise, by_vector, unknown
-from graphopt.operators.implied import (
+from graphopt.operators.elementwise_ops import (
+    ELEMENTWISE_OPERATORS,
+    ElementwiseDenotation,
+    ExtraOperands,
+    unknown_elementwise,
+    vector_kernel_op,
+)
+from graphopt.operators.implied_defaults import (
     ALL_AXES,
     AXES_OF_SIZE_ONE,
     AXES_OF_STARTS,
@@ -41,11 +41,22 @@ from graphopt.operators.implied import (
     ONE_PER_SPATIAL_AXIS,
     STEPS_OF_STARTS,
     ZERO_PER_SPATIAL_AXIS,
-    Implied,
+    ImpliedDefault,
 )
-from graphopt.operators.movement import (
-    EVEN,
-    ROUNDINGS,
+from graphopt.operators.indexing_ops import (
+    GatherElements,
+    GatherND,
+    NonZero,
+    OneHot,
+    Range,
+    ScatterElements,
+    ScatterND,
+    TopK,
+    is_integer_range,
+)
+from graphopt.operators.movement_ops import (
+    ROUNDING_MODES,
+    SIZE_PRESERVING_MODES,
     Concat,
     ConstantOfShape,
     Dropout,
@@ -61,8 +72,7 @@ from graphopt.operators.movement import (
     Tile,
     Trilu,
 )
-from graphopt.operators.node import Node, Unsupported
-from graphopt.operators.normalizations import (
+from graphopt.operators.normalization_ops import (
     BatchNormalization,
     GroupNormalization,
     InstanceNormalization,
@@ -70,40 +80,35 @@ from graphopt.operators.normalizations import (
     LpNormalization,
     RMSNormalization,
 )
-from graphopt.operators.opaque import RECURRENT, opaque
+from graphopt.operators.op_context import OpContext, UnsupportedOperatorError
+from graphopt.operators.opaque_ops import RECURRENT_DENOTATIONS, opaque_output
 from graphopt.operators.operator import (
-    HEAVY,
-    Extremes,
-    Numbers,
+    HEAVY_WEIGHT,
+    ConstantEffect,
+    ExtremeOperands,
+    MagnitudeEffect,
     Operator,
-    Reach,
-    Reference,
+    ReferenceFidelity,
     ResultType,
-    Rounding,
-    Summation,
+    RoundingEffect,
+    SummationLength,
 )
-from graphopt.operators.placing import (
-    GatherElements,
-    GatherND,
-    NonZero,
-    OneHot,
-    Range,
-    ScatterElements,
-    ScatterND,
-    TopK,
-    is_of_integers,
+from graphopt.operators.operator_cost import (
+    ACTIVATION,
+    CONVOLUTION,
+    COPY,
+    MATRIX_ACTIVATION,
+    NO_COST,
+    PRODUCT,
+    SCATTERED_COPY,
+    SUM_AND_NORMALIZATION,
+    EpilogueFusion,
+    FusionTarget,
+    LayoutEffect,
+    OperatorCost,
+    WorkKind,
 )
-from graphopt.operators.proposals import (
-    choice,
-    enlarged,
-    expanded,
-    per_axis,
-    per_spatial_axis,
-    split_axis,
-    squeezed,
-    unsqueezed,
-)
-from graphopt.operators.quantization import (
+from graphopt.operators.quantization_ops import (
     ConvInteger,
     DequantizeLinear,
     MatMulInteger,
@@ -111,8 +116,8 @@ from graphopt.operators.quantization import (
     QLinearMatMul,
     QuantizeLinear,
 )
-from graphopt.operators.reductions import (
-    REDUCTIONS,
+from graphopt.operators.reduction_ops import (
+    REDUCTION_OPERATORS,
     ArgMax,
     CumSum,
     Einsum,
@@ -121,61 +126,55 @@ from graphopt.operators.reductions import (
     LogSoftmax,
     MatMul,
     Softmax,
-    any_reduction,
-    counts_exactly,
-    mean,
+    is_exact_count,
+    mean_over,
+    unknown_reduction,
 )
-from graphopt.operators.views import (
-    DepthToSpace,
-    Flatten,
-    Reshape,
-    SpaceToDepth,
-    Squeeze,
-    Transpose,
-    Unsqueeze,
-)
-from graphopt.operators.windows import (
+from graphopt.operators.schema_bodies import ElementwiseBody, SchemaBody, check_equal_shapes, check_label_shapes
+from graphopt.operators.view_ops import DepthToSpace, Flatten, Reshape, SpaceToDepth, Squeeze, Transpose, Unsqueeze
+from graphopt.operators.window_ops import (
     Conv,
     ConvTranspose,
     GlobalLpPool,
-    average,
-    global_pool,
-    greatest,
-    pool,
-    power_mean,
+    global_pool_denotation,
+    pool_denotation,
+    window_average,
+    window_maximum,
+    window_power_mean,
 )
 
-OF_CLASSES: dict[str, Callable[[Node], Tensor]] = {
-    ops.ANY_POINTWISE: unknown,
-    ops.ANY_BINARY: unknown,
-    ops.ANY_REDUCTION: any_reduction,
+CLASS_DENOTATIONS: dict[str, Callable[[OpContext], SymbolicTensor]] = {
+    schemas.ANY_POINTWISE: unknown_elementwise,
+    schemas.ANY_BINARY: unknown_elementwise,
+    schemas.ANY_REDUCTION: unknown_reduction,
 }
 """What is meant by an operator of which only the class is known."""
 
 
-def denote(node: Node) -> tuple[Tensor, ...]:
+def denote(node: OpContext) -> tuple[SymbolicTensor, ...]:
     """Return the outputs of an operator."""
-    if node.domain in OF_CLASSES:
-        return (OF_CLASSES[node.domain](node),)
+    if node.domain in CLASS_DENOTATIONS:
+        return (CLASS_DENOTATIONS[node.domain](node),)
     if node.domain or node.op not in OPERATORS:
-        raise Unsupported(f"no denotation of {node.domain or ''}{'.' if node.domain else ''}{node.op}")
+        raise UnsupportedOperatorError(f"no denotation of {node.domain or ''}{'.' if node.domain else ''}{node.op}")
     operator = OPERATORS[node.op]
     found = operator.denotation(node)
-    if (unread := node.unasked()) is not None:
-        raise Unsupported(f"{node.op} with {unread}, which its denotation does not look at")
+    if (unread := node.unread_parameter()) is not None:
+        raise UnsupportedOperatorError(f"{node.op} with {unread}, which its denotation does not look at")
     outputs = found if isinstance(found, tuple) else (found,)
-    if operator.keeps:
-        outputs = tuple(output.typed(output.dtype, node.input(0).values) for output in outputs)
-    if operator.casts and holds(
-        node.target() if operator.result_type is ResultType.TARGET else node.input(1).dtype, node.input(0).values
+    if operator.selects_elements:
+        outputs = tuple(output.with_dtype(output.dtype, node.input(0).value_dtype) for output in outputs)
+    if operator.is_casting and can_represent(
+        node.cast_target() if operator.result_type is ResultType.TARGET else node.input(1).dtype,
+        node.input(0).value_dtype,
     ):
-        outputs = tuple(output.typed(output.dtype, node.input(0).values) for output in outputs)
-    if node.is_exact and not _only_moves(node):
-        outputs = tuple(opaque(node, position, output) for position, output in enumerate(outputs))
+        outputs = tuple(output.with_dtype(output.dtype, node.input(0).value_dtype) for output in outputs)
+    if node.is_exact and not _is_movement_denotation(node):
+        outputs = tuple(opaque_output(node, position, output) for position, output in enumerate(outputs))
     return outputs
 
 
-def _only_moves(node: Node) -> bool:
+def _is_movement_denotation(node: OpContext) -> bool:
     """Its denotation is exact; that of an Einsum is where it only puts the axes of one operand in another order, that
     of others where they count."""
     operator = OPERATORS[node.op]
@@ -183,303 +182,381 @@ def _only_moves(node: Node) -> bool:
         case "ScatterElements" | "ScatterND":
             return True  # they name what they do not look into by themselves
         case "CumSum":
-            return counts_exactly(node)
+            return is_exact_count(node)
         case "Range":
-            return is_of_integers(node)
+            return is_integer_range(node)
     if node.op != "Einsum":
-        return operator.is_exact or isinstance(operator.denotation, Pointwise)
-    letters, _, result = str(node.used["equation"]).replace(" ", "").partition("->")
+        return operator.is_exact or isinstance(operator.denotation, ElementwiseDenotation)
+    letters, _, result = str(node.read_values["equation"]).replace(" ", "").partition("->")
     return sorted(letters) == sorted(result)
 
 
-computing = partial(Operator, reach=Reach.MIXED)
-multiplying = partial(computing, adds_products=True)
-packing = partial(multiplying, packs=True, weight=HEAVY, extremes=Extremes.ALL)
-moving = partial(Operator, is_exact=True, reference=Reference.EVERYWHERE)
-keeping = partial(moving, keeps=True, extremes=Extremes.FIRST)
-viewing = partial(keeping, is_view=True, weight=20, cost=NO_WORK)
-sizing = partial(moving, reads_sizes=True, places=frozenset({0}), extremes=Extremes.LOST)
-finding = partial(Operator, rounding=Rounding.PLACED, places=frozenset({0}), extremes=Extremes.LOST)
-normalizing = partial(computing, has_gaps=True)
-quantized = partial(Operator, is_exact=True, is_quantizing=True, may_compute_narrower=True)
-requantizing = partial(quantized, rounding=Rounding.JUMPS, roles={1: "positive", 4: "positive", 6: "positive"})
-saying = Pointwise(OfElements(denote))
-loss = partial(Body, denote, labelled, (("reduction", ("mean", "sum", "none")),))
-along_images: Mapping[str | int, Implied] = {
+mixing_op = partial(Operator, magnitude_effect=MagnitudeEffect.MIXED)
+linear_op = partial(mixing_op, is_sum_of_products=True)
+packed_op = partial(linear_op, prepacks_weights=True, weight=HEAVY_WEIGHT, extreme_operands=ExtremeOperands.ALL)
+movement_op = partial(Operator, is_exact=True, reference_fidelity=ReferenceFidelity.EVERYWHERE)
+selection_op = partial(movement_op, selects_elements=True, extreme_operands=ExtremeOperands.FIRST)
+view_op = partial(selection_op, is_view=True, weight=20, cost=NO_COST)
+size_op = partial(
+    movement_op, reads_shape_only=True, index_outputs=frozenset({0}), extreme_operands=ExtremeOperands.SATURATED
+)
+search_op = partial(
+    Operator,
+    rounding_effect=RoundingEffect.SELECTS_INDEX,
+    index_outputs=frozenset({0}),
+    extreme_operands=ExtremeOperands.SATURATED,
+)
+normalization_op = partial(mixing_op, has_nan_gaps=True)
+quantized_op = partial(Operator, is_exact=True, is_quantizing=True, may_compute_narrower=True)
+requantizing_op = partial(
+    quantized_op, rounding_effect=RoundingEffect.JUMPS, roles={1: "positive", 4: "positive", 6: "positive"}
+)
+schema_body_op = ElementwiseDenotation(ElementwiseBody(denote))
+loss_op = partial(SchemaBody, denote, check_label_shapes, (("reduction", ("mean", "sum", "none")),))
+ALONG_IMAGES: Mapping[str | int, ImpliedDefault] = {
     "strides": ONE_PER_SPATIAL_AXIS,
     "dilations": ONE_PER_SPATIAL_AXIS,
     "pads": NO_PADS,
 }
-pooling = partial(computing, is_of_images=True, implied=along_images, cost=Cost(work=Work.POOL))
+pooling_op = partial(mixing_op, is_of_images=True, implied_defaults=ALONG_IMAGES, cost=OperatorCost(work=WorkKind.POOL))
 QUANTIZED_FACTORS = "a one p b one q step p"
 
 OPERATORS: dict[str, Operator] = {
-    **ELEMENTWISE,
-    "Elu": by_vector(saying, saturates=True, cost=Cost(200, fusions=MATRIX_ACTIVATION)),
-    "Selu": by_vector(saying, saturates=True, cost=Cost(200, fusions=MATRIX_ACTIVATION)),
-    "Swish": by_vector(
-        saying,
-        saturates=True,
+    **ELEMENTWISE_OPERATORS,
+    "Elu": vector_kernel_op(schema_body_op, is_saturating=True, cost=OperatorCost(200, fusions=MATRIX_ACTIVATION)),
+    "Selu": vector_kernel_op(schema_body_op, is_saturating=True, cost=OperatorCost(200, fusions=MATRIX_ACTIVATION)),
+    "Swish": vector_kernel_op(
+        schema_body_op,
+        is_saturating=True,
         weight=350,  # runtimes have no kernel for it, and fuse the three operators that it stands for
-        cost=Cost(70, passes=4),
+        cost=OperatorCost(70, passes=4),
     ),
-    "Softplus": by_vector(saying, saturates=True, cost=Cost(1200, fusions=MATRIX_ACTIVATION)),
-    "Mish": by_vector(saying, saturates=True, cost=Cost(1200, passes=3)),
-    "LeakyRelu": Operator(saying, weight=95, cost=Cost(fusions=ACTIVATION)),
-    "ThresholdedRelu": Operator(saying, rounding=Rounding.JUMPS),
+    "Softplus": vector_kernel_op(
+        schema_body_op, is_saturating=True, cost=OperatorCost(1200, fusions=MATRIX_ACTIVATION)
+    ),
+    "Mish": vector_kernel_op(schema_body_op, is_saturating=True, cost=OperatorCost(1200, passes=3)),
+    "LeakyRelu": Operator(schema_body_op, weight=95, cost=OperatorCost(fusions=ACTIVATION)),
+    "ThresholdedRelu": Operator(schema_body_op, rounding_effect=RoundingEffect.JUMPS),
     "Shrink": Operator(
-        saying,
-        rounding=Rounding.JUMPS,
-        rounds_too=True,
-        numbers=Numbers.ADDED,
-        scalars=frozenset({"bias", "lambd"}),
+        schema_body_op,
+        rounding_effect=RoundingEffect.JUMPS,
+        rounds_between_jumps=True,
+        constant_effect=ConstantEffect.ADDED,
+        scalar_attributes=frozenset({"bias", "lambd"}),
     ),
-    "HardSigmoid": Operator(saying, reach=Reach.BOUNDED, cost=Cost(fusions=ACTIVATION, layout=Layout.KEEPS)),
-    "Softsign": by_vector(saying, reach=Reach.BOUNDED, cost=Cost(fusions=MATRIX_ACTIVATION)),
-    "PRelu": Operator(Pointwise(OfElements(denote), Beside.LESSER), cost=Cost(400)),
-    "SwiGLU": Operator(Body(denote, alike), reach=Reach.MULTIPLIED),
+    "HardSigmoid": Operator(
+        schema_body_op,
+        magnitude_effect=MagnitudeEffect.BOUNDED,
+        cost=OperatorCost(fusions=ACTIVATION, layout=LayoutEffect.KEEPS),
+    ),
+    "Softsign": vector_kernel_op(
+        schema_body_op, magnitude_effect=MagnitudeEffect.BOUNDED, cost=OperatorCost(fusions=MATRIX_ACTIVATION)
+    ),
+    "PRelu": Operator(
+        ElementwiseDenotation(ElementwiseBody(denote), ExtraOperands.UNIDIRECTIONAL), cost=OperatorCost(400)
+    ),
+    "SwiGLU": Operator(SchemaBody(denote, check_equal_shapes), magnitude_effect=MagnitudeEffect.MULTIPLIED),
     **{
-        f"{name}Loss": normalizing(loss(), extremes=Extremes.NOT_EVEN_FLOATS)
+        f"{name}Loss": normalization_op(loss_op(), extreme_operands=ExtremeOperands.NOT_EVEN_FLOATS)
         for name in ("NegativeLogLikelihood", "SoftmaxCrossEntropy")
     },
-    **{f"{name}Window": Operator(Body(denote)) for name in ("Blackman", "Hamming", "Hann")},
+    **{f"{name}Window": Operator(SchemaBody(denote)) for name in ("Blackman", "Hamming", "Hann")},
     # the same elements elsewhere
-    "Transpose": keeping(
-        Transpose, implied={"perm": AXES_REVERSED}, weight=95, cost=Cost(work=Work.TRANSPOSITION, stride=2)
+    "Transpose": selection_op(
+        Transpose,
+        implied_defaults={"perm": AXES_REVERSED},
+        weight=95,
+        cost=OperatorCost(work=WorkKind.TRANSPOSITION, stride=2),
     ),
-    "Reshape": viewing(Reshape, roles={1: "reshape"}, shape_input=1, infers_sizes=1),
-    "Flatten": viewing(Flatten, proposals={"axis": split_axis}),
-    "Squeeze": viewing(Squeeze, roles={1: "axes"}, implied={1: AXES_OF_SIZE_ONE}, proposals={"axes": squeezed}),
-    "Unsqueeze": viewing(Unsqueeze, roles={1: "axes"}, proposals={"axes": unsqueezed}),
-    "Split": keeping(Split, roles={1: "split"}, cost=COPY),
-    "Slice": keeping(
+    "Reshape": view_op(Reshape, roles={1: "reshape"}, shape_input=1, inferred_size_count=1),
+    "Flatten": view_op(Flatten, proposals={"axis": propose_flatten_axis}),
+    "Squeeze": view_op(
+        Squeeze, roles={1: "axes"}, implied_defaults={1: AXES_OF_SIZE_ONE}, proposals={"axes": propose_squeeze_axes}
+    ),
+    "Unsqueeze": view_op(Unsqueeze, roles={1: "axes"}, proposals={"axes": propose_unsqueeze_axes}),
+    "Split": selection_op(Split, roles={1: "split"}, cost=COPY),
+    "Slice": selection_op(
         Slice,
         roles={1: "zeros", 2: "sizes", 3: "axes", 4: "ones"},
-        implied={3: AXES_OF_STARTS, 4: STEPS_OF_STARTS},
-        takes_parts=True,
+        implied_defaults={3: AXES_OF_STARTS, 4: STEPS_OF_STARTS},
+        is_partial_gain=True,
         cost=COPY,
     ),
-    "Gather": keeping(Gather, roles={1: "index"}, takes_parts=True, cost=COPY),
-    "Expand": keeping(
+    "Gather": selection_op(Gather, roles={1: "index"}, is_partial_gain=True, cost=COPY),
+    "Expand": selection_op(
         Expand,
         roles={1: "ones"},
-        numbers=Numbers.CHOSEN,
+        constant_effect=ConstantEffect.SELECTED,
         shape_input=1,
-        infers_sizes=0,
-        proposals={"shape": expanded},
+        inferred_size_count=0,
+        proposals={"shape": propose_expanded_shape},
         cost=COPY,
     ),
-    "Tile": keeping(Tile, roles={1: "ones"}, shape_input=1, cost=COPY),
-    "DepthToSpace": keeping(DepthToSpace, extremes=Extremes.NONE, cost=SCATTERED_COPY),
-    "SpaceToDepth": keeping(SpaceToDepth, extremes=Extremes.NONE, cost=SCATTERED_COPY),
-    "Concat": moving(
+    "Tile": selection_op(Tile, roles={1: "ones"}, shape_input=1, cost=COPY),
+    "DepthToSpace": selection_op(DepthToSpace, extreme_operands=ExtremeOperands.NONE, cost=SCATTERED_COPY),
+    "SpaceToDepth": selection_op(SpaceToDepth, extreme_operands=ExtremeOperands.NONE, cost=SCATTERED_COPY),
+    "Concat": movement_op(
         Concat,
-        numbers=Numbers.CHOSEN,
-        passes=True,
-        joins=True,
-        extremes=Extremes.ALL,
-        cost=Cost(work=Work.MOVEMENT, layout=Layout.KEEPS_IF_WHOLE),
+        constant_effect=ConstantEffect.SELECTED,
+        is_value_preserving=True,
+        is_joining=True,
+        extreme_operands=ExtremeOperands.ALL,
+        cost=OperatorCost(work=WorkKind.MOVEMENT, layout=LayoutEffect.KEEPS_IF_WHOLE),
     ),
-    "Pad": moving(
+    "Pad": movement_op(
         Pad,
-        numbers=Numbers.CHOSEN,
+        constant_effect=ConstantEffect.SELECTED,
         roles={1: "ones", 3: "axes"},
-        implied={3: ALL_AXES},
-        extremes=Extremes.FIRST,
+        implied_defaults={3: ALL_AXES},
+        extreme_operands=ExtremeOperands.FIRST,
         proposals={
-            "pads": per_axis(0, 0, 1, 2, -1, times=2),
-            "mode": choice("constant", "reflect", "edge"),
+            "pads": propose_per_axis(0, 0, 1, 2, -1, times=2),
+            "mode": propose_choice("constant", "reflect", "edge"),
         },
         cost=COPY,
     ),
-    "Trilu": moving(Trilu, extremes=Extremes.FIRST),
-    "ConstantOfShape": moving(ConstantOfShape, result_type=ResultType.VALUE, roles={0: "sizes"}, shape_input=0),
-    "Shape": sizing(Shape_),
-    "Size": sizing(Size_),
-    "OneHot": moving(OneHot, rounding=Rounding.JUMPS, roles={0: "index", 1: "sizes"}),
-    "GatherElements": moving(GatherElements, roles={1: "index"}, extremes=Extremes.FIRST, cost=SCATTERED_COPY),
-    "GatherND": moving(
-        GatherND, roles={1: "index"}, indexes_all_axes=True, extremes=Extremes.FIRST, cost=SCATTERED_COPY
+    "Trilu": movement_op(Trilu, extreme_operands=ExtremeOperands.FIRST),
+    "ConstantOfShape": movement_op(ConstantOfShape, result_type=ResultType.VALUE, roles={0: "sizes"}, shape_input=0),
+    "Shape": size_op(Shape_),
+    "Size": size_op(Size_),
+    "OneHot": movement_op(OneHot, rounding_effect=RoundingEffect.JUMPS, roles={0: "index", 1: "sizes"}),
+    "GatherElements": movement_op(
+        GatherElements, roles={1: "index"}, extreme_operands=ExtremeOperands.FIRST, cost=SCATTERED_COPY
     ),
-    "EyeLike": Operator(EyeLike, is_exact=True, reads_sizes=True, rounding=Rounding.KEPT, result_type=ResultType.DTYPE),
+    "GatherND": movement_op(
+        GatherND, roles={1: "index"}, indexes_all_axes=True, extreme_operands=ExtremeOperands.FIRST, cost=SCATTERED_COPY
+    ),
+    "EyeLike": Operator(
+        EyeLike,
+        is_exact=True,
+        reads_shape_only=True,
+        rounding_effect=RoundingEffect.PRESERVES,
+        result_type=ResultType.DTYPE,
+    ),
     "Resize": Operator(
         Resize,
         is_exact=True,
-        decides=2,
+        deciding_operand=2,
         roles={2: "sizes", 3: "sizes"},
         proposals={
-            "sizes": enlarged,
-            "mode": choice("nearest", "linear", "cubic"),
-            "coordinate_transformation_mode": choice(*EVEN),
-            "nearest_mode": choice(*ROUNDINGS),
+            "sizes": propose_resize_shape,
+            "mode": propose_choice("nearest", "linear", "cubic"),
+            "coordinate_transformation_mode": propose_choice(*SIZE_PRESERVING_MODES),
+            "nearest_mode": propose_choice(*ROUNDING_MODES),
         },
-        cost=Cost(60),
+        cost=OperatorCost(60),
     ),
-    "Dropout": Operator(Dropout, is_exact=True, rounding=Rounding.KEPT, cost=NO_WORK),
+    "Dropout": Operator(Dropout, is_exact=True, rounding_effect=RoundingEffect.PRESERVES, cost=NO_COST),
     # products
-    "MatMul": packing(
+    "MatMul": packed_op(
         MatMul,
-        reference=Reference.ON_INTEGERS,
-        multiplies=1,
-        weights=1,
-        summation=Summation.MATRIX,
-        cost=Cost(work=Work.PRODUCT, head=Head.PRODUCT),
+        reference_fidelity=ReferenceFidelity.ON_INTEGERS,
+        factor_count=1,
+        weights_input=1,
+        summation=SummationLength.MATRIX,
+        cost=OperatorCost(work=WorkKind.PRODUCT, head=FusionTarget.PRODUCT),
     ),
-    "Gemm": packing(
+    "Gemm": packed_op(
         Gemm,
-        added=2,
-        numbers=Numbers.BOTH,
-        scalars=frozenset({"alpha", "beta"}),
-        summation=Summation.MATRIX,
-        cost=Cost(work=Work.PRODUCT, head=Head.GEMM),
+        bias_input=2,
+        constant_effect=ConstantEffect.BOTH,
+        scalar_attributes=frozenset({"alpha", "beta"}),
+        summation=SummationLength.MATRIX,
+        cost=OperatorCost(work=WorkKind.PRODUCT, head=FusionTarget.GEMM),
     ),
-    "Conv": packing(
+    "Conv": packed_op(
         Conv,
-        added=2,
+        bias_input=2,
         is_of_images=True,
-        implied={**along_images, "kernel_shape": KERNEL_OF_WEIGHTS},
-        weights=1,
-        summation=Summation.CONVOLUTION,
-        extremes=Extremes.NONE,
+        implied_defaults={**ALONG_IMAGES, "kernel_shape": KERNEL_OF_WEIGHTS},
+        weights_input=1,
+        summation=SummationLength.CONVOLUTION,
+        extreme_operands=ExtremeOperands.NONE,
         fails_on_empty=True,
-        cost=Cost(work=Work.CONVOLUTION, head=Head.CONVOLUTION, layout=Layout.ENTERS),
+        cost=OperatorCost(work=WorkKind.CONVOLUTION, head=FusionTarget.CONVOLUTION, layout=LayoutEffect.ENTERS),
     ),
-    "ConvTranspose": packing(
+    "ConvTranspose": packed_op(
         ConvTranspose,
-        added=2,
+        bias_input=2,
         is_of_images=True,
-        implied={**along_images, "kernel_shape": KERNEL_OF_WEIGHTS, "output_padding": ZERO_PER_SPATIAL_AXIS},
-        summation=Summation.TRANSPOSED_CONVOLUTION,
-        extremes=Extremes.NONE,
+        implied_defaults={**ALONG_IMAGES, "kernel_shape": KERNEL_OF_WEIGHTS, "output_padding": ZERO_PER_SPATIAL_AXIS},
+        summation=SummationLength.TRANSPOSED_CONVOLUTION,
+        extreme_operands=ExtremeOperands.NONE,
         fails_on_empty=True,
         proposals={
-            "output_padding": per_spatial_axis(0, 0),
-            "auto_pad": choice("NOTSET", "VALID"),  # what SAME means differs between runtimes
+            "output_padding": propose_per_spatial_axis(0, 0),
+            "auto_pad": propose_choice("NOTSET", "VALID"),  # what SAME means differs between runtimes
         },
-        cost=Cost(work=Work.TRANSPOSED_CONVOLUTION),
+        cost=OperatorCost(work=WorkKind.TRANSPOSED_CONVOLUTION),
     ),
-    "Einsum": packing(
+    "Einsum": packed_op(
         Einsum,
-        summation=Summation.UNKNOWN,
+        summation=SummationLength.UNKNOWN,
         fails_on_empty=True,
-        weight=2 * HEAVY,
-        cost=Cost(work=Work.EINSUM),
+        weight=2 * HEAVY_WEIGHT,
+        cost=OperatorCost(work=WorkKind.EINSUM),
     ),
     # normalizations
-    "BatchNormalization": multiplying(
+    "BatchNormalization": linear_op(
         BatchNormalization,
-        has_gaps=True,
-        pole=4,
+        has_nan_gaps=True,
+        pole_operand=4,
         roles={4: "positive"},
         weight=150,
-        cost=Cost(fusions={Head.CONVOLUTION: Fusion.NORMALIZED_CHANNELS}, layout=Layout.KEEPS),
+        cost=OperatorCost(
+            fusions={FusionTarget.CONVOLUTION: EpilogueFusion.NORMALIZED_CHANNELS}, layout=LayoutEffect.KEEPS
+        ),
     ),
-    "LayerNormalization": normalizing(
+    "LayerNormalization": normalization_op(
         LayerNormalization,
-        added=2,
-        summation=Summation.UNKNOWN,
+        bias_input=2,
+        summation=SummationLength.UNKNOWN,
         weight=150,
-        cost=Cost(60, work=Work.LAYER_NORMALIZATION, flops_after_sum=SUM_AND_NORMALIZATION),
+        cost=OperatorCost(60, work=WorkKind.LAYER_NORMALIZATION, flops_after_sum=SUM_AND_NORMALIZATION),
     ),
-    "RMSNormalization": normalizing(RMSNormalization, weight=150, cost=Cost(60)),
-    "InstanceNormalization": normalizing(InstanceNormalization, weight=150, cost=Cost(60)),
-    "GroupNormalization": normalizing(GroupNormalization, cost=Cost(60, passes=12)),
-    "LpNormalization": computing(LpNormalization, rounding=Rounding.JUMPS, rounds_too=True),
-    "MeanVarianceNormalization": normalizing(Body(denote), rounding=Rounding.JUMPS, rounds_too=True),
+    "RMSNormalization": normalization_op(RMSNormalization, weight=150, cost=OperatorCost(60)),
+    "InstanceNormalization": normalization_op(InstanceNormalization, weight=150, cost=OperatorCost(60)),
+    "GroupNormalization": normalization_op(GroupNormalization, cost=OperatorCost(60, passes=12)),
+    "LpNormalization": mixing_op(LpNormalization, rounding_effect=RoundingEffect.JUMPS, rounds_between_jumps=True),
+    "MeanVarianceNormalization": normalization_op(
+        SchemaBody(denote), rounding_effect=RoundingEffect.JUMPS, rounds_between_jumps=True
+    ),
     # windows
-    "AveragePool": pooling(pool(average), cost=Cost(work=Work.POOL, layout=Layout.KEEPS)),
-    "LpPool": pooling(pool(power_mean)),
-    "GlobalAveragePool": computing(
-        global_pool(mean), is_of_images=True, summation=Summation.UNKNOWN, cost=Cost(layout=Layout.KEEPS)
+    "AveragePool": pooling_op(
+        pool_denotation(window_average), cost=OperatorCost(work=WorkKind.POOL, layout=LayoutEffect.KEEPS)
     ),
-    "GlobalLpPool": computing(GlobalLpPool),
-    "MaxPool": pooling(
-        pool(greatest),
-        reach=Reach.PASSED,
-        rounding=Rounding.KEPT,
-        places=frozenset({1}),
-        cost=Cost(work=Work.POOL, layout=Layout.KEEPS),
+    "LpPool": pooling_op(pool_denotation(window_power_mean)),
+    "GlobalAveragePool": mixing_op(
+        global_pool_denotation(mean_over),
+        is_of_images=True,
+        summation=SummationLength.UNKNOWN,
+        cost=OperatorCost(layout=LayoutEffect.KEEPS),
+    ),
+    "GlobalLpPool": mixing_op(GlobalLpPool),
+    "MaxPool": pooling_op(
+        pool_denotation(window_maximum),
+        magnitude_effect=MagnitudeEffect.PRESERVED,
+        rounding_effect=RoundingEffect.PRESERVES,
+        index_outputs=frozenset({1}),
+        cost=OperatorCost(work=WorkKind.POOL, layout=LayoutEffect.KEEPS),
     ),
     "GlobalMaxPool": Operator(
-        global_pool(lambda n, x: folded("max", n, x)),
-        rounding=Rounding.KEPT,
+        global_pool_denotation(lambda n, x: fold_over("max", n, x)),
+        rounding_effect=RoundingEffect.PRESERVES,
         is_of_images=True,
-        cost=Cost(layout=Layout.KEEPS),
+        cost=OperatorCost(layout=LayoutEffect.KEEPS),
     ),
     # along axes
-    **REDUCTIONS,
+    **REDUCTION_OPERATORS,
     **{
-        name: computing(
+        name: mixing_op(
             denotation,
-            packs=True,
+            prepacks_weights=True,
             roles={4: "ones"},  # lengths of sequences
-            summation=Summation.RECURRENT,
-            weight=HEAVY,
-            cost=Cost(work=Work.RECURRENT),
+            summation=SummationLength.RECURRENT,
+            weight=HEAVY_WEIGHT,
+            cost=OperatorCost(work=WorkKind.RECURRENT),
         )
-        for name, denotation in RECURRENT.items()
+        for name, denotation in RECURRENT_DENOTATIONS.items()
     },
     "CumSum": Operator(
         CumSum,
-        reach=Reach.GROWN,
-        reference=Reference.ON_INTEGERS,
+        magnitude_effect=MagnitudeEffect.GROWN,
+        reference_fidelity=ReferenceFidelity.ON_INTEGERS,
         roles={1: "axes"},
-        summation=Summation.UNKNOWN,
-        extremes=Extremes.FIRST,
-        cost=Cost(700),
+        summation=SummationLength.UNKNOWN,
+        extreme_operands=ExtremeOperands.FIRST,
+        cost=OperatorCost(700),
     ),
     "Softmax": Operator(
         Softmax,
-        reach=Reach.BOUNDED,
-        saturates=True,
-        summation=Summation.UNKNOWN,
-        cost=Cost(40, passes=2),
+        magnitude_effect=MagnitudeEffect.BOUNDED,
+        is_saturating=True,
+        summation=SummationLength.UNKNOWN,
+        cost=OperatorCost(40, passes=2),
     ),
-    "Hardmax": Operator(Hardmax, reach=Reach.BOUNDED, rounding=Rounding.JUMPS),
-    "LogSoftmax": Operator(LogSoftmax, saturates=True, cost=Cost(40)),
-    "ArgMax": finding(ArgMax, reference=Reference.ON_INTEGERS),
-    "ArgMin": finding(ArgMax),
-    "RotaryEmbedding": Operator(RotaryEmbedding, roles={3: "index"}, tables=(1,)),
-    "Range": Operator(Range, rounding=Rounding.JUMPS, rounds_too=True, roles={0: "zeros", 1: "sizes", 2: "ones"}),
-    "TopK": Operator(TopK, rounding=Rounding.JUMPS, roles={1: "ones"}, places=frozenset({1}), cost=Cost(200)),
-    "NonZero": Operator(NonZero, reference=Reference.EVERYWHERE, rounding=Rounding.JUMPS, extremes=Extremes.LOST),
-    "ScatterElements": Operator(ScatterElements, roles={1: "index"}, races=True, cost=SCATTERED_COPY),
-    "ScatterND": Operator(ScatterND, roles={1: "index"}, indexes_all_axes=True, races=True),
+    "Hardmax": Operator(Hardmax, magnitude_effect=MagnitudeEffect.BOUNDED, rounding_effect=RoundingEffect.JUMPS),
+    "LogSoftmax": Operator(LogSoftmax, is_saturating=True, cost=OperatorCost(40)),
+    "ArgMax": search_op(ArgMax, reference_fidelity=ReferenceFidelity.ON_INTEGERS),
+    "ArgMin": search_op(ArgMax),
+    "RotaryEmbedding": Operator(RotaryEmbedding, roles={3: "index"}, table_inputs=(1,)),
+    "Range": Operator(
+        Range,
+        rounding_effect=RoundingEffect.JUMPS,
+        rounds_between_jumps=True,
+        roles={0: "zeros", 1: "sizes", 2: "ones"},
+    ),
+    "TopK": Operator(
+        TopK,
+        rounding_effect=RoundingEffect.JUMPS,
+        roles={1: "ones"},
+        index_outputs=frozenset({1}),
+        cost=OperatorCost(200),
+    ),
+    "NonZero": Operator(
+        NonZero,
+        reference_fidelity=ReferenceFidelity.EVERYWHERE,
+        rounding_effect=RoundingEffect.JUMPS,
+        extreme_operands=ExtremeOperands.SATURATED,
+    ),
+    "ScatterElements": Operator(ScatterElements, roles={1: "index"}, has_data_races=True, cost=SCATTERED_COPY),
+    "ScatterND": Operator(ScatterND, roles={1: "index"}, indexes_all_axes=True, has_data_races=True),
     "DynamicQuantizeLinear": Operator(
-        Body(denote), rounding=Rounding.JUMPS, rounds_too=True, may_compute_narrower=True
+        SchemaBody(denote), rounding_effect=RoundingEffect.JUMPS, rounds_between_jumps=True, may_compute_narrower=True
     ),
     # they name what is rounded, or not looked into, by themselves; integers are exact in any order
-    "Attention": computing(Attention, is_exact=True, mask=3, packs=True, weight=HEAVY, cost=Cost(work=Work.ATTENTION)),
+    "Attention": mixing_op(
+        Attention,
+        is_exact=True,
+        mask_input=3,
+        prepacks_weights=True,
+        weight=HEAVY_WEIGHT,
+        cost=OperatorCost(work=WorkKind.ATTENTION),
+    ),
     "QuantizeLinear": Operator(
         QuantizeLinear,
         is_exact=True,
-        has_gaps=True,
-        rounding=Rounding.JUMPS,
+        has_nan_gaps=True,
+        rounding_effect=RoundingEffect.JUMPS,
         is_quantizing=True,
         result_type=ResultType.QUANTIZED,
         roles={1: "positive"},
         takes_any_scale=True,
     ),
-    "DequantizeLinear": quantized(
+    "DequantizeLinear": quantized_op(
         DequantizeLinear,
-        adds_products=True,
-        is_folded=False,  # integer weights would become floats, for which runtimes do not use integer kernels
+        is_sum_of_products=True,
+        is_foldable=False,  # integer weights would become floats, for which runtimes do not use integer kernels
         result_type=ResultType.DEQUANTIZED,
         roles={1: "positive"},
         takes_any_scale=True,
-        extremes=Extremes.FIRST,
+        extreme_operands=ExtremeOperands.FIRST,
     ),
-    "MatMulInteger": quantized(
-        MatMulInteger, factors="a b", weights=1, extremes=Extremes.ALL, fails_on_empty=True, cost=PRODUCT
+    "MatMulInteger": quantized_op(
+        MatMulInteger,
+        factor_inputs="a b",
+        weights_input=1,
+        extreme_operands=ExtremeOperands.ALL,
+        fails_on_empty=True,
+        cost=PRODUCT,
     ),
-    "QLinearMatMul": requantizing(QLinearMatMul, factors=QUANTIZED_FACTORS, extremes=Extremes.ALL, fails_on_empty=True),
-    "ConvInteger": quantized(ConvInteger, factors="a b", spatial=2, weights=1, extremes=Extremes.ALL, cost=CONVOLUTION),
-    "QLinearConv": requantizing(
+    "QLinearMatMul": requantizing_op(
+        QLinearMatMul, factor_inputs=QUANTIZED_FACTORS, extreme_operands=ExtremeOperands.ALL, fails_on_empty=True
+    ),
+    "ConvInteger": quantized_op(
+        ConvInteger,
+        factor_inputs="a b",
+        spatial_rank=2,
+        weights_input=1,
+        extreme_operands=ExtremeOperands.ALL,
+        cost=CONVOLUTION,
+    ),
+    "QLinearConv": requantizing_op(
         QLinearConv,
-        factors=QUANTIZED_FACTORS,
-        spatial=2,
-        weights=3,
-        extremes=Extremes.ALL,
+        factor_inputs=QUANTIZED_FACTORS,
+        spatial_rank=2,
+        weights_input=3,
+        extreme_operands=ExtremeOperands.ALL,
         cost=CONVOLUTION,
     ),
 }

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphopt.base.records import from_json, to_json
-from graphopt.base.types import OpaqueType, Type
-from graphopt.check.verdict import Comparison, Verdict, check_text
-from graphopt.io.onnx_io import Model
+from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comparison
+from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.graph import Node
+from graphopt.ir.types import OpaqueType, Type
 from graphopt.language.proof import Proof
 from graphopt.language.proof import Verdict as Proved
-from graphopt.operators.protos import External
+from graphopt.operators.proto_conversion import ExternalData
 from graphopt.runtime.measure import TimingPolicy
+from graphopt.search.search_report import SearchTiming, format_speedup, why_no_gain
 from graphopt.search.stopping import StopReason
-from graphopt.search.timing import Timing, said, unresolved
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 def versions() -> dict[str, str]:
     """Return the installed packages that a result depends on."""
-    found = {name: _installed(name) for name in ("graphopt", "onnx", "onnxruntime", "onnxruntime-gpu")}
+    found = {name: _package_version(name) for name in ("graphopt", "onnx", "onnxruntime", "onnxruntime-gpu")}
     return {name: version for name, version in found.items() if version}
 
 
 @cache
-def _installed(name: str) -> str:
+def _package_version(name: str) -> str:
     """Return the version of a package, nothing where there is none."""
     try:
         return version(name)
@@ -45,7 +45,7 @@ def _installed(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ModelSummary:
     """A model in numbers. Nodes in bodies count; Constant nodes count as initializers."""
 
     ops: Mapping[str, int]
@@ -86,37 +86,37 @@ class Report:
     """Everything that a run of `optimize` found and did."""
 
     source: str
-    before: Summary
-    after: Summary
+    before: ModelSummary
+    after: ModelSummary
     rewrites: tuple[Rewrite, ...] = ()
-    comparison: Comparison | None = None
+    comparison: ModelComparison | None = None
     """None where no check was wanted."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """By stage."""
     notes: tuple[str, ...] = ()
     """What the user should know, such as why a rule could not be applied."""
-    timing: Timing | None = None
+    timing: SearchTiming | None = None
     """None where nothing was searched or timed."""
     versions: Mapping[str, str] = field(default_factory=versions)
 
     @staticmethod
-    def summary(model: Model) -> Summary:
+    def summary(model: LoadedModel) -> ModelSummary:
         """Return a model in numbers, as it is now."""
-        return summary(model)
+        return model_summary(model)
 
     @staticmethod
-    def of(
-        before: Summary,
-        model: Model,
+    def build(
+        before: ModelSummary,
+        model: LoadedModel,
         rewrites: Iterable[Rewrite],
-        comparison: Comparison | None,
+        comparison: ModelComparison | None,
         seconds: Mapping[str, float],
         notes: Iterable[str] = (),
-        timing: Timing | None = None,
+        timing: SearchTiming | None = None,
     ) -> Report:
         """Return the report on a model that was `before` and is now what it is."""
         source = str(model.path) if model.path else f"model '{model.graph.name}'"
-        after = replace(summary(model), file_bytes=None)
+        after = replace(model_summary(model), file_bytes=None)
         return Report(source, before, after, tuple(rewrites), comparison, dict(seconds), tuple(notes), timing)
 
     @property
@@ -124,7 +124,7 @@ class Report:
         """How often each rule or pass was applied, the most frequent first."""
         return dict(Counter(rewrite.name for rewrite in self.rewrites).most_common())
 
-    def saved(self, file_bytes: int) -> Report:
+    def with_file_sizes(self, file_bytes: int) -> Report:
         """Return the same report, with the size of the result's file, and of that of its weights."""
         return replace(self, after=replace(self.after, file_bytes=file_bytes))
 
@@ -147,7 +147,7 @@ class Report:
 
     def decisions(self) -> Iterator[str]:
         """Yield what was decided, a line each: the rewrites with their nodes, and every find of the search."""
-        for text, count in Counter(map(_change, self.rewrites)).items():
+        for text, count in Counter(map(_format_rewrite, self.rewrites)).items():
             yield f"{text}{f' ({count} times)' * (count > 1)}"
         for group in self.timing.groups if self.timing else ():
             ratio = "not timed" if group.speedup is None else f"{group.speedup:.2f} times as fast alone"
@@ -156,17 +156,17 @@ class Report:
 
     def print(self, console: Console | None = None) -> None:
         """Print the table: operators before and after, sizes, rewrites by rule, the check, seconds."""
-        _show(_parts(self), console)
+        _print_parts(_report_parts(self), console)
 
 
-def _change(rewrite: Rewrite) -> str:
+def _format_rewrite(rewrite: Rewrite) -> str:
     """`fuse_bn_into_conv in net: Conv c, BatchNormalization b -> Conv c`."""
-    before, after = (_few(nodes) or "nothing" for nodes in (rewrite.removed, rewrite.added))
+    before, after = (_first_nodes(nodes) or "nothing" for nodes in (rewrite.removed, rewrite.added))
     where = f" in {rewrite.graph}" if rewrite.graph else ""
     return f"{rewrite.name}{where}: {f'{before} -> {after}' if before != after else 'moves no node'}"
 
 
-def _few(nodes: Sequence[str]) -> str:
+def _first_nodes(nodes: Sequence[str]) -> str:
     """Return the first of them."""
     return ", ".join([*nodes[:4], *[f"{len(nodes) - 4} more"] * (len(nodes) > 4)])
 
@@ -174,22 +174,22 @@ def _few(nodes: Sequence[str]) -> str:
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def summary(model: Model) -> Summary:
+def model_summary(model: LoadedModel) -> ModelSummary:
     """Return a model in numbers, as it is now."""
     graph = model.graph
-    constants = [node for inner in graph.graphs() for _, node in inner.items() if node.data is not None]
+    constants = [node for inner in graph.graphs() for _, node in inner.vertices_and_nodes() if node.data is not None]
     inputs = [graph[vertex] for vertex in graph.inputs]
     outputs = zip(graph.output_names, graph.output_types, strict=True)
     ops: Counter[str] = Counter()
     for inner in graph.graphs():
-        ops.update(inner.ops())
-    return Summary(
+        ops.update(inner.operator_counts())
+    return ModelSummary(
         ops=dict(sorted(ops.items())),
         initializers=len(constants),
         parameters=sum(node.data.size for node in constants if node.data is not None),
         weight_bytes=graph.weight_bytes,
-        inputs={node.names[0]: type_text(node.types[0]) for node in inputs},
-        outputs={name: type_text(type_) for name, type_ in outputs},
+        inputs={node.names[0]: format_type(node.types[0]) for node in inputs},
+        outputs={name: format_type(type_) for name, type_ in outputs},
         opsets={domain or "ai.onnx": number for domain, number in graph.opsets.items()},
         file_bytes=_file_bytes(model.path, constants) if model.path else None,
     )
@@ -197,11 +197,11 @@ def summary(model: Model) -> Summary:
 
 def _file_bytes(path: Path, constants: Iterable[Node]) -> int:
     sources = [node.data.source for node in constants if node.data is not None]
-    external = {(s.path, s.offset): s.length for s in sources if isinstance(s, External)}
+    external = {(s.path, s.offset): s.length for s in sources if isinstance(s, ExternalData)}
     return path.stat().st_size + sum(external.values())
 
 
-def type_text(type_: Type | None) -> str:
+def format_type(type_: Type | None) -> str:
     """`FLOAT[batch,3,224,224]`; sizes without a name are `?`."""
     from onnx import TypeProto
 
@@ -215,7 +215,7 @@ def type_text(type_: Type | None) -> str:
     return f"{type_.dtype.name}[{','.join(sizes)}]"
 
 
-def bytes_text(size: int | None) -> str:
+def format_file_size(size: int | None) -> str:
     """`97.8 MB`, in powers of ten as file managers have it."""
     if size is None:
         return ""
@@ -228,7 +228,7 @@ def bytes_text(size: int | None) -> str:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def _show(parts: Iterable[RenderableType], console: Console | None = None) -> None:
+def _print_parts(parts: Iterable[RenderableType], console: Console | None = None) -> None:
     """Print to a console; to a file without the blanks that fill its lines."""
     from rich.console import Console
 
@@ -243,23 +243,23 @@ def _show(parts: Iterable[RenderableType], console: Console | None = None) -> No
     console.file.flush()
 
 
-def _parts(report: Report) -> Iterable[RenderableType]:
+def _report_parts(report: Report) -> Iterable[RenderableType]:
     from rich.text import Text
 
-    yield Text.assemble((report.source, "bold"), f", opset {_opsets(report)}", overflow="fold")
+    yield Text.assemble((report.source, "bold"), f", opset {_opsets_text(report)}", overflow="fold")
     yield ""
-    yield _numbers(report)
+    yield _size_table(report)
     yield ""
-    yield _interface(report.after)
+    yield _interface_table(report.after)
     yield ""
-    yield _rewrites(report)
+    yield _rewrite_table(report)
     yield ""
     if report.timing is not None:
-        yield from _speed(report.timing, is_changed=bool(report.rewrites))
-    yield _facts(report)
+        yield from _speed_lines(report.timing, is_changed=bool(report.rewrites))
+    yield _facts_table(report)
 
 
-def _opsets(report: Report) -> str:
+def _opsets_text(report: Report) -> str:
     before, after = report.before.opsets, report.after.opsets
     texts = [f"{name} {number}" if name != "ai.onnx" else str(number) for name, number in before.items()]
     raised = before.get("ai.onnx") != after.get("ai.onnx")
@@ -276,28 +276,28 @@ def _table(*columns: str, left: int = 1) -> Table:
     return table
 
 
-def _numbers(report: Report) -> RenderableType:
+def _size_table(report: Report) -> RenderableType:
     """Operators and sizes, before and after."""
     before, after = report.before, report.after
     table = _table("", "before", "after")
     for op in sorted(before.ops.keys() | after.ops.keys()):
-        _row(table, op, before.ops.get(op, 0), after.ops.get(op, 0))
+        _add_row(table, op, before.ops.get(op, 0), after.ops.get(op, 0))
     table.add_row()
-    _row(table, "nodes", before.nodes, after.nodes)
-    _row(table, "initializers", before.initializers, after.initializers)
-    _row(table, "weights", before.weight_bytes, after.weight_bytes, bytes_text)
+    _add_row(table, "nodes", before.nodes, after.nodes)
+    _add_row(table, "initializers", before.initializers, after.initializers)
+    _add_row(table, "weights", before.weight_bytes, after.weight_bytes, format_file_size)
     if before.file_bytes is not None and after.file_bytes is not None:
-        _row(table, "file", before.file_bytes, after.file_bytes, bytes_text)
+        _add_row(table, "file", before.file_bytes, after.file_bytes, format_file_size)
     return table
 
 
-def _row(table: Table, name: str, before: int, after: int, text: Callable[[int], str] = str) -> None:
+def _add_row(table: Table, name: str, before: int, after: int, text: Callable[[int], str] = str) -> None:
     """Fewer or smaller is green, more is yellow; what looks the same is the same."""
     colour = "" if text(before) == text(after) else "green" if after < before else "yellow"
     table.add_row(name, text(before), text(after), style=colour)
 
 
-def _interface(model: Summary) -> RenderableType:
+def _interface_table(model: ModelSummary) -> RenderableType:
     table = _table("", "", left=2)
     for kind, values in (("input", model.inputs), ("output", model.outputs)):
         for name, type_ in values.items():
@@ -305,7 +305,7 @@ def _interface(model: Summary) -> RenderableType:
     return table
 
 
-def _rewrites(report: Report) -> RenderableType:
+def _rewrite_table(report: Report) -> RenderableType:
     if not report.rewrites:
         was_timed = report.timing is not None and report.timing.simplified is not None
         return "no rewrite was kept: see the notes" if was_timed else "no rewrite applies"
@@ -317,7 +317,7 @@ def _rewrites(report: Report) -> RenderableType:
     return table
 
 
-def _speed(timing: Timing, *, is_changed: bool) -> Iterable[RenderableType]:
+def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[RenderableType]:
     """Yield what the search tried, and how fast the result is."""
     if timing.groups:
         table = _table("what the search found", "parts", "alone", "saves a run", "")
@@ -327,9 +327,9 @@ def _speed(timing: Timing, *, is_changed: bool) -> Iterable[RenderableType]:
             table.add_row(", ".join(group.rules), str(group.copies or "all"), ratio, saved, taken)
         yield table
         yield ""
-        yield from _left(timing)
+        yield from _rejection_lines(timing)
     table = _table("", "", left=2)
-    table.add_row("speed", speed_text(timing, is_changed=is_changed), style="green" if timing.is_gain else "")
+    table.add_row("speed", format_speed(timing, is_changed=is_changed), style="green" if timing.is_gain else "")
     for latency in timing.latencies:
         sizes = ", ".join(f"{name}={size}" for name, size in latency.sizes.items())
         before, after = (f"{t.median * 1e3:.3g} ms (±{t.spread / 2:.0%})" for t in (latency.before, latency.after))
@@ -337,17 +337,17 @@ def _speed(timing: Timing, *, is_changed: bool) -> Iterable[RenderableType]:
     if timing.simplified is not None:
         table.add_row("", f"{timing.simplified.median:.3f} times by what is done without a search")
     if timing.searched is not None:
-        table.add_row("", f"{said(timing.searched)} as without the finds of the search")
-    if timing.speedup is not None and (reason := unresolved(timing.speedup, TimingPolicy())):
+        table.add_row("", f"{format_speedup(timing.searched)} as without the finds of the search")
+    if timing.speedup is not None and (reason := why_no_gain(timing.speedup, TimingPolicy())):
         table.add_row("", f"no gain: {reason}")
     if timing.noise > TimingPolicy().quiet_noise:
         text = f"two copies of the original differed by up to {timing.noise:.0%}: nothing smaller is taken for a gain,"
         table.add_row("noise", f"{text} and what was timed is not kept", style="yellow")
-    table.add_row("search", search_text(timing))
+    table.add_row("search", format_search(timing))
     yield table
 
 
-def _left(timing: Timing) -> Iterable[RenderableType]:
+def _rejection_lines(timing: SearchTiming) -> Iterable[RenderableType]:
     """Why finds were left out, each reason once."""
     reasons: dict[str, list[str]] = {}
     for group in timing.groups:
@@ -359,7 +359,7 @@ def _left(timing: Timing) -> Iterable[RenderableType]:
         yield ""
 
 
-def speed_text(timing: Timing, *, is_changed: bool) -> str:
+def format_speed(timing: SearchTiming, *, is_changed: bool) -> str:
     """`1.13 times as fast …` or `no gain …`, and how that was measured."""
     where = f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
     ratio = timing.speedup
@@ -371,7 +371,7 @@ def speed_text(timing: Timing, *, is_changed: bool) -> str:
     return numbers if timing.is_gain else f"no gain: {numbers}"
 
 
-def search_text(timing: Timing) -> str:
+def format_search(timing: SearchTiming) -> str:
     """How much was searched, and why it ended."""
     if timing.stop == StopReason.BOUND and timing.gainable is not None:
         outside = (
@@ -384,20 +384,20 @@ def search_text(timing: Timing) -> str:
     return f"{parts}, {timing.states} graphs, {timing.trials} {timing.cost}; {timing.stop}"
 
 
-def _facts(report: Report) -> RenderableType:
+def _facts_table(report: Report) -> RenderableType:
     table = _table("", "", left=2)
-    table.add_row("check", check_text(report.comparison), style=_colour(report.comparison))
+    table.add_row("check", format_comparison(report.comparison), style=_verdict_colour(report.comparison))
     if report.comparison is not None and report.comparison.oracle:
         table.add_row("oracle", report.comparison.oracle)
     for what in report.comparison.skipped if report.comparison else ():
         table.add_row("", f"not compared: {what}", style="yellow")
     table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))
-    for note in _grouped(report.notes):
+    for note in _group_notes(report.notes):
         table.add_row("note", note)
     return table
 
 
-def _grouped(notes: Iterable[str]) -> Iterable[str]:
+def _group_notes(notes: Iterable[str]) -> Iterable[str]:
     """Yield the notes, one line for all rules of which the same is to be said."""
     rules: dict[str, list[str]] = {}
     for note in notes:
@@ -405,10 +405,10 @@ def _grouped(notes: Iterable[str]) -> Iterable[str]:
         rules.setdefault(found[2] if found else note, []).extend([found[1]] if found else [])
     for text, names in rules.items():
         who = ", ".join(names) if len(names) < 4 else f"{len(names)} rules"
-        yield f"{who} {_plural(text) if len(names) > 1 else text}" if names else text
+        yield f"{who} {_to_plural(text) if len(names) > 1 else text}" if names else text
 
 
-def _plural(text: str) -> str:
+def _to_plural(text: str) -> str:
     """Return what is said of one rule as it is said of several: `was not applied: it is …`, `needs …`,
     `matches …`."""
     text = re.sub(r"^was (.*?: )it is ", r"were \1they are ", text)
@@ -416,20 +416,20 @@ def _plural(text: str) -> str:
     return re.sub(r"^(was|needs)\b", lambda verb: {"was": "were", "needs": "need"}[verb[0]], text)
 
 
-def _colour(found: Comparison | None) -> str:
-    if found is None or found.verdict in (Verdict.SKIPPED, Verdict.CANNOT_RUN):
+def _verdict_colour(found: ModelComparison | None) -> str:
+    if found is None or found.verdict in (EqualityVerdict.SKIPPED, EqualityVerdict.CANNOT_RUN):
         return "yellow"
     return "green" if found.ok else "red"
 
 
 @dataclass(frozen=True, slots=True)
-class Inspection:
+class ModelInspection:
     """What is in a model, as it lies in its file."""
 
     source: str
     ir_version: int
     producer: str
-    model: Summary
+    model: ModelSummary
     functions: tuple[str, ...]
     """Local functions; what is in them is counted once, not per call."""
     bodies: int
@@ -440,35 +440,35 @@ class Inspection:
     """Files with weights."""
 
     @staticmethod
-    def of(model: Model) -> Inspection:
+    def from_model(model: LoadedModel) -> ModelInspection:
         inner = list(model.graph.graphs())
         functions = [f"{function.domain}.{function.name}" for function in model.shell.functions]
-        nodes = [node for graph in inner for _, node in graph.items()]
+        nodes = [node for graph in inner for _, node in graph.vertices_and_nodes()]
         strange = {f"{n.domain}.{n.op}" if n.domain else n.op for n in nodes if not n.is_internal and n.version == 0}
         sources = [node.data.source for node in nodes if node.data is not None]
-        return Inspection(
+        return ModelInspection(
             str(model.path or ""),
             model.ir_version,
             f"{model.shell.producer_name} {model.shell.producer_version}".strip(),
-            summary(model),
+            model_summary(model),
             tuple(functions),
             len(inner) - 1,
             tuple(sorted(strange - set(functions))),
-            tuple(sorted({str(source.path) for source in sources if isinstance(source, External)})),
+            tuple(sorted({str(source.path) for source in sources if isinstance(source, ExternalData)})),
         )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False)
 
     def print(self, console: Console | None = None) -> None:
-        _show(self._parts(), console)
+        _print_parts(self._parts(), console)
 
     def _parts(self) -> Iterable[RenderableType]:
         from rich.text import Text
 
         yield Text(self.source, "bold", overflow="fold")
         yield ""
-        yield _interface(self.model)
+        yield _interface_table(self.model)
         yield ""
         operators = _table("operator", "nodes")
         for op, count in sorted(self.model.ops.items(), key=lambda item: (-item[1], item[0])):
@@ -487,8 +487,8 @@ class Inspection:
         model = self.model
         weights = f"{model.parameters:,} parameters in {model.initializers} initializers"
         return {
-            "weights": f"{weights}, {bytes_text(model.weight_bytes)}",
-            "file": bytes_text(model.file_bytes),
+            "weights": f"{weights}, {format_file_size(model.weight_bytes)}",
+            "file": format_file_size(model.file_bytes),
             "external data": ", ".join(self.external),
             "opset": ", ".join(f"{name} {number}" for name, number in model.opsets.items()),
             "IR version": str(self.ir_version),
@@ -499,12 +499,12 @@ class Inspection:
         }
 
 
-def print_comparison(found: Comparison, console: Console | None = None) -> None:
+def print_comparison(found: ModelComparison, console: Console | None = None) -> None:
     """Print a table with a row for each output, and what the verdict rests on."""
-    _show(_comparison_parts(found), console)
+    _print_parts(_comparison_parts(found), console)
 
 
-def _comparison_parts(found: Comparison) -> Iterable[RenderableType]:
+def _comparison_parts(found: ModelComparison) -> Iterable[RenderableType]:
     if found.outputs:
         table = _table("output", "type", "difference", "relative", "tolerance", "")
         for item in found.outputs:
@@ -514,9 +514,9 @@ def _comparison_parts(found: Comparison) -> Iterable[RenderableType]:
         yield table
         yield ""
     facts = _table("", "", left=2)
-    facts.add_row("verdict", f"{found.verdict}{': ' * bool(found.reason)}{found.reason}", style=_colour(found))
+    facts.add_row("verdict", f"{found.verdict}{': ' * bool(found.reason)}{found.reason}", style=_verdict_colour(found))
     rows = [("", f"{item.output} {item.detail}") for item in found.outputs if item.detail]
-    rows += [("tolerance", why) for why in _reasons(found)]
+    rows += [("tolerance", why) for why in _tolerance_reasons(found)]
     rows += [("varies", what) for what in found.varying]
     rows += [("run", str(case)) for case in found.cases]
     rows += [("not compared", what) for what in found.skipped]
@@ -526,7 +526,7 @@ def _comparison_parts(found: Comparison) -> Iterable[RenderableType]:
     yield facts
 
 
-def _reasons(found: Comparison) -> list[str]:
+def _tolerance_reasons(found: ModelComparison) -> list[str]:
     """Where tolerances come from: each if they are few, else that of the output which comes nearest to its own."""
     reasons = list(dict.fromkeys(item.why for item in found.outputs))
     if len(reasons) <= 3 or found.worst is None:
@@ -536,10 +536,10 @@ def _reasons(found: Comparison) -> list[str]:
 
 def print_proofs(proofs: Sequence[Proof], console: Console | None = None) -> None:
     """Print a table with a row for each rule; below it, why some are not proved."""
-    _show(_proof_parts(proofs), console)
+    _print_parts(_proof_parts(proofs), console)
 
 
-_COLOURS = {Proved.PROVED: "", Proved.REFUTED: "red", Proved.UNKNOWN: "yellow", Proved.VACUOUS: "yellow"}
+_VERDICT_COLOURS = {Proved.PROVED: "", Proved.REFUTED: "red", Proved.UNKNOWN: "yellow", Proved.VACUOUS: "yellow"}
 
 
 def _proof_parts(proofs: Sequence[Proof]) -> Iterable[RenderableType]:
@@ -547,25 +547,25 @@ def _proof_parts(proofs: Sequence[Proof]) -> Iterable[RenderableType]:
 
     table = _table("rule", "verdict", "model", "ranks", "cases", "seconds")
     for proof in proofs:
-        numbers = proof.reach, str(proof.cases or ""), f"{proof.seconds:.2f}"
-        table.add_row(proof.rule, proof.verdict, proof.model or "", *numbers, style=_COLOURS[proof.verdict])
+        numbers = proof.describe_coverage, str(proof.cases or ""), f"{proof.seconds:.2f}"
+        table.add_row(proof.rule, proof.verdict, proof.model or "", *numbers, style=_VERDICT_COLOURS[proof.verdict])
     yield table
     for proof in proofs:
         if not proof.holds:
             yield ""
-            yield Text(proof.complaint, overflow="fold")
+            yield Text(proof.describe_failure, overflow="fold")
     yield ""
-    yield f"{proof_counts(proofs)}; {sum(proof.seconds for proof in proofs):.1f} s of processor time"
+    yield f"{format_proof_counts(proofs)}; {sum(proof.seconds for proof in proofs):.1f} s of processor time"
 
 
-def proof_counts(proofs: Iterable[Proof]) -> str:
+def format_proof_counts(proofs: Iterable[Proof]) -> str:
     """`640 rules: 640 proved (402 exact, 238 reassociate, 31 of these for finite values)`."""
     listed = list(proofs)
     verdicts = Counter(proof.verdict for proof in listed)
     proved, real = verdicts.pop(Proved.PROVED, 0), sum(proof.holds and proof.reassociates for proof in listed)
     others = "".join(f", {count} {verdict.lower()}" for verdict, count in sorted(verdicts.items()))
     rules = f"{len(listed)} rule{'s' * (len(listed) != 1)}"
-    finite = sum(proof.holds and proof.is_finite for proof in listed)
+    finite = sum(proof.holds and proof.assumes_finite for proof in listed)
     of_these = f", {finite} of these for finite values" if finite else ""
     return f"{rules}: {proved} proved ({proved - real} exact, {real} reassociate{of_these}){others}"
 
@@ -573,6 +573,6 @@ def proof_counts(proofs: Iterable[Proof]) -> str:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def comparison_json(found: Comparison) -> str:
+def comparison_json(found: ModelComparison) -> str:
     """JSON that any reader takes: an infinite difference is null."""
     return to_json(found, indent=2)

@@ -14,21 +14,21 @@ from functools import partial
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
-from graphopt.base.types import DType
-from graphopt.ir import ops
-from graphopt.ir.edit import needs_copy, replace_values, unread
+from graphopt.base.dtype import DType
+from graphopt.ir import schemas
+from graphopt.ir.chunks import bitwise_equal
+from graphopt.ir.edit import needs_copy, remove_unread, replace_values
 from graphopt.ir.graph import CAPTURE, CONSTANT, IDENTITY, INTERNAL, Graph, Node, Patch, Value
-from graphopt.ir.pieces import same_bits
-from graphopt.ir.tensor import Tensor, same_values
-from graphopt.operators.classes import entry
-from graphopt.operators.facts import weight
-from graphopt.operators.infer import inferred, informed
-from graphopt.operators.protos import External
-from graphopt.rewrite.fold import fold_constants, fold_shapes
-from graphopt.rewrite.grids import eliminate_true_conditions
-from graphopt.rewrite.regions import attributes_told
+from graphopt.ir.tensor import Tensor, tensors_equal
+from graphopt.operators.inference import refine_bodies, reinfer_graph
+from graphopt.operators.node_facts import node_weight
+from graphopt.operators.operator_classes import lookup_operator
+from graphopt.operators.proto_conversion import ExternalData
+from graphopt.rewrite.affine_indices import eliminate_true_conditions
+from graphopt.rewrite.folding import fold_constants, fold_shapes
+from graphopt.rewrite.regions import describe_attributes
 
-Run: TypeAlias = Callable[[Graph], Iterator[Patch]]
+PassFunction: TypeAlias = Callable[[Graph], Iterator[Patch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +36,19 @@ class Pass:
     """A named pass, and why it is worth running."""
 
     name: str
-    run: Run
+    run: PassFunction
     why: str
-    late: bool = False
+    runs_late: bool = False
     """Runs after the rules: it makes values read more than once, which keeps rules from folding into them."""
-    exactly: Run | None = None
+    exact_run: PassFunction | None = None
     """The form of it after which the model computes bit for bit what it did, where `run` is none."""
-    writes: frozenset[str] = frozenset()
-    """What it may write, in the words of `written`. Only rules rewrite: passes do where they say so."""
-    inform: Callable[[Graph, Node], Iterable[tuple[Graph, Patch]]] | None = None
+    written_operators: frozenset[str] = frozenset()
+    """What it may write, in the words of `written_by_patch`. Only rules rewrite: passes do where they say so."""
+    refine_bodies: Callable[[Graph, Node], Iterable[tuple[Graph, Patch]]] | None = None
     """What it changes in the bodies of a node before it runs in them."""
 
 
-def written(patch: Patch) -> frozenset[str]:
+def written_by_patch(patch: Patch) -> frozenset[str]:
     """Return what a patch writes: operators, and those that lose an attribute, as `Reshape without allowzero`.
 
     None is what it takes for a constant, to read other values, to move out of the bodies of a node that goes, and to
@@ -61,14 +61,14 @@ def written(patch: Patch) -> frozenset[str]:
         if node.is_constant or (node.op == IDENTITY and vertex in outputs):
             continue
         there = [patch.before[vertex]] if vertex in patch.before else moved
-        if not any(_is_same(node, own) and node.attrs == own.attrs for own in there):
-            fuller = [own for own in there if _is_same(node, own) and node.attrs.items() <= own.attrs.items()]
+        if not any(_is_same_but_types(node, own) and node.attrs == own.attrs for own in there):
+            fuller = [own for own in there if _is_same_but_types(node, own) and node.attrs.items() <= own.attrs.items()]
             lost = (", ".join(sorted(own.attrs.keys() - node.attrs.keys())) for own in fuller)
             new.add(min((f"{node.op} without {names}" for names in lost), default=node.op))
     return frozenset(new)
 
 
-def _is_same(node: Node, other: Node) -> bool:
+def _is_same_but_types(node: Node, other: Node) -> bool:
     return (node.op, node.domain, node.version) == (other.op, other.domain, other.version)
 
 
@@ -84,14 +84,16 @@ def eliminate_dead_code(graph: Graph) -> Iterator[Patch]:
         if node.captures and (captures := _needed_captures(node)) != node.captures:
             # alone, for a file has no other captures: what goes with it may have to stay
             yield Patch({vertex: node}, {vertex: replace(node, captures=captures)})
-    patch = unread(graph)
+    patch = remove_unread(graph)
     if patch is not None:
         yield patch
 
 
 def _needed_captures(node: Node) -> tuple[Value, ...]:
     """Return the captures, an unused one replaced by a used one: their places are what the bodies know them by."""
-    used = sorted({body[v].capture for body in node.bodies for v in body.with_op(CAPTURE) if body[v].is_internal})
+    used = sorted(
+        {body[v].capture_index for body in node.bodies for v in body.vertices_with_op(CAPTURE) if body[v].is_internal}
+    )
     if not used:
         return ()
     return tuple(
@@ -104,7 +106,7 @@ def _needed_captures(node: Node) -> tuple[Value, ...]:
 
 def merge_common_subexpressions(graph: Graph) -> Iterator[Patch]:
     """Of nodes that compute the same from the same values, keep the first."""
-    for first, others in _equal_nodes(graph).items():
+    for first, others in _find_equal_nodes(graph).items():
         there = [v for v in others if v in graph] if first in graph else []
         pairs = [{Value(v, i): Value(first, i) for i, name in enumerate(graph[v].names) if name} for v in there]
         mapping = {old: new for pair in pairs if _is_worth_merging(graph, pair) for old, new in pair.items()}
@@ -112,7 +114,7 @@ def merge_common_subexpressions(graph: Graph) -> Iterator[Patch]:
             yield replace_values(graph, mapping)
 
 
-def _equal_nodes(graph: Graph) -> dict[int, list[int]]:
+def _find_equal_nodes(graph: Graph) -> dict[int, list[int]]:
     """Return the vertices that compute what an earlier one does, by that one: where they read equal vertices, too."""
     keys: dict[object, int] = {}
     wired: dict[object, int] = {}
@@ -122,16 +124,16 @@ def _equal_nodes(graph: Graph) -> dict[int, list[int]]:
     for vertex in graph.topological():
         if graph[vertex].is_internal:
             continue
-        node = graph[vertex].reading(mapping) if mapping else graph[vertex]
+        node = graph[vertex].with_inputs_replaced(mapping) if mapping else graph[vertex]
         if any(True for _ in node.bodies):
-            other = wired.setdefault(_wiring(node), vertex)
+            other = wired.setdefault(_node_key(node), vertex)
             if other == vertex:
                 continue
-            if ops.is_deterministic(graph[other]):
-                keys.setdefault(_key(replace(node, attrs=graph[other].attrs)), other)
-        if not ops.is_deterministic(node):
+            if schemas.is_deterministic(graph[other]):
+                keys.setdefault(_computation_key(replace(node, attrs=graph[other].attrs)), other)
+        if not schemas.is_deterministic(node):
             continue
-        first = keys.setdefault(_key(node), vertex)
+        first = keys.setdefault(_computation_key(node), vertex)
         if first != vertex:
             equal.setdefault(first, []).append(vertex)
             mapping |= {Value(vertex, i): Value(first, i) for i in range(len(node.names))}
@@ -140,33 +142,33 @@ def _equal_nodes(graph: Graph) -> dict[int, list[int]]:
 
 def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
     """Return whether what is computed once less is more than the Identities that two outputs with one value need."""
-    if not any(map(graph.is_used, mapping)):
+    if not any(map(graph.has_uses, mapping)):
         return False
     node = graph[next(iter(mapping)).vertex]
     copies = sum(needs_copy(graph, old, new) for old, new in mapping.items())
-    return copies == 0 or (copies == 1 and weight(node) > entry(IDENTITY).weight)
+    return copies == 0 or (copies == 1 and node_weight(node) > lookup_operator(IDENTITY).weight)
 
 
-def _operands(node: Node) -> tuple[Value | None, ...]:
+def _canonical_operands(node: Node) -> tuple[Value | None, ...]:
     """Return the inputs, in a fixed order where the operator does not mind."""
-    if len(node.inputs) == 2 and entry(node.op, node.domain).commutes_exactly:
+    if len(node.inputs) == 2 and lookup_operator(node.op, node.domain).is_exactly_commutative:
         return tuple(sorted(node.inputs, key=lambda value: value or (-1, -1)))
     return node.inputs
 
 
-def _key(node: Node) -> object:
+def _computation_key(node: Node) -> object:
     """Equal for two nodes exactly if they compute the same."""
-    return _wiring(node), repr(attributes_told(node, _exactly)) if node.attrs else ""
+    return _node_key(node), repr(describe_attributes(node, _tensor_key)) if node.attrs else ""
 
 
-def _wiring(node: Node) -> object:
+def _node_key(node: Node) -> object:
     """Return what a node is, but for its attributes."""
-    return (node.op, node.domain, node.version, _operands(node), node.captures, tuple(map(bool, node.names)))
+    return (node.op, node.domain, node.version, _canonical_operands(node), node.captures, tuple(map(bool, node.names)))
 
 
-def _exactly(tensor: Tensor) -> object:
+def _tensor_key(tensor: Tensor) -> object:
     """Type, shape and values; a large tensor is equal only to itself."""
-    if tensor.nbytes > SAMPLE:
+    if tensor.nbytes > SAMPLE_BYTES:
         return id(tensor)
     array = tensor.numpy()
     return tensor.dtype, tensor.shape, array.tolist() if tensor.dtype is DType.STRING else array.tobytes()
@@ -174,16 +176,16 @@ def _exactly(tensor: Tensor) -> object:
 
 # -- equal weights -----------------------------------------------------------------------------------------------------
 
-SAMPLE = 4096
+SAMPLE_BYTES = 4096
 """Bytes of a tensor that are looked at before all of it is."""
-LARGEST = 256 << 20
+MAX_COMPARED_BYTES = 256 << 20
 """Bytes above which tensors are equal only if their values lie in the same place."""
 
 
 def merge_duplicate_initializers(graph: Graph) -> Iterator[Patch]:
     """Of constants that are equal bit for bit, keep the first. All of a tensor is read only where a sample agrees."""
     alike: dict[tuple[DType, tuple[int, ...]], list[int]] = {}
-    for vertex in sorted(graph.with_op(CONSTANT)):
+    for vertex in sorted(graph.vertices_with_op(CONSTANT)):
         data = graph[vertex].data
         if graph[vertex].is_constant and data is not None:
             alike.setdefault((data.dtype, data.shape), []).append(vertex)
@@ -193,8 +195,8 @@ def merge_duplicate_initializers(graph: Graph) -> Iterator[Patch]:
         for vertex in vertices if len(vertices) > 1 else ():
             tensor = graph[vertex].data
             assert tensor is not None
-            others = kept.setdefault(_sample(tensor), [])
-            equal = next((other for other in others if _equal(tensor, other)), None)
+            others = kept.setdefault(_tensor_sample(tensor), [])
+            equal = next((other for other in others if _tensors_equal(tensor, other)), None)
             if equal is None:
                 others.append(tensor)
                 places[tensor] = vertex
@@ -205,24 +207,28 @@ def merge_duplicate_initializers(graph: Graph) -> Iterator[Patch]:
 _SAMPLES: WeakKeyDictionary[Tensor, bytes] = WeakKeyDictionary()
 
 
-def _sample(tensor: Tensor) -> bytes:
+def _tensor_sample(tensor: Tensor) -> bytes:
     """Return the first and the last values, read once."""
-    if tensor.dtype is DType.STRING or tensor.nbytes > LARGEST:
+    if tensor.dtype is DType.STRING or tensor.nbytes > MAX_COMPARED_BYTES:
         return b""
     if tensor not in _SAMPLES:
         array = tensor.numpy()
-        count = min(max(1, SAMPLE // array.itemsize), array.size)
+        count = min(max(1, SAMPLE_BYTES // array.itemsize), array.size)
         _SAMPLES[tensor] = array.flat[:count].tobytes() + array.flat[array.size - count :].tobytes()
     return _SAMPLES[tensor]
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
-    places = [(s.path, s.offset, s.length) for s in (a.source, b.source) if isinstance(s, External)]
+def _tensors_equal(a: Tensor, b: Tensor) -> bool:
+    places = [(s.path, s.offset, s.length) for s in (a.source, b.source) if isinstance(s, ExternalData)]
     if len(places) == 2 and places[0] == places[1]:
         return True
-    if a.nbytes <= SAMPLE or a.dtype is DType.STRING:
-        return same_values(a, b)
-    return a.nbytes <= LARGEST and (a.dtype, a.shape) == (b.dtype, b.shape) and same_bits(a.numpy(), b.numpy())
+    if a.nbytes <= SAMPLE_BYTES or a.dtype is DType.STRING:
+        return tensors_equal(a, b)
+    return (
+        a.nbytes <= MAX_COMPARED_BYTES
+        and (a.dtype, a.shape) == (b.dtype, b.shape)
+        and bitwise_equal(a.numpy(), b.numpy())
+    )
 
 
 # -- branches ----------------------------------------------------------------------------------------------------------
@@ -230,24 +236,28 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 def inline_constant_if(graph: Graph) -> Iterator[Patch]:
     """Put the branch that is taken in the place of an If whose condition is known."""
-    for vertex in sorted(graph.with_op("If")):
+    for vertex in sorted(graph.vertices_with_op("If")):
         node = graph[vertex]
         condition = graph.constant(node.inputs[0]) if node.domain == "" and node.inputs else None
         if condition is None or condition.size != 1:
             continue
         branch = node.attrs.get("then_branch" if bool(condition.numpy().reshape(())) else "else_branch")
         if isinstance(branch, Graph) and len(branch.outputs) == len(node.names):
-            yield _spliced(graph, vertex, branch)
+            yield _splice_branch(graph, vertex, branch)
 
 
-def _spliced(graph: Graph, vertex: int, branch: Graph) -> Patch:
+def _splice_branch(graph: Graph, vertex: int, branch: Graph) -> Patch:
     """Return the patch that copies the nodes of a branch into the graph, in the place of the If."""
     node = graph[vertex]
     moved = {inner: Value(graph.new_vertex()) for inner in branch if not _is_capture(branch[inner])}
 
     def outside(value: Value) -> Value:
         inner = branch[value.vertex]
-        return node.captures[inner.capture] if _is_capture(inner) else Value(moved[value.vertex].vertex, value.output)
+        return (
+            node.captures[inner.capture_index]
+            if _is_capture(inner)
+            else Value(moved[value.vertex].vertex, value.output)
+        )
 
     results = {outside(value): node.names[i] for i, value in enumerate(branch.outputs) if value.vertex in moved}
     used = _name_counts(graph)
@@ -292,7 +302,7 @@ def _free_name(graph: Graph, name: str, used: Counter[str]) -> str:
 
 def infer_types(graph: Graph) -> Iterator[Patch]:
     """Tell again the types that were not known in full: what was folded may have been a shape."""
-    patch = inferred(graph)
+    patch = reinfer_graph(graph)
     if patch is not None:
         yield patch
 
@@ -304,31 +314,38 @@ PASSES = (
         "fold_constants",
         fold_constants,
         "What depends on constants alone is computed once, not at every run.",
-        exactly=partial(fold_constants, exact=True),  # a sum of ONNX Runtime's may round otherwise when it runs alone
+        exact_run=partial(fold_constants, exact=True),  # a sum of ONNX Runtime's may round otherwise when it runs alone
     ),
-    Pass("infer_types", infer_types, "A shape that became known is needed by other rewrites.", inform=informed),
+    Pass(
+        "infer_types",
+        infer_types,
+        "A shape that became known is needed by other rewrites.",
+        refine_bodies=refine_bodies,
+    ),
     Pass(
         "fold_shapes",
         fold_shapes,
         "Arithmetic on sizes costs a kernel launch for a few bytes; most of it is known.",
-        writes=frozenset({"Reshape without allowzero"}),  # it says what a 0 in the target that goes means
+        written_operators=frozenset({"Reshape without allowzero"}),  # it says what a 0 in the target that goes means
     ),
     Pass(
         "eliminate_true_conditions",
         eliminate_true_conditions,
         "What always holds need not be computed, nor make a mask larger than it is.",
     ),
-    Pass("merge_duplicate_initializers", merge_duplicate_initializers, "Equal weights are stored once.", late=True),
+    Pass(
+        "merge_duplicate_initializers", merge_duplicate_initializers, "Equal weights are stored once.", runs_late=True
+    ),
     Pass(
         "merge_common_subexpressions",
         merge_common_subexpressions,
         "What is computed twice is computed once.",
-        late=True,
+        runs_late=True,
     ),
 )
 """The passes that every run uses, in their order."""
 
 
-def exact_forms(passes: Iterable[Pass]) -> list[Pass]:
+def to_exact_passes(passes: Iterable[Pass]) -> list[Pass]:
     """Return passes in the form after which the model computes bit for bit what it did."""
-    return [replace(pass_, run=pass_.exactly or pass_.run) for pass_ in passes]
+    return [replace(pass_, run=pass_.exact_run or pass_.run) for pass_ in passes]

@@ -8,16 +8,16 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from graphopt.base.engine import Engine, engine
 from graphopt.base.errors import GraphoptError
+from graphopt.base.executors import Executor, make_executor
 from graphopt.base.hardware import usable_cores
-from graphopt.language.proof import Ledger, Proof
+from graphopt.language.proof import Proof, ProofLedger
 from graphopt.language.rule import Rule
 from graphopt.rewrite import gate
 
-RARELY = (100_000, 50, 50)
+GC_THRESHOLD = (100_000, 50, 50)
 """How often garbage is looked for: a proof makes little of it, and to look for it took almost a tenth of the time."""
-FEW = 4
+MIN_RULES_PER_WORKER = 4
 """Rules that are proved in the time in which a process loads the solver."""
 
 
@@ -25,7 +25,7 @@ def prove_all(
     rules: Sequence[Rule],
     *,
     cached: bool = False,
-    timeout: float = gate.TIMEOUT,
+    timeout: float = gate.PROOF_TIMEOUT,
     workers: int | None = None,
     dask: str | None = None,
     progress: Callable[[float], None] | None = None,
@@ -36,61 +36,61 @@ def prove_all(
     at an address, or in so many `workers`: by default a few in this process, many in one for each processor.
     """
     tell = progress or (lambda done: None)
-    found = {rule.digest: proof for rule in rules if cached and (proof := gate.known(rule))}
+    found = {rule.digest: proof for rule in rules if cached and (proof := gate.known_proof(rule))}
     missing = [rule for rule in rules if rule.digest not in found]
-    count = workers or (1 if dask else max(1, min(usable_cores(), len(missing) // FEW)))
+    count = workers or (1 if dask else max(1, min(usable_cores(), len(missing) // MIN_RULES_PER_WORKER)))
     tell(0.0)
-    with engine(count, dask, _start) as runs:
-        for proof in _proved(missing, timeout, runs):
-            gate.remember(proof)
+    with make_executor(count, dask, _initialize_prover) as runs:
+        for proof in _prove_in(missing, timeout, runs):
+            gate.cache_proof(proof)
             found[proof.digest] = proof
             tell(len(found) / len(rules))
     return [found[rule.digest] for rule in rules]
 
 
-def _proved(rules: Sequence[Rule], timeout: float, runs: Engine) -> Iterator[Proof]:
+def _prove_in(rules: Sequence[Rule], timeout: float, runs: Executor) -> Iterator[Proof]:
     """Proofs as they are made."""
     source = gate.source_digest()
-    for _, (proof, made_by) in runs.each(partial(_attempt, timeout=timeout), _longest_first(rules)):
+    for _, (proof, made_by) in runs.imap_unordered(partial(_prove_with_source, timeout=timeout), _longest_first(rules)):
         if made_by != source:
             raise GraphoptError("the source of the verifier has changed meanwhile, or is another there: start again")
         yield proof
 
 
-def _attempt(rule: Rule, timeout: float) -> tuple[Proof, str]:
+def _prove_with_source(rule: Rule, timeout: float) -> tuple[Proof, str]:
     """Return a proof, and the source that made it."""
-    return gate.attempt(rule, timeout), gate.source_digest()
+    return gate.prove_now(rule, timeout), gate.source_digest()
 
 
-def _start() -> None:
+def _initialize_prover() -> None:
     """Make a process that proves: what lives for a rule is not garbage."""
     gc.freeze()
-    gc.set_threshold(*RARELY)
+    gc.set_threshold(*GC_THRESHOLD)
 
 
-def write_ledger(proofs: Iterable[Proof]) -> Ledger:
+def write_ledger(proofs: Iterable[Proof]) -> ProofLedger:
     """Put proofs into the ledger that ships with the rules, in the place of all that is there."""
-    earlier = _earlier()
-    made = Ledger((_steady(proof, earlier.get(proof.rule)) for proof in proofs), gate.source_digest())
+    earlier = _previous_proofs()
+    made = ProofLedger((_with_stable_seconds(proof, earlier.get(proof.rule)) for proof in proofs), gate.source_digest())
     made.save(gate.ledger_path())
     return made
 
 
 def _longest_first(rules: Sequence[Rule]) -> list[Rule]:
     """Rules by the time of their last proof, new ones before all others: no process ends with a long one."""
-    took = {name: proof.seconds for name, proof in _earlier().items()}
+    took = {name: proof.seconds for name, proof in _previous_proofs().items()}
     return sorted(rules, key=lambda rule: took.get(rule.name, inf), reverse=True)
 
 
-def _earlier() -> dict[str, Proof]:
+def _previous_proofs() -> dict[str, Proof]:
     """Return the proofs of the ledger by rule, valid or not; none where it cannot be read, for it is written anew."""
     try:
-        return {proof.rule: proof for proof in Ledger.load(gate.ledger_path())}
+        return {proof.rule: proof for proof in ProofLedger.load(gate.ledger_path())}
     except ValueError:
         return {}
 
 
-def _steady(proof: Proof, earlier: Proof | None) -> Proof:
+def _with_stable_seconds(proof: Proof, earlier: Proof | None) -> Proof:
     """Return a proof that took as long as the one written down, within a factor of two, with that time: a machine's
     mood is no change."""
     if earlier is None or not earlier.seconds / 2 <= proof.seconds <= earlier.seconds * 2:

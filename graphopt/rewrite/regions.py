@@ -14,58 +14,61 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.base.sizes import Sym, substitute
-from graphopt.base.types import DType, TensorType, Type
-from graphopt.ir.edit import replace_values, unread
+from graphopt.base.dtype import DType
+from graphopt.expr.dims import SymbolicDim, substitute_names
+from graphopt.ir.chunks import iter_chunks
+from graphopt.ir.edit import remove_unread, replace_values
 from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
-from graphopt.ir.ops import is_deterministic
-from graphopt.ir.pieces import pieces
+from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.tensor import Tensor
-from graphopt.operators.infer import infer_graph
-from graphopt.operators.infinities import Far, is_asked, may_hold
+from graphopt.ir.types import TensorType, Type
+from graphopt.operators.inference import infer_graph
+from graphopt.operators.nonfinite import Magnitude, is_finiteness_observed, may_have_magnitude
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSizes:
     """Where a graph is cut into blocks, in nodes."""
 
-    fewest: int = 6
+    min_nodes: int = 6
     """Nodes of a block, unless the next one is long: what surrounds an operator decides what it costs."""
-    most: int = 64
+    max_nodes: int = 64
     """Nodes of a block: longer ones are cut where the fewest values cross."""
-    reach: int = 80
+    crossing_window: int = 80
     """Nodes after which a value that is still read no longer counts as crossing: a mask, a skip connection."""
 
 
 # -- where to cut ------------------------------------------------------------------------------------------------------
 
 
-def blocks(graph: Graph, sizes: BlockSizes = BlockSizes()) -> list[list[int]]:
+def cut_into_blocks(graph: Graph, sizes: BlockSizes = BlockSizes()) -> list[list[int]]:
     """Return the vertices of the ONNX nodes in topological order, cut into runs that hand on one value.
 
     Identities that only an output reads are in none: they go from any part, whatever is done to it, and stay in the
     model, which needs them to give one value two names. Nor is what no output depends on: a part would not know that
     it reads what is replaced, and it would keep that.
     """
-    dead = unread(graph)
-    apart = {v for v in graph.with_op(IDENTITY) if not graph.readers(v)} | (dead.before.keys() if dead else set())
+    dead = remove_unread(graph)
+    apart = {v for v in graph.vertices_with_op(IDENTITY) if not graph.readers(v)} | (
+        dead.before.keys() if dead else set()
+    )
     order = [vertex for vertex in graph.topological() if not graph[vertex].is_internal and vertex not in apart]
-    crossing = _crossing(graph, order, sizes.reach)
+    crossing = _crossing_counts(graph, order, sizes.crossing_window)
     found: list[list[int]] = []
     start = 0
     for position, vertex in enumerate(order):
-        alone = not _can_leave(graph[vertex])
+        alone = not _is_extractable(graph[vertex])
         if alone and start < position:
-            found += _halved(order[start:position], crossing[start:position], sizes.most)
+            found += _halve(order[start:position], crossing[start:position], sizes.max_nodes)
             start = position
-        is_long = position + 1 - start >= sizes.fewest
+        is_long = position + 1 - start >= sizes.min_nodes
         if alone or position + 1 == len(order) or (crossing[position] <= 1 and is_long):
-            found += _halved(order[start : position + 1], crossing[start : position + 1], sizes.most)
+            found += _halve(order[start : position + 1], crossing[start : position + 1], sizes.max_nodes)
             start = position + 1
     return found
 
 
-def _crossing(graph: Graph, order: Sequence[int], reach: int) -> list[int]:
+def _crossing_counts(graph: Graph, order: Sequence[int], reach: int) -> list[int]:
     """Return, after each position, how many values made before it are read behind it, within `reach` nodes."""
     place = {vertex: position for position, vertex in enumerate(order)}
     change = [0] * (len(order) + 1)
@@ -86,13 +89,13 @@ def _crossing(graph: Graph, order: Sequence[int], reach: int) -> list[int]:
     return crossing
 
 
-def _halved(run: Sequence[int], crossing: Sequence[int], most: int) -> list[list[int]]:
+def _halve(run: Sequence[int], crossing: Sequence[int], most: int) -> list[list[int]]:
     """Return a run that is too long, cut near its middle where the fewest values cross."""
     if len(run) <= most:
         return [list(run)]
     low, high = len(run) // 4, 3 * len(run) // 4
     cut = min(range(low, high), key=lambda position: (crossing[position], abs(position - len(run) // 2)))
-    return _halved(run[: cut + 1], crossing[: cut + 1], most) + _halved(run[cut + 1 :], crossing[cut + 1 :], most)
+    return _halve(run[: cut + 1], crossing[: cut + 1], most) + _halve(run[cut + 1 :], crossing[cut + 1 :], most)
 
 
 # -- cutting out, and putting back -------------------------------------------------------------------------------------
@@ -104,28 +107,30 @@ class Region:
 
     whole: Graph
     graph: Graph
-    places: dict[Value, Value] = field(default_factory=dict)
+    outer_values: dict[Value, Value] = field(default_factory=dict)
     """The values of the whole in which inputs and constants of the region lie."""
-    vertices: dict[int, int] = field(default_factory=dict)
+    outer_vertices: dict[int, int] = field(default_factory=dict)
     """The vertices of the whole in which those of the region lie."""
 
-    def carry(self, patch: Patch) -> Patch:
+    def carry_patch(self, patch: Patch) -> Patch:
         """Return a patch of the region as one of the whole. Patches have to be carried in their order, each once."""
         for vertex in patch.after:
-            if vertex not in self.vertices:
-                self.vertices[vertex] = self.whole.new_vertex()
+            if vertex not in self.outer_vertices:
+                self.outer_vertices[vertex] = self.whole.new_vertex()
         outputs = zip(*patch.outputs, strict=True) if patch.outputs else ()
-        mapping = {self._value(old): self._value(new) for old, new in outputs if old != new}
+        mapping = {self._value_in_whole(old): self._value_in_whole(new) for old, new in outputs if old != new}
         nodes = {
-            self.vertices[vertex]: node.reading({value: self._value(value) for value in node.operands})
+            self.outer_vertices[vertex]: node.with_inputs_replaced(
+                {value: self._value_in_whole(value) for value in node.operands}
+            )
             for vertex, node in patch.after.items()
         }
-        return self._named(replace_values(self.whole, mapping, nodes))
+        return self._with_fresh_names(replace_values(self.whole, mapping, nodes))
 
-    def _value(self, value: Value) -> Value:
-        return self.places.get(value) or Value(self.vertices[value.vertex], value.output)
+    def _value_in_whole(self, value: Value) -> Value:
+        return self.outer_values.get(value) or Value(self.outer_vertices[value.vertex], value.output)
 
-    def _named(self, patch: Patch) -> Patch:
+    def _with_fresh_names(self, patch: Patch) -> Patch:
         """Return the same patch with names that nothing else in the whole has: nodes keep those of what they
         replace."""
         free = {name for node in patch.before.values() for name in (*node.names, node.name)}
@@ -137,58 +142,60 @@ class Region:
         return Patch(patch.before, after, patch.outputs)
 
 
-def cut_out(whole: Graph, vertices: Sequence[int]) -> Region | None:
+def extract_region(whole: Graph, vertices: Sequence[int]) -> Region | None:
     """Return the region of these ONNX nodes, given in topological order; None where one of them cannot leave its graph.
 
     Vertices are numbered by a walk from the outputs, so that those of equal regions have equal numbers. What leads to
     no output is left out.
     """
     inside = frozenset(vertices)
-    if any(not _can_leave(whole[vertex]) for vertex in vertices):
+    if any(not _is_extractable(whole[vertex]) for vertex in vertices):
         return None
     graph = Graph("region", whole.opsets, is_region=True)
     region = Region(whole, graph)
     known: dict[Value, Value] = {}
-    outputs = [value for vertex in vertices for value in _read_outside(whole, vertex, inside)]
-    for vertex in _walk(whole, outputs, inside):
+    outputs = [value for vertex in vertices for value in _outside_operands(whole, vertex, inside)]
+    for vertex in _canonical_order(whole, outputs, inside):
         for value in whole[vertex].operands:
             if value.vertex not in inside and value not in known:
-                known[value] = _border(region, value)
-        place = graph.add(whole[vertex].reading(known))
-        region.vertices[place] = vertex
+                known[value] = _add_border_value(region, value)
+        place = graph.add(whole[vertex].with_inputs_replaced(known))
+        region.outer_vertices[place] = vertex
         known |= {Value(vertex, index): Value(place, index) for index in range(len(whole[vertex].names))}
     graph.outputs = tuple(known[value] for value in outputs)
     graph.output_names = tuple(graph.new_name(f"output_{index}") for index in range(len(outputs)))
     graph.output_types = tuple(whole.type(value) for value in outputs)
-    graph.asked = frozenset(place for place, value in enumerate(outputs) if is_asked(whole, value.vertex))
+    graph.finiteness_requested = frozenset(
+        place for place, value in enumerate(outputs) if is_finiteness_observed(whole, value.vertex)
+    )
     return region
 
 
-def _can_leave(node: Node) -> bool:
+def _is_extractable(node: Node) -> bool:
     """Return whether a node computes the same elsewhere: it captures nothing and draws no random numbers."""
     return not node.captures and not any(True for _ in node.bodies) and is_deterministic(node)
 
 
-def _border(region: Region, value: Value) -> Value:
+def _add_border_value(region: Region, value: Value) -> Value:
     """Return a value from outside: a constant stays one."""
     node = region.whole[value.vertex]
     if node.is_constant:
         place = region.graph.add(node)
-        region.vertices[place] = value.vertex
+        region.outer_vertices[place] = value.vertex
     else:
         contents = (region.whole.known_contents(value),)
         name, type_ = node.names[value.output], node.types[value.output]
         place = region.graph.add(Node(INPUT, (), (name,), (type_,), domain=INTERNAL, contents=contents))
         region.graph.inputs.append(place)
-        if may_hold(region.whole, [value]):
-            region.graph.infinite |= {place}
-        if may_hold(region.whole, [value], Far.HUGE):
-            region.graph.huge |= {place}
-        region.places[Value(place)] = value
+        if may_have_magnitude(region.whole, [value]):
+            region.graph.possibly_infinite |= {place}
+        if may_have_magnitude(region.whole, [value], Magnitude.HUGE):
+            region.graph.possibly_huge |= {place}
+        region.outer_values[Value(place)] = value
     return Value(place)
 
 
-def _read_outside(whole: Graph, vertex: int, inside: Collection[int]) -> Iterator[Value]:
+def _outside_operands(whole: Graph, vertex: int, inside: Collection[int]) -> Iterator[Value]:
     readers = [reader for reader in whole.readers(vertex) if reader not in inside]
     outside = {value for reader in readers for value in whole[reader].operands}
     for index in range(len(whole[vertex].names)):
@@ -200,7 +207,7 @@ def _read_outside(whole: Graph, vertex: int, inside: Collection[int]) -> Iterato
 # -- with sizes as numbers ---------------------------------------------------------------------------------------------
 
 
-def at_sizes(graph: Graph, inputs: Sequence[Type | None], contents: Sequence[tuple[int, ...] | None]) -> Graph:
+def with_input_types(graph: Graph, inputs: Sequence[Type | None], contents: Sequence[tuple[int, ...] | None]) -> Graph:
     """Return a region's graph with these types of its inputs, and all else with the types that follow; a copy, if need
     be.
 
@@ -210,10 +217,10 @@ def at_sizes(graph: Graph, inputs: Sequence[Type | None], contents: Sequence[tup
     if own == [*inputs] and all(elements is None for elements in contents):
         return graph
     twin = graph.copy()
-    sizes = _sizes(graph, inputs)
+    sizes = _bound_sizes(graph, inputs)
     changed: dict[int, Node] = {}
-    for vertex, node in twin.items():
-        types = tuple(_with_sizes(type_, sizes) for type_ in node.types)
+    for vertex, node in twin.vertices_and_nodes():
+        types = tuple(_substitute_in_type(type_, sizes) for type_ in node.types)
         if types != node.types and not node.is_constant:
             changed[vertex] = replace(node, types=types, contents=())
     for vertex, type_, elements in zip(graph.inputs, inputs, contents, strict=True):
@@ -221,12 +228,12 @@ def at_sizes(graph: Graph, inputs: Sequence[Type | None], contents: Sequence[tup
         changed[vertex] = given if elements is None else _as_constant(given, elements)
     twin.inputs = [vertex for vertex in twin.inputs if not changed[vertex].is_constant]
     twin.apply(Patch({vertex: twin[vertex] for vertex in changed}, changed))
-    twin.output_types = tuple(_with_sizes(type_, sizes) for type_ in twin.output_types)
+    twin.output_types = tuple(_substitute_in_type(type_, sizes) for type_ in twin.output_types)
     infer_graph(twin)
     return twin
 
 
-def _sizes(graph: Graph, inputs: Sequence[Type | None]) -> dict[str, int]:
+def _bound_sizes(graph: Graph, inputs: Sequence[Type | None]) -> dict[str, int]:
     """Return the numbers behind the names of sizes, as the inputs tell."""
     found: dict[str, int] = {}
     for vertex, type_ in zip(graph.inputs, inputs, strict=True):
@@ -236,70 +243,82 @@ def _sizes(graph: Graph, inputs: Sequence[Type | None]) -> dict[str, int]:
     return {name: size for name, size in found.items() if not name.isdecimal()}
 
 
-def _with_sizes(type_: Type | None, sizes: Mapping[str, int]) -> Type | None:
-    if not isinstance(type_, TensorType) or type_.shape is None or not any(isinstance(d, Sym) for d in type_.shape):
+def _substitute_in_type(type_: Type | None, sizes: Mapping[str, int]) -> Type | None:
+    if (
+        not isinstance(type_, TensorType)
+        or type_.shape is None
+        or not any(isinstance(d, SymbolicDim) for d in type_.shape)
+    ):
         return type_
-    return TensorType(type_.dtype, tuple(substitute(dim, sizes) for dim in type_.shape))
+    return TensorType(type_.dtype, tuple(substitute_names(dim, sizes) for dim in type_.shape))
 
 
 def _as_constant(node: Node, elements: tuple[int, ...]) -> Node:
     type_ = node.types[0]
     assert isinstance(type_, TensorType), "elements are known of tensors only"
-    data = Tensor.of(np.array(elements, type_.dtype.numpy).reshape([len(elements)] if type_.shape else []))
+    data = Tensor.from_array(np.array(elements, type_.dtype.numpy).reshape([len(elements)] if type_.shape else []))
     return replace(node, op=CONSTANT, types=(TensorType(data.dtype, data.shape),), data=data)
 
 
 # -- identity ----------------------------------------------------------------------------------------------------------
 
 
-def digest(graph: Graph, tell: Callable[[Tensor], Any] | None = None) -> str:
+def graph_digest(graph: Graph, tell: Callable[[Tensor], Any] | None = None) -> str:
     """Identify what a graph computes and on which shapes, names and the values of its weights left out.
 
     Vertices are numbered by a walk from the outputs, so that it does not matter in what order they were made. `tell`
     says what identifies a tensor.
     """
-    tell = tell or _without_weights
+    tell = tell or _describe_tensor
     numbers: dict[int, int] = {}
     said = []
     places = {vertex: place for place, vertex in enumerate(graph.inputs)}
-    for vertex in _walk(graph, graph.outputs, graph):
+    for vertex in _canonical_order(graph, graph.outputs, graph):
         numbers[vertex] = len(numbers)
-        said.append(repr((places.get(vertex), *_described(graph[vertex], numbers, tell))))
+        said.append(repr((places.get(vertex), *_describe_node(graph[vertex], numbers, tell))))
     said.append(repr([(numbers[vertex], output) for vertex, output in graph.outputs]))
     said.append(repr(sorted(graph.opsets.items())))
-    said += [repr(sorted(places[vertex] for vertex in graph.infinite if vertex in places))] if graph.infinite else []
-    said += [f"huge {sorted(places[vertex] for vertex in graph.huge if vertex in places)}"] if graph.huge else []
-    said += [f"asked {sorted(graph.asked)}"] if graph.asked else []
+    said += (
+        [repr(sorted(places[vertex] for vertex in graph.possibly_infinite if vertex in places))]
+        if graph.possibly_infinite
+        else []
+    )
+    said += (
+        [f"huge {sorted(places[vertex] for vertex in graph.possibly_huge if vertex in places)}"]
+        if graph.possibly_huge
+        else []
+    )
+    said += [f"asked {sorted(graph.finiteness_requested)}"] if graph.finiteness_requested else []
     names: dict[str, str] = {}  # sizes that nothing is known about are named anew in each copy
-    text = _UNNAMED.sub(lambda match: names.setdefault(match[0], f"?{len(names)}"), "\n".join(said))
+    text = _ANONYMOUS_SIZE.sub(lambda match: names.setdefault(match[0], f"?{len(names)}"), "\n".join(said))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def weights_digest(graph: Graph) -> str:
-    """Identify the values of weights, which `digest` leaves out: denormal ones decide what a run costs."""
+    """Identify the values of weights, which `graph_digest` leaves out: denormal ones decide what a run costs."""
     said = hashlib.sha256()
-    for tensor in _weights(graph):
+    for tensor in _weight_tensors(graph):
         if tensor.dtype is not DType.STRING:
-            for piece in pieces(tensor.numpy()):
+            for piece in iter_chunks(tensor.numpy()):
                 said.update(piece.view(np.uint8).data)
     return said.hexdigest()
 
 
-def _weights(graph: Graph) -> Iterator[Tensor]:
+def _weight_tensors(graph: Graph) -> Iterator[Tensor]:
     """Yield the tensors of a graph and of its bodies, those in attributes too."""
-    for vertex in _walk(graph, graph.outputs, graph):
+    for vertex in _canonical_order(graph, graph.outputs, graph):
         node = graph[vertex]
         if node.data is not None:
             yield node.data
         yield from (attribute for attribute in node.attrs.values() if isinstance(attribute, Tensor))
         for body in node.bodies:
-            yield from _weights(body)
+            yield from _weight_tensors(body)
 
 
-_UNNAMED = re.compile(r"\?\d+")
+_ANONYMOUS_SIZE = re.compile(r"\?\d+")
 
 
-def _walk(graph: Graph, outputs: Sequence[Value], inside: Collection[int] | Graph) -> Iterator[int]:
+def _canonical_order(graph: Graph, outputs: Sequence[Value], inside: Collection[int] | Graph) -> Iterator[int]:
     """Every vertex inside that some outputs depend on, producers first, in an order that the wiring alone decides."""
     done: set[int] = set()
     stack = [(value.vertex, False) for value in reversed(outputs)]
@@ -315,17 +334,17 @@ def _walk(graph: Graph, outputs: Sequence[Value], inside: Collection[int] | Grap
             stack += [(value.vertex, False) for value in reversed(list(graph[vertex].operands))]
 
 
-def _described(node: Node, numbers: Mapping[int, int], tell: Callable[[Tensor], Any]) -> tuple[Any, ...]:
+def _describe_node(node: Node, numbers: Mapping[int, int], tell: Callable[[Tensor], Any]) -> tuple[Any, ...]:
     inputs, captures = (
         [None if value is None else (numbers[value.vertex], value.output) for value in values]
         for values in (node.inputs, node.captures)
     )
     held = None if node.data is None else tell(node.data)
     types = [str(type_) for type_ in node.types]
-    return node.op, node.domain, node.version, inputs, captures, attributes_told(node, tell), types, held
+    return node.op, node.domain, node.version, inputs, captures, describe_attributes(node, tell), types, held
 
 
-def attributes_told(node: Node, tell: Callable[[Tensor], Any]) -> list[tuple[str, Any]]:
+def describe_attributes(node: Node, tell: Callable[[Tensor], Any]) -> list[tuple[str, Any]]:
     """Return the attributes of a node for their `repr`, which tells them apart by type: 1 is not 1.0, nor 0.0 -0.0."""
 
     def told(attribute: Attribute) -> Any:
@@ -333,7 +352,7 @@ def attributes_told(node: Node, tell: Callable[[Tensor], Any]) -> list[tuple[str
             case Tensor():
                 return tell(attribute)
             case Graph():
-                return digest(attribute, tell)
+                return graph_digest(attribute, tell)
             case tuple():
                 return tuple(map(told, attribute))
         return attribute
@@ -341,7 +360,7 @@ def attributes_told(node: Node, tell: Callable[[Tensor], Any]) -> list[tuple[str
     return [(name, told(node.attrs[name])) for name in sorted(node.attrs)]
 
 
-def _without_weights(tensor: Tensor) -> Any:
+def _describe_tensor(tensor: Tensor) -> Any:
     """Numbers and small lists of integers by value, for rules look at them; weights by the shape alone."""
     is_told = tensor.size == 1 or tensor.ints() is not None
     return (int(tensor.dtype), tensor.shape, tensor.numpy().tolist() if is_told else None)

@@ -12,98 +12,106 @@ from typing import Any
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.limits import LimitError
 from graphopt.base.ort import require_onnxruntime
-from graphopt.runtime import samples, steps
-from graphopt.runtime.inputs import Trial, accepted, common_inputs, fitted, sizes_text, wanted_sizes, with_sizes
+from graphopt.runtime import model_sketch, sample_inputs
+from graphopt.runtime.input_sizes import (
+    TrialInputs,
+    common_sketch,
+    find_accepted_inputs,
+    fit_inputs,
+    format_run_sizes,
+    format_sizes,
+    requested_sizes,
+)
 from graphopt.runtime.measure import (
-    Samples,
-    Schedule,
     Speedup,
     TimingPolicy,
-    race,
-    together,
+    TimingSamples,
+    TimingSchedule,
+    geometric_mean_speedup,
+    time_race,
 )
-from graphopt.runtime.oracle import FailedError, Runnable, demand_endured, interruptible
-from graphopt.runtime.samples import Array, Binding, Feeds
-from graphopt.runtime.sessions import Setting, Source, called, parsed, runner
+from graphopt.runtime.oracle import RunFailedError, RunnableModel, check_survives, run_interruptibly
+from graphopt.runtime.sample_inputs import Array, Binding, Feeds
+from graphopt.runtime.session_setting import SessionSetting, Source, make_runner, model_label, parse_model
 
 # -- models that are fed the same --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Prepared:
+class PreparedModels:
     """Models that are ready to run on the same inputs."""
 
     names: tuple[str, ...]
-    setting: Setting
+    setting: SessionSetting
     seed: int
     """Of the inputs that were made up."""
     sessions: tuple[Any, ...]
-    trials: tuple[Trial, ...]
+    trials: tuple[TrialInputs, ...]
     """One for each set of sizes."""
     copy: Any = None
     """Another session of the first model, where there are several: how far two of one model are apart is noise."""
 
 
-def prepared(
+def prepare_models(
     models: Sequence[Source],
-    setting: Setting,
+    setting: SessionSetting,
     *,
     dims: Mapping[str, int | Sequence[int]] | None = None,
     inputs: Mapping[str, Array] | None = None,
     seed: int = 0,
     also: Sequence[Source] = (),
     limit: float | None = None,
-) -> Prepared:
-    """Load models and make inputs up that all of them accept; arguments and errors are those of `bench`.
+) -> PreparedModels:
+    """Load models and make inputs up that all of them accept; arguments and errors are those of `run_benchmark`.
 
     The inputs fit `also` some models that are not loaded, as far as their declarations tell. Of the `limit`, in
     seconds, each set of sizes has an equal share, and a run that takes longer is an error.
     """
     if not models:
         raise UsageError("there is nothing to time: name a model")
-    names = tuple(called(model, number if len(models) > 1 else None) for number, model in enumerate(models))
-    sketches = [steps.sketch(parsed(model)) for model in (*models, *also)]
-    common = common_inputs((*names, *map(called, also)), sketches, frozenset(inputs or ()))
-    given, own = fitted(common, inputs or {})
-    bindings = wanted_sizes(common, dims or {}, own)
+    names = tuple(model_label(model, number if len(models) > 1 else None) for number, model in enumerate(models))
+    sketches = [model_sketch.sketch_model(parse_model(model)) for model in (*models, *also)]
+    common = common_sketch((*names, *map(model_label, also)), sketches, frozenset(inputs or ()))
+    given, own = fit_inputs(common, inputs or {})
+    bindings = requested_sizes(common, dims or {}, own)
     sessions = tuple(setting.open(model) for model in models)
-    tried = [Runnable(parsed(model) if isinstance(model, bytes) else model) for model in models]
+    tried = [RunnableModel(parse_model(model) if isinstance(model, bytes) else model) for model in models]
     share = None if limit is None else limit / len(bindings)
 
     def made(sizes: Binding) -> Feeds:
-        return samples.feeds(common, sizes, seed=seed, style=samples.NORMAL, given=given)
+        return sample_inputs.make_feeds(common, sizes, seed=seed, style=sample_inputs.NORMAL, given=given)
 
     def refusal(feeds: Feeds, number: int = 0) -> str:
         try:
-            demand_endured(tried[number], feeds)
-            reason = _refusal(sessions[number], feeds, setting, share)
-        except FailedError as error:
+            check_survives(tried[number], feeds)
+            reason = _run_refusal(sessions[number], feeds, setting, share)
+        except RunFailedError as error:
             reason = str(error)
         except LimitError as error:
             raise LimitError(f"{names[number]}: {error}") from error
         return f"{names[number]} {reason}" if reason else ""
 
-    trials = tuple(accepted(common, binding, made, refusal) for binding in bindings)
+    trials = tuple(find_accepted_inputs(common, binding, made, refusal) for binding in bindings)
     for number, trial in itertools.product(range(1, len(names)), trials):
         if reason := refusal(trial.feeds, number):
-            raise ModelError(f"{reason}{with_sizes(trial.sizes)}")
-    return Prepared(names, setting, seed, sessions, trials, setting.open(models[0]) if len(models) > 1 else None)
+            raise ModelError(f"{reason}{format_run_sizes(trial.sizes)}")
+    return PreparedModels(names, setting, seed, sessions, trials, setting.open(models[0]) if len(models) > 1 else None)
 
 
 class TooSlowError(ModelError):
-    """A run takes longer than the caller of `prepared` has time for."""
+    """A run takes longer than the caller of `prepare_models` has time for."""
 
 
-def _refusal(session: Any, feeds: Feeds, setting: Setting, limit: float | None) -> str:
+def _run_refusal(session: Any, feeds: Feeds, setting: SessionSetting, limit: float | None) -> str:
     """Why a model does not run on these inputs, if it does not."""
     try:
-        interruptible(runner(session, feeds, setting), limit)
+        run_interruptibly(make_runner(session, feeds, setting), limit)
     except TimeoutError as error:
         raise TooSlowError(str(error)) from error
     except LimitError:
         raise
     except Exception as error:  # the classes that onnxruntime raises share no base
-        return str(FailedError("cannot be run", error))
+        return str(RunFailedError("cannot be run", error))
     return ""
 
 
@@ -111,24 +119,24 @@ def _refusal(session: Any, feeds: Feeds, setting: Setting, limit: float | None) 
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ModelTiming:
     """One model at one set of sizes."""
 
     model: str
-    samples: Samples
+    samples: TimingSamples
     speedup: Speedup | None
     """Against the first model; None for that one itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BenchmarkCase:
     """All models at one set of sizes."""
 
     sizes: Binding
     """Of the open dims."""
     chosen: frozenset[str]
     """The dims whose size was not given."""
-    timings: tuple[Timing, ...]
+    timings: tuple[ModelTiming, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,29 +144,31 @@ class Benchmark:
     """Every model against the first."""
 
     models: tuple[str, ...]
-    setting: Setting
+    setting: SessionSetting
     seed: int
     """Of the inputs that were made up."""
-    cases: tuple[Case, ...]
+    cases: tuple[BenchmarkCase, ...]
     policy: TimingPolicy = TimingPolicy()
 
     @property
-    def together(self) -> tuple[Speedup | None, ...]:
+    def overall_speedups(self) -> tuple[Speedup | None, ...]:
         """Of each model the ratio over all sizes, as a geometric mean; None for the first."""
         columns = zip(*(case.timings for case in self.cases), strict=True)
         ratios = ([timing.speedup for timing in column if timing.speedup] for column in columns)
-        return tuple(together(found) if found else None for found in ratios)
+        return tuple(geometric_mean_speedup(found) if found else None for found in ratios)
 
     def __str__(self) -> str:
         runtime = require_onnxruntime()
         lines = [f"onnxruntime {runtime.__version__}, {self.setting}, seed {self.seed}"]
         for case in self.cases:
-            lines += ["", *([sizes_text(case.sizes, case.chosen)] if case.sizes else []), _case_table(case)]
+            lines += ["", *([format_sizes(case.sizes, case.chosen)] if case.sizes else []), _format_case(case)]
         if len(self.cases) > 1 and len(self.models) > 1:
-            rows = [(name, *_ratio_texts(ratio)) for name, ratio in zip(self.models, self.together, strict=True)]
+            rows = [
+                (name, *_format_ratio(ratio)) for name, ratio in zip(self.models, self.overall_speedups, strict=True)
+            ]
             head = ("model", "speedup", "between", "verdict")
-            lines += ["", "all sizes, as a geometric mean", aligned([head, *rows], left=(0, 3))]
-        apart = max((ratio.noise for ratio in self.together if ratio), default=0.0)
+            lines += ["", "all sizes, as a geometric mean", format_table([head, *rows], left=(0, 3))]
+        apart = max((ratio.noise for ratio in self.overall_speedups if ratio), default=0.0)
         if apart > self.policy.noise:
             text = f"two sessions of {self.models[0]} differ by up to {apart:.0%}: what is nearer to 1 is no difference"
             lines += ["", text]
@@ -174,21 +184,21 @@ class Benchmark:
         """Return what was measured, where, and every number of it; times are in seconds, a speedup above 1 is
         faster."""
         where = {"onnxruntime": require_onnxruntime().__version__, "provider": self.setting.provider_name}
-        setting = asdict(self.setting) | {"provider": where["provider"], "threads": self.setting.cores}
+        setting = asdict(self.setting) | {"provider": where["provider"], "threads": self.setting.thread_count}
         data = {
             "onnxruntime": where["onnxruntime"],
             "setting": setting,
             "seed": self.seed,
             "models": self.models,
             "cases": [_case_json(case) for case in self.cases],
-            "together": [_speedup_json(ratio) for ratio in self.together],
+            "together": [_speedup_json(ratio) for ratio in self.overall_speedups],
         }
         return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def bench(
+def run_benchmark(
     models: Sequence[Source],
-    setting: Setting,
+    setting: SessionSetting,
     *,
     dims: Mapping[str, int | Sequence[int]] | None = None,
     inputs: Mapping[str, Array] | None = None,
@@ -213,56 +223,60 @@ def bench(
         UsageError: provider, sizes or inputs do not fit, or the models take different inputs.
         ModelError: a model cannot be read, loaded or run.
     """
-    ready = prepared(models, setting, dims=dims, inputs=inputs, seed=seed)
-    return timed(ready, seconds=seconds, progress=progress, policy=policy)
+    ready = prepare_models(models, setting, dims=dims, inputs=inputs, seed=seed)
+    return time_models(ready, seconds=seconds, progress=progress, policy=policy)
 
 
-def timed(
-    ready: Prepared,
+def time_models(
+    ready: PreparedModels,
     *,
     seconds: float = 2.0,
     progress: Callable[[float], object] | None = None,
     policy: TimingPolicy = TimingPolicy(),
 ) -> Benchmark:
-    """Time what is ready to run; arguments are those of `bench`."""
+    """Time what is ready to run; arguments are those of `run_benchmark`."""
     cases, count = [], len(ready.sessions) + (ready.copy is not None)
     for number, trial in enumerate(ready.trials):
-        own, *rivals = (runner(session, trial.feeds, ready.setting) for session in ready.sessions)
-        copy = None if ready.copy is None else runner(ready.copy, trial.feeds, ready.setting)
+        own, *rivals = (make_runner(session, trial.feeds, ready.setting) for session in ready.sessions)
+        copy = None if ready.copy is None else make_runner(ready.copy, trial.feeds, ready.setting)
 
         def advance(done: float, before: int = number) -> None:
             if progress is not None:
                 progress((before + done) / len(ready.trials))
 
-        schedule = Schedule(seconds=seconds * count, rounds=policy.bench_rounds, width=policy.interval_width)
-        meter = ready.setting.meter
-        found = race(own, copy, rivals, schedule, meter=meter, progress=advance, policy=policy)
-        timings = zip(ready.names, (found.own, *found.rivals), (None, *found.speedups()), strict=True)
-        cases.append(Case(trial.sizes, trial.chosen, tuple(Timing(*timing) for timing in timings)))
+        schedule = TimingSchedule(
+            seconds=seconds * count, rounds=policy.bench_rounds, interval_width=policy.interval_width
+        )
+        meter = ready.setting.timer
+        found = time_race(own, copy, rivals, schedule, meter=meter, progress=advance, policy=policy)
+        timings = zip(ready.names, (found.original, *found.candidates), (None, *found.speedups()), strict=True)
+        cases.append(
+            BenchmarkCase(trial.sizes, trial.defaulted_dims, tuple(ModelTiming(*timing) for timing in timings))
+        )
     return Benchmark(ready.names, ready.setting, ready.seed, tuple(cases), policy)
 
 
 # -- as text and as JSON -----------------------------------------------------------------------------------------------
 
 
-def _case_table(case: Case) -> str:
+def _format_case(case: BenchmarkCase) -> str:
     alone = len(case.timings) == 1
     head = ("model", "minimum ms", "median ms", "spread", "rounds", "speedup", "between", "verdict")
     rows = [head]
     for timing in case.timings:
         times = timing.samples
-        numbers = (ms_text(times.minimum), ms_text(times.median), f"{times.spread:.1%}", str(len(times.seconds)))
-        rows.append((timing.model, *numbers, *_ratio_texts(timing.speedup)))
-    return aligned([row[:5] if alone else row for row in rows], left=(0, 7))
+        numbers = (format_ms(times.minimum), format_ms(times.median), f"{times.spread:.1%}", str(len(times.seconds)))
+        rows.append((timing.model, *numbers, *_format_ratio(timing.speedup)))
+    return format_table([row[:5] if alone else row for row in rows], left=(0, 7))
 
 
-def _ratio_texts(ratio: Speedup | None) -> tuple[str, str, str]:
+def _format_ratio(ratio: Speedup | None) -> tuple[str, str, str]:
     if ratio is None:
         return "", "", ""
     return f"{ratio.median:.3f}", f"{ratio.low:.3f}–{ratio.high:.3f}", str(ratio.verdict)
 
 
-def _case_json(case: Case) -> dict[str, Any]:
+def _case_json(case: BenchmarkCase) -> dict[str, Any]:
     timings = [
         {
             "model": timing.model,
@@ -284,13 +298,13 @@ def _speedup_json(ratio: Speedup | None) -> dict[str, Any] | None:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def ms_text(seconds: float) -> str:
+def format_ms(seconds: float) -> str:
     """Milliseconds to four digits: `0.01234`, `12.34`."""
     value = seconds * 1e3
     return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}" if value > 0 else "0"
 
 
-def aligned(rows: Iterable[Sequence[str]], *, left: Sequence[int] = (0,)) -> str:
+def format_table(rows: Iterable[Sequence[str]], *, left: Sequence[int] = (0,)) -> str:
     """Return a table as text; the columns named are flush left, the others right."""
     listed = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*listed, strict=True)]

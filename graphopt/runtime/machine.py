@@ -11,19 +11,20 @@ from dataclasses import dataclass, fields
 
 from graphopt.base import files, ort
 from graphopt.base.cache import Cache
+from graphopt.base.dtype import DType
 from graphopt.base.hardware import accelerators, processor, usable_cores
 from graphopt.base.records import to_json
-from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import INPUT, INTERNAL, Graph, Node, Value
-from graphopt.ir.ops import newest
-from graphopt.runtime.cost import NotMeasurable, NotNow, decoded, key_of
-from graphopt.runtime.loading import loaded, made_up_feeds
-from graphopt.runtime.measure import Schedule, TimingPolicy, interleaved
-from graphopt.runtime.sessions import Setting
+from graphopt.ir.schemas import newest_version
+from graphopt.ir.types import TensorType
+from graphopt.runtime.cost_model import NotMeasurableError, TemporarilyNotMeasurableError, cache_key, decode_cached
+from graphopt.runtime.graph_sessions import load_graph, random_feeds
+from graphopt.runtime.measure import TimingPolicy, TimingSchedule, time_interleaved
+from graphopt.runtime.session_setting import SessionSetting
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+CACHE_FORMAT = 1
 """Counts up when what the cache holds changes its meaning: entries of other formats are never asked for."""
 
 
@@ -46,37 +47,37 @@ class Machine:
             raise ValueError(f"no layout has blocks of {self.block} channels")
 
     @staticmethod
-    def calibrated(setting: Setting, cache: Cache, policy: TimingPolicy = TimingPolicy()) -> Machine:
+    def calibrate(setting: SessionSetting, cache: Cache, policy: TimingPolicy = TimingPolicy()) -> Machine:
         """Return the machine at hand, timed once on three small models; the cache knows it from then on.
 
         Raises:
             UsageError: this onnxruntime does not have the provider.
         """
-        key = key_of("machine", circumstances(setting))
-        known = decoded(Machine, cache.get([key]).get(key))
+        key = cache_key("machine", environment_key(setting))
+        known = decode_cached(Machine, cache.get([key]).get(key))
         if known is not None:
             return known
         try:
-            found = _calibrated(setting, policy)
-        except NotMeasurable as reason:
+            found = _measure_rates(setting, policy)
+        except NotMeasurableError as reason:
             log.warning("the machine cannot be timed, so an ordinary one is assumed: %s", reason)
             return Machine()
         cache.put({key: to_json(found)})
         return found
 
 
-def _calibrated(setting: Setting, policy: TimingPolicy) -> Machine:
+def _measure_rates(setting: SessionSetting, policy: TimingPolicy) -> Machine:
     """Rates as a model of usual size meets them: of one that does not fit the caches, memory is much slower."""
     size, elements, count = (512, 1 << 20, 256) if setting.is_cpu else (4096, 1 << 26, 256)
     square, long, one = (size, size), (elements,), (1,)
-    multiply = _seconds_of(_chain("MatMul", [square, square], square, 1), setting, policy)
-    add = _seconds_of(_chain("Add", [long, long], long, 1), setting, policy)
-    launch = _seconds_of(_chain("Neg", [one], one, count), setting, policy)
+    multiply = _time_graph(_operator_chain("MatMul", [square, square], square, 1), setting, policy)
+    add = _time_graph(_operator_chain("Add", [long, long], long, 1), setting, policy)
+    launch = _time_graph(_operator_chain("Neg", [one], one, count), setting, policy)
     block = 0 if not setting.is_cpu else 16 if "avx512" in processor() else 8
     return Machine(2 * size**3 / multiply, 3 * 4 * elements / add, launch / count, block)
 
 
-def _chain(op: str, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...], count: int) -> Graph:
+def _operator_chain(op: str, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...], count: int) -> Graph:
     """Return an operator, `count` times in a row."""
     graph = Graph("chain", {"": 18})
     types = [TensorType(DType.FLOAT, shape) for shape in inputs]
@@ -86,38 +87,38 @@ def _chain(op: str, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...], 
     result = TensorType(DType.FLOAT, output)
     values = [Value(vertex) for vertex in graph.inputs]
     for _ in range(count):
-        node = Node(op, tuple(values), (graph.new_name("y"),), (result,), version=newest(op))
+        node = Node(op, tuple(values), (graph.new_name("y"),), (result,), version=newest_version(op))
         values[0] = Value(graph.add(node))
     graph.outputs, graph.output_names, graph.output_types = (values[0],), (graph.new_name("out"),), (result,)
     return graph
 
 
-def _seconds_of(graph: Graph, setting: Setting, policy: TimingPolicy) -> float:
-    schedule = Schedule(seconds=policy.calibration_seconds, rounds=policy.calibration_rounds)
-    with files.scratch(NotNow) as folder:
-        ready = loaded(graph, folder / "model.onnx", made_up_feeds(graph, 0), setting, policy)
-        (found,) = interleaved([ready.run], schedule, meter=setting.meter, policy=policy)
+def _time_graph(graph: Graph, setting: SessionSetting, policy: TimingPolicy) -> float:
+    schedule = TimingSchedule(seconds=policy.calibration_seconds, rounds=policy.calibration_rounds)
+    with files.scratch_folder(TemporarilyNotMeasurableError) as folder:
+        ready = load_graph(graph, folder / "model.onnx", random_feeds(graph, 0), setting, policy)
+        (found,) = time_interleaved([ready.run], schedule, meter=setting.timer, policy=policy)
     return found.minimum
 
 
 # -- what costs depend on ----------------------------------------------------------------------------------------------
 
 
-def circumstances(setting: Setting) -> str:
+def environment_key(setting: SessionSetting) -> str:
     """All but the models that a time depends on: costs under others are never used."""
     facts = {item.name: getattr(setting, item.name) for item in fields(setting)} | {
-        "format": FORMAT,
+        "format": CACHE_FORMAT,
         "provider": setting.provider_name,
-        "threads": setting.cores,
+        "threads": setting.thread_count,
         "cores": usable_cores(),
         "processor": processor(),
         "accelerators": "" if setting.is_cpu else accelerators(),
-        "visible": {} if setting.is_cpu else {name: os.environ.get(name) for name in _VISIBLE},
+        "visible": {} if setting.is_cpu else {name: os.environ.get(name) for name in _DEVICE_VARIABLES},
         "onnxruntime": ort.require_onnxruntime().__version__,
-        "custom_ops": ort.libraries_digest(),
+        "custom_ops": ort.custom_ops_digest(),
     }
     return json.dumps(facts, sort_keys=True, default=dict)
 
 
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """What says which of the machine's GPUs a process may use, and so which one comes first."""

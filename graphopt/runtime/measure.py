@@ -1,7 +1,7 @@
 """Paired timing: runs take turns in one process, so that what disturbs one disturbs all.
 
 An absolute time means nothing on a machine that does other work too; the ratio of two times of one round does. What
-is left of the disturbance is seen where two copies of one model take turns, too: see `noise`.
+is left of the disturbance is seen where two copies of one model take turns, too: see `copy_noise`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TimingPolicy:
     noise: float = 0.02
     """Distance of a ratio from 1 up to which there is no difference: two sessions of one model differ by as much."""
     quiet_noise: float = 0.04
-    """Noise (as `noise`) up to which the machine is quiet enough for a verdict that later runs rely on."""
+    """Noise (as `copy_noise`) up to which the machine is quiet enough for a verdict that later runs rely on."""
     confidence: float = 0.95
     """Probability that an interval holds the true median."""
     interval_width: float = 0.01
@@ -58,7 +58,7 @@ class TimingPolicy:
 # -- what was found ----------------------------------------------------------------------------------------------------
 
 
-class Verdict(StrEnum):
+class TimingVerdict(StrEnum):
     """What a comparison of two timings says."""
 
     FASTER = "faster"
@@ -67,7 +67,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Samples:
+class TimingSamples:
     """Seconds of one run, one number a round."""
 
     seconds: tuple[float, ...]
@@ -112,15 +112,15 @@ class Speedup:
             raise ValueError(f"no timing ends with this: {self}")
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TimingVerdict:
         """Faster or slower only where the fastest runs, the medians and the interval say so, beyond noise."""
         if self.has_too_few_rounds:
-            return Verdict.SAME
+            return TimingVerdict.SAME
         if min(self.minimum, self.median) > 1 + self.noise and self.low > 1:
-            return Verdict.FASTER
+            return TimingVerdict.FASTER
         if max(self.minimum, self.median) < 1 / (1 + self.noise) and self.high < 1:
-            return Verdict.SLOWER
-        return Verdict.SAME
+            return TimingVerdict.SLOWER
+        return TimingVerdict.SAME
 
     @property
     def has_too_few_rounds(self) -> bool:
@@ -132,12 +132,12 @@ class Speedup:
         return self.noise <= policy.quiet_noise
 
 
-def speedup(
-    before: Samples, after: Samples, noise: float | None = None, policy: TimingPolicy = TimingPolicy()
+def compute_speedup(
+    before: TimingSamples, after: TimingSamples, noise: float | None = None, policy: TimingPolicy = TimingPolicy()
 ) -> Speedup:
     """Return how much faster `after` ran than `before`, from rounds in which both took a turn.
 
-    Ratios within the `noise` are no difference; unless it was measured, it is that of the policy.
+    Ratios within the `copy_noise` are no difference; unless it was measured, it is that of the policy.
     """
     ratios = sorted(b / a for b, a in zip(before.seconds, after.seconds, strict=True))
     low, high = _median_interval(len(ratios), policy.confidence)
@@ -146,9 +146,9 @@ def speedup(
     return Speedup(minimum, median, ratios[low], ratios[high], len(ratios), policy.confidence, apart)
 
 
-def noise(one: Samples, copy: Samples, policy: TimingPolicy = TimingPolicy()) -> float:
+def copy_noise(one: TimingSamples, copy: TimingSamples, policy: TimingPolicy = TimingPolicy()) -> float:
     """Return how far apart two copies of one model may be, which took turns: at least the noise of the policy."""
-    ratio = speedup(one, copy, policy=policy)
+    ratio = compute_speedup(one, copy, policy=policy)
     return max(policy.noise, ratio.high - 1, 1 / ratio.low - 1)
 
 
@@ -165,7 +165,7 @@ def _median_interval(count: int, confidence: float) -> tuple[int, int]:
     return place, count - 1 - place
 
 
-def together(ratios: Sequence[Speedup]) -> Speedup:
+def geometric_mean_speedup(ratios: Sequence[Speedup]) -> Speedup:
     """Speedups at several sizes as one: geometric means, each size counting the same.
 
     The bounds are those of the parts: the interval is wider than it would have to be.
@@ -181,25 +181,25 @@ def together(ratios: Sequence[Speedup]) -> Speedup:
 
 # -- turns -------------------------------------------------------------------------------------------------------------
 
-_ALONE = threading.RLock()
+_TIMING_LOCK = threading.RLock()
 """Held while something is timed: two timings would disturb each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class TimingSchedule:
     """When runs that take turns have done so often enough."""
 
     seconds: float
     """After which no further round begins."""
     rounds: tuple[int, int]
     """The fewest, whatever time they take, and the most."""
-    width: float | None = None
+    interval_width: float | None = None
     """Width of the interval of each ratio to the first, or of the time of a run alone, as a part of it, that ends the
     timing. It is the width and not the verdict: to stop at the first clear one would favour chance."""
     noise: float = 0.0
     """Distance from 1 that ends the timing, too, where the whole interval of each pair lies within it: that favours
     only equality."""
-    limit: float = math.inf
+    hard_limit: float = math.inf
     """Seconds, with what warms the runs up, after which no further round begins even before the fewest."""
 
     def progress(self, rounds: int, seconds: float) -> float:
@@ -214,28 +214,28 @@ class Schedule:
     def _is_certain(self, found: Sequence[Sequence[float]], policy: TimingPolicy) -> bool:
         """Return whether more rounds would tell no more than these: all ratios to the first have narrow intervals, or
         those of any two are within the noise."""
-        if self.width is None:
+        if self.interval_width is None:
             return False
-        first, *others = all_ = [Samples(tuple(samples)) for samples in found]
-        rivals = others or [Samples((1.0,) * len(first.seconds))]
-        ratios = [speedup(first, other, policy=policy) for other in rivals]
-        if all(ratio.high - ratio.low <= self.width * ratio.median for ratio in ratios):
+        first, *others = all_ = [TimingSamples(tuple(samples)) for samples in found]
+        rivals = others or [TimingSamples((1.0,) * len(first.seconds))]
+        ratios = [compute_speedup(first, other, policy=policy) for other in rivals]
+        if all(ratio.high - ratio.low <= self.interval_width * ratio.median for ratio in ratios):
             return True
-        between = (speedup(*pair, policy=policy) for pair in combinations(all_, 2))
+        between = (compute_speedup(*pair, policy=policy) for pair in combinations(all_, 2))
         limit = 1 + self.noise
         return self.noise > 0 and all(ratio.high <= limit and ratio.low >= 1 / limit for ratio in between)
 
 
-def interleaved(
+def time_interleaved(
     runs: Sequence[Callable[[], object]],
-    schedule: Schedule,
+    schedule: TimingSchedule,
     *,
     clock: Callable[[], float] = time.perf_counter,
     meter: Callable[[], float] | None = None,
     progress: Callable[[float], object] | None = None,
     seed: int = 0,
     policy: TimingPolicy = TimingPolicy(),
-) -> tuple[Samples, ...]:
+) -> tuple[TimingSamples, ...]:
     """Time the runs in rounds in which each takes a turn, in an order that is drawn anew for each round.
 
     One thread times at a time.
@@ -256,9 +256,9 @@ def interleaved(
         policy: how long turns are, and what ratios tell.
     """
     meter = meter or clock
-    with _ALONE:
+    with _TIMING_LOCK:
         began = clock()
-        turns = [_Turn.of(run, meter, policy) for run in runs]
+        turns = [_Turn.for_run(run, meter, policy) for run in runs]
         found: list[list[float]] = [[] for _ in runs]
         drawn = random.Random(seed)
         start = clock()
@@ -268,37 +268,37 @@ def interleaved(
             passed = clock() - start
             if progress is not None:
                 progress(schedule.progress(number, passed))
-            if clock() - began > schedule.limit or schedule.is_over(found, passed, policy):
+            if clock() - began > schedule.hard_limit or schedule.is_over(found, passed, policy):
                 break
-    return tuple(Samples(tuple(samples)) for samples in found)
+    return tuple(TimingSamples(tuple(samples)) for samples in found)
 
 
 @dataclass(frozen=True)
 class RaceTimes:
     """The times of runs that took turns with two sessions of one model, which tell the noise."""
 
-    own: Samples
-    copy: Samples | None
+    original: TimingSamples
+    copy: TimingSamples | None
     """Of the second session; None where there was none."""
-    rivals: tuple[Samples, ...]
+    candidates: tuple[TimingSamples, ...]
     policy: TimingPolicy = TimingPolicy()
 
     @cached_property
     def noise(self) -> float:
         """How far apart the two sessions may be."""
-        return self.policy.noise if self.copy is None else noise(self.own, self.copy, self.policy)
+        return self.policy.noise if self.copy is None else copy_noise(self.original, self.copy, self.policy)
 
-    def speedups(self, over: Samples | None = None) -> list[Speedup]:
+    def speedups(self, over: TimingSamples | None = None) -> list[Speedup]:
         """Return how much faster each rival ran than the model, or than another rival."""
-        before = self.own if over is None else over
-        return [speedup(before, after, self.noise, self.policy) for after in self.rivals]
+        before = self.original if over is None else over
+        return [compute_speedup(before, after, self.noise, self.policy) for after in self.candidates]
 
 
-def race(
+def time_race(
     own: Callable[[], object],
     copy: Callable[[], object] | None,
     rivals: Sequence[Callable[[], object]],
-    schedule: Schedule,
+    schedule: TimingSchedule,
     *,
     meter: Callable[[], float],
     policy: TimingPolicy,
@@ -306,7 +306,7 @@ def race(
 ) -> RaceTimes:
     """Let rivals take turns with a model and a copy of it, as far as there is one: all timing that compares is this."""
     copies = [] if copy is None else [copy]
-    found = interleaved([own, *copies, *rivals], schedule, meter=meter, progress=progress, policy=policy)
+    found = time_interleaved([own, *copies, *rivals], schedule, meter=meter, progress=progress, policy=policy)
     others = found[1 + len(copies) :]
     return RaceTimes(found[0], found[1] if copies else None, others, policy)
 
@@ -321,15 +321,15 @@ class _Turn:
     repeats: int = 1
 
     @staticmethod
-    def of(run: Callable[[], object], meter: Callable[[], float], policy: TimingPolicy) -> _Turn:
+    def for_run(run: Callable[[], object], meter: Callable[[], float], policy: TimingPolicy) -> _Turn:
         """Made for how long a run takes. The first two, which grow the memory arena, do not count.
 
         A run that takes long is not held up by that, and one of it has to do.
         """
-        once = _metered(run, meter)
+        once = _seconds_per_run(run, meter)
         if once < policy.warm_run_seconds:
             run()
-            once = max(_metered(run, meter), 1e-7)
+            once = max(_seconds_per_run(run, meter), 1e-7)
         if once >= policy.long_run_seconds:
             return _Turn(run, warms_up=False)
         repeats = math.ceil(policy.piece_seconds / once)
@@ -339,16 +339,16 @@ class _Turn:
         """Seconds of one run, in the fastest piece."""
         if self.warms_up:
             self.run()
-        return min(_metered(self.run, meter, self.repeats) for _ in range(self.pieces))
+        return min(_seconds_per_run(self.run, meter, self.repeats) for _ in range(self.pieces))
 
 
-def least_seconds(once: float, rounds: int, policy: TimingPolicy) -> float:
+def min_timing_seconds(once: float, rounds: int, policy: TimingPolicy) -> float:
     """Return what a run that takes `once` needs in so many rounds, with what warms it up."""
     warming = once if once >= policy.warm_run_seconds else 3 * once
     return warming + rounds * (once if once >= policy.long_run_seconds else once + max(once, policy.turn_seconds))
 
 
-def _metered(run: Callable[[], object], meter: Callable[[], float], times: int = 1) -> float:
+def _seconds_per_run(run: Callable[[], object], meter: Callable[[], float], times: int = 1) -> float:
     """Seconds of one run, the mean of so many in a row."""
     start = meter()
     for _ in range(times):

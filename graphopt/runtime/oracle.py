@@ -27,94 +27,97 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from graphopt.base import files, ort
+from graphopt.base.dtype import DType
 from graphopt.base.errors import OutputError
 from graphopt.base.limits import TIME_HINT, LimitError
 from graphopt.base.ort import require_onnxruntime
-from graphopt.base.session import current
-from graphopt.base.types import DType
+from graphopt.base.session import current_session
 from graphopt.io import onnx_io, reader
-from graphopt.ir import ops
-from graphopt.operators import protos
-from graphopt.operators.classes import kernel
-from graphopt.operators.evaluate import INVALID
-from graphopt.runtime import endurance, samples, steps
+from graphopt.ir import schemas
+from graphopt.operators import proto_conversion
+from graphopt.operators.constant_folding import INVALID_MODEL_ERRORS
+from graphopt.operators.operator_classes import lookup_kernel
+from graphopt.runtime import crash_probe, model_sketch, sample_inputs
 
-IN_MEMORY = 1 << 24
+MAX_IN_MEMORY_BYTES = 1 << 24
 """Bytes of weights up to which a message is handed over as it is: a large one would be in memory three times."""
 
 
-class Runnable:
+class RunnableModel:
     """A model that can be run: a path, a message in memory, or what `onnx_io` made of either. Copies no weights."""
 
     def __init__(
         self,
-        source: onnx_io.Source | onnx_io.Model,
+        source: onnx_io.ModelSource | onnx_io.LoadedModel,
         folder: str | os.PathLike[str] | None = None,
         *,
         packs: bool = False,
     ) -> None:
-        self.packs = packs
+        self.packs_weights = packs
         """Whether kernels pack large weights, as they do for users, at the price of a copy: it changes bits."""
         self.path: Path | None = None
-        self._made = source if isinstance(source, onnx_io.Model) else None
-        self._message: Callable[[], ModelProto]
-        if isinstance(source, onnx_io.Model):
-            self._message, self._folders = partial(onnx_io.to_proto, source), source.folders
+        self._loaded_model = source if isinstance(source, onnx_io.LoadedModel) else None
+        self._load_message: Callable[[], ModelProto]
+        if isinstance(source, onnx_io.LoadedModel):
+            self._load_message, self._folders = partial(onnx_io.to_proto, source), source.folders
         elif isinstance(source, str | os.PathLike):
             self.path = Path(source)
-            self._message, self._folders = partial(onnx_io.parse, self.path), onnx_io.folders_of(self.path)
+            self._load_message, self._folders = partial(onnx_io.parse_file, self.path), onnx_io.model_folders(self.path)
         else:
-            given, own_folder = onnx_io.as_proto(source)
+            given, own_folder = onnx_io.to_model_proto(source)
             chosen = folder or own_folder
-            self._message, self._folders = lambda: given, (Path(chosen),) if chosen else ()
+            self._load_message, self._folders = lambda: given, (Path(chosen),) if chosen else ()
 
     @cached_property
     def outline(self) -> ModelProto:
         """The message without the values of large weights."""
-        if self._made is not None:
-            return onnx_io.outlined(self._made)
+        if self._loaded_model is not None:
+            return onnx_io.model_outline(self._loaded_model)
         if self.path is not None:
-            skimmed = onnx_io.parse(self.path, weights=False)
-            if not reader.overridable(skimmed) & {tensor.name for tensor in skimmed.graph.initializer}:
-                return onnx_io.outline(skimmed)
-        return onnx_io.outline(self._message())
+            skimmed = onnx_io.parse_file(self.path, weights=False)
+            if not reader.overridable_names(skimmed) & {tensor.name for tensor in skimmed.graph.initializer}:
+                return onnx_io.proto_outline(skimmed)
+        return onnx_io.proto_outline(self._load_message())
 
     @property
     def weight_bytes(self) -> int:
-        return sum(map(steps.nbytes, self.outline.graph.initializer))
+        return sum(map(model_sketch.tensor_proto_bytes, self.outline.graph.initializer))
 
     @cached_property
     def is_quantized(self) -> bool:
         """Whether ONNX Runtime may run it with kernels for integers where others are written."""
-        if self._made is None:
-            return any(kernel(name).may_compute_narrower for name in steps.operators(self.outline))
-        inside = (node.op for graph in self._made.graph.graphs() for _, node in graph.nodes())
-        return any(kernel(name).may_compute_narrower for name in chain(inside, steps.operators(self._made.shell)))
+        if self._loaded_model is None:
+            return any(lookup_kernel(name).may_compute_narrower for name in model_sketch.iter_operators(self.outline))
+        inside = (node.op for graph in self._loaded_model.graph.graphs() for _, node in graph.nodes())
+        return any(
+            lookup_kernel(name).may_compute_narrower
+            for name in chain(inside, model_sketch.iter_operators(self._loaded_model.shell))
+        )
 
     @cached_property
-    def may_end_the_process(self) -> bool:
+    def may_crash_on_load(self) -> bool:
         """Whether ONNX Runtime may end the process that optimizes it."""
-        return self.is_quantized or self.divides_integers
+        return self.is_quantized or self.may_crash_on_run
 
     @cached_property
-    def divides_integers(self) -> bool:
+    def may_crash_on_run(self) -> bool:
         """Whether ONNX Runtime may end the process that runs it."""
-        return steps.divides_integers(self.outline)
+        return model_sketch.may_trap_on_division(self.outline)
 
-    def settled(self) -> tuple[ModelProto, Path | None]:
+    def resolve_external_data(self) -> tuple[ModelProto, Path | None]:
         """Return the message, and the folder in which its external data is found, links followed, if it has such."""
-        message = self._message()
-        if next(protos.external_tensors(message), None) is None:
+        message = self._load_message()
+        if next(proto_conversion.external_tensors(message), None) is None:
             return message, None
         own = ModelProto()
         own.CopyFrom(message)
-        return own, protos.settle(own, self._folders)
+        return own, proto_conversion.resolve_external_paths(own, self._folders)
 
-    def whole(self) -> ModelProto:
+    def with_external_data(self) -> ModelProto:
         """Return the message with its external data in it."""
-        message, folder = self.settled()
+        message, folder = self.resolve_external_data()
         if folder is not None:
-            onnx_io.take_in(message, (folder,))
+            onnx_io.load_external_data(message, (folder,))
         return message
 
     def write(self, path: Path) -> None:
@@ -123,74 +126,76 @@ class Runnable:
         Raises:
             OSError, OutputError: there is no room.
         """
-        if self._made is not None:
-            onnx_io.write_scratch(self._made, path)
+        if self._loaded_model is not None:
+            onnx_io.write_scratch(self._loaded_model, path)
             return
         try:
-            onnx_io.write_beside(*self.settled(), path)
+            onnx_io.write_beside(*self.resolve_external_data(), path)
         except EncodeError:  # weights in bodies and attributes made it too large
-            made = onnx_io.load(self._message(), folder=self._folders[0] if self._folders else None)
+            made = onnx_io.load_model(self._load_message(), folder=self._folders[0] if self._folders else None)
             onnx_io.write_scratch(made, path)
 
     @property
     def has_node_names(self) -> bool:
         return all(node.name for node in self.outline.graph.node)
 
-    def with_node_names(self) -> Runnable:
+    def with_node_names(self) -> RunnableModel:
         """Return the model with each node that has no name called after its first output."""
         message = ModelProto()
-        message.CopyFrom(self.whole())
+        message.CopyFrom(self.with_external_data())
         for node in message.graph.node:
             node.name = node.name or next(filter(None, node.output), "")
-        return Runnable(message)
+        return RunnableModel(message)
 
-    def perturbed(self, amount: float, seed: int, fixed: Container[str] = ()) -> Runnable:
+    def perturbed(self, amount: float, seed: int, fixed: Container[str] = ()) -> RunnableModel:
         """Return the model with every float weight but those that are `fixed` changed by up to `amount` of its size.
 
         Numbers, such as exponents, stay.
         """
         message = ModelProto()
-        message.CopyFrom(self.whole())
-        for place, (name, tensor) in enumerate(protos.tensors(message)):  # functions may use a name again
-            if tensor.data_type in _PERTURBED and prod(tensor.dims) > 1 and name not in fixed:
-                changed = samples.jittered(numpy_helper.to_array(tensor), amount, seed, f"{name} {place}")
+        message.CopyFrom(self.with_external_data())
+        for place, (name, tensor) in enumerate(
+            proto_conversion.model_tensors(message)
+        ):  # functions may use a name again
+            if tensor.data_type in _PERTURBED_DTYPES and prod(tensor.dims) > 1 and name not in fixed:
+                changed = sample_inputs.perturb_array(numpy_helper.to_array(tensor), amount, seed, f"{name} {place}")
                 tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
-        return Runnable(message)
+        return RunnableModel(message)
 
 
-_PERTURBED = {DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16}
+_PERTURBED_DTYPES = {DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16}
 
 
-class FailedError(Exception):
+class RunFailedError(Exception):
     """A model cannot be loaded or run: says so in words that follow its name. `kind` is the class of the error."""
 
     def __init__(self, stage: str, error: Exception) -> None:
-        self.reason = _plain(error)
+        self.reason = _plain_message(error)
         self.kind = type(error).__name__
         super().__init__(f"{stage}: {self.reason}")
 
     @property
-    def is_of_unknown_operator(self) -> bool:
+    def is_unknown_operator(self) -> bool:
         """Whether ONNX Runtime does not know an operator, or has no kernel for it: no defect of the model."""
-        if (unregistered := _UNREGISTERED.search(str(self))) is not None:
+        if (unregistered := _UNREGISTERED_MESSAGE.search(str(self))) is not None:
             domain, name, version = unregistered[1], unregistered[2], int(unregistered[3])
-            return version > onnx.defs.onnx_opset_version() or ops.schema(name, domain, version) is not None
-        return any(text in str(self) for text in NO_KERNEL)
+            return version > onnx.defs.onnx_opset_version() or schemas.schema(name, domain, version) is not None
+        return any(text in str(self) for text in NO_KERNEL_MESSAGES)
 
     @property
-    def is_of_invalid_model(self) -> bool:
+    def is_invalid_model(self) -> bool:
         """Whether ONNX Runtime calls the model invalid: another type, attribute or shape than ONNX allows there."""
-        is_refused = self.kind in INVALID or any(text in str(self) for text in _INVALID)
-        return is_refused and not self.is_of_unknown_operator
+        is_refused = self.kind in INVALID_MODEL_ERRORS or any(text in str(self) for text in _INVALID_MODEL_MESSAGES)
+        return is_refused and not self.is_unknown_operator
 
 
-NO_KERNEL = ("is not a registered function/op", "Could not find an implementation")
+NO_KERNEL_MESSAGES = ("is not a registered function/op", "Could not find an implementation")
 """How ONNX Runtime says that it does not know an operator."""
-_UNREGISTERED = re.compile(
+_UNREGISTERED_MESSAGE = re.compile(
     r'In Node, \(".*", \w+, "([^"]*)", .* No Op registered for (\w+) with domain_version of (\d+)'
 )
 """The same of one that ONNX may have, in an opset that a newer ONNX Runtime supports."""
-_INVALID = (
+_INVALID_MODEL_MESSAGES = (
     "Type Error: ",
     "[TypeInferenceError]",
     "[ShapeInferenceError]",
@@ -202,14 +207,14 @@ _INVALID = (
 """The same of a model that is none, where the class of the error is `Fail`, as it is of much else."""
 
 
-def _plain(error: Exception) -> str:
+def _plain_message(error: Exception) -> str:
     """`[ONNXRuntimeError] : 1 : FAIL : Load model from x.onnx failed: …` without all that the user knows already."""
     text = " ".join(str(error).split())
     text = text.rpartition("[ONNXRuntimeError] : ")[2].partition(" : ")[2].partition(" : ")[2] or text or repr(error)
     return re.sub(r"^Load model from .*? failed: ?", "", text)
 
 
-class Session(Protocol):
+class OracleSession(Protocol):
     """A loaded model."""
 
     name: str
@@ -221,102 +226,102 @@ class Session(Protocol):
         """Return the outputs, in the model's order; bfloat16 and its like as ml_dtypes has them."""
 
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 
-Oracle: TypeAlias = Callable[[Runnable], AbstractContextManager[Session]]
+Oracle: TypeAlias = Callable[[RunnableModel], AbstractContextManager[OracleSession]]
 """Opens a session in a `with`; raises FailedError."""
 
 
 # -- ONNX Runtime ------------------------------------------------------------------------------------------------------
 
 
-def onnxruntime_unoptimized(model: Runnable) -> AbstractContextManager[Session]:
+def onnxruntime_unoptimized(model: RunnableModel) -> AbstractContextManager[OracleSession]:
     """ONNX Runtime on the CPU with all graph optimizations off."""
     return _onnxruntime(model, optimize=False)
 
 
-def onnxruntime_alone(model: Runnable) -> AbstractContextManager[Session]:
+def onnxruntime_single_threaded(model: RunnableModel) -> AbstractContextManager[OracleSession]:
     """ONNX Runtime without optimizations and with one thread, so that what threads do in any order is done in one."""
     return _onnxruntime(model, optimize=False, threads=1)
 
 
-def onnxruntime_optimized(model: Runnable) -> AbstractContextManager[Session]:
+def onnxruntime_optimized(model: RunnableModel) -> AbstractContextManager[OracleSession]:
     """ONNX Runtime on the CPU with all graph optimizations on, as models are run."""
     return _onnxruntime(model, optimize=True)
 
 
 @contextmanager
-def _onnxruntime(model: Runnable, *, optimize: bool, threads: int = 0) -> Iterator[Session]:
+def _onnxruntime(model: RunnableModel, *, optimize: bool, threads: int = 0) -> Iterator[OracleSession]:
     runtime = require_onnxruntime()
-    with _loadable(model) as loadable:
+    with _loadable_source(model) as loadable:
         try:
-            if optimize and model.may_end_the_process:
-                endurance.OPENER.demand_endured(loadable)
-            is_large = model.weight_bytes > IN_MEMORY
-            is_mapped = is_large and not (optimize or model.is_quantized or model.packs)
-            with _sparing() if is_large else nullcontext():
+            if optimize and model.may_crash_on_load:
+                crash_probe.CRASH_PROBE.check_load_survives(loadable)
+            is_large = model.weight_bytes > MAX_IN_MEMORY_BYTES
+            is_mapped = is_large and not (optimize or model.is_quantized or model.packs_weights)
+            with _small_allocations_returned() if is_large else nullcontext():
                 native = ort.session(loadable, optimize=optimize, threads=threads, is_mapped=is_mapped)
         except Exception as error:  # the classes that onnxruntime raises share no base
-            raise FailedError("cannot be loaded", error) from error
+            raise RunFailedError("cannot be loaded", error) from error
         setting = f"all its optimizations {'on' if optimize else 'off'}"
-        tried = loadable if model.divides_integers else None
-        session = _Runtime(runtime, native, str(model.path or "the model"), setting, tried)
+        tried = loadable if model.may_crash_on_run else None
+        session = _OnnxRuntimeSession(runtime, native, str(model.path or "the model"), setting, tried)
         del native
         try:
             yield session
         finally:
-            session.end()
+            session.release()
 
 
-def demand_endured(model: Runnable, feeds: Mapping[str, Any]) -> None:
+def check_survives(model: RunnableModel, feeds: Mapping[str, Any]) -> None:
     """Run a model in another process first, if a run may end the process.
 
     Raises:
         FailedError: it does, or the model cannot be handed over.
     """
-    if model.divides_integers:
-        with _loadable(model) as loadable:
+    if model.may_crash_on_run:
+        with _loadable_source(model) as loadable:
             try:
-                endurance.OPENER.demand_run_endured(loadable, feeds)
-            except endurance.EndedError as error:
-                raise FailedError("cannot be run", error) from error
+                crash_probe.CRASH_PROBE.check_run_survives(loadable, feeds)
+            except crash_probe.ProcessEndedError as error:
+                raise RunFailedError("cannot be run", error) from error
 
 
 def run_natively(model: str | bytes, feeds: Mapping[str, Any]) -> None:
     """Run a model as it is written, whatever that does to the process."""
-    _Runtime(require_onnxruntime(), ort.session(model), "the model", "").run(feeds)
+    _OnnxRuntimeSession(require_onnxruntime(), ort.session(model), "the model", "").run(feeds)
 
 
 @contextmanager
-def _loadable(model: Runnable) -> Iterator[str | bytes]:
+def _loadable_source(model: RunnableModel) -> Iterator[str | bytes]:
     """Yield a path or bytes; a large message is written to a file for as long as it is needed, if there is room for
     one."""
     if model.path is not None:
         yield str(model.path)
         return
     with ExitStack() as stack:
-        path = _written(model, stack) if model.weight_bytes > IN_MEMORY else None
+        path = _write_temporary(model, stack) if model.weight_bytes > MAX_IN_MEMORY_BYTES else None
         if path is not None:
             yield str(path)
             return
         try:
-            message: bytes = model.whole().SerializeToString()
+            message: bytes = model.with_external_data().SerializeToString()
         except EncodeError as error:
-            raise FailedError("cannot be loaded", error) from error
+            raise RunFailedError("cannot be loaded", error) from error
         yield message
 
 
-def _written(model: Runnable, stack: ExitStack) -> Path | None:
+def _write_temporary(model: RunnableModel, stack: ExitStack) -> Path | None:
     """Return the model in a temporary file; None where there is no room."""
     with suppress(OSError, OutputError):
-        path = stack.enter_context(files.scratch()) / "model.onnx"
+        path = stack.enter_context(files.scratch_folder()) / "model.onnx"
         model.write(path)
         return path
     return None
 
 
 @contextmanager
-def _sparing() -> Iterator[None]:
+def _small_allocations_returned() -> Iterator[None]:
     """Have blocks that are allocated meanwhile returned to the system when they are freed.
 
     glibc keeps those below 32 MB, once it has seen such: three times the weights of a model with many smaller ones.
@@ -337,7 +342,7 @@ _MMAP_THRESHOLD = -3
 """The name of the option in `malloc.h`."""
 
 
-def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Found:
+def run_interruptibly(run: Callable[[Any], T], limit: float | None = None) -> T:
     """Run a session, with `RunOptions`, in a thread of its own: Ctrl-C is heard at once.
 
     It ends the run after the operator in progress, and so do `limit` seconds, and the limits that `limits` sets.
@@ -346,10 +351,10 @@ def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Fo
         TimeoutError: `limit` was reached.
         LimitError: the run takes longer, or more memory, than any may.
     """
-    current().limits.demand_memory("the process, before a run,")
+    current_session().limits.check_memory("the process, before a run,")
     options = require_onnxruntime().RunOptions()
     options.log_severity_level = 4
-    outputs: list[Found] = []
+    outputs: list[T] = []
     errors: list[Exception] = []
     done = threading.Event()  # not Thread.join: interrupted once, it does not wait again (CPython issue 90882)
 
@@ -364,7 +369,7 @@ def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Fo
     thread = threading.Thread(target=work)  # no daemon: one that is still in native code at the end aborts the process
     try:
         thread.start()  # waits, too, and may be interrupted
-        _await(done, limit)
+        _wait_within_limits(done, limit)
     except BaseException:
         options.terminate = True
         if thread.ident is not None:
@@ -375,82 +380,82 @@ def interruptible(run: Callable[[Any], Found], limit: float | None = None) -> Fo
     return outputs[0]
 
 
-TICK = 0.1
+POLL_SECONDS = 0.1
 """Seconds between two looks at what a run takes."""
 
 
-def _await(done: threading.Event, limit: float | None) -> None:
+def _wait_within_limits(done: threading.Event, limit: float | None) -> None:
     """Wait for the end of a run, within its limits."""
-    limits, start = current().limits, time.monotonic()
+    limits, start = current_session().limits, time.monotonic()
     allowed = limits.seconds if limit is None else min(limit, limits.seconds)
-    while not done.wait(min(TICK, max(0.0, start + allowed - time.monotonic()))):
+    while not done.wait(min(POLL_SECONDS, max(0.0, start + allowed - time.monotonic()))):
         if time.monotonic() - start >= allowed:
             if allowed == limit:
                 raise TimeoutError(f"a run takes more than {limit:.2g} s")
             raise LimitError(f"a run takes more than {allowed:g} s{TIME_HINT}")
-        limits.demand_memory("a run")
-    limits.demand_memory("a run")
+        limits.check_memory("a run")
+    limits.check_memory("a run")
 
 
-class _Runtime:
+class _OnnxRuntimeSession:
     """A session of ONNX Runtime."""
 
     def __init__(self, runtime: Any, native: Any, model: str, setting: str, tried: str | bytes | None = None) -> None:
-        self.model, self.tried = model, tried
+        self.model, self.probed_model = model, tried
         self.name = f"onnxruntime {runtime.__version__}, {setting}"
         self.overridable = frozenset(given.name for given in native.get_overridable_initializers())
         self._runtime, self._native = runtime, native
         declared = (*native.get_inputs(), *native.get_overridable_initializers())
-        self._types = {given.name: _dtype(given.type) for given in declared}
-        self._exotic = any(_dtype(made.type) in _EXOTIC for made in native.get_outputs())
+        self._types = {given.name: _parse_dtype(given.type) for given in declared}
+        self._has_non_numpy_outputs = any(_parse_dtype(made.type) in _NON_NUMPY_DTYPES for made in native.get_outputs())
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Give the memory back, whoever may still hold this."""
         self._native = None
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         try:
-            if self.tried is not None:
-                endurance.OPENER.demand_run_endured(self.tried, feeds)
-            given = {name: self._fed(name, value) for name, value in feeds.items()}
-            return interruptible(lambda options: self._outputs(given, options))
+            if self.probed_model is not None:
+                crash_probe.CRASH_PROBE.check_run_survives(self.probed_model, feeds)
+            given = {name: self._to_feed(name, value) for name, value in feeds.items()}
+            return run_interruptibly(lambda options: self._outputs(given, options))
         except LimitError as error:
             raise LimitError(f"{self.model}: {error}") from error
         except Exception as error:
-            raise FailedError("cannot be run", error) from error
+            raise RunFailedError("cannot be run", error) from error
 
-    def _fed(self, name: str, value: Any) -> Any:
+    def _to_feed(self, name: str, value: Any) -> Any:
         dtype = self._types.get(name)
-        if dtype not in _EXOTIC:
+        if dtype not in _NON_NUMPY_DTYPES:
             return value
         raw = np.ascontiguousarray(value).view(f"u{dtype.numpy.itemsize}")
         return self._runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, int(dtype))
 
     def _outputs(self, feeds: Mapping[str, Any], options: Any) -> list[Any]:
-        if not self._exotic:
+        if not self._has_non_numpy_outputs:
             outputs: list[Any] = self._native.run(None, feeds, options)
             return outputs
         made = self._runtime.OrtValue.ortvalue_from_numpy
         values = {name: made(value) if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
-        return [_numpy(value) for value in self._native.run_with_ort_values(None, values, options)]
+        return [_to_numpy(value) for value in self._native.run_with_ort_values(None, values, options)]
 
 
-def _dtype(text: str) -> DType | None:
+def _parse_dtype(text: str) -> DType | None:
     """`tensor(bfloat16)` as ONNX Runtime prints it; None for sequences, maps and the like."""
     name = text.removeprefix("tensor(").removesuffix(")").upper()
     return DType[name] if name in DType.__members__ else None
 
 
-PACKED = frozenset({DType.INT2, DType.UINT2, DType.INT4, DType.UINT4, DType.FLOAT4E2M1})
+SUBBYTE_DTYPES = frozenset({DType.INT2, DType.UINT2, DType.INT4, DType.UINT4, DType.FLOAT4E2M1})
 """Types of which ONNX Runtime takes no numpy array as an input."""
-_EXOTIC = PACKED | {DType.BFLOAT16} | {dtype for dtype in DType if dtype.name.startswith("FLOAT8")}
+_NON_NUMPY_DTYPES = SUBBYTE_DTYPES | {DType.BFLOAT16} | {dtype for dtype in DType if dtype.name.startswith("FLOAT8")}
 """Types that ONNX Runtime does not hand out as numpy arrays."""
 
 
-def _numpy(value: Any) -> NDArray[Any]:
+def _to_numpy(value: Any) -> NDArray[Any]:
     """Return the elements of a native value, copied."""
     dtype = DType(value.element_type())
-    if dtype not in _EXOTIC:
+    if dtype not in _NON_NUMPY_DTYPES:
         plain: NDArray[Any] = value.numpy()
         return plain
     raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
@@ -462,18 +467,18 @@ def _numpy(value: Any) -> NDArray[Any]:
 
 
 @contextmanager
-def reference(model: Runnable) -> Iterator[Session]:
+def onnx_reference(model: RunnableModel) -> Iterator[OracleSession]:
     """Yield the evaluator of the onnx package: every operator of the standard, slowly."""
     from onnx.reference import ReferenceEvaluator
 
     try:
-        evaluator = ReferenceEvaluator(model.whole())
+        evaluator = ReferenceEvaluator(model.with_external_data())
     except Exception as error:  # whatever an operator's Python code raises
-        raise FailedError("cannot be loaded", error) from error
-    yield _Reference(evaluator)
+        raise RunFailedError("cannot be loaded", error) from error
+    yield _ReferenceSession(evaluator)
 
 
-class _Reference:
+class _ReferenceSession:
     """A session of `onnx.reference`."""
 
     def __init__(self, evaluator: Any) -> None:
@@ -488,4 +493,4 @@ class _Reference:
                 outputs: list[Any] = self._evaluator.run(None, dict(feeds))
                 return outputs
             except Exception as error:
-                raise FailedError("cannot be run", error) from error
+                raise RunFailedError("cannot be run", error) from error

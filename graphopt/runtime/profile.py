@@ -15,27 +15,30 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
 from graphopt.base import files
+from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
-from graphopt.base.types import DType
-from graphopt.operators.classes import kernel
-from graphopt.operators.cost import Work
-from graphopt.runtime.bench import aligned, ms_text
+from graphopt.operators.operator_classes import lookup_kernel
+from graphopt.operators.operator_cost import WorkKind
+from graphopt.runtime.bench import format_ms, format_table
 from graphopt.runtime.measure import TimingPolicy
-from graphopt.runtime.oracle import FailedError
-from graphopt.runtime.sessions import Setting, Source, called, parsed, runner
+from graphopt.runtime.oracle import RunFailedError
+from graphopt.runtime.session_setting import SessionSetting, Source, make_runner, model_label, parse_model
 
-REORDERS = ("ReorderInput", "ReorderOutput")
+REORDER_OPERATORS = ("ReorderInput", "ReorderOutput")
 """What ONNX Runtime inserts where its own blocked layout of images begins and ends."""
 
 
-def is_heavy(name: str) -> bool:
+def is_heavy_kernel(name: str) -> bool:
     """Return whether a kernel, as a profile names it, does the arithmetic of float models."""
-    facts = kernel(name)
-    return facts.cost.work in (Work.CONVOLUTION, Work.TRANSPOSED_CONVOLUTION, Work.PRODUCT) and not facts.is_quantizing
+    facts = lookup_kernel(name)
+    return (
+        facts.cost.work in (WorkKind.CONVOLUTION, WorkKind.TRANSPOSED_CONVOLUTION, WorkKind.PRODUCT)
+        and not facts.is_quantizing
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OperatorTime:
     """The kernels of one operator in one run of the model."""
 
     operator: str
@@ -58,7 +61,7 @@ class Profile:
     """That were counted; one before them was not."""
     seconds: float
     """Of a run while it was profiled, which makes it slower by some percent; with what is outside the kernels."""
-    rows: tuple[Row, ...]
+    rows: tuple[OperatorTime, ...]
     """By operator, longest first."""
     before: Mapping[str, int]
     """Nodes of the model by operator, bodies included."""
@@ -68,71 +71,73 @@ class Profile:
     """Why `after` is empty."""
 
     @property
-    def kernels(self) -> float:
+    def kernel_seconds(self) -> float:
         """Seconds in all kernels in one run."""
         return sum(row.seconds for row in self.rows)
 
     @property
-    def nodes(self) -> int:
+    def node_count(self) -> int:
         """Of the optimized graph."""
         return sum(self.after.values())
 
     @property
-    def reorders(self) -> int:
+    def reorder_count(self) -> int:
         """Changes of layout that are left in the optimized graph."""
-        return sum(count for op, count in self.after.items() if op.rpartition(".")[2] in REORDERS)
+        return sum(count for op, count in self.after.items() if op.rpartition(".")[2] in REORDER_OPERATORS)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; times are in seconds of one run."""
-        return asdict(self) | {"kernels": self.kernels, "nodes": self.nodes, "reorders": self.reorders}
+        return asdict(self) | {"kernels": self.kernel_seconds, "nodes": self.node_count, "reorders": self.reorder_count}
 
     def __str__(self) -> str:
-        head = (
-            f"{self.model}: {ms_text(self.kernels)} ms in kernels of {ms_text(self.seconds)} ms a run, {self.runs} runs"
-        )
+        kernels, run = format_ms(self.kernel_seconds), format_ms(self.seconds)
+        head = f"{self.model}: {kernels} ms in kernels of {run} ms a run, {self.runs} runs"
         rows = [("operator", "count", "ms", "share")]
-        rows += [(row.operator, str(row.count), ms_text(row.seconds), f"{row.share:.1%}") for row in self.rows]
-        lines = [head, "", aligned(rows), ""]
+        rows += [(row.operator, str(row.count), format_ms(row.seconds), f"{row.share:.1%}") for row in self.rows]
+        lines = [head, "", format_table(rows), ""]
         if "CPU" not in self.provider:
             lines += ["a kernel's time on a device is the time to launch it", ""]
         if self.detail:
             return "\n".join([*lines, f"ONNX Runtime's own graph is not known: {self.detail}"])
-        lines.append(f"ONNX Runtime runs {self.nodes} node{'s' * (self.nodes != 1)}, {self.reorders} of them reorders")
+        lines.append(
+            f"ONNX Runtime runs {self.node_count} node{'s' * (self.node_count != 1)},"
+            f" {self.reorder_count} of them reorders"
+        )
         changed = [op for op in sorted({*self.before, *self.after}) if self.before.get(op, 0) != self.after.get(op, 0)]
         if changed:
             counts = [(op, str(self.before.get(op, 0)), str(self.after.get(op, 0))) for op in changed]
-            lines += ["", aligned([("nodes", "model", "ONNX Runtime"), *counts])]
+            lines += ["", format_table([("nodes", "model", "ONNX Runtime"), *counts])]
         return "\n".join(lines)
 
 
-def profile(
-    model: Source, setting: Setting, feeds: Mapping[str, Any], *, runs: int = TimingPolicy.profile_runs
+def profile_model(
+    model: Source, setting: SessionSetting, feeds: Mapping[str, Any], *, runs: int = TimingPolicy.profile_runs
 ) -> Profile:
     """Run a model under ONNX Runtime's profiler.
 
     Args:
         model: a path, the bytes of a file, or a model in memory.
         setting: provider and threads.
-        feeds: the inputs; `bench.prepared` makes some up.
+        feeds: the inputs; `bench.prepare_models` makes some up.
         runs: that count; one before them warms up.
 
     Raises:
         UsageError: the provider is missing.
         ModelError: the model cannot be read, loaded or run.
     """
-    whole, kernels = _events(model, setting, feeds, runs)
-    before, after, detail = dict(Counter(operators(parsed(model).graph))), dict[str, int](), ""
+    whole, kernels = _profile_events(model, setting, feeds, runs)
+    before, after, detail = dict(Counter(graph_operators(parse_model(model).graph))), dict[str, int](), ""
     try:
-        after |= Counter(operators(optimized_graph(model, setting, weights=False).graph))
+        after |= Counter(graph_operators(optimized_graph(model, setting, weights=False).graph))
     except ModelError as error:  # a provider that compiles the graph has none to show
         detail = str(error)
     seconds = sum(event["dur"] for event in whole) / len(whole) / 1e6
-    rows = by_operator(kernels, len(whole))
-    return Profile(called(model), setting.provider_name, len(whole), seconds, rows, before, after, detail)
+    rows = times_by_operator(kernels, len(whole))
+    return Profile(model_label(model), setting.provider_name, len(whole), seconds, rows, before, after, detail)
 
 
-def outside_heavy_kernels(
-    model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int = TimingPolicy.kernel_share_runs
+def light_kernel_share(
+    model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int = TimingPolicy.kernel_share_runs
 ) -> float:
     """Return the part of the time in kernels that is not in convolutions of images and matrix products, from 0 to 1.
 
@@ -142,40 +147,42 @@ def outside_heavy_kernels(
         UsageError: the provider is missing.
         ModelError: the model cannot be loaded or run, or has too many nodes for the profiler.
     """
-    whole, kernels = _events(model, setting, feeds, runs)
-    heavy = [event for event in kernels if is_heavy(event["args"]["op_name"]) and not _is_of_signals(event)]
-    rows, own = (by_operator(some, len(whole)) for some in (kernels, heavy))
+    whole, kernels = _profile_events(model, setting, feeds, runs)
+    heavy = [event for event in kernels if is_heavy_kernel(event["args"]["op_name"]) and not _is_1d_convolution(event)]
+    rows, own = (times_by_operator(some, len(whole)) for some in (kernels, heavy))
     return 1 - sum(row.seconds for row in own) / (sum(row.seconds for row in rows) or 1)
 
 
-def _is_of_signals(event: Mapping[str, Any]) -> bool:
+def _is_1d_convolution(event: Mapping[str, Any]) -> bool:
     """Return whether a kernel is a convolution along one axis."""
     written = [shape for types in event["args"].get("output_type_shape", ()) for shape in types.values()]
-    works = (Work.CONVOLUTION, Work.TRANSPOSED_CONVOLUTION)
-    return kernel(event["args"]["op_name"]).cost.work in works and any(len(shape) == 3 for shape in written)
+    works = (WorkKind.CONVOLUTION, WorkKind.TRANSPOSED_CONVOLUTION)
+    return lookup_kernel(event["args"]["op_name"]).cost.work in works and any(len(shape) == 3 for shape in written)
 
 
 _Event: TypeAlias = Mapping[str, Any]
 
 
-def _events(
-    model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int
+def _profile_events(
+    model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int
 ) -> tuple[Sequence[_Event], Sequence[_Event]]:
     """Return what ONNX Runtime notes of so many runs, and of the kernels in them; times are in microseconds.
 
     Raises:
         ModelError: the model cannot be loaded or run, or the profile has no room for a run of it.
     """
-    with files.scratch(ModelError) as folder:
-        events = _noted(model, setting, feeds, runs, folder)
+    with files.scratch_folder(ModelError) as folder:
+        events = _run_profiled(model, setting, feeds, runs, folder)
     whole = [event for event in events if event["name"] == "model_run"][1:]
     if not whole:
-        raise ModelError(f"{called(model)} has too many nodes for ONNX Runtime's profiler")
+        raise ModelError(f"{model_label(model)} has too many nodes for ONNX Runtime's profiler")
     start = min(event["ts"] for event in whole)
     return whole, [event for event in events if event["name"].endswith("_kernel_time") and event["ts"] >= start]
 
 
-def _noted(model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int, folder: Path) -> list[_Event]:
+def _run_profiled(
+    model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int, folder: Path
+) -> list[_Event]:
     """Return what ONNX Runtime notes of a session that runs so many times, and once before."""
 
     def configure(options: Any) -> None:
@@ -183,22 +190,22 @@ def _noted(model: Source, setting: Setting, feeds: Mapping[str, Any], runs: int,
         options.profile_file_prefix = str(folder / "profile")
 
     session = setting.open(model, configure=configure)
-    run = runner(session, feeds, setting)
+    run = make_runner(session, feeds, setting)
     try:
         for _ in range(1 + runs):
             run()
     except Exception as error:  # the classes that onnxruntime raises share no base
-        raise ModelError(f"{called(model)} {FailedError('cannot be run', error)}") from error
+        raise ModelError(f"{model_label(model)} {RunFailedError('cannot be run', error)}") from error
     finally:
         path = Path(session.end_profiling())
     try:
         events: list[_Event] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # the disk may be full
-        raise ModelError(f"the profile of {called(model)} cannot be read: {error}") from error
+        raise ModelError(f"the profile of {model_label(model)} cannot be read: {error}") from error
     return events
 
 
-def by_operator(kernels: Sequence[Mapping[str, Any]], runs: int) -> tuple[Row, ...]:
+def times_by_operator(kernels: Sequence[Mapping[str, Any]], runs: int) -> tuple[OperatorTime, ...]:
     """Return the time of kernels by operator, as a mean over the runs.
 
     Args:
@@ -206,18 +213,18 @@ def by_operator(kernels: Sequence[Mapping[str, Any]], runs: int) -> tuple[Row, .
         runs: in which they were seen.
     """
     times, counts = Counter[str](), Counter[str]()
-    for event, own in zip(kernels, _own_times(kernels), strict=True):
+    for event, own in zip(kernels, _exclusive_times(kernels), strict=True):
         operator = event["args"]["op_name"]
         times[operator] += own
         counts[operator] += 1
     total = times.total() or 1
     return tuple(
-        Row(operator, round(counts[operator] / runs), time / runs / 1e6, time / total)
+        OperatorTime(operator, round(counts[operator] / runs), time / runs / 1e6, time / total)
         for operator, time in times.most_common()
     )
 
 
-def _own_times(kernels: Sequence[Mapping[str, Any]]) -> list[int]:
+def _exclusive_times(kernels: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return what each kernel takes itself: the time of a Loop has that of the nodes in its body in it."""
     own: list[int] = [event["dur"] for event in kernels]
     order = sorted(range(len(kernels)), key=lambda i: (kernels[i]["ts"], -kernels[i]["dur"], -i))
@@ -231,7 +238,7 @@ def _own_times(kernels: Sequence[Mapping[str, Any]]) -> list[int]:
     return own
 
 
-def optimized_graph(model: Source, setting: Setting, *, weights: bool = True) -> ModelProto:
+def optimized_graph(model: Source, setting: SessionSetting, *, weights: bool = True) -> ModelProto:
     """Return the model as ONNX Runtime runs it, with the fusions and layouts of its own: fit to be looked at, and no
     more.
 
@@ -244,7 +251,7 @@ def optimized_graph(model: Source, setting: Setting, *, weights: bool = True) ->
         UsageError: the provider is missing.
         ModelError: the model cannot be loaded, or the provider compiles it to something that is no graph.
     """
-    with files.scratch(ModelError) as folder:
+    with files.scratch_folder(ModelError) as folder:
         path = folder / "optimized.onnx"
 
         def configure(options: Any) -> None:
@@ -257,10 +264,10 @@ def optimized_graph(model: Source, setting: Setting, *, weights: bool = True) ->
         try:
             return onnx.load(path, load_external_data=weights)
         except (OSError, DecodeError) as error:  # the disk may be full
-            raise ModelError(f"what ONNX Runtime makes of {called(model)} cannot be read: {error}") from error
+            raise ModelError(f"what ONNX Runtime makes of {model_label(model)} cannot be read: {error}") from error
 
 
-def kernels_digest(model: Source, setting: Setting) -> str:
+def kernels_digest(model: Source, setting: SessionSetting) -> str:
     """Identify what ONNX Runtime runs of a model: its kernels, how they are wired, and on which shapes.
 
     Names and the values of weights are left out, but of small integers, which may be sizes; and whether two kernels
@@ -272,7 +279,7 @@ def kernels_digest(model: Source, setting: Setting) -> str:
     """
     graph = optimized_graph(model, setting, weights=False).graph
     known = {item.name: item.type.SerializeToString().hex() for item in graph.input}
-    known |= {item.name: _described(item) for item in graph.initializer}  # of old models these are inputs as well
+    known |= {item.name: _describe_weight(item) for item in graph.initializer}  # of old models these are inputs as well
     parts = []
     for node in graph.node:
         attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
@@ -282,7 +289,7 @@ def kernels_digest(model: Source, setting: Setting) -> str:
     return sha256(repr(parts).encode()).hexdigest()
 
 
-def _described(tensor: TensorProto) -> str:
+def _describe_weight(tensor: TensorProto) -> str:
     """Describe a weight; a large one lies in a file and is told by its shape."""
     text = f"{tensor.data_type}{list(tensor.dims)}"
     is_float = DType(tensor.data_type).is_float
@@ -291,10 +298,10 @@ def _described(tensor: TensorProto) -> str:
     )
 
 
-def operators(graph: GraphProto) -> Iterator[str]:
+def graph_operators(graph: GraphProto) -> Iterator[str]:
     """Yield the operator of each node, bodies included: `Conv`, `com.microsoft.FusedConv`."""
     for node in graph.node:
         yield node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
-                yield from operators(body)
+                yield from graph_operators(body)

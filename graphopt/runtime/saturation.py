@@ -12,33 +12,34 @@ from typing import TypeAlias
 import numpy as np
 import onnx.parser
 
+from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.types import DType, TensorType
 from graphopt.ir.graph import Graph, Node, Patch
-from graphopt.operators import facts
-from graphopt.operators.classes import entry
+from graphopt.ir.types import TensorType
+from graphopt.operators import node_facts
+from graphopt.operators.operator_classes import lookup_operator
 from graphopt.operators.semantics import OPERATORS
-from graphopt.runtime.sessions import Setting
+from graphopt.runtime.session_setting import SessionSetting
 
-Types: TypeAlias = tuple[DType, ...]
+ByteDtypes: TypeAlias = tuple[DType, ...]
 
-BYTES = (DType.UINT8, DType.INT8)
-TERMS = 64
+BYTE_DTYPES = (DType.UINT8, DType.INT8)
+TERM_COUNT = 64
 """Products that are added up: of the greatest integers, even two exceed 16 bits."""
 
 
-PRODUCTS = tuple(name for name, operator in OPERATORS.items() if operator.factors)
+BYTE_PRODUCTS = tuple(name for name, operator in OPERATORS.items() if operator.factor_inputs)
 """Operators that multiply 8-bit integers."""
-STEP = 1 << 15
+RESULT_SCALE = 1 << 15
 """Scale of quantized results: even sums of the greatest products fit into 7 bits then."""
 
 
-class Saturation:
+class SaturationProbe:
     """Knows which products saturate in one setting; each is run once."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: SessionSetting) -> None:
         self.setting = setting
-        self._seen: dict[tuple[str, Types], bool] = {}
+        self._results: dict[tuple[str, ByteDtypes], bool] = {}
 
     def refusal(self, patch: Patch, before: Graph, after: Graph) -> str:
         """Say why a patch may change values by saturation; empty where it does not.
@@ -46,36 +47,42 @@ class Saturation:
         A product is refused where it saturates and is none of those that go. Of what quantizes and dequantizes, ONNX
         Runtime makes products when it loads the model: none gets another type where any product saturates.
         """
-        new = [(node.op, _bytes(node, after)) for node in patch.after.values() if facts.of_node(node).is_quantizing]
+        new = [
+            (node.op, _byte_dtypes(node, after))
+            for node in patch.after.values()
+            if node_facts.operator_of(node).is_quantizing
+        ]
         if not new:
             return ""
-        gone = {(node.op, _bytes(node, before)) for node in patch.before.values()}
+        gone = {(node.op, _byte_dtypes(node, before)) for node in patch.before.values()}
         known = {dtype for _, types in gone for dtype in types}
         for op, types in new:
             if not types or (op, types) in gone:
                 continue
-            if entry(op).factors:
+            if lookup_operator(op).factor_inputs:
                 saturates = self.is_saturating(op, types)
             else:
-                saturates = not known.issuperset(types) and any(self.is_saturating(each, BYTES) for each in PRODUCTS)
+                saturates = not known.issuperset(types) and any(
+                    self.is_saturating(each, BYTE_DTYPES) for each in BYTE_PRODUCTS
+                )
             if saturates:
                 return f"sums of 8-bit products would saturate in the kernels of {op} on this processor"
         return ""
 
-    def is_saturating(self, op: str, types: Types) -> bool:
+    def is_saturating(self, op: str, types: ByteDtypes) -> bool:
         """Return whether a product of 8-bit integers of two types is cut off; not where it has no kernel."""
-        if (op, types) not in self._seen:
+        if (op, types) not in self._results:
             try:
-                self._seen[op, types] = self._saturates(op, types)
+                self._results[op, types] = self._run_probe(op, types)
             except (ModelError, UsageError):  # no such kernel, or no ONNX Runtime: no sums either
-                self._seen[op, types] = False
-        return self._seen[op, types]
+                self._results[op, types] = False
+        return self._results[op, types]
 
-    def _saturates(self, op: str, types: Types) -> bool:
-        inputs, axes = entry(op).factors, entry(op).spatial
+    def _run_probe(self, op: str, types: ByteDtypes) -> bool:
+        inputs, axes = lookup_operator(op).factor_inputs, lookup_operator(op).spatial_rank
         first, second = (dtype.limits[1] for dtype in types)
         ones = (1,) * axes
-        shapes = ((1, TERMS, *ones), (1, TERMS, *ones) if axes else (TERMS, 1))
+        shapes = ((1, TERM_COUNT, *ones), (1, TERM_COUNT, *ones) if axes else (TERM_COUNT, 1))
         is_quantized = "step" in inputs
         made = types[0] if is_quantized else DType.INT32
         names = [dtype.name.lower() for dtype in (*types, made)]
@@ -83,26 +90,26 @@ class Saturation:
         model = onnx.parser.parse_model(
             f"""<ir_version: 8, opset_import: ["" : 15]> g ({names[0]}[{sizes[0]}] a, {names[1]}[{sizes[1]}] b)
             => ({names[2]}[{",".join("1" for _ in shapes[0])}] y)
-            <float one = {{1.0}}, float step = {{{STEP}.0}}, {names[0]} p = {{0}}, {names[1]} q = {{0}}>
+            <float one = {{1.0}}, float step = {{{RESULT_SCALE}.0}}, {names[0]} p = {{0}}, {names[1]} q = {{0}}>
             {{ y = {op} ({inputs.replace(" ", ",")}) }}"""
         )
         session = self.setting.open(model.SerializeToString(), optimize=False)
         feeds = {"a": np.full(shapes[0], first, types[0].numpy), "b": np.full(shapes[1], second, types[1].numpy)}
         (found,) = session.run(None, feeds)
-        exact = TERMS * first * second
-        return int(found.item()) != (round(exact / STEP) if is_quantized else exact)
+        exact = TERM_COUNT * first * second
+        return int(found.item()) != (round(exact / RESULT_SCALE) if is_quantized else exact)
 
 
-def _bytes(node: Node, graph: Graph) -> Types:
+def _byte_dtypes(node: Node, graph: Graph) -> ByteDtypes:
     """Return the types of the 8-bit integers that a node multiplies; of other operators, all that it reads and makes.
 
     Nothing where a factor has no such type.
     """
-    inputs = facts.of_node(node).factors
+    inputs = node_facts.operator_of(node).factor_inputs
     if not inputs:
         every = (*map(graph.type, node.operands), *node.types)
-        return tuple(each.dtype for each in every if isinstance(each, TensorType) and each.dtype in BYTES)
+        return tuple(each.dtype for each in every if isinstance(each, TensorType) and each.dtype in BYTE_DTYPES)
     places = inputs.split()
     factors = (graph.tensor_type(node.inputs[places.index(name)]) for name in "ab")
     types = tuple(each.dtype for each in factors if each is not None)
-    return types if len(types) == 2 and {*types} <= {*BYTES} else ()
+    return types if len(types) == 2 and {*types} <= {*BYTE_DTYPES} else ()

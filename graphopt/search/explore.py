@@ -17,22 +17,33 @@ from heapq import heappop, heappush
 from itertools import chain, count
 from math import exp, inf, log
 
+from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
-from graphopt.base.types import DType, TensorType, Type
 from graphopt.ir.graph import Graph, Value
-from graphopt.operators.fixing import fix_inputs
-from graphopt.rewrite.fixpoint import Step, TimeUp
-from graphopt.rewrite.match import Match
-from graphopt.rewrite.regions import BlockSizes, Region, at_sizes, blocks, cut_out, digest
-from graphopt.runtime.cost import CostModel, NotMeasurable
-from graphopt.runtime.measure import Speedup, Verdict, together
-from graphopt.search.moves import Advance, Move, Solution, Space, Stuck, advance, arranged, matches, replay
+from graphopt.ir.types import TensorType, Type
+from graphopt.operators.fixed_sizes import fix_inputs
+from graphopt.rewrite.matching import Match
+from graphopt.rewrite.regions import BlockSizes, Region, cut_into_blocks, extract_region, graph_digest, with_input_types
+from graphopt.rewrite.simplify import DeadlineExceededError, Step
+from graphopt.runtime.cost_model import CostModel, NotMeasurableError
+from graphopt.runtime.measure import Speedup, TimingVerdict, geometric_mean_speedup
+from graphopt.search.moves import (
+    AppliedMove,
+    Move,
+    MoveNotApplicableError,
+    SearchSpace,
+    Solution,
+    apply_move,
+    enumerate_moves,
+    find_trade_matches,
+    replay_moves,
+)
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.stopping import RegionStop, SearchStop, StopReason
 
 logger = logging.getLogger(__name__)
 
-Shapes = Mapping[str, Sequence[int]]
+InputShapes = Mapping[str, Sequence[int]]
 """Sizes of the inputs of a model, by name."""
 
 
@@ -60,20 +71,20 @@ class Exploration:
 
 
 @dataclass(eq=False)
-class _State:
+class _SearchState:
     """A graph that a region can be turned into."""
 
     start: Graph
     """The region, or a copy of it that allows the moves."""
     moves: tuple[Move, ...]
-    kind: tuple[tuple[str, int], ...]
+    operator_counts: tuple[tuple[str, int], ...]
     """Its operators."""
     estimate: float
     """How many times as dear as the region it is thought to be."""
-    identity: str
-    debt: _Debt | None = None
+    digest: str
+    unpaid_move: _UnpaidMove | None = None
     """What the last move made if it did not pay."""
-    held: Graph | None = None
+    cached_graph: Graph | None = None
     """The graph, or None to be made anew: many of them would fill the memory."""
     speedup: Speedup | None = None
 
@@ -83,7 +94,7 @@ class _State:
 
 
 @dataclass(eq=False)
-class _Debt:
+class _UnpaidMove:
     """A move that did not pay. The next one has to have to do with it: else it may be made without it."""
 
     rule: str
@@ -93,10 +104,10 @@ class _Debt:
     """These, and those that it changed."""
 
     @staticmethod
-    def of(move: Move, steps: Sequence[Step]) -> _Debt:
+    def from_steps(move: Move, steps: Sequence[Step]) -> _UnpaidMove:
         after = {vertex: node for step in steps for vertex, node in step.patch.after.items() if not node.is_internal}
         before = {vertex for step in steps for vertex in step.patch.before}
-        return _Debt(move.rule, frozenset(after.keys() - before), frozenset(after))
+        return _UnpaidMove(move.rule, frozenset(after.keys() - before), frozenset(after))
 
     def allows(self, graph: Graph, match: Match) -> bool:
         """Return whether a match may follow: a rule does not go on with what it has made itself, such as larger and
@@ -117,15 +128,15 @@ class _Frontier:
     def __init__(self, noise: float) -> None:
         """States whose estimates differ less than the `noise` cost the same."""
         self.noise = noise
-        self._kinds: dict[tuple[tuple[str, int], ...], list[tuple[tuple[int, int, float], int, _State]]] = {}
+        self._kinds: dict[tuple[tuple[str, int], ...], list[tuple[tuple[int, int, float], int, _SearchState]]] = {}
         self._turns: Counter[tuple[tuple[str, int], ...]] = Counter()
         self._order = count()
         self._fair = False
 
-    def push(self, state: _State) -> None:
-        heappush(self._kinds.setdefault(state.kind, []), (state.rank(self.noise), next(self._order), state))
+    def push(self, state: _SearchState) -> None:
+        heappush(self._kinds.setdefault(state.operator_counts, []), (state.rank(self.noise), next(self._order), state))
 
-    def pop(self) -> _State | None:
+    def pop(self) -> _SearchState | None:
         """Return the state whose turn it is; None where none is left."""
         if not self._kinds:
             return None
@@ -138,49 +149,55 @@ class _Frontier:
         return state
 
 
-_Flow = tuple[tuple[Type | None, ...], tuple[tuple[int, ...] | None, ...]]
+_InputFlow = tuple[tuple[Type | None, ...], tuple[tuple[int, ...] | None, ...]]
 """What flows into a part: the types of its inputs, and their elements where these are known."""
 
 
 @dataclass(eq=False)
-class _Copy:
+class _RegionCopy:
     """One part of the model, and what flows into it at each set of sizes."""
 
     vertices: tuple[int, ...]
     region: Region
-    flows: tuple[_Flow, ...]
+    flows: tuple[_InputFlow, ...]
 
     @property
-    def key(self) -> tuple[str, tuple[_Flow, ...]]:
+    def key(self) -> tuple[str, tuple[_InputFlow, ...]]:
         """The same for parts that are alike."""
-        return digest(self.region.graph), self.flows
+        return graph_digest(self.region.graph), self.flows
 
     @cached_property
-    def numbers(self) -> Sequence[Graph]:
+    def static_graphs(self) -> Sequence[Graph]:
         """The part's graph at each set of sizes. Raises ModelError where it cannot work on one."""
-        return [at_sizes(self.region.graph, *flow) for flow in self.flows]
+        return [with_input_types(self.region.graph, *flow) for flow in self.flows]
 
 
-class _Solver:
+class _RegionSolver:
     """Finds the fastest graph for one region, in turns; `best` is the fastest so far.
 
     A first move that the weights of one copy refuse is tried in the others. What follows stays with that copy.
     """
 
     def __init__(
-        self, space: Space, cost: CostModel, policy: SearchPolicy, weight: float, copies: Sequence[_Copy]
+        self, space: SearchSpace, cost: CostModel, policy: SearchPolicy, weight: float, copies: Sequence[_RegionCopy]
     ) -> None:
         self.space, self.cost, self.policy, self.weight, self.copies = space, cost, policy, weight, copies
         self.region = copies[0]
-        self.dear = [max(cost.seconds(graph), 1e-9) for graph in self.region.numbers]
-        identity = digest(self.region.region.graph)
-        self.starts = [_State(copy.region.graph, (), (), 1.0, identity, held=copy.region.graph) for copy in copies]
+        self.dear = [max(cost.estimate_seconds(graph), 1e-9) for graph in self.region.static_graphs]
+        identity = graph_digest(self.region.region.graph)
+        self.starts = [
+            _SearchState(copy.region.graph, (), (), 1.0, identity, cached_graph=copy.region.graph) for copy in copies
+        ]
         self.begun = Counter[tuple[str, tuple[tuple[Value, ...], ...]]]()
         self.seen = {identity}
-        self.frontier, self.pool, self.holding = _Frontier(policy.timing.noise), list[_State](), list[_State]()
+        self.frontier, self.pool, self.holding = (
+            _Frontier(policy.timing.noise),
+            list[_SearchState](),
+            list[_SearchState](),
+        )
         self.frontier.push(self.starts[0])
-        self.walk = self._walk()
-        self.best: _State | None = None
+        self.walk = self._expand_states()
+        self.best: _SearchState | None = None
         self.stop, self.trials = RegionStop(policy), 0
         self.is_explored = self.is_done = False
 
@@ -191,12 +208,12 @@ class _Solver:
             NotMeasurable: the region cannot be timed.
         """
         self._explore(is_over)
-        fastest = self._judge()
+        fastest = self._measure_pool()
         self.best = fastest or self.best
         is_left = bool(self.pool) or not self.is_explored
         self.is_done = self.stop.is_done(is_better=fastest is not None, is_left=is_left)
         for state in self.holding:
-            state.held = None
+            state.cached_graph = None
         self.holding.clear()
 
     def _explore(self, is_over: Callable[[], bool]) -> None:
@@ -207,75 +224,75 @@ class _Solver:
             return is_over() or self.stop.is_round_over(len(self.seen) - before, len(self.pool) - known)
 
         while not (self.is_explored or is_round_over()):
-            self.is_explored = next(self.walk, True) or self.stop.is_enough(len(self.seen))
+            self.is_explored = next(self.walk, True) or self.stop.has_enough_states(len(self.seen))
 
-    def _walk(self) -> Iterator[bool]:
+    def _expand_states(self) -> Iterator[bool]:
         """Make one move after the other, best first; False after each, for there may be more."""
         while (state := self.frontier.pop()) is not None:
             for each in [state] if state.moves else self.starts:
-                graph = self._graph(each)
+                graph = self._graph_of(each)
                 for move in self._moves(each, graph):
                     try:
                         self._try(each, graph, move)
-                    except (Stuck, ModelError) as reason:  # of this move: what others led to stands
+                    except (MoveNotApplicableError, ModelError) as reason:  # of this move: what others led to stands
                         logger.debug("%s leads nowhere: %s", move.rule, reason)
                     yield False
 
-    def _moves(self, state: _State, graph: Graph) -> Iterator[Move]:
+    def _moves(self, state: _SearchState, graph: Graph) -> Iterator[Move]:
         """Yield the moves from a state; from the region itself, those that no copy before has made, or too many
         refused."""
-        found, debt = matches(graph, self.space), state.debt
+        found, debt = find_trade_matches(graph, self.space), state.unpaid_move
         if debt is not None:
             found = {rule: [match for match in sites if debt.allows(graph, match)] for rule, sites in found.items()}
-        for move in arranged(found):
+        for move in enumerate_moves(found):
             if state.moves or self.begun[move.rule, move.sites] < self.policy.refusing_copies:
                 yield move
 
-    def _try(self, state: _State, before: Graph, move: Move) -> None:
+    def _try(self, state: _SearchState, before: Graph, move: Move) -> None:
         """See what a move leads to, where the search has not been yet.
 
         Raises:
             Stuck: it cannot be made.
         """
         self.begun[move.rule, move.sites] += not state.moves
-        graph, made, identity = self._after(before, move)
-        if identity == state.identity:
+        graph, made, identity = self._apply_move(before, move)
+        if identity == state.digest:
             move = replace(move, simplified=False)
-            graph, made, identity = self._after(before, move)
-        if made.is_whole and not state.moves:
+            graph, made, identity = self._apply_move(before, move)
+        if made.is_complete and not state.moves:
             self.begun[move.rule, move.sites] = self.policy.refusing_copies
         if identity in self.seen:
             return
         self.seen.add(identity)
-        seconds = map(self.cost.seconds, self._numbers(graph))
-        estimate = _mean([known / dear for known, dear in zip(seconds, self.dear, strict=True)])
+        seconds = map(self.cost.estimate_seconds, self._static_graphs(graph))
+        estimate = _geometric_mean([known / dear for known, dear in zip(seconds, self.dear, strict=True)])
         if estimate <= self.policy.slack:
-            debt = None if estimate < state.estimate else _Debt.of(move, made.steps)
-            kind = tuple(sorted(graph.ops().items()))
-            child = _State(state.start, (*state.moves, move), kind, estimate, identity, debt, graph)
+            debt = None if estimate < state.estimate else _UnpaidMove.from_steps(move, made.steps)
+            kind = tuple(sorted(graph.operator_counts().items()))
+            child = _SearchState(state.start, (*state.moves, move), kind, estimate, identity, debt, graph)
             self.frontier.push(child)
             self.pool.append(child)
             self.holding.append(child)
 
-    def _after(self, before: Graph, move: Move) -> tuple[Graph, Advance, str]:
+    def _apply_move(self, before: Graph, move: Move) -> tuple[Graph, AppliedMove, str]:
         graph = before.copy()
-        made = advance(graph, move, self.space)
-        return graph, made, digest(graph)
+        made = apply_move(graph, move, self.space)
+        return graph, made, graph_digest(graph)
 
-    def _graph(self, state: _State) -> Graph:
-        if state.held is None:
+    def _graph_of(self, state: _SearchState) -> Graph:
+        if state.cached_graph is None:
             graph = state.start.copy()
             for move in state.moves:
-                advance(graph, move, self.space)
-            state.held = graph
+                apply_move(graph, move, self.space)
+            state.cached_graph = graph
             self.holding.append(state)
-        return state.held
+        return state.cached_graph
 
-    def _numbers(self, graph: Graph) -> list[Graph]:
+    def _static_graphs(self, graph: Graph) -> list[Graph]:
         """Return a graph that came of the region, at each set of sizes."""
-        return [_as(graph, self.region.region.graph, known) for known in self.region.numbers]
+        return [_at_region_sizes(graph, self.region.region.graph, known) for known in self.region.static_graphs]
 
-    def _judge(self) -> _State | None:
+    def _measure_pool(self) -> _SearchState | None:
         """Measure the most promising states of the pool; the fastest if it beats the best known."""
         if not self.pool:
             return None
@@ -284,33 +301,33 @@ class _Solver:
         chosen = [state for state in self.pool[: self.policy.measured_per_round] if state.estimate <= enough]
         if not chosen:
             return None
-        after = zip(*(self._numbers(self._graph(state)) for state in chosen), strict=True)
+        after = zip(*(self._static_graphs(self._graph_of(state)) for state in chosen), strict=True)
         found = []
-        for before, graphs in zip(self.region.numbers, after, strict=True):
+        for before, graphs in zip(self.region.static_graphs, after, strict=True):
             self.space.simplifier.check()
-            found.append(self.cost.speedups(before, graphs))
+            found.append(self.cost.measure_speedups(before, graphs))
         self.trials += len(chosen)
         for state, speedups in zip(chosen, zip(*found, strict=True), strict=True):
-            state.speedup = together(speedups)
+            state.speedup = geometric_mean_speedup(speedups)
             self.pool.remove(state)
-        fastest = max(filter(_is_faster, chosen), key=_known, default=None)
-        return fastest if _known(fastest) > _known(self.best) else None
+        fastest = max(filter(_is_shown_faster, chosen), key=_known_speedup, default=None)
+        return fastest if _known_speedup(fastest) > _known_speedup(self.best) else None
 
 
-def _known(state: _State | None) -> float:
+def _known_speedup(state: _SearchState | None) -> float:
     return state.speedup.median if state is not None and state.speedup is not None else 1.0
 
 
-def _is_faster(state: _State) -> bool:
-    return state.speedup is not None and state.speedup.verdict is Verdict.FASTER
+def _is_shown_faster(state: _SearchState) -> bool:
+    return state.speedup is not None and state.speedup.verdict is TimingVerdict.FASTER
 
 
-def _mean(ratios: Sequence[float]) -> float:
+def _geometric_mean(ratios: Sequence[float]) -> float:
     """Return the geometric mean."""
     return exp(sum(map(log, ratios)) / len(ratios))
 
 
-def _as(graph: Graph, region: Graph, numbers: Graph) -> Graph:
+def _at_region_sizes(graph: Graph, region: Graph, numbers: Graph) -> Graph:
     """Return a graph that came of a region, with the sizes and contents that flow into the region in `numbers`."""
     types: list[Type | None] = []
     contents: list[tuple[int, ...] | None] = []
@@ -318,17 +335,17 @@ def _as(graph: Graph, region: Graph, numbers: Graph) -> Graph:
         types.append(numbers[vertex].types[0])
         data = numbers[vertex].data
         contents.append(None if data is None else data.ints())
-    return at_sizes(graph, types, contents)
+    return with_input_types(graph, types, contents)
 
 
 # -- the whole model ---------------------------------------------------------------------------------------------------
 
 
-def explore(
+def explore_regions(
     graph: Graph,
-    space: Space,
+    space: SearchSpace,
     cost: CostModel,
-    shapes: Sequence[Shapes] = ({},),
+    shapes: Sequence[InputShapes] = ({},),
     policy: SearchPolicy = SearchPolicy(),
     *,
     seconds: float = inf,
@@ -352,7 +369,7 @@ def explore(
     search = _Search(space, cost, policy, stop, progress or (lambda stage, done: None))
     try:
         search.run(graph, shapes)
-    except TimeUp:
+    except DeadlineExceededError:
         stop.is_late = True
     except KeyboardInterrupt:
         stop.is_interrupted = True
@@ -363,12 +380,12 @@ def explore(
 class _Search:
     """Solves the parts of a graph by turns."""
 
-    space: Space
+    space: SearchSpace
     cost: CostModel
     policy: SearchPolicy
     stop: SearchStop
     progress: Callable[[str, float], None]
-    waiting: list[_Solver] = field(default_factory=list)
+    pending: list[_RegionSolver] = field(default_factory=list)
     """Those that are not done."""
     total: float = 0.0
     """Seconds of one run that all parts are estimated to take."""
@@ -379,52 +396,52 @@ class _Search:
     trials: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def run(self, graph: Graph, shapes: Sequence[Shapes]) -> None:
-        classes = _classes(graph, self.space, self.cost, shapes, self.policy)
+    def run(self, graph: Graph, shapes: Sequence[InputShapes]) -> None:
+        classes = _region_classes(graph, self.space, self.cost, shapes, self.policy)
         self.regions, self.copies = len(classes), sum(len(copies) for _, copies in classes)
-        self.waiting = [_Solver(self.space, self.cost, self.policy, weight, copies) for weight, copies in classes]
+        self.pending = [_RegionSolver(self.space, self.cost, self.policy, weight, copies) for weight, copies in classes]
         self.total = sum(weight for weight, _ in classes)
-        while self.waiting and not self.stop.is_over():
-            self._round()
+        while self.pending and not self.stop.is_over():
+            self._run_round()
 
-    def _round(self) -> None:
+    def _run_round(self) -> None:
         """Give each part a turn, the dearest first. What a turn leaves of its share of the time goes to the others."""
-        left = sum(solver.weight for solver in self.waiting)
-        for solver in sorted(self.waiting, key=lambda solver: -solver.weight):
-            open_ = sum(waiting.weight for waiting in self.waiting)
-            self.progress("search", min(1.0, max(1 - open_ / self.total, self.stop.passed)))
-            self._turn(solver, self.stop.turn_end(solver.weight / left))
+        left = sum(solver.weight for solver in self.pending)
+        for solver in sorted(self.pending, key=lambda solver: -solver.weight):
+            open_ = sum(waiting.weight for waiting in self.pending)
+            self.progress("search", min(1.0, max(1 - open_ / self.total, self.stop.elapsed_share)))
+            self._give_turn(solver, self.stop.turn_end(solver.weight / left))
             left -= solver.weight
 
-    def _turn(self, solver: _Solver, until: float) -> None:
+    def _give_turn(self, solver: _RegionSolver, until: float) -> None:
         try:
             solver.take_turn(lambda: self.stop.is_over(until))
-        except NotMeasurable as error:
+        except NotMeasurableError as error:
             solver.is_done = True
-            self.stop.refuse(error)
+            self.stop.record_refusal(error)
             what = "left as it is" if solver.best is None else "not searched further"
             self.notes.append(f"a part of {len(solver.region.vertices)} nodes was {what}: {error}")
         if solver.is_done:
-            remaining = self._settle(solver)
-            self.waiting.remove(solver)
+            remaining = self._record_solution(solver)
+            self.pending.remove(solver)
             if remaining:
                 weight = solver.weight * len(remaining) / len(solver.copies)
-                self.waiting.append(_Solver(self.space, self.cost, self.policy, weight, remaining))
+                self.pending.append(_RegionSolver(self.space, self.cost, self.policy, weight, remaining))
 
-    def _settle(self, solver: _Solver) -> list[_Copy]:
+    def _record_solution(self, solver: _RegionSolver) -> list[_RegionCopy]:
         """Note what was found; returns the copies whose weights do not allow it: they need a solution of their own."""
         self.states += len(solver.seen)
         self.trials += solver.trials
         best, copies = solver.best, solver.copies
         if best is None or best.speedup is None:
             return []
-        remaining = [copy for copy in copies if not self._allows(copy, best)]
+        remaining = [copy for copy in copies if not self._is_applicable(copy, best)]
         able = tuple(copy.vertices for copy in copies if copy not in remaining)
         weight = solver.weight * len(able) / len(copies)
-        self.solutions.append(Solution(able, best.moves, best.speedup, weight, best.identity))
+        self.solutions.append(Solution(able, best.moves, best.speedup, weight, best.digest))
         return remaining
 
-    def _allows(self, copy: _Copy, best: _State) -> bool:
+    def _is_applicable(self, copy: _RegionCopy, best: _SearchState) -> bool:
         """Return whether a part can be turned into the best graph of one that is alike but for its weights.
 
         Without time it is taken to be so: to carry the solution over will show it.
@@ -432,40 +449,42 @@ class _Search:
         if copy.region.graph is best.start or self.stop.is_interrupted:
             return True
         try:
-            replay(copy.region.graph.copy(), best.moves, best.identity, self.space)
-        except TimeUp:
+            replay_moves(copy.region.graph.copy(), best.moves, best.digest, self.space)
+        except DeadlineExceededError:
             return True
-        except Stuck:
+        except MoveNotApplicableError:
             return False
         return True
 
     def outcome(self) -> Exploration:
-        for solver in self.waiting:
-            self._settle(solver)
-        solutions = sorted(self.solutions, key=lambda solution: -solution.saved)
+        for solver in self.pending:
+            self._record_solution(solver)
+        solutions = sorted(self.solutions, key=lambda solution: -solution.saved_seconds)
         counts = self.regions, self.copies, self.states, self.trials
         is_steady = self.stop.is_steady and self.cost.is_steady
-        reason = self.stop.reason(is_waiting=bool(self.waiting))
+        reason = self.stop.reason(is_waiting=bool(self.pending))
         return Exploration(tuple(solutions), reason, *counts, tuple(self.notes), is_steady)
 
 
-def _classes(
-    graph: Graph, space: Space, cost: CostModel, shapes: Sequence[Shapes], policy: SearchPolicy
-) -> list[tuple[float, list[_Copy]]]:
+def _region_classes(
+    graph: Graph, space: SearchSpace, cost: CostModel, shapes: Sequence[InputShapes], policy: SearchPolicy
+) -> list[tuple[float, list[_RegionCopy]]]:
     """Return the parts in which some rule matches, equal ones together, with what they take in all; the dearest
     first."""
-    known = [_at_shapes(graph, each) for each in shapes]
-    classes: dict[tuple[str, tuple[_Flow, ...]], list[_Copy]] = {}
-    for vertices in _parts(graph, space, policy.blocks):
+    known = [_with_static_shapes(graph, each) for each in shapes]
+    classes: dict[tuple[str, tuple[_InputFlow, ...]], list[_RegionCopy]] = {}
+    for vertices in _matching_blocks(graph, space, policy.blocks):
         space.simplifier.check()
-        copy = _copy(graph, vertices, known)
+        copy = _region_copy(graph, vertices, known)
         if copy is not None:
             classes.setdefault(copy.key, []).append(copy)
     weighed = []
     for copies in classes.values():
         space.simplifier.check()
         try:
-            seconds = _mean([max(cost.seconds(numbers), 1e-9) for numbers in copies[0].numbers])
+            seconds = _geometric_mean(
+                [max(cost.estimate_seconds(numbers), 1e-9) for numbers in copies[0].static_graphs]
+            )
         except ModelError as error:
             logger.info("a part of %d nodes is left as it is: %s", len(copies[0].vertices), error)
         else:
@@ -473,7 +492,7 @@ def _classes(
     return sorted(weighed, key=lambda pair: -pair[0])
 
 
-def _at_shapes(graph: Graph, shapes: Shapes) -> Graph:
+def _with_static_shapes(graph: Graph, shapes: InputShapes) -> Graph:
     """Return the graph with numbers for all sizes of its inputs, and all else with the sizes that follow; a copy, if
     need be.
 
@@ -487,47 +506,51 @@ def _at_shapes(graph: Graph, shapes: Shapes) -> Graph:
     return twin
 
 
-def _copy(graph: Graph, vertices: Sequence[int], known: Sequence[Graph]) -> _Copy | None:
+def _region_copy(graph: Graph, vertices: Sequence[int], known: Sequence[Graph]) -> _RegionCopy | None:
     """Return a part of the model, ready to be explored; None where it cannot be cut out or its sizes are not known."""
-    region = cut_out(graph, vertices)
+    region = extract_region(graph, vertices)
     if region is None:
         return None
-    flows = tuple(_flow(whole, region) for whole in known)
-    return _Copy(tuple(vertices), region, flows) if all(_is_plain(t) for types, _ in flows for t in types) else None
+    flows = tuple(_input_flow(whole, region) for whole in known)
+    return (
+        _RegionCopy(tuple(vertices), region, flows)
+        if all(_is_static_tensor(t) for types, _ in flows for t in types)
+        else None
+    )
 
 
-def _flow(whole: Graph, region: Region) -> _Flow:
-    values = [region.places[Value(vertex)] for vertex in region.graph.inputs]
-    return tuple(map(whole.type, values)), tuple(_ints(whole.known_contents(value)) for value in values)
+def _input_flow(whole: Graph, region: Region) -> _InputFlow:
+    values = [region.outer_values[Value(vertex)] for vertex in region.graph.inputs]
+    return tuple(map(whole.type, values)), tuple(_static_contents(whole.known_contents(value)) for value in values)
 
 
-def _ints(contents: Sequence[object] | None) -> tuple[int, ...] | None:
+def _static_contents(contents: Sequence[object] | None) -> tuple[int, ...] | None:
     if contents is None:
         return None
     numbers = tuple(item for item in contents if isinstance(item, int))
     return numbers if len(numbers) == len(contents) else None
 
 
-def _is_plain(type_: Type | None) -> bool:
+def _is_static_tensor(type_: Type | None) -> bool:
     """Return whether it is a tensor of a known type and size."""
     if not isinstance(type_, TensorType) or type_.dtype is DType.UNDEFINED or type_.shape is None:
         return False
     return all(isinstance(size, int) for size in type_.shape)
 
 
-def _parts(graph: Graph, space: Space, sizes: BlockSizes) -> list[list[int]]:
+def _matching_blocks(graph: Graph, space: SearchSpace, sizes: BlockSizes) -> list[list[int]]:
     """Return the blocks of the graph in which some rule matches; those that a match spans are one."""
-    found = blocks(graph, sizes)
+    found = cut_into_blocks(graph, sizes)
     where = {vertex: index for index, block in enumerate(found) for vertex in block}
     touched: set[int] = set()
     bridged: set[int] = set()
-    for match in chain.from_iterable(matches(graph, space).values()):
+    for match in chain.from_iterable(find_trade_matches(graph, space).values()):
         spanned = sorted({where[vertex] for vertex in match.vertices if vertex in where})
         touched.update(spanned)
         bridged.update(range(spanned[0] + 1, spanned[-1] + 1) if spanned else ())
     parts: list[list[int]] = []
     for index, block in enumerate(found):
-        if index in bridged and len(parts[-1]) + len(block) <= sizes.most:
+        if index in bridged and len(parts[-1]) + len(block) <= sizes.max_nodes:
             parts[-1] += block
         else:
             parts.append([*block])

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
-from graphopt.rewrite.build import Refused, build, lacking
-from graphopt.rewrite.fixpoint import Allows, Candidates, Simplifier, Step, by_root, undone
-from graphopt.rewrite.match import Match, find, makers
-from graphopt.rewrite.regions import Region, cut_out, digest
+from graphopt.rewrite.build import RewriteRefused, build_patch, missing_operator
+from graphopt.rewrite.matching import Match, find_matches, node_producer_kinds
+from graphopt.rewrite.regions import Region, extract_region, graph_digest
+from graphopt.rewrite.simplify import RulesByRoot, Simplifier, SitePredicate, Step, rules_by_root, undo_steps
 from graphopt.rewrite.sites import Site
 from graphopt.runtime.measure import Speedup
 
@@ -41,15 +41,15 @@ class Solution:
     moves: tuple[Move, ...]
     speedup: Speedup
     """Of the part alone."""
-    weight: float
+    estimated_seconds: float
     """What the copies were estimated to take, in seconds of one run."""
     result: str
     """The digest of what each copy becomes."""
 
     @property
-    def saved(self) -> float:
+    def saved_seconds(self) -> float:
         """Seconds of one run that are hoped for."""
-        return self.weight * (1 - 1 / self.speedup.median)
+        return self.estimated_seconds * (1 - 1 / self.speedup.median)
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class Solution:
 
 
 @dataclass(frozen=True)
-class Space:
+class SearchSpace:
     """What a search may do: the rules that trade, what it tidies up with, and which rules are admitted.
 
     What takes long calls the simplifier's `check`, which ends it by raising TimeUp, wherever it is.
@@ -66,34 +66,34 @@ class Space:
 
     trades: Sequence[Rule]
     simplifier: Simplifier
-    allows: Allows
-    _by_opsets: dict[tuple[tuple[str, int], ...], Candidates] = field(default_factory=dict, repr=False, compare=False)
+    allows: SitePredicate
+    _by_opsets: dict[tuple[tuple[str, int], ...], RulesByRoot] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def by_name(self) -> Mapping[str, Rule]:
         return {rule.name: rule for rule in self.trades}
 
-    def candidates(self, opsets: Mapping[str, int]) -> Candidates:
+    def candidates(self, opsets: Mapping[str, int]) -> RulesByRoot:
         """Return the rules that these opsets can express, by the operators that their left sides end in."""
         key = tuple(sorted(opsets.items()))
         if key not in self._by_opsets:
-            self._by_opsets[key] = by_root(rule for rule in self.trades if lacking(rule, opsets) is None)
+            self._by_opsets[key] = rules_by_root(rule for rule in self.trades if missing_operator(rule, opsets) is None)
         return self._by_opsets[key]
 
 
-class Stuck(Exception):
+class MoveNotApplicableError(Exception):
     """A move cannot be made here."""
 
 
-class Advance(NamedTuple):
+class AppliedMove(NamedTuple):
     """A move that was made."""
 
     steps: list[Step]
-    is_whole: bool
+    is_complete: bool
     """False where weights refused it at some place: those of another copy may not."""
 
 
-def advance(graph: Graph, move: Move, space: Space) -> Advance:
+def apply_move(graph: Graph, move: Move, space: SearchSpace) -> AppliedMove:
     """Make a move in a region's graph, in place.
 
     Raises:
@@ -101,13 +101,13 @@ def advance(graph: Graph, move: Move, space: Space) -> Advance:
         TimeUp: the simplifier's check does; then the graph is somewhere on the way.
     """
     steps: list[Step] = []
-    is_whole = _made(graph, move, space, steps)
+    is_whole = _apply_rule_at_sites(graph, move, space, steps)
     if move.simplified:
         steps += space.simplifier.run(graph).steps
-    return Advance(steps, is_whole)
+    return AppliedMove(steps, is_whole)
 
 
-def _made(graph: Graph, move: Move, space: Space, steps: list[Step]) -> bool:
+def _apply_rule_at_sites(graph: Graph, move: Move, space: SearchSpace, steps: list[Step]) -> bool:
     """Apply the rule of a move at its places; False where weights refused it at some place.
 
     Raises:
@@ -115,12 +115,12 @@ def _made(graph: Graph, move: Move, space: Space, steps: list[Step]) -> bool:
     """
     is_whole = True
     for site in move.sites:
-        match = _at(graph, space.by_name[move.rule], site)
+        match = _match_at(graph, space.by_name[move.rule], site)
         if match is None or not _is_allowed(graph, match, space):  # it was taken by what was done at another place
             continue
         try:
-            patch = build(graph, match, space.simplifier.refusal)
-        except Refused as refused:
+            patch = build_patch(graph, match, space.simplifier.refusal)
+        except RewriteRefused as refused:
             logger.debug("%s: %s", move.rule, refused)
             is_whole = False
         else:
@@ -128,49 +128,49 @@ def _made(graph: Graph, move: Move, space: Space, steps: list[Step]) -> bool:
             steps.append(Step(move.rule, graph, patch, is_rule=True))
         space.simplifier.check()
     if not steps:
-        raise Stuck
+        raise MoveNotApplicableError
     return is_whole
 
 
-def replay(graph: Graph, moves: Sequence[Move], result: str, space: Space) -> list[Step]:
+def replay_moves(graph: Graph, moves: Sequence[Move], result: str, space: SearchSpace) -> list[Step]:
     """Make moves that were found in one copy of a part in another, in place.
 
     Raises:
         Stuck: its own weights do not allow them, or lead to another graph than the one with this digest, of which
             nothing is known.
     """
-    steps = [step for move in moves for step in advance(graph, move, space).steps]
-    if digest(graph) != result:
-        raise Stuck
+    steps = [step for move in moves for step in apply_move(graph, move, space).steps]
+    if graph_digest(graph) != result:
+        raise MoveNotApplicableError
     return steps
 
 
-def _at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
+def _match_at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
     """Return the match of a rule with these roots."""
     if any(value.vertex not in graph for value in site):
         return None
-    return next((match for match in find(rule, graph, site[0].vertex) if match.roots == site), None)
+    return next((match for match in find_matches(rule, graph, site[0].vertex) if match.roots == site), None)
 
 
-def _is_allowed(graph: Graph, match: Match, space: Space) -> bool:
-    return space.allows(Site.of(graph, match))
+def _is_allowed(graph: Graph, match: Match, space: SearchSpace) -> bool:
+    return space.allows(Site.from_match(graph, match))
 
 
-def matches(graph: Graph, space: Space) -> dict[Rule, list[Match]]:
+def find_trade_matches(graph: Graph, space: SearchSpace) -> dict[Rule, list[Match]]:
     """Where the rules that trade may be applied, producers first; one match for each set of roots."""
     found: dict[Rule, dict[frozenset[Value], Match]] = {}
     by_op = space.candidates(graph.opsets)
     for vertex in graph.topological():
         space.simplifier.check()
-        made_by = makers(graph, graph[vertex])
+        made_by = node_producer_kinds(graph, graph[vertex])
         for rule, needed in by_op.get(graph[vertex].op, ()):
-            for match in find(rule, graph, vertex) if needed <= made_by else ():
+            for match in find_matches(rule, graph, vertex) if needed <= made_by else ():
                 if _is_allowed(graph, match, space):
                     found.setdefault(rule, {}).setdefault(frozenset(match.roots), match)
     return {rule: list(sites.values()) for rule, sites in found.items()}
 
 
-def arranged(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
+def enumerate_moves(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
     """Each rule wherever it matches, then at each place alone."""
     for rule, sites in found.items():
         if len(sites) > 1:
@@ -180,7 +180,7 @@ def arranged(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
             yield Move(rule.name, (match.roots,))
 
 
-def apply(graph: Graph, solution: Solution, space: Space) -> list[Step]:
+def apply_solution(graph: Graph, solution: Solution, space: SearchSpace) -> list[Step]:
     """Carry a solution over to every copy, in place; a copy whose own weights do not allow it stays as it is.
 
     Raises:
@@ -188,27 +188,27 @@ def apply(graph: Graph, solution: Solution, space: Space) -> list[Step]:
     """
     steps: list[Step] = []
     for vertices in solution.copies:
-        region = cut_out(graph, vertices) if all(vertex in graph for vertex in vertices) else None
+        region = extract_region(graph, vertices) if all(vertex in graph for vertex in vertices) else None
         if region is None:
             logger.info("a copy of the part is no longer there")
             continue
         try:
-            made = replay(region.graph, solution.moves, solution.result, space)
-        except Stuck:
+            made = replay_moves(region.graph, solution.moves, solution.result, space)
+        except MoveNotApplicableError:
             logger.info("%s cannot be done in a copy of the part", ", ".join(solution.rules))
             continue
-        steps += _carried(region, made, solution, space)
+        steps += _carry_steps(region, made, solution, space)
     return steps
 
 
-def _carried(region: Region, made: Iterable[Step], solution: Solution, space: Space) -> list[Step]:
+def _carry_steps(region: Region, made: Iterable[Step], solution: Solution, space: SearchSpace) -> list[Step]:
     """Do to the whole what was done to a part of it: nothing where a patch that was right there is refused here."""
     steps: list[Step] = []
     for step in made:
-        patch = region.carry(step.patch)
+        patch = region.carry_patch(step.patch)
         if space.simplifier.refusal is not None and (reason := space.simplifier.refusal(region.whole, patch)):
             logger.info("%s is left out in a copy of the part: %s", step.name, reason)
-            undone(steps)
+            undo_steps(steps)
             return []
         region.whole.apply(patch)
         steps.append(Step(step.name, region.whole, patch, step.is_rule, solution))

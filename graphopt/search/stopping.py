@@ -1,9 +1,9 @@
 """When does a search stop, and why?
 
-A run has a `Budget`: sweeps, the search in the parts of the model, and races of whole models each have their share of
-its seconds. In the parts of the model a search ends as `SearchStop` says, in one of them as `RegionStop` says; a race
-ends by its `Schedule` (`runtime/measure.py`). The numbers are fields of `SearchPolicy`: another rule of stopping is a
-field there and a line here.
+A run has a `TimeBudget`: sweeps, the search in the regions of the model, and races of whole models each have a share of
+its seconds. `SearchStop` ends the search in all regions, `RegionStop` that in one of them; a race ends by its
+`TimingSchedule` (`runtime/measure.py`). The numbers are fields of `SearchPolicy`: another stopping rule is a field
+there and a line here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from graphopt.runtime.cost import NoTime, NotMeasurable, NotNow
+from graphopt.runtime.cost_model import NoTimeToMeasureError, NotMeasurableError, TemporarilyNotMeasurableError
 from graphopt.search.policy import SearchPolicy
 
 
@@ -28,7 +28,7 @@ class StopReason(StrEnum):
     BOUND = "too little of the time is outside of convolutions and matrix products"
 
     @property
-    def is_kept(self) -> bool:
+    def is_resumable(self) -> bool:
         """True where a later run may go on with what was found: the search ended by itself."""
         return self in (StopReason.DONE, StopReason.TIME, StopReason.ROOM)
 
@@ -42,23 +42,23 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ModelPace:
     """How long it takes to open the model and to run it, before anything is known more exactly."""
 
-    opening: float
+    opening_seconds: float
     """Seconds in which a session is opened."""
-    racing: float
+    racing_seconds: float
     """Seconds that a session takes in the shortest race, at all sizes together, and to run once before."""
 
 
 @dataclass(eq=False)
-class Budget:
+class TimeBudget:
     """The time of a run and how it is shared out. After Ctrl-C, what has begun takes no longer than it has to."""
 
     policy: SearchPolicy
     seconds: float
     clock: Callable[[], float] = time.monotonic
-    pace: Pace = Pace(0.0, 0.0)
+    pace: ModelPace = ModelPace(0.0, 0.0)
     is_interrupted: bool = False
     is_brief: bool = False
     """True where there was nothing to search, so that races may be brief."""
@@ -72,11 +72,11 @@ class Budget:
         self.is_interrupted = True
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Seconds until the deadline; after an interrupt, which nothing outlasts for long, there is none."""
-        return self.until(self.deadline)
+        return self.seconds_until(self.deadline)
 
-    def until(self, end: float) -> float:
+    def seconds_until(self, end: float) -> float:
         """Return the seconds until then."""
         return math.inf if self.is_interrupted else max(end - self.clock(), 0.0)
 
@@ -87,35 +87,38 @@ class Budget:
     # -- what races take -----------------------------------------------------------------------------------------------
 
     @property
-    def least(self) -> float:
+    def min_seconds(self) -> float:
         """Seconds that two races of the simplified model alone take: with fewer left, nothing is timed."""
-        return self.policy.least_openings * self.pace.opening + self.policy.least_sessions * self.pace.racing
+        return (
+            self.policy.least_openings * self.pace.opening_seconds
+            + self.policy.least_sessions * self.pace.racing_seconds
+        )
 
     @property
-    def session(self) -> float:
+    def session_seconds(self) -> float:
         """Seconds that a session takes in a race, at least."""
-        return self.pace.opening + self.pace.racing
+        return self.pace.opening_seconds + self.pace.racing_seconds
 
     @property
-    def reserve(self) -> float:
+    def reserved_seconds(self) -> float:
         """Seconds that trying and confirming further candidates takes at least: with fewer left, there are none."""
-        return self.policy.reserved_sessions * self.session
+        return self.policy.reserved_sessions * self.session_seconds
 
     @property
-    def confirming(self) -> float:
+    def confirmation_seconds(self) -> float:
         """Seconds that a second race takes."""
-        return self.policy.confirming_sessions * self.session
+        return self.policy.confirming_sessions * self.session_seconds
 
-    def taken_by(self, count: int) -> float:
+    def race_cost(self, count: int) -> float:
         """Return the seconds that a race of so many, the simplified model and two copies of the original takes."""
-        return (count + 3) * self.session
+        return (count + 3) * self.session_seconds
 
     def race_seconds(self, count: int, share: float) -> float:
         """Return how long a race of so many and two copies of the original may take, in a share of the time left."""
         if self.is_interrupted:
             return 0.0
         once = self.policy.brief_session_seconds if self.is_brief else self.policy.session_seconds
-        return min(once * (count + 2), share * self.left)
+        return min(once * (count + 2), share * self.remaining)
 
     # -- until when ----------------------------------------------------------------------------------------------------
 
@@ -123,30 +126,30 @@ class Budget:
     def sweeping_end(self) -> float:
         """When the sweeps have to be made, if they begin now."""
         now = self.clock()
-        return now + self.policy.sweeping_share * (self.deadline - self.confirming - now)
+        return now + self.policy.sweeping_share * (self.deadline - self.confirmation_seconds - now)
 
     @property
-    def last_word(self) -> float:
+    def final_race_start(self) -> float:
         """When the races of what was found have to begin."""
-        return self.deadline - self.reserve
+        return self.deadline - self.reserved_seconds
 
     @property
-    def second_race(self) -> float:
+    def second_race_start(self) -> float:
         """When the second race has to begin."""
-        return self.deadline - self.confirming
+        return self.deadline - self.confirmation_seconds
 
     @property
     def simplifying_end(self) -> float:
         """When the last candidates have to be simplified."""
-        return self.deadline - self.reserve / 2
+        return self.deadline - self.reserved_seconds / 2
 
     def race_end(self, count: int, *, is_first: bool) -> float:
         """Return when a race of so many has to end: a first one leaves the time of a second, of the best of them and
         the simplified model; with two copies of the original in both."""
         if not is_first:
             return self.deadline
-        second, left = 2 + min(count, 2), self.left
-        return self.clock() + min(left - second * self.session, left * (count + 2) / (count + 2 + second))
+        second, left = 2 + min(count, 2), self.remaining
+        return self.clock() + min(left - second * self.session_seconds, left * (count + 2) / (count + 2 + second))
 
     def search_seconds(self, end: float) -> float:
         """Return the seconds that the search has of those that are left before the end."""
@@ -182,7 +185,7 @@ class SearchStop:
         return self.clock() >= (self.end if end is None else end)
 
     @property
-    def passed(self) -> float:
+    def elapsed_share(self) -> float:
         """The part of the time that has passed, from 0 to 1."""
         return (self.clock() - self.start) / max(self.seconds, 1e-9)
 
@@ -192,10 +195,10 @@ class SearchStop:
         now = self.clock()
         return min(now + max((self.end - now) * share, self.seconds * self.policy.min_turn_share), self.end)
 
-    def refuse(self, error: NotMeasurable) -> None:
+    def record_refusal(self, error: NotMeasurableError) -> None:
         """Note that some part could not be timed."""
-        self.is_late |= isinstance(error, NoTime)
-        self.is_steady &= not isinstance(error, NotNow)
+        self.is_late |= isinstance(error, NoTimeToMeasureError)
+        self.is_steady &= not isinstance(error, TemporarilyNotMeasurableError)
 
     def reason(self, *, is_waiting: bool) -> StopReason:
         """Return why the search ended, where parts are waiting to go on or none is."""
@@ -213,7 +216,7 @@ class RegionStop:
     policy: SearchPolicy
     idle_rounds: int = 0
 
-    def is_enough(self, states: int) -> bool:
+    def has_enough_states(self, states: int) -> bool:
         """Return whether no further graphs are looked at in this part."""
         return states >= self.policy.states
 

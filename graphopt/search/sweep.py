@@ -11,20 +11,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from graphopt.ir import ops
+from graphopt.ir import schemas
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
-from graphopt.operators.classes import beside, entry
-from graphopt.rewrite.build import doomed, staying
-from graphopt.rewrite.candidate import Candidate
-from graphopt.rewrite.fixpoint import Step, TimeUp
-from graphopt.rewrite.match import Match
-from graphopt.search.moves import Move, Space, Stuck, advance, matches
+from graphopt.operators.operator_classes import extra_operands, lookup_operator
+from graphopt.rewrite.build import dead_after_rewrite, reused_vertices
+from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.matching import Match
+from graphopt.rewrite.simplify import DeadlineExceededError, Step
+from graphopt.search.moves import Move, MoveNotApplicableError, SearchSpace, apply_move, find_trade_matches
 from graphopt.search.policy import SearchPolicy
 
 log = logging.getLogger(__name__)
 
-Sweeps = Mapping[str, Sequence[Rule]]
+SweepRules = Mapping[str, Sequence[Rule]]
 """By what they are for: rules, those first which are to be applied first."""
 
 
@@ -37,40 +37,42 @@ class Sweep:
     """Those that matched somewhere."""
 
 
-def sweep(start: Candidate, name: str, rules: Sequence[Rule], space: Space, policy: SearchPolicy) -> Candidate | None:
+def apply_sweep(
+    start: Candidate, name: str, rules: Sequence[Rule], space: SearchSpace, policy: SearchPolicy
+) -> Candidate | None:
     """Apply rules that trade wherever they match until none does; simplify after each.
 
     None where none matched, there was no end or no time, or nothing came of it but other words.
     """
-    only = Space(rules, space.simplifier, space.allows)
+    only = SearchSpace(rules, space.simplifier, space.allows)
 
     def change(graph: Graph) -> Iterator[Step]:
         used: dict[str, None] = {}
-        steps = _swept(graph, only, used, policy.sweep_rounds)
+        steps = _apply_sweep_rules(graph, only, used, policy.sweep_rounds)
         made = Sweep(name, tuple(used))
         return (replace(step, cause=made) for step in steps)
 
     try:
-        result = start.then(change)
-    except TimeUp:
+        result = start.derive(change)
+    except DeadlineExceededError:
         log.info("there is no time for the sweep '%s'", name)
         return None
-    except _Endless:
+    except _EndlessSweepError:
         log.warning("the sweep '%s' did not come to an end and is left", name)
         return None
-    if result is start or _is_idle(start.graph, result.graph):
+    if result is start or _changes_nothing(start.graph, result.graph):
         return None
     return result
 
 
-def _is_idle(before: Graph, after: Graph) -> bool:
+def _changes_nothing(before: Graph, after: Graph) -> bool:
     """Return whether parts are only taken by other operators, and views are others: there is nothing to time."""
-    return len(after) >= len(before) and _beside_parts(before) == _beside_parts(after)
+    return len(after) >= len(before) and _operator_kinds(before) == _operator_kinds(after)
 
 
-def _beside_parts(graph: Graph) -> Counter[tuple[str, ...]]:
+def _operator_kinds(graph: Graph) -> Counter[tuple[str, ...]]:
     """Return how many nodes there are of each kind: of the same operator and attributes, on the same types."""
-    nodes = (node for _, node in graph.nodes() if not entry(node.op, node.domain).is_view)
+    nodes = (node for _, node in graph.nodes() if not lookup_operator(node.op, node.domain).is_view)
     return Counter(
         (
             node.domain,
@@ -78,56 +80,58 @@ def _beside_parts(graph: Graph) -> Counter[tuple[str, ...]]:
             *map(str, (node.types, [graph.tensor_type(value) for value in node.operands], node.attrs)),
         )
         for node in nodes
-        if not entry(node.op, node.domain).takes_parts
+        if not lookup_operator(node.op, node.domain).is_partial_gain
     )
 
 
-def _is_shared(graph: Graph, match: Match) -> bool:
+def _has_outside_readers(graph: Graph, match: Match) -> bool:
     """Return whether others read what a match computes inside: with its rewrite, that would be computed twice.
 
     A Transpose that goes below an elementwise operator may be read by others, as in x * Sigmoid(x): it follows there.
     """
-    is_elementwise = all(side.domain in (ops.ANY_POINTWISE, ops.ANY_BINARY) for side in match.rule.family.left)
+    is_elementwise = all(
+        side.domain in (schemas.ANY_POINTWISE, schemas.ANY_BINARY) for side in match.rule.generalized.left
+    )
     inner = match.vertices - {root.vertex for root in match.roots}
     computed = {
         vertex
         for vertex in inner
-        if not (is_elementwise and graph[vertex].op == "Transpose" and _is_read_by_elements(graph, vertex))
-        and not entry(graph[vertex].op, graph[vertex].domain).is_view
+        if not (is_elementwise and graph[vertex].op == "Transpose" and _is_read_elementwise(graph, vertex))
+        and not lookup_operator(graph[vertex].op, graph[vertex].domain).is_view
     }
-    return not computed <= doomed(graph, match) | staying(match)
+    return not computed <= dead_after_rewrite(graph, match) | reused_vertices(match)
 
 
-def _is_read_by_elements(graph: Graph, vertex: int) -> bool:
+def _is_read_elementwise(graph: Graph, vertex: int) -> bool:
     """Return whether all that read an output of a vertex, or a view of it, compute each element by itself."""
     return all(
-        _is_read_by_elements(graph, reader)
-        if entry(graph[reader].op, graph[reader].domain).is_view
-        else beside(graph[reader].op, graph[reader].domain) is not None
+        _is_read_elementwise(graph, reader)
+        if lookup_operator(graph[reader].op, graph[reader].domain).is_view
+        else extra_operands(graph[reader].op, graph[reader].domain) is not None
         for reader in graph.readers(vertex)
     )
 
 
-class _Endless(Exception):
+class _EndlessSweepError(Exception):
     """The rules of a sweep undo each other."""
 
 
-def _swept(graph: Graph, space: Space, used: dict[str, None], rounds: int) -> list[Step]:
+def _apply_sweep_rules(graph: Graph, space: SearchSpace, used: dict[str, None], rounds: int) -> list[Step]:
     """Make the steps, in place; note the rules that were used."""
     done: list[Step] = []
     stuck: set[tuple[Rule, tuple[Value, ...]]] = set()
     for _ in range(rounds + len(graph)):
-        found = matches(graph, space)
+        found = find_trade_matches(graph, space)
         for rule in space.trades:
             able = [match for match in found.get(rule, ()) if (rule, match.roots) not in stuck]
-            places = tuple(match.roots for match in able if not _is_shared(graph, match))
+            places = tuple(match.roots for match in able if not _has_outside_readers(graph, match))
             try:
-                done += advance(graph, Move(rule.name, places), space).steps
-            except Stuck:  # nothing was done, so what was found still holds
+                done += apply_move(graph, Move(rule.name, places), space).steps
+            except MoveNotApplicableError:  # nothing was done, so what was found still holds
                 stuck |= {(rule, roots) for roots in places}
             else:
                 used[rule.name] = None
                 break
         else:
             return done
-    raise _Endless
+    raise _EndlessSweepError

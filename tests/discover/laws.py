@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphopt.language.term import App, Lit, Term, fn, op, tensor
+from graphopt.language.terms import App, Lit, Term, fn, op, tensor
 
 x, y, z, w = (tensor(name, "N N") for name in "xyzw")
 c, k = tensor("c", "N 1"), tensor("k", "")

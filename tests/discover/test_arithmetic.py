@@ -5,13 +5,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from graphopt.discover.arithmetic import Arithmetic, Field, P, Q, Reals
+from graphopt.discover.batch_arithmetic import BatchArithmetic, Field, P, Q, Reals
 
 FIELD, REALS = Field(), Reals()
 
 
-def drawn(arithmetic: Arithmetic, name: str) -> np.ndarray:
-    return arithmetic.drawn((name,), (5, 3))
+def drawn(arithmetic: BatchArithmetic, name: str) -> np.ndarray:
+    return arithmetic.draw_tensors((name,), (5, 3))
 
 
 def test_the_moduli_are_primes_of_which_one_divides_the_order_of_the_other() -> None:
@@ -21,18 +21,18 @@ def test_the_moduli_are_primes_of_which_one_divides_the_order_of_the_other() -> 
 
 
 @pytest.mark.parametrize("arithmetic", [FIELD, REALS], ids=["field", "reals"])
-def test_a_quotient_undoes_a_product(arithmetic: Arithmetic) -> None:
+def test_a_quotient_undoes_a_product(arithmetic: BatchArithmetic) -> None:
     x, y = drawn(arithmetic, "x"), drawn(arithmetic, "y")
-    back = arithmetic.times(arithmetic.times(x, y), arithmetic.call("Inverse", (), [y]))
+    back = arithmetic.multiply(arithmetic.multiply(x, y), arithmetic.call("Inverse", (), [y]))
     assert (arithmetic.fingerprints(back) == arithmetic.fingerprints(x)).all()
     assert (arithmetic.fingerprints(y) != arithmetic.fingerprints(x)).all()
 
 
 @pytest.mark.parametrize("arithmetic", [FIELD, REALS], ids=["field", "reals"])
-def test_exponentials_make_products_of_sums(arithmetic: Arithmetic) -> None:
+def test_exponentials_make_products_of_sums(arithmetic: BatchArithmetic) -> None:
     x, y = drawn(arithmetic, "x"), drawn(arithmetic, "y")
-    of_sum = arithmetic.call("Exp", (), [arithmetic.plus(x, y)])
-    product = arithmetic.times(arithmetic.call("Exp", (), [x]), arithmetic.call("Exp", (), [y]))
+    of_sum = arithmetic.call("Exp", (), [arithmetic.add(x, y)])
+    product = arithmetic.multiply(arithmetic.call("Exp", (), [x]), arithmetic.call("Exp", (), [y]))
     assert (arithmetic.fingerprints(of_sum) == arithmetic.fingerprints(product)).all()
 
 
@@ -40,19 +40,19 @@ def test_functions_of_which_only_the_name_is_known_are_random_ones() -> None:
     x, y = drawn(FIELD, "x"), drawn(FIELD, "y")
     assert (FIELD.call("Tanh", (), [x]) == FIELD.call("Tanh", (), [x])).all()
     assert (FIELD.call("Tanh", (), [x]) != FIELD.call("Erf", (), [x])).all()
-    of_sum, sums = FIELD.call("Tanh", (), [FIELD.plus(x, y)]), (FIELD.call("Tanh", (), [z]) for z in (x, y))
-    assert (of_sum != FIELD.plus(*sums)).any()
+    of_sum, sums = FIELD.call("Tanh", (), [FIELD.add(x, y)]), (FIELD.call("Tanh", (), [z]) for z in (x, y))
+    assert (of_sum != FIELD.add(*sums)).any()
 
 
 def test_only_the_real_numbers_know_that_a_positive_factor_keeps_the_greatest() -> None:
     """In a field no number is positive by itself."""
 
-    def same(arithmetic: Arithmetic) -> bool:
+    def same(arithmetic: BatchArithmetic) -> bool:
         x, three = drawn(arithmetic, "x"), arithmetic.constant(Fraction(3)).reshape(arithmetic.parts, 1, 1)
         asked = np.ones((1, 5, 3), bool)
         greatest = arithmetic.fold("max", x, asked)
-        scaled = arithmetic.fold("max", arithmetic.times(x, three), asked)
-        return bool((scaled == arithmetic.times(greatest, three[..., 0])).all())
+        scaled = arithmetic.fold("max", arithmetic.multiply(x, three), asked)
+        return bool((scaled == arithmetic.multiply(greatest, three[..., 0])).all())
 
     assert same(REALS) and not same(FIELD)
 

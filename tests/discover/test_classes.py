@@ -3,11 +3,11 @@
 import pytest
 
 from graphopt.base.errors import UsageError
-from graphopt.discover.classes import Classes, Equal
-from graphopt.discover.derive import Derivation, Terms
-from graphopt.discover.worlds import ELEMENTS, IMAGES, MATRICES, World, named
+from graphopt.discover.derivation import Derivation, WorldTerms
+from graphopt.discover.equivalence_classes import EqualTerms, EquivalenceClasses
+from graphopt.discover.worlds import ELEMENTS, IMAGES, MATRICES, World, resolve_operators
 from graphopt.language.rule import Rule
-from graphopt.language.term import Term, const, fn, integer, op, tensor
+from graphopt.language.terms import Term, const, fn, integer, op, tensor
 
 x, y, z, c = (tensor(name, axes) for name, axes in (("x", "N N"), ("y", "N N"), ("z", "N N"), ("c", "N 1")))
 any_x, any_y, any_z = tensor("x"), tensor("y"), tensor("z")
@@ -15,7 +15,7 @@ any_x, any_y, any_z = tensor("x"), tensor("y"), tensor("z")
 
 def equal(world: World, size: int, *operators: str) -> list[str]:
     """The equal terms of a world, as text."""
-    classes = Classes(world, world.choices(operators), 0, size)
+    classes = EquivalenceClasses(world, world.choices(operators), 0, size)
     return [f"{each.term} = {each.other}" for _ in range(size) for each in classes.grow()]
 
 
@@ -44,23 +44,23 @@ def test_the_same_terms_in_the_same_order_for_a_seed() -> None:
 
 
 def test_what_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.discover.classes.MOST", 300)
+    monkeypatch.setattr("graphopt.discover.equivalence_classes.MAX_TERMS", 300)
     with pytest.raises(UsageError, match=r"terms of 2 operators in the world of matrices, .* --ops"):
         equal(MATRICES, 2, "Add", "MatMul")
 
 
 def test_operators_are_named_alone_or_as_classes() -> None:
-    assert named(["Relu", "movement"]) == ("Relu", "Transpose", "Concat", "Split")
+    assert resolve_operators(["Relu", "movement"]) == ("Relu", "Transpose", "Concat", "Split")
     with pytest.raises(UsageError, match="no operator 'Rellu'; did you mean 'Relu'"):
-        named(["Rellu"])
+        resolve_operators(["Rellu"])
 
 
 # -- what is derived ---------------------------------------------------------------------------------------------------
 
 
 def derivation(*rules: Rule, world: World = MATRICES) -> Derivation:
-    choices = world.choices(named(["arithmetic", "movement", "linear", "Relu"]))
-    return Derivation(Terms(world, choices, Classes(world, choices, 0, 0).evaluators[0]), rules)
+    choices = world.choices(resolve_operators(["arithmetic", "movement", "linear", "Relu"]))
+    return Derivation(WorldTerms(world, choices, EquivalenceClasses(world, choices, 0, 0).evaluators[0]), rules)
 
 
 def turned(matrix: Term) -> Term:
@@ -130,5 +130,5 @@ def test_what_is_said_of_constants_is_taken_to_hold() -> None:
 
 def test_equal_terms_are_as_good_as_a_rule() -> None:
     found = derivation()
-    found.add_equal(Equal(x - x, y - y).term, y - y)
-    assert found.normal(y - y) == y - y  # neither side says what the other is made of
+    found.add_equal(EqualTerms(x - x, y - y).term, y - y)
+    assert found.normalize(y - y) == y - y  # neither side says what the other is made of

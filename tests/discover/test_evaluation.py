@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from graphopt.discover.arithmetic import Field, Reals
-from graphopt.discover.evaluation import Evaluator, Undefined
-from graphopt.language.term import App, Lit, Var, fn, op, tensor
+from graphopt.discover.batch_arithmetic import Field, Reals
+from graphopt.discover.evaluation import Evaluator, UndefinedTerm
+from graphopt.language.terms import App, Lit, Var, fn, op, tensor
 from tests.verifier.evaluators import Case, model, runtime
 
 x, y = tensor("x"), tensor("y")
@@ -29,7 +29,7 @@ OPERATORS: list[tuple[App, dict[str, tuple[int, ...]]]] = [
 
 @pytest.mark.parametrize(("app", "shapes"), OPERATORS, ids=lambda value: value.op if isinstance(value, App) else "")
 def test_real_values_are_those_of_onnx_runtime(app: App, shapes: dict[str, tuple[int, ...]]) -> None:
-    batch = {name: Reals().drawn((name,), (3, *shape)) for name, shape in shapes.items()}
+    batch = {name: Reals().draw_tensors((name,), (3, *shape)) for name, shape in shapes.items()}
     found = Evaluator(Reals()).value(app, batch, {})
     for member in range(3):
         inputs = [batch[arg.name][0, member].astype(np.float32) for arg in app.operands if isinstance(arg, Var)]
@@ -44,10 +44,10 @@ def test_sizes_that_an_operator_asks_for_are_given_by_name() -> None:
     evaluator = Evaluator(Field())
     part = op.Split.split(2, x, fn.sizes("A B"), axis=0)[1]
     assert evaluator.shape(part, {"x": (5, 2)}, {"A": 2, "B": 3}) == (3, 2)
-    with pytest.raises(Undefined):
+    with pytest.raises(UndefinedTerm):
         evaluator.shape(part, {"x": (5, 2)}, {"A": 2, "B": 2})
 
 
 def test_what_is_not_defined_has_no_values() -> None:
-    with pytest.raises(Undefined, match="contracted axes"):
+    with pytest.raises(UndefinedTerm, match="contracted axes"):
         Evaluator(Field()).shape(x @ y, {"x": (2, 3), "y": (2, 3)}, {})

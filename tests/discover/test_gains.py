@@ -3,16 +3,16 @@
 from pathlib import Path
 
 from graphopt.base.cache import Cache
-from graphopt.discover.gains import Gains, Place
+from graphopt.discover.gain_estimation import GainEstimator, ModelGain
 from graphopt.ir.graph import Graph
-from graphopt.language.library import Library, Part
 from graphopt.language.rule import Rule
-from graphopt.language.term import op, tensor
-from graphopt.runtime.cost import CostModel
+from graphopt.language.rule_library import RuleLibrary, RuleModule
+from graphopt.language.terms import op, tensor
+from graphopt.runtime.cost_model import CostModel
 from graphopt.runtime.machine import Machine
-from graphopt.runtime.sessions import Setting
-from graphopt.search.analytic import Analytic
-from graphopt.search.measured import Measured, Race
+from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search.analytic_cost import AnalyticCost
+from graphopt.search.measured_cost import LocalRacer, MeasuredCost
 from graphopt.search.policy import SearchPolicy
 from tests.graphs import graph
 
@@ -28,27 +28,31 @@ def reduced(by: str, columns: str = "256") -> Graph:
     return graph(f"float[256,256] x, float[256,{columns}] y", body, f"float[1,{columns}] z")
 
 
-def gains(cost: CostModel, **models: Graph) -> Gains:
-    return Gains(cost, Library((Part("undo", (UNDO,)),)), models)
+def gains(cost: CostModel, **models: Graph) -> GainEstimator:
+    return GainEstimator(cost, RuleLibrary((RuleModule("undo", (UNDO,)),)), models)
 
 
 def test_a_rule_gains_on_large_tensors_what_the_cost_model_says() -> None:
-    gain = gains(Analytic()).on_large_tensors(EARLY)
+    gain = gains(AnalyticCost()).on_large_tensors(EARLY)
     assert gain is not None and gain > 3
 
 
 def test_a_rule_gains_in_models_beside_the_library() -> None:
-    found = gains(Analytic(), plain=reduced("ReduceSum"), open=reduced("ReduceSum", "N"), other=reduced("ReduceMax"))
+    found = gains(
+        AnalyticCost(), plain=reduced("ReduceSum"), open=reduced("ReduceSum", "N"), other=reduced("ReduceMax")
+    )
     places = found.in_models(EARLY)
     for name in ("plain", "open"):
         gain = places[name].gain
         assert places[name].matches == 1 and gain is not None and gain > 1.5
-    assert places["other"] == Place(0, None)
+    assert places["other"] == ModelGain(0, None)
 
 
 def test_gains_are_measured(tmp_path: Path) -> None:
-    cost = Measured(
-        Race(Setting(), SearchPolicy(pair_seconds=0.05)), machine=Machine(), cache=Cache(tmp_path / "costs.sqlite")
+    cost = MeasuredCost(
+        LocalRacer(SessionSetting(), SearchPolicy(pair_seconds=0.05)),
+        machine=Machine(),
+        cache=Cache(tmp_path / "costs.sqlite"),
     )
     found = gains(cost, plain=reduced("ReduceSum"))
     assert found.on_large_tensors(EARLY) is not None

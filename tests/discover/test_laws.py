@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from graphopt.discover import worlds
-from graphopt.discover.classes import Classes
-from graphopt.discover.derive import Derivation, Terms
+from graphopt.discover.derivation import Derivation, WorldTerms
+from graphopt.discover.equivalence_classes import EquivalenceClasses
 from graphopt.discover.worlds import World
-from graphopt.language import library
-from graphopt.language.term import Term, op
-from graphopt.operators.classes import TRIED
+from graphopt.language import rule_library
+from graphopt.language.terms import Term, op
+from graphopt.operators.operator_classes import DISCOVERY_OPERATORS
 from graphopt.rewrite import gate
 from tests.discover import laws
 
@@ -29,9 +29,10 @@ UNDERIVED = frozenset[str]()
 
 
 def derivation(world: World) -> Derivation:
-    choices = world.choices(TRIED)
+    choices = world.choices(DISCOVERY_OPERATORS)
     return Derivation(
-        Terms(world, choices, Classes(world, choices, 0, 0).evaluators[0]), library.read(FOUND).everything
+        WorldTerms(world, choices, EquivalenceClasses(world, choices, 0, 0).evaluators[0]),
+        rule_library.read_rules(FOUND).all_rules,
     )
 
 
@@ -60,15 +61,15 @@ def test_what_is_false_is_not_derived() -> None:
 
 @pytest.mark.slow
 def test_some_of_what_was_found_is_proved_again() -> None:
-    rules = library.read(FOUND).everything
+    rules = rule_library.read_rules(FOUND).all_rules
     assert len(rules) > 400
     for rule in rules[:: len(rules) // 25]:
-        assert gate.attempt(rule, refute=False).holds, rule.name
+        assert gate.prove_now(rule, refute=False).holds, rule.name
 
 
 def test_branches_of_one_input_become_one_operator() -> None:
     """Two products, and two convolutions: rules with two outputs, which no term says."""
-    trades = [str(rule) for rule in library.read(FOUND).trades if len(rule.left) == 2]
+    trades = [str(rule) for rule in rule_library.read_rules(FOUND).trades if len(rule.left) == 2]
     for branches in ("x @ y, x @ z", "Conv(x, w, group=1, …), Conv(x, v, group=1, …)"):
         assert any(text.startswith(f"{branches}  ->  Split(") for text in trades), branches
 

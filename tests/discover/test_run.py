@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from graphopt.base.engine import Engine, Here, Processes
 from graphopt.base.errors import GraphoptError
-from graphopt.base.limits import Tidy
+from graphopt.base.executors import Executor, InProcess, ProcessPool
+from graphopt.base.limits import MemoryTrimmer
 from graphopt.cli.main import app
-from graphopt.discover.arithmetic import Field
+from graphopt.discover.batch_arithmetic import Field
+from graphopt.discover.equation_proving import EquationStatus, evaluators
 from graphopt.discover.journal import Journal
-from graphopt.discover.run import Outcome, Plan, Run
-from graphopt.discover.settle import Fate, evaluators
+from graphopt.discover.run import DiscoveryResult, Plan, Run
 from graphopt.discover.worlds import ELEMENTS, MATRICES
-from graphopt.language import library
+from graphopt.language import rule_library
 from graphopt.operators import semantics
 from graphopt.rewrite import gate
 
@@ -38,13 +38,13 @@ def run(*args: object) -> Result:
     return CliRunner().invoke(app, ["discover", *map(str, args)])
 
 
-def outcome(plan: Plan, folder: Path, engine: Engine | None = None) -> Outcome:
-    with Journal(folder / "journal", keep=True) as journal, engine or Here() as runs:
-        return Run(plan, runs, journal).finished()
+def outcome(plan: Plan, folder: Path, engine: Executor | None = None) -> DiscoveryResult:
+    with Journal(folder / "journal", keep=True) as journal, engine or InProcess() as runs:
+        return Run(plan, runs, journal).run()
 
 
-def rules(found: Outcome) -> list[str]:
-    return [str(each.rule) for each in found.found]
+def rules(found: DiscoveryResult) -> list[str]:
+    return [str(each.rule) for each in found.rules]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -59,11 +59,11 @@ def test_what_is_written_is_proved_and_read_again(tmp_path: Path) -> None:
     assert {"Neg(Neg(x))  ->  x", "Transpose(Neg(x), perm=perm)  ->  Neg(Transpose(x, perm=perm))"} <= {
         line["found"]["algebra"] for line in found
     }
-    given = library.read([path])
-    assert len(given.everything) == len(found) and [rule.name for rule in given.trades] == [
+    given = rule_library.read_rules([path])
+    assert len(given.all_rules) == len(found) and [rule.name for rule in given.trades] == [
         line["name"] for line in found if line["found"]["trade"]
     ]
-    assert all(gate.attempt(rule).holds for rule in given.everything)
+    assert all(gate.prove_now(rule).holds for rule in given.all_rules)
     assert not path.with_name("found.jsonl.journal").exists()
     assert "rules written to" in done.stdout
 
@@ -104,14 +104,14 @@ class Killed(Exception):
     """Stands for SIGKILL."""
 
 
-class Mortal(Here):
+class Mortal(InProcess):
     """Is gone after so many answers."""
 
     def __init__(self, answers: int) -> None:
         self.answers = answers
 
-    def each(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        for answer in super().each(function, tasks):
+    def imap_unordered(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        for answer in super().imap_unordered(function, tasks):
             yield answer
             self.answers -= 1
             if not self.answers:
@@ -128,17 +128,17 @@ def test_a_run_that_was_ended_goes_on_where_it_was(tmp_path: Path, answers: int,
     path.write_bytes(path.read_bytes()[: -cut or None])  # the last line may not be whole
     asked = Counting()
     assert rules(outcome(SMALL, tmp_path, asked)) == rules(whole)
-    assert asked.count == sum(stage.asked for stage in whole.stages) - answers + (1 if cut else 0)
+    assert asked.count == sum(stage.question_count for stage in whole.stages) - answers + (1 if cut else 0)
 
 
-class Counting(Here):
+class Counting(InProcess):
     """Counts what it is asked."""
 
     count = 0
 
-    def each(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    def imap_unordered(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         self.count += len(tasks)
-        return super().each(function, tasks)
+        return super().imap_unordered(function, tasks)
 
 
 @pytest.mark.slow
@@ -177,8 +177,14 @@ def test_a_fingerprint_that_is_broken_makes_refuted_candidates_and_no_rules(
     monkeypatch.setattr(Field, "fingerprints", lambda self, values: prints(self, values) * 0 + 1)
     found = outcome(Plan(1, SMALL.operators, worlds=SMALL.worlds), tmp_path)
     fates = sum((stage.fates for stage in found.stages), start=type(found.stages[0].fates)())
-    assert fates[Fate.REFUTED] + fates[Fate.ACCIDENT] + fates[Fate.UNWRITTEN] + fates[Fate.UNKNOWN] > 3
-    assert fates[Fate.REFUTED] > 0 and rules(found) == []
+    assert (
+        fates[EquationStatus.REFUTED]
+        + fates[EquationStatus.ACCIDENT]
+        + fates[EquationStatus.UNWRITTEN]
+        + fates[EquationStatus.UNKNOWN]
+        > 3
+    )
+    assert fates[EquationStatus.REFUTED] > 0 and rules(found) == []
 
 
 def test_a_declaration_that_is_broken_is_refuted_by_running_the_operator(
@@ -190,7 +196,7 @@ def test_a_declaration_that_is_broken_is_refuted_by_running_the_operator(
     found = outcome(Plan(1, ("Neg",), worlds=(ELEMENTS,)), tmp_path)
     evaluators.cache_clear()
     assert rules(found) == []
-    assert [settled.fate for _, settled in found.open] == [Fate.REFUTED]
+    assert [settled.fate for _, settled in found.open_questions] == [EquationStatus.REFUTED]
 
 
 # -- who works ---------------------------------------------------------------------------------------------------------
@@ -215,11 +221,11 @@ def _fatal(_: int) -> None:
 
 @pytest.mark.slow
 def test_processes_answer_all_and_a_lost_one_loses_nothing(tmp_path: Path) -> None:
-    with Processes(2) as runs:
-        assert dict(runs.each(_halved, range(5))) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2}
-        assert dict(runs.each(_fatal_once, [tmp_path, tmp_path])) == {0: True, 1: True}
+    with ProcessPool(2) as runs:
+        assert dict(runs.imap_unordered(_halved, range(5))) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2}
+        assert dict(runs.imap_unordered(_fatal_once, [tmp_path, tmp_path])) == {0: True, 1: True}
         with pytest.raises(GraphoptError, match="have died"):
-            list(runs.each(_fatal, [1]))
+            list(runs.imap_unordered(_fatal, [1]))
 
 
 @pytest.mark.slow
@@ -258,9 +264,9 @@ def test_what_cannot_be_done_is_said_in_one_line(
 def test_memory_is_given_back_once_it_has_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Taken: 400 MB, of which 300 MB go back; then 300 MB, which may stay; then 500 MB."""
     taken, collected = iter([400, 100, 300, 500, 150]), list[bool]()
-    monkeypatch.setattr("graphopt.base.limits.resident", lambda: next(taken) * 1_000_000)
+    monkeypatch.setattr("graphopt.base.limits.resident_bytes", lambda: next(taken) * 1_000_000)
     monkeypatch.setattr("gc.collect", lambda: collected.append(True))
-    tidy = Tidy()
+    tidy = MemoryTrimmer()
     for _ in range(3):
         tidy()
     assert len(collected) == 2

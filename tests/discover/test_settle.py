@@ -2,24 +2,24 @@
 
 import pytest
 
-from graphopt.discover.branches import merged
-from graphopt.discover.classes import Equal
-from graphopt.discover.lifting import counterexample, spelt_alike
-from graphopt.discover.settle import Fate, Question, Settled, settle
-from graphopt.language.proof import Model, Proof, Verdict
+from graphopt.discover.equation_proving import EquationAnswer, EquationStatus, EquationTask, prove_equation
+from graphopt.discover.equivalence_classes import EqualTerms
+from graphopt.discover.generalization import canonical_text, find_runtime_difference
+from graphopt.discover.horizontal_fusion import merge_branches
+from graphopt.language.proof import Proof, ProofModel, Verdict
 from graphopt.language.rule import Rule
-from graphopt.language.term import Term, attributes, fn, op, tensor
+from graphopt.language.terms import Term, attributes, fn, op, tensor
 
 x, y, z, c = (tensor(name, axes) for name, axes in (("x", "N N"), ("y", "N N"), ("z", "N N"), ("c", "N 1")))
-EXACT = Proof("any", "", Verdict.PROVED, model=Model.EXACT)
+EXACT = Proof("any", "", Verdict.PROVED, model=ProofModel.EXACT)
 image, w, v = tensor("x", "N N L"), tensor("w", "N N K"), tensor("v", "N N K")
 
 
-def settled(term: Term, other: Term, world: str = "matrices") -> Settled:
-    return settle(Question(world, Equal(term, other)))
+def settled(term: Term, other: Term, world: str = "matrices") -> EquationAnswer:
+    return prove_equation(EquationTask(world, EqualTerms(term, other)))
 
 
-def said(found: Settled) -> list[tuple[str, dict[str, str]]]:
+def said(found: EquationAnswer) -> list[tuple[str, dict[str, str]]]:
     """The rules as text, with the axes of their holes."""
     return [(str(rule), {h.name: " ".join(h.axes) for h in rule.holes.values() if h.axes}) for rule, _ in found.rules]
 
@@ -80,26 +80,26 @@ def test_each_direction_that_somebody_may_want_is_a_rule() -> None:
 @pytest.mark.parametrize(
     ("term", "other", "fate"),
     [
-        (op.Relu(op.ReduceMax(c, (-2,), keepdims=1)), op.ReduceMax(c, (-2,), keepdims=1), Fate.REFUTED),
-        (x - x, y - y, Fate.UNWRITTEN),
-        (x @ y, op.Transpose(x, perm=(1, 0)) @ y, Fate.ACCIDENT),
+        (op.Relu(op.ReduceMax(c, (-2,), keepdims=1)), op.ReduceMax(c, (-2,), keepdims=1), EquationStatus.REFUTED),
+        (x - x, y - y, EquationStatus.UNWRITTEN),
+        (x @ y, op.Transpose(x, perm=(1, 0)) @ y, EquationStatus.ACCIDENT),
     ],
 )
-def test_what_is_no_rule_says_why(term: Term, other: Term, fate: Fate) -> None:
+def test_what_is_no_rule_says_why(term: Term, other: Term, fate: EquationStatus) -> None:
     found = settled(term, other)
     assert found.fate is fate and not found.rules
-    assert ("as run by ONNX Runtime" in found.detail) == (fate is Fate.REFUTED)
+    assert ("as run by ONNX Runtime" in found.detail) == (fate is EquationStatus.REFUTED)
 
 
 def test_an_answer_is_data() -> None:
     found = settled(op.Neg(op.Neg(x)), x)
-    assert Settled.from_json(found.to_json()) == found
+    assert EquationAnswer.from_json(found.to_json()) == found
 
 
 def test_branches_that_share_an_input_become_one_operator() -> None:
     a, b, d = tensor("x", "*b M K"), tensor("w", "K N"), tensor("v", "K P")
     joined = Rule("joined", op.Concat(a @ b, a @ d, axis=-1), a @ op.Concat(b, d, axis=-1))
-    (rule,) = merged([joined])
+    (rule,) = merge_branches([joined])
     assert str(rule) == "x @ w, x @ v  ->  " + ", ".join(
         f"Split(x @ Concat(w, v, axis=-1), sizes('N P'), axis=-1)[{i}]" for i in range(2)
     )
@@ -108,20 +108,22 @@ def test_branches_that_share_an_input_become_one_operator() -> None:
 def test_rules_with_two_outputs_are_proved_and_run_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
     side_by_side, whole = op.Concat(x @ y, x @ z, axis=-1), x @ op.Concat(y, z, axis=-1)
     assert any(len(rule.left) == 2 for rule, _ in settled(side_by_side, whole).rules)
-    monkeypatch.setattr("graphopt.discover.settle.counterexample", lambda rule, _: "differs" * (len(rule.left) - 1))
-    assert settled(side_by_side, whole).fate is Fate.REFUTED
+    monkeypatch.setattr(
+        "graphopt.discover.equation_proving.find_runtime_difference", lambda rule, _: "differs" * (len(rule.left) - 1)
+    )
+    assert settled(side_by_side, whole).fate is EquationStatus.REFUTED
 
 
 def test_a_wrong_order_of_two_outputs_is_seen_when_it_is_run() -> None:
     parts = op.Split.split(2, x @ op.Concat(y, z, axis=-1), fn.sizes("N N"), axis=-1)
-    assert counterexample(Rule("parts", (x @ y, x @ z), parts), EXACT) == ""
-    assert "values differ" in counterexample(Rule("parts", (x @ y, x @ z), parts[::-1]), EXACT)
+    assert find_runtime_difference(Rule("parts", (x @ y, x @ z), parts), EXACT) == ""
+    assert "values differ" in find_runtime_difference(Rule("parts", (x @ y, x @ z), parts[::-1]), EXACT)
 
 
 def test_what_is_proved_of_floats_is_not_refuted_by_whole_numbers() -> None:
     """Their mean is rounded, and so no rule over the real numbers is used for them."""
     found = settled(op.ReduceMean(x @ y, (-2,), keepdims=1), op.ReduceMean(x, (-2,), keepdims=1) @ y)
-    assert found.fate is Fate.PROVED and any("*b" in (rule.holes["x"].axes or ()) for rule, _ in found.rules)
+    assert found.fate is EquationStatus.PROVED and any("*b" in (rule.holes["x"].axes or ()) for rule, _ in found.rules)
 
 
 def test_branches_that_are_convolutions_lie_beside_in_their_channels() -> None:
@@ -132,9 +134,9 @@ def test_branches_that_are_convolutions_lie_beside_in_their_channels() -> None:
         op.Concat(op.Conv(a, b, rest), op.Conv(a, d, rest), axis=1),
         op.Conv(a, op.Concat(b, d, axis=0), rest),
     )
-    (rule,) = merged([joined])
+    (rule,) = merge_branches([joined])
     assert "sizes('M P'), axis=1)[0]" in str(rule)
 
 
 def test_names_do_not_matter() -> None:
-    assert spelt_alike([x + y]) == spelt_alike([z + x]) != spelt_alike([x + x])
+    assert canonical_text([x + y]) == canonical_text([z + x]) != canonical_text([x + x])

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 import graphopt
 from graphopt.base.errors import GraphoptError
-from graphopt.runtime.samples import NONFINITE
+from graphopt.runtime.sample_inputs import NONFINITE
 from graphopt.search.stopping import StopReason
 from tests.fuzz import drawing, legal, shapes
 from tests.fuzz.traits import graphs, has_huge_weights, is_half, traits, wanted

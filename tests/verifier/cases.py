@@ -10,9 +10,9 @@ import numpy as np
 from onnx import helper
 
 from graphopt.language.rule import attributes
-from graphopt.language.term import App, Lit, Term, Var
-from graphopt.operators.movement import ENDLESS, EVEN, REPEATS, ROUNDINGS
-from graphopt.runtime.saturation import PRODUCTS
+from graphopt.language.terms import App, Lit, Term, Var
+from graphopt.operators.movement_ops import ENDLESS_ENDS, REPEATING_MODES, ROUNDING_MODES, SIZE_PRESERVING_MODES
+from graphopt.runtime.saturation import BYTE_PRODUCTS
 from tests.saturating import is_saturating
 from tests.verifier.concrete import Evaluation, Known
 from tests.verifier.draw import Draw, conv, shapes_that_broadcast, window
@@ -223,10 +223,10 @@ def rotary_embedding(d: Draw) -> Case:
 
 def resize(d: Draw) -> Case:
     x = d.array(*d.shape(1, 3))
-    where, rounding = d.choice(*EVEN), d.choice(*ROUNDINGS)
+    where, rounding = d.choice(*SIZE_PRESERVING_MODES), d.choice(*ROUNDING_MODES)
     mode = d.choice(*["nearest"] * 4, "linear", "cubic", "cubic")
     axes = d.axes(x.ndim, 1)
-    repeats = mode == "nearest" and (where, rounding) in REPEATS
+    repeats = mode == "nearest" and (where, rounding) in REPEATING_MODES
     factors = tuple(d.size() if repeats else 1 for _ in axes)
     between = mode == "linear" and where in ("asymmetric", "half_pixel")
     if x.ndim > 1 and (between or (mode == "nearest" and (where, rounding) == ("asymmetric", "floor"))) and d.flag():
@@ -524,7 +524,7 @@ DEPARTS: Mapping[str, frozenset[str]] = {
 
 def _may_saturate(name: str, case: Case) -> bool:
     """Whether two products of unsigned and signed integers may exceed 16 bits, where this processor adds up pairs."""
-    if name not in PRODUCTS or not is_saturating():
+    if name not in BYTE_PRODUCTS or not is_saturating():
         return False
     factors = [case.inputs[place] for place in (0, 3 if name.startswith("QLinear") else 1)]
     greatest = [int(np.abs(factor.astype(np.int64)).max(initial=0)) for factor in factors]
@@ -533,7 +533,7 @@ def _may_saturate(name: str, case: Case) -> bool:
 
 def departs(who: str, name: str, case: Case) -> bool:
     """Whether it does not say what the denotation says on purpose."""
-    endless = name == "Slice" and who == "reference" and set(case.inputs[2]) & set(ENDLESS)
+    endless = name == "Slice" and who == "reference" and set(case.inputs[2]) & set(ENDLESS_ENDS)
     mirrored = name == "Pad" and who == "reference" and case.attrs.get("mode") == "reflect"  # further than there is
     nothing = name == "Shape" and who == "reference" and case.attrs.get("end", 0) < -np.ndim(case.inputs[0])
     plain = name == "ConvInteger" and who == "reference" and np.ndim(case.inputs[0]) != 4  # zero points of filters

@@ -14,22 +14,45 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.base.integers import And, Atom, Comparison, Fact, Formula, Int, Or, Size, eq, fresh, negate
-from graphopt.base.rebuilding import only_symbol
-from graphopt.base.session import Interner, current
-from graphopt.base.symbolic import Binders, Call, Element, Factor, Fold, Number, Piece, Read, Value, Whole
-from graphopt.base.tensors import Tensor, bind
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
+from graphopt.base.session import Interner, current_session
+from graphopt.expr.expressions import (
+    Binders,
+    Call,
+    Expr,
+    Factor,
+    Fold,
+    FoldBranch,
+    IntegerValue,
+    OpaqueElement,
+    TensorArgument,
+    TensorElement,
+)
+from graphopt.expr.integers import (
+    And,
+    Atom,
+    BooleanAtom,
+    Comparison,
+    Formula,
+    Or,
+    Polynomial,
+    Size,
+    eq,
+    fresh_symbol,
+    negate,
+)
+from graphopt.expr.substitution import single_symbol
+from graphopt.expr.symbolic_tensors import SymbolicTensor, bind_indices
 from graphopt.language.rule import Rule
-from graphopt.language.scalar import LONGEST
-from graphopt.language.term import App, Var, op
-from graphopt.operators.node import Undefined, Unsupported
+from graphopt.language.scalar_functions import MAX_AXIS_SIZE
+from graphopt.language.terms import App, Var, op
+from graphopt.operators.op_context import UndefinedOperatorError, UnsupportedOperatorError
 from graphopt.operators.semantics import denote
 from graphopt.verifier.choices import Choices
-from graphopt.verifier.dtypes import Typing
-from graphopt.verifier.instances import Instance
-from graphopt.verifier.node import RuleNode
-from graphopt.verifier.solver import Effort, models
+from graphopt.verifier.element_types import Typing
+from graphopt.verifier.rule_node import RuleNode
+from graphopt.verifier.solver import SolverSession, enumerate_assignments
+from graphopt.verifier.symbolic_instance import SymbolicInstance
 from tests.verifier.evaluators import Array, Case, model, reference, runtime
 
 
@@ -159,7 +182,7 @@ class Grid:
                 return self._all(parts)
             case Or(parts):
                 return ~self._all(map(negate, parts))
-            case Fact(Value() as subject, holds):
+            case BooleanAtom(Expr() as subject, holds):
                 return (self.value(subject) != 0) == holds
         assert isinstance(formula, Comparison)
         number = self.size(formula.poly)
@@ -172,7 +195,7 @@ class Grid:
             found = found & replace(self, asked=self.asked & found).holds(part)
         return found
 
-    def value(self, value: Value) -> Any:
+    def value(self, value: Expr) -> Any:
         return sum((self._sum(t.binders, t.guard, float(t.coefficient), t.factors) for t in value.terms), 0.0)
 
     def _sum(self, binders: Binders, guard: Formula, coefficient: float, factors: tuple[Factor, ...]) -> Any:
@@ -183,17 +206,17 @@ class Grid:
 
     def factor(self, factor: Factor) -> Any:
         match factor:
-            case Read(tensor=name, index=index):
+            case TensorElement(tensor=name, index=index):
                 return self._read(self.arrays[name], [self.size(i) for i in index], str(factor))
-            case Number(of=size):
+            case IntegerValue(of=size):
                 return self.size(size)
             case Call(function=name, args=args, params=params) if name.endswith(("!", "~")):
                 return self._named(name, list(map(self.value, args)), params)
             case Call(function=name, args=args, params=params):
                 return FUNCTIONS[name](*map(self.value, args), *params)
-            case Fold(monoid=monoid, pieces=pieces):
+            case Fold(monoid=monoid, branches=pieces):
                 return reduce(MONOIDS[monoid], (self._piece(monoid, piece) for piece in pieces), START[monoid])
-            case Element():
+            case OpaqueElement():
                 return self._element(factor)
 
     def _read(self, array: Array, index: list[Any], text: str) -> Any:
@@ -205,12 +228,12 @@ class Grid:
             return np.zeros(())
         return array[tuple(np.clip(i, 0, n - 1) for i, n in zip(index, array.shape, strict=True))].astype(np.float64)
 
-    def _piece(self, monoid: str, piece: Piece) -> Any:
+    def _piece(self, monoid: str, piece: FoldBranch) -> Any:
         inner = self.over(piece.binders).where(piece.guard)
         parts = np.broadcast_to(np.where(inner.asked, inner.value(piece.body), START[monoid]), inner.shape)
         return MONOIDS[monoid].reduce(parts, axis=tuple(range(len(piece.binders))), initial=START[monoid])
 
-    def _element(self, element: Element) -> Any:
+    def _element(self, element: OpaqueElement) -> Any:
         """Gather with indices that are not known, ArgMax, ArgMin and TopK: functions of what lies along an axis."""
         if self.node is not None and element.operator == self.node.op and len(element.params) > 1:
             return self._opaque(self.node, element)
@@ -232,8 +255,8 @@ class Grid:
     def _named(self, name: str, args: list[Any], params: tuple[Any, ...]) -> Any:
         """A function of the exact model: the operator of this name, with the attributes that tell it from others."""
         assert self.node is not None and name[-1] == "!", "nothing here is folded"
-        dtype, *values = params[0], *params[1 + len(self.node.types) :]
-        attrs = self._given(dict(zip(sorted(self.node.used), values, strict=False)))
+        dtype, *values = params[0], *params[1 + len(self.node.operand_dtypes) :]
+        attrs = self._given(dict(zip(sorted(self.node.read_values), values, strict=False)))
         absent = iter(values[len(attrs) :] or [False] * len(args))
         rest = iter(np.broadcast_arrays(*args))
         arrays = [None if gone else next(rest).astype(dtype.numpy) for gone in absent]
@@ -243,10 +266,10 @@ class Grid:
             return np.array([computed("Clip", p, attrs)[0] for p in places], float).reshape(shape)
         return computed(name[:-1], arrays, attrs)[0].astype(np.float64)
 
-    def _opaque(self, node: RuleNode, element: Element) -> Any:
+    def _opaque(self, node: RuleNode, element: OpaqueElement) -> Any:
         """An element of what an operator makes of whole tensors, with the attributes that tell it from others."""
         position, folded, dtype, *used = element.params
-        assert (folded, dtype) == (node.folded, node.dtype)
+        assert (folded, dtype) == (node.is_folded, node.dtype)
         attrs, arrays = {name: value for name, value in used if name != "types"}, list[Array | None]()
         for place, operand in enumerate(element.operands):
             outer = replace(
@@ -268,7 +291,7 @@ class Grid:
         at = tuple(np.broadcast_to(self.size(i), self.shape) for i in element.index)
         return result[at].astype(np.float64)
 
-    def whole(self, operand: Whole) -> Array:
+    def whole(self, operand: TensorArgument) -> Array:
         """All elements of an operand."""
         shape = tuple(int(self.size(size)) for size in operand.shape)
         symbols = dict(zip(operand.index, np.indices(shape, sparse=True), strict=True))
@@ -285,7 +308,7 @@ class Grid:
         """An attribute with numbers put in."""
         if isinstance(value, tuple):
             return [self._plain(item) for item in value]
-        return int(self.size(value)) if isinstance(value, Int | int) else value
+        return int(self.size(value)) if isinstance(value, Polynomial | int) else value
 
 
 def computed(name: str, arrays: Sequence[Array | None], attrs: Mapping[str, Any], outputs: int = 1) -> list[Array]:
@@ -304,13 +327,13 @@ class Known:
     """Numbers that are given to a denotation as symbols, as a proof does, and what they stand for."""
 
     def __init__(self) -> None:
-        current().interner = Interner()
+        current_session().interner = Interner()
         self.symbols: dict[Atom, int] = {}
         self.holes: dict[str, Any] = {}
 
     def symbol(self, number: int) -> Size:
-        new = fresh("n")
-        self.symbols[only_symbol(new)] = number
+        new = fresh_symbol("n")
+        self.symbols[single_symbol(new)] = number
         return new
 
     def hole(self, value: Any) -> Var:
@@ -340,9 +363,11 @@ class Evaluation:
         """The operator as its denotation sees it."""
         dtypes = {name: DType.of(array.dtype) for name, array in self.arrays.items()}
         typing, numbers = Typing(dtypes), dict(self.known.holes)
-        instance = Instance(ANY, self.exact, choices, Effort(), typing, holes=numbers, typings=(typing,))
+        instance = SymbolicInstance(
+            ANY, self.exact, choices, SolverSession(), typing, bindings=numbers, typings=(typing,)
+        )
         for name, dtype in dtypes.items():
-            instance.holes[name] = Tensor(self.sizes[name], instance._reader(name, dtype), dtype, dtype)
+            instance.bindings[name] = SymbolicTensor(self.sizes[name], instance._reader(name, dtype), dtype, dtype)
         return RuleNode(instance, self.app)
 
     def run(self) -> tuple[list[Array], Mapping[str, Any]]:
@@ -353,30 +378,30 @@ class Evaluation:
             with np.errstate(all="ignore"):
                 number = Grid(self.arrays, symbols=self.known.symbols).value(element)
             if not np.isfinite(number):
-                raise Undefined(f"{element} is no number")
-            self.known.symbols[only_symbol(unknown)] = min(int(number), LONGEST)
-        if node.instance.answers:
+                raise UndefinedOperatorError(f"{element} is no number")
+            self.known.symbols[single_symbol(unknown)] = min(int(number), MAX_AXIS_SIZE)
+        if node.instance.reshape_sizes:
             self.known.symbols.update(self._answers(node.instance))
         grid = Grid(self.arrays, symbols=self.known.symbols, node=node)
         with np.errstate(all="ignore"):
             for fact in node.instance.facts:
                 if not grid.holds(fact):
-                    raise Undefined(f"not {fact}")
-            for elements in node.instance.known_elements:
-                values, size = _array(elements.of, grid), grid.size(elements.below or 0)
-                least = -size if elements.from_end else 0
-                wrong = values == 0 if elements.below is None else (values < least) | (values >= size)
+                    raise UndefinedOperatorError(f"not {fact}")
+            for elements in node.instance.assumed_elements:
+                values, size = _array(elements.tensor, grid), grid.size(elements.index_bound or 0)
+                least = -size if elements.allows_negative else 0
+                wrong = values == 0 if elements.index_bound is None else (values < least) | (values >= size)
                 if wrong.any():
-                    raise Undefined(elements.reason)
-            return [_array(tensor, grid) for tensor in tensors], node.used
+                    raise UndefinedOperatorError(elements.reason)
+            return [_array(tensor, grid) for tensor in tensors], node.read_values
 
-    def _answers(self, instance: Instance) -> Mapping[Atom, int]:
+    def _answers(self, instance: SymbolicInstance) -> Mapping[Atom, int]:
         """The sizes that a Reshape answers: what it says of them has one solution."""
-        unknown = [only_symbol(size) for size in instance.answers.values()]
-        numbers = (eq(Int({(atom,): 1}), number) for atom, number in self.known.symbols.items())
-        for found in models([*instance.facts, *numbers], instance.effort, unknown):
+        unknown = [single_symbol(size) for size in instance.reshape_sizes.values()]
+        numbers = (eq(Polynomial({(atom,): 1}), number) for atom, number in self.known.symbols.items())
+        for found in enumerate_assignments([*instance.facts, *numbers], instance.effort, unknown):
             return found
-        raise Undefined("no size fits")
+        raise UndefinedOperatorError("no size fits")
 
     def claims(self) -> Iterator[Mapping[str, Any]]:
         """The attributes for which there is a denotation, of all that it proposes where they are left open."""
@@ -385,19 +410,19 @@ class Evaluation:
             node = self.node(choices)
             try:
                 for tensor in denote(node):
-                    tensor.at(bind(tensor.shape, "i")[0])
-            except (Undefined, Unsupported):
+                    tensor.element(bind_indices(tensor.shape, "i")[0])
+            except (UndefinedOperatorError, UnsupportedOperatorError):
                 continue
-            yield node.used
+            yield node.read_values
 
 
 ANY = Rule("any", op.Neg(Var("x", "tensor")), op.Sub(0.0, Var("x", "tensor")))
 
 
-def _array(tensor: Tensor, grid: Grid) -> Array:
+def _array(tensor: SymbolicTensor, grid: Grid) -> Array:
     """All elements of a tensor."""
     shape = tuple(int(grid.size(size)) for size in tensor.shape)
-    index, _ = bind(tensor.shape, "i")
-    symbols = dict(zip(map(only_symbol, index), np.indices(shape, sparse=True), strict=True))
+    index, _ = bind_indices(tensor.shape, "i")
+    symbols = dict(zip(map(single_symbol, index), np.indices(shape, sparse=True), strict=True))
     inner = replace(grid, shape=shape, symbols={**grid.symbols, **symbols})
-    return np.array(np.broadcast_to(inner.value(tensor.at(index)), shape))
+    return np.array(np.broadcast_to(inner.value(tensor.element(index)), shape))

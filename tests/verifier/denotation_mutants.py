@@ -19,8 +19,8 @@ from graphopt.operators.operator import Operator
 
 HOME = Path(next(iter(operators.__path__))).resolve()
 MODULES = (
-    *("broadcasting", "elementwise", "opaque", "reductions", "windows", "normalizations", "views", "movement"),
-    *("attention", "placing", "quantization", "bodies", "semantics"),
+    *("shape_obligations", "elementwise_ops", "opaque_ops", "reduction_ops", "window_ops", "normalization_ops"),
+    *("view_ops", "movement_ops", "attention_ops", "indexing_ops", "quantization_ops", "schema_bodies", "semantics"),
 )
 """In the order in which they import each other."""
 
@@ -80,14 +80,17 @@ SIGN: dict[type[ast.AST], str] = {
 }
 SIGN |= {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.In: "in"}
 SIGN |= {ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not", ast.And: "and", ast.Or: "or"}
-SIBLINGS = """ge lt, le lt, lt le, eq ge, conj disj, disj conj, quotient remainder, remainder quotient, largest least,
-    least largest, positive nonzero, nonzero positive, mean total, total mean, any all, all any, min max, max min"""
+SIBLINGS = """ge lt, le lt, lt le, eq ge, conjunction disjunction, disjunction conjunction, quotient remainder,
+    remainder quotient, maximum minimum, minimum maximum, positive_condition nonzero_condition,
+    nonzero_condition positive_condition, mean_over sum_over, sum_over mean_over, any all, all any, min max, max min"""
 SIBLING = dict(pair.split() for pair in SIBLINGS.split(","))
 TEXTS = {"max": "min", "min": "max", "prod": "max", "SAME_UPPER": "SAME_LOWER", "DCR": "CRD", "reflect": "edge"}
 TEXTS |= {"Exp": "Log", "Log": "Exp", "Sqrt": "Abs", "Abs": "Sqrt", "Erf": "Tanh", "Tanh": "Erf", "edge": "wrap"}
 TEXTS |= {"rounded": "truncated", "truncated": "wrapped", "wrapped": "truncated", "~": "!", "Mod": "FMod"}
 TEXTS |= {"constant": "edge", "none": "tanh", "Greater": "Less", "Less": "Greater", "LessOrEqual": "Less"}
-ORDERED = frozenset({"quotient", "remainder", "choice", "select", "ge", "le", "lt", "stretched", "exactly"})
+ORDERED = frozenset(
+    {"quotient", "remainder", "if_then_else", "select_expr", "ge", "le", "lt", "broadcast_element", "exact_division"}
+)
 """Functions whose last two arguments are not interchangeable."""
 
 
@@ -260,14 +263,14 @@ def _constant(node: Any, _text: Text) -> Change:
 def _call(node: Any, text: Text) -> Change:
     name, arguments = getattr(node.func, "id", ""), node.args
     if name in ORDERED and len(arguments) > 1 and not isinstance(arguments[-1], ast.Starred):
-        one, other = arguments[-2:] if name != "exactly" else arguments[1:3]
+        one, other = arguments[-2:] if name != "exact_division" else arguments[1:3]
         yield _span(one, other), f"{text(other)}, {text(one)}"
-    if name in ("conj", "disj"):
+    if name in ("conjunction", "disjunction"):
         for gone in (part for part in arguments if not isinstance(part, ast.Starred)):
             yield _span(node), f"{name}({', '.join(text(part) for part in arguments if part is not gone)})"
-    if name == "guarded":
+    if name == "guard_expr":
         yield _span(arguments[0]), "TRUE"
-    if name == "boolean":
+    if name == "truth_value":
         yield _span(arguments[0]), f"negate({text(arguments[0])})"
 
 

@@ -31,10 +31,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from rich.console import Console
 
-from graphopt.language.proof import Ledger
+from graphopt.language.proof import ProofLedger
 from graphopt.language.rule import Rule
-from graphopt.operators.elementwise import Pointwise
-from graphopt.operators.node import Denotation, Undefined, Unsupported
+from graphopt.operators.elementwise_ops import ElementwiseDenotation
+from graphopt.operators.op_context import Denotation, UndefinedOperatorError, UnsupportedOperatorError
 from graphopt.operators.semantics import OPERATORS
 from graphopt.rewrite import gate
 from graphopt.verifier.prove import prove
@@ -120,7 +120,7 @@ def fixed_probes(operators: Collection[str]) -> Iterator[Probe]:
 
 def _rules(operators: Collection[str], many: int) -> Iterable[Rule]:
     """Of each operator a few rules of the library that are proved soon, and a few wrong ones."""
-    seconds = {proof.rule: proof.seconds for proof in Ledger.load(gate.ledger_path())}
+    seconds = {proof.rule: proof.seconds for proof in ProofLedger.load(gate.ledger_path())}
     quick = [rule for rule in LIBRARY if seconds.get(rule.name, QUICK) < QUICK]
     found: dict[str, Rule] = {}
     for rules in (sorted(quick, key=lambda rule: seconds[rule.name]), (*UNPROVED, *REFUTED)):
@@ -195,7 +195,7 @@ def _is_undefined(name: str, case: Case, *, exact: bool = False) -> bool:
     for symbols in (False, True):
         try:
             evaluation(name, case, symbols=symbols, exact=exact).run()
-        except (Undefined, Unsupported):
+        except (UndefinedOperatorError, UnsupportedOperatorError):
             continue
         return False
     return True
@@ -339,7 +339,11 @@ def denoted_by(names: Collection[str]) -> frozenset[str]:
 
 def _function(denotation: Denotation) -> str:
     """What a denotation is called, or what it takes of each element."""
-    return str(getattr(denotation.of if isinstance(denotation, Pointwise) else denotation, "__name__", ""))
+    return str(
+        getattr(
+            denotation.element_function if isinstance(denotation, ElementwiseDenotation) else denotation, "__name__", ""
+        )
+    )
 
 
 def _imports(user: str, module: str) -> bool:

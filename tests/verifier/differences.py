@@ -11,21 +11,21 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from graphopt.base.types import COMMON, DType
+from graphopt.base.dtype import COMPUTE_DTYPES, DType
 from graphopt.io import onnx_io
 from graphopt.language.coverage import covers
-from graphopt.language.proof import Model, Proof
+from graphopt.language.proof import Proof, ProofModel
 from graphopt.language.rule import Rule
-from graphopt.language.scalar import Unknown
-from graphopt.language.schemas import Misfit
-from graphopt.language.term import walk
-from graphopt.operators.classes import minds_types
-from graphopt.operators.infer import infer_graph
-from graphopt.rewrite.gate import attempt_at, departures
-from graphopt.rewrite.match import find
+from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.terms import walk_term
+from graphopt.language.type_inference import NoInstance
+from graphopt.operators.inference import infer_graph
+from graphopt.operators.operator_classes import depends_on_dtype
+from graphopt.rewrite.gate import deviating_dtypes, prove_instance
+from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.sites import Site
-from graphopt.verifier.example import Instance
-from graphopt.verifier.writing import models
+from graphopt.verifier.concrete_instance import ConcreteInstance
+from graphopt.verifier.instance_models import build_models
 from tests.verifier.running import Failure, Run, run
 
 Array = NDArray[Any]
@@ -40,7 +40,7 @@ class Difference:
 
     rule: Rule
     proof: Proof
-    instance: Instance
+    instance: ConcreteInstance
     what: str
 
     @property
@@ -55,7 +55,7 @@ class Difference:
         return f"{self.proof.model} {self.rule}\n    {place}: {self.what}\n    {self.instance}"
 
 
-def difference(rule: Rule, proof: Proof, instance: Instance, rng: np.random.Generator) -> str | None:
+def difference(rule: Rule, proof: Proof, instance: ConcreteInstance, rng: np.random.Generator) -> str | None:
     """Return how the sides differ in what the proof claims, "" where they agree, None where it claims nothing.
 
     Half precision is not compared by bits: ONNX Runtime computes it in single precision by casts, and leaves those out
@@ -63,12 +63,12 @@ def difference(rule: Rule, proof: Proof, instance: Instance, rng: np.random.Gene
     nothing up may not look at it.
     """
     instance = with_integer_extremes(rule, instance, rng)
-    if proof.model is not Model.REAL:
+    if proof.model is not ProofModel.REAL:
         instance = _with_specials(rule, proof, instance, rng)
     try:
-        left, right = (_with_all_outputs(side) for side in models(rule, instance))
+        left, right = (_with_all_outputs(side) for side in build_models(rule, instance))
         before = run(left, instance.feeds(rule))
-    except (Misfit, Unknown, Failure):
+    except (NoInstance, UndecidedScalar, Failure):
         return None
     if not (_as_inferred(left, before) and _is_licensed(rule, proof, instance, before)):
         return None
@@ -80,19 +80,23 @@ def difference(rule: Rule, proof: Proof, instance: Instance, rng: np.random.Gene
     arrays = [*instance.feeds(rule).values(), *before.outputs, *before.inside]
     if not _can_be_cast(rule, arrays):
         return None
-    if proof.model is Model.REAL and not all(map(_all_finite, arrays)):
+    if proof.model is ProofModel.REAL and not all(map(_all_finite, arrays)):
         return None
     arrays += after.inside
-    as_bits = proof.model is Model.EXACT and not departures(rule) and not any(a.dtype == np.float16 for a in arrays)
+    as_bits = (
+        proof.model is ProofModel.EXACT
+        and not deviating_dtypes(rule)
+        and not any(a.dtype == np.float16 for a in arrays)
+    )
     return _gap(before, after, _same_bits if as_bits else partial(_close, _largest(arrays)))
 
 
-def is_applied(rule: Rule, proof: Proof, instance: Instance) -> bool:
+def is_applied(rule: Rule, proof: Proof, instance: ConcreteInstance) -> bool:
     """Whether the gate lets the rule be applied there: the instance is covered, or is proved when it is met."""
-    graph = onnx_io.load(models(rule, instance)[0]).graph
+    graph = onnx_io.load_model(build_models(rule, instance)[0]).graph
     infer_graph(graph)
-    answers = [Site.of(graph, match).answer for match in find(rule, graph)]
-    return any(covers(proof.coverage, answer) or not attempt_at(rule, proof, answer).why_not for answer in answers)
+    answers = [Site.from_match(graph, match).answer for match in find_matches(rule, graph)]
+    return any(covers(proof.coverage, answer) or not prove_instance(rule, proof, answer).failure for answer in answers)
 
 
 def _gap(before: Run, after: Run, same: Callable[[Array, Array], bool]) -> str:
@@ -104,14 +108,14 @@ def _gap(before: Run, after: Run, same: Callable[[Array, Array], bool]) -> str:
     return ""
 
 
-def _is_licensed(rule: Rule, proof: Proof, instance: Instance, found: Run) -> bool:
+def _is_licensed(rule: Rule, proof: Proof, instance: ConcreteInstance, found: Run) -> bool:
     """Whether the gate lets a rule be applied where its left side computes these element types."""
     own = {DType.of(array.dtype) for array in found.outputs}
     computed = own | {DType.of(array.dtype) for array in found.inside} - {DType.BOOL}
     read = {DType.of(v.dtype) for v in instance.values.values() if isinstance(v, np.ndarray)}
-    if minds_types(rule) and not computed | read <= set(COMMON):
+    if depends_on_dtype(rule) and not computed | read <= set(COMPUTE_DTYPES):
         return False
-    if any(not dtype.is_float for dtype in departures(rule) & computed):
+    if any(not dtype.is_float for dtype in deviating_dtypes(rule) & computed):
         return False
     return all(map(proof.licenses, computed))
 
@@ -125,7 +129,7 @@ def _as_inferred(model: onnx.ModelProto, found: Run) -> bool:
 
 def _can_be_cast(rule: Rule, arrays: Sequence[Array]) -> bool:
     """Whether no float is cast to an integer type that does not hold it: what comes of it then, ONNX leaves open."""
-    if not minds_types(rule):
+    if not depends_on_dtype(rule):
         return True
     floats = [array.astype(np.float64) for array in arrays if array.dtype.kind == "f"]
     ranges = [np.iinfo(array.dtype) for array in arrays if array.dtype.kind in "iu"]
@@ -140,13 +144,13 @@ def _with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _with_specials(rule: Rule, proof: Proof, instance: Instance, rng: np.random.Generator) -> Instance:
+def _with_specials(rule: Rule, proof: Proof, instance: ConcreteInstance, rng: np.random.Generator) -> ConcreteInstance:
     """With infinities, NaN and zeros of both signs in some places; constants only where bits are claimed."""
-    asserted = {part for condition in rule.conditions for part in walk(condition)}
+    asserted = {part for condition in rule.conditions for part in walk_term(condition)}
     values = dict(instance.values)
     for name, hole in rule.holes.items():
         array = values[name]
-        fed = hole.kind == "tensor" or proof.model is Model.EXACT
+        fed = hole.kind == "tensor" or proof.model is ProofModel.EXACT
         if (
             fed
             and hole not in asserted
@@ -159,10 +163,10 @@ def _with_specials(rule: Rule, proof: Proof, instance: Instance, rng: np.random.
             places = rng.integers(0, array.size, max(1, array.size // 4))
             changed.flat[places] = rng.choice(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0], array.dtype), len(places))
             values[name] = changed
-    return Instance(instance.dims, values)
+    return ConcreteInstance(instance.dims, values)
 
 
-def with_integer_extremes(rule: Rule, instance: Instance, rng: np.random.Generator) -> Instance:
+def with_integer_extremes(rule: Rule, instance: ConcreteInstance, rng: np.random.Generator) -> ConcreteInstance:
     """Replace half of the integer inputs by the least numbers of their type, the greatest, or both by turns.
 
     Kernels wrap there, and only there, where integers are added up.
@@ -174,7 +178,7 @@ def with_integer_extremes(rule: Rule, instance: Instance, rng: np.random.Generat
             limits = np.iinfo(array.dtype)
             numbers = ((limits.min,), (limits.max,), (limits.min, limits.max))[rng.integers(3)]
             values[name] = np.resize(np.array(numbers, array.dtype), array.shape)
-    return Instance(instance.dims, values, instance.written)
+    return ConcreteInstance(instance.dims, values, instance.stored_shapes)
 
 
 def _all_finite(array: Array) -> bool:

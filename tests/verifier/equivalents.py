@@ -2,146 +2,183 @@
 
 from collections.abc import Mapping, Sequence
 
-RATIO = "lambda a, b: a / b"
-QUOTIENT = '(lambda a, b: call("Quotient", a, b))'
-VALUE = "value.ints() if isinstance(value, Constant) else None"
-WITHIN = "(quotient(m, Mg), remainder(m, Mg))"
-
 EQUIVALENT: Mapping[str, Sequence[str]] = {
     "A truth value is 0 or 1: it is positive where it is not 0.": [
-        "elementwise.IsInf: nonzero -> positive",
-        "elementwise.ELEMENTWISE: nonzero -> positive",
+        "elementwise_ops.IsInf: nonzero_condition -> positive_condition",
+        "elementwise_ops.ELEMENTWISE_OPERATORS: nonzero_condition -> positive_condition",
     ],
     "A difference is 0 in either order.": [
-        "elementwise.ELEMENTWISE: a - b -> (b - a)",
-        "reductions.Hardmax: place - integer(index[axis]) -> (integer(index[axis]) - place)",
-        "placing.OneHot: where - integer(place) -> (integer(place) - where)",
-        "movement._run: end - other -> (other - end)",
+        "elementwise_ops.ELEMENTWISE_OPERATORS: a - b -> (b - a)",
+        "reduction_ops.Hardmax: place - integer_value(index[axis]) -> (integer_value(index[axis]) - place)",
+        "indexing_ops.OneHot: where - integer_value(place) -> (integer_value(place) - where)",
+        "movement_ops._slice_range: end - other -> (other - end)",
     ],
     "With m the mean of x, the means of (x - m)(x + m) and of (x - m)x are that of (x - m)(x - m): the variance.": [
-        "normalizations.standardized: others(k) - average -> (others(k) + average)",
-        "normalizations.standardized: others(k) - average -> others(k)",
+        "normalization_ops.standardize: others(k) - average -> (others(k) + average)",
+        "normalization_ops.standardize: others(k) - average -> others(k)",
     ],
     "What is no float is a named function in either model (`Node.is_exact`), and floats ask for fmod.": [
-        'elementwise.Mod: "FMod" if kind else "Mod" -> ("FMod")',
-        "elementwise.Mod: \"Mod\" -> 'FMod'",
+        'elementwise_ops.Mod: "FMod" if kind else "Mod" -> ("FMod")',
+        "elementwise_ops.Mod: \"Mod\" -> 'FMod'",
     ],
     "Of one group the place within the group is the place, and no channel precedes: it keeps an index short.": [
-        "windows.convolution: 0 if group == 1 else quotient(m, Mg) * Cg -> (quotient(m, Mg) * Cg)",
-        "windows.Conv: 1 -> (0)",
-        f"windows.ConvTranspose: (0, m) if group == 1 else {WITHIN} -> ({WITHIN})",
-        "windows.ConvTranspose: 1 -> (0)",
+        "window_ops.convolution: 0 if group == 1 else quotient(m, Mg) * Cg -> (quotient(m, Mg) * Cg)",
+        "window_ops.Conv: 1 -> (0)",
+        (
+            "window_ops.ConvTranspose: (0, m) if group == 1 else (quotient(m, Mg), remainder(m, Mg)) -> "
+            "((quotient(m, Mg), remainder(m, Mg)))"
+        ),
+        "window_ops.ConvTranspose: 1 -> (0)",
     ],
     "Of what is proved all types are known; inference, which may not know one, asks for no sum.": [
-        "quantization._distance: not x.dtype.is_integer -> False",
+        "quantization_ops._max_distance: not x.dtype.is_integer -> False",
     ],
-    "A cap is not negative, which was refused before.": ["attention._capped: nonzero -> positive"],
-    "-1 is odd, and an odd number of elements is refused.": ["attention.RotaryEmbedding: 0 -> (-1)"],
-    "A pad is not negative and shorter than the kernel, which is not 0 then.": ["windows.pool: 1 -> (0)"],
+    "A cap is not negative, which was refused before.": [
+        "attention_ops._soft_capped: nonzero_condition -> positive_condition",
+    ],
+    "-1 is odd, and an odd number of elements is refused.": [
+        "attention_ops.RotaryEmbedding: 0 -> (-1)",
+    ],
+    "A pad is not negative and shorter than the kernel, which is not 0 then.": [
+        "window_ops.pool_denotation: 1 -> (0)",
+    ],
     "A number that is added to all scores is lost in their softmax, and the scores that are shown are those before.": [
-        "attention._mask: mask is None or truths -> ((mask is None))",
-        "attention._mask: 0 -> 1",
-        "attention._mask: 0 -> (-1)",
+        "attention_ops._mask: mask is None or truths -> ((mask is None))",
+        "attention_ops._mask: 0 -> 1",
+        "attention_ops._mask: 0 -> (-1)",
     ],
     "Products with weights are equal only where what is named is: of that it is asked whether it is NaN.": [
-        "attention.Attention: current().arithmetic is None -> False",
+        "attention_ops.Attention: current_session().arithmetic is None -> False",
     ],
     "The operands have one rank, and the caches one shape.": [
-        "attention.Attention: 0 -> 1",
-        "attention.RotaryEmbedding: 0 -> 1",
+        "attention_ops.Attention: 0 -> 1",
+        "attention_ops.RotaryEmbedding: 0 -> 1",
     ],
     "Where no operand is absent, to say so of each says how many there are, which is known.": [
-        "elementwise.EXACT: absent if any(absent) else () -> (absent)",
+        "elementwise_ops.named_function: absent if any(absent) else () -> (absent)",
     ],
     "A step is not 0, which was refused before.": [
-        "movement._run: 1 -> (0)",
-        "movement._run: lt -> le",
-        "movement._run: 0 -> 1",
-        "placing._steps: step > 0 -> (step >= 0)",
-        "placing._steps: 0 -> (-1)",
+        "movement_ops._slice_range: 1 -> (0)",
+        "movement_ops._slice_range: lt -> le",
+        "movement_ops._slice_range: 0 -> 1",
+        "indexing_ops._range_length: step > 0 -> (step >= 0)",
+        "indexing_ops._range_length: 0 -> (-1)",
     ],
-    "A whole number that is rounded is that number.": ["placing.OneHot: asked.dtype.is_float -> True"],
+    "A whole number that is rounded is that number.": [
+        "indexing_ops.OneHot: asked.dtype.is_float -> True",
+    ],
     "Of an index with too many places `stretched` takes the last, so that of the row is left out anyway.": [
-        "reductions.matrix_product: () if row else rest[:1] -> (rest[:1])",
+        "reduction_ops.matrix_product: () if row else rest[:1] -> (rest[:1])",
     ],
     "Lists that are longer, and axes beyond the last, are refused or like others: to try them shows no more.": [
-        "movement._slice_numbers: 1 -> 2",
-        "views.Flatten: 1 -> 2",
+        "movement_ops._slice_numbers: 1 -> 2",
+        "view_ops.Flatten: 1 -> 2",
     ],
-    "A slice that ends before it begins is empty, wherever its end is.": ["movement._run: 0 -> (-1)"],
+    "A slice that ends before it begins is empty, wherever its end is.": [
+        "movement_ops._slice_range: 0 -> (-1)",
+    ],
     "Divided by 1 a number stays as it is; so does an index by the size that it is below.": [
-        "movement._run: span if step == 1 else quotient(span + by - 1, by) -> (quotient(span + by - 1, by))",
-        "movement.Tile: i if r == 1 else remainder(i, s) if s != 0 else 0 -> (remainder(i, s) if s != 0 else 0)",
-        "movement.Tile: 1 -> (0)",
+        (
+            "movement_ops._slice_range: span if step == 1 else quotient(span + by - 1, by) -> "
+            "(quotient(span + by - 1, by))"
+        ),
+        "movement_ops.Tile: i if r == 1 else remainder(i, s) if s != 0 else 0 -> (remainder(i, s) if s != 0 else 0)",
+        "movement_ops.Tile: 1 -> (0)",
     ],
-    "At the border a number is what it is clamped to.": ["movement._clamped: le -> lt"],
+    "At the border a number is what it is clamped to.": [
+        "movement_ops._clamp: le -> lt",
+    ],
     "Of one row the index is 0 on the right, too, where it was shown to be in range.": [
-        "movement._gather_tensor: x.shape[axis] == 1 and node.assuming -> ((x.shape[axis] == 1))",
+        (
+            "movement_ops._gather_with_unknown_indices: x.shape[axis] == 1 and node.assumes_defined -> "
+            "((x.shape[axis] == 1))"
+        ),
     ],
     "What does not depend on the place is the same wherever it is looked up.": [
-        "movement.looked_up: place not in value.symbols -> False",
+        "movement_ops.lookup_element: place not in value.free_symbols -> False",
     ],
     "An attribute is the same wherever an element is.": [
-        "movement.looked_up: place not in symbols(p) -> (place in symbols(p))",
+        "movement_ops.lookup_element: place not in free_symbols(p) -> (place in free_symbols(p))",
     ],
     "As many windows fit as there are strides where it is padded for that, and none of them reaches beyond the end.": [
-        'windows.Window: tuple(map(self._strides, range(rank))) if mode.startswith("SAME") else fitting -> (fitting)',
-        "windows.Window: large if upper else small -> (large)",
+        (
+            'window_ops.Window: tuple(map(self._strides, range(rank))) if mode.startswith("SAME") else '
+            "fitting -> (fitting)"
+        ),
+        "window_ops.Window: large if upper else small -> (large)",
     ],
     "Proofs have no such attribute, output or function of integers: `tests/test_infer.py` asks of these.": [
-        f"elementwise.Div: {QUOTIENT} if node.dtype.is_integer else {RATIO} -> ({RATIO})",
-        "windows.pool: 1 -> 2",
-        f"movement.ConstantOfShape: (0,) if value is None else {VALUE} -> ((0,))",
-        f"movement.ConstantOfShape: {VALUE} -> (value.ints())",
-        f"movement.ConstantOfShape: {VALUE} -> (None)",
-        "movement.ConstantOfShape: numbers is None -> False",
+        (
+            'elementwise_ops.Div: (lambda a, b: call_function("Quotient", a, b)) if node.dtype.is_integer '
+            "else lambda a, b: a / b -> (lambda a, b: a / b)"
+        ),
+        "window_ops.pool_denotation: 1 -> 2",
+        (
+            "movement_ops.ConstantOfShape: (0,) if value is None else value.ints() if isinstance(value, "
+            "Constant) else None -> ((0,))"
+        ),
+        "movement_ops.ConstantOfShape: value.ints() if isinstance(value, Constant) else None -> (value.ints())",
+        "movement_ops.ConstantOfShape: value.ints() if isinstance(value, Constant) else None -> (None)",
+        "movement_ops.ConstantOfShape: numbers is None -> False",
     ],
     "An operator of another domain that nothing defines is refused in a rule, before it is asked what it computes.": [
         "semantics.denote: node.domain or node.op not in OPERATORS -> ((node.op not in OPERATORS))",
     ],
-    "What has as many elements as the whole is not stretched.": ["elementwise._common_base: all -> any"],
+    "What has as many elements as the whole is not stretched.": [
+        "elementwise_ops._common_view_shape: all -> any",
+    ],
     "Each denotation looks at all attributes, which `test_every_attribute_is_looked_at` asks of each.": [
-        "semantics.denote: (unread := node.unasked()) is not None -> False",
+        "semantics.denote: (unread := node.unread_parameter()) is not None -> False",
     ],
     "An index along an axis that is not padded is inside of it.": [
-        "movement.Pad: a in begin -> True",
-        "movement.Pad: _mirrored(mode, i, x.shape[a]) if a in begin else i -> (_mirrored(mode, i, x.shape[a]))",
+        "movement_ops.Pad: a in begin -> True",
+        (
+            "movement_ops.Pad: _mirrored_index(mode, i, x.shape[a]) if a in begin else i -> "
+            "(_mirrored_index(mode, i, x.shape[a]))"
+        ),
     ],
-    "Of one output the first is the last.": ["movement.Resize: 0 -> (-1)"],
+    "Of one output the first is the last.": [
+        "movement_ops.Resize: 0 -> (-1)",
+    ],
     "What does not say whether it keeps its axes is no reduction along some.": [
-        "opaque.opaque: 0 -> 1",
-        "opaque.opaque: 0 -> (-1)",
+        "opaque_ops.opaque_output: 0 -> 1",
+        "opaque_ops.opaque_output: 0 -> (-1)",
     ],
     "A size that broadcasts with a number that is not 1 is that number.": [
-        "broadcasting.common_size: b if isinstance(b, int) else node.shared(a, b) -> (node.shared(a, b))",
+        (
+            "shape_obligations.common_size: b if isinstance(b, int) else node.broadcast_size(a, b) -> "
+            "(node.broadcast_size(a, b))"
+        ),
     ],
     "What is a view of nothing is its own base.": [
-        "elementwise._common_base: same and any(t.view_of for t in whole) -> ((same))",
-        "elementwise._common_base: any -> all",
+        "elementwise_ops._common_view_shape: same and any(t.view_of for t in whole) -> ((same))",
+        "elementwise_ops._common_view_shape: any -> all",
     ],
     "None of the sizes that meet what is asked for is negative: one that is inferred is a quotient of such.": [
-        "views._answers: size != -1 -> True",
-        "views._answers: 1 -> (0)",
-        "views._answers: conj(ge(size, -1), ge(own)) -> conj(ge(size, -1))",
+        "view_ops._reshape_conditions: size != -1 -> True",
+        "view_ops._reshape_conditions: 1 -> (0)",
+        "view_ops._reshape_conditions: conjunction(ge(size, -1), ge(own)) -> conjunction(ge(size, -1))",
     ],
-    "A vector has one axis, which is the first and the last.": ["reductions.MatMul: 1 -> (0)"],
+    "A vector has one axis, which is the first and the last.": [
+        "reduction_ops.MatMul: 1 -> (0)",
+    ],
     "Of an empty tensor no element is asked, so it does not matter which one it would be.": [
-        "movement.Tile: 0 -> 1",
-        "movement.Tile: 0 -> (-1)",
-        "movement._mirrored: 0 -> 1",
-        "movement._mirrored: 0 -> (-1)",
-        "views.SpaceToDepth: 0 -> 1",
-        "views.SpaceToDepth: 0 -> (-1)",
-        "views.unflattened: 0 -> 1",
-        "views.unflattened: 0 -> (-1)",
+        "movement_ops.Tile: 0 -> 1",
+        "movement_ops.Tile: 0 -> (-1)",
+        "movement_ops._mirrored_index: 0 -> 1",
+        "movement_ops._mirrored_index: 0 -> (-1)",
+        "view_ops.SpaceToDepth: 0 -> 1",
+        "view_ops.SpaceToDepth: 0 -> (-1)",
+        "view_ops.unflatten_index: 0 -> 1",
+        "view_ops.unflatten_index: 0 -> (-1)",
     ],
     "Axes of size 1 and equal axes are left out to keep an index short: the number is the same with them.": [
-        "views.unflattened: not same(size, 1) -> True",
-        "views.unflattened: 1 -> (0)",
+        "view_ops.unflatten_index: not same(size, 1) -> True",
+        "view_ops.unflatten_index: 1 -> (0)",
     ],
     "An inferred size is made so that the number of elements is that of the input, which may be said once more.": [
-        "views._answers: -1 not in asked -> True",
-        "views._answers: 1 -> 2",
+        "view_ops._reshape_conditions: -1 not in asked -> True",
+        "view_ops._reshape_conditions: 1 -> 2",
     ],
 }
 

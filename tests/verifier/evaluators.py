@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from graphopt.ir import ops
+from graphopt.ir import schemas
 
 Array: TypeAlias = NDArray[Any]
-OPSET = min(ops.OPSET, 25)
+OPSET = min(schemas.RULE_OPSET, 25)
 OPSETS: Mapping[str, int] = {"GlobalLpPool": 21, "SwiGLU": 28}
 """Operators of which ONNX Runtime has no newer kernel, though what they compute is the same, or that came later."""
 

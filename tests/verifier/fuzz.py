@@ -27,24 +27,24 @@ import numpy as np
 import onnx
 from onnx.shape_inference import InferenceError
 
+from graphopt.base.dtype import COMPUTE_DTYPES
 from graphopt.base.errors import RuleError
-from graphopt.base.types import COMMON
-from graphopt.ir import ops
+from graphopt.ir import schemas
 from graphopt.language.proof import Proof
 from graphopt.language.rule import Rule, binary, const, fn, integer, integers, op, pointwise, reduction, tensor, tensors
-from graphopt.language.scalar import Unknown
-from graphopt.language.schemas import Misfit
-from graphopt.language.term import App, Lit, Term, Var, applications, walk
-from graphopt.language.term import term as term_of
-from graphopt.operators.classes import candidates
-from graphopt.operators.families import Chosen, particular, some_particulars
-from graphopt.rewrite.gate import known
+from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.terms import App, Lit, Term, Var, operator_applications, walk_term
+from graphopt.language.terms import term as term_of
+from graphopt.language.type_inference import NoInstance
+from graphopt.operators.operator_classes import operator_choices
+from graphopt.operators.rule_families import Choices, instantiate_family, representative_instances
+from graphopt.rewrite.gate import known_proof
+from graphopt.verifier.concrete_instance import ConcreteInstance
 from graphopt.verifier.counterexample import is_fatal_if_empty
-from graphopt.verifier.drawing import instances
-from graphopt.verifier.example import Instance
+from graphopt.verifier.instance_models import build_models
+from graphopt.verifier.instance_sampling import sample_instances
 from graphopt.verifier.prove import prove
-from graphopt.verifier.scope import Scope
-from graphopt.verifier.writing import models
+from graphopt.verifier.sampling_scope import SamplingScope
 from tests.verifier.differences import Difference, difference, is_applied
 from tests.verifier.mutants import LIBRARY, exchanged, mutants, rebuilt
 from tests.verifier.running import Failure, run
@@ -55,11 +55,11 @@ INSTANCES = 12
 """On which a rule that is proved is run."""
 PARTICULARS = 6
 """Of a rule with holes for operators or for any number of tensors: those on which it is run."""
-BEYOND = Scope(
+BEYOND = SamplingScope(
     ranks=(0, 1, 2, 3, 4, 5, 6),
     packs=(0, 1, 2, 3, 4),
     sizes=(0, 1, 1, 2, 2, 3, 5),
-    dtypes=COMMON,
+    dtypes=COMPUTE_DTYPES,
     numbers=(0, 0, 1, 2, -1, 5),
 )
 
@@ -133,7 +133,7 @@ def _axes_forgotten(rule: Rule, _: random.Random) -> Iterator[Rule | None]:
 
 def _number_replaced(rule: Rule, rng: random.Random) -> Iterator[Rule | None]:
     """A number or list that an attribute or input says, on both sides or on the right alone."""
-    said = {part for side in (*rule.left, *rule.right) for part in walk(side) if isinstance(part, Lit)}
+    said = {part for side in (*rule.left, *rule.right) for part in walk_term(side) if isinstance(part, Lit)}
     for literal in sorted(said, key=str):
         other = _other_number(literal.value, rng)
         if other is not None:
@@ -161,7 +161,7 @@ def _other_number(value: Any, rng: random.Random) -> Lit | None:
 
 def _number_unknown(rule: Rule, _: random.Random) -> Iterator[Rule | None]:
     """An attribute that the rule writes becomes a hole: the same wherever it is written."""
-    for app in (app for side in rule.left for app in applications(side)):
+    for app in (app for side in rule.left for app in operator_applications(side)):
         for name, value in app.attrs:
             if (
                 isinstance(value, Lit)
@@ -186,7 +186,9 @@ def _everywhere(rule: Rule, change: Callable[[Term], Term]) -> Rule | None:
 def _operators_exchanged(rule: Rule, rng: random.Random) -> Iterator[Rule | None]:
     """One operator for another that takes as many operands, on both sides: what one has the other may not have."""
     for kin in KIN:
-        used = [name for name in kin if any(app.op == name for side in rule.left for app in applications(side))]
+        used = [
+            name for name in kin if any(app.op == name for side in rule.left for app in operator_applications(side))
+        ]
         for one in used:
             other = rng.choice([name for name in kin if name != one])
 
@@ -236,10 +238,10 @@ WILD: dict[str, Callable[[Rule, random.Random], Iterator[Rule | None]]] = {
 # -- pairs of small terms ----------------------------------------------------------------------------------------------
 
 ANY, ANY_OF_TWO, ANY_REDUCTION, MANY = pointwise("f"), binary("g"), reduction("r"), tensors("xs")
-SEEN_AS: Chosen = (
-    ("f", candidates(ops.ANY_POINTWISE)["Sigmoid", ""][0]),
-    ("g", candidates(ops.ANY_BINARY)["Sub", ""][0]),
-    ("r", candidates(ops.ANY_REDUCTION)["ReduceL2", ""][0]),
+SEEN_AS: Choices = (
+    ("f", operator_choices(schemas.ANY_POINTWISE)["Sigmoid", ""][0]),
+    ("g", operator_choices(schemas.ANY_BINARY)["Sub", ""][0]),
+    ("r", operator_choices(schemas.ANY_REDUCTION)["ReduceL2", ""][0]),
     ("xs", 2),
 )
 """What these holes stand for where terms are compared."""
@@ -347,13 +349,13 @@ class _Held:
             return None
         try:
             rule = Rule("seen", term, op.Identity(term))
-            named = {*rule.operators, *rule.packs}
-            rule = particular(rule, tuple(each for each in SEEN_AS if each[0] in named)) if named else rule
-            left, _ = models(rule, Instance(self.dims, self.values))
+            named = {*rule.operator_holes, *rule.pack_names}
+            rule = instantiate_family(rule, tuple(each for each in SEEN_AS if each[0] in named)) if named else rule
+            left, _ = build_models(rule, ConcreteInstance(self.dims, self.values))
             onnx.shape_inference.infer_shapes(left, strict_mode=True, data_prop=True)  # some ends the process if run
             feeds = {n: v for n, v in self.values.items() if any(i.name == n for i in left.graph.input)}
             (array,) = run(left, feeds).outputs
-        except (Misfit, Unknown, RuleError, KeyError, InferenceError, Failure):
+        except (NoInstance, UndecidedScalar, RuleError, KeyError, InferenceError, Failure):
             return None
         return array.dtype.str, array.shape, tuple(np.round(array.astype(np.float64), 3).ravel().tolist())
 
@@ -485,9 +487,9 @@ def run_proved(rule: Rule, proof: Proof, seed: int) -> Trial:
     ran, scope = 0, BEYOND
     if is_fatal_if_empty(rule):
         scope = replace(BEYOND, sizes=BEYOND.sizes[1:])
-    for each in some_particulars(rule, PARTICULARS):
+    for each in representative_instances(rule, PARTICULARS):
         count = INSTANCES // 3 if rule.is_family else INSTANCES
-        for instance in instances(each, seed=seed, count=count, attempts=600, scope=scope):
+        for instance in sample_instances(each, seed=seed, count=count, attempts=600, scope=scope):
             what = difference(each, proof, instance, np.random.default_rng(seed + ran))
             ran += what is not None
             if what and is_applied(each, proof, instance):
@@ -534,7 +536,7 @@ def shipped(number: int) -> Iterator[Trial | str]:
     """Yield the same of the library's rules: the part of that number."""
     for rule in LIBRARY[PART * number : PART * (number + 1)]:
         yield str(rule)
-        proof = known(rule)
+        proof = known_proof(rule)
         yield run_proved(rule, proof, number) if proof and proof.holds else Trial(str(rule), "not proved")
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import matmul
 
-from graphopt.base.types import DType
-from graphopt.language.proof import Model
+from graphopt.base.dtype import DType
+from graphopt.language.proof import ProofModel
 from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, tensor
-from graphopt.language.term import App, Operand, Term, applications
+from graphopt.language.terms import App, Term, TermLike, operator_applications
 from graphopt.rules.attention import TRADES
 from graphopt.rules.casting import LOSSLESS
 from graphopt.verifier.prove import prove
@@ -37,7 +37,7 @@ class Law:
     """A rule, and the strongest model that proves it, None where it is not proved."""
 
     rule: Rule
-    model: Model | None
+    model: ProofModel | None
 
     @property
     def operators(self) -> frozenset[str]:
@@ -49,10 +49,10 @@ class Law:
 
 
 def operators_of(rule: Rule) -> frozenset[str]:
-    return frozenset(app.op for side in (*rule.left, *rule.right) for app in applications(side))
+    return frozenset(app.op for side in (*rule.left, *rule.right) for app in operator_applications(side))
 
 
-def law(name: str, left: object, right: object, model: Model | None, *when: Term) -> Law:
+def law(name: str, left: object, right: object, model: ProofModel | None, *when: Term) -> Law:
     return Law(Rule(name, left, right, when=when), model)  # type: ignore[arg-type]
 
 
@@ -60,11 +60,11 @@ def guarded(term: Term) -> App:
     return op.Where(op.IsNaN(term), 0.0, term)
 
 
-def attention(**attributes: Operand) -> App:
+def attention(**attributes: TermLike) -> App:
     return op.Attention(query, key, value, scale=1.0, **attributes)
 
 
-def as_long_as_range(vector: Operand, *numbers: Operand) -> App:
+def as_long_as_range(vector: TermLike, *numbers: TermLike) -> App:
     """The vector, where it has as many elements."""
     return op.Reshape(vector, op.Shape(op.Range(*numbers)))
 
@@ -129,7 +129,7 @@ def summed(name: str, is_right: bool, bound: Term, *types: DType, zeros: int = 0
         name,
         reduce(matmul, factors),
         right,
-        (Model.REAL if zeros else Model.EXTENDED) if is_right else None,
+        (ProofModel.REAL if zeros else ProofModel.EXTENDED) if is_right else None,
         *when,
         bound,
     )
@@ -139,7 +139,7 @@ def summed_images(name: str, is_right: bool, bound: Term) -> Law:
     left = op.Conv(*(op.Cast(x, to=int(DType.DOUBLE)) for x in (images, filters)))
     right = op.Cast(op.ConvInteger(images, filters), to=int(DType.DOUBLE))
     types = (fn.eq(fn.dtype(x), int(DType.UINT8)) for x in (images, filters))
-    return law(name, left, right, Model.EXTENDED if is_right else None, *types, bound)
+    return law(name, left, right, ProofModel.EXTENDED if is_right else None, *types, bound)
 
 
 K, weights = fn.size("K"), fn.size("I") * fn.product(fn.sizes("*k"))
@@ -171,33 +171,36 @@ ACCUMULATED = (
 LAWS = (
     *ACCUMULATED,
     law("greater_is_not_less", op.Greater(x, y), op.Less(x, y), None),
-    law("greater_turns_round", op.Greater(x, y), op.Less(y, x), Model.EXACT),
-    law("greater_or_equal_turns_round", op.GreaterOrEqual(x, y), op.LessOrEqual(y, x), Model.EXACT),
+    law("greater_turns_round", op.Greater(x, y), op.Less(y, x), ProofModel.EXACT),
+    law("greater_or_equal_turns_round", op.GreaterOrEqual(x, y), op.LessOrEqual(y, x), ProofModel.EXACT),
     law("less_is_not_less_or_equal", op.Less(x, y), op.LessOrEqual(x, y), None),
     law(
         "what_is_less_or_equal_is_a_truth_value",
         op.Where(op.LessOrEqual(x, y), x, y),
         op.Where(op.Not(op.LessOrEqual(x, y)), y, x),
-        Model.EXACT,
+        ProofModel.EXACT,
     ),
-    law("what_is_less_is_1_or_0", op.Cast(op.Less(m, o), to=1), op.Where(op.Less(m, o), 1.0, 0.0), Model.EXACT),
-    law("a_sum_that_is_folded_is_another", op.Mul(op.Add(c, d), x), op.Mul(op.Add(d, c), x), Model.EXTENDED),
-    law("a_sum_that_is_run_is_the_same", op.Mul(op.Add(y, d), x), op.Mul(op.Add(d, y), x), Model.EXACT),
-    law("a_product_that_is_folded_is_another", op.Add(u @ v, o), op.Add(u @ op.Identity(v), o), Model.EXTENDED),
-    law("the_last_axis_by_either_number", op.ReduceSum(m, (1,)), op.ReduceSum(m, (-1,)), Model.EXACT),
-    law("the_last_place_by_either_number", op.ArgMax(m, axis=1), op.ArgMax(m, axis=-1), Model.EXACT),
+    law("what_is_less_is_1_or_0", op.Cast(op.Less(m, o), to=1), op.Where(op.Less(m, o), 1.0, 0.0), ProofModel.EXACT),
+    law("a_sum_that_is_folded_is_another", op.Mul(op.Add(c, d), x), op.Mul(op.Add(d, c), x), ProofModel.EXTENDED),
+    law("a_sum_that_is_run_is_the_same", op.Mul(op.Add(y, d), x), op.Mul(op.Add(d, y), x), ProofModel.EXACT),
+    law("a_product_that_is_folded_is_another", op.Add(u @ v, o), op.Add(u @ op.Identity(v), o), ProofModel.EXTENDED),
+    law("the_last_axis_by_either_number", op.ReduceSum(m, (1,)), op.ReduceSum(m, (-1,)), ProofModel.EXACT),
+    law("the_last_place_by_either_number", op.ArgMax(m, axis=1), op.ArgMax(m, axis=-1), ProofModel.EXACT),
     law("a_cast_that_saturates_is_another", op.Cast(x, to=17, saturate=0), op.Cast(x, to=17), None),
     law(
         "what_does_not_overflow_need_not_saturate",
         op.Cast(op.Identity(x), to=1, saturate=0),
         op.Cast(x, to=1),
-        Model.EXACT,
+        ProofModel.EXACT,
     ),
-    law("a_range_up", op.Identity(row), as_long_as_range(row, 0, N, 1), Model.EXACT),
-    law("a_range_down", op.Identity(row), as_long_as_range(row, fn.sub(N, 1), -1, -1), Model.EXACT),
-    law("a_range_by_two", evens, as_long_as_range(evens, 0, N, 2), Model.EXACT),
+    law("a_range_up", op.Identity(row), as_long_as_range(row, 0, N, 1), ProofModel.EXACT),
+    law("a_range_down", op.Identity(row), as_long_as_range(row, fn.sub(N, 1), -1, -1), ProofModel.EXACT),
+    law("a_range_by_two", evens, as_long_as_range(evens, 0, N, 2), ProofModel.EXACT),
     law(
-        "all_of_a_view", op.ReduceMax(op.Reshape(x, integers("s")), keepdims=0), op.ReduceMax(x, keepdims=0), Model.REAL
+        "all_of_a_view",
+        op.ReduceMax(op.Reshape(x, integers("s")), keepdims=0),
+        op.ReduceMax(x, keepdims=0),
+        ProofModel.REAL,
     ),
     Law(
         Rule(
@@ -206,61 +209,71 @@ LAWS = (
             op.Attention(query, key, value),
             when=FULL,
         ),
-        Model.REAL,
+        ProofModel.REAL,
     ),
-    law("guarded_attention", guarded(seen), guarded(attention()), Model.EXTENDED, *FINITE),
-    *(Law(rule, Model.EXTENDED) for rule in TRADES if rule.name == "fuse_guarded_masked_attention"),
+    law("guarded_attention", guarded(seen), guarded(attention()), ProofModel.EXTENDED, *FINITE),
+    *(Law(rule, ProofModel.EXTENDED) for rule in TRADES if rule.name == "fuse_guarded_masked_attention"),
     law("guarded_attention_with_a_cap", guarded(seen), guarded(attention(softcap=1.0)), None, *FINITE),
     law("guarded_attention_that_looks_back", guarded(seen), guarded(attention(is_causal=1)), None, *FINITE),
     law(
         "attention_of_constants",
         x + op.Softmax(fixed["q"] @ swapped, axis=-1) @ fixed["v"],
         x + op.Attention(*fixed.values(), scale=1.0),
-        Model.EXTENDED,
+        ProofModel.EXTENDED,
         *FULL,
     ),
-    law("what_is_greatest_is_where_it_is", op.GatherElements(row, places, axis=0), greatest, Model.REAL),
+    law("what_is_greatest_is_where_it_is", op.GatherElements(row, places, axis=0), greatest, ProofModel.REAL),
     law("a_batch_by_a_size", op.GatherND(op.Identity(m), at), op.GatherND(m, at, batch_dims=fn.size("M")), None),
-    law("what_is_not_less_may_be_no_number", op.Not(op.Less(x, y)), op.GreaterOrEqual(x, y), Model.REAL),
+    law("what_is_not_less_may_be_no_number", op.Not(op.Less(x, y)), op.GreaterOrEqual(x, y), ProofModel.REAL),
     law("an_operator_that_is_not_denoted", op.Det(op.Identity(m)), op.Det(m), None),
     law("a_shape_is_no_order", op.Transpose(op.Reshape(m, s), perm=s), op.Reshape(m, s), None),
-    law("all_that_is_computed_of_a_view", largest(op.Relu(op.Reshape(x, s))), largest(op.Relu(x)), Model.REAL),
-    law("a_number_beside_all_of_a_view", largest(op.Reshape(x, s) * 2.0), largest(x * 2.0), Model.REAL),
-    law("a_bound_beside_none", flat(op.Clip(op.Reshape(m, s), None, 6.0)), flat(op.Clip(m, None, 6.0)), Model.EXACT),
-    law("what_is_computed_of_a_view", flat(op.Relu(op.Reshape(m, s))), flat(op.Relu(m)), Model.EXACT),
-    law("a_number_beside_a_view", flat(op.Mul(op.Reshape(m, s), 2.0)), flat(op.Mul(m, 2.0)), Model.EXACT),
-    *(law(f"flat_is_flat_{i}", flat(v), v, Model.EXACT) for i, v in enumerate(FLAT)),
-    law("as_many_elements_of_an_outer_sum", op.Size(flat(OUTER)), op.Size(OUTER), Model.EXACT),
-    law("as_long_as_is_tried", rows(op.Identity(m), s), rows(m, s), Model.EXACT, ELEVEN),
-    law("longer_than_is_written", rows(op.Identity(m), s), rows(m, s), Model.EXACT, MORE),
-    law("longer_than_is_tried", rows(op.Identity(m), s), rows(m, s), None, TWELVE),
-    law("a_text_is_no_length", op.Gelu(rows(op.Identity(m), s), approximate="tanh"), GELU, Model.EXACT),
-    law("there_is_one_row", rows(tensor("r", "1 N"), tensor("i", "1")), tensor("r", "1 N"), Model.EXACT),
-    law("all_rows_in_their_order", rows(tensor("r", "P N"), i), tensor("r", "P N"), Model.EXACT, fn.is_arange(i)),
-    law("rows_of_a_function", rows(op.Relu(m), i), op.Relu(rows(m, i)), Model.EXACT),
-    law("rows_of_parts", rows(big + op.Concat(m, z, axis=0), i), rows(op.Concat(m, z, axis=0) + big, i), Model.EXACT),
+    law("all_that_is_computed_of_a_view", largest(op.Relu(op.Reshape(x, s))), largest(op.Relu(x)), ProofModel.REAL),
+    law("a_number_beside_all_of_a_view", largest(op.Reshape(x, s) * 2.0), largest(x * 2.0), ProofModel.REAL),
     law(
-        "rows_of_a_mode", rows(op.Gelu(m, approximate="tanh"), i), op.Gelu(rows(m, i), approximate="tanh"), Model.EXACT
+        "a_bound_beside_none", flat(op.Clip(op.Reshape(m, s), None, 6.0)), flat(op.Clip(m, None, 6.0)), ProofModel.EXACT
+    ),
+    law("what_is_computed_of_a_view", flat(op.Relu(op.Reshape(m, s))), flat(op.Relu(m)), ProofModel.EXACT),
+    law("a_number_beside_a_view", flat(op.Mul(op.Reshape(m, s), 2.0)), flat(op.Mul(m, 2.0)), ProofModel.EXACT),
+    *(law(f"flat_is_flat_{i}", flat(v), v, ProofModel.EXACT) for i, v in enumerate(FLAT)),
+    law("as_many_elements_of_an_outer_sum", op.Size(flat(OUTER)), op.Size(OUTER), ProofModel.EXACT),
+    law("as_long_as_is_tried", rows(op.Identity(m), s), rows(m, s), ProofModel.EXACT, ELEVEN),
+    law("longer_than_is_written", rows(op.Identity(m), s), rows(m, s), ProofModel.EXACT, MORE),
+    law("longer_than_is_tried", rows(op.Identity(m), s), rows(m, s), None, TWELVE),
+    law("a_text_is_no_length", op.Gelu(rows(op.Identity(m), s), approximate="tanh"), GELU, ProofModel.EXACT),
+    law("there_is_one_row", rows(tensor("r", "1 N"), tensor("i", "1")), tensor("r", "1 N"), ProofModel.EXACT),
+    law("all_rows_in_their_order", rows(tensor("r", "P N"), i), tensor("r", "P N"), ProofModel.EXACT, fn.is_arange(i)),
+    law("rows_of_a_function", rows(op.Relu(m), i), op.Relu(rows(m, i)), ProofModel.EXACT),
+    law(
+        "rows_of_parts",
+        rows(big + op.Concat(m, z, axis=0), i),
+        rows(op.Concat(m, z, axis=0) + big, i),
+        ProofModel.EXACT,
+    ),
+    law(
+        "rows_of_a_mode",
+        rows(op.Gelu(m, approximate="tanh"), i),
+        op.Gelu(rows(m, i), approximate="tanh"),
+        ProofModel.EXACT,
     ),
     law(
         "rows_of_a_sum_of_parts",
         rows((big + op.Concat(m, z, axis=0)) * 2.0, i),
         rows(op.Concat(m, z, axis=0) * 2.0 + big * 2.0, i),
-        Model.EXTENDED,
+        ProofModel.EXTENDED,
     ),
-    law("rows_of_a_sum", rows((m + o) * 2.0, i), rows(m, i) * 2.0 + rows(o, i) * 2.0, Model.EXTENDED),
-    law("rows_times_a_number", rows(m * e * f, i), rows(m, i) * (e * f), Model.EXTENDED),
+    law("rows_of_a_sum", rows((m + o) * 2.0, i), rows(m, i) * 2.0 + rows(o, i) * 2.0, ProofModel.EXTENDED),
+    law("rows_times_a_number", rows(m * e * f, i), rows(m, i) * (e * f), ProofModel.EXTENDED),
     law("from_an_index", op.Shape(rows(m, a), start=a), op.Shape(rows(m, a)), None),
     law("to_an_index", op.Shape(rows(m, a), end=a), op.Shape(rows(m, a)), None),
     law("along_an_index", op.Flatten(rows(m, a), axis=a), op.Flatten(rows(m, a)), None),
-    law("of_as_many_axes_as_there_may_be", op.Unsqueeze(op.Identity(t), s), op.Unsqueeze(t, s), Model.EXACT),
-    law("of_the_same_size_in_any_rounding", resized("floor"), resized("ceil"), Model.EXACT),
-    law("casts_that_lose_nothing", narrow(x), op.Cast(x, to=onto), Model.EXACT, *LOSSLESS),
-    law("casts_around_a_view", narrow(x, op.Flatten), op.Flatten(op.Cast(x, to=onto)), Model.EXACT, *LOSSLESS),
+    law("of_as_many_axes_as_there_may_be", op.Unsqueeze(op.Identity(t), s), op.Unsqueeze(t, s), ProofModel.EXACT),
+    law("of_the_same_size_in_any_rounding", resized("floor"), resized("ceil"), ProofModel.EXACT),
+    law("casts_that_lose_nothing", narrow(x), op.Cast(x, to=onto), ProofModel.EXACT, *LOSSLESS),
+    law("casts_around_a_view", narrow(x, op.Flatten), op.Flatten(op.Cast(x, to=onto)), ProofModel.EXACT, *LOSSLESS),
     law("a_cast_that_turns_signs", widened(3, op.Cast(x, to=2)), widened(2, op.Cast(x, to=2)), None, SIGNED),
     law("a_cast_like_that_does", widened(3, op.CastLike(x, y)), widened(2, op.CastLike(x, y)), None, SIGNED, UNSIGNED),
     law("casts_that_may_lose", narrow(x), op.Cast(x, to=onto), None),
-    law("exp_of_log", op.Exp(op.Identity(x)), op.Exp(x), Model.EXACT),
+    law("exp_of_log", op.Exp(op.Identity(x)), op.Exp(x), ProofModel.EXACT),
 )
 
 
@@ -299,4 +312,4 @@ def is_covered(name: str) -> bool:
     others, reach, cases = COVERED[name]
     left, right = (App(name, (first, *others, attributes("rest"))) for first in (op.Identity(x), x))
     proof = prove(Rule("identity_before_it", left, right), refute=False)
-    return (proof.model, proof.reach, proof.cases) == (Model.EXACT, reach, cases)
+    return (proof.model, proof.describe_coverage, proof.cases) == (ProofModel.EXACT, reach, cases)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from graphopt.operators.movement import ENDLESS
+from graphopt.operators.movement_ops import ENDLESS_ENDS
 from tests.verifier.draw import Draw, shapes_that_broadcast
 from tests.verifier.evaluators import Case
 
@@ -92,7 +92,7 @@ def slice_(d: Draw) -> Case:
     least = tuple(-x.shape[axis] if step < 0 else -9 for axis, step in zip(axes, steps, strict=True))
     starts = tuple(d.random.choice((d.random.randint(n, 6), 0, 2**63 - 1)) for n in least)
     ends = [d.choice(-9, -3, -2, -1, 0, 1, 2, 3, 2**40, -(2**40), 2**31 - 1, 2**63 - 1, 1 - 2**63) for _ in axes]
-    ends = [d.choice(end, *ENDLESS) if step < 0 else end for end, step in zip(ends, steps, strict=True)]
+    ends = [d.choice(end, *ENDLESS_ENDS) if step < 0 else end for end, step in zip(ends, steps, strict=True)]
     in_order = axes == tuple(range(len(axes)))
     return Case([x, starts, tuple(ends), *d.choice([axes], [axes, steps], *[[None, steps], []] * in_order)])
 

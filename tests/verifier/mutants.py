@@ -26,20 +26,20 @@ from rich.console import Console
 from rich.progress import track
 
 from graphopt.base.errors import RuleError
-from graphopt.ir import ops
+from graphopt.ir import schemas
 from graphopt.language.rule import Rule, fn
-from graphopt.language.term import (
+from graphopt.language.terms import (
     SCALAR,
     App,
     Lit,
     Term,
     Var,
-    constants_of,
-    is_listed,
+    is_index_list,
     is_scalar,
-    operators_in,
-    render,
-    walk,
+    operator_hole_applications,
+    queried_constants,
+    render_term,
+    walk_term,
 )
 from graphopt.rules import RULES, TRADES
 from graphopt.verifier import counterexample
@@ -89,7 +89,7 @@ TEXTS |= {"tanh": "none", "SAME_UPPER": "SAME_LOWER", "SAME_LOWER": "SAME_UPPER"
 
 
 def _swapped(app: App) -> Iterator[Term]:
-    in_order = app.op in ORDERED or app.domain == ops.ANY_BINARY
+    in_order = app.op in ORDERED or app.domain == schemas.ANY_BINARY
     if in_order and len(app.args) >= 2 and app.args[0] != app.args[1]:
         yield replace(app, args=(app.args[1], app.args[0], *app.args[2:]))
     if app.op == "Where":
@@ -118,15 +118,15 @@ def _is_optional(app: App, position: int) -> bool:
 
 
 def _schema(app: App) -> OpSchema:
-    schema = ops.schema(app.op, app.domain, 1 if app.domain else ops.OPSET)
+    schema = schemas.schema(app.op, app.domain, 1 if app.domain else schemas.RULE_OPSET)
     assert schema is not None, app.op
     return schema
 
 
 def _constant_dropped(app: App) -> Iterator[Term]:
     """Yield a list of places without one of the constants that say which are live."""
-    if is_listed(app) and len(constants_of(app)) > 1:
-        for constant in constants_of(app):
+    if is_index_list(app) and len(queried_constants(app)) > 1:
+        for constant in queried_constants(app):
             yield replace(app, args=tuple(arg for arg in app.args if arg != constant))
 
 
@@ -139,7 +139,7 @@ def _operator_dropped(app: App) -> Iterator[Term]:
 
 def _applied_twice(app: App) -> Iterator[Term]:
     """What a hole for an operator stands for, of what it makes."""
-    if app.domain == ops.ANY_POINTWISE:
+    if app.domain == schemas.ANY_POINTWISE:
         yield replace(app, args=(app,))
 
 
@@ -148,12 +148,12 @@ def _attribute_dropped(app: App) -> Iterator[Term]:
         return
     known = _schema(app).attributes
     for name, value in app.attrs:
-        default = ops.attribute_value(known[name].default_value)
+        default = schemas.attribute_value(known[name].default_value)
         if name == "perm" and isinstance(value, Lit) and isinstance(value.value, tuple):
             default = tuple(reversed(range(len(value.value))))
         if not isinstance(value, Lit) or value.value != default:  # else it stays what it was
             yield replace(app, attrs=tuple(attr for attr in app.attrs if attr[0] != name))
-    if app.bundle is not None and len(known) > len(app.attrs):
+    if app.attributes_hole is not None and len(known) > len(app.attrs):
         yield replace(app, args=app.inputs)
 
 
@@ -226,13 +226,13 @@ Variant: TypeAlias = tuple[str, str, tuple[Term, ...], tuple[Term, ...]]
 def _variants(rule: Rule) -> Iterator[Variant]:
     for position, condition in enumerate(rule.conditions):
         rest = (*rule.conditions[:position], *rule.conditions[position + 1 :])
-        yield "condition dropped", render(condition), rule.right, rest
+        yield "condition dropped", render_term(condition), rule.right, rest
     if len(set(rule.right)) > 1:
         yield "outputs swapped", "", rule.right[::-1], rule.conditions
     for one, other in _interchangeable(rule):
         swapped = tuple(exchanged(side, {one: other, other: one}) for side in rule.right)
         yield "holes swapped", f"{one} and {other}", swapped, rule.conditions
-    nodes = dict.fromkeys(part.node for side in rule.right for part in walk(side) if isinstance(part, App))
+    nodes = dict.fromkeys(part.node for side in rule.right for part in walk_term(side) if isinstance(part, App))
     for kind, change in CHANGES.items():
         for node in nodes:
             for new in change(node):
@@ -242,8 +242,10 @@ def _variants(rule: Rule) -> Iterator[Variant]:
 
 def _told_apart(rule: Rule) -> Iterator[tuple[str, str, tuple[App, ...], tuple[Term, ...], tuple[Term, ...]]]:
     """Where the left side says one hole for an operator several times, the last may be another operator."""
-    for name in rule.operators:
-        apps = list(dict.fromkeys(app for side in rule.left for app in operators_in(side) if app.op == name))
+    for name in rule.operator_holes:
+        apps = list(
+            dict.fromkeys(app for side in rule.left for app in operator_hole_applications(side) if app.op == name)
+        )
         if len(apps) > 1:
             left = tuple(replaced(side, apps[-1], replace(apps[-1], op="another")) for side in rule.left)
             yield "operators told apart", name, tuple(map(_app, left)), rule.right, rule.conditions
@@ -257,17 +259,18 @@ def _app(term: Term) -> App:
 def _said(old: App, new: Term) -> str:
     """What was changed, in few words: an attribute, or an operator."""
     if not (isinstance(new, App) and (new.op, new.args) == (old.op, old.args)):
-        return f"{render(old)} becomes {render(new)}"
+        return f"{render_term(old)} becomes {render_term(new)}"
     was, now = dict(old.attrs), dict(new.attrs)
     changed = [name for name in was if was[name] != now.get(name)]
     return f"{old.op} " + ", ".join(
-        f"{name}={render(was[name])} becomes {render(now[name]) if name in now else 'absent'}" for name in changed
+        f"{name}={render_term(was[name])} becomes {render_term(now[name]) if name in now else 'absent'}"
+        for name in changed
     )
 
 
 def _interchangeable(rule: Rule) -> Iterator[tuple[Var, Var]]:
     """Holes of the right side that are declared alike."""
-    parts = dict.fromkeys(part for side in rule.right for part in walk(side))
+    parts = dict.fromkeys(part for side in rule.right for part in walk_term(side))
     found = [part for part in parts if isinstance(part, Var) and part.kind != "attributes"]
     for i, one in enumerate(found):
         for other in found[i + 1 :]:
@@ -331,10 +334,10 @@ def fate(rule: Rule, mutant: Mutant) -> Survivor | str:
     The prover is asked whatever the models say, for it is what is tested.
     """
     proof = prove(mutant.rule, timeout=PROOF_SECONDS, refute=False)
-    differences = counterexample.differences(mutant.rule, time.process_time() + RUN_SECONDS)
+    differences = counterexample.iterate_counterexamples(mutant.rule, time.process_time() + RUN_SECONDS)
     if proof.holds:
-        claimed = (d for d in differences if proof.licenses(d.dtype) and d.gap.kind != "infinite")
-        differs = next((d.gap.text for d in claimed), "")
+        claimed = (d for d in differences if proof.licenses(d.dtype) and d.difference.kind != "infinite")
+        differs = next((d.difference.text for d in claimed), "")
         survivor = Survivor(mutant.kind, mutant.what, str(proof.model), differs)
         return replace(survivor, why=reason_for(rule.name, survivor))
     if next(differences, None) is not None:

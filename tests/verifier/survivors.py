@@ -3,12 +3,12 @@
 EQUIVALENT = (
     (
         ".*",
-        r"(REAL|EXTENDED) condition dropped: (is_float|is_integer|among)\(dtype",
+        r"(REAL|EXTENDED) condition dropped: (is_float|is_integer|is_in)\(dtype",
         "a proof over the reals licenses floats alone, and does not count digits: the condition keeps those",
     ),
     (
         "quantize_.*without_sign|compute_qlinear_.*|eliminate_sign_before_.*|dequantize_integers_.*",
-        r".*condition dropped: among\(dtype",
+        r".*condition dropped: is_in\(dtype",
         "a proof goes through all element types, one by one: the condition keeps the few that models have",
     ),
     (
@@ -24,7 +24,7 @@ EQUIVALENT = (
     ("eliminate_nop_average_pool", ".*condition dropped: pads", "a window of one element has no room for padding"),
     (
         "eliminate_nop_resize.*",
-        "EXACT condition dropped: either.(where|mode)",
+        "EXACT condition dropped: any_of.(where|mode)",
         "a proof covers the modes that the denotation names, which are these",
     ),
     (
@@ -53,7 +53,7 @@ EQUIVALENT = (
     ),
     (
         "fuse_mul_into_rms_normalization|fuse_(mul|add)_into_layer_normalization",
-        ".*condition dropped: normalized",
+        ".*condition dropped: normalize_indices",
         "before other axes too the weights broadcast; it is the kernels that ask for the last",
     ),
     ("fuse_.*_of_conv_and_input_mul", ".*: Reshape.c, sizes.'C'.. becomes c", "another Reshape follows"),
@@ -69,7 +69,7 @@ EQUIVALENT = (
     ),
     (
         "fuse_transpose_into_gemm.*",
-        ".*condition dropped: either.trans",
+        ".*condition dropped: any_of.trans",
         "to the prover a flag is 0 or 1; the condition stands for runtimes that take other numbers",
     ),
     (
@@ -89,12 +89,12 @@ EQUIVALENT = (
     ),
     (
         "fuse_consecutive_(reduce_.*|squeezes)",
-        ".* (holes|operands) swapped: (axes and more|join)",
+        ".* (holes|operands) swapped: (axes and more|concat)",
         "axes are listed in any order",
     ),
     (
         ".*",
-        r".*condition dropped: either\((both\()?broadcast\(shape\(a\), shape\(b\)\)",
+        r".*condition dropped: any_of\((all_of\()?broadcast\(shape\(a\), shape\(b\)\)",
         "the condition only keeps joined constants from growing",
     ),
     (
@@ -198,17 +198,17 @@ EQUIVALENT = (
     ),
     (
         "drop_(unread|zero|equal)_.*",
-        "REAL condition dropped: length.(live|firsts).* < size",
+        "REAL condition dropped: length.(nonzero_indices|unique_indices).* < size",
         "where nothing is dead or equal, all is kept: the condition keeps the rule from being applied for nothing",
     ),
     (
         "drop_(unread|zero)_(gated_)?features.*",
-        "REAL condition dropped: 0 < length.live",
+        "REAL condition dropped: 0 < length.nonzero_indices",
         "products of nothing add up to zero, as do those of zeros: the condition keeps something to multiply",
     ),
     (
         "drop_equal_(gated_)?features.*",
-        "REAL condition dropped: 0 < length.firsts",
+        "REAL condition dropped: 0 < length.unique_indices",
         "of features that are more than the first ones there is a first: the other condition says so already",
     ),
     (
@@ -218,7 +218,7 @@ EQUIVALENT = (
     ),
     (
         "drop_(unread|zero)_.*",
-        "REAL number changed: live",
+        "REAL number changed: nonzero_indices",
         "of what number a list has a multiple is for kernels: more places than needed are as good",
     ),
     (
@@ -233,12 +233,12 @@ EQUIVALENT = (
     ),
     (
         "(group_conv_of|split_.*_by|replace_.*_by)_(diagonal|(large_|small_)?blocks|diagonal_with_mul)",
-        "REAL (condition dropped: 1 < blocks|number changed: blocks)",
+        "REAL (condition dropped: 1 < block_count|number changed: block_count)",
         "one block is all, from either side, and of what numbers sides are multiples is for kernels",
     ),
     (
         "group_conv_of_diagonal",
-        "REAL (condition dropped: blocks|operands swapped: (join|div))",
+        "REAL (condition dropped: block_count|operands swapped: (concat|floordiv))",
         "blocks of more than one channel are as true, and of one each there are as many as filters and channels",
     ),
     (
@@ -253,7 +253,7 @@ EQUIVALENT = (
     ),
     (
         "fill_channels_.*",
-        "REAL (operands swapped: join|operand dropped: Pad.[be],)",
+        "REAL (operands swapped: concat|operand dropped: Pad.[be],)",
         "zeros are as good in front of all channels as behind, and a list has one axis",
     ),
     (

@@ -9,12 +9,12 @@ import onnx
 import pytest
 
 from graphopt.base.errors import RuleError
-from graphopt.language.proof import Model, Verdict
+from graphopt.language.proof import ProofModel, Verdict
 from graphopt.language.rule import Rule, binary, const, fn, integer, integers, op, pointwise, real, tensor
-from graphopt.language.scalar import FACTS, FUNCTIONS, PROPERTIES
-from graphopt.language.term import App, Term, walk
+from graphopt.language.scalar_functions import BINDING_QUERIES, FUNCTIONS, PROPERTIES
+from graphopt.language.terms import App, Term, walk_term
 from graphopt.operators.semantics import OPERATORS
-from graphopt.runtime.oracle import Runnable, onnxruntime_unoptimized
+from graphopt.runtime.oracle import RunnableModel, onnxruntime_unoptimized
 from graphopt.verifier import counterexample
 from graphopt.verifier.prove import prove
 from tests.verifier.broken import REFUTED, UNPROVED, VACUOUS, hidden
@@ -44,7 +44,7 @@ def test_a_rule_that_can_never_apply_is_vacuous(rule: Rule) -> None:
 def test_what_holds_for_floats_alone_is_not_proved_exactly(rule: Rule) -> None:
     """Exactly would license other types; a constant's root or logarithm may be infinite."""
     proof = prove(rule, timeout=3, refute=False)
-    assert proof.model is (Model.EXTENDED if "dtype" in str(rule) else Model.REAL), proof
+    assert proof.model is (ProofModel.EXTENDED if "dtype" in str(rule) else ProofModel.REAL), proof
 
 
 def test_a_hole_is_named_like_a_variable() -> None:
@@ -125,11 +125,11 @@ def test_there_are_enough_of_them() -> None:
 
 def test_every_operator_and_every_scalar_function_is_in_a_wrong_rule() -> None:
     said = {part.op for rule in ALL for part in everything(rule) if isinstance(part, App)}
-    assert not {*OPERATORS, *FUNCTIONS, *PROPERTIES, *FACTS} - said
+    assert not {*OPERATORS, *FUNCTIONS, *PROPERTIES, *BINDING_QUERIES} - said
 
 
 def everything(rule: Rule) -> Iterator[Term]:
-    return (part for side in (*rule.left, *rule.right, *rule.conditions) for part in walk(side))
+    return (part for side in (*rule.left, *rule.right, *rule.conditions) for part in walk_term(side))
 
 
 # -- what a counterexample looks like ----------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ broken = {rule.name: rule for rule in REFUTED}
 
 def test_a_counterexample_says_what_differs_at_a_glance() -> None:
     forgotten = Rule("forgotten_bias", x @ a + b, x @ a)
-    assert str(counterexample.find(forgotten)).splitlines() == [
+    assert str(counterexample.find_counterexample(forgotten)).splitlines() == [
         "values differ: 1 became 0 at [0, 0]",
         "x: float32[1, 1] = [[0]]",
         "w: float32[1, 1] = [[0]]",
@@ -154,7 +154,7 @@ def test_a_counterexample_says_what_differs_at_a_glance() -> None:
 
 
 def test_where_shapes_differ_only_shapes_are_shown() -> None:
-    assert str(counterexample.find(broken["flatten_any_axis"])).splitlines() == [
+    assert str(counterexample.find_counterexample(broken["flatten_any_axis"])).splitlines() == [
         "shapes differ: [1, 2] became [2, 1]",
         "x: float32[1, 2, 1]",
         "left  gives float32[1, 2]",
@@ -164,29 +164,29 @@ def test_where_shapes_differ_only_shapes_are_shown() -> None:
 
 
 def test_a_right_side_that_does_not_run_is_refused() -> None:
-    found = counterexample.find(broken["scale_on_wrong_axis"])
-    assert found is not None and found.gap.kind == "refused" and not found.right
+    found = counterexample.find_counterexample(broken["scale_on_wrong_axis"])
+    assert found is not None and found.difference.kind == "refused" and not found.right
     assert "the right side is refused: " in str(found) and "Incompatible dimensions" in str(found)
 
 
 def test_it_is_the_same_each_time() -> None:
     rule = broken["conv_scale_without_bias"]
-    assert str(counterexample.find(rule)) == str(counterexample.find(rule))
+    assert str(counterexample.find_counterexample(rule)) == str(counterexample.find_counterexample(rule))
 
 
 def test_a_right_rule_has_none() -> None:
-    assert counterexample.find(Rule("scale_into_weights", (x @ a) * b, x @ (a * b))) is None
+    assert counterexample.find_counterexample(Rule("scale_into_weights", (x @ a) * b, x @ (a * b))) is None
 
 
 def test_the_two_models_are_written_and_differ(tmp_path: Path) -> None:
-    found = counterexample.find(broken["merge_convs_swapped"])
+    found = counterexample.find_counterexample(broken["merge_convs_swapped"])
     assert found is not None
     *models, inputs = found.save(tmp_path)
     feeds = dict(np.load(inputs))
     outputs = []
     for path in models:
         onnx.checker.check_model(path)
-        with onnxruntime_unoptimized(Runnable(onnx.load(path))) as session:
+        with onnxruntime_unoptimized(RunnableModel(onnx.load(path))) as session:
             outputs.append(session.run(feeds)[0])
     np.testing.assert_array_equal(outputs, [found.left[0], found.right[0]])
     assert not np.array_equal(*outputs)
@@ -195,20 +195,20 @@ def test_the_two_models_are_written_and_differ(tmp_path: Path) -> None:
 # -- and right rules are proved ----------------------------------------------------------------------------------------
 
 RIGHT = (
-    (Model.EXTENDED, Rule("scale_into_weights", (x @ a) * b, x @ (a * b))),
-    (Model.REAL, Rule("distribute", x * tensor("z", "M K") + x, x * (tensor("z", "M K") + 1.0))),
+    (ProofModel.EXTENDED, Rule("scale_into_weights", (x @ a) * b, x @ (a * b))),
+    (ProofModel.REAL, Rule("distribute", x * tensor("z", "M K") + x, x * (tensor("z", "M K") + 1.0))),
     (
-        Model.EXACT,
+        ProofModel.EXACT,
         Rule(
             "transposes",
             op.Transpose(op.Transpose(tensor("y", "A B C"), perm=p), perm=q),
             op.Transpose(tensor("y", "A B C"), perm=fn.compose(p, q)),
         ),
     ),
-    (Model.EXACT, Rule("commute", any_ + tensor("z"), tensor("z") + any_)),
-    (Model.EXACT, Rule("any_has_the_shape", op.Shape(f(any_)), op.Shape(any_))),
+    (ProofModel.EXACT, Rule("commute", any_ + tensor("z"), tensor("z") + any_)),
+    (ProofModel.EXACT, Rule("any_has_the_shape", op.Shape(f(any_)), op.Shape(any_))),
     (
-        Model.EXACT,
+        ProofModel.EXACT,
         Rule(
             "any_of_what_is_chosen",
             op.Where(tensor("c"), f(any_), f(tensor("z"))),
@@ -216,13 +216,13 @@ RIGHT = (
             when=fn.is_float(fn.dtype(any_)),
         ),
     ),
-    (Model.EXACT, Rule("any_twice_joined", op.Concat(f(h(x)), f(h(x)), axis=0), f(h(op.Concat(x, x, axis=0))))),
-    (Model.EXACT, Rule("any_pair_of_vectors", op.Transpose(g(x, x), perm=p), g(*(op.Transpose(x, perm=p),) * 2))),
+    (ProofModel.EXACT, Rule("any_twice_joined", op.Concat(f(h(x)), f(h(x)), axis=0), f(h(op.Concat(x, x, axis=0))))),
+    (ProofModel.EXACT, Rule("any_pair_of_vectors", op.Transpose(g(x, x), perm=p), g(*(op.Transpose(x, perm=p),) * 2))),
 )
 
 
 @pytest.mark.parametrize(("model", "rule"), RIGHT, ids=lambda value: getattr(value, "name", str(value)))
-def test_a_right_rule_is_proved_in_the_stronger_model_that_holds(model: Model, rule: Rule) -> None:
+def test_a_right_rule_is_proved_in_the_stronger_model_that_holds(model: ProofModel, rule: Rule) -> None:
     proof = prove(rule, timeout=20, refute=False)
     assert (proof.verdict, proof.model) == (Verdict.PROVED, model), proof
 
@@ -238,10 +238,18 @@ def test_a_rule_that_is_wrong_for_empty_tensors_alone_is_refuted() -> None:
 def test_holes_are_named_as_they_like() -> None:
     """Also as what is between the operators would be called, and the numbers and results of the two models."""
     inside, result, number = tensor("v0", "N"), tensor("out0", "N"), const("c0", "N")
-    assert counterexample.find(Rule("named_alike", op.Neg(-inside) + number + 2.0, inside + number + 2.0)) is None
-    assert counterexample.find(Rule("named_alike", op.Relu(-result) * number, number * op.Relu(-result))) is None
-    wrong = counterexample.find(Rule("named_alike", op.Relu(inside + number + 1.0), op.Relu(inside + number + 3.0)))
-    assert wrong is not None and wrong.gap.kind == "values"
+    assert (
+        counterexample.find_counterexample(Rule("named_alike", op.Neg(-inside) + number + 2.0, inside + number + 2.0))
+        is None
+    )
+    assert (
+        counterexample.find_counterexample(Rule("named_alike", op.Relu(-result) * number, number * op.Relu(-result)))
+        is None
+    )
+    wrong = counterexample.find_counterexample(
+        Rule("named_alike", op.Relu(inside + number + 1.0), op.Relu(inside + number + 3.0))
+    )
+    assert wrong is not None and wrong.difference.kind == "values"
 
 
 def test_lists_are_no_numbers_with_too_few_digits() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.language.scalar import LONGEST
-from graphopt.language.term import App, Operand
+from graphopt.language.scalar_functions import MAX_AXIS_SIZE
+from graphopt.language.terms import App, TermLike
 from graphopt.verifier.prove import prove
 
 x, y = tensor("x", "N C *s"), tensor("y", "N D *s")
@@ -29,24 +29,24 @@ wl, wp = const("w", "M C K"), const("w", "M C K J")
 grouped = {"strides": strides, "pads": pads, "dilations": dilations}
 
 
-def shaped(value: Operand, axes: str) -> App:
+def shaped(value: TermLike, axes: str) -> App:
     return op.Reshape(value, fn.sizes(axes))
 
 
-def flat(value: Operand, *sizes: Operand) -> App:
+def flat(value: TermLike, *sizes: TermLike) -> App:
     return op.Reshape(value, fn.concat(*sizes), allowzero=1)
 
 
-def eye(size: Operand) -> App:
+def eye(size: TermLike) -> App:
     return op.EyeLike(op.Expand(0.0, fn.concat(size, size)))
 
 
-def padded(value: Operand, before: Operand, after: Operand) -> App:
+def padded(value: TermLike, before: TermLike, after: TermLike) -> App:
     """The last axes of a kernel padded by zeros."""
     return op.Pad(value, fn.concat(0, 0, before, 0, 0, after))
 
 
-def ends(numbers: Operand, axes: int) -> tuple[App, App]:
+def ends(numbers: TermLike, axes: int) -> tuple[App, App]:
     """The first half of the pads of so many axes, and the second."""
     return fn.slice(numbers, 0, axes), fn.slice(numbers, axes, 2 * axes)
 
@@ -389,8 +389,8 @@ best = op.TopK.split(2, any_, times)
 recurrent, enlarged = (tensor("w", "D V I"), tensor("r", "D V H")), (1.0, 1.0, 1.5, 1.5)
 
 
-def backwards(value: Operand) -> App:
-    return op.Slice(value, (-1,), (-LONGEST - 1,), (0,), (-1,))
+def backwards(value: TermLike) -> App:
+    return op.Slice(value, (-1,), (-MAX_AXIS_SIZE - 1,), (0,), (-1,))
 
 
 TEXTBOOK = (
@@ -398,7 +398,7 @@ TEXTBOOK = (
          op.Concat(backwards(more), backwards(rows), axis=0)),
     Rule("reverse_of_pad", backwards(op.Pad(row, pads)),
          op.Pad(backwards(row), fn.concat(fn.item(pads, 1), fn.item(pads, 0))), when=fn.le(0, pads)),
-    Rule("slice_to_the_longest_end", op.Slice(any_, (0,), (LONGEST,), (0,)), any_),
+    Rule("slice_to_the_longest_end", op.Slice(any_, (0,), (MAX_AXIS_SIZE,), (0,)), any_),
     Rule("pad_of_relu", op.Pad(op.Relu(any_), pads), op.Relu(op.Pad(any_, pads))),
     Rule("concat_twice_is_tile", op.Concat(row, row, axis=0), op.Tile(row, (2,))),
     Rule("tile_is_concat", op.Tile(rows, (1, 3)), op.Concat(rows, rows, rows, axis=1)),

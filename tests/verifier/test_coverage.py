@@ -11,18 +11,18 @@ import pytest
 
 import graphopt
 from graphopt.io import onnx_io
-from graphopt.language import library
-from graphopt.language.coverage import Choice, Other, Tree, covers, tree_of, unknown
+from graphopt.language import rule_library
+from graphopt.language.coverage import DecisionTree, OtherLabel, ProofChoice, build_decision_tree, covers, first_unknown
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule, const, fn, integers, op, string, tensor
-from graphopt.language.scalar import Unknown
-from graphopt.operators import infer
-from graphopt.operators.classes import is_pointwise
-from graphopt.operators.families import some_particulars
+from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.operators import inference
+from graphopt.operators.operator_classes import is_pointwise
+from graphopt.operators.rule_families import representative_instances
 from graphopt.rewrite import gate
-from graphopt.rewrite.match import find
+from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.sites import Site
-from graphopt.verifier import drawing, writing
+from graphopt.verifier import instance_models, instance_sampling
 from graphopt.verifier.prove import prove
 from tests.text import parse
 
@@ -34,7 +34,7 @@ p, axes, shape, sizes = integers("p"), integers("axes"), integers("shape"), inte
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of the user's."""
     monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
-    gate._kept.cache_clear()
+    gate._proof_cache.cache_clear()
     return tmp_path / "cache"
 
 
@@ -120,8 +120,8 @@ SIX = parse(
 def test_a_rule_is_proved_at_a_rank_that_is_met_and_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert operators(optimized(SIX, UNDONE)) == ["Relu"]
     assert (cache / "proofs.sqlite").exists()
-    gate._kept.cache_clear()
-    monkeypatch.setattr(gate, "attempt_at", lambda *_: pytest.fail("it was proved again"))
+    gate._proof_cache.cache_clear()
+    monkeypatch.setattr(gate, "prove_instance", lambda *_: pytest.fail("it was proved again"))
     assert operators(optimized(SIX, UNDONE)) == ["Relu"]
 
 
@@ -137,7 +137,7 @@ def without_ranks(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_pointwise_rules_hold_at_all_ranks(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "attempt_at", lambda *_: pytest.fail("it was proved again"))
+    monkeypatch.setattr(gate, "prove_instance", lambda *_: pytest.fail("it was proved again"))
     model = parse("float[1,2,1,2,1,2,1] x, float[2] z", "a = Add(x, z); b = Relu(a); y = Relu(b)")
     model = model if known else without_ranks(model)
     assert is_pointwise(ADDED_TWICE)
@@ -179,30 +179,30 @@ def answers(**known: Any) -> Any:
         try:
             return known[question.replace(" ", "_").replace(".", "_")]
         except KeyError as error:
-            raise Unknown(question) from error
+            raise UndecidedScalar(question) from error
 
     return answer
 
 
 def test_a_path_is_covered_and_no_other() -> None:
     paths = [
-        [Choice("rank x", rank), Choice("value perm", perm, usual=(1, 0))]
+        [ProofChoice("rank x", rank), ProofChoice("value perm", perm, usual=(1, 0))]
         for rank, perm in ((2, (0, 1)), (2, (1, 0)), (3, (0, 2, 1)))
     ]
-    tree = tree_of(paths)
+    tree = build_decision_tree(paths)
     assert covers(tree, answers(rank_x=2, value_perm=(0, 1)))
     assert covers(tree, answers(rank_x=2, value_perm=None)), "an attribute that is absent has its default"
     assert covers(json.loads(json.dumps(tree)), answers(rank_x=3, value_perm=(0, 2, 1)))
     assert not covers(tree, answers(rank_x=3, value_perm=(2, 1, 0)))
     assert not covers(tree, answers(rank_x=3, value_perm=(0, 1)))
     assert not covers(tree, answers(value_perm=(0, 1)))
-    assert unknown(tree, answers(value_perm=(0, 1))) == "the rank of x"
+    assert first_unknown(tree, answers(value_perm=(0, 1))) == "the rank of x"
     assert not covers([], answers(rank_x=2)), "no path at all"
-    assert covers(tree_of([()]), answers()), "nothing to choose"
+    assert covers(build_decision_tree([()]), answers()), "nothing to choose"
 
 
 def test_a_symbol_stands_for_what_is_not_listed() -> None:
-    tree = tree_of([[Choice("value rest.scale", Other((None, 1.0)))]])
+    tree = build_decision_tree([[ProofChoice("value rest.scale", OtherLabel((None, 1.0)))]])
     assert covers(tree, answers(value_rest_scale=0.5))
     assert not covers(tree, answers(value_rest_scale=1.0))
     assert not covers(tree, answers(value_rest_scale=None))
@@ -210,17 +210,21 @@ def test_a_symbol_stands_for_what_is_not_listed() -> None:
 
 
 def test_equal_subtrees_are_one() -> None:
-    paths = [[Choice("rank x", a), Choice("rank y", b)] for a in range(5) for b in range(5)]
-    assert tree_of(paths) == [[], ["rank y", None, [[[0, 1, 2, 3, 4], 0]]], ["rank x", None, [[[0, 1, 2, 3, 4], 1]]]]
+    paths = [[ProofChoice("rank x", a), ProofChoice("rank y", b)] for a in range(5) for b in range(5)]
+    assert build_decision_tree(paths) == [
+        [],
+        ["rank y", None, [[[0, 1, 2, 3, 4], 0]]],
+        ["rank x", None, [[[0, 1, 2, 3, 4], 1]]],
+    ]
 
 
-def paths_of(tree: Tree, node: int = -1) -> list[list[Choice]]:
+def paths_of(tree: DecisionTree, node: int = -1) -> list[list[ProofChoice]]:
     """The paths of a tree without symbols, once more."""
     if not tree[node]:
         return [[]]
     question, usual, leads = tree[node]
     return [
-        [Choice(question, tuple(label) if isinstance(label, list) else label, usual), *rest]
+        [ProofChoice(question, tuple(label) if isinstance(label, list) else label, usual), *rest]
         for labels, subtree in leads
         for label in labels
         for rest in paths_of(tree, subtree)
@@ -238,21 +242,23 @@ def test_what_is_taken_out_of_a_coverage_is_proved_when_it_is_met() -> None:
     """Also whether an optional input is there: each path is a promise of its own."""
     proof = prove(BIASED)
     paths = paths_of(proof.coverage)
-    absent = next(path for path in paths if Choice("absent b", True) in path)
-    graph = onnx_io.load(parse("float[1,2,8] x, float[3,2,2] w", "c = Conv(x, w); a = Relu(c); y = Relu(a)")).graph
-    infer.infer_graph(graph)
-    less = replace(proof, coverage=tree_of(path for path in paths if path[:3] != absent[:3]))
-    assert tree_of(paths) == proof.coverage != less.coverage
-    for match in find(BIASED, graph):
-        site = Site.of(graph, match)
+    absent = next(path for path in paths if ProofChoice("absent b", True) in path)
+    graph = onnx_io.load_model(
+        parse("float[1,2,8] x, float[3,2,2] w", "c = Conv(x, w); a = Relu(c); y = Relu(a)")
+    ).graph
+    inference.infer_graph(graph)
+    less = replace(proof, coverage=build_decision_tree(path for path in paths if path[:3] != absent[:3]))
+    assert build_decision_tree(paths) == proof.coverage != less.coverage
+    for match in find_matches(BIASED, graph):
+        site = Site.from_match(graph, match)
         assert covers(proof.coverage, site.answer)
-        assert gate.attempt_at(BIASED, less, site.answer).why_not == ""
+        assert gate.prove_instance(BIASED, less, site.answer).failure == ""
 
 
 def test_a_crash_of_the_prover_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from graphopt.verifier import prove as prover
 
-    monkeypatch.setattr(prover, "unproved_at", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr(prover, "find_unproved_at", lambda *_, **__: 1 // 0)
     result = optimized(SIX, UNDONE)
     assert not result.changed
     (note,) = result.report.notes
@@ -264,17 +270,17 @@ def test_a_crash_of_the_prover_shows_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_instances_of_built_in_rules_are_covered_or_proved(start: int) -> None:
     """Beyond lie more axes of a kernel, lists in other orders; what is refused is not defined."""
     beyond = refused = seen = 0
-    for rule in (some_particulars(each, 1)[0] for each in library.load_rules(trades=True)[start::16]):
-        proof = gate.Gate().proof(rule)
-        for drawn in drawing.instances(rule, seed=1, count=2, attempts=300):
-            graph = onnx_io.load(writing.models(rule, drawn)[0]).graph
-            infer.infer_graph(graph)
-            for match in find(rule, graph):
+    for rule in (representative_instances(each, 1)[0] for each in rule_library.load_rules(trades=True)[start::16]):
+        proof = gate.Gate().proof_of(rule)
+        for drawn in instance_sampling.sample_instances(rule, seed=1, count=2, attempts=300):
+            graph = onnx_io.load_model(instance_models.build_models(rule, drawn)[0]).graph
+            inference.infer_graph(graph)
+            for match in find_matches(rule, graph):
                 seen += 1
-                site = Site.of(graph, match)
+                site = Site.from_match(graph, match)
                 if not covers(proof.coverage, site.answer):
                     beyond += 1
-                    why_not = gate.attempt_at(rule.family, proof, site.answer).why_not
+                    why_not = gate.prove_instance(rule.generalized, proof, site.answer).failure
                     refused += bool(why_not)
                     assert not why_not or "not defined there" in why_not or "unsupported" in why_not, (rule, drawn)
     assert seen > 50

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from graphopt.base.session import current
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
+from graphopt.base.session import current_session
 from graphopt.language.definition import Definition
 from graphopt.language.proof import Verdict
-from graphopt.language.schemas import USUAL
-from graphopt.language.term import App, Operand, Term
+from graphopt.language.terms import App, Term, TermLike
+from graphopt.language.type_inference import COMMON_DTYPES
 from graphopt.rule import Operators, Rule, define, fn, microsoft, op, real, tensor
-from graphopt.verifier import declared, scope
-from graphopt.verifier.drawing import instances
-from graphopt.verifier.example import Array, Instance
-from graphopt.verifier.meant import meant
+from graphopt.verifier import kernel_conformance, sampling_scope
+from graphopt.verifier.concrete_instance import Array, ConcreteInstance
+from graphopt.verifier.expanded_rule import expand_definitions
+from graphopt.verifier.instance_sampling import sample_instances
 from graphopt.verifier.prove import prove
 from tests.conftest import undefine
 
@@ -53,17 +53,17 @@ MASKS = {
 def defining() -> Iterator[Callable[..., Definition]]:
     """Defines operators until the end of the test, whatever is known of them."""
 
-    def defined(head: App, said: App, when: Term | tuple[Term, ...] = (), **defaults: Operand) -> Definition:
+    def defined(head: App, said: App, when: Term | tuple[Term, ...] = (), **defaults: TermLike) -> Definition:
         undefine(head.op, head.domain)
         return define(head, said, when, **defaults)
 
-    with current().child():
+    with current_session().child():
         yield defined
 
 
 @pytest.mark.parametrize("meaning", MASKS.values(), ids=MASKS)
 def test_a_mask_that_is_declared_otherwise_is_contradicted(meaning: App, defining: Callable[..., Definition]) -> None:
-    found = declared.contradicted([defining(pooled, meaning)])
+    found = kernel_conformance.find_contradiction([defining(pooled, meaning)])
     assert found is not None and "com.microsoft.MaxpoolWithMask is not what its definition says" in str(found)
 
 
@@ -78,18 +78,18 @@ def test_an_input_matters_to_both_or_to_none(
     is_declared: bool, whose: str, monkeypatch: pytest.MonkeyPatch, defining: Callable[..., Definition]
 ) -> None:
     """Also where it changes less than is allowed for rounding."""
-    (rule,) = declared.as_rules(defining(microsoft.QuickGelu(y, alpha=1.0), y * op.Sigmoid(y), alpha=1.702))
-    run = list(instances(meant(rule), count=4))
-    assert declared._misread(rule, rule.holes["y"], run) is None
+    (rule,) = kernel_conformance.as_rules(defining(microsoft.QuickGelu(y, alpha=1.0), y * op.Sigmoid(y), alpha=1.702))
+    run = list(sample_instances(expand_definitions(rule), count=4))
+    assert kernel_conformance._find_misread_input(rule, rule.holes["y"], run) is None
 
-    def a_side_reads_it(_: Rule, each: Instance) -> tuple[list[Array], list[Array]]:
+    def a_side_reads_it(_: Rule, each: ConcreteInstance) -> tuple[list[Array], list[Array]]:
         sides = [np.ones(1)], [np.full(1, 1.0 + float(np.sum(each.values["y"])) * 1e-9)]
         return sides if is_declared else sides[::-1]
 
-    monkeypatch.setattr(declared, "_judged", lambda *_: (True, None))
-    monkeypatch.setattr(declared, "ran", a_side_reads_it)
-    found = declared._misread(rule, rule.holes["y"], run)
-    assert found is not None and found.gap.text.endswith(f"and nothing of what {whose}")
+    monkeypatch.setattr(kernel_conformance, "_check_beyond_rounding", lambda *_: (True, None))
+    monkeypatch.setattr(kernel_conformance, "run_sides", a_side_reads_it)
+    found = kernel_conformance._find_misread_input(rule, rule.holes["y"], run)
+    assert found is not None and found.difference.text.endswith(f"and nothing of what {whose}")
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
@@ -98,9 +98,12 @@ def test_an_attribute_of_one_value_is_asked_where_it_has_that(
 ) -> None:
     """The default, which is another, is no part of what is declared."""
     said = defining(microsoft.QuickGelu(y, alpha=factor), y * op.Sigmoid(y * factor), alpha=1.702)
-    assert declared.contradicted([said]) is None and (declared.agreeing(said) or 0) > 50
+    assert (
+        kernel_conformance.find_contradiction([said]) is None
+        and (kernel_conformance.count_agreeing_instances(said) or 0) > 50
+    )
     wrong = defining(microsoft.QuickGelu(y, alpha=factor), y * op.Sigmoid(y * 3.0), alpha=1.702)
-    assert declared.contradicted([wrong]) is not None
+    assert kernel_conformance.find_contradiction([wrong]) is not None
 
 
 def test_an_attribute_of_one_value_beside_another_default_is_proved() -> None:
@@ -111,19 +114,19 @@ def test_an_attribute_of_one_value_beside_another_default_is_proved() -> None:
     assert prove(Rule("square", my.Power(y, power=2), y * y, when=fn.eq(fn.dtype(y), 1))).holds
 
 
-@pytest.mark.parametrize("dtype", sorted({*USUAL, DType.BOOL, DType.INT8}))
+@pytest.mark.parametrize("dtype", sorted({*COMMON_DTYPES, DType.BOOL, DType.INT8}))
 def test_edges_are_drawn(dtype: DType) -> None:
     """0, 1, the least and the greatest, and tensors of one number."""
-    drawn = [scope.edge_array(np.random.default_rng(seed), (6,), dtype) for seed in range(200)]
+    drawn = [sampling_scope.edge_array(np.random.default_rng(seed), (6,), dtype) for seed in range(200)]
     found = {float(number) for array in drawn for number in array}
     assert {0.0, 1.0} <= found and any(len(set(array.tolist())) == 1 for array in drawn)
-    if dtype.is_integer and dtype.bits <= scope.SMALL:
+    if dtype.is_integer and dtype.bits <= sampling_scope.SMALL:
         assert {*map(float, dtype.limits)} <= found
 
 
 def test_what_is_divided_by_is_not_zero() -> None:
     rule = Rule("divided", op.Div(y, z), op.Identity(y), when=fn.is_integer(fn.dtype(y)))
-    assert all(each.values["z"].all() for each in instances(rule, count=30, scope=scope.EDGES))
+    assert all(each.values["z"].all() for each in sample_instances(rule, count=30, scope=sampling_scope.EDGES))
 
 
 columns, gamma, shift, skip = tensor("x", "*b N"), tensor("g", "N"), tensor("h", "N"), tensor("k", "B S N")
@@ -163,11 +166,14 @@ def test_what_is_declared_in_few_digits_is_contradicted(
     head: App, meaning: App, when: Term | tuple[Term, ...], defining: Callable[..., Definition]
 ) -> None:
     said = defining(head, meaning, when, **({"epsilon": 1e-8} if head is layer else {}))
-    assert declared.contradicted([said]) is not None
+    assert kernel_conformance.find_contradiction([said]) is not None
 
 
 def test_what_is_declared_in_all_digits_is_not(defining: Callable[..., Definition]) -> None:
     for head, meaning in ((microsoft.FastGelu(columns), tanh_gelu(0.7978845608028654, 0.044715)), (layer, normalized)):
         when = fn.ne(fn.dtype(columns), DType.DOUBLE) if head is not layer else epsilon >= 0
         said = defining(head, meaning, when, **({"epsilon": 1e-12} if head is layer else {}))
-        assert declared.contradicted([said]) is None and (declared.agreeing(said) or 0) > 50
+        assert (
+            kernel_conformance.find_contradiction([said]) is None
+            and (kernel_conformance.count_agreeing_instances(said) or 0) > 50
+        )

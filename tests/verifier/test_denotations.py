@@ -13,13 +13,14 @@ FUNCTIONS = ("Clip", "Reshape", "ArgMax", "Gemm")
 
 
 def test_one_thing_is_changed_in_each() -> None:
-    changed = [f"{m.before} becomes {m.text}" for m in mutants("reductions") if m.function == "mean"]
+    changed = [f"{m.before} becomes {m.text}" for m in mutants("reduction_ops") if m.function == "mean_over"]
+    mean = "sum_over(extents, body) / integer_value(product(extents))"
     assert changed == [
-        "total(extents, body) / integer(product(extents)) becomes (total(extents, body) * integer(product(extents)))",
-        "total(extents, body) / integer(product(extents)) becomes total(extents, body)",
-        "total(extents, body) / integer(product(extents)) becomes integer(product(extents))",
-        "total(extents, body) / integer(product(extents)) becomes (integer(product(extents)) / total(extents, body))",
-        "total becomes mean",
+        f"{mean} becomes (sum_over(extents, body) * integer_value(product(extents)))",
+        f"{mean} becomes sum_over(extents, body)",
+        f"{mean} becomes integer_value(product(extents))",
+        f"{mean} becomes (integer_value(product(extents)) / sum_over(extents, body))",
+        "sum_over becomes mean_over",
     ]
 
 
@@ -45,10 +46,15 @@ def test_what_a_proof_covers(name: str) -> None:
 
 
 KILLED = {
-    "casts from floats and from integers are one function": ("cast", "Cast", '"truncated"', "'wrapped'"),
-    "Clip takes bounds of any rank": ("Pointwise", "Clip", "self.beside is Beside.SCALARS", "False"),
-    "Conv without channels": ("_filters", "Conv", "there are filters", "pass"),
-    "Reshape with -1 twice or beside 0": ("_answers", "Reshape", "_differ(size, -1)", ""),
+    "casts from floats and from integers are one function": ("cast_function", "Cast", '"truncated"', "'wrapped'"),
+    "Clip takes bounds of any rank": (
+        "ElementwiseDenotation",
+        "Clip",
+        "self.extra_operands is ExtraOperands.SCALARS",
+        "False",
+    ),
+    "Conv without channels": ("_filter_shape", "Conv", "there are filters", "pass"),
+    "Reshape with -1 twice or beside 0": ("_reshape_conditions", "Reshape", "_sizes_differ(size, -1)", ""),
     "ArgMax of an empty axis": ("ArgMax", "ArgMax", "the axis is not empty", "pass"),
     "Attention with a negative scale": ("_scale", "Attention", "the scale is positive", "pass"),
 }

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt.language import library
-from graphopt.language.proof import Model, Verdict
+from graphopt.language import rule_library
+from graphopt.language.proof import ProofModel, Verdict
 from graphopt.language.rule import Rule, const, fn, op, tensor
-from graphopt.runtime.oracle import FailedError, Runnable, onnxruntime_unoptimized
-from graphopt.verifier.drawing import instances
+from graphopt.runtime.oracle import RunFailedError, RunnableModel, onnxruntime_unoptimized
+from graphopt.verifier.instance_models import build_models
+from graphopt.verifier.instance_sampling import sample_instances
 from graphopt.verifier.prove import prove
-from graphopt.verifier.writing import models
 from tests.verifier.broken import attention
 
 x, y, z, a, b = tensor("x"), tensor("y"), tensor("z"), const("a", ""), const("b", "")
@@ -55,14 +55,14 @@ LOST = (
 @pytest.mark.parametrize("rule", KEPT, ids=lambda rule: rule.name)
 def test_what_only_reorders_holds_for_infinities(rule: Rule) -> None:
     proof = prove(rule, refute=False)
-    assert (proof.verdict, proof.model) == (Verdict.PROVED, Model.EXTENDED), proof
-    assert proof.claim == "proved, reassociates"
+    assert (proof.verdict, proof.model) == (Verdict.PROVED, ProofModel.EXTENDED), proof
+    assert proof.describe_claim == "proved, reassociates"
     assert differences(rule, count=20) == []
 
 
 @pytest.mark.parametrize("rule", [*LOST, *attention.FINITE], ids=lambda rule: rule.name)
 def test_what_cancels_or_distributes_does_not(rule: Rule) -> None:
-    assert prove(rule, refute=False).model in (Model.REAL, None)
+    assert prove(rule, refute=False).model in (ProofModel.REAL, None)
 
 
 @pytest.mark.slow
@@ -77,23 +77,23 @@ def test_what_cancels_or_distributes_does_not(rule: Rule) -> None:
     ],
 )
 def test_a_built_in_rule_keeps_infinities(name: str) -> None:
-    rule = next(rule for rule in library.load().everything if rule.name == name)
-    assert prove(rule).model is Model.EXTENDED
+    rule = next(rule for rule in rule_library.load_library().all_rules if rule.name == name)
+    assert prove(rule).model is ProofModel.EXTENDED
     assert differences(rule, count=40) == []
 
 
 def differences(rule: Rule, count: int) -> list[dict[str, Any]]:
     """The inputs, infinities and NaN among them, for which the sides differ in where they are finite."""
     rng, found = np.random.default_rng(0), []
-    for instance in instances(rule, seed=2, count=count):
+    for instance in sample_instances(rule, seed=2, count=count):
         feeds = {name: _with_nonfinite(array, rng) for name, array in instance.feeds(rule).items()}
-        before, after = models(rule, instance)
+        before, after = build_models(rule, instance)
         try:
-            with onnxruntime_unoptimized(Runnable(before)) as session:
+            with onnxruntime_unoptimized(RunnableModel(before)) as session:
                 expected = session.run(feeds)
-        except FailedError:
+        except RunFailedError:
             continue
-        with onnxruntime_unoptimized(Runnable(after)) as session:
+        with onnxruntime_unoptimized(RunnableModel(after)) as session:
             outputs = session.run(feeds)
         if not all(map(_agree, expected, outputs)):
             found.append(feeds)

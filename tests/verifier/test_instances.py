@@ -2,15 +2,15 @@
 
 import pytest
 
-from graphopt.base.integers import TRUE
-from graphopt.base.types import DType
-from graphopt.language.proof import Model, Verdict
+from graphopt.base.dtype import DType
+from graphopt.expr.integers import TRUE
+from graphopt.language.proof import ProofModel, Verdict
 from graphopt.language.rule import Rule, const, fn, integers, op, real, tensor
-from graphopt.language.term import Term
-from graphopt.operators.node import Unsupported
-from graphopt.verifier.dtypes import typings
-from graphopt.verifier.prove import instances, prove
-from graphopt.verifier.solver import Effort
+from graphopt.language.terms import Term
+from graphopt.operators.op_context import UnsupportedOperatorError
+from graphopt.verifier.element_types import enumerate_typings
+from graphopt.verifier.prove import enumerate_instances, prove
+from graphopt.verifier.solver import SolverSession
 
 x, p, q, axes = tensor("x", "A B C"), integers("p"), integers("q"), integers("axes")
 
@@ -37,24 +37,24 @@ def test_a_new_axis_moves_from_each_place_to_each_other() -> None:
 def test_a_property_is_true_only_where_the_conditions_say_it() -> None:
     zero, other = const("zero"), const("other")
     rule = Rule("units", tensor("y") - zero - other, tensor("y") - other, when=fn.all_of(fn.is_zero(zero)))
-    instance = next(instances(rule, Model.EXACT, typings(rule), Effort()))
+    instance = next(enumerate_instances(rule, ProofModel.EXACT, enumerate_typings(rule), SolverSession()))
     assert instance.scalar(fn.is_zero(zero)) == TRUE
     for unsaid in (fn.is_zero(other), fn.is_one(zero)):
-        with pytest.raises(Unsupported):
+        with pytest.raises(UnsupportedOperatorError):
             instance.scalar(unsaid)
 
 
 al = real("al")
-REAL_NUMBERS: tuple[tuple[Term, Model], ...] = (
-    (fn.minimum(al, al), Model.EXACT),
-    (al + 1e3 - 1e3, Model.EXTENDED),
-    (fn.truediv(al * 3.0, 3.0), Model.EXTENDED),
-    (fn.neg(fn.neg(al)), Model.EXTENDED),
+REAL_NUMBERS: tuple[tuple[Term, ProofModel], ...] = (
+    (fn.minimum(al, al), ProofModel.EXACT),
+    (al + 1e3 - 1e3, ProofModel.EXTENDED),
+    (fn.truediv(al * 3.0, 3.0), ProofModel.EXTENDED),
+    (fn.neg(fn.neg(al)), ProofModel.EXTENDED),
 )
 
 
 @pytest.mark.parametrize(("number", "model"), REAL_NUMBERS, ids=str)
-def test_real_numbers_that_are_computed_are_not_known_bit_for_bit(number: Term, model: Model) -> None:
+def test_real_numbers_that_are_computed_are_not_known_bit_for_bit(number: Term, model: ProofModel) -> None:
     """They round when a rule is applied; where one is chosen it stays the same."""
     y = tensor("y")
     single = fn.eq(fn.dtype(y), int(DType.FLOAT))  # in which the attribute is kept

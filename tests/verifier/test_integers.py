@@ -6,25 +6,25 @@ from random import Random
 
 import pytest
 
-from graphopt.base.integers import (
+from graphopt.expr.integers import (
     TRUE,
     Atom,
     Formula,
-    Int,
+    Polynomial,
     Size,
-    choice,
-    conj,
-    disj,
+    conjunction,
+    disjunction,
     eq,
     ge,
+    if_then_else,
     negate,
     quotient,
     remainder,
     symbol,
 )
-from graphopt.base.rebuilding import only_symbol, truth_of, value_of
-from graphopt.verifier.context import context
-from graphopt.verifier.solver import Effort
+from graphopt.expr.substitution import evaluate_formula, evaluate_integer, single_symbol
+from graphopt.verifier.context import get_context
+from graphopt.verifier.solver import SolverSession
 
 NAMES = "abcd"
 
@@ -41,7 +41,7 @@ def a_size(random: Random, depth: int = 2) -> Size:
         case 1:
             return remainder(one, a)
         case 2:
-            return choice(ge(a, b), one, other)
+            return if_then_else(ge(a, b), one, other)
         case 3:
             return one * other
     return one + other
@@ -50,47 +50,47 @@ def a_size(random: Random, depth: int = 2) -> Size:
 def a_fact(random: Random, numbers: dict[Atom, int]) -> Formula:
     """A comparison, or an alternative, that holds for the numbers."""
     one, other = a_size(random), a_size(random)
-    gap = value_of(one, numbers) - value_of(other, numbers)
+    gap = evaluate_integer(one, numbers) - evaluate_integer(other, numbers)
     fact = random.choice((eq(one, other + gap), ge(one, other + gap), ge(one, other + gap - 1)))
-    return fact if random.random() < 0.7 else disj(fact, eq(one))
+    return fact if random.random() < 0.7 else disjunction(fact, eq(one))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_shown_is_true(seed: int) -> None:
     random = Random(seed)
-    numbers = {only_symbol(symbol(name)): random.randrange(1, 5) for name in NAMES}
+    numbers = {single_symbol(symbol(name)): random.randrange(1, 5) for name in NAMES}
     facts = [ge(symbol(name), 1) for name in NAMES] + [a_fact(random, numbers) for _ in range(3)]
-    known = context(facts, Effort(steps=2_000))
-    further = known.knowing(a_fact(random, numbers))
+    known = get_context(facts, SolverSession(steps=2_000))
+    further = known.assuming(a_fact(random, numbers))
     assert further.possible
     for _ in range(3):
         size, goal = a_size(random), ge(a_size(random), a_size(random))
         for here in (known, further):
-            assert value_of(here.simplify(size), numbers) == value_of(size, numbers)
-            assert truth_of(goal, numbers) or not here.proves(goal)
-            assert not truth_of(goal, numbers) or not here.proves(negate(goal))
+            assert evaluate_integer(here.simplify(size), numbers) == evaluate_integer(size, numbers)
+            assert evaluate_formula(goal, numbers) or not here.proves(goal)
+            assert not evaluate_formula(goal, numbers) or not here.proves(negate(goal))
 
 
 def test_equal_polynomials_are_one_object() -> None:
     a, b = symbol("a"), symbol("b")
     assert (a + b) * (a - b) is a * a - b * b
     assert ge(a + 1, b) is negate(ge(b, a + 2))
-    assert conj(ge(a), TRUE, ge(a)) is ge(a)
+    assert conjunction(ge(a), TRUE, ge(a)) is ge(a)
 
 
 def test_a_tighter_bound_is_known_without_the_solver() -> None:
-    effort = Effort()
+    effort = SolverSession()
     a, b = symbol("a"), symbol("b")
-    known = context([ge(a * b, 2), ge(a), ge(b)], effort)
-    assert known.simplify(choice(eq(a * b, 1), 0, a)) is a
-    assert effort.asked == 0
+    known = get_context([ge(a * b, 2), ge(a), ge(b)], effort)
+    assert known.simplify(if_then_else(eq(a * b, 1), 0, a)) is a
+    assert effort.question_count == 0
 
 
 def test_an_equation_replaces_a_choice_and_stays_known() -> None:
     a, b = symbol("a"), symbol("b")
-    larger = choice(ge(a, b), a, b)
-    assert isinstance(larger, Int)
-    known = context([eq(larger, 5), ge(a), ge(b)], Effort())
+    larger = if_then_else(ge(a, b), a, b)
+    assert isinstance(larger, Polynomial)
+    known = get_context([eq(larger, 5), ge(a), ge(b)], SolverSession())
     assert known.simplify(larger * a) == 5 * a
     assert known.proves(ge(5, a))
     assert not known.proves(eq(a, 5))

@@ -4,13 +4,13 @@ from itertools import count
 
 import pytest
 
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, reduction, tensor
-from graphopt.language.term import Term, Var, holes
+from graphopt.language.terms import Term, Var, holes
 from graphopt.verifier import prove as prover
 from graphopt.verifier.prove import prove
-from graphopt.verifier.solver import Budget, Effort
+from graphopt.verifier.solver import SolverSession, StepBudget
 
 x, c, axis = tensor("x"), const("c", "N"), integer("axis")
 a, b, rows = tensor("a", "M N"), tensor("b", "K N"), tensor("r", "*b M")
@@ -21,7 +21,7 @@ NO_HINT = "if it holds under a condition only, add it with `when=`: of sizes, at
 
 def unproved(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is said where no counterexample is found."""
-    monkeypatch.setattr("graphopt.verifier.counterexample.find", lambda rule: None)
+    monkeypatch.setattr("graphopt.verifier.counterexample.find_counterexample", lambda rule: None)
     proof = prove(rule)
     assert proof.verdict is Verdict.UNKNOWN, proof
     return proof.detail.splitlines()
@@ -83,7 +83,7 @@ def test_operators_without_a_meaning_are_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_where_the_work_ran_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.verifier.counterexample.find", lambda rule: None)
+    monkeypatch.setattr("graphopt.verifier.counterexample.find_counterexample", lambda rule: None)
     transposed = op.Transpose(x, perm=integers("perm"))
     rule = Rule("late", op.Relu(op.Relu(transposed)), op.Relu(transposed))
     first, *hints = prove(rule, timeout=0.008).detail.splitlines()
@@ -124,13 +124,13 @@ def test_types_that_never_fit_name_the_condition() -> None:
 
 def test_the_work_is_the_same_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = Rule("joined", op.Concat(op.Relu(a), op.Relu(b), axis=0), op.Relu(op.Concat(a, b, axis=0)))
-    budgets: list[Budget] = []
+    budgets: list[StepBudget] = []
 
-    def kept(*, budget: Budget) -> Effort:
+    def kept(*, budget: StepBudget) -> SolverSession:
         budgets.append(budget)
-        return Effort(budget=budget)
+        return SolverSession(budget=budget)
 
-    monkeypatch.setattr(prover, "Effort", kept)
+    monkeypatch.setattr(prover, "SolverSession", kept)
     quick = prove(rule, refute=False)
     ticks = count(step=0.01)
     monkeypatch.setattr("time.process_time", lambda: next(ticks))  # as on a machine that is busy
@@ -160,7 +160,7 @@ def test_the_work_is_the_same_whatever_the_clock_says(monkeypatch: pytest.Monkey
 def test_an_empty_axis_that_is_the_only_obstacle_is_excluded(rule: Rule, condition: str) -> None:
     proof = prove(rule)
     hint = f"only an empty axis stands in the way: it is proved with the condition `{condition}`"
-    assert not proof.holds and proof.complaint.splitlines()[-1].strip() == hint, proof
+    assert not proof.holds and proof.describe_failure.splitlines()[-1].strip() == hint, proof
 
 
 column, is_float = tensor("c", "M 1"), fn.eq(fn.dtype(tensor("c", "M 1")), DType.FLOAT)
@@ -189,7 +189,7 @@ zeros = op.ConstantOfShape(op.Shape(a))
 )  # fmt: skip
 def test_an_empty_axis_of_no_tensor_is_named_and_excluded(rule: Rule, shown: str, condition: str) -> None:
     proof = prove(rule)
-    lines = [line.strip() for line in proof.complaint.splitlines()]
+    lines = [line.strip() for line in proof.describe_failure.splitlines()]
     assert proof.verdict is Verdict.REFUTED and shown in lines, proof
     assert lines[-1] == f"only an empty axis stands in the way: it is proved with the condition `{condition}`", proof
 
@@ -203,7 +203,7 @@ def test_a_product_of_a_number_is_not_the_number(body: float) -> None:
 
 def test_an_empty_axis_is_not_blamed_for_what_is_wrong() -> None:
     wrong = Rule("greatest", op.ReduceMax(a, (1,)), op.TopK.split(2, a, (1,), axis=1, largest=0)[0], when=is_single)
-    assert "empty axis" not in prove(wrong).complaint
+    assert "empty axis" not in prove(wrong).describe_failure
 
 
 @pytest.mark.parametrize(
@@ -229,9 +229,9 @@ def test_an_empty_axis_is_not_blamed_for_what_is_wrong() -> None:
 def test_a_number_with_too_few_digits_is_named(
     left: Term, right: Term, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphopt.verifier.counterexample.find", lambda rule: None)
+    monkeypatch.setattr("graphopt.verifier.counterexample.find_counterexample", lambda rule: None)
     proof = prove(Rule("near", left, right, when=fn.eq(fn.dtype(x), DType.FLOAT)))
-    assert said in proof.complaint.replace("\n    ", "\n").splitlines(), proof
+    assert said in proof.describe_failure.replace("\n    ", "\n").splitlines(), proof
 
 
 IN_TYPES = "only the element types differ in which it is computed: cast alike on both sides"

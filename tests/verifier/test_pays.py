@@ -8,14 +8,14 @@ import pytest
 from graphopt.io import onnx_io
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule, const, fn, integers, op, tensor
-from graphopt.language.term import Term
-from graphopt.operators import infer
-from graphopt.rewrite.match import find
+from graphopt.language.terms import Term
+from graphopt.operators import inference
+from graphopt.rewrite.matching import find_matches
 from graphopt.verifier import prove as prover
-from graphopt.verifier.drawing import instances
-from graphopt.verifier.example import evaluate
-from graphopt.verifier.instances import Instance
+from graphopt.verifier.concrete_instance import evaluate_scalar_at
+from graphopt.verifier.instance_sampling import sample_instances
 from graphopt.verifier.prove import prove
+from graphopt.verifier.symbolic_instance import SymbolicInstance
 
 x, a, b = tensor("x"), const("a"), const("b")
 rows, w, v = tensor("r", "M K"), const("w", "K N"), const("v", "N P")
@@ -53,16 +53,16 @@ def test_a_proof_knows_nothing_of_where_it_pays(rule: Rule, monkeypatch: pytest.
     assumed = set[Term]()
     left = prover._left
 
-    def noting(instance: Instance) -> object:
+    def noting(instance: SymbolicInstance) -> object:
         assumed.update(instance.rule.conditions)
         return left(instance)
 
     monkeypatch.setattr(prover, "_left", noting)
-    one, other = prove(rule), prove(rule.claim)
+    one, other = prove(rule), prove(rule.without_profitability)
     assert one.verdict is Verdict.PROVED, one
     assert (one.model, one.ranks, one.cases, one.coverage) == (other.model, other.ranks, other.cases, other.coverage)
     assert one.digest == rule.digest != other.digest
-    assert assumed == set(rule.claim.conditions)
+    assert assumed == set(rule.without_profitability.conditions)
 
 
 def test_constants_that_may_grow_are_proved_for_all_ranks() -> None:
@@ -78,9 +78,9 @@ def test_what_holds_only_where_it_pays_is_not_proved(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", TRUE, ids=lambda rule: rule.name)
 def test_an_instance_that_is_drawn_pays(rule: Rule) -> None:
-    drawn = list(instances(rule, seed=3, count=5))
+    drawn = list(sample_instances(rule, seed=3, count=5))
     assert drawn
-    assert all(evaluate(condition, rule, each) for each in drawn for condition in rule.conditions)
+    assert all(evaluate_scalar_at(condition, rule, each) for each in drawn for condition in rule.conditions)
 
 
 @pytest.mark.parametrize(("columns", "matches"), [(4, 1), (5, 1), (6, 0)])
@@ -90,6 +90,6 @@ def test_a_match_pays(columns: int, matches: int) -> None:
     text = f"""<ir_version: 10, opset_import: ["" : 20]> g (float[2, 3] x) => (float[2, {columns}] z)
     <float[3, 5] w = {{ {first} }}, float[5, {columns}] v = {{ {second} }}>
     {{ y = MatMul(x, w)  z = MatMul(y, v) }}"""
-    graph = onnx_io.load(onnx.parser.parse_model(text)).graph
-    infer.infer_graph(graph)
-    assert sum(1 for _ in find(smaller, graph)) == matches
+    graph = onnx_io.load_model(onnx.parser.parse_model(text)).graph
+    inference.infer_graph(graph)
+    assert sum(1 for _ in find_matches(smaller, graph)) == matches

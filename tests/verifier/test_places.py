@@ -9,44 +9,44 @@ from typing import NamedTuple
 
 import pytest
 
-from graphopt.base.integers import And, Atom, Comparison, Formula, Int, Or, Size, eq, inside, symbol
-from graphopt.base.places import Places, definition_of, listed
-from graphopt.base.rebuilding import only_symbol
-from graphopt.language.proof import Model, Verdict
+from graphopt.expr.index_lists import IndexList, index_bounds, index_list_of
+from graphopt.expr.integers import And, Atom, Comparison, Formula, Or, Polynomial, Size, eq, in_range, symbol
+from graphopt.expr.substitution import single_symbol
+from graphopt.language.proof import ProofModel, Verdict
 from graphopt.language.rule import Rule, const, fn, op
-from graphopt.verifier.context import context
+from graphopt.verifier.context import get_context
 from graphopt.verifier.prove import prove
-from graphopt.verifier.solver import Effort
+from graphopt.verifier.solver import SolverSession
 
 
 class Two(NamedTuple):
     """Two lists of places, as long as each other; made anew for each test, for proofs let go of all integers."""
 
-    i: Int
-    j: Int
-    extent: Int
-    length: Int
-    one: Places
-    other: Places
+    i: Polynomial
+    j: Polynomial
+    extent: Polynomial
+    length: Polynomial
+    one: IndexList
+    other: IndexList
 
 
 @pytest.fixture
 def two() -> Two:
     i, j, extent, count = (symbol(name) for name in ("i", "j", "extent", "count"))
-    one, other = (Places(symbol(name), extent, count) for name in ("one", "other"))
+    one, other = (IndexList(symbol(name), extent, count) for name in ("one", "other"))
     return Two(i, j, extent, count, one, other)
 
 
-def worth(size: Size, numbers: Mapping[Int, int], lists: Mapping[Int, list[int]]) -> int:
+def worth(size: Size, numbers: Mapping[Polynomial, int], lists: Mapping[Polynomial, list[int]]) -> int:
     """What a size is for these numbers and lists."""
     terms = {(): size} if isinstance(size, int) else size.terms
     return sum(c * prod(worth_of(atom, numbers, lists) for atom in monomial) for monomial, c in terms.items())
 
 
-def worth_of(atom: Atom, numbers: Mapping[Int, int], lists: Mapping[Int, list[int]]) -> int:
+def worth_of(atom: Atom, numbers: Mapping[Polynomial, int], lists: Mapping[Polynomial, list[int]]) -> int:
     if atom.kind == "symbol":
-        return next(number for known, number in numbers.items() if only_symbol(known) == atom)
-    places, subject = listed(atom)
+        return next(number for known, number in numbers.items() if single_symbol(known) == atom)
+    places, subject = index_list_of(atom)
     listing, at = lists[places.name], worth(subject, numbers, lists)
     if atom.kind == "nth":
         return listing[at] if 0 <= at < len(listing) else 0
@@ -55,7 +55,7 @@ def worth_of(atom: Atom, numbers: Mapping[Int, int], lists: Mapping[Int, list[in
     return listing.index(at) if at in listing else len(listing)
 
 
-def holds(part: Formula, numbers: Mapping[Int, int], lists: Mapping[Int, list[int]]) -> bool:
+def holds(part: Formula, numbers: Mapping[Polynomial, int], lists: Mapping[Polynomial, list[int]]) -> bool:
     match part:
         case And(parts):
             return all(holds(inner, numbers, lists) for inner in parts)
@@ -71,7 +71,7 @@ def a_place(random: Random, two: Two, depth: int) -> Size:
     if not depth:
         return random.choice((two.i, two.j, two.i + 1, 2))
     tell = random.choice((two.one, two.one, two.other))
-    return random.choice((tell.nth, tell.order, tell.alike))(a_place(random, two, depth - 1))
+    return random.choice((tell.select, tell.rank, tell.representative))(a_place(random, two, depth - 1))
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -83,30 +83,34 @@ def test_what_is_simplified_is_the_same_for_any_lists(seed: int, two: Two) -> No
     for _ in range(20):
         numbers = {i: random.randrange(-2, 9), j: random.randrange(-2, 9), extent: 7, count: length}
         said = [
-            *one.facts, inside(i, count), inside(j, extent), one.has(i), other.has(j), eq(one.nth(i), j), eq(i, j)
+            *one.facts, in_range(i, count), in_range(j, extent), one.has(i), other.has(j),
+            eq(one.select(i), j), eq(i, j)
         ]  # fmt: skip
-        known = context([fact for fact in said if holds(fact, numbers, lists)], Effort())
+        known = get_context([fact for fact in said if holds(fact, numbers, lists)], SolverSession())
         size = a_place(random, two, random.randrange(1, 5))
-        assert isinstance(size, Int)
+        assert isinstance(size, Polynomial)
         assert worth(known.simplify(size), numbers, lists) == worth(size, numbers, lists)
-        assert all(holds(part, numbers, lists) for part in definition_of(size.atoms[0]))
+        assert all(holds(part, numbers, lists) for part in index_bounds(size.atoms[0]))
 
 
 def test_places_and_their_order_undo_each_other_where_they_are_in_the_list(two: Two) -> None:
     i, j, extent, count, one, _ = two
-    anywhere, within = context(one.facts, Effort()), context([*one.facts, inside(i, count), one.has(j)], Effort())
-    assert within.simplify(one.order(one.nth(i))) == i
-    assert within.simplify(one.nth(one.order(j))) == j
-    assert within.proves(inside(one.nth(i), extent)) and within.proves(inside(j, extent))
-    assert anywhere.simplify(one.order(one.nth(i))) != i and anywhere.simplify(one.nth(one.order(j))) != j
-    assert not anywhere.proves(inside(one.nth(i), extent + 1)) and not anywhere.proves(inside(j, extent))
+    anywhere, within = (
+        get_context(one.facts, SolverSession()),
+        get_context([*one.facts, in_range(i, count), one.has(j)], SolverSession()),
+    )
+    assert within.simplify(one.rank(one.select(i))) == i
+    assert within.simplify(one.select(one.rank(j))) == j
+    assert within.proves(in_range(one.select(i), extent)) and within.proves(in_range(j, extent))
+    assert anywhere.simplify(one.rank(one.select(i))) != i and anywhere.simplify(one.select(one.rank(j))) != j
+    assert not anywhere.proves(in_range(one.select(i), extent + 1)) and not anywhere.proves(in_range(j, extent))
 
 
 def test_lists_of_equal_length_are_not_the_same(two: Two) -> None:
     i, j, _, count, one, other = two
-    known = context([*one.facts, inside(i, count), one.has(j), other.has(j), eq(count, 3)], Effort())
-    assert not known.proves(eq(one.nth(i), other.nth(i)))
-    assert known.simplify(other.order(one.nth(i))) != i
+    known = get_context([*one.facts, in_range(i, count), one.has(j), other.has(j), eq(count, 3)], SolverSession())
+    assert not known.proves(eq(one.select(i), other.select(i)))
+    assert known.simplify(other.rank(one.select(i))) != i
 
 
 def test_what_is_zero_adds_nothing_to_sums_of_finite_numbers() -> None:
@@ -115,20 +119,26 @@ def test_what_is_zero_adds_nothing_to_sums_of_finite_numbers() -> None:
     proof = prove(
         Rule("sum_of_what_lives", op.ReduceSum(v, (0,)), op.ReduceSum(op.Gather(v, fn.nonzero_indices("C", v)), (0,)))
     )
-    assert (proof.verdict, proof.model) == (Verdict.PROVED, Model.REAL), proof
+    assert (proof.verdict, proof.model) == (Verdict.PROVED, ProofModel.REAL), proof
 
 
 def test_a_place_is_alike_to_the_one_that_stands_for_it_and_need_not_be_it(two: Two) -> None:
     i, j, extent, count, one, other = two
-    known = context([*one.facts, inside(i, count), inside(j, extent)], Effort())
-    assert known.simplify(one.alike(one.nth(i))) == i and known.proves(inside(one.alike(j), count))
-    assert known.simplify(one.nth(one.alike(j))) != j and not known.proves(eq(one.nth(one.alike(j)), j))
-    assert not known.proves(eq(one.alike(j), one.order(j))) and not known.proves(eq(one.alike(j), other.alike(j)))
-    assert not context(one.facts, Effort()).proves(inside(one.alike(j), count))
+    known = get_context([*one.facts, in_range(i, count), in_range(j, extent)], SolverSession())
+    assert known.simplify(one.representative(one.select(i))) == i and known.proves(
+        in_range(one.representative(j), count)
+    )
+    assert known.simplify(one.select(one.representative(j))) != j and not known.proves(
+        eq(one.select(one.representative(j)), j)
+    )
+    assert not known.proves(eq(one.representative(j), one.rank(j))) and not known.proves(
+        eq(one.representative(j), other.representative(j))
+    )
+    assert not get_context(one.facts, SolverSession()).proves(in_range(one.representative(j), count))
 
 
 def test_what_is_equal_is_what_stands_for_it_in_sums_of_finite_numbers() -> None:
     w = const("w", "K C")
     again = op.Gather(op.Gather(w, fn.unique_indices("C", w), axis=1), fn.inverse_indices("C", w), axis=1)
     proof = prove(Rule("each_by_the_first_that_is_equal", op.Identity(w), again))
-    assert (proof.verdict, proof.model) == (Verdict.PROVED, Model.REAL), proof
+    assert (proof.verdict, proof.model) == (Verdict.PROVED, ProofModel.REAL), proof

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, tensor
-from graphopt.language.scalar import LONGEST
-from graphopt.language.term import App, Operand, Term
+from graphopt.language.scalar_functions import MAX_AXIS_SIZE
+from graphopt.language.terms import App, Term, TermLike
 from graphopt.verifier.prove import prove
 
 x, m, s = tensor("x"), tensor("m"), tensor("s")
@@ -21,7 +21,7 @@ axis, perm, axes, shape = integer("axis"), integers("perm"), integers("axes"), i
 single = {hole: fn.eq(fn.dtype(hole), DType.FLOAT) for hole in (x, s, line, plane, rows)}
 
 
-def pooled(value: Operand, size: int, rank: int = 2, pad: int = 0, **more: Operand) -> App:
+def pooled(value: TermLike, size: int, rank: int = 2, pad: int = 0, **more: TermLike) -> App:
     return op.MaxPool(value, kernel_shape=(size,) * rank, pads=(pad,) * (2 * rank), **more)
 
 
@@ -57,7 +57,7 @@ WINDOWS = (
 )  # fmt: skip
 
 
-def best(value: Operand, along: Operand, count: Operand = (1,), **more: Operand) -> tuple[App, ...]:
+def best(value: TermLike, along: TermLike, count: TermLike = (1,), **more: TermLike) -> tuple[App, ...]:
     return op.TopK.split(2, value, count, axis=along, **more)
 
 
@@ -87,7 +87,7 @@ truths = fn.eq(fn.dtype(m), DType.BOOL)
 scored = truths, single[s]
 
 
-def cast(value: Operand, to: DType = DType.FLOAT) -> App:
+def cast(value: TermLike, to: DType = DType.FLOAT) -> App:
     return op.Cast(value, to=to)
 
 
@@ -134,13 +134,13 @@ inner = fn.le(0, start), fn.eq(stop, start + fn.size("K"))
 two, places = tensor("u", "2"), op.Range(start, stop, 1)
 
 
-def updated(value: Operand, update: Operand, first: Operand, last: Operand) -> App:
+def updated(value: TermLike, update: TermLike, first: TermLike, last: TermLike) -> App:
     """Slices of a tensor around an update."""
-    before, after = op.Slice(value, (0,), first, (0,)), op.Slice(value, last, (LONGEST,), (0,))
+    before, after = op.Slice(value, (0,), first, (0,)), op.Slice(value, last, (MAX_AXIS_SIZE,), (0,))
     return op.Concat(before, update, after, axis=0)
 
 
-def scattered(value: Operand, at: Operand, update: Operand) -> App:
+def scattered(value: TermLike, at: TermLike, update: TermLike) -> App:
     return op.ScatterND(value, op.Unsqueeze(at, (1,)), update)
 
 
@@ -200,7 +200,7 @@ def test_it_is_proved(rule: Rule) -> None:
     assert proof.verdict is Verdict.PROVED, proof
 
 
-def gelu(factor: Operand) -> Term:
+def gelu(factor: TermLike) -> Term:
     return 0.5 * x * (1.0 + op.Tanh(factor * (x + 0.044715 * x * x * x)))
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from graphopt.base.types import DType
-from graphopt.language.proof import Model, Verdict
+from graphopt.base.dtype import DType
+from graphopt.language.proof import ProofModel, Verdict
 from graphopt.language.rule import Rule, const, fn, op, real, tensor
-from graphopt.language.term import Term
+from graphopt.language.terms import Term
 from graphopt.verifier.prove import prove
 
 x, y, a, b, k = tensor("x"), tensor("y"), const("a", ""), const("b", ""), real("k")
@@ -106,7 +106,7 @@ def test_a_cancelled_number_is_refuted() -> None:
 
 def test_a_jump_that_both_sides_have_is_no_hindrance() -> None:
     proof = prove(Rule("scaled_floor", (op.Floor(x * y) * 2.0) * 2.0, op.Floor(x * y) * 4.0, when=floats))
-    assert proof.holds and proof.model is not Model.EXACT, proof
+    assert proof.holds and proof.model is not ProofModel.EXACT, proof
 
 
 def test_an_attribute_that_was_one_stays_one() -> None:

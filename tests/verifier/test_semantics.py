@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
 from graphopt.language.rule import Rule, attributes, const, op, real, tensor
-from graphopt.operators.bodies import Body, OfElements
-from graphopt.operators.elementwise import Pointwise
-from graphopt.operators.node import Undefined, Unsupported, subsets
+from graphopt.operators.elementwise_ops import ElementwiseDenotation
+from graphopt.operators.op_context import UndefinedOperatorError, UnsupportedOperatorError, axis_subsets
 from graphopt.operators.operator import Operator
+from graphopt.operators.schema_bodies import ElementwiseBody, SchemaBody
 from graphopt.operators.semantics import OPERATORS
 from graphopt.verifier.choices import Choices
 from graphopt.verifier.prove import prove
@@ -45,7 +45,7 @@ CASES = 200
 def cases_of(name: str) -> int:
     """Fewer of one that is read out of its schema: what it is made of is tested by itself."""
     match OPERATORS[name].denotation:
-        case Body() | Pointwise(of=OfElements()):
+        case SchemaBody() | ElementwiseDenotation(element_function=ElementwiseBody()):
             return CASES // 4
     return CASES
 
@@ -86,7 +86,7 @@ def test_it_is_what_the_operator_computes(name: str) -> None:
         drawn.append(used)
         if not claimed or random.random() < 0.04:
             claims = list(open_.claims())
-            if "axes" in used and used["axes"] not in (None, *subsets(open_.arrays["x0"].ndim)):
+            if "axes" in used and used["axes"] not in (None, *axis_subsets(open_.arrays["x0"].ndim)):
                 return  # in an order that is not tried, in which the sizes may fit no other axes
             assert any(all(is_mode(c[k]) <= (c[k] == v) for k, v in used.items() if k != "axes") for c in claims), used
             claimed.extend(claims)
@@ -115,7 +115,7 @@ def test_what_may_not_run_is_undefined(name: str) -> None:
     refused, beyond = ([case for of, case in cases if of == name] for cases in (UNDEFINED, BEYOND))
     assert not [case for case in refused if "runtime" in answers(name, case)]
     for case, symbols in product(refused + beyond, (False, True)):
-        with pytest.raises((Undefined, Unsupported)):
+        with pytest.raises((UndefinedOperatorError, UnsupportedOperatorError)):
             evaluation(name, case, symbols=symbols).run()
 
 
@@ -126,7 +126,7 @@ def test_integers_are_not_divided_by_zero(name: str) -> None:
         if last:
             found.run()
         else:
-            with pytest.raises(Undefined, match="division of integers by 0"):
+            with pytest.raises(UndefinedOperatorError, match="division of integers by 0"):
                 found.run()
 
 
@@ -147,7 +147,7 @@ def test_what_is_refused_is_not_denoted(name: str) -> None:
         feeds = {f"x{i}": value for i, value in enumerate(changed.inputs) if isinstance(value, np.ndarray)}
         app = application(name, changed, known, d.flag)
         note(f"{name} {changed}: {app}")
-        with pytest.raises((Undefined, Unsupported)):
+        with pytest.raises((UndefinedOperatorError, UnsupportedOperatorError)):
             Evaluation(app, feeds, known, frozenset(feeds)).run()
 
     refuse()
@@ -173,16 +173,16 @@ def test_every_attribute_is_looked_at(name: str) -> None:
         app = application(name, case, known, lambda: False)
         for attrs in (opened(app).attrs, app.attrs):
             node = Evaluation(replace(opened(app), attrs=attrs), feeds, known).node(Choices())
-            with suppress(Undefined, Unsupported):
+            with suppress(UndefinedOperatorError, UnsupportedOperatorError):
                 OPERATORS[name].denotation(node)
-                assert node.unasked() is None
+                assert node.unread_parameter() is None
 
     look()
 
 
 def test_what_a_denotation_does_not_look_at_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     x, rest, low = tensor("x", "N C"), attributes("rest"), const("low", "")
-    blind = Operator(lambda node: node.input(0), is_exact=True, keeps=True)
+    blind = Operator(lambda node: node.input(0), is_exact=True, selects_elements=True)
     denotations = {**OPERATORS, **dict.fromkeys(("Clip", "LeakyRelu"), blind)}
     monkeypatch.setattr("graphopt.operators.semantics.OPERATORS", denotations)
     for left in (op.LeakyRelu(x, rest), op.LeakyRelu(x, alpha=0.5), op.LeakyRelu(x, alpha=real("a")), op.Clip(x, low)):

@@ -11,18 +11,18 @@ from collections.abc import Callable
 import pytest
 import z3
 
-from graphopt.base.integers import Formula, Int, conj, disj, eq, ge, lt, symbol
-from graphopt.base.symbolic import Value
-from graphopt.language import library
-from graphopt.language.proof import Model, Verdict
+from graphopt.expr.expressions import Expr
+from graphopt.expr.integers import Formula, Polynomial, conjunction, disjunction, eq, ge, lt, symbol
+from graphopt.language import rule_library
+from graphopt.language.proof import ProofModel, Verdict
 from graphopt.language.rule import Rule, const, op, tensor
-from graphopt.language.term import App, Operand
-from graphopt.verifier.context import Context
+from graphopt.language.terms import App, TermLike
+from graphopt.verifier.context import ProofContext
 from graphopt.verifier.equality import Equality
 from graphopt.verifier.prove import prove
-from graphopt.verifier.solver import Effort, refuted
+from graphopt.verifier.solver import SolverSession, is_unsatisfiable
 
-RULES_BY_NAME = {rule.name: rule for rule in library.load().everything}
+RULES_BY_NAME = {rule.name: rule for rule in rule_library.load_library().all_rules}
 RULES = ("eliminate_tile_before_binary", "fuse_pad_into_conv")
 QUESTIONS = """
 import sys
@@ -30,7 +30,7 @@ from hashlib import sha256
 
 import z3
 
-from graphopt.language.library import load_rules
+from graphopt.language.rule_library import load_rules
 from graphopt.verifier.prove import prove
 
 check, asked = z3.Solver.check, []
@@ -67,10 +67,10 @@ def test_each_process_asks_the_same_questions_whatever_was_proved_before() -> No
 def test_what_takes_too_many_steps_is_not_refuted() -> None:
     a, b = symbol("a"), symbol("b")
     prime = [eq(a * b, 1_000_003), ge(a, 2), ge(b, 2)]
-    effort = Effort(steps=1_000)
-    assert not refuted(prime, effort)
-    assert refuted([*prime, ge(1_000, a * b)], effort)
-    assert effort.asked == 2
+    effort = SolverSession(steps=1_000)
+    assert not is_unsatisfiable(prime, effort)
+    assert is_unsatisfiable([*prime, ge(1_000, a * b)], effort)
+    assert effort.question_count == 2
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[z3.Solver]:
     return asked
 
 
-LIKE_IT: dict[str, Callable[[Int, Int, Int], tuple[list[Formula], list[Formula]]]] = {
+LIKE_IT: dict[str, Callable[[Polynomial, Polynomial, Polynomial], tuple[list[Formula], list[Formula]]]] = {
     "between": lambda a, b, c: ([ge(a, 40), ge(60, a)], [ge(a, 30 + i) for i in range(6)]),
     "multiples": lambda a, b, c: ([ge(a, 20), eq(a, 7 * b)], [ge(a, i) for i in range(6)]),
     "factors": lambda a, b, c: ([eq(a * b, 77), ge(a, 2), ge(b, 2)], [ge(a + b, i) for i in range(6)]),
@@ -100,33 +100,43 @@ LIKE_IT: dict[str, Callable[[Int, Int, Int], tuple[list[Formula], list[Formula]]
 @pytest.mark.parametrize("kind", LIKE_IT)
 def test_numbers_that_answer_a_question_answer_those_like_it(kind: str, checks: list[z3.Solver]) -> None:
     facts, goals = LIKE_IT[kind](symbol("a"), symbol("b"), symbol("c"))
-    effort = Effort()
-    assert not any(refuted([*facts, goal], effort) for goal in goals)
-    assert effort.asked > 1
+    effort = SolverSession()
+    assert not any(is_unsatisfiable([*facts, goal], effort) for goal in goals)
+    assert effort.question_count > 1
     assert len(checks) <= 2  # of linear integers, then of products
 
 
 def test_numbers_for_one_question_answer_none_that_they_do_not_fulfil() -> None:
-    a, b, effort = symbol("a"), symbol("b"), Effort()
+    a, b, effort = symbol("a"), symbol("b"), SolverSession()
     facts = [ge(a, 40), ge(60, a)]
-    assert not refuted(facts, effort)
-    assert refuted([*facts, ge(30, a)], effort)
-    assert refuted([*facts, eq(a % 7, 3), ge(44, a)], effort)
-    assert not refuted([*facts, eq(a % 7, 3)], effort)
-    assert refuted([*facts, eq(a * b, 37), ge(b, 2)], effort)
-    assert not refuted([*facts, eq(a * b, 41)], effort)
+    assert not is_unsatisfiable(facts, effort)
+    assert is_unsatisfiable([*facts, ge(30, a)], effort)
+    assert is_unsatisfiable([*facts, eq(a % 7, 3), ge(44, a)], effort)
+    assert not is_unsatisfiable([*facts, eq(a % 7, 3)], effort)
+    assert is_unsatisfiable([*facts, eq(a * b, 37), ge(b, 2)], effort)
+    assert not is_unsatisfiable([*facts, eq(a * b, 41)], effort)
 
 
 def test_what_is_hard_is_asked_apart_from_what_does_not_matter_to_it(checks: list[z3.Solver]) -> None:
     a, b, c, d = map(symbol, "abcd")
-    others, effort = [ge(b, 7), eq(b % 3, 1), ge(c, b), ge(2 * b, c)], Effort()
+    others, effort = [ge(b, 7), eq(b % 3, 1), ge(c, b), ge(2 * b, c)], SolverSession()
     hard = [ge(a, 2), ge(100, a), eq(a % 2), eq(a * a % 4, 1)]
-    assert refuted([*others, disj(conj(*hard), conj(lt(c, b), ge(a * b, 3)), conj(eq(b % 3), ge(a * c)))], effort)
+    assert is_unsatisfiable(
+        [
+            *others,
+            disjunction(conjunction(*hard), conjunction(lt(c, b), ge(a * b, 3)), conjunction(eq(b % 3), ge(a * c))),
+        ],
+        effort,
+    )
     asked = len(checks)
-    assert refuted([ge(d, 9), disj(conj(*hard), conj(lt(d, 4), ge(a * d, 3)))], effort)
+    assert is_unsatisfiable([ge(d, 9), disjunction(conjunction(*hard), conjunction(lt(d, 4), ge(a * d, 3)))], effort)
     assert len(checks) <= asked + 2  # the whole, and the alternative that is new
-    assert not refuted([*others, disj(conj(*hard[:3]), conj(lt(c, b), ge(a * b, 3)))], effort)
-    assert refuted([*others, lt(c, b), disj(conj(*hard[:3], ge(a * a, 4)), eq(a * d, 3))], effort)
+    assert not is_unsatisfiable(
+        [*others, disjunction(conjunction(*hard[:3]), conjunction(lt(c, b), ge(a * b, 3)))], effort
+    )
+    assert is_unsatisfiable(
+        [*others, lt(c, b), disjunction(conjunction(*hard[:3], ge(a * a, 4)), eq(a * d, 3))], effort
+    )
 
 
 def test_a_context_of_z3_is_made_once_for_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +149,7 @@ def test_a_context_of_z3_is_made_once_for_all_models(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(z3.Context, "__init__", noted)
     proof = prove(RULES_BY_NAME["absorb_add_into_conv"])
-    assert (proof.verdict, proof.model) == (Verdict.PROVED, Model.REAL)
+    assert (proof.verdict, proof.model) == (Verdict.PROVED, ProofModel.REAL)
     assert len(made) == 1
 
 
@@ -153,7 +163,7 @@ INNER = {
 }
 
 
-def bounded(inner: Operand, times: int, *, swapped: bool) -> App:
+def bounded(inner: TermLike, times: int, *, swapped: bool) -> App:
     """Return a value between two bounds, that between two others, and so on."""
     for i in range(times):
         low, high = const(f"low{i}", ""), const(f"high{i}", "")
@@ -167,7 +177,7 @@ def test_bounds_within_bounds_are_compared_once_each(name: str, monkeypatch: pyt
     asked = 0
     equal = Equality._equal
 
-    def noted(self: Equality, left: Value, right: Value, known: Context) -> bool:
+    def noted(self: Equality, left: Expr, right: Expr, known: ProofContext) -> bool:
         nonlocal asked
         asked += 1
         return equal(self, left, right, known)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from graphopt.base.integers import Int, fresh
-from graphopt.base.rebuilding import only_symbol, truth_of, value_of
-from graphopt.base.sizes import Sym, substitute
-from graphopt.base.types import DType
-from graphopt.language.scalar import FUNCTIONS, PYTHON, Unknown, apply
-from graphopt.operators.node import Unsupported
-from graphopt.verifier.logic import LOGIC, truth_value
+from graphopt.base.dtype import DType
+from graphopt.expr.dims import SymbolicDim, substitute_names
+from graphopt.expr.integers import Polynomial, fresh_symbol
+from graphopt.expr.substitution import evaluate_formula, evaluate_integer, single_symbol
+from graphopt.language.scalar_functions import FUNCTIONS, PYTHON_LOGIC, UndecidedScalar, apply_scalar_function
+from graphopt.operators.op_context import UnsupportedOperatorError
+from graphopt.verifier.symbolic_logic import SYMBOLIC_LOGIC, to_formula
 
 ARGUMENTS: Mapping[str, tuple[tuple[Any, ...], ...]] = {
     **dict.fromkeys(("add", "sub", "mul", "floordiv", "mod"), ((3, 2), ((3, 1), 2), (3, (1, 2)), ((3, 1), (1, 2)))),
@@ -93,8 +93,8 @@ def with_numbers(name: str, arguments: tuple[Any, ...], some: Some, chosen: tupl
     """What a function gives of numbers; None where that has no value, or two shapes do not fit, which means nothing."""
     given = put(arguments, dict(zip(some, chosen, strict=True)))
     try:
-        expected = apply(name, PYTHON, *given)
-    except Unknown:
+        expected = apply_scalar_function(name, PYTHON_LOGIC, *given)
+    except UndecidedScalar:
         return None
     fits = name != "broadcast" or all(
         a == b or 1 in (a, b) for a, b in zip(given[0][::-1], given[1][::-1], strict=False)
@@ -113,15 +113,15 @@ def choices(count: int, numbers: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_the_verifier_says_of_symbols_what_is_true_of_numbers(name: str) -> None:
     for arguments, some in cases(name):
-        symbols = [fresh("n") for _ in some]
+        symbols = [fresh_symbol("n") for _ in some]
         try:
-            found = apply(name, LOGIC, *put(arguments, dict(zip(some, symbols, strict=True))))
-        except (Unsupported, Unknown):
+            found = apply_scalar_function(name, SYMBOLIC_LOGIC, *put(arguments, dict(zip(some, symbols, strict=True))))
+        except (UnsupportedOperatorError, UndecidedScalar):
             continue
         for chosen in choices(len(some), NUMBERS):
             expected = with_numbers(name, arguments, some, chosen)
             if expected is not None:
-                known = {only_symbol(s): n for s, n in zip(symbols, chosen, strict=True)}
+                known = {single_symbol(s): n for s, n in zip(symbols, chosen, strict=True)}
                 assert in_numbers(found, known) == expected, (arguments, some, chosen)
 
 
@@ -129,9 +129,9 @@ def in_numbers(found: Any, known: Mapping[Any, int]) -> Any:
     """What an answer of the verifier's is when its symbols are numbers."""
     if isinstance(found, tuple):
         return tuple(in_numbers(item, known) for item in found)
-    if isinstance(found, int | Int) and not isinstance(found, bool):
-        return value_of(found, known)
-    return truth_of(truth_value(found), known)
+    if isinstance(found, int | Polynomial) and not isinstance(found, bool):
+        return evaluate_integer(found, known)
+    return evaluate_formula(to_formula(found), known)
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -139,8 +139,10 @@ def test_the_matcher_says_of_named_sizes_what_is_true_of_numbers(name: str) -> N
     for arguments, some in cases(name):
         names = [f"n{i}" for i in range(len(some))]
         try:
-            found = apply(name, PYTHON, *put(arguments, dict(zip(some, map(Sym.of, names), strict=True))))
-        except Unknown:
+            found = apply_scalar_function(
+                name, PYTHON_LOGIC, *put(arguments, dict(zip(some, map(SymbolicDim.named, names), strict=True)))
+            )
+        except UndecidedScalar:
             continue
         for chosen in choices(len(some), NUMBERS[:-1]):
             expected = with_numbers(name, arguments, some, chosen)
@@ -151,11 +153,11 @@ def test_the_matcher_says_of_named_sizes_what_is_true_of_numbers(name: str) -> N
 def in_sizes(found: Any, sizes: Mapping[str, int]) -> Any:
     if isinstance(found, tuple):
         return tuple(in_sizes(item, sizes) for item in found)
-    return substitute(found, sizes) if isinstance(found, Sym) else found
+    return substitute_names(found, sizes) if isinstance(found, SymbolicDim) else found
 
 
 @pytest.mark.parametrize("name", ["is_float", "is_integer"])
 def test_an_element_type_is_no_symbol(name: str) -> None:
-    assert apply(name, LOGIC, DType.FLOAT) is (name == "is_float")
-    with pytest.raises(Unknown):
-        apply(name, LOGIC, fresh("n"))
+    assert apply_scalar_function(name, SYMBOLIC_LOGIC, DType.FLOAT) is (name == "is_float")
+    with pytest.raises(UndecidedScalar):
+        apply_scalar_function(name, SYMBOLIC_LOGIC, fresh_symbol("n"))

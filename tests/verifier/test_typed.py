@@ -2,9 +2,9 @@
 
 import pytest
 
-from graphopt.language.proof import Model, Verdict
+from graphopt.language.proof import ProofModel, Verdict
 from graphopt.language.rule import Rule, attributes, const, integer, op, tensor
-from graphopt.language.term import App, Term
+from graphopt.language.terms import App, Term
 from graphopt.verifier.prove import prove
 from tests.verifier.broken import typed
 from tests.verifier.broken.typed import (
@@ -93,13 +93,13 @@ of either is right."""
 @pytest.mark.parametrize("rule", RIGHT, ids=lambda rule: rule.name)
 def test_where_a_type_says_nothing_the_two_sides_are_the_same(rule: Rule) -> None:
     proof = prove(rule, refute=False)
-    assert (proof.verdict, proof.model) == (Verdict.PROVED, Model.EXACT), proof
+    assert (proof.verdict, proof.model) == (Verdict.PROVED, ProofModel.EXACT), proof
 
 
 @pytest.mark.parametrize("rule", ROUNDED, ids=lambda rule: rule.name)
 def test_what_rounds_in_another_type_is_not_the_same_bit_for_bit(rule: Rule) -> None:
     proof = prove(rule, refute=False)
-    assert proof.verdict is Verdict.PROVED and proof.model is not Model.EXACT, proof
+    assert proof.verdict is Verdict.PROVED and proof.model is not ProofModel.EXACT, proof
 
 
 @pytest.mark.parametrize("rule", PLACED, ids=lambda rule: rule.name)

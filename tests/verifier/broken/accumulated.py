@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
 from graphopt.language.rule import Rule, const, fn, op, tensor
-from graphopt.language.term import App, Term
+from graphopt.language.terms import App, Term
 
 a, b, c, e = tensor("a", "M K"), tensor("b", "K N"), tensor("c", "M K"), tensor("e", "K N")
 x, y, cube = tensor("x"), tensor("y"), tensor("x", "A B C")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.language.rule import Rule, fn, op, tensor
-from graphopt.language.term import App, Term, Var
+from graphopt.language.terms import App, Term, Var
 from graphopt.rules.attention import FLAT, TRADES, mask, values
 
 BY_NAME = {rule.name: rule for rule in TRADES}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, real, tensor
-from graphopt.language.term import App, Operand
+from graphopt.language.terms import App, TermLike
 
 x, y = tensor("x"), tensor("y")
 line, plane = tensor("x", "N C L"), tensor("x", "N C H W")
@@ -16,15 +16,15 @@ unit = const("w", "M C 1")
 own_sizes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
-def flat(value: Operand, *sizes: Operand) -> App:
+def flat(value: TermLike, *sizes: TermLike) -> App:
     return op.Reshape(value, fn.concat(*sizes), allowzero=1)
 
 
-def eye(size: Operand) -> App:
+def eye(size: TermLike) -> App:
     return op.EyeLike(op.Expand(0.0, fn.concat(size, size)))
 
 
-def item(numbers: Operand, position: int) -> App:
+def item(numbers: TermLike, position: int) -> App:
     return fn.item(numbers, position)
 
 

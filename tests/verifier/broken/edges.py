@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, real, tensor
-from graphopt.language.term import App, Operand
+from graphopt.language.terms import App, TermLike
 
 x, y = tensor("x"), tensor("y")
 v, r, g, img = tensor("v", "N"), tensor("r", "M N"), tensor("g", "A B C"), tensor("i", "N C H W")
@@ -18,7 +18,7 @@ N = fn.size("N")
 same = op.Identity
 
 
-def picked(positions: Operand) -> App:
+def picked(positions: TermLike) -> App:
     return op.Gather(x, positions, axis=0)
 
 

@@ -1,7 +1,20 @@
 """Wrong rules with holes for operators: true of some operators of the class, or of none."""
 
-from graphopt.rule import Rule, binary, const, fn, integer, integers, op, pointwise, reduction, tensor, tensors
-from graphopt.term import App, Term
+from graphopt.rule import (
+    App,
+    Rule,
+    Term,
+    binary,
+    const,
+    fn,
+    integer,
+    integers,
+    op,
+    pointwise,
+    reduction,
+    tensor,
+    tensors,
+)
 
 f, h, g = pointwise("f"), pointwise("h"), binary("g")
 r, q, called_sum = reduction("r"), reduction("q"), reduction("ReduceSum")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.language.rule import Rule, const, fn, integer, op, tensor
-from graphopt.language.term import App, Operand, Term
+from graphopt.language.terms import App, Term, TermLike
 
 image, x = tensor("x", "N I H W"), tensor("x", "N C H W")
 w, b, v = const("w", "C I 1 1"), const("b", "C"), const("v", "M C 1 1")
@@ -11,11 +11,11 @@ each, group = const("w", "M I 1 1"), integer("group")
 inner, made = fn.size("I"), fn.size("M")
 
 
-def filled(value: Term, axis: int = 0, by: Operand = 0.0, missing: Operand = 2) -> App:
+def filled(value: Term, axis: int = 0, by: TermLike = 0.0, missing: TermLike = 2) -> App:
     return op.Pad(value, fn.concat(0, missing), by, (axis,))
 
 
-def merged(together: Term, count: Operand, *conditions: Term, name: str) -> Rule:
+def merged(together: Term, count: TermLike, *conditions: Term, name: str) -> Rule:
     when = (fn.lt(1, inner), fn.lt(1, group), *conditions)
     return Rule(name, op.Conv(x, each, group=group), op.Conv(x, together, group=count), when=when)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, pointwise, real, tensor
-from graphopt.language.term import App, Term
+from graphopt.language.terms import App, Term
 
 v, u, s, t = tensor("v", "N"), tensor("u", "K"), tensor("s", ""), tensor("t")
 a, b, c, d, e = (tensor(name, "") for name in "abcde")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, real, tensor
-from graphopt.language.term import App, Operand
+from graphopt.language.terms import App, TermLike
 
 x, y = tensor("x"), tensor("y")
 row, plane, grid = tensor("x", "N"), tensor("x", "M N"), tensor("x", "A B C")
@@ -14,7 +14,7 @@ M, N = fn.size("M"), fn.size("N")
 reshaped = op.Reshape(x, shape)
 
 
-def picked(positions: Operand) -> App:
+def picked(positions: TermLike) -> App:
     return op.Gather(row, positions, axis=0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.language.rule import Rule, const, fn, integers, op, tensor
-from graphopt.language.term import App
+from graphopt.language.terms import App
 
 plane, image = tensor("r", "M N"), tensor("x", "N C H W")
 left, right, kernel = tensor("a", "M K"), tensor("b", "K N"), const("w", "M C K L")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, tensor
-from graphopt.language.term import App, Operand, Operator, Term
+from graphopt.language.terms import App, OperatorBuilder, Term, TermLike
 
 image, bias = tensor("i", "N C H W"), const("b", "M")
 filters, others = const("f", "M C 1 1"), const("g", "M C 1 1")
@@ -17,12 +17,12 @@ count, by_four, of_others = (
 several, of_w, of_v = fn.lt(1, count), fn.block_count("K P", w), fn.block_count("K P", v)
 
 
-def own(of: Operand, group: Term, fold: str = "ReduceSum") -> App:
+def own(of: TermLike, group: Term, fold: str = "ReduceSum") -> App:
     """The weights of each group, if there are so many."""
-    return Operator(fold)(op.Reshape(of, fn.concat(M, group, fn.floordiv(C, group), 1, 1)), (1,), keepdims=0)
+    return OperatorBuilder(fold)(op.Reshape(of, fn.concat(M, group, fn.floordiv(C, group), 1, 1)), (1,), keepdims=0)
 
 
-def split(of: Operand, group: Term, axis: int = 0) -> App:
+def split(of: TermLike, group: Term, axis: int = 0) -> App:
     """The weights of each of so many blocks of a product."""
     parts = op.Reshape(of, fn.concat(group, fn.floordiv(K, group), group, fn.floordiv(P, group)))
     return op.Transpose(op.ReduceSum(parts, (axis,), keepdims=0), perm=(0, 2, 1) if axis else (1, 0, 2))

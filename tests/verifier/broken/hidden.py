@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, tensor
-from graphopt.language.term import App, Operand, Term
+from graphopt.language.terms import App, Term, TermLike
 
 x, y, z, c, d = tensor("x"), tensor("y"), tensor("z"), const("c", ""), const("d", "")
 row, plane, image = tensor("x", "N"), tensor("x", "M N"), tensor("x", "N C H W")
@@ -69,7 +69,7 @@ ATTRIBUTES = (
 )  # fmt: skip
 
 
-def chosen(one: Operand, other: Operand) -> Operand:
+def chosen(one: TermLike, other: TermLike) -> TermLike:
     return fn.choose(fn.is_float(fn.dtype(x)), one, other)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, pointwise, reduction, tensor, tensors
-from graphopt.language.scalar import LONGEST
-from graphopt.language.term import App, Operand, Term
+from graphopt.language.scalar_functions import MAX_AXIS_SIZE
+from graphopt.language.terms import App, Term, TermLike
 
 FLOAT, DOUBLE, BOOL, INT8, UINT8, INT32, INT64 = (
     DType[name] for name in ("FLOAT", "DOUBLE", "BOOL", "INT8", "UINT8", "INT32", "INT64")
@@ -39,7 +39,7 @@ def among(term: Term, *dtypes: DType) -> App:
 
 PARTS: Mapping[str, Callable[[Term], App]] = {
     "slice": lambda value: op.Slice(value, (0,), (2,), (1,)),
-    "end": lambda value: op.Slice(value, (-2,), (LONGEST,), (1,)),
+    "end": lambda value: op.Slice(value, (-2,), (MAX_AXIS_SIZE,), (1,)),
     "half": lambda value: op.Split.split(2, value, axis=1, num_outputs=2)[1],
     "turned_slice": lambda value: op.Transpose(
         op.Slice(op.Transpose(value, perm=(1, 0)), (1,), (3,), (0,)), perm=(1, 0)
@@ -88,11 +88,11 @@ OVERFLOWING = (
 # -- windows that see nothing ------------------------------------------------------------------------------------------
 
 
-def pooled(value: Term, **more: Operand) -> App:
+def pooled(value: Term, **more: TermLike) -> App:
     return op.MaxPool(value, **more)
 
 
-WIDE: Mapping[str, dict[str, Operand]] = {
+WIDE: Mapping[str, dict[str, TermLike]] = {
     "any_window": {"kernel_shape": kernel, "pads": pads, "dilations": dilations},
     "a_window_of_two": {"kernel_shape": (2,), "pads": (1, 1), "dilations": (4,)},
     "a_window_in_steps": {"kernel_shape": (2,), "pads": (1, 1), "dilations": (3,), "strides": strides},
@@ -165,14 +165,15 @@ ARITHMETIC = (
          when=(*of(INT32, rows), some)),
     Rule("last_of_running_sums", cast(op.Gather(op.CumSum(rows, 1), (-1,), axis=1), INT64),
          op.ReduceSum(cast(rows, INT64), (1,)), when=(*of(INT32, rows), some)),
-    Rule("zero_less_the_least", op.Relu(op.Range(0, 1, 1) - (-LONGEST - 1)), op.Range(0, 1, 1) - (-LONGEST - 1)),
+    Rule("zero_less_the_least", op.Relu(op.Range(0, 1, 1) - (-MAX_AXIS_SIZE - 1)),
+         op.Range(0, 1, 1) - (-MAX_AXIS_SIZE - 1)),
     Rule("positions_further_on", op.Range(x + m, y + m, z), op.Range(x, y, z) + m, when=of(INT32, x, y, z, m)),
     Rule("equal_in_doubles", op.Equal(cast(x, DOUBLE) + cast(y, DOUBLE), cast(z, DOUBLE)), op.Equal(x + y, z),
          when=of(INT64, x, y, z)),
     Rule("places_shortened", op.Gather(row, cast(cast(x, INT8), INT64)), op.Gather(row, x), when=of(INT64, x)),
 )  # fmt: skip
 PLACES = (
-    Rule("last_place_from_the_end", op.ArgMax(op.Slice(rows, (-1,), (-LONGEST,), (1,), (-1,)), axis=1),
+    Rule("last_place_from_the_end", op.ArgMax(op.Slice(rows, (-1,), (-MAX_AXIS_SIZE,), (1,), (-1,)), axis=1),
          fn.size("N") - 1 - op.ArgMax(rows, axis=1), when=some),
     Rule("update_backwards", scattered(op.Range(count - 1, -1, -1)), part, when=whole),
     Rule("update_with_gaps", scattered(op.Range(0, count, 2)), op.Concat(part, row, axis=0)),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, tensor
-from graphopt.language.scalar import LONGEST
-from graphopt.language.term import App, Operand
+from graphopt.language.scalar_functions import MAX_AXIS_SIZE
+from graphopt.language.terms import App, TermLike
 
 line, plane = tensor("x", "N C L"), tensor("x", "N C H W")
 row, rows, part, two = tensor("x", "N"), tensor("x", "N M"), tensor("u", "K"), tensor("u", "2")
@@ -14,11 +14,11 @@ k, p = integers("k"), integers("p")
 single = {hole: fn.eq(fn.dtype(hole), DType.FLOAT) for hole in (x, line, plane, rows)}
 
 
-def pooled(value: Operand, size: int, rank: int = 1, pad: int = 0, **more: Operand) -> App:
+def pooled(value: TermLike, size: int, rank: int = 1, pad: int = 0, **more: TermLike) -> App:
     return op.MaxPool(value, kernel_shape=(size,) * rank, pads=(pad,) * (2 * rank), **more)
 
 
-def averaged(value: Operand, size: int, pad: int) -> App:
+def averaged(value: TermLike, size: int, pad: int) -> App:
     return op.AveragePool(value, kernel_shape=(size,), pads=(pad, pad))
 
 
@@ -46,7 +46,7 @@ WINDOWS = (
 )  # fmt: skip
 
 
-def best(value: Operand, along: int, count: int = 1, **more: Operand) -> tuple[App, ...]:
+def best(value: TermLike, along: int, count: int = 1, **more: TermLike) -> tuple[App, ...]:
     return op.TopK.split(2, value, (count,), axis=along, **more)
 
 
@@ -74,7 +74,7 @@ truths = fn.eq(fn.dtype(m), DType.BOOL)
 scored = truths, fn.eq(fn.dtype(s), DType.FLOAT)
 
 
-def cast(value: Operand, to: DType = DType.FLOAT) -> App:
+def cast(value: TermLike, to: DType = DType.FLOAT) -> App:
     return op.Cast(value, to=to)
 
 
@@ -125,7 +125,8 @@ WRAPPED = (
     Rule("iota_that_wraps", op.CumSum(counted, 0, exclusive=1), cast(op.Range(0, size, 1), DType.INT32),
          when=ones(DType.INT32)),
     Rule("iota_in_bytes", op.CumSum(counted, 0) - one, op.CumSum(counted, 0, exclusive=1), when=ones(DType.INT32)),
-    Rule("sum_that_wraps", op.Relu(op.CumSum(counted, 0) + (LONGEST - 1)), op.CumSum(counted, 0) + (LONGEST - 1),
+    Rule("sum_that_wraps", op.Relu(op.CumSum(counted, 0) + (MAX_AXIS_SIZE - 1)),
+         op.CumSum(counted, 0) + (MAX_AXIS_SIZE - 1),
          when=ones(DType.INT64)),
 )  # fmt: skip
 
@@ -134,12 +135,12 @@ inner = fn.le(0, start), fn.eq(stop, start + fn.size("K"))
 places = op.Range(start, stop, 1)
 
 
-def updated(value: Operand, update: Operand, first: Operand, last: Operand) -> App:
-    before, after = op.Slice(value, (0,), first, (0,)), op.Slice(value, last, (LONGEST,), (0,))
+def updated(value: TermLike, update: TermLike, first: TermLike, last: TermLike) -> App:
+    before, after = op.Slice(value, (0,), first, (0,)), op.Slice(value, last, (MAX_AXIS_SIZE,), (0,))
     return op.Concat(before, update, after, axis=0)
 
 
-def scattered(value: Operand, at: Operand, update: Operand, **more: Operand) -> App:
+def scattered(value: TermLike, at: TermLike, update: TermLike, **more: TermLike) -> App:
     return op.ScatterND(value, op.Unsqueeze(at, (1,)), update, **more)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, real, tensor
-from graphopt.language.term import App, Operand
+from graphopt.language.terms import App, TermLike
 
 x, y, z, c = tensor("x"), tensor("y"), tensor("z"), const("c", "")
 row, plane, grid = tensor("x", "N"), tensor("x", "M N"), tensor("x", "A B C")
@@ -18,7 +18,7 @@ query, keys, values = tensor("q", "B H L E"), tensor("k", "B H S E"), tensor("v"
 floats = fn.is_float(fn.dtype(x))
 
 
-def unary(name: str, value: Operand, **attributes: Operand) -> App:
+def unary(name: str, value: TermLike, **attributes: TermLike) -> App:
     return getattr(op, name)(value, **attributes)  # type: ignore[no-any-return]
 
 
@@ -149,7 +149,7 @@ TWO = (
 )  # fmt: skip
 
 
-def reduced(name: str, value: Operand, *rest: Operand, **attributes: Operand) -> App:
+def reduced(name: str, value: TermLike, *rest: TermLike, **attributes: TermLike) -> App:
     return getattr(op, name)(value, *rest, **attributes)  # type: ignore[no-any-return]
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from graphopt.language.rule import Rule, fn, integer, integers, op, tensor
-from graphopt.language.scalar import LONGEST
-from graphopt.language.term import App, Operand
+from graphopt.language.scalar_functions import MAX_AXIS_SIZE
+from graphopt.language.terms import App, TermLike
 
 x, y, i = tensor("x"), tensor("y"), tensor("i")
 row, rows, more = tensor("x", "N"), tensor("x", "M K"), tensor("y", "L K")
 first, last, asked, times, pads = tensor("starts"), tensor("ends"), tensor("shape"), integers("times"), integers("pads")
 
 
-def backwards(value: Operand) -> App:
-    return op.Slice(value, (-1,), (-LONGEST - 1,), (0,), (-1,))
+def backwards(value: TermLike) -> App:
+    return op.Slice(value, (-1,), (-MAX_AXIS_SIZE - 1,), (0,), (-1,))
 
 
 LISTS = (
@@ -34,9 +34,9 @@ ROWS = (
     Rule("reversed_concat_keeps_its_order", backwards(op.Concat(rows, more, axis=0)),
          op.Concat(backwards(rows), backwards(more), axis=0)),
     Rule("reverse_of_pad_as_it_was", backwards(op.Pad(row, pads)), op.Pad(backwards(row), pads)),
-    Rule("slice_to_less_than_the_longest_end", op.Slice(x, (0,), (LONGEST - 1,), (0,)), x),
+    Rule("slice_to_less_than_the_longest_end", op.Slice(x, (0,), (MAX_AXIS_SIZE - 1,), (0,)), x),
     Rule("concat_twice_is_tile_of_three", op.Concat(row, row, axis=0), op.Tile(row, (3,))),
-    Rule("second_half_of_concat_twice", op.Slice(op.Concat(row, row, axis=0), (1,), (LONGEST,), (0,)), row),
+    Rule("second_half_of_concat_twice", op.Slice(op.Concat(row, row, axis=0), (1,), (MAX_AXIS_SIZE,), (0,)), row),
     Rule("concat_twice_is_every_other", op.Concat(rows, rows, axis=0),
          op.Reshape(op.Concat(rows, rows, axis=1), (-1, 3)), when=fn.eq(fn.size("K"), 3)),
     Rule("greatest_of_tile_that_may_be_empty", op.ReduceMax(op.Tile(row, times)), op.ReduceMax(row)),
@@ -73,7 +73,7 @@ image, small = tensor("x", "N C H W"), tensor("x", "2 2")
 best, worst = op.TopK.split(2, x, ks, axis=axis), op.TopK.split(2, x, ks, axis=axis, largest=0)
 
 
-def lstm(of: Operand, **attributes: Operand) -> App:
+def lstm(of: TermLike, **attributes: TermLike) -> App:
     return op.LSTM(of, weights, states, hidden_size=fn.size("H"), **attributes)
 
 
@@ -91,7 +91,7 @@ PLACES = (
     Rule("places_of_rounded", op.TopK.split(2, x * 3.0, ks)[1], op.TopK.split(2, x, ks)[1]),
     Rule("one_greatest_less", op.Shape(best[0]), op.Shape(op.TopK.split(2, x, fn.add(ks, -1), axis=axis)[0])),
     Rule("one_hot_cold", op.Identity(op.OneHot(i, k, values)),
-         op.OneHot(i, k, op.Slice(values, (-1,), (-LONGEST - 1,), (0,), (-1,)))),
+         op.OneHot(i, k, op.Slice(values, (-1,), (-MAX_AXIS_SIZE - 1,), (0,), (-1,)))),
     Rule("one_hot_deeper", op.Identity(op.OneHot(i, k, values)), op.Identity(op.OneHot(i, k + 1, values))),
     Rule("one_hot_of_negated", op.OneHot(op.Neg(i), k, values), op.OneHot(i, k, values)),
     Rule("one_hot_of_the_next", op.OneHot(op.Add(i, 1), k, values), op.OneHot(i, k, values)),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
 from graphopt.language.rule import Rule, attributes, const, fn, integer, integers, op, real, tensor
-from graphopt.language.term import App, Operand
+from graphopt.language.terms import App, TermLike
 
 x, y, z = tensor("x"), tensor("y"), tensor("z")
 a, b, w, s = const("a"), const("b"), const("w", "K N"), const("s", "N")
@@ -19,11 +19,11 @@ scale, shift, mean, var = (const(n, "M") for n in ("scale", "shift", "mean", "va
 left, right, third = tensor("l", "M K"), tensor("r", "K N"), tensor("t", "N L")
 
 
-def wide(value: Operand, axes_: str) -> App:
+def wide(value: TermLike, axes_: str) -> App:
     return op.Reshape(value, fn.sizes(axes_))
 
 
-def bn_folded(factor: Operand, offset: Operand) -> App:
+def bn_folded(factor: TermLike, offset: TermLike) -> App:
     return op.Conv(image, kernel * wide(factor, "M 1 1*k"), offset, rest)
 
 

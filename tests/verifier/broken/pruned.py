@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.language.rule import Rule, const, fn, op, tensor
-from graphopt.language.term import App, Operand, Term
+from graphopt.language.terms import App, Term, TermLike
 
 x, image, m = tensor("x", "M K"), tensor("i", "N I H W"), tensor("m", "K C")
 w, b, v, u = const("w", "K C"), const("b", "C"), const("v", "C P"), const("u", "C P")
@@ -13,11 +13,11 @@ fewer = fn.lt(fn.length(live), fn.size("C"))
 some = (fn.lt(0, fn.length(live)), fewer)
 
 
-def kept(value: Operand, axis: int, places: Term = live) -> App:
+def kept(value: TermLike, axis: int, places: Term = live) -> App:
     return op.Gather(value, places, axis=axis)
 
 
-def first(value: Operand, axis: int) -> App:
+def first(value: TermLike, axis: int) -> App:
     return op.Slice(value, (0,), fn.concat(fn.length(live)), (axis,))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
 from graphopt.language.rule import Rule, const, fn, op, tensor
-from graphopt.language.term import App, Term
+from graphopt.language.terms import App, Term
 
 x, y, q = tensor("x"), tensor("y"), tensor("q")
 s, t, z, u = const("s", ""), const("t", ""), const("z", ""), const("u", "")

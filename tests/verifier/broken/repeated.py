@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.language.rule import Rule, const, fn, integer, op, tensor
-from graphopt.language.term import App, Operand, Term
+from graphopt.language.terms import App, Term, TermLike
 from graphopt.rules.branches import eye
 
 x, image = tensor("x", "M K"), tensor("i", "N I H W")
@@ -17,7 +17,7 @@ of_b, of_u, by_four = fn.unique_indices("C", b), fn.unique_indices("C", u), fn.u
 in_order = fn.inverse_indices("C", w)
 
 
-def kept(value: Operand, axis: int, places: Term = made) -> App:
+def kept(value: TermLike, axis: int, places: Term = made) -> App:
     return op.Gather(value, places, axis=axis)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from graphopt.base.types import DType
+from graphopt.base.dtype import DType
 from graphopt.language.rule import Rule, const, fn, integer, integers, op, tensor
-from graphopt.language.term import App, Operand, Term
+from graphopt.language.terms import App, Term, TermLike
 
 x, y, z = tensor("x"), tensor("y"), tensor("z")
 q, k, v = tensor("q", "B H S D"), tensor("k", "B H L D"), tensor("v", "B H L V")
@@ -15,7 +15,7 @@ BOOL, FLOAT, DOUBLE, HALF, INT32, INT64 = map(int, (DType.BOOL, 1, DType.DOUBLE,
 TEXT, UINT8, perm = int(DType.STRING), int(DType.UINT8), integers("p")
 
 
-def to(value: Operand, dtype: Operand) -> App:
+def to(value: TermLike, dtype: TermLike) -> App:
     return op.Cast(value, to=dtype)
 
 
@@ -23,7 +23,7 @@ def of(dtype: int, *values: Term) -> tuple[Term, ...]:
     return tuple(fn.eq(fn.dtype(value), dtype) for value in values)
 
 
-def masked(given: Term, **attributes: Operand) -> App:
+def masked(given: Term, **attributes: TermLike) -> App:
     return op.Attention(q, k, v, given, **attributes)
 
 

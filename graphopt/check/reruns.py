@@ -1,0 +1,134 @@
+"""What a model makes of the same inputs when it is run again: not always the same.
+
+Threads add up in the order in which they come, and where several write to one place, the last one wins. With one
+thread that is told: so two models are compared where the original varies. What varies with one thread, too, is compared
+within that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, TypeAlias
+
+from graphopt.check.result_distance import ResultDistance, result_distance
+from graphopt.check.verdict import ComparisonCase, OutputDifference
+from graphopt.runtime.model_sketch import ModelSketch
+from graphopt.runtime.oracle import Oracle, RunnableModel, onnxruntime_single_threaded, onnxruntime_unoptimized
+from graphopt.runtime.sample_inputs import Feeds
+
+FEW_RERUNS, MANY_RERUNS = 2, 8
+"""Fresh sessions in which a model is run again, to see whether a difference is its own: many where it shows none with
+one thread. None is opened after the first that varies."""
+VARIATION_FACTOR = 4
+"""What varies may be so many times as far apart as runs of the original were seen to be: these are few."""
+INCOMPARABLE_VARIATION = 0.5
+"""The variation from which on an output is not compared, as a fraction of its largest element."""
+
+
+RecordedRuns: TypeAlias = "tuple[RunnableModel, Sequence[list[Any]]]"
+"""A model, and what it made of the inputs at first."""
+
+
+class RerunOutputs:
+    """What a model makes of some inputs, run by run, each of which is made when it is asked for."""
+
+    def __init__(
+        self, oracle: Oracle, model: RunnableModel, feeds: Sequence[Feeds], first: Sequence[list[Any]] | None = None
+    ) -> None:
+        self.oracle, self.model, self.feeds = oracle, model, feeds
+        self.results = [] if first is None else [first]
+
+    def values(self, number: int, index: int, count: int = 1) -> list[Any]:
+        """Return what one output is for one of the inputs, `count` times.
+
+        All inputs are run again, in their order: what a seed decides is the same in each session, not in each run.
+
+        Raises:
+            FailedError: the model does not run again.
+        """
+        while len(self.results) < count:
+            with self.oracle(self.model) as session:
+                self.results.append([session.run(feeds) for feeds in self.feeds])
+        return [result[number][index] for result in self.results[:count]]
+
+    def variation(self, number: int, index: int, count: int) -> ResultDistance:
+        """Return how far the first runs are apart that differ, of so many at most. Raises FailedError."""
+        first, *_ = self.values(number, index)
+        others = (self.values(number, index, done)[-1] for done in range(2, count + 1))
+        gaps = (result_distance(first, other) for other in others)
+        return next((gap for gap in gaps if not gap.is_same), ResultDistance())
+
+
+@dataclass(frozen=True)
+class ModelReruns:
+    """Both models, run again on the same inputs where that is asked for."""
+
+    original: RerunOutputs
+    optimized: RerunOutputs
+    original_alone: RerunOutputs
+    """With one thread."""
+    optimized_alone: RerunOutputs
+
+    @staticmethod
+    def from_oracle(
+        oracle: Oracle, original: RecordedRuns, optimized: RecordedRuns, feeds: Sequence[Feeds]
+    ) -> ModelReruns:
+        alone = onnxruntime_single_threaded if oracle is onnxruntime_unoptimized else oracle
+        threads = (RerunOutputs(oracle, model, feeds, first) for model, first in (original, optimized))
+        return ModelReruns(*threads, *(RerunOutputs(alone, model, feeds) for model, _ in (original, optimized)))
+
+    def variation(self, number: int, index: int, count: int, *, may_race: bool) -> ResultDistance:
+        """Return how far two of so many runs of the original are apart; or of the optimized model, where threads `may`
+        race in the original, too."""
+        own = self.original.variation(number, index, count)
+        return self.optimized.variation(number, index, count) if own.is_same and may_race else own
+
+
+def has_data_races(model: ModelSketch) -> bool:
+    """Return whether threads may write to one place: in a scattering operator, or in one that is not ONNX's."""
+    return any(step.operator.has_data_races or step.domain not in ("", "ai.onnx.ml") for step in model.nodes)
+
+
+def distance_key(gap: ResultDistance) -> tuple[bool, float, float, float]:
+    """Return the key by which gaps are ordered, the worst last."""
+    return bool(gap.problem), gap.mismatched_elements, gap.absolute, gap.mean
+
+
+def is_incomparable(own: ResultDistance, scale: float) -> bool:
+    """Return whether an output that varies like this shows no difference."""
+    return own.mismatched_elements == inf or (not own.problem and own.absolute >= INCOMPARABLE_VARIATION * scale)
+
+
+def widen_tolerance(
+    found: OutputDifference, case: ComparisonCase, gap: ResultDistance, own: ResultDistance, scale: float
+) -> OutputDifference:
+    """Return what is said of a gap beside that of two runs of the original."""
+    varies, absolute = own.absolute / scale, gap.absolute
+    why, allowed = "none: what varies so far is not compared", found.tolerance + VARIATION_FACTOR * varies
+    if is_incomparable(own, scale):
+        ok, absolute = (
+            "type" not in gap.problem and (gap.mismatched_elements < inf or own.mismatched_elements == inf),
+            0.0,
+        )
+    else:
+        ok = _is_within_variation(gap, own, found.tolerance * scale)
+        why = f"{found.tolerance:.2g} and {VARIATION_FACTOR} times as far as runs of the original are apart"
+    far = f"differs by {absolute:.3g} (relative {absolute / scale:.2g}, tolerance {allowed:.2g})"
+    detail = "" if ok else f"{gap.problem or far}, {case}"
+    return OutputDifference(found.output, gap.dtype, absolute, absolute / scale, allowed, why, ok, detail, varies)
+
+
+def _is_within_variation(gap: ResultDistance, own: ResultDistance, allowed: float) -> bool:
+    """Return whether a gap is one that runs of the original have between them, beside what is `allowed` anyway."""
+    if "type" in gap.problem:
+        return False
+    if gap.problem:
+        return (
+            gap.mismatched_elements <= VARIATION_FACTOR * own.mismatched_elements
+            and gap.mean <= allowed + VARIATION_FACTOR * own.mean
+        )
+    return (
+        gap.absolute <= allowed + VARIATION_FACTOR * own.absolute and gap.mean <= allowed + VARIATION_FACTOR * own.mean
+    )

@@ -1,0 +1,179 @@
+"""The command that finds rules."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphopt.base import files, ort
+from graphopt.base.errors import UsageError
+from graphopt.cli import arguments
+from graphopt.cli import option_types as opt
+from graphopt.cli.terminal import Progress, console, set_up_logging
+
+if TYPE_CHECKING:
+    from graphopt.discover.gain_estimation import GainEstimator
+    from graphopt.discover.library_lookup import LookupResult
+    from graphopt.discover.run import DiscoveredRule, DiscoveryResult, Plan
+
+log = logging.getLogger(__name__)
+
+
+def discover(
+    output: opt.FoundRules,
+    size: opt.Size = 2,
+    ops: opt.Ops = None,
+    library: opt.WithLibrary = True,
+    rules: opt.Rules = None,
+    model: opt.Models = None,
+    cost: opt.CostKind = opt.CostMode.ANALYTIC,
+    workers: opt.Workers = None,
+    dask: opt.DaskAddress = None,
+    custom_ops: opt.CustomOps = None,
+    journal: opt.JournalPath = None,
+    seed: opt.TensorSeed = 0,
+    timeout: opt.ProofTimeout = None,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Find rules that no one wrote: small terms that compute the same, proved for all sizes.
+
+    Terms of up to --size operators are told apart by their values on random tensors in a prime field. Of those that are
+    equal and not derived from other rules the most general rule is sought that can be proved; nothing else is written.
+    A run that is ended, by whatever, goes on where it was when it is started again.
+    """
+    set_up_logging(verbose, debug)
+    if output.suffix != ".jsonl" and not files.is_stdout(output):
+        raise UsageError(f"--output {output}: rules are written to a .jsonl file")
+    if files.is_stdout(output) and journal is None:
+        raise UsageError("--output - has no place for what was settled so far: name a file with --journal")
+    files.check_writable(output)
+    from graphopt.base.executors import make_executor
+    from graphopt.discover.gain_estimation import GainEstimator, cost_model
+    from graphopt.discover.journal import Journal
+    from graphopt.discover.library_lookup import LookupTask, read_graph, run_lookup
+    from graphopt.discover.run import Plan, Run
+    from graphopt.discover.worlds import resolve_operators
+    from graphopt.language import rule_library as libraries
+    from graphopt.operators.operator_classes import DISCOVERY_OPERATORS
+
+    given = libraries.read_rules(rules or ())
+    graphs = {name: read_graph(name) for name in model or ()}
+    chosen = resolve_operators(arguments.parse_names(ops)) if ops else DISCOVERY_OPERATORS
+    plan = Plan(size, chosen, seed, timeout or Plan.timeout, tuple(path.resolve() for path in rules or ()))
+    path = journal or output.with_name(f"{output.name}.journal")
+    with (
+        Progress(enabled=not quiet) as progress,
+        ort.custom_ops(custom_ops or ()),
+        make_executor(workers or 1, dask) as runs,
+        Journal(path, keep=journal is not None) as kept,
+    ):
+        outcome = Run(plan, runs, kept, progress, partial(_print_line, quiet=quiet)).run()
+        known = libraries.load_library(given) if library else given
+        gains = GainEstimator(cost_model(cost), known, graphs) if cost is not opt.CostMode.NONE else None
+        lookups = [LookupTask(each.rule, plan.files, library) for each in outcome.rules if known.all_rules]
+        answers = dict(_with_progress(runs.imap_unordered(run_lookup, lookups), len(lookups), progress))
+        lines = _lines(outcome, plan, answers, gains, progress, quiet=quiet)
+        files.write_text(output, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+    if not quiet:
+        _show(outcome, lines, output)
+
+
+def _print_line(line: object, *, quiet: bool) -> None:
+    """Print a line about how it goes."""
+    log.log(logging.INFO if quiet else logging.WARNING, "%s", line, extra={"plain": True})
+
+
+def _with_progress(
+    answers: Iterator[tuple[int, LookupResult]], count: int, progress: Progress
+) -> Iterator[tuple[int, LookupResult]]:
+    """Yield what is looked up in the library, and show how much of it is done."""
+    for number, answer in enumerate(answers):
+        progress("look up in the library", number / count)
+        yield answer
+
+
+def _lines(
+    outcome: DiscoveryResult,
+    plan: Plan,
+    answers: Mapping[int, LookupResult],
+    gains: GainEstimator | None,
+    progress: Progress,
+    *,
+    quiet: bool,
+) -> list[dict[str, Any]]:
+    """Return what is written of each rule that the library lacks, the most promising first."""
+    lacking: list[DiscoveredRule] = []
+    have = Counter[str]()
+    for place, found in enumerate(outcome.rules):
+        answer = answers.get(place)
+        if answer is not None and answer.is_found:
+            have[", ".join(answer.rules) or "the passes"] += 1
+            log.info("%s: the library has it: %s", found.rule, ", ".join(answer.rules) or "the passes")
+        else:
+            lacking.append(found)
+    if have:
+        done = f"{have.total()} of {len(outcome.rules)} rules are done by the library already"
+        _print_line(f"{done} (--verbose says by which of its rules)", quiet=quiet)
+    lines: list[dict[str, Any]] = []
+    for number, found in enumerate(lacking):
+        progress("ask what is gained", number / len(lacking))
+        lines.append(_line(found, plan, gains))
+    return sorted(lines, key=_rank_key, reverse=True)
+
+
+def _rank_key(line: Mapping[str, Any]) -> tuple[float, float]:
+    """Return what a rule is ranked by: what it gains in some model, and on large tensors."""
+    about = line["found"]
+    return max((place["gain"] or 0.0 for place in about.get("models", {}).values()), default=0.0), about["gain"] or 0.0
+
+
+def _line(found: DiscoveredRule, plan: Plan, gains: GainEstimator | None) -> dict[str, Any]:
+    from graphopt.discover.generalization import measure_weight
+
+    rule, proof = found.rule, found.proof
+    places = {name: asdict(place) for name, place in gains.in_models(rule).items()} if gains else {}
+    about = {
+        "algebra": str(rule),
+        "trade": len(rule.left) > 1
+        or measure_weight(*rule.left) <= measure_weight(*rule.right),  # one for several: not always faster
+        "proof": {"model": proof.model, "ranks": proof.describe_coverage, "cases": proof.cases, "solver": proof.solver},
+        "gain": gains and gains.on_large_tensors(rule),
+        "cost": gains.cost.name if gains else "none",
+        **({"models": places} if places else {}),
+        "run": {"world": found.world, "size": plan.size, "ops": list(plan.operators), "seed": plan.seed},
+    }
+    return rule.to_json() | {"found": about}
+
+
+def _show(outcome: DiscoveryResult, lines: Sequence[dict[str, Any]], output: Path) -> None:
+    """Print what was found by stage, and the rules that gain most."""
+    from rich.table import Table
+
+    from graphopt.discover.equation_proving import EquationStatus
+
+    to = console(stderr=files.is_stdout(output))
+    table = Table(box=None, pad_edge=False)
+    for name in ("world", "size", "terms", "values", "equal", "asked", "proved", "refuted", "open", "rules", "s"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "world" else "right")
+    for stage in outcome.stages:
+        proved, refuted = (
+            stage.fates[EquationStatus.PROVED],
+            stage.fates[EquationStatus.REFUTED] + stage.fates[EquationStatus.ACCIDENT],
+        )
+        counts = (stage.terms, stage.classes, stage.equal_count, stage.question_count, proved, refuted)
+        row = [stage.world, str(stage.size), *(f"{count:,}" for count in counts)]
+        table.add_row(*row, str(stage.question_count - proved - refuted), str(stage.rules), f"{stage.seconds:.1f}")
+    to.print(table)
+    best = "; those that gain most:\n" if lines else ""
+    to.print(f"\n{len(lines)} rules written to {output}{best}")
+    for line in lines[:5]:
+        about = line["found"]
+        to.print(f"  {about['gain'] or '?':>6}  {about['algebra']}", soft_wrap=True)

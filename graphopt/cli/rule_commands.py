@@ -1,0 +1,212 @@
+"""The commands on rules: they are proved, listed, and printed in full."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graphopt.base import files, ort
+from graphopt.base.errors import (
+    ProofError,
+    UsageError,
+)
+from graphopt.cli import option_types as opt
+from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
+
+if TYPE_CHECKING:
+    from graphopt.language.definition import Definition
+    from graphopt.language.proof import Proof
+    from graphopt.language.rule import Rule
+    from graphopt.language.rule_library import RuleLibrary, RuleSource
+
+
+def verify(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RULE|FILE", help="Names of rules; .py or .jsonl files.", show_default=False),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", metavar="", help="All installed rules.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--cached", metavar="", help="Prove again, or look up what was proved before.")
+    ] = True,
+    write: Annotated[
+        bool,
+        typer.Option("--write", metavar="", help="With --all: write the ledger of the built-in rules, and their list."),
+    ] = False,
+    timeout: opt.Timeout = None,
+    workers: opt.Workers = None,
+    dask: opt.DaskAddress = None,
+    custom_ops: opt.CustomOps = None,
+    as_json: opt.AsJson = False,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Prove rules for all tensor sizes, on all processors; exit code 3 if one is not proved.
+
+    What a rule must fulfil is shown with Z3; where that fails, small models are run in search of a counterexample.
+    Definitions of operators are put to the kernels that ONNX Runtime has of them, and what these say is printed.
+    """
+    set_up_logging(verbose, debug)
+    if write and not everything:
+        raise UsageError("--write writes the whole ledger: use it with --all")
+    from graphopt.report.report import print_proofs
+    from graphopt.rewrite.gate import PROOF_TIMEOUT, describe_kernel_agreement, kernel_contradiction
+    from graphopt.rewrite.proving import prove_all
+
+    rules, defined = _select_rules(what or (), everything)
+    with Progress(enabled=not quiet) as progress, ort.custom_ops(custom_ops or ()):
+        proofs = prove_all(
+            rules,
+            cached=not fresh,
+            timeout=timeout or PROOF_TIMEOUT,
+            workers=workers,
+            dask=dask,
+            progress=lambda done: progress("prove", done),
+        )
+        heard = [f"{each}\n    {describe_kernel_agreement(each)}" for each in defined]
+        used = {each for rule in rules for each in rule.definitions}
+        said = kernel_contradiction([each for each in defined if each not in used])
+    if write and not said:
+        from graphopt.cli import catalogue
+
+        with files.naming_write_errors(catalogue.rules_folder()):
+            catalogue.write_catalogue(proofs)
+    if as_json:
+        print_text(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
+    elif not quiet:
+        if proofs:
+            print_proofs(proofs, console())
+        if heard:
+            print_text("\n" * bool(proofs) + "\n".join(heard))
+        if said:
+            print_text(f"\n{said}")
+    failed = [proof.rule for proof in proofs if not proof.holds]
+    if failed:
+        more = [f"and {len(failed) - 5} more"] if len(failed) > 5 else []
+        raise ProofError(f"{len(failed)} of {len(proofs)} rules not proved: {', '.join([*failed[:5], *more])}")
+    if said:
+        raise ProofError(said if as_json or quiet else said.splitlines()[0])
+
+
+def _select_rules(what: Sequence[str], everything: bool) -> tuple[list[Rule], list[Definition]]:
+    """Return the rules that were named, all rules of the files that were named, or all that are installed and given;
+    and the definitions that were read with them; with `everything`, those that no rule uses, too."""
+    from graphopt.language import rule_library
+    from graphopt.language.definition import definitions
+
+    files = list(filter(_is_file, what))
+    given, own = _read_rules(files)
+    before = frozenset(definitions()).difference(own)
+    known = {rule.name: rule for rule in rule_library.load_library(given).all_rules}
+    names = dict.fromkeys([*(item for item in what if item not in files), *(rule.name for rule in given.all_rules)])
+    rule_library.select_names(list(known), (), list(names))
+    wanted = list(known.values()) if everything else [known[name] for name in names]
+    used = before.union(*(rule.definitions for rule in wanted))
+    defined = [each for each in definitions() if each in own or (everything and each not in used)]
+    if not wanted and not defined:
+        raise UsageError("nothing to verify: name rules or files of rules, or use --all")
+    return wanted, defined
+
+
+def _read_rules(sources: Iterable[RuleSource]) -> tuple[RuleLibrary, list[Definition]]:
+    """Return the rules of some files, and the definitions that are new with them, or that they use of those shipped."""
+    from graphopt.language import rule_library
+    from graphopt.language.definition import definitions
+
+    rule_library.load_library()
+    before = frozenset(definitions())
+    found = rule_library.read_rules(sources)
+    used = {each for rule in found.all_rules for each in rule.definitions}
+    return found, [each for each in definitions() if each not in before or each in used]
+
+
+def _is_file(name: str) -> bool:
+    return Path(name).suffix in (".py", ".jsonl")
+
+
+def rules(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME|FILE]", help="One rule in full, or the rules of a .py or .jsonl file.", show_default=False
+        ),
+    ] = None,
+    rules: opt.Rules = None,
+    as_json: opt.AsJson = False,
+    debug: opt.Debug = False,
+) -> None:
+    """List the rules and passes: name, proof, algebra, and why it pays; of a file, its definitions of operators, too.
+
+    This proves nothing: `graphopt verify` does.
+    """
+    set_up_logging(verbose=False, debug=debug)
+    from graphopt.language import rule_library
+    from graphopt.rewrite import gate
+    from graphopt.rewrite.passes import PASSES, Pass
+
+    passes: Sequence[Pass]
+    defined: list[Definition] = []
+    if name is not None and _is_file(name):
+        (all_rules, defined), passes, name = _read_rules([*(rules or ()), name]), (), None
+    else:
+        all_rules, passes = rule_library.load_library(rule_library.read_rules(rules or ())), PASSES
+    found, trades = all_rules.all_rules, {rule.name for rule in all_rules.trades}
+    known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in passes}
+    rule_library.select_names(list(known), (), [name] if name else None)
+    algebra = {rule.name: str(rule) for rule in found}
+    rule = next((rule for rule in found if rule.name == name), None)
+    if rule is not None:
+        proof = gate.known_proof(rule)
+        data = rule.to_json() | {"proof": proof and proof.to_json()}
+        print_text(json.dumps(data, ensure_ascii=False) if as_json else _in_full(rule, proof))
+        return
+    claims = {
+        rule.name: proof.describe_claim if (proof := gate.known_proof(rule)) else "no proof yet" for rule in found
+    }
+    claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
+    if as_json:
+        listed = [
+            {"name": n, "proof": claims.get(n), "algebra": algebra.get(n), "why": why}
+            for n, why in known.items()
+            if name in (None, n)
+        ]
+        listed += [{"name": each.name, "proof": None, "algebra": str(each), "why": ""} for each in defined]
+        print_text(json.dumps(listed, indent=2, ensure_ascii=False))
+    elif name is not None:
+        print_text(f"{name}  (a pass)\n    {known[name]}")
+    else:
+        lines = ((f"{n}  ({claims.get(n, 'a pass')})", algebra.get(n), why) for n, why in known.items())
+        shown = ["\n    ".join(filter(None, parts)) for parts in lines]
+        shown += map(_format_definition, defined)
+        print_text("\n\n".join(shown))
+
+
+def _format_definition(definition: Definition) -> str:
+    """All that a definition says."""
+    defaults = (f"{name} is {value} where it is absent" for name, value in definition.defaults)
+    return "\n    ".join([f"{definition.name}  (a definition)", str(definition), *defaults])
+
+
+def _in_full(rule: Rule, proof: Proof | None) -> str:
+    """All that a rule says, and what is known of its proof."""
+    kinds = {
+        "tensor": "any value",
+        "tensors": "any number of values",
+        "const": "a constant",
+        "attributes": "all other attributes",
+    }
+    lines = [rule.name, *[f"    {rule.why}"] * bool(rule.why), ""]
+    lines += [f"    {part}" for part in re.split(r"  (?=->  |where |for any )", str(rule))]
+    lines.append("")
+    for hole in rule.holes.values():
+        axes = "" if hole.axes is None else f" [{' '.join(hole.axes)}]"
+        default = "" if hole.default is None else f", {hole.default} where it is absent"
+        lines.append(f"    {hole}  {kinds.get(hole.kind, hole.kind)}{axes}{default}")
+    shown = "no proof yet; `graphopt verify` makes one" if proof is None else str(proof)
+    return "\n".join([*lines, "", f"    {shown}", f"    digest {rule.digest}"])

@@ -1,0 +1,356 @@
+"""What is derived already: terms are rewritten by kept rules, always to one that comes earlier in the canonical order.
+
+Rules are used both ways, where the result comes earlier, so no rule has to be oriented and every chain ends. A rule
+matches where the shapes are what its holes declare; of what it says of constants nothing is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from graphopt.base.dtype import DType
+from graphopt.discover.evaluation import Evaluator, Shape, UndefinedTerm, axes_in, is_axis_size, split_operands
+from graphopt.discover.generalization import rename_axes
+from graphopt.discover.worlds import Sizes, World, commutes, get_leaf_shape
+from graphopt.ir import schemas
+from graphopt.language.rule import Rule
+from graphopt.language.scalar_functions import PROPERTIES, PYTHON_LOGIC, UndecidedScalar, apply_scalar_function
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk_term
+
+Type: TypeAlias = tuple[Shape, ...]
+"""The shape of a term in each round."""
+Order: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class TermBinding:
+    """What the holes and axes of a rule stand for; sizes and packs in each round."""
+
+    holes: Mapping[str, Term]
+    axes: Mapping[str, tuple[Any, ...]]
+
+    def bind_hole(self, name: str, term: Term) -> TermBinding | None:
+        if name in self.holes:
+            return self if self.holes[name] == term else None
+        return TermBinding({**self.holes, name: term}, self.axes)
+
+    def bind_axis(self, axis: str, sizes: tuple[Any, ...]) -> TermBinding | None:
+        if axis == "_":
+            return self
+        if axis in self.axes:
+            return self if self.axes[axis] == sizes else None
+        return TermBinding(self.holes, {**self.axes, axis: sizes})
+
+
+class WorldTerms:
+    """The terms of a world: their shapes and their order."""
+
+    def __init__(self, world: World, choices: Sequence[App], evaluator: Evaluator) -> None:
+        self.world, self.evaluator = world, evaluator
+        self._place = {choice: i for i, choice in enumerate(choices)}
+        self._leaf = {leaf: i for i, leaf in enumerate(world.leaves)}
+        self._types: dict[Term, Type | None] = {}
+        self._orders: dict[Term, Order] = {}
+
+    def type_of(self, term: Term) -> Type | None:
+        """Return the shapes of a term, None where it has none."""
+        if term not in self._types:
+            holes_ = {leaf.name: leaf for leaf in holes(term)}
+            found = []
+            try:
+                for sizes in self.world.rounds:
+                    shapes = {name: get_leaf_shape(leaf, sizes) for name, leaf in holes_.items()}
+                    found.append(self.evaluator.shape(term, shapes, sizes))
+                self._types[term] = tuple(found)
+            except UndefinedTerm:
+                self._types[term] = None
+        return self._types[term]
+
+    def order(self, term: Term) -> Order:
+        """Return what terms are ordered by: their sizes, operators and operands; as they are enumerated."""
+        if term not in self._orders:
+            if isinstance(term, App):
+                choice, operands = split_operands(term)
+                inner = tuple(map(self.order, operands))
+                place = (self._place.get(choice, len(self._place)), str(choice) if choice not in self._place else "")
+                self._orders[term] = (1 + sum(order[0] for order in inner), place, inner)
+            else:
+                known = self._leaf.get(term, len(self._leaf))
+                self._orders[term] = (0, (known, str(term)), ())
+        return self._orders[term]
+
+    def canonical(self, term: Term) -> Term:
+        """Return a term with the operands of operators that commute in order."""
+        if not isinstance(term, App):
+            return term
+        choice, operands = split_operands(term)
+        operands = tuple(map(self.canonical, operands))
+        if commutes(choice):
+            operands = tuple(sorted(operands, key=self.order))
+        return _apply_operator(choice, operands)
+
+
+def _apply_operator(choice: App, operands: Sequence[Term]) -> App:
+    """Return an operator applied to operands, in the places of the holes that wait for them."""
+    _, places = split_operands(choice)
+    given = dict(zip(places, operands, strict=True))
+    args = tuple(given.get(arg, arg) if isinstance(arg, Var) else arg for arg in choice.args)
+    return App(choice.op, args, choice.attrs, choice.domain, choice.output, choice.outputs)
+
+
+@dataclass(frozen=True)
+class _DirectedRule:
+    """Two equal terms, read in one direction."""
+
+    source: App
+    target: Term
+    when: tuple[Term, ...]
+
+
+class Derivation:
+    """Rewrites the terms of a world by rules, to the first one that they lead to."""
+
+    def __init__(self, terms: WorldTerms, rules: Iterable[Rule] = ()) -> None:
+        self.terms = terms
+        self._by_root: dict[str, list[_DirectedRule]] = {}
+        self._normal: dict[Term, Term] = {}
+        for rule in rules:
+            self.add(rule)
+
+    def add(self, rule: Rule) -> None:
+        """Take a rule, in each direction in which it says what to write."""
+        if len(rule.left) > 1:
+            return
+        self.add_equal(rule.left[0], rule.right[0], rule.conditions)
+
+    def add_equal(self, one: Term, other: Term, when: Sequence[Term] = ()) -> None:
+        """Take two equal terms, their holes of the shapes that they declare; where conditions hold."""
+        self._normal.clear()
+        for source, target in ((one, other), (other, one)):
+            bound = {hole.name for hole in holes(source)}
+            if isinstance(source, App) and all(hole.name in bound for hole in holes(target)):
+                self._by_root.setdefault(source.op, []).append(_DirectedRule(source, target, tuple(when)))
+
+    def steps(self, term: Term) -> Iterator[Term]:
+        """Yield the earlier terms that one rule makes of a term as a whole."""
+        if not isinstance(term, App):
+            return
+        own = self.terms.order(term)
+        for way in self._by_root.get(term.op, ()):
+            for bound in self._matches(way.source, term, TermBinding({}, {})):
+                made = self._instantiate(way.target, bound)
+                if made is not None and self._holds(way.when, bound) and self.terms.order(made) < own:
+                    yield made
+
+    def is_reducible(self, term: Term) -> bool:
+        """Return whether a rule makes an earlier term of a term as a whole."""
+        return next(self.steps(term), None) is not None
+
+    def normalize(self, term: Term) -> Term:
+        """Return the term at which rewriting ends."""
+        term = self.terms.canonical(term)
+        if term not in self._normal:
+            self._normal[term] = self._rewritten(term)
+        return self._normal[term]
+
+    def _rewritten(self, term: Term) -> Term:
+        if not isinstance(term, App):
+            return term
+        choice, operands = split_operands(term)
+        inner = self.terms.canonical(_apply_operator(choice, [self.normalize(each) for each in operands]))
+        made = min(self.steps(inner), key=self.terms.order, default=None)
+        return inner if made is None else self.normalize(made)
+
+    def derives(self, left: Term, right: Term) -> bool:
+        """Return whether both terms lead to the same one."""
+        return self.normalize(left) == self.normalize(right)
+
+    # -- matching
+
+    def _matches(self, pattern: Term | None, term: Term | None, bound: TermBinding) -> Iterator[TermBinding]:
+        """Yield the ways in which a term is an instance of a pattern."""
+        match pattern:
+            case Var() if term is not None:
+                found = self._hole(pattern, term, bound)
+                if found is not None:
+                    yield found
+            case App() if is_axis_size(pattern) and term is not None and is_axis_size(term):
+                found = self._sizes(axes_in(pattern), axes_in(term), bound) if pattern.op == term.op else None
+                if found is not None:
+                    yield found
+            case App() if isinstance(term, App) and _same_operator(pattern, term):
+                yield from self._match_operator(pattern, term, bound)
+            case Lit() | None if pattern == term:
+                yield bound
+
+    def _match_operator(self, pattern: App, term: App, bound: TermBinding) -> Iterator[TermBinding]:
+        attributes = self._attributes(pattern, term, bound)
+        if attributes is None or len(pattern.inputs) != len(term.inputs):
+            return
+        orders = [pattern.inputs]
+        if commutes(split_operands(term)[0]):
+            orders.append(pattern.inputs[::-1])
+        for inputs in orders:
+            yield from self._match_all(inputs, term.inputs, attributes)
+
+    def _match_all(
+        self, patterns: Sequence[Term | None], terms: Sequence[Term | None], bound: TermBinding
+    ) -> Iterator[TermBinding]:
+        if not patterns:
+            yield bound
+            return
+        for found in self._matches(patterns[0], terms[0], bound):
+            yield from self._match_all(patterns[1:], terms[1:], found)
+
+    def _attributes(self, pattern: App, term: App, bound: TermBinding | None) -> TermBinding | None:
+        given = dict(term.attrs)
+        for name, value in pattern.attrs:
+            said = given.pop(name) if name in given else _attribute_default(term, name)
+            if said is None or bound is None:
+                return None
+            bound = next(self._matches(value, said, bound), None)
+        if pattern.attributes_hole is not None and bound is not None:
+            rest = App(pattern.attributes_hole.name, (), tuple(sorted(given.items())), SCALAR)
+            return bound.bind_hole(pattern.attributes_hole.name, rest)
+        return None if given else bound
+
+    def _hole(self, hole: Var, term: Term, bound: TermBinding | None) -> TermBinding | None:
+        assert bound is not None
+        if is_scalar(hole):
+            return bound.bind_hole(hole.name, term) if isinstance(term, Lit) and _of_kind(hole, term) else None
+        shapes = self.terms.type_of(term)
+        if shapes is None or (bound := bound.bind_hole(hole.name, term)) is None or hole.axes is None:
+            return None if shapes is None else bound
+        return self._bind_shape(hole.axes, shapes, bound)
+
+    def _bind_shape(self, axes: Sequence[str], shapes: Type, bound: TermBinding | None) -> TermBinding | None:
+        """Return the bindings with what a shape says of the axes that are declared for it."""
+        pack = next((i for i, axis in enumerate(axes) if "*" in axis), None)
+        rank = len(shapes[0])
+        if rank < len(axes) - (pack is not None) or (pack is None and rank != len(axes)):
+            return None
+        for i, axis in enumerate(axes):
+            if bound is None:
+                return None
+            if pack is not None and i == pack:
+                parts = tuple(shape[i : rank - (len(axes) - 1 - i)] for shape in shapes)
+                ones = axis.startswith("1") and all(size == 1 for part in parts for size in part)
+                bound = bound.bind_axis(axis.removeprefix("1"), parts) if ones == axis.startswith("1") else None
+                continue
+            sizes = tuple(shape[i if pack is None or i < pack else i - len(axes)] for shape in shapes)
+            if axis.isdigit():
+                bound = bound if all(size == int(axis) for size in sizes) else None
+            else:
+                bound = bound.bind_axis(axis, sizes)
+        return bound
+
+    def _sizes(self, names: Sequence[str], kinds: Sequence[str], bound: TermBinding | None) -> TermBinding | None:
+        if len(names) != len(kinds):
+            return None
+        for name, kind in zip(names, kinds, strict=True):
+            bound = bound and bound.bind_axis(name, tuple(sizes[kind] for sizes in self.terms.world.rounds))
+        return bound
+
+    # -- making
+
+    def _instantiate(self, target: Term, bound: TermBinding) -> Term | None:
+        """Return the instance of a term, None where the world has no words for it."""
+        if isinstance(target, Lit):
+            return target
+        if isinstance(target, Var):
+            return bound.holes[target.name]
+        if target.domain == SCALAR:
+            return self._instantiate_scalar(target, bound)
+        args = [None if arg is None else self._instantiate(arg, bound) for arg in target.inputs]
+        attrs = {name: self._instantiate(value, bound) for name, value in target.attrs}
+        if None in attrs.values() or any(a is None and b is not None for a, b in zip(args, target.inputs, strict=True)):
+            return None
+        if target.attributes_hole is not None:
+            rest = bound.holes[target.attributes_hole.name]
+            assert isinstance(rest, App)
+            attrs = {name: value for name, value in attrs.items() if value != _attribute_default(target, name)} | dict(
+                rest.attrs
+            )
+        named = tuple(sorted((name, value) for name, value in attrs.items() if value is not None))
+        made = App(target.op, tuple(args), named, target.domain, target.output, target.outputs)
+        return self.terms.canonical(made)
+
+    def _instantiate_scalar(self, scalar: App, bound: TermBinding) -> Term | None:
+        named = [part for part in walk_term(scalar) if is_axis_size(part)]
+        if named:
+            kinds = {axis: self._kind(bound.axes.get(axis)) for part in named for axis in axes_in(part)}
+            known = {axis: kind for axis, kind in kinds.items() if kind is not None}
+            return rename_axes(scalar, known) if len(known) == len(kinds) else None
+        try:
+            value = self._scalar(scalar, bound, 0)
+        except (UndecidedScalar, KeyError):
+            return None
+        return Lit(value) if isinstance(value, int | float | tuple) else None
+
+    def _kind(self, sizes: tuple[Any, ...] | None) -> str | None:
+        rounds: tuple[Sizes, ...] = self.terms.world.rounds
+        return next((kind for kind in rounds[0] if tuple(each[kind] for each in rounds) == sizes), None)
+
+    # -- conditions
+
+    def _holds(self, when: Sequence[Term], bound: TermBinding) -> bool:
+        try:
+            return all(
+                self._scalar(condition, bound, round_)
+                for condition in when
+                for round_ in range(len(self.terms.world.rounds))
+            )
+        except (UndecidedScalar, KeyError):
+            return False
+
+    def _scalar(self, term: Term, bound: TermBinding, round_: int) -> Any:
+        """Return the value of a scalar term in one round; what is said of constants is taken to hold."""
+        match term:
+            case Lit(value=value):
+                return value
+            case Var(name=name):
+                said = bound.holes[name]
+                return said.value if isinstance(said, Lit) else None
+            case App(op="size"):
+                return bound.axes[axes_in(term)[0]][round_]
+            case App(op="sizes"):
+                return tuple(bound.axes[axis][round_] for axis in axes_in(term))
+            case App(op="rank" | "shape", args=(Var(name=name),)):
+                shape = (self.terms.type_of(bound.holes[name]) or ((),))[round_]
+                return shape if term.op == "shape" else len(shape)
+            case App(op="dtype"):
+                return DType.FLOAT
+            case App(op=name) if name in PROPERTIES:
+                return True
+        return apply_scalar_function(
+            term.op, PYTHON_LOGIC, *(self._scalar(arg, bound, round_) for arg in term.operands)
+        )
+
+
+@schemas.memoized_by_schema
+def _attribute_default(app: App, name: str) -> Lit | None:
+    """Return the default of an attribute, which terms do not write."""
+    schema = schemas.schema(app.op, app.domain)
+    found = (
+        schemas.attribute_value(schema.attributes[name].default_value) if schema and name in schema.attributes else None
+    )
+    return Lit(found) if isinstance(found, int | float | str) else None
+
+
+def _same_operator(pattern: App, term: App) -> bool:
+    return (pattern.op, pattern.domain, pattern.output, pattern.outputs) == (
+        *(term.op, term.domain, term.output, term.outputs),
+    )
+
+
+def _of_kind(hole: Var, literal: Lit) -> bool:
+    """Return whether a number or a list is one that a hole stands for."""
+    wanted: dict[str, type | tuple[type, ...]] = {
+        "integer": int,
+        "integers": tuple,
+        "real": (int, float),
+        "string": str,
+    }
+    return isinstance(literal.value, wanted[hole.kind])

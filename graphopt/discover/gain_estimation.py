@@ -1,0 +1,95 @@
+"""How much faster a rule makes what it is applied to: large tensors drawn for it, and the parts of models.
+
+One cost model is asked: the estimate of the search, for which nothing is run, or what ONNX Runtime takes. Models are
+simplified with the library first, so that what is gained is gained beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphopt.discover.library_lookup import large_sides
+from graphopt.ir.graph import Graph
+from graphopt.language.rule import Rule
+from graphopt.language.rule_library import RuleLibrary
+from graphopt.rewrite.gate import Gate
+from graphopt.rewrite.matching import find_matches
+from graphopt.rewrite.passes import PASSES
+from graphopt.rewrite.simplify import Simplifier
+from graphopt.runtime.cost_model import CostModel, NotMeasurableError, open_cost_cache
+from graphopt.runtime.graph_sessions import random_feeds
+from graphopt.runtime.machine import Machine
+from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search.analytic_cost import AnalyticCost
+from graphopt.search.explore import InputShapes, explore_regions
+from graphopt.search.measured_cost import LocalRacer, MeasuredCost
+from graphopt.search.moves import SearchSpace
+from graphopt.search.policy import SearchPolicy
+
+POLICY = SearchPolicy(states=60)
+"""How the parts of one model are searched in which one rule matches."""
+
+SECONDS = 30.0
+"""Seconds for the search in one model."""
+
+
+def cost_model(name: str) -> CostModel:
+    """Return the cost model of this name, "analytic" or "measured": as a search without options asks it."""
+    if name == AnalyticCost.name:
+        return AnalyticCost()
+    setting, cache = SessionSetting(threads=0), open_cost_cache()
+    return MeasuredCost(LocalRacer(setting), machine=Machine.calibrate(setting, cache), cache=cache)
+
+
+@dataclass(frozen=True)
+class ModelGain:
+    """What a rule does in a model that the library has simplified."""
+
+    matches: int
+    gain: float | None
+    """How many times as fast that part becomes which gains most; None where none gains anything, or can be told."""
+
+
+class GainEstimator:
+    """What rules gain by one cost model."""
+
+    def __init__(self, cost: CostModel, known: RuleLibrary, models: Mapping[str, Graph]) -> None:
+        """Take models, which the library simplifies, in place."""
+        self.cost, self.models = cost, models
+        self.gate = Gate()
+        self.simplifier = Simplifier(known.rules, PASSES, self.gate.allows)
+        for graph in models.values():
+            self.simplifier.run(graph)
+        self.shapes = {name: _shapes(graph) for name, graph in models.items()}
+
+    def on_large_tensors(self, rule: Rule) -> float | None:
+        """Return how many times as fast the right side is as the left one; None where nothing large was drawn."""
+        sides = large_sides(rule)
+        try:
+            return round(self.cost.measure_speedups(sides[0], sides[1:])[0].median, 3) if sides else None
+        except NotMeasurableError:
+            return None
+
+    def in_models(self, rule: Rule) -> dict[str, ModelGain]:
+        """Return what the rule does in each of the models."""
+        return {name: self._in_model(rule, graph, self.shapes[name]) for name, graph in self.models.items()}
+
+    def _in_model(self, rule: Rule, graph: Graph, shapes: InputShapes) -> ModelGain:
+        count = sum(1 for _ in find_matches(rule, graph))
+        if not count:
+            return ModelGain(0, None)
+        space = SearchSpace([rule], self.simplifier, self.gate.allows)
+        solutions = explore_regions(graph, space, self.cost, [shapes], POLICY, seconds=SECONDS).solutions
+        return ModelGain(count, max((round(each.speedup.median, 3) for each in solutions), default=None))
+
+
+def _shapes(graph: Graph) -> InputShapes:
+    """Shapes of the inputs with usual sizes for what is open; none where none can be made up."""
+    try:
+        feeds = random_feeds(graph, seed=0)
+    except NotMeasurableError:
+        return {}
+    return {name: value.shape for name, value in feeds.items() if isinstance(value, np.ndarray)}

@@ -1,0 +1,64 @@
+"""Which functions that floats do not have everywhere are computed, whatever the result is made of in the end.
+
+Over the real numbers x · 1/x is 1, and of 0 · log(x) nothing is left: a value does not say what it took to compute it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from graphopt.base.session import current_session
+from graphopt.expr.integers import TRUE, Atom, Formula, Size, conjunction
+
+Binders: TypeAlias = "tuple[tuple[Atom, Size], ...]"
+PartialCall: TypeAlias = "tuple[Any, Binders, Formula]"
+"""A call of such a function (`symbolic.Call`), what the sums and folds around it run over, and the case that it is of:
+over nothing, or in another case, it is not made."""
+
+PARTIAL_FUNCTIONS = frozenset({"Inverse", "Log", "Sqrt", "Pow", "Mod", "FMod", "Asin", "Acos", "Acosh", "Atanh"})
+"""Functions that floats have for some real numbers only."""
+
+
+def record_call(made: Any) -> None:
+    """Note a call, if it is of such a function."""
+    notes = current_session().partial_calls
+    if notes.made is not None and made.function in PARTIAL_FUNCTIONS:
+        notes.made.add((made, notes.around, notes.case))
+
+
+@contextmanager
+def recording_partial_calls() -> Iterator[set[PartialCall]]:
+    """Return what is noted within, and nowhere else."""
+    notes = current_session().partial_calls
+    before, made = (notes.made, notes.around, notes.case), set[PartialCall]()
+    notes.made, notes.around, notes.case = made, (), TRUE
+    try:
+        yield made
+    finally:
+        notes.made, notes.around, notes.case = before
+
+
+@contextmanager
+def under_binders(binders: Binders) -> Iterator[None]:
+    """Have what is computed within noted as computed for each of what the binders run over."""
+    notes = current_session().partial_calls
+    before = notes.around
+    notes.around = (*before, *binders)
+    try:
+        yield
+    finally:
+        notes.around = before
+
+
+@contextmanager
+def under_guard(condition: Formula) -> Iterator[None]:
+    """Have what is computed within noted as computed where a condition holds."""
+    notes = current_session().partial_calls
+    before = notes.case
+    notes.case = condition if before is None else conjunction(before, condition)
+    try:
+        yield
+    finally:
+        notes.case = before

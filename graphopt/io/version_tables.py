@@ -1,0 +1,421 @@
+"""What changes in the spelling of an operator from version to version, as tables; `opsets` follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from graphopt.base.dtype import DType
+from graphopt.expr.dims import Dim, SymbolicDim, divide_dim
+from graphopt.ir.graph import Attribute, Value
+from graphopt.ir.tensor import Tensor
+from graphopt.ir.types import Shape, TensorType, Type
+
+
+class GraphFacts(Protocol):
+    """What is asked about the graph that a node is in. A Graph is one."""
+
+    @property
+    def opsets(self) -> Mapping[str, int]: ...
+    def constant(self, value: Value | None) -> Tensor | None: ...
+    def tensor_type(self, value: Value | None) -> TensorType | None: ...
+    def type(self, value: Value) -> Type | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """A node as one schema version spells it. Inputs that are not in the graph are tensors."""
+
+    op: str
+    inputs: tuple[Value | Tensor | None, ...]
+    attrs: Mapping[str, Attribute]
+    outputs: tuple[bool, ...]
+    """For each output, whether it is there."""
+
+
+class SpellingMismatch(Exception):
+    """A spelling has no equal in the other schema version; says why."""
+
+
+# -- what changes at a version, counted by the version that brought it -------------------------------------------------
+
+
+VersionKey: TypeAlias = tuple[str, int]
+
+
+class MovedAttribute(NamedTuple):
+    """An attribute that became an input."""
+
+    attribute: str
+    place: int
+    kind: Literal["ints", "int", "one int", "float", "floats", "like data"]
+    """The tensor: a list, a scalar or a list of one; `like data` is a scalar of the type of the first input."""
+
+
+_REDUCE = [f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")]
+MOVED_ATTRIBUTES: Mapping[VersionKey, tuple[MovedAttribute, ...]] = {
+    ("Reshape", 5): (MovedAttribute("shape", 1, "ints"),),
+    ("Upsample", 9): (MovedAttribute("scales", 1, "floats"),),
+    ("Slice", 10): (
+        MovedAttribute("starts", 1, "ints"),
+        MovedAttribute("ends", 2, "ints"),
+        MovedAttribute("axes", 3, "ints"),
+    ),
+    ("TopK", 10): (MovedAttribute("k", 1, "one int"),),
+    ("Clip", 11): (MovedAttribute("min", 1, "like data"), MovedAttribute("max", 2, "like data")),
+    ("Pad", 11): (MovedAttribute("pads", 1, "ints"), MovedAttribute("value", 2, "like data")),
+    ("Dropout", 12): (MovedAttribute("ratio", 1, "float"),),
+    ("Split", 13): (MovedAttribute("split", 1, "ints"),),
+    ("Squeeze", 13): (MovedAttribute("axes", 1, "ints"),),
+    ("Unsqueeze", 13): (MovedAttribute("axes", 1, "ints"),),
+    ("ReduceSum", 13): (MovedAttribute("axes", 1, "ints"),),
+    **{(op, 18): (MovedAttribute("axes", 1, "ints"),) for op in _REDUCE},
+    ("DFT", 20): (MovedAttribute("axis", 2, "int"),),
+}
+
+
+_BROADCASTING_OPERATORS = ["Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"]
+_CONSUMING_OPERATORS = ["Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Div", "Dropout", "Elu", "Exp", "Floor"]
+
+
+_CONSUMING_OPERATORS += [
+    "HardSigmoid",
+    "InstanceNormalization",
+    "LeakyRelu",
+    "Log",
+    "Max",
+    "Mean",
+    "Min",
+    "Mul",
+    "Neg",
+    "PRelu",
+]
+
+
+_CONSUMING_OPERATORS += ["Reciprocal", "Relu", "Selu", "Sigmoid", "Sqrt", "Sub", "Sum", "Tanh"]
+
+
+ANY_VALUE: tuple[Attribute, ...] = ()
+DROPPED_ATTRIBUTES: Mapping[VersionKey, Mapping[str, tuple[Attribute, ...]]] = {
+    **{(op, 6): {"consumed_inputs": ANY_VALUE} for op in _CONSUMING_OPERATORS},  # a hint to reuse memory
+    ("Reshape", 5): {"consumed_inputs": ANY_VALUE},
+    **{
+        (op, 7): {"broadcast": (0,), "axis": ANY_VALUE} for op in _BROADCASTING_OPERATORS
+    },  # broadcast=1 aligns axes in its own way
+    ("Gemm", 7): {"broadcast": ANY_VALUE},
+    ("BatchNormalization", 7): {"is_test": (1,)},
+    ("Dropout", 7): {"is_test": (1,)},
+    ("BatchNormalization", 9): {"spatial": (1,)},
+}
+"""Attributes that went away, and the values for which nothing changed by that; the first is written for old opsets."""
+
+
+CHANGED_DEFAULTS: Mapping[VersionKey, Mapping[str, Attribute]] = {
+    ("Concat", 4): {"axis": 1},
+    ("Selu", 6): {"alpha": float(np.float32(1.6732)), "gamma": float(np.float32(1.0507))},
+    ("Softmax", 13): {"axis": 1},
+    ("LogSoftmax", 13): {"axis": 1},
+    ("Hardmax", 13): {"axis": 1},
+    ("RoiAlign", 16): {"coordinate_transformation_mode": "output_half_pixel"},
+    ("DFT", 20): {"axis": 1},
+}
+"""Attributes whose absence meant another value before."""
+
+
+INCOMPATIBLE_VERSIONS: Mapping[VersionKey, str] = {
+    ("Tile", 6): "one axis and a count became a list of repeats",
+    ("PRelu", 7): "a slope of one axis belonged to the channels, whatever its place",
+    ("LabelEncoder", 2): "it held one list of names",
+    ("Pad", 2): "`pads` was called `paddings`",
+    ("Clip", 6): "a limit that is absent was infinite",
+    ("LpPool", 2): "`p` was a real number",
+    ("GlobalLpPool", 2): "`p` was a real number",
+    ("Split", 2): "the sizes were an input or an attribute",
+    ("GRU", 3): "`direction` and `linear_before_reset` were fixed",
+    ("Upsample", 7): "the two scales had names",
+    ("GRU", 7): "`output_sequence` decided whether there is a first output",
+    ("LSTM", 7): "`output_sequence` decided whether there is a first output",
+    ("RNN", 7): "`output_sequence` decided whether there is a first output",
+    ("Scan", 9): "it had a batch axis",
+    ("Resize", 11): "it rounds coordinates differently when it shrinks",
+    ("OneHot", 11): "negative indices meant `off_value`",
+    ("NegativeLogLikelihoodLoss", 13): "the text on ignored labels changed",
+    ("SoftmaxCrossEntropyLoss", 13): "the text on ignored labels changed",
+    ("GridSample", 20): "the modes have other names",
+    ("GroupNormalization", 21): "scale and bias were per group",
+}
+"""Versions that mean something else than the one before."""
+
+
+OPAQUE_OPERATORS = frozenset({"Dropout", "BatchNormalization"})
+"""Old versions of these that cannot be raised are in training mode: not even their determinism is known."""
+
+# -- conditions: a version means the same as the one before only if … --------------------------------------------------
+
+
+def _dims(spelling: Spelling, facts: GraphFacts, index: int = 0) -> Shape | None:
+    value = spelling.inputs[index] if index < len(spelling.inputs) else None
+    if isinstance(value, Tensor):
+        return value.shape
+    found = facts.tensor_type(value)
+    return None if found is None else found.shape
+
+
+def _is_over_last_axis(spelling: Spelling, facts: GraphFacts) -> bool:
+    """Softmax normalised over all axes from `axis` on; now over that one alone."""
+    dims, axis = _dims(spelling, facts), spelling.attrs.get("axis", -1)
+    if axis == -1:
+        return True
+    if dims is None:
+        raise SpellingMismatch("the number of its axes is not known")
+    if not isinstance(axis, int) or not -len(dims) <= axis < len(dims):
+        raise SpellingMismatch(f"its axis {axis!r} is none of {len(dims)}")
+    return all(dim == 1 for dim in dims[axis % len(dims) + 1 :])
+
+
+def _has_no_mask(spelling: Spelling, facts: GraphFacts) -> bool:  # noqa: ARG001
+    """Return whether there is no mask, which had the type of the data once."""
+    return not any(spelling.outputs[1:])
+
+
+def _is_not_to_float8(spelling: Spelling, facts: GraphFacts) -> bool:
+    """Infinities became the largest numbers of some 8-bit floats."""
+    to = spelling.attrs.get("to")
+    if spelling.op == "CastLike":
+        found = facts.tensor_type(spelling.inputs[1]) if isinstance(spelling.inputs[1], Value) else None
+        to = None if found is None else found.dtype
+    if not isinstance(to, int):
+        raise SpellingMismatch("the type that it casts to is not known")
+    return not DType(to).name.startswith("FLOAT8")
+
+
+def _states_limits(spelling: Spelling, facts: GraphFacts) -> bool:
+    """Return whether no limit is absent: it was that of float32, and is now that of the type. What becomes of half
+    precision is said below."""
+    both = len(spelling.inputs) == 3 and None not in spelling.inputs
+    return both or _data_type(spelling, facts) in (DType.FLOAT, DType.FLOAT16)
+
+
+def _data_type(spelling: Spelling, facts: GraphFacts) -> DType | None:
+    data = spelling.inputs[0]
+    found = facts.tensor_type(data) if isinstance(data, Value) else None
+    return None if found is None else found.dtype
+
+
+def is_plain_attention(spelling: Spelling, facts: GraphFacts) -> bool:
+    """Return whether an Attention is the same in opset 23 and in the newest: its mask is as wide as there are keys.
+
+    From opset 24 on a mask hides the keys for which it is too short, before it broadcasts where it has one column.
+
+    Raises:
+        Mismatch: that is not known; or it has its scores as an output, which ONNX Runtime writes in its own way.
+    """
+    keys, mask, past = (_dims(spelling, facts, index) for index in (1, MASK_INPUT, MASK_INPUT + 1))
+    if len(spelling.outputs) > 3 and spelling.outputs[3]:
+        raise SpellingMismatch(
+            "its scores, the fourth output, are -inf where ONNX Runtime's kernel says the least number"
+        )
+    _, _, _, has_mask, has_past, *_ = (*(value is not None for value in spelling.inputs), *(False,) * 5)
+    if not has_mask:
+        return True
+    if keys is None or len(keys) < 3 or mask is None or (has_past and (past is None or len(past) < 3)):
+        raise SpellingMismatch("the sizes of its keys and its mask are not known")
+    count = keys[-2] + (past[-2] if past is not None else 0)
+    if mask[-1:] != (count,):
+        columns, rows = _format_size(mask[-1]) if mask else "no", _format_size(count)
+        raise SpellingMismatch(f"its mask has {columns} columns where there are {rows} keys")
+    return True
+
+
+def _format_size(size: Dim) -> str:
+    """Return a size as a message has it: names that inference gave say nothing to a reader."""
+    return "an unknown number of" if isinstance(size, SymbolicDim) and size.has_unknown else str(size)
+
+
+MASK_INPUT = 3
+"""The input of an Attention that is its mask; past keys are the next."""
+
+
+SpellingCondition: TypeAlias = Callable[[Spelling, GraphFacts], bool]
+UPGRADE_CONDITIONS: Mapping[VersionKey, SpellingCondition] = {
+    ("Dropout", 10): _has_no_mask,
+    ("ConvTranspose", 11): lambda spelling, _: (  # where padding is derived, its odd element went to the other end
+        "output_shape" not in spelling.attrs and spelling.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    ),
+    ("Clip", 11): _states_limits,
+    ("BatchNormalization", 14): _has_no_mask,  # more outputs mean training
+    **{(op, 13): _is_over_last_axis for op in ("Softmax", "LogSoftmax", "Hardmax")},
+    # the sampling of the other mode was corrected
+    ("RoiAlign", 16): lambda spelling, _: spelling.attrs.get("mode", "avg") == "avg",
+    # with `ceil_mode`, windows that begin in the padding behind the data went away
+    **{
+        (op, 22): lambda spelling, _: spelling.attrs.get("ceil_mode", 0) == 0
+        for op in ("AveragePool", "MaxPool", "LpPool")
+    },
+    **{(op, 24): _is_not_to_float8 for op in ("Cast", "CastLike")},
+    **{("Attention", version): is_plain_attention for version in (24, 25)},
+}
+
+
+def tensor_or_constant(value: Value | Tensor | None, facts: GraphFacts) -> Tensor | None:
+    return value if isinstance(value, Tensor) else facts.constant(value)
+
+
+def _equal_sizes(spelling: Spelling, facts: GraphFacts) -> bool:
+    dims = [_dims(spelling, facts, index) for index in range(len(spelling.inputs))]
+    return None not in dims and len(set(dims)) == 1
+
+
+def has_nonnegative_axis(spelling: Spelling, facts: GraphFacts) -> bool:
+    axes = [spelling.attrs.get("axis"), spelling.attrs.get("axes")]
+    if spelling.op == "Slice" and len(spelling.inputs) > 3 and spelling.inputs[3] is not None:
+        tensor = tensor_or_constant(spelling.inputs[3], facts)
+        axes.append(-1 if tensor is None else tensor.ints())
+    numbers = [number for axis in axes for number in (axis if isinstance(axis, tuple) else (axis,))]
+    return all(not isinstance(number, int) or number >= 0 for number in numbers)
+
+
+def _splits_evenly(spelling: Spelling, facts: GraphFacts) -> bool:
+    """Without sizes, an old Split makes equal parts; a new one may make the last one smaller."""
+    parts, dims, axis = spelling.attrs.get("num_outputs"), _dims(spelling, facts), spelling.attrs.get("axis", 0)
+    if not isinstance(parts, int) or not isinstance(axis, int):
+        return parts is None
+    return parts == len(spelling.outputs) and dims is not None and divide_dim(dims[axis], parts) is not None
+
+
+NEGATIVE_AXES = ["ArgMax", "ArgMin", "Compress", "Concat", "Flatten", "Gather", "Hardmax", "LogSoftmax", "ReduceSum"]
+
+
+NEGATIVE_AXES += [*_REDUCE, "Slice", "Softmax", "Split", "Squeeze", "TopK", "Unsqueeze"]
+
+
+DOWNGRADE_CONDITIONS: Mapping[VersionKey, SpellingCondition] = {
+    **{(op, 7): _equal_sizes for op in _BROADCASTING_OPERATORS},
+    **{(op, 8): _equal_sizes for op in ("Max", "Min", "Mean", "Sum")},
+    ("Gemm", 7): lambda spelling, _: False,  # the old way to broadcast a bias
+    ("Split", 18): _splits_evenly,
+    **{(op, 11): has_nonnegative_axis for op in ("Softmax", "LogSoftmax", "Hardmax")},
+}
+"""What the newer version can do and the older cannot, where that is not in the schemas."""
+
+# -- rewrites of single spellings --------------------------------------------------------------------------------------
+
+
+SpellingChange: TypeAlias = Callable[[Spelling, GraphFacts], Spelling]
+
+
+def _with_attributes(spelling: Spelling, **attrs: Attribute) -> Spelling:
+    return replace(spelling, attrs={**spelling.attrs, **attrs})
+
+
+def _cast_to_number(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: ARG001
+    to = spelling.attrs.get("to")
+    if not isinstance(to, str) or to.upper() not in DType.__members__:
+        raise SpellingMismatch("`to` is no element type")
+    return _with_attributes(spelling, to=int(DType[to.upper()]))
+
+
+def _cast_to_name(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: ARG001
+    to = spelling.attrs.get("to")
+    assert isinstance(to, int), "`to` of a Cast"
+    return _with_attributes(spelling, to=DType(to).name)
+
+
+def _axis_from_the_front(spelling: Spelling, facts: GraphFacts) -> Spelling:
+    dims, axis = _dims(spelling, facts), spelling.attrs.get("axis", -1)
+    if dims is None:  # it is -1, for `_is_over_last_axis` was asked first
+        return spelling
+    assert isinstance(axis, int), "`axis` of a Softmax"
+    return _with_attributes(spelling, axis=axis % len(dims))
+
+
+def _count_outputs(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: ARG001
+    if len(spelling.inputs) > 1 and spelling.inputs[1] is not None:
+        return spelling
+    return _with_attributes(spelling, num_outputs=len(spelling.outputs))
+
+
+def _drop_output_count(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: ARG001
+    return replace(spelling, attrs={name: value for name, value in spelling.attrs.items() if name != "num_outputs"})
+
+
+def _limit_halves(spelling: Spelling, facts: GraphFacts) -> Spelling:
+    """ONNX Runtime clips half precision in single before opset 12: an absent limit lets infinities pass."""
+    limits = (*spelling.inputs[1:], None, None)[:2]
+    dtype = _data_type(spelling, facts)
+    if None not in limits or dtype not in (DType.FLOAT16, None):
+        return spelling
+    if dtype is None:
+        raise SpellingMismatch("the type of its data is not known")
+    low, high = (
+        Tensor.from_array(np.array(infinity, np.float16)) if limit is None else limit
+        for limit, infinity in zip(limits, (-inf, inf), strict=True)
+    )
+    return replace(spelling, inputs=(spelling.inputs[0], low, high))
+
+
+def _unlimit_halves(spelling: Spelling, facts: GraphFacts) -> Spelling:
+    if _data_type(spelling, facts) is not DType.FLOAT16:
+        return spelling
+    limits = (*spelling.inputs[1:], None, None)[:2]
+    if None in limits:
+        raise SpellingMismatch("it relies on what opset 12 brought: a limit that is absent is the largest number")
+    known = [tensor_or_constant(limit, facts) for limit in limits]
+    is_infinite = [
+        tensor is not None and tensor.size == 1 and bool((tensor.numpy() == infinity).all())
+        for tensor, infinity in zip(known, (-inf, inf), strict=True)
+    ]
+    kept = [None if infinite else limit for limit, infinite in zip(limits, is_infinite, strict=True)]
+    while kept and kept[-1] is None:
+        kept.pop()
+    return replace(spelling, inputs=(spelling.inputs[0], *kept))
+
+
+UPSAMPLE_AS_RESIZE: Mapping[str, Attribute] = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+"""What an Upsample does, said of a Resize."""
+
+
+def _upsample_to_resize(spelling: Spelling, facts: GraphFacts) -> Spelling:
+    data, scales = spelling.inputs
+    if not _enlarges(scales, facts):
+        raise SpellingMismatch("its scales are not known")
+    return replace(spelling, op="Resize", inputs=(data, None, scales), attrs={**spelling.attrs, **UPSAMPLE_AS_RESIZE})
+
+
+def _resize_to_upsample(spelling: Spelling, facts: GraphFacts) -> Spelling:
+    attrs = dict(spelling.attrs)
+    if any(attrs.pop(name, None) != value for name, value in UPSAMPLE_AS_RESIZE.items()) or attrs.keys() - {"mode"}:
+        raise SpellingMismatch("Upsample has no such coordinates")
+    data, _, scales, *_ = (*spelling.inputs, None, None)
+    if len(spelling.inputs) != 3 or attrs.get("mode") == "cubic" or not _enlarges(scales, facts):
+        raise SpellingMismatch("Upsample takes scales that are known, and enlarges")
+    return replace(spelling, op="Upsample", inputs=(data, scales), attrs=attrs)
+
+
+def _enlarges(scales: Value | Tensor | None, facts: GraphFacts) -> bool:
+    factors = tensor_or_constant(scales, facts)
+    return factors is not None and bool((factors.numpy() >= 1).all())
+
+
+CHANGES: Mapping[VersionKey, tuple[SpellingChange, SpellingChange]] = {
+    ("Cast", 6): (_cast_to_number, _cast_to_name),
+    **{(op, 13): (lambda spelling, _: spelling, _axis_from_the_front) for op in ("Softmax", "LogSoftmax", "Hardmax")},
+    ("Clip", 12): (_limit_halves, _unlimit_halves),
+    ("Split", 18): (_count_outputs, _drop_output_count),
+}
+"""What no table above says, up and down."""
+
+
+REPLACED_OPERATORS: Mapping[VersionKey, tuple[VersionKey, SpellingChange, SpellingChange]] = {
+    ("Upsample", 9): (("Resize", 13), _upsample_to_resize, _resize_to_upsample),
+    ("Scatter", 9): (
+        ("ScatterElements", 11),
+        lambda spelling, _: replace(spelling, op="ScatterElements"),
+        lambda spelling, _: replace(spelling, op="Scatter"),
+    ),
+}
+"""Operators that another replaced: the last version of the one, the first of the other that can mean the same."""

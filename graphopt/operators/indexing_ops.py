@@ -1,0 +1,295 @@
+"""Denotations of operators that find and place elements where a tensor says, and of those that say where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from graphopt.expr.expressions import Expr, Index, OpaqueElement, call_function, expr_of_factor, integer_value
+from graphopt.expr.integers import (
+    Polynomial,
+    Size,
+    conjunction,
+    disjunction,
+    eq,
+    free_symbols,
+    fresh_symbol,
+    ge,
+    if_then_else,
+    in_range,
+    le,
+    negate,
+    quotient,
+    symbol,
+)
+from graphopt.expr.substitution import single_symbol
+from graphopt.expr.symbolic_tensors import (
+    SymbolicTensor,
+    as_integer,
+    fold_over,
+    select_expr,
+    sum_over_binders,
+    truth_condition,
+    truth_value,
+)
+from graphopt.operators.elementwise_ops import nonzero_condition
+from graphopt.operators.movement_ops import lookup_element
+from graphopt.operators.op_context import OneOf, OpContext, UndefinedOperatorError, UnsupportedOperatorError
+from graphopt.operators.opaque_ops import output_of_shape
+from graphopt.operators.reduction_ops import ARG_OPERATORS
+from graphopt.operators.shape_obligations import check_shape
+
+
+def Range(node: OpContext) -> SymbolicTensor:
+    """start, start + delta, ... before limit."""
+    numbers = [node.input(i) for i in range(3)]
+    if any(tensor.rank for tensor in numbers):
+        raise UndefinedOperatorError("Range of a list")
+    node.unmodelled_attribute("stash_type")
+    start, limit, delta = (tensor.element(()) for tensor in numbers)
+    count = _range_length(node, start, limit, delta)
+    return SymbolicTensor((count,), lambda index: start + integer_value(index[0]) * delta)
+
+
+def _range_length(node: OpContext, start: Expr, limit: Expr, delta: Expr) -> Size:
+    """How many there are: where the step is not known it is some number, the same for the same three."""
+    first, last, step = map(as_integer, (start, limit, delta))
+    if step is not None:
+        node.require(negate(eq(step)), "the step is not 0")
+    if first is None or last is None or not isinstance(step, int):
+        return node.size_from_elements(call_function("size of a Range", start, limit, delta, params=(node.dtype,)))
+    distance, by = (last - first, step) if step > 0 else (first - last, -step)
+    return quotient(if_then_else(ge(distance), distance, 0) + by - 1, by)
+
+
+def is_integer_range(node: OpContext) -> bool:
+    """Return whether a Range is of integers, between ends that are known: each of them lies between these."""
+    *ends, step = (as_integer(node.input(i).element(())) for i in range(3))
+    return node.dtype.is_integer and None not in ends and isinstance(step, int)
+
+
+NEXT_PLACE = {1: "next greatest", 0: "next least"}
+FIRST_PLACE = {1: ARG_OPERATORS["ArgMax"], 0: ARG_OPERATORS["ArgMin"]}
+
+
+def TopK(node: OpContext) -> tuple[SymbolicTensor, ...]:
+    """Return the k greatest (least) elements along an axis and where they are: of equal ones the first, in order if
+    `sorted`.
+
+    The first is the greatest, at the place that ArgMax says. In which order several come that are not sorted is left to
+    the runtime: a function of the whole tensor.
+    """
+    x = node.input(0)
+    axis = node.axis("axis", x.rank)
+    node.read_values["axis"] = axis
+    largest, in_order = node.flag("largest"), node.flag("sorted")
+    asked = node.list(1, lambda: (fresh_symbol("k"),))
+    if len(asked) != 1:
+        raise UndefinedOperatorError("TopK: k is one number")
+    (k,) = asked
+    node.require(ge(k), "k is not negative")
+    node.require(le(k, x.shape[axis]), "k is at most the size of the axis")
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    if not in_order and k != 1:
+        return tuple(output_of_shape(node, position, shape) for position in range(2))
+
+    def row(index: Index, j: Index) -> Expr:
+        return x.element((*index[:axis], *j, *index[axis + 1 :]))
+
+    def rank(index: Index) -> Size:
+        return 0 if k == 1 else index[axis]
+
+    def place(index: Index) -> Expr:
+        along = SymbolicTensor((x.shape[axis],), partial(row, index)).as_argument()
+        if rank(index) == 0:
+            return expr_of_factor(OpaqueElement(FIRST_PLACE[largest], (0,), (along,), ()))
+        return expr_of_factor(OpaqueElement(NEXT_PLACE[largest], (), (along,), (rank(index),)))
+
+    def value(index: Index) -> Expr:
+        if rank(index) == 0:
+            return fold_over("max" if largest else "min", (x.shape[axis],), partial(row, index))
+        return lookup_element(x.shape[axis], partial(row, index), place(index))
+
+    return SymbolicTensor(shape, value, value_dtype=x.value_dtype), SymbolicTensor(shape, place)
+
+
+def OneHot(node: OpContext) -> SymbolicTensor:
+    """Return the second of two values where an index along the new axis is the one that is asked for, else the first.
+
+    Negative indices count from the end; those that are out of range are nowhere. Floats are rounded towards 0.
+    """
+    asked, values = node.input(0), node.input(2)
+    depth = node.numbers(1, lambda: fresh_symbol("depth"))
+    if isinstance(depth, tuple):
+        if len(depth) != 1:
+            raise UndefinedOperatorError("OneHot: depth is one number")
+        (depth,) = depth
+    node.require(ge(depth, 1), "depth is at least 1")
+    check_shape(node, values.shape, (2,), "there are two values")
+    axis = node.axis("axis", asked.rank + 1)
+
+    def at(index: Index) -> Expr:
+        where, i = asked.element((*index[:axis], *index[axis + 1 :])), index[axis]
+        if asked.dtype.is_float:
+            where = call_function("Cast", where, params=("truncated", "INT64"))
+        hits = disjunction(*(negate(nonzero_condition(where - integer_value(place))) for place in (i, i - depth)))
+        return select_expr(hits, values.element((1,)), values.element((0,)))
+
+    return SymbolicTensor((*asked.shape[:axis], depth, *asked.shape[axis:]), at)
+
+
+def NonZero(node: OpContext) -> SymbolicTensor:
+    """Where the elements are that are not 0, in order: one row per axis, as many columns as there are."""
+    x = node.input(0)
+    if not x.rank:
+        raise UnsupportedOperatorError("NonZero of a scalar")
+    index = tuple(symbol(f"#{axis}") for axis in range(x.rank))  # always the same names: equal counts are one number
+    binders = tuple(zip(map(single_symbol, index), x.shape, strict=True))
+    count = node.size_from_elements(sum_over_binders(truth_value(truth_condition(x.element(index))), binders))
+    return output_of_shape(node, 0, (x.rank, count))
+
+
+def GatherElements(node: OpContext) -> SymbolicTensor:
+    """out[…, i, …] = data[…, indices[…, i, …], …] along `axis`."""
+    x, indices = node.input(0), node.input(1)
+    axis = node.axis("axis", x.rank)
+    _check_index_shape(node, indices, x, axis)
+    node.require_indices(indices, x.shape[axis])
+
+    def at(index: Index) -> Expr:
+        return lookup_element(
+            x.shape[axis], lambda k: x.element((*index[:axis], *k, *index[axis + 1 :])), indices.element(index)
+        )
+
+    return SymbolicTensor(indices.shape, at, value_dtype=x.value_dtype)
+
+
+def _check_index_shape(node: OpContext, indices: SymbolicTensor, x: SymbolicTensor, axis: int) -> None:
+    """There are no more indices along the other axes than elements."""
+    if indices.rank != x.rank:
+        raise UndefinedOperatorError(f"{node.op}: indices of another rank")
+    for i in range(x.rank):
+        if i != axis:
+            node.require(le(indices.shape[i], x.shape[i]), "more indices than elements along another axis")
+
+
+def GatherND(node: OpContext) -> SymbolicTensor:
+    """out[b…, i…, …] = data[b…, *indices[b…, i…, :], …], after `batch_dims` axes that both have."""
+    x, indices = node.input(0), node.input(1)
+    least = min(x.rank, indices.rank)
+    batch = node.attribute("batch_dims", lambda: OneOf(range(least)))
+    if not isinstance(batch, int) or not 0 <= batch < least:
+        raise UndefinedOperatorError(f"GatherND: batch_dims {batch}")
+    count = _index_size(node, indices, x.rank - batch)
+    for i in range(batch):
+        node.require(eq(x.shape[i], indices.shape[i]), "the batches differ")
+    outer = indices.shape[:-1]
+    for c in range(count):
+        node.require_indices(_index_component(indices, c), x.shape[batch + c])
+
+    def at(index: Index) -> Expr:
+        where, rest = index[: len(outer)], index[len(outer) :]
+        return _element_at_places(
+            x, where[:batch], [_index_component(indices, c).element(where) for c in range(count)], rest
+        )
+
+    return SymbolicTensor((*outer, *x.shape[batch + count :]), at, value_dtype=x.value_dtype)
+
+
+def _index_component(indices: SymbolicTensor, c: int) -> SymbolicTensor:
+    """Return the c-th number of each index."""
+    return SymbolicTensor(indices.shape[:-1], lambda index: indices.element((*index, c)), indices.dtype)
+
+
+def _element_at_places(x: SymbolicTensor, before: Index, places: Sequence[Expr], rest: Index) -> Expr:
+    """Return the element at some places along the axes between `before` and the rest."""
+    if not places:
+        return x.element((*before, *rest))
+    return lookup_element(
+        x.shape[len(before)], lambda k: _element_at_places(x, (*before, *k), places[1:], rest), places[0]
+    )
+
+
+def _index_size(node: OpContext, indices: SymbolicTensor, most: int) -> int:
+    """How many numbers an index has: as many as the last axis of the indices."""
+    count = node.simplify(indices.shape[-1])
+    if isinstance(count, Polynomial):
+        raise UnsupportedOperatorError(f"{node.op} whose indices have a number of axes that is not known")
+    if not 1 <= count <= most:
+        raise UndefinedOperatorError(f"{node.op}: indices of {count} axes")
+    return count
+
+
+REDUCTIONS = ("none", "add", "mul", "max", "min")
+MAX_LISTED_INDICES = 16
+"""So many indices are looked at one by one."""
+
+
+def ScatterElements(node: OpContext) -> SymbolicTensor:
+    """Put updates into `data` where the indices say along `axis`: a function of all of them.
+
+    Where an element is updated twice the order is not defined; it is the runtime's, and the same on both sides.
+    """
+    x, indices, updates = (node.input(i) for i in range(3))
+    axis = node.axis("axis", x.rank)
+    node.read_values["axis"] = axis
+    reduction = node.text("reduction", REDUCTIONS)
+    _check_index_shape(node, indices, x, axis)
+    check_shape(node, updates.shape, indices.shape, "not one update per index")
+    node.require_indices(indices, x.shape[axis])
+    unseen = output_of_shape(node, 0, x.shape)
+    return unseen if reduction != "none" or x.rank != 1 else _window_update(node, x, indices, updates, unseen)
+
+
+def ScatterND(node: OpContext) -> SymbolicTensor:
+    """Put updates into `data` at the indices, each the numbers along the last axis: a function of all of them."""
+    x, indices, updates = (node.input(i) for i in range(3))
+    reduction = node.text("reduction", REDUCTIONS)
+    if not indices.rank:
+        raise UndefinedOperatorError("ScatterND at a scalar")
+    count = _index_size(node, indices, x.rank)
+    check_shape(node, updates.shape, (*indices.shape[:-1], *x.shape[count:]), "not one update per index")
+    for c in range(count):
+        node.require_indices(_index_component(indices, c), x.shape[c])
+    unseen = output_of_shape(node, 0, x.shape)
+    is_row = reduction == "none" and count == 1 and indices.rank == 2
+    return _window_update(node, x, _index_component(indices, 0), updates, unseen) if is_row else unseen
+
+
+def _window_update(
+    node: OpContext, x: SymbolicTensor, places: SymbolicTensor, updates: SymbolicTensor, unseen: SymbolicTensor
+) -> SymbolicTensor:
+    """Return the tensor with updates along its first axis at places that follow each other, if they plainly do.
+
+    Negative ones count from the end. What is updated twice, by a place and by one from the end, is not looked into.
+    """
+    (count,), size = places.shape, x.shape[0]
+    first = _first_consecutive_place(node, places)
+    if first is None:
+        return unseen
+    if node.assumes_defined:  # as the indices are in range
+        node.require(
+            disjunction(eq(count), conjunction(ge(first, -size), le(first + count, size))), "an index is out of range"
+        )
+
+    def at(index: Index) -> Expr:
+        from_start, from_end = index[0] - first, index[0] - size - first
+        one, other = in_range(from_start, count), in_range(from_end, count)
+        either = select_expr(one, updates.element((from_start, *index[1:])), updates.element((from_end, *index[1:])))
+        updated = select_expr(conjunction(one, other), unseen.element(index), either)
+        return select_expr(disjunction(one, other), updated, x.element(index))
+
+    return SymbolicTensor(x.shape, at)
+
+
+def _first_consecutive_place(node: OpContext, places: SymbolicTensor) -> Size | None:
+    """Return the first of some places, if each is one more than that before it."""
+    count = node.simplify(places.shape[0])
+    if isinstance(count, int) and count <= MAX_LISTED_INDICES:
+        found = [as_integer(places.element((i,))) for i in range(count)]
+        first = found[0] if found else None
+        return first if first is not None and all(place == first + i for i, place in enumerate(found)) else None
+    i = fresh_symbol("i")
+    place = as_integer(places.element((i,)))
+    first = None if place is None else place - i
+    return None if first is None or single_symbol(i) in free_symbols(first) else first

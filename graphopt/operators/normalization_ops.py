@@ -1,0 +1,154 @@
+"""Denotations of the normalizations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphopt.expr.expressions import Expr, Index, call_function, guard_expr
+from graphopt.expr.integers import disjunction, eq, ge, quotient
+from graphopt.expr.partial_calls import under_guard
+from graphopt.expr.symbolic_tensors import SymbolicTensor, sum_over, truth_condition
+from graphopt.operators.op_context import ElementBody, OneOf, OpContext, Shape, UndefinedOperatorError
+from graphopt.operators.reduction_ops import elements_along, mean_over
+from graphopt.operators.shape_obligations import broadcast_element, check_shape, exact_division
+from graphopt.operators.window_ops import spatial_shape
+
+
+def BatchNormalization(node: OpContext) -> SymbolicTensor:
+    """(x - mean) / √(var + epsilon) · scale + B, per channel; in training there are more outputs, also of the text."""
+    x, *parameters = (node.input(i) for i in range(5))
+    epsilon = node.real("epsilon")
+    node.real("momentum")
+    if node.flag("training_mode"):
+        raise UndefinedOperatorError("BatchNormalization in training without its running statistics")
+    if x.rank < 1:
+        raise UndefinedOperatorError("BatchNormalization of a scalar")
+    for p in parameters:
+        check_shape(node, p.shape, x.shape[1:2] or (1,), "not one number per channel")
+
+    def at(index: Index) -> Expr:
+        c = index[1] if x.rank > 1 else 0
+        scale, shift, average, variance = (p.element((c,)) for p in parameters)
+        return (x.element(index) - average) / call_function("Sqrt", variance + epsilon) * scale + shift
+
+    return SymbolicTensor(x.shape, at)
+
+
+def standardize(x: Expr, extents: Shape, others: ElementBody, epsilon: Expr) -> Expr:
+    """(x - mean) / √(variance + epsilon), both over the others."""
+    average = mean_over(extents, others)
+    variance = mean_over(extents, lambda k: (others(k) - average) * (others(k) - average))
+    return (x - average) / call_function("Sqrt", variance + epsilon)
+
+
+def LayerNormalization(node: OpContext) -> SymbolicTensor:
+    """Standardized over the axes from `axis` on, times Scale plus B."""
+    x, scale, b = node.input(0), node.input(1), node.optional(2)
+    axis = node.axis("axis", x.rank)
+    epsilon = node.real("epsilon")
+    node.unmodelled_attribute("stash_type")
+    _check_broadcast(node, [scale, b], x.shape)
+    axes = tuple(range(axis, x.rank))
+    _check_nonempty(node, x.shape[axis:])
+
+    def at(index: Index) -> Expr:
+        scaled = standardize(*elements_along(x, axes, index), epsilon) * broadcast_element(scale, x.shape, index)
+        return scaled + (broadcast_element(b, x.shape, index) if b is not None else 0)
+
+    return SymbolicTensor(x.shape, at)
+
+
+def _check_broadcast(node: OpContext, tensors: Sequence[SymbolicTensor | None], shape: Shape) -> None:
+    """Ask that the tensors broadcast to the shape and do not change it."""
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if tensor.rank > len(shape):
+            raise UndefinedOperatorError(f"{node.op}: a parameter of higher rank than the input")
+        for size, full in zip(tensor.shape[::-1], shape[::-1], strict=False):
+            node.require(disjunction(eq(size, full), eq(size, 1)), "a parameter does not broadcast to the input")
+
+
+def _check_nonempty(node: OpContext, sizes: Shape) -> None:
+    """There is something to normalize: ONNX Runtime refuses to run else."""
+    for size in sizes:
+        node.require(ge(size, 1), "an axis to be normalized is not empty")
+
+
+def RMSNormalization(node: OpContext) -> SymbolicTensor:
+    """x / √(mean of squares from `axis` on + epsilon) · scale."""
+    x, scale = node.input(0), node.input(1)
+    axis = node.axis("axis", x.rank)
+    epsilon = node.real("epsilon")
+    node.unmodelled_attribute("stash_type")
+    _check_broadcast(node, [scale], x.shape)
+    axes = tuple(range(axis, x.rank))
+    _check_nonempty(node, x.shape[axis:])
+
+    def at(index: Index) -> Expr:
+        element, extents, others = elements_along(x, axes, index)
+        squares = mean_over(extents, lambda k: others(k) * others(k))
+        return element / call_function("Sqrt", squares + epsilon) * broadcast_element(scale, x.shape, index)
+
+    return SymbolicTensor(x.shape, at)
+
+
+def InstanceNormalization(node: OpContext) -> SymbolicTensor:
+    """Standardized over space for each instance and channel, times scale plus B per channel."""
+    x, scale, b = _channel_operands(node)
+    spatial_shape(node, x)
+    epsilon = node.real("epsilon")
+    axes = tuple(range(2, x.rank))
+
+    def at(index: Index) -> Expr:
+        c = (index[1],)
+        return standardize(*elements_along(x, axes, index), epsilon) * scale.element(c) + b.element(c)
+
+    return SymbolicTensor(x.shape, at)
+
+
+def GroupNormalization(node: OpContext) -> SymbolicTensor:
+    """Standardized over space and a group of C / num_groups channels, times scale plus bias per channel."""
+    x, scale, b = _channel_operands(node)
+    groups = node.integer("num_groups", least=1)
+    epsilon = node.real("epsilon")
+    node.unmodelled_attribute("stash_type")
+    size = exact_division(node, x.shape[1], groups, "the channels do not divide into groups")
+    _check_nonempty(node, x.shape)
+
+    def at(index: Index) -> Expr:
+        n, c = index[:2]
+        first = quotient(c, size) * size
+
+        def others(k: Index) -> Expr:
+            return x.element((n, first + k[0], *k[1:]))
+
+        normal = standardize(x.element(index), (size, *x.shape[2:]), others, epsilon)
+        return normal * scale.element((c,)) + b.element((c,))
+
+    return SymbolicTensor(x.shape, at)
+
+
+def _channel_operands(node: OpContext) -> tuple[SymbolicTensor, SymbolicTensor, SymbolicTensor]:
+    """Return an input, with a scale and a bias for each channel."""
+    x, scale, b = (node.input(i) for i in range(3))
+    for p in (scale, b):
+        check_shape(node, p.shape, x.shape[1:2], "not one number per channel")
+    return x, scale, b
+
+
+def LpNormalization(node: OpContext) -> SymbolicTensor:
+    """x divided by its p-norm along an axis; 0 where that is 0, as both runtimes have it."""
+    x = node.input(0)
+    axis = node.axis("axis", x.rank)
+    p = node.attribute("p", lambda: OneOf((1, 2)))
+    if p not in (1, 2):
+        raise UndefinedOperatorError(f"LpNormalization: p is 1 or 2, not {p}")
+
+    def at(index: Index) -> Expr:
+        element, extents, others = elements_along(x, (axis,), index)
+        powers = sum_over(extents, lambda k: call_function("Abs", others(k)) if p == 1 else others(k) * others(k))
+        with under_guard(is_something := truth_condition(call_function("NotZero", powers))):
+            return guard_expr(is_something, element / (powers if p == 1 else call_function("Sqrt", powers)))
+
+    return SymbolicTensor(x.shape, at)

@@ -1,0 +1,410 @@
+"""What a denotation is given: an operator with its inputs and attributes.
+
+Who reads denotations says where these come from: a proof, from an instance of a rule; inference, from a model.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from math import isinf, isqrt
+from typing import Any, TypeAlias
+
+from graphopt.base.dtype import DType
+from graphopt.expr.expressions import (
+    Expr,
+    Index,
+    TensorElement,
+    call_function,
+    constant,
+    expr_of_factor,
+    guard_expr,
+    integer_value,
+)
+from graphopt.expr.integers import Formula, Polynomial, Size, eq, fresh_symbol, ge, if_then_else
+from graphopt.expr.symbolic_tensors import SymbolicTensor
+from graphopt.ir import schemas
+
+Shape: TypeAlias = "tuple[Size, ...]"
+ElementBody: TypeAlias = "Callable[[Index], Expr]"
+ReductionFunction: TypeAlias = "Callable[[Shape, ElementBody], Expr]"
+Denotation: TypeAlias = "Callable[[OpContext], SymbolicTensor | tuple[SymbolicTensor, ...]]"
+
+MAX_RANK = 4
+"""Ranks are enumerated up to this one in proofs; a pack of axes beside named ones up to at least two axes."""
+
+
+SCALE_INPUTS: Mapping[str, tuple[int, ...]] = {"DequantizeLinear": (1,), "QLinearMatMul": (1,), "QLinearConv": (1,)}
+"""Operators on integers that compute in the element type of a scale, and where that is among the inputs."""
+INDEX_INPUTS: Mapping[str, tuple[int, ...]] = {
+    "ScatterElements": (1,),
+    "NegativeLogLikelihoodLoss": (1,),
+    "SoftmaxCrossEntropyLoss": (1,),
+}
+"""Inputs that are indices, in 32 or 64 bits: the same number is the same place.
+
+An opaque operator also depends on the element types of all other operands: an exponent in double precision makes
+another power, and a mask of truth values hides what one of floats is added to.
+"""
+
+
+class UndefinedOperatorError(Exception):
+    """The operator has no meaning for these inputs: the left side does not occur, the right side is wrong."""
+
+
+class UnsupportedOperatorError(Exception):
+    """There is no denotation of this: nothing is claimed."""
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Values that a hole may have: each is tried, but those that the conditions refuse. A symbol is any other."""
+
+    values: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class SymbolLists:
+    """Lists of symbols that a hole may have: each length is tried."""
+
+    name: str
+    lengths: Sequence[int]
+
+
+class OpContext(ABC):
+    """What a denotation sees of an operator: inputs, attributes, and where to say what it requires."""
+
+    read_values: dict[str, Any]
+    """The numbers and attributes that the denotation read."""
+    read_inputs: set[int]
+    """The inputs of which the denotation read the numbers, which `used` then tells apart."""
+
+    @property
+    @abstractmethod
+    def op(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def domain(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def output_count(self) -> int:
+        """How many outputs there are."""
+
+    @property
+    @abstractmethod
+    def assumes_defined(self) -> bool:
+        """Whether the operator is taken to be defined, as on the left side of a rule."""
+
+    @property
+    @abstractmethod
+    def max_rank(self) -> int:
+        """The greatest rank for which attributes are proposed."""
+
+    def propose_sizes(self) -> SymbolLists:
+        """Return what is proposed for a list of sizes that may have any length."""
+        return SymbolLists("size", range(self.max_rank + 1))
+
+    @abstractmethod
+    def unread_parameter(self) -> str | None:
+        """Return an attribute or input that the operator has, or that a hole for the others may hold, and no one asked
+        for."""
+
+    # what it requires
+
+    @abstractmethod
+    def require(self, condition: Formula, reason: str) -> None:
+        """Ask something for the operator to be defined."""
+
+    @abstractmethod
+    def require_indices(self, indices: SymbolicTensor, size: Size, *, from_end: bool = True) -> None:
+        """Each element is an index of so many elements, negative ones counted from the end or refused."""
+
+    @abstractmethod
+    def require_divisors(self, divisors: SymbolicTensor) -> None:
+        """No element is 0 where the operator computes in integers, which EXACT licenses."""
+
+    @abstractmethod
+    def require_some(self, truths: SymbolicTensor) -> None:
+        """Each element is a truth value of which nothing is known: it holds if the left side asks for it, too."""
+
+    # what is known
+
+    @property
+    @abstractmethod
+    def is_folded(self) -> bool:
+        """On the right side an operator on constants is computed when the rule is applied, in double precision."""
+
+    @property
+    @abstractmethod
+    def is_exact(self) -> bool:
+        """Whether arithmetic is only what it is called: in the exact model, and on what is no float."""
+
+    @property
+    def dtype(self) -> DType:
+        """The element type that the operator computes in."""
+        order = [*SCALE_INPUTS.get(self.op, ()), *range(self.input_count)]
+        found = [self.input(i).dtype for i in order if self.has(i) and not self.is_number(i)]
+        return next((d for d in found if d is not DType.UNDEFINED), DType.UNDEFINED)
+
+    @property
+    def operand_dtypes(self) -> tuple[DType | None, ...]:
+        """The element types of the operands, None for one that is absent, an index, or read as numbers; empty where all
+        others have the type that the operator computes in, so that the result depends on no other."""
+        own, indices = self.dtype, INDEX_INPUTS.get(self.op, ())
+        found = tuple(
+            None if i in self.read_inputs or i in indices else self._operand_dtype(i) for i in range(self.input_count)
+        )
+        return found if any(dtype not in (None, own) for dtype in found) else ()
+
+    def _operand_dtype(self, position: int) -> DType | None:
+        """Return the element type of an operand, None where it is absent or is a number."""
+        return self.input(position).dtype if self.has(position) and not self.is_number(position) else None
+
+    @abstractmethod
+    def simplify(self, size: Size) -> Size:
+        """Return a size by what is known when the operator is met."""
+
+    @abstractmethod
+    def simplified_shape(self, shape: Shape) -> Shape:
+        """Sizes by what is known when elements are compared."""
+
+    @abstractmethod
+    def known_equal(self, one: Size, other: Size) -> bool:
+        """Return whether two sizes are known to be equal when elements are compared."""
+
+    @abstractmethod
+    def proves(self, condition: Formula) -> bool:
+        """Return whether a condition is known to hold when elements are compared."""
+
+    @abstractmethod
+    def reshape_size(self, asked: Size, count: Size) -> Size:
+        """Return the size that a symbol asks for in a Reshape of so many elements."""
+
+    def broadcast_size(self, a: Size, b: Size) -> Size:
+        """Return the size of an axis that two operands share: they are equal, or one of them is 1."""
+        return if_then_else(eq(a, 1), b, a)
+
+    def scaled_size(self, size: Size, scale: Expr) -> Size:
+        """Return a size times a factor, as runtimes round it."""
+        return self.size_from_elements(call_function("resized", integer_value(size), scale))
+
+    @abstractmethod
+    def size_from_elements(self, key: Expr) -> Size:
+        """Return a size that the elements of tensors say: the same where they do."""
+
+    @abstractmethod
+    def fresh_nonnegative(self, name: str) -> Size:
+        """Return some integer that is not negative."""
+
+    # inputs
+
+    @property
+    @abstractmethod
+    def input_count(self) -> int:
+        """How many inputs there are, absent ones included."""
+
+    @abstractmethod
+    def has(self, position: int) -> bool:
+        """Return whether there is such an input."""
+
+    @abstractmethod
+    def input(self, position: int) -> SymbolicTensor:
+        """Return the tensor that is read there.
+
+        Raises:
+            Undefined: there is none.
+        """
+
+    def optional(self, position: int) -> SymbolicTensor | None:
+        return self.input(position) if self.has(position) else None
+
+    @abstractmethod
+    def is_number(self, position: int) -> bool:
+        """Return whether the input is a number or a list of the rule, not a tensor."""
+
+    @abstractmethod
+    def numbers(self, position: int, propose: Callable[[], Any]) -> Any:
+        """Return the value of an input that is a number or a list of them, in the rule or when it runs."""
+
+    def list(self, position: int, propose: Callable[[], Any]) -> tuple[Size, ...]:
+        """Return the value of an input that is a list: on the left a single number is as good as a list of one."""
+        value = self.numbers(position, propose)
+        if not isinstance(value, tuple) and not (self.assumes_defined and self.is_number(position)):
+            raise UndefinedOperatorError(f"{self.op}: input {position} is a list, not the number {value}")
+        return value if isinstance(value, tuple) else (value,)
+
+    @abstractmethod
+    def max_index_count(self) -> int:
+        """Return the length of the longest list of indices that is tried."""
+
+    # attributes
+
+    @abstractmethod
+    def attribute(self, name: str, propose: Callable[[], Any], default: Any = None) -> Any:
+        """Return the value of an attribute; what an open hole may stand for is proposed, once.
+
+        `default` is for attributes of which the schema says none.
+        """
+
+    @abstractmethod
+    def unmodelled_attribute(self, name: str) -> Any:
+        """Return the value of an attribute that says how to compute, not what; two are the same only where that is
+        known."""
+
+    @abstractmethod
+    def require_absent_beside(self, name: str, what: str) -> None:
+        """Ask that an attribute has no place beside something else."""
+
+    @abstractmethod
+    def cast_target(self) -> DType:
+        """Return the element type that a Cast is to."""
+
+    def require_integer(self, value: Any, name: str) -> Any:
+        """Return a whole number or a list of them; what is computed as a real number may lie between."""
+        if not all(isinstance(item, int | Polynomial) for item in (value if isinstance(value, tuple) else (value,))):
+            raise UnsupportedOperatorError(f"{self.op} whose {name} is not known to be whole")
+        return value
+
+    def integer(self, name: str, least: int | None = None, default: int | None = None) -> Size:
+        """Return an integer that stays a symbol."""
+        value: Size = self.require_integer(self.attribute(name, lambda: fresh_symbol(name), default), name)
+        if least is not None:
+            self.require(ge(value, least), f"{name} is at least {least}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.attribute(name, lambda: OneOf((0, 1)))
+        if not isinstance(value, int):
+            raise UnsupportedOperatorError(f"{name} is a symbol")
+        if value not in (0, 1):
+            raise UndefinedOperatorError(f"{self.op}: {name} is 0 or 1")
+        return bool(value)
+
+    def text(self, name: str, options: Sequence[str]) -> str:
+        value = self.attribute(name, lambda: OneOf(options))
+        if value not in options:
+            raise UnsupportedOperatorError(f"{self.op} with {name}={value}")
+        return str(value)
+
+    def real(self, name: str) -> Expr:
+        value = self.attribute(name, lambda: self.unknown_real(name))
+        if isinstance(value, str | tuple):
+            raise UndefinedOperatorError(f"{self.op}: {name} is a number, not {value}")
+        return real_value(value)
+
+    def unknown_real(self, name: str) -> Expr:
+        """Return some real number."""
+        return expr_of_factor(TensorElement(f"{self.op}.{name}'{fresh_symbol(name)}", ()))
+
+    def require_absent(self, name: str) -> None:
+        """Ask that an attribute is absent, with which the operator is not denoted."""
+        if self.attribute(name, lambda: OneOf((None,))) is not None:
+            raise UnsupportedOperatorError(f"{self.op} with {name}")
+
+    def axis(self, name: str, rank: int) -> int:
+        """Return an axis, counted from the start."""
+        value = self.attribute(name, lambda: OneOf(range(-rank, rank)))
+        return self.normalize_axis(value, rank)
+
+    def normalize_axis(self, value: Any, rank: int) -> int:
+        """Return an axis, counted from the start."""
+        if isinstance(value, Polynomial):
+            value = self.simplify(value)
+        if not isinstance(value, int):
+            raise UnsupportedOperatorError(f"{self.op} along an axis that is a symbol")
+        if not -rank <= value < rank:
+            raise UndefinedOperatorError(f"{self.op}: axis {value} of rank {rank}")
+        return value % rank
+
+    def axes(self, position: int, rank: int, count: int | None = None) -> tuple[int, ...]:
+        """Axes that are an input: distinct, counted from the start; as many as `count` says."""
+        axes = tuple(
+            self.normalize_axis(v, rank) for v in self.list(position, lambda: OneOf(axis_subsets(rank, count)))
+        )
+        if len(set(axes)) < len(axes):
+            raise UndefinedOperatorError(f"{self.op}: an axis twice")
+        return axes
+
+    def sizes(self, name: str, count: int, least: int) -> tuple[Size, ...]:
+        """One integer for each axis of space, or two; they stay symbols. The least is also the default."""
+        value = self.attribute(name, lambda: tuple(fresh_symbol(name) for _ in range(count)), (least,) * count)
+        if not isinstance(value, tuple):
+            raise UnsupportedOperatorError(f"{name} is no list")
+        if len(value) != count:
+            raise UndefinedOperatorError(f"{self.op}: {name} of {len(value)} numbers, not {count}")
+        for item in self.require_integer(value, name):
+            self.require(ge(item, least), f"{name} is at least {least}")
+        return value
+
+
+@cache
+def axis_subsets(rank: int, count: int | None = None) -> list[tuple[int, ...]]:
+    """Return lists of (`count`) axes, counted from the start and from the end, and a few of two counted from both.
+
+    Each set is tried in order, two axes backwards too, and three or more turned by one, which is no order backwards.
+    """
+    sets = [tuple(i for i in range(rank) if mask >> i & 1) for mask in range(1 << rank)]
+    backwards = [axes[::-1] for axes in sets if len(axes) == 2]
+    turned = [(*axes[1:], axes[0]) for axes in sets if len(axes) > 2]
+    lists = sets + backwards + turned
+    from_end = [tuple(i - rank for i in axes) for axes in sets + backwards if axes]
+    pairs = [axes for axes in lists if len(axes) == 2]
+    mixed = [(axes[0] - rank, axes[1]) for axes in dict.fromkeys(pairs[:1] + pairs[-2:])]
+    mixed += [(axes[0], axes[1] - rank) for axes in pairs[:1]]
+    return [axes for axes in lists + from_end + mixed if count in (None, len(axes))]
+
+
+@schemas.memoized_by_schema
+def schema_default(operator: str, name: str, domain: str = "") -> Any:
+    """Return the value that an attribute has where none is given, None where the schema says none."""
+    schema = schemas.schema(operator, domain)
+    if schema is None or name not in schema.attributes:
+        return None
+    return schemas.attribute_value(schema.attributes[name].default_value)
+
+
+def real_value(number_: Any) -> Expr:
+    """Return a scalar of a rule as a real number. A decimal is what it says, and a long one that is a root is the
+    root."""
+    if isinstance(number_, Expr):
+        return number_
+    if isinstance(number_, Polynomial | int):
+        return integer_value(number_)
+    if isinstance(number_, tuple):
+        raise UnsupportedOperatorError("arithmetic on a list of real numbers")
+    if isinstance(number_, float) and not isinf(number_):
+        return _as_root(number_) if len(repr(number_)) > 15 else constant(Fraction(repr(number_)))
+    return constant(number_)
+
+
+def tensor_of_numbers(value: Any) -> SymbolicTensor:
+    """Return a number as a tensor without axes, a list as one with one axis."""
+    if not isinstance(value, tuple):
+        return SymbolicTensor((), lambda index: real_value(value))
+
+    def element(index: Index) -> Expr:
+        result = constant(0)
+        for position, item in enumerate(value):
+            result = result + guard_expr(eq(index[0], position), real_value(item))
+        return result
+
+    return SymbolicTensor((len(value),), element, DType.INT64)
+
+
+@cache
+def _as_root(decimal: float) -> Expr:
+    """Return a root of a small fraction where the float is the nearest one to it, else the decimal."""
+    for bottom in range(1, 33):
+        top = round(decimal * decimal * bottom)
+        if 0 < top < 1000 and isqrt(top * bottom) ** 2 != top * bottom and (top / bottom) ** 0.5 == abs(decimal):
+            return call_function("Sqrt", constant(Fraction(top, bottom))) * (1 if decimal > 0 else -1)
+    for bottom in range(1, 1000):
+        top = round(decimal * bottom)
+        if top and top / bottom == decimal:
+            return constant(Fraction(top, bottom))
+    return constant(Fraction(repr(decimal)))

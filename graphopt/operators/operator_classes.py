@@ -1,0 +1,255 @@
+"""Classes of operators, read off the table: which commute, which compute element by element, what holes stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import NamedTuple, TypeAlias
+
+from onnx.defs import OpSchema
+
+from graphopt.ir import schemas
+from graphopt.language.definition import Definition, definitions, instantiate_definition
+from graphopt.language.rule import Rule
+from graphopt.language.scalar_functions import BINDING_QUERIES
+from graphopt.language.terms import (
+    SCALAR,
+    App,
+    Lit,
+    Term,
+    Var,
+    attributes,
+    const,
+    holes,
+    is_scalar,
+    operator_applications,
+    walk_term,
+)
+from graphopt.operators.elementwise_ops import ElementwiseDenotation, ExtraOperands
+from graphopt.operators.operator import Operator
+from graphopt.operators.reduction_ops import ReductionDenotation
+from graphopt.operators.semantics import OPERATORS
+from graphopt.operators.undenoted_ops import MICROSOFT, UNDENOTED
+
+UNKNOWN_OPERATOR = Operator(prepacks_weights=True)
+"""An operator that is in no table: none of the facts is known of it."""
+
+
+def lookup_operator(op: str, domain: str = "") -> Operator:
+    """Return what is known of an operator."""
+    known = None if domain else OPERATORS.get(op)
+    return known or UNDENOTED.get((op, domain), UNKNOWN_OPERATOR)
+
+
+def lookup_kernel(name: str) -> Operator:
+    """Return what is known of a kernel of ONNX Runtime, of which only the name is said."""
+    known = lookup_operator(name)
+    return lookup_operator(name, MICROSOFT) if known is UNKNOWN_OPERATOR else known
+
+
+def is_reduction(op: str) -> bool:
+    """Return whether an operator runs along the axes that its second input names."""
+    return isinstance(lookup_operator(op).denotation, ReductionDenotation)
+
+
+def is_casting(app: App) -> bool:
+    """Return whether a term casts to an element type that is no function of what it reads first."""
+    return lookup_operator(app.op, app.domain).is_casting
+
+
+@cache
+def mentions_quantization(rule: Rule) -> bool:
+    """Return whether a rule speaks of operators that quantize, for which the range of an integer counts."""
+    apps = (app for side in (*rule.left, *rule.right) for app in operator_applications(side))
+    return any(lookup_operator(app.op, app.domain).is_quantizing for app in apps)
+
+
+@cache
+def depends_on_dtype(rule: Rule) -> bool:
+    """Return whether what a rule says may depend on element types: it casts, asks for them, or makes another."""
+    apps = (part for term in rule.all_terms for part in walk_term(term) if isinstance(part, App))
+    return any(_application_depends_on_dtype(app) for app in apps)
+
+
+def _application_depends_on_dtype(app: App) -> bool:
+    facts = lookup_operator(app.op, app.domain)
+    return app.op == "dtype" or "dtype" in dict(app.attrs) or facts.is_casting or facts.is_quantizing
+
+
+def extra_operands(op: str, domain: str = "") -> ExtraOperands | None:
+    """Return what an elementwise operator takes beside its first operand, None of another operator."""
+    match lookup_operator(op, domain):
+        case Operator(denotation=ElementwiseDenotation(extra_operands=found)):
+            return found
+    return None
+
+
+@schemas.memoized_by_schema
+def is_broadcasting(op: str, domain: str = "") -> bool:
+    """Return whether an operator has two operands, of which one at least broadcasts to the other."""
+    schema = schemas.schema(op, domain)
+    takes_two = schema is not None and schema.min_input <= 2 <= schema.max_input
+    return takes_two and extra_operands(op, domain) in (ExtraOperands.EQUALS, ExtraOperands.UNIDIRECTIONAL)
+
+
+def is_elementwise(app: App) -> bool:
+    """Return whether each element is made of one element of each operand, any of which may be broadcast."""
+    if app.domain in schemas.CLASS_SCHEMAS:
+        return app.domain != schemas.ANY_REDUCTION
+    if schemas.is_defined_operator(app.op, app.domain):
+        meaning = instantiate_definition(app)
+        return meaning is not None and is_elementwise_definition(meaning.definition)
+    match extra_operands(app.op, app.domain):
+        case ExtraOperands.EQUALS:
+            return True
+        case ExtraOperands.UNIDIRECTIONAL | ExtraOperands.SCALARS:
+            return all(map(is_scalar, app.operands[1:]))
+    return False
+
+
+@cache
+def is_pointwise(rule: Rule) -> bool:
+    """Return whether the proof for scalars and vectors is one for all ranks.
+
+    Where all operators are pointwise, an element of either side is made of one element of each hole, and these are an
+    instance of scalars. The size of an axis is made of the sizes that the holes have there, if any, and these are an
+    instance of scalars and vectors. So two sides that are equal for all of those are equal for any ranks; but a
+    condition on shapes, a declared axis or a list may tell one rank from another.
+    """
+    return _is_rank_generic((*rule.left, *rule.right), rule.conditions, rule.holes.values())
+
+
+@schemas.memoized_by_schema
+def is_elementwise_definition(definition: Definition) -> bool:
+    """Return whether what a declared operator means makes it a function of elements, whatever their ranks are."""
+    return definition.head.outputs == 1 and _is_rank_generic(
+        definition.body, definition.when, set(holes(definition.head))
+    )
+
+
+def _is_rank_generic(sides: Sequence[Term], conditions: Sequence[Term], given: Iterable[Var]) -> bool:
+    return (
+        all(is_elementwise(app) for side in sides for app in operator_applications(side))
+        and all(hole.axes is None and hole.default is None and hole.kind != "integers" for hole in given)
+        and not any(
+            isinstance(part, App)
+            and part.domain == SCALAR
+            and part.op in (*BINDING_QUERIES, "is_arange")
+            and part.op != "dtype"
+            for term in (*sides, *conditions)
+            for part in walk_term(term)
+        )
+        and not any(
+            isinstance(part, Lit) and isinstance(part.value, tuple) for side in sides for part in walk_term(side)
+        )
+    )
+
+
+# -- what holes stand for ----------------------------------------------------------------------------------------------
+
+
+class OperatorChoice(NamedTuple):
+    """An operator that a hole may stand for, and where its operands go."""
+
+    op: str
+    inputs: tuple[int | str | None, ...]
+    """An operand of the hole by its position, a scalar by its name, or nothing."""
+    domain: str = ""
+    attrs: tuple[tuple[str, Term], ...] = ()
+    """Those of a declared operator, which has to name them."""
+    has_all_attributes: bool = False
+    """Whether the rule says all attributes, so that others are to have their defaults."""
+
+    def apply(self, hole: str, operands: tuple[Term | None, ...], said: tuple[tuple[str, Term], ...]) -> App:
+        """Return the operator on these operands, with holes for all that is its own; their names begin with the
+        hole's."""
+        args = (
+            operands[each] if isinstance(each, int) else None if each is None else const(f"{hole}_{each}", "")
+            for each in self.inputs
+            if not isinstance(each, int) or each < len(operands)  # a reduction of all axes names none
+        )
+        schema = schemas.schema(self.op, self.domain)
+        has_more = schema and schema.attributes and not self.domain and not self.has_all_attributes
+        rest = (attributes(f"{hole}_attributes"),) if has_more else ()
+        attrs = ((n, replace(v, name=f"{hole}_{v.name}") if isinstance(v, Var) else v) for n, v in self.attrs)
+        return App(self.op, (*args, *rest), (*said, *attrs), self.domain)
+
+
+@schemas.memoized_by_schema
+def operator_choices(class_: str) -> Mapping[tuple[str, str], tuple[OperatorChoice, ...]]:
+    """Return the operators of a class, by name and domain, each with the ways in which it belongs to it."""
+    if class_ == schemas.ANY_REDUCTION:
+        reductions = (
+            own for own, operator in sorted(OPERATORS.items()) if isinstance(operator.denotation, ReductionDenotation)
+        )
+        return {(own, ""): (OperatorChoice(own, (0, 1), has_all_attributes=True),) for own in reductions}
+    found: dict[tuple[str, str], tuple[OperatorChoice, ...]] = {}
+    for own, operator in sorted(OPERATORS.items()):
+        if isinstance(operator.denotation, ElementwiseDenotation) and not operator.selects_elements:
+            ways = _input_slots(own, operator.denotation.extra_operands, class_)
+            found[own, ""] = tuple(OperatorChoice(own, inputs) for inputs in ways)
+    for definition in definitions():
+        head = definition.head
+        if is_elementwise_definition(definition) and None not in head.inputs:
+            among = tuple(
+                OperatorChoice(head.op, inputs, head.domain, head.attrs)
+                for inputs in _operand_orders(len(head.inputs), class_, commuting=False)
+            )
+            found[definition.key] = (*found.get(definition.key, ()), *among)
+    return {key: ways for key, ways in found.items() if ways}
+
+
+InputSlots: TypeAlias = "tuple[int | str | None, ...]"
+
+
+def _input_slots(op: str, beside: ExtraOperands, class_: str) -> Sequence[InputSlots]:
+    """How an operator stands for a function of elements: which inputs are operands of the hole, and which its own."""
+    schema = schemas.schema(op)
+    assert schema is not None, op
+    if beside is ExtraOperands.EQUALS:
+        variadic = schema.inputs[-1].option == OpSchema.FormalParameterOption.Variadic
+        return _operand_orders(
+            2 if variadic else len(schema.inputs), class_, commuting=lookup_operator(op).is_commutative
+        )
+    if beside is ExtraOperands.TYPES or class_ == schemas.ANY_BINARY:
+        return ()
+    own = list(enumerate(formal.name for formal in schema.inputs))[1:]
+    rest = ([None, name] if schemas.is_optional(op, "", position) else [name] for position, name in own)
+    return tuple(dict.fromkeys(_trim_absent((0, *chosen)) for chosen in product(*rest)))
+
+
+def _trim_absent(inputs: InputSlots) -> InputSlots:
+    return _trim_absent(inputs[:-1]) if inputs[-1] is None else inputs
+
+
+def _operand_orders(count: int, class_: str, *, commuting: bool) -> Sequence[InputSlots]:
+    """Return the orders of so many operands, of which one or two are the hole's; matching tries both of those that
+    commute."""
+    if count == 1:
+        return ((0,),) if class_ == schemas.ANY_POINTWISE else ()
+    other = "operand" if class_ == schemas.ANY_POINTWISE else 1
+    return () if count > 2 else ((0, other),) if commuting else ((0, other), (other, 0))
+
+
+# -- those that are named together when rules are looked for -----------------------------------------------------------
+
+DISCOVERY_OPERATORS = (
+    *("Add", "Sub", "Mul", "Neg", "Relu", "MatMul", "Conv", "Transpose", "Concat", "Split", "ReduceSum", "ReduceMax"),
+    *("MaxPool", "AveragePool", "GlobalAveragePool", "Softmax"),
+)
+"""The operators that are tried where none are named."""
+
+OPERATOR_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "arithmetic": ("Add", "Sub", "Mul", "Div", "Neg"),
+    "activations": ("Relu", "Sigmoid", "Tanh", "Exp", "Gelu"),
+    "movement": ("Transpose", "Concat", "Split"),
+    "reductions": ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"),
+    "pools": ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
+    "linear": ("MatMul", "Conv"),
+}
+"""Operators that are named together."""
+
+IMAGE_DISCOVERY_OPERATORS = ("Add", "Mul", "Relu")
+"""Those that are tried on images, too, beside those of images."""

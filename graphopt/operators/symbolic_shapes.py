@@ -1,0 +1,479 @@
+"""What denotations say of a node of a model: the sizes of its outputs, and what small tensors of integers hold.
+
+A denotation is read over the sizes that the model names. What a proof enumerates is known of a node (ranks, attributes,
+the lengths of lists), or nothing is told. Names stand for any size, 0 included, and a claim holds wherever the node is
+defined. Two things are taken for undefined, as in ONNX's own inference: a window longer than its padded axis; and a
+symbolic element of Reshape's target that is 0 (which Reshape reads as "copy"), where the element counts agree, so that
+it can concern only an empty tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from graphopt.base.dtype import DType
+from graphopt.expr.dim_translation import DimTranslation, UndecidedError
+from graphopt.expr.dims import Dim, NamedAtom, SymbolicDim, UnknownAtom, replace_dim_atoms
+from graphopt.expr.expressions import Expr as Number
+from graphopt.expr.expressions import Index, TensorElement, constant, expr_of_factor, integer_value
+from graphopt.expr.integers import FALSE, TRUE, Formula, Polynomial, Size, fresh_symbol, isolated_interner
+from graphopt.expr.substitution import Substitution, replace_in_formula, single_symbol
+from graphopt.expr.symbolic_tensors import SymbolicTensor, bind_indices
+from graphopt.ir import schemas
+from graphopt.ir.graph import Value
+from graphopt.ir.types import Shape as Sizes
+from graphopt.operators.constant_folding import may_lose_precision
+from graphopt.operators.elementwise_ops import ElementwiseDenotation
+from graphopt.operators.node_operands import MAX_SHAPE_ELEMENTS, NodeOperands, OpenShape, broadcast_dim
+from graphopt.operators.op_context import (
+    MAX_RANK,
+    OpContext,
+    Shape,
+    UndefinedOperatorError,
+    UnsupportedOperatorError,
+    schema_default,
+)
+from graphopt.operators.operator import ReferenceFidelity
+from graphopt.operators.semantics import OPERATORS, denote
+from graphopt.operators.symbolic_elements import Elements, evaluate_element
+
+T = TypeVar("T")
+
+SIZE_DTYPES = frozenset({DType.INT32, DType.INT64})
+"""Element types in which a symbolic size can be kept: no size exceeds them."""
+
+
+class OperandFacts(NamedTuple):
+    """What is known of a value that a node reads."""
+
+    dtype: DType
+    shape: Sizes | None
+    elements: tuple[Dim | float, ...] | None
+
+    @property
+    def as_scalar(self) -> OperandFacts:
+        """An element of it."""
+        return OperandFacts(self.dtype, (), self.elements if self.elements and len(self.elements) == 1 else None)
+
+
+class NodeQuery(NamedTuple):
+    """A node as far as a denotation can tell it from others; one that is met again is answered from memory."""
+
+    op: str
+    attrs: tuple[tuple[str, Hashable], ...]
+    operands: tuple[OperandFacts | None, ...]
+    outputs: int
+
+
+@dataclass(frozen=True)
+class ModelContext(OpContext):
+    """What a denotation sees of a node of a model."""
+
+    query: NodeQuery
+    translation: DimTranslation = field(default_factory=DimTranslation)
+    read_values: dict[str, Any] = field(default_factory=dict)
+    read_inputs: set[int] = field(default_factory=set)
+    asked: set[str | int] = field(default_factory=set)
+    assumptions: list[Formula] = field(default_factory=list)
+    reshape_sizes: dict[Polynomial, Size] = field(default_factory=dict)
+    """What a Reshape makes of the symbols that it is asked for, by what stands for it."""
+
+    @property
+    def op(self) -> str:
+        return self.query.op
+
+    @property
+    def domain(self) -> str:
+        return ""
+
+    @property
+    def output_count(self) -> int:
+        return self.query.outputs
+
+    @property
+    def assumes_defined(self) -> bool:
+        return True
+
+    @property
+    def max_rank(self) -> int:
+        return MAX_RANK
+
+    @property
+    def is_folded(self) -> bool:
+        return False
+
+    @property
+    def is_exact(self) -> bool:
+        return False
+
+    @property
+    def dtype(self) -> DType:
+        return next((operand.dtype for operand in self.query.operands if operand), DType.UNDEFINED)
+
+    def unread_parameter(self) -> str | None:
+        return next((name for name, _ in self.query.attrs if name not in self.asked), None)
+
+    # what it requires
+
+    def require(self, condition: Formula, reason: str) -> None:
+        if condition == FALSE:
+            raise UndefinedOperatorError(reason)
+        if self.reshape_sizes:
+            self.assumptions.append(condition)
+
+    def require_indices(self, indices: SymbolicTensor, size: Size, *, from_end: bool = True) -> None:
+        pass
+
+    def require_divisors(self, divisors: SymbolicTensor) -> None:
+        pass
+
+    def require_some(self, truths: SymbolicTensor) -> None:
+        pass
+
+    # what is known
+
+    def simplify(self, size: Size) -> Size:
+        return size
+
+    def simplified_shape(self, shape: Shape) -> Shape:
+        return shape
+
+    def known_equal(self, one: Size, other: Size) -> bool:
+        return one == other
+
+    def proves(self, condition: Formula) -> bool:
+        return condition == TRUE
+
+    def broadcast_size(self, a: Size, b: Size) -> Size:
+        """Return the size of an axis that two operands share, unknown where it depends on which of them is 1."""
+        found = broadcast_dim(self.to_dim(a), self.to_dim(b))
+        return fresh_symbol("shared") if found is None else self.translation.to_int(found)
+
+    def reshape_size(self, asked: Size, _count: Size) -> Size:
+        answer = fresh_symbol("answer")
+        assert isinstance(answer, Polynomial)
+        self.reshape_sizes[answer] = asked
+        return answer
+
+    def scaled_size(self, size: Size, scale: Number) -> Size:
+        """Return the size times a factor that floating point holds exactly, rounded down."""
+        factor = scale.constant
+        if factor is None or factor.denominator > 64:
+            return fresh_symbol("scaled")
+        return size * factor.numerator // factor.denominator
+
+    def size_from_elements(self, _key: Number) -> Size:
+        return fresh_symbol("size")
+
+    def fresh_nonnegative(self, name: str) -> Size:
+        return fresh_symbol(name)
+
+    # inputs
+
+    @property
+    def input_count(self) -> int:
+        return len(self.query.operands)
+
+    def has(self, position: int) -> bool:
+        return position < self.input_count and self.query.operands[position] is not None
+
+    def _operand(self, position: int) -> OperandFacts:
+        self.asked.add(position)
+        operand = self.query.operands[position] if position < self.input_count else None
+        if operand is None:
+            raise UndefinedOperatorError(f"{self.op} needs input {position}")
+        return operand
+
+    def input(self, position: int) -> SymbolicTensor:
+        operand = self._operand(position)
+        if operand.shape is None:
+            raise UnsupportedOperatorError(f"{self.op} of a tensor of any rank")
+        elements, shape = operand.elements, tuple(map(self.translation.to_int, operand.shape))
+        if elements is not None and shape:
+            shape = (len(elements),)
+
+        def at(index: Index) -> Number:
+            place = index[0] if index else 0
+            if elements is not None and isinstance(place, int) and 0 <= place < len(elements):
+                return self._operand_value(elements[place])
+            return expr_of_factor(TensorElement(str(position), index))
+
+        return SymbolicTensor(shape, at, operand.dtype, operand.dtype)
+
+    def _operand_value(self, number_: Dim | float) -> Number:
+        return constant(number_) if isinstance(number_, float) else integer_value(self.translation.to_int(number_))
+
+    def element(self, position: int, place: int) -> Dim:
+        """Return what an input holds at a place.
+
+        Raises:
+            NotKnown: that cannot be told.
+        """
+        operand = self._operand(position)
+        found = operand.elements[place] if operand.elements and place < len(operand.elements) else None
+        if found is None or isinstance(found, float):
+            raise UndecidedError
+        return found
+
+    def is_number(self, position: int) -> bool:
+        operand = self.query.operands[position] if self.has(position) else None
+        return operand is not None and operand.elements is not None
+
+    def numbers(self, position: int, _propose: Callable[[], Any]) -> Any:
+        operand = self._operand(position)
+        if operand.shape is None or len(operand.shape) > 1:
+            raise UnsupportedOperatorError(f"{self.op} by numbers that are not known")
+        if operand.elements is not None:
+            if any(isinstance(number_, float) for number_ in operand.elements):
+                raise UnsupportedOperatorError(f"{self.op} by numbers that may not be whole")
+            found = tuple(self.translation.to_int(n) for n in operand.elements if not isinstance(n, float))
+        else:
+            length = operand.shape[0] if operand.shape else 1
+            if not isinstance(length, int) or length > MAX_SHAPE_ELEMENTS:
+                raise UnsupportedOperatorError(f"{self.op} of a list whose length is not known")
+            found = tuple(fresh_symbol("element") for _ in range(length))
+        self.read_values[f"input{position}"] = value = found if operand.shape else found[0]
+        self.read_inputs.add(position)
+        return value
+
+    def max_index_count(self) -> int:
+        return 0
+
+    # attributes
+
+    def attribute(self, name: str, _propose: Callable[[], Any], default: Any = None) -> Any:
+        self.asked.add(name)
+        given = dict(self.query.attrs)
+        if name in given:
+            value: Any = given[name]
+        else:
+            own = schema_default(self.op, name)
+            value = default if own is None else own
+        self.read_values[name] = value
+        return value
+
+    def unmodelled_attribute(self, name: str) -> Any:
+        return self.attribute(name, lambda: None)
+
+    def require_absent_beside(self, name: str, what: str) -> None:
+        self.asked.add(name)
+        if name in dict(self.query.attrs):
+            raise UndefinedOperatorError(f"{self.op}: {name} beside {what}")
+
+    def cast_target(self) -> DType:
+        return DType(self.attribute("to", lambda: None))
+
+    # what comes of it
+
+    def to_dim(self, size: Size) -> Dim | None:
+        """Return a size of the denotation as one of the model, None where it is not known."""
+        try:
+            return self.translation.to_dim(size)
+        except UndecidedError:
+            return None
+
+    def resolve_requested_sizes(self) -> None:
+        """Say what stands for the sizes that were asked for: at most one size each meets what is required of it alone.
+
+        Where the size that was asked for does, it is the answer. What is required first is the number of elements.
+        """
+        told = Substitution({single_symbol(answer): asked for answer, asked in self.reshape_sizes.items()})
+        names = frozenset(map(single_symbol, self.reshape_sizes))
+        counts = (
+            bool(self.assumptions) and self.translation.decide(replace_in_formula(self.assumptions[0], told)) is True
+        )
+        for answer, asked in self.reshape_sizes.items():
+            own = [fact for fact in self.assumptions if fact.free_symbols & names == answer.free_symbols]
+            size = self.to_dim(asked)
+            if size is not None and (
+                counts or all(self.translation.is_implied(replace_in_formula(f, told)) for f in own)
+            ):
+                self.translation.bind(answer, size)
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
+
+
+def infer_shapes(k: NodeOperands) -> list[OpenShape | None]:
+    """Return what a denotation tells of the shapes of the outputs, None for each of which it tells nothing."""
+    if not _has_denoted_version(k):
+        return []
+    names = UnknownRenaming()
+    return [tuple(map(names.restore, shape)) for shape in _denoted_shapes(build_query(k, names))]
+
+
+def infer_contents(k: NodeOperands, dtypes: Sequence[DType | None]) -> list[Elements | None]:
+    """Return the elements of each output, whose element type is given; None for each that is not known."""
+    names = UnknownRenaming()
+    found = _denoted_contents(build_query(k, names)) if _has_denoted_version(k) and not _may_deviate(k) else ()
+    return [
+        _representable(elements and tuple(map(names.restore, elements)), dtype)
+        for elements, dtype in zip([*found, *[None] * len(dtypes)], dtypes, strict=False)
+    ]
+
+
+def _may_deviate(k: NodeOperands) -> bool:
+    """Return whether ONNX Runtime may compute other elements than are denoted.
+
+    It adds up integers along axes in floating point, and what it makes of nothing is its own in many a kernel.
+    """
+    if OPERATORS[k.node.op].reference_fidelity is ReferenceFidelity.NOWHERE and any(
+        0 in (k.shape(i) or ()) for i in range(len(k))
+    ):
+        return True
+    dtype = k.dtype(0)
+    if dtype is None or not dtype.is_integer:
+        return False
+    numbers = [element for element in k.contents(0) or () if isinstance(element, int)]
+    return may_lose_precision(k.node.op, np.array(numbers, dtype.numpy))
+
+
+def elements_query(k: NodeOperands) -> NodeQuery | None:
+    """Return what is asked of a node's elements, None where it has no meaning.
+
+    Of what is computed element by element the ranks do not matter.
+    """
+    if not _has_denoted_version(k):
+        return None
+    question = build_query(k, UnknownRenaming())
+    if isinstance(OPERATORS[k.node.op].denotation, ElementwiseDenotation):
+        return question._replace(operands=tuple(operand and operand.as_scalar for operand in question.operands))
+    return question
+
+
+def first_output_element(question: NodeQuery) -> tuple[ModelContext, Number] | None:
+    """Return an element of the first output, in which tensors are called by their positions; None where none is told.
+
+    It is good in the session in which it is asked for: ask `with fresh_integers()`.
+    """
+    node, outputs = _denote_query(question)
+    try:
+        return (node, outputs[0].element(bind_indices(outputs[0].shape)[0])) if outputs else None
+    except (UndefinedOperatorError, UnsupportedOperatorError, ZeroDivisionError):
+        return None
+
+
+class UnknownRenaming:
+    """Unknown sizes, numbered as one question meets them: the same is asked of each layer."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[NamedAtom | UnknownAtom, Dim] = {}
+        self._sizes: dict[NamedAtom | UnknownAtom, Dim] = {}
+        self._there: dict[Dim, Dim] = {}
+
+    def canonical(self, dim: Dim) -> Dim:
+        """Return a size as the question has it."""
+        if not isinstance(dim, SymbolicDim) or not dim.has_unknown:
+            return dim
+        if dim not in self._there:
+            self._there[dim] = replace_dim_atoms(dim, self._canonical_atom)
+        return self._there[dim]
+
+    def restore(self, dim: T) -> T | Dim:
+        """Return a size of the answer as the model has it."""
+        return replace_dim_atoms(dim, self._sizes.get) if isinstance(dim, SymbolicDim) and dim.has_unknown else dim
+
+    def _canonical_atom(self, atom: NamedAtom | UnknownAtom) -> Dim | None:
+        if isinstance(atom, UnknownAtom) and atom not in self._numbers:
+            number_, size = _numbered_unknown(len(self._numbers))
+            self._numbers[atom], self._sizes[number_] = size, SymbolicDim((((atom,), 1),))
+        return self._numbers.get(atom)
+
+
+def _has_denoted_version(k: NodeOperands) -> bool:
+    """Return whether a node has the meaning that is denoted: that of the newest version."""
+    node = k.node
+    return node.op in OPERATORS and node.domain == "" and node.version == schemas.newest_version(node.op)
+
+
+@cache
+def _numbered_unknown(number_: int) -> tuple[UnknownAtom, SymbolicDim]:
+    atom = UnknownAtom(number_)
+    return atom, SymbolicDim((((atom,), 1),))
+
+
+def build_query(k: NodeOperands, names: UnknownRenaming) -> NodeQuery:
+    """Return a node as a denotation sees it, with numbers in the place of unknown sizes."""
+    operands = [
+        None if v is None else _operand_facts(k, position, v, names) for position, v in enumerate(k.node.inputs)
+    ]
+    return NodeQuery(k.node.op, tuple(k.node.attrs.items()), tuple(operands), len(k.node.names))
+
+
+_ANY = OperandFacts(DType.UNDEFINED, None, None)
+
+
+def _operand_facts(k: NodeOperands, position: int, value: Value, names: UnknownRenaming) -> OperandFacts:
+    type_ = k.graph.tensor_type(value)
+    if type_ is None:
+        return _ANY
+    shape = type_.shape if type_.shape is None or type_.is_static else tuple(map(names.canonical, type_.shape))
+    if shape is None or len(shape) > 1:
+        return OperandFacts(type_.dtype, shape, None)
+    if type_.dtype.is_float:
+        return OperandFacts(type_.dtype, shape, k.reals(position))
+    elements = k.contents(position)
+    few = elements is not None and len(elements) <= MAX_SHAPE_ELEMENTS
+    return OperandFacts(type_.dtype, shape, tuple(map(names.canonical, elements or ())) if few else None)
+
+
+def is_defined_for(op: str, attrs: Mapping[str, Any], operands: Sequence[OperandFacts | None], outputs: int) -> bool:
+    """Return whether an operator has a meaning for numbers, as far as its denotation tells."""
+    try:
+        denote(ModelContext(NodeQuery(op, tuple(attrs.items()), tuple(operands), outputs)))
+    except (UndefinedOperatorError, ZeroDivisionError):
+        return False
+    except UnsupportedOperatorError:
+        return True
+    return True
+
+
+def _denote_query(question: NodeQuery) -> tuple[ModelContext, tuple[SymbolicTensor, ...]]:
+    """Return a node with its outputs; none where its denotation does not say what they are."""
+    node = ModelContext(question)
+    try:
+        outputs = denote(node)
+        node.resolve_requested_sizes()
+    except (UndefinedOperatorError, UnsupportedOperatorError, ZeroDivisionError):
+        return node, ()
+    return node, outputs
+
+
+@lru_cache(4096)
+def _denoted_shapes(question: NodeQuery) -> tuple[OpenShape, ...]:
+    with isolated_interner():
+        node, outputs = _denote_query(question)
+        return tuple(tuple(map(node.to_dim, output.shape)) for output in outputs)
+
+
+@lru_cache(4096)
+def _denoted_contents(question: NodeQuery) -> tuple[Elements | None, ...]:
+    with isolated_interner():
+        node, outputs = _denote_query(question)
+        return tuple(_output_elements(node, output) for output in outputs)
+
+
+def _output_elements(node: ModelContext, output: SymbolicTensor) -> Elements | None:
+    """Return the elements of an output with one axis at most, where each is known."""
+    shape = tuple(map(node.to_dim, output.shape))
+    count = shape[0] if shape else 1
+    if len(shape) > 1 or not isinstance(count, int) or count > MAX_SHAPE_ELEMENTS:
+        return None
+    try:
+        return tuple(evaluate_element(node, output.element((i,) if shape else ())) for i in range(count))
+    except (UndecidedError, UndefinedOperatorError, UnsupportedOperatorError, ZeroDivisionError):
+        return None
+
+
+def _representable(elements: Elements | None, dtype: DType | None) -> Elements | None:
+    """Return the elements if the element type holds them without wrapping around."""
+    if elements is None or dtype is None or not (dtype.is_integer or dtype is DType.BOOL):
+        return None
+    low, high = (0, 1) if dtype is DType.BOOL else dtype.limits
+    fits = all(low <= e <= high if isinstance(e, int) else dtype in SIZE_DTYPES for e in elements)
+    return elements if fits else None

@@ -1,0 +1,229 @@
+"""Attempts at a model: what was made of it, and what the check found; which of two in different opsets is taken."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from graphopt.base.cache import Cache
+from graphopt.base.errors import DifferenceError, ModelError
+from graphopt.base.session import current_session
+from graphopt.check.blame import CheckResult
+from graphopt.io import onnx_io
+from graphopt.options import Options
+from graphopt.report.report import ModelSummary
+from graphopt.rewrite.candidates import Candidate
+from graphopt.runtime.bench import prepare_models
+from graphopt.runtime.cost_model import cache_key, open_cost_cache
+from graphopt.runtime.oracle import RunnableModel
+from graphopt.search.model_tuner import TuningOptions, TuningResult
+from graphopt.search.race_series import RaceOutcome, RaceSeries, model_digest
+from graphopt.search.search_report import format_speedup
+from graphopt.search.stopping import StopReason, TimeBudget
+
+
+@dataclass
+class StageClock:
+    """Seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A model that was optimized, and what the check found."""
+
+    loaded: onnx_io.LoadedModel
+    before: ModelSummary
+    tuned: TuningResult
+    notes: tuple[str, ...]
+    check_result: CheckResult | None
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the check found it equal to the model."""
+        return self.check_result is not None and self.check_result.comparison.ok
+
+    @property
+    def is_different(self) -> bool:
+        return self.check_result is not None and self.check_result.is_different
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search or the timing."""
+        return self.tuned.timing is not None and self.tuned.timing.stop == StopReason.INTERRUPTED
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the search found all that there is to find."""
+        return self.tuned.timing is not None and StopReason(self.tuned.timing.stop).is_complete
+
+    @property
+    def rule_counts(self) -> Counter[str]:
+        """How often each rule or pass was applied."""
+        return Counter(step.name for step in self.tuned.candidate.steps)
+
+    def with_notes(self, *notes: str) -> Attempt:
+        """Return the same with more notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def preferred_to(self, other: Attempt, opset: int, why: str) -> Attempt:
+        """Return this one, which was preferred to another in an `opset`, with the notes that the other alone has."""
+        others = (f"{note} (in opset {opset})" for note in other.notes if note not in self.notes)
+        return self.with_notes(*others, why)
+
+
+MakeAttempt: TypeAlias = "Callable[[int | None, float], Attempt]"
+"""Makes an attempt in an opset, None for the model's own, in a share of the time."""
+
+
+@dataclass(frozen=True)
+class OpsetComparison:
+    """Attempts in the model's own opset and in a newer one, and a race of what came of them."""
+
+    own: int
+    newer: int
+    """The first that has all that rules write."""
+    make: MakeAttempt
+    options: Options
+    tuning: TuningOptions
+    clock: StageClock
+
+    def best_attempt(self) -> Attempt:
+        """Return what is made of the model in its own opset, or in the newer one, where that is faster.
+
+        Raises:
+            DifferenceError: the check found a difference that is an error in its own opset, or, with `strict`, in any.
+        """
+        own, opset, share = self.own, self.newer, (1 - self.tuning.policy.opset_race_share) / 2
+        if own >= opset:
+            return self.make(None, 1.0).with_notes(
+                f"no other opset was tried: opset {own} has all that rules write here"
+            )
+        kept = self.make(None, share)
+        if kept.tuned.is_out_of_time:
+            return self.make(None, 1.0).with_notes(
+                f"opset {opset} was not tried: half of --seconds is too little to time anything"
+            )
+        if kept.tuned.timing is None or kept.is_interrupted:
+            why = "it was interrupted" if kept.is_interrupted else f"nothing was timed in opset {own}"
+            return kept.with_notes(f"opset {opset} was not tried: {why}")
+        not_taken = f"opset {opset} was not taken"
+        try:
+            raised = self.make(opset, share)
+            is_faster, why = self._race(kept, raised)
+        except KeyboardInterrupt:
+            return kept.with_notes(f"{not_taken}: it was interrupted")
+        except (ModelError, DifferenceError) as error:
+            if self.options.strict and isinstance(error, DifferenceError):
+                raise
+            return kept.with_notes(f"{not_taken}: {error}")
+        if is_faster:
+            return raised.preferred_to(kept, own, f"opset {opset} was taken: {why}")
+        return kept.preferred_to(raised, opset, f"{not_taken}: {why}")
+
+    def _race(self, kept: Attempt, raised: Attempt) -> tuple[bool, str]:
+        """Return whether a result in a newer opset is faster than that in the model's own, and how that is known."""
+        if why := _why_not_raced(raised, kept):
+            return False, why
+        options = self.options
+        left = options.seconds - self.clock.seconds.get("search", 0.0)
+        tuning = replace(self.tuning, seconds=options.seconds * self.tuning.policy.opset_race_share)
+        try:
+            with self.clock("search"), current_session().replace(limits=options.limits):
+                outcome = race_two_models(
+                    kept.loaded, raised.loaded, tuning, left, open_cost_cache(fresh=options.fresh)
+                )
+        except ModelError as error:
+            return False, str(error)
+        return outcome.is_faster, f"it is {format_speedup(outcome.speedup)} as opset {self.own}"
+
+
+def _why_not_raced(raised: Attempt, kept: Attempt) -> str:
+    """Return why a result in a newer opset need not be timed against that in the model's own; nothing where it need."""
+    timing = raised.tuned.timing
+    if raised.is_interrupted:
+        return "it was interrupted"
+    if timing is None:
+        return "nothing was timed there"
+    if raised.rule_counts == kept.rule_counts:
+        ended = raised.has_ended and kept.has_ended
+        return "no other rewrite pays there" if ended else "no other rewrite was found there before the search ended"
+    if kept.is_verified and not raised.is_verified:
+        return "what was made there could not be compared"
+    return "" if timing.speedup else timing.untimed or "no rewrite was shown to pay there"
+
+
+def race_two_models(
+    first: onnx_io.LoadedModel,
+    second: onnx_io.LoadedModel,
+    tuning: TuningOptions,
+    limit: float,
+    cache: Cache,
+    clock: Callable[[], float] = time.monotonic,
+) -> RaceOutcome:
+    """Let two models take turns with a copy of the first, and return how fast the second is; or what was said earlier.
+
+    Where it is faster, what a second race tells is returned: one is won by chance, too. The races take the seconds of
+    the `tuning`, or longer where these are too few for the fewest rounds, up to the `limit`.
+
+    Raises:
+        ModelError: ONNX Runtime refuses one of them, or they would take longer, now or in an earlier run.
+        UsageError: the provider does not start.
+    """
+    budget, also = TimeBudget(tuning.policy, limit, clock), [RunnableModel(second).outline]
+    ready = prepare_models(
+        [first], tuning.setting, dims=tuning.sizes, inputs=tuning.inputs, seed=tuning.seed, also=also
+    )
+    digest = cache_key("face", model_digest(first), model_digest(second), str(tuning.seconds))
+    contest, candidate = RaceSeries(ready, first, second, digest, cache, budget), Candidate(second.graph)
+    seconds = min(3 * tuning.policy.session_seconds, tuning.seconds / 2)
+    found = _race_candidate(contest, candidate, seconds, races=2)
+    if not found.is_faster:
+        return found
+    try:
+        return _race_candidate(contest.next_series(), candidate, seconds, races=1)
+    except ModelError as error:
+        raise ModelError(
+            f"it is {format_speedup(found.speedup)} as the other in one race, and in no second: {error}"
+        ) from error
+
+
+def _race_candidate(contest: RaceSeries, candidate: Candidate, seconds: float, races: int) -> RaceOutcome:
+    """Return what a race of a model with the original tells, after which time is left for others; or what it told in an
+    earlier run.
+
+    Raises:
+        ModelError: as `race_two_models` does.
+    """
+    keys, budget = [candidate.key], contest.budget
+    outcomes = contest.recorded_outcomes(keys)
+    if outcomes is None:
+        if contest.had_timed_out(keys):
+            raise ModelError("no time was left to time it, in an earlier run (--fresh tries again)")
+        pace = contest.measure_pace()
+        least, session = (
+            races * 3 * pace.racing_seconds + (races - 1) * 3 * pace.opening_seconds,
+            contest.open_session(contest.model),
+        )
+        left = budget.remaining
+        if least > left:
+            contest.record_timeout(keys)
+            what = "a race" if races == 1 else "two races"
+            text = f"{what} would take {math.ceil(least)} s, and {math.floor(left)} s are left of the --seconds"
+            raise ModelError(text)
+        outcomes = contest.time_models(keys, [session], min(seconds, left / races), left / races)
+    return outcomes[0]

@@ -1,0 +1,213 @@
+"""Constants that a rewrite computes: floats in float64, rounded once, to the type in which the model keeps them.
+
+Elementwise arithmetic on large weights is only noted; it is computed a few rows at a time when the result is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.base.dtype import DType
+from graphopt.ir import spilled
+from graphopt.ir.chunks import row_slabs
+from graphopt.ir.graph import Node
+from graphopt.ir.tensor import Tensor
+from graphopt.operators.constant_folding import evaluate_node
+from graphopt.operators.operator_classes import lookup_operator
+
+CHUNK_BYTES = 1 << 22
+"""Bytes in double precision that are computed together."""
+
+
+class ReportedReason(str):
+    """The reason of a refusal that the report gives elsewhere, so that no note repeats it."""
+
+    __slots__ = ()
+
+
+class RewriteRefused(Exception):
+    """A match that cannot be rewritten here; says why, for the report."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.is_reported = isinstance(reason, ReportedReason)
+
+
+@dataclass(frozen=True, eq=False)
+class DeferredArithmetic:
+    """Arithmetic on floats that is still to be computed, in float64."""
+
+    node: Node
+    operands: tuple[NDArray[Any] | DeferredArithmetic, ...]
+    shape: tuple[int, ...]
+
+    def parts(self) -> Iterator[tuple[Index, NDArray[Any]]]:
+        """Yield the result little by little, each part with its place."""
+        for index in _row_indices(self.shape, np.dtype(np.float64).itemsize):
+            yield index, self.compute_part(index)
+
+    def parts_with_operands(self) -> Iterator[tuple[NDArray[Any], list[NDArray[Any]]]]:
+        for index, made in self.parts():
+            yield made, [operand.astype(np.float64, copy=False) for operand in self.operand_parts(index)]
+
+    def compute(self) -> NDArray[Any]:
+        return self.compute_part(())
+
+    def compute_part(self, index: Index) -> NDArray[Any]:
+        """Return a part of the result."""
+        results = evaluate_node(self.node, self.operand_parts(index), float64=True)
+        if results is None:
+            raise RewriteRefused(f"{self.node.op} cannot be computed")
+        return results[0]
+
+    def operand_parts(self, index: Index) -> list[NDArray[Any]]:
+        """Return what of the operands, which broadcast, a part of the result is made of."""
+        return [_operand_part(operand, index, self.shape) for operand in self.operands]
+
+
+def _operand_part(operand: NDArray[Any] | DeferredArithmetic, index: Index, shape: tuple[int, ...]) -> NDArray[Any]:
+    own = index[max(0, len(shape) - len(operand.shape)) :]
+    if own and operand.shape[len(own) - 1] != shape[len(index) - 1]:
+        own = ()  # it is the same for all rows
+    return operand.compute_part(own) if isinstance(operand, DeferredArithmetic) else operand[own]
+
+
+Index: TypeAlias = tuple[slice, ...]
+"""A part of an array: some of the rows along its first axis that has more than one."""
+
+
+def _row_indices(shape: tuple[int, ...], itemsize: int) -> Iterator[Index]:
+    axis = next((axis for axis, size in enumerate(shape) if size != 1), None)
+    if axis is None or 0 in shape:
+        yield ()
+        return
+    for part in row_slabs(shape[axis:], itemsize, CHUNK_BYTES):
+        yield (*(slice(None) for _ in range(axis)), part)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedConstant:
+    """A constant that was computed, in float64 or int64, or only moved; to be stored as `dtype`."""
+
+    values: NDArray[Any] | DeferredArithmetic
+    dtype: DType
+    source_name: str
+    """The name of a weight that it came from."""
+    is_absent: bool = False
+    """It stands for an optional input that is absent."""
+    is_zero: bool = False
+    """It is computed from such an input, and nothing but zeros."""
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The values; computed anew each time where that was left for later."""
+        return self.values.compute() if isinstance(self.values, DeferredArithmetic) else self.values
+
+    def parts(self) -> Iterator[tuple[Index, NDArray[Any]]]:
+        """Yield the values little by little, each part with its place."""
+        if isinstance(self.values, DeferredArithmetic):
+            yield from self.values.parts()
+            return
+        for index in _row_indices(self.values.shape, self.values.itemsize):
+            yield index, self.values[index]
+
+    @property
+    def has_nonzeros(self) -> bool:
+        """False where all are zero."""
+        return any(bool(part.any()) for _, part in self.parts())
+
+
+def defer_arithmetic(node: Node, operands: Sequence[FoldedConstant | None]) -> DeferredArithmetic | None:
+    """Return arithmetic on large floats, to be computed later; None for what is computed at once."""
+    present = [operand for operand in operands if operand is not None]
+    if not lookup_operator(node.op, node.domain).is_row_wise or len(present) != len(operands):
+        return None
+    if not all(operand.dtype.is_float for operand in present):
+        return None
+    try:
+        shape = np.broadcast_shapes(*(operand.values.shape for operand in present))
+    except ValueError:
+        return None
+    is_large = prod(shape) * np.dtype(np.float64).itemsize >= spilled.SPILL_BYTES
+    return DeferredArithmetic(node, tuple(operand.values for operand in present), shape) if is_large else None
+
+
+# -- what is stored ----------------------------------------------------------------------------------------------------
+
+
+def to_stored_tensor(folded: FoldedConstant) -> Tensor:
+    """Return the values in the type in which the model keeps them.
+
+    Raises:
+        Refused: a finite number would become infinite, another one zero, or a number that is no float another one; or
+            all are so small that digits are lost.
+    """
+    dtype, values = folded.dtype, folded.values
+    if isinstance(values, np.ndarray) and values.dtype == dtype.numpy:
+        return spilled.spill(values if values.nbytes >= spilled.SPILL_BYTES else np.array(values, order="C"))
+    if prod(values.shape) * dtype.numpy.itemsize >= spilled.SPILL_BYTES:
+        return spilled.spill_parts(dtype, values.shape, lambda: _rounded_parts(folded))
+    return Tensor.from_array(
+        np.concatenate([part.reshape(-1) for part in _rounded_parts(folded)]).reshape(values.shape)
+    )
+
+
+def _rounded_parts(folded: FoldedConstant) -> Iterator[NDArray[Any]]:
+    """Yield the values part by part as they are stored. Raises Refused, at the latest after the last."""
+    dtype, peaks = folded.dtype, _MagnitudeTracker(folded.values.shape)
+    for index, part in folded.parts():
+        with np.errstate(all="ignore"):
+            array = np.array(part, dtype.numpy, order="C")
+        if dtype.is_float and not np.isfinite(array).all() and _overflows(array, part):
+            raise RewriteRefused(f"{folded.source_name} would overflow {dtype.name}")
+        if dtype.is_float and np.count_nonzero(array) != np.count_nonzero(part):
+            raise RewriteRefused(f"{folded.source_name} would underflow {dtype.name}")
+        if not dtype.is_float and not np.array_equal(array, part):
+            raise RewriteRefused(f"{folded.source_name} does not fit {dtype.name}")
+        if dtype.is_float and dtype.bits <= 16:
+            peaks.update(index, part)
+        yield array
+    if any(dtype.round_to_dtype(peak) is None for peak in peaks.magnitudes):
+        raise RewriteRefused(f"{folded.source_name} would lose digits as {dtype.name}")
+
+
+class _MagnitudeTracker:
+    """The largest magnitude of a list, or of each channel along each axis, of what is seen part by part."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._magnitudes = [np.zeros(size) for size in (shape if len(shape) > 1 else (1,))]
+
+    def update(self, index: Index, part: NDArray[Any]) -> None:
+        magnitudes = np.abs(part)
+        for axis, found in enumerate(self._magnitudes if part.size else ()):
+            others = tuple(other for other in range(part.ndim) if other != axis or part.ndim == 1)
+            own = index[-1] if len(self._magnitudes) > 1 and axis == len(index) - 1 else slice(None)
+            found[own] = np.maximum(found[own], magnitudes.max(others))
+
+    @property
+    def magnitudes(self) -> Iterator[float]:
+        for found in self._magnitudes:
+            yield from map(float, np.unique(found))
+
+
+def _overflows(stored: NDArray[Any], computed: NDArray[Any]) -> bool:
+    return bool(np.any(np.isfinite(computed.astype(np.float64)) & ~np.isfinite(stored)))
+
+
+LARGE_ADDEND = 2.0**20
+"""What is added to a number so large loses its digits behind the point in single precision."""
+
+
+def has_cancellation(made: NDArray[Any], terms: Sequence[NDArray[Any] | None]) -> bool:
+    """Return whether large floats were added up to what is a thousandth of them, at any place."""
+    floats = [term for term in terms if term is not None and term.dtype.kind == "f"]
+    if len(floats) < 2:
+        return False
+    largest = np.maximum(*map(np.abs, floats))
+    return bool(np.any((largest > LARGE_ADDEND) & np.isfinite(largest) & (np.abs(made) < largest / 1024)))

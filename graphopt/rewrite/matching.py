@@ -1,0 +1,597 @@
+"""Finding where a rule's left side occurs in a graph: exactly, or not at all.
+
+What is not said by a pattern is not allowed: other attributes must have their defaults, other inputs be absent. Three
+facts of operators are known here so that rules need not repeat them: operands of commutative operators may be
+swapped, a constant operand of an elementwise operator may be spelt in any shape that broadcasts alike, and to divide
+by a constant is to multiply by its reciprocal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import permutations
+
+import numpy as np
+from onnx.defs import OpSchema
+
+from graphopt.base.dtype import DType
+from graphopt.ir import schemas
+from graphopt.ir.graph import Attribute, Graph, Node, Value, attributes_equal
+from graphopt.ir.tensor import Tensor
+from graphopt.ir.types import Shape, TensorType
+from graphopt.language.binding import (
+    AxisSizes,
+    Binding,
+    ConstantBinding,
+    DefaultBinding,
+    broadcast_dims,
+    evaluate_scalar,
+    resolve_axes,
+    unify_axes,
+)
+from graphopt.language.rule import Rule
+from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_scalar
+from graphopt.operators import node_facts
+from graphopt.operators.declared_operators import has_declared_shapes
+from graphopt.operators.operator_classes import is_broadcasting, lookup_operator
+from graphopt.operators.rule_families import RuleInstance
+from graphopt.operators.rule_families import root_operators as named
+from graphopt.rewrite import affine_indices
+from graphopt.rewrite.constant_operands import (
+    constant_tensor,
+    floats_equal,
+    has_reciprocals,
+    is_number_constant,
+    is_scalar_spelling,
+    other_operand_shape,
+    real_number,
+)
+from graphopt.rewrite.family_matching import matching_instances
+
+
+@dataclass(frozen=True)
+class Match:
+    """Where a rule applies: the values its left sides stand for, and what its holes and axes are bound to."""
+
+    rule: Rule
+    roots: tuple[Value, ...]
+    holes: Mapping[str, Binding]
+    axes: AxisSizes
+    terms: Mapping[App, Value]
+    """The value that each operator of the left side matched."""
+    is_reordered: bool = False
+    """Some operator has its inputs in another order than the rule writes, which floats may be rounded by."""
+
+    @property
+    def vertices(self) -> frozenset[int]:
+        return frozenset(value.vertex for value in self.terms.values())
+
+
+def find_matches(rule: Rule, graph: Graph, vertex: int | None = None) -> Iterator[Match]:
+    """Yield the matches of a rule: everywhere, or those in which one of its left sides ends at `vertex`."""
+    if vertex is None:
+        for candidate in sorted(set().union(*map(graph.vertices_with_op, root_operators_of(rule.left[0])))):
+            for each in matching_instances(rule, graph, candidate, 0):
+                yield from _matches_at(each, graph, candidate, 0)
+        return
+    for position, side in enumerate(rule.left):
+        if graph[vertex].op in root_operators_of(side):
+            for each in matching_instances(rule, graph, vertex, position):
+                yield from _matches_at(each, graph, vertex, position)
+
+
+def _matches_at(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[Match]:
+    side = rule.left[position]
+    others = [other for index, other in enumerate(rule.left) if index != position]
+    for state in _match_app(graph, side, Value(vertex, side.output), _PartialMatch({}, {}, {})):
+        for complete in _match_other_sides(graph, others, state):
+            settled = _resolve_constants(complete)
+            match = settled and _completed_match(rule, settled)
+            if match and _conditions_hold(rule, graph, match) and _has_consistent_operand_types(graph, match):
+                yield match
+
+
+def _has_consistent_operand_types(graph: Graph, match: Match) -> bool:
+    """Return whether the operator that a hole stands for has operands of the same element types wherever it occurs."""
+    for apps in match.rule.repeated_applications if isinstance(match.rule, RuleInstance) else ():
+        nodes = (graph[match.terms[app].vertex] for app in apps)
+        types = {tuple(graph.dtype(value) for value in node.operands) for node in nodes}
+        if len(types) > 1 or any(DType.UNDEFINED in each for each in types):
+            return False
+    return True
+
+
+def _match_other_sides(graph: Graph, others: Sequence[App], state: _PartialMatch) -> Iterator[_PartialMatch]:
+    """Match further left sides, found through a hole that they share with what is matched already."""
+    if not others:
+        yield state
+        return
+    for candidate in _candidate_roots(graph, others[0], state):
+        if candidate not in state.terms.values():
+            for found in _match_app(graph, others[0], candidate, state):
+                yield from _match_other_sides(graph, others[1:], found)
+
+
+def _candidate_roots(graph: Graph, side: App, state: _PartialMatch) -> Iterator[Value]:
+    """Values that the root of `side` may be, given that one of its holes is bound already."""
+    for arg in side.operands:
+        match arg:
+            case Var(name=name) if isinstance(bound := state.holes.get(name), Value):
+                sources = [bound]
+            case App() if arg in state.terms:
+                sources = [state.terms[arg]]
+            case App(domain=domain) if domain != SCALAR:
+                sources = list(_candidate_roots(graph, arg, state))
+            case _:
+                continue
+        seen: set[int] = set()
+        for source in sources:
+            for reader in sorted(graph.readers(source.vertex)):
+                if reader not in seen and graph[reader].op in root_operators_of(side):
+                    seen.add(reader)
+                    yield Value(reader, side.output)
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class _PartialMatch:
+    """A partial match. Never changed: a step makes a new one."""
+
+    holes: Mapping[str, Binding]
+    axes: AxisSizes
+    terms: Mapping[App, Value]
+    pending: tuple[_PendingConstant, ...] = ()
+    """Constants in a declared shape, looked at when all axes are bound."""
+    is_reordered: bool = False
+
+    def bind(self, name: str, bound: Binding) -> _PartialMatch | None:
+        if name in self.holes:
+            return self if _bindings_equal(self.holes[name], bound) else None
+        return _PartialMatch({**self.holes, name: bound}, self.axes, self.terms, self.pending, self.is_reordered)
+
+    def with_reordering(self, reordered: bool) -> _PartialMatch:
+        """Return the same, once inputs were matched in some order."""
+        return replace(self, is_reordered=True) if reordered else self
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingConstant:
+    hole: Var
+    value: Value | None
+    tensor: Tensor | None
+    other_shape: Shape | None
+    """Shape of the other operand where this one may broadcast to it, else None."""
+    may_broadcast: bool
+    dtype: DType
+    """Of the reader's output: that of an input that is absent."""
+    is_reciprocal: bool = False
+    """Whether the rule has the reciprocal in its place."""
+
+
+def _bindings_equal(left: Binding, right: Binding) -> bool:
+    """Two occurrences of one hole: the same value, equal numbers, equal attributes."""
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(attributes_equal(left[key], right[key]) for key in left)
+    if isinstance(left, Value | ConstantBinding | DefaultBinding) or isinstance(
+        right, Value | ConstantBinding | DefaultBinding
+    ):
+        return left == right
+    return not isinstance(left, Mapping) and not isinstance(right, Mapping) and attributes_equal(left, right)
+
+
+# -- operators and their inputs ------------------------------------------------------------------------------------
+
+
+def _match_app(graph: Graph, app: App, value: Value, state: _PartialMatch) -> Iterator[_PartialMatch]:
+    node = graph[value.vertex]
+    if node.op == "Div" and is_scaling(app):
+        yield from _match_quotient(graph, app, value, state)
+    if node.op != app.op or node.domain != app.domain or value.output != app.output:
+        return
+    if (
+        not _has_rule_version(graph, app, node)
+        or not _producers_may_match(graph, app, node)
+        or not _output_count_matches(app, node)
+    ):
+        return
+    if app in state.terms:
+        if state.terms[app] == value:
+            yield state
+        return
+    inputs = (*node.inputs, *(None,) * (len(app.inputs) - len(node.inputs)))
+    if any(extra is not None for extra in inputs[len(app.inputs) :]):
+        return
+    with_attributes = _match_attributes(graph, app, node, state)
+    if with_attributes is None:
+        return
+    terms = {**state.terms, app: value}
+    seen = _PartialMatch(with_attributes.holes, state.axes, terms, state.pending, state.is_reordered)
+    for order in _input_orders(app, inputs[: len(app.inputs)]):
+        pairs = tuple(zip(app.inputs, order, strict=True))
+        bound = _bind_implied(graph, node, pairs, seen.with_reordering(_changes_rounding(app.op, order, inputs)))
+        if bound is not None:
+            yield from _match_inputs(graph, node, [pair for pair in pairs if not _is_absent_numbers(*pair)], bound)
+
+
+def _match_quotient(graph: Graph, app: App, value: Value, state: _PartialMatch) -> Iterator[_PartialMatch]:
+    """Match a product with a number to a quotient: the number is the reciprocal of the divisor."""
+    node = graph[value.vertex]
+    dividend, divisor = node.inputs
+    tensor = constant_tensor(graph, divisor)
+    if divisor is None or tensor is None or state.terms.get(app, value) != value:
+        return
+    if node.version != schemas.newest_version("Div", ""):
+        return
+    terms = {**state.terms, app: value}
+    begun = _PartialMatch(state.holes, state.axes, terms, state.pending, state.is_reordered)
+    for factor, other in permutations(app.operands):
+        for found in _match_input(graph, node, other, dividend, begun) if _is_constant_pattern(factor) else ():
+            complete = _match_reciprocal(graph, node, factor, divisor, found) if has_reciprocals(tensor) else None
+            if complete is not None:
+                yield complete
+
+
+def _match_reciprocal(
+    graph: Graph, node: Node, pattern: Term, divisor: Value, state: _PartialMatch
+) -> _PartialMatch | None:
+    """Match what a product multiplies by to the reciprocal of a constant."""
+    match pattern:
+        case Var(kind="const"):
+            found = _match_const(graph, node, pattern, divisor, state)
+            return found and replace(
+                found, pending=(*found.pending[:-1], replace(found.pending[-1], is_reciprocal=True))
+            )
+        case Var(name=name, kind="real"):
+            own = real_number(graph, node, divisor)
+            return None if own is None else state.bind(name, 1 / own)
+        case Lit() | App():
+            number = pattern.value if isinstance(pattern, Lit) else _literal_value(pattern)
+            if isinstance(number, int | float) and number != 0 and is_number_constant(graph, node, 1 / number, divisor):
+                return state
+    return None
+
+
+def _has_rule_version(graph: Graph, app: App, node: Node) -> bool:
+    """Return whether a node means what rules are written for: its version, or the shapes that its declaration asks
+    for."""
+    if schemas.is_defined_operator(node.op, node.domain):
+        return node.version > 0 and has_declared_shapes(graph, node)
+    return node.version == schemas.newest_version(app.op, app.domain)
+
+
+def _producers_may_match(graph: Graph, app: App, node: Node) -> bool:
+    """Look quickly at what makes the inputs, which tells most patterns that do not match."""
+    if lookup_operator(app.op, app.domain).is_commutative:
+        return node_producer_kinds(graph, node).issuperset(producer_kinds(app))
+    return all(
+        value is not None and pattern_operator(graph[value.vertex].op) == pattern_operator(arg.op)
+        for arg, value in zip(app.inputs, node.inputs, strict=False)
+        if isinstance(arg, App) and arg.domain != SCALAR
+    )
+
+
+@schemas.memoized_by_schema
+def root_operators_of(app: App) -> frozenset[str]:
+    """Return the operators that a node may be for a pattern to match it."""
+    return named(app) | {"Div"} if is_scaling(app) else named(app)
+
+
+@cache
+def is_scaling(app: App) -> bool:
+    """Return whether a pattern multiplies something by a number or constant, so that a quotient may match it, too."""
+    return (app.op, app.domain) == ("Mul", "") and sum(map(_is_constant_pattern, app.operands)) == 1
+
+
+def _is_constant_pattern(pattern: Term) -> bool:
+    """Return whether a pattern is a constant: a hole for one, or what the rule itself says."""
+    return is_scalar(pattern) or (isinstance(pattern, Var) and pattern.kind == "const")
+
+
+def pattern_operator(op: str) -> str:
+    """Return the operator among those of patterns that may match a node: a quotient may be a product."""
+    return "Mul" if op == "Div" else op
+
+
+@cache
+def producer_kinds(app: App) -> frozenset[str]:
+    """Return the kinds of operators that make the inputs of what a pattern matches, as far as it says."""
+    known = (arg for arg in app.inputs if isinstance(arg, App) and arg.domain not in (SCALAR, *schemas.CLASS_SCHEMAS))
+    return frozenset(_distinguish_repeats(arg.op for arg in known))
+
+
+def node_producer_kinds(graph: Graph, node: Node) -> set[str]:
+    """Return the kinds of operators that make the inputs of a node, to be compared with those of a pattern."""
+    return _distinguish_repeats(graph[value.vertex].op for value in node.operands)
+
+
+def _distinguish_repeats(operators: Iterable[str]) -> set[str]:
+    """Return kinds of operators; that of two inputs is there twice, so that a pattern of two products needs both."""
+    kinds: set[str] = set()
+    for kind in map(pattern_operator, operators):
+        kinds.add(kind if kind not in kinds else f"{kind} twice")
+    return kinds
+
+
+def _is_absent_numbers(pattern: Term | None, value: Value | None) -> bool:
+    """Return whether an optional input of numbers is absent."""
+    return value is None and isinstance(pattern, Var) and pattern.kind == "integers"
+
+
+def _bind_implied(
+    graph: Graph, node: Node, pairs: Sequence[tuple[Term | None, Value | None]], state: _PartialMatch
+) -> _PartialMatch | None:
+    """Bind the holes of absent inputs to the numbers that these stand for."""
+    bound: _PartialMatch | None = state
+    for position, (pattern, value) in enumerate(pairs):
+        if bound is not None and isinstance(pattern, Var) and _is_absent_numbers(pattern, value):
+            numbers = node_facts.implied_numbers(node, graph, position)
+            bound = None if numbers is None else bound.bind(pattern.name, numbers)
+    return bound
+
+
+def _output_count_matches(app: App, node: Node) -> bool:
+    """Return whether a node with a variable number of outputs has as many as the pattern; others may have unread
+    ones."""
+    count = len(node.names)
+    return count == app.outputs or (count > app.outputs and not _is_variadic(app.op, app.domain))
+
+
+@schemas.memoized_by_schema
+def _is_variadic(op: str, domain: str) -> bool:
+    schema = schemas.schema(op, domain)
+    return schema is not None and bool(schema.outputs) and bool(schema.outputs[-1].option == _VARIADIC)
+
+
+_VARIADIC = OpSchema.FormalParameterOption.Variadic
+
+
+def _input_orders(app: App, inputs: tuple[Value | None, ...]) -> Iterator[tuple[Value | None, ...]]:
+    """Yield the inputs in every order that means the same."""
+    if 1 < len(inputs) <= 3 and lookup_operator(app.op, app.domain).is_commutative:
+        yield from dict.fromkeys(permutations(inputs))
+    else:
+        yield inputs
+
+
+def _changes_rounding(op: str, order: tuple[Value | None, ...], inputs: tuple[Value | None, ...]) -> bool:
+    """Return whether another order of inputs may give another float."""
+    return order != inputs[: len(order)] and (len(order) > 2 or not lookup_operator(op).is_exactly_commutative)
+
+
+def _match_inputs(
+    graph: Graph, node: Node, pairs: Sequence[tuple[Term | None, Value | None]], state: _PartialMatch
+) -> Iterator[_PartialMatch]:
+    if not pairs:
+        yield state
+        return
+    (pattern, value), rest = pairs[0], pairs[1:]
+    for found in _match_input(graph, node, pattern, value, state):
+        yield from _match_inputs(graph, node, rest, found)
+
+
+def _match_input(
+    graph: Graph, node: Node, pattern: Term | None, value: Value | None, state: _PartialMatch
+) -> Iterator[_PartialMatch]:
+    if isinstance(pattern, App) and pattern.domain != SCALAR:
+        if value is not None:
+            yield from _match_app(graph, pattern, value, state)
+        return
+    found = _match_leaf(graph, node, pattern, value, state)
+    if found is not None:
+        yield found
+
+
+def _match_leaf(
+    graph: Graph, node: Node, pattern: Term | None, value: Value | None, state: _PartialMatch
+) -> _PartialMatch | None:
+    match pattern:
+        case None:
+            return state if value is None else None
+        case App():
+            return state if is_number_constant(graph, node, _literal_value(pattern), value) else None
+        case Lit(value=number):
+            return state if is_number_constant(graph, node, number, value) else None
+        case Var(kind="tensor"):
+            return None if value is None else _match_tensor(graph, pattern, value, state)
+        case Var(kind="const"):
+            return _match_const(graph, node, pattern, value, state)
+        case Var():
+            return _match_elements(graph, node, pattern, value, state)
+
+
+def _literal_value(term: App) -> object:
+    """Return what is computed in the rule, such as sqrt(2); None, which nothing equals, where that has no value."""
+    try:
+        return evaluate_scalar(term, {}, {}, None)
+    except UndecidedScalar:
+        return None
+
+
+def _match_tensor(graph: Graph, hole: Var, value: Value, state: _PartialMatch) -> _PartialMatch | None:
+    bound = state.bind(hole.name, value)
+    if bound is None or hole.axes is None or bound is state:
+        return bound
+    shape = graph.shape(value)
+    axes = None if shape is None else unify_axes(hole.axes, shape, bound.axes)
+    return None if axes is None else _PartialMatch(bound.holes, axes, bound.terms, bound.pending, bound.is_reordered)
+
+
+def _match_const(
+    graph: Graph, node: Node, hole: Var, value: Value | None, state: _PartialMatch
+) -> _PartialMatch | None:
+    tensor = constant_tensor(graph, value)
+    if tensor is None and not (value is None and hole.default is not None):
+        return None
+    other = other_operand_shape(graph, node, value) if value is not None else None
+    pairs = is_broadcasting(node.op, node.domain)
+    made = node.types[0]
+    dtype = made.dtype if isinstance(made, TensorType) else DType.UNDEFINED
+    pending = _PendingConstant(hole, value, tensor, other, pairs, dtype)
+    return _PartialMatch(state.holes, state.axes, state.terms, (*state.pending, pending), state.is_reordered)
+
+
+def _match_elements(
+    graph: Graph, node: Node, hole: Var, value: Value | None, state: _PartialMatch
+) -> _PartialMatch | None:
+    """Match a hole for numbers in the position of an input: a small constant, or integers that are known as sizes
+    are."""
+    if hole.kind == "real":
+        number = real_number(graph, node, value)
+        return None if number is None else state.bind(hole.name, number)
+    tensor, shape = graph.constant(value), graph.shape(value)
+    numbers = graph.known_contents(value) if tensor is None else tensor.ints()
+    if numbers is None or value is None or shape is None:
+        return None
+    if hole.kind == "integer":
+        is_one = len(numbers) == 1 and is_scalar_spelling(graph, node, value, shape)
+        return state.bind(hole.name, numbers[0]) if is_one else None
+    return state.bind(hole.name, numbers) if hole.kind == "integers" and len(shape) == 1 else None
+
+
+# -- attributes ----------------------------------------------------------------------------------------------------
+
+
+def _match_attributes(graph: Graph, app: App, node: Node, state: _PartialMatch) -> _PartialMatch | None:
+    found: _PartialMatch | None = state
+    named = {name for name, _ in app.attrs}
+    for name, pattern in app.attrs:
+        value = node_facts.attribute_with_default(node, graph, name)
+        found = None if value is None or found is None else _match_attribute(pattern, value, found)
+        if found is None:
+            return None
+    others = {name: value for name, value in node.attrs.items() if name not in named}
+    if app.attributes_hole is not None:
+        return found.bind(app.attributes_hole.name, others) if found else None
+    for name, value in others.items():
+        default = node_facts.default_attribute(node, graph, name)
+        if default is None or not attributes_equal(default, value):
+            return None
+    return found
+
+
+def _match_attribute(pattern: Term, value: Attribute, state: _PartialMatch) -> _PartialMatch | None:
+    match pattern:
+        case Var(name=name, kind=kind):
+            return state.bind(name, value) if _is_of_kind(kind, value) else None
+        case Lit(value=number):
+            return state if _attribute_equals(value, number) else None
+        case App():
+            return state if _attribute_equals(value, _literal_value(pattern)) else None
+
+
+def _attribute_equals(value: Attribute, number: object) -> bool:
+    """ONNX attributes are float32, and lists have the type that they were written with."""
+    if isinstance(value, float) and isinstance(number, int | float):
+        return floats_equal(float(np.float32(value)), float(np.float32(number)))
+    return value == number
+
+
+def _is_of_kind(kind: str, value: Attribute) -> bool:
+    match kind:
+        case "integer":
+            return isinstance(value, int)
+        case "integers":
+            return isinstance(value, tuple) and all(isinstance(item, int) for item in value)
+        case "real":
+            return isinstance(value, float)
+        case "string":
+            return isinstance(value, str)
+    return False
+
+
+# -- axes ----------------------------------------------------------------------------------------------------------
+
+
+def _resolve_constants(state: _PartialMatch) -> _PartialMatch | None:
+    """Decide the constants, now that all axes are bound. Those whose axes nothing else binds bind them first."""
+    holes, axes = dict(state.holes), state.axes
+    waiting = list(state.pending)
+    while waiting:
+        index = next((i for i, constant in enumerate(waiting) if _declared_shape(constant, axes) is not None), 0)
+        constant = waiting.pop(index)
+        settled = _resolve_constant(constant, axes)
+        if settled is None:
+            return None
+        bound, axes = settled
+        if constant.hole.name in holes and not _bindings_equal(holes[constant.hole.name], bound):
+            return None
+        holes[constant.hole.name] = bound
+    return _PartialMatch(holes, axes, state.terms, is_reordered=state.is_reordered)
+
+
+def _declared_shape(constant: _PendingConstant, axes: AxisSizes) -> Shape | None:
+    return None if constant.hole.axes is None else resolve_axes(constant.hole.axes, axes)
+
+
+def _resolve_constant(constant: _PendingConstant, axes: AxisSizes) -> tuple[Binding, AxisSizes] | None:
+    declared = _declared_shape(constant, axes)
+    if constant.tensor is None or constant.value is None:
+        if declared is None or not _is_static(declared) or constant.hole.default is None:
+            return None
+        if constant.dtype is DType.UNDEFINED:
+            return None
+        return DefaultBinding(constant.hole.default, _static_shape(declared), constant.dtype), axes
+    own = constant.tensor.shape
+    known = ConstantBinding(constant.value, constant.tensor, own, constant.is_reciprocal)
+    if constant.hole.axes is None or own == declared:
+        return known, axes
+    if declared is not None:
+        if (
+            not constant.may_broadcast
+            or not _is_static(declared)
+            or not _acts_like_declared(own, _static_shape(declared), constant.other_shape)
+        ):
+            return None
+        return replace(known, shape=_static_shape(declared)), axes
+    unified = unify_axes(constant.hole.axes, own, axes)
+    return None if unified is None else (known, unified)
+
+
+def _is_static(shape: Shape) -> bool:
+    return all(isinstance(size, int) for size in shape)
+
+
+def _static_shape(shape: Shape) -> tuple[int, ...]:
+    return tuple(int(size) for size in shape if isinstance(size, int))
+
+
+def _acts_like_declared(own: tuple[int, ...], declared: tuple[int, ...], other: Shape | None) -> bool:
+    """Return whether a constant of shape `own` beside an operand of shape `other` acts like one of the declared
+    shape."""
+    if other is None:
+        return False
+    extra = len(own) - len(declared)
+    if extra > 0 and any(size != 1 for size in own[:extra]):
+        return False
+    trimmed = own[max(extra, 0) :]
+    if broadcast_dims(trimmed, declared) != declared:
+        return False
+    return broadcast_dims(own, other) is not None and broadcast_dims(own, other) == broadcast_dims(declared, other)
+
+
+# -- the end of a match --------------------------------------------------------------------------------------------
+
+
+def _completed_match(rule: Rule, state: _PartialMatch) -> Match:
+    roots = tuple(state.terms[side] for side in rule.left)
+    return Match(rule, roots, state.holes, state.axes, state.terms, state.is_reordered)
+
+
+def _conditions_hold(rule: Rule, graph: Graph, match: Match) -> bool:
+    try:
+        said = all(evaluate_scalar(condition, match.holes, match.axes, graph) for condition in rule.conditions)
+        return said and all(_is_arange_match(graph, match, app) for app in rule.arange_conditions.values())
+    except UndecidedScalar:
+        return False
+
+
+def _is_arange_match(graph: Graph, match: Match, counts: App) -> bool:
+    """Return whether a tensor that a rule wants to count does, where it is no constant, of which that is known."""
+    value = match.holes[str(counts.args[0])]
+    if not isinstance(value, Value):
+        return True
+    sizes = (evaluate_scalar(arg, match.holes, match.axes, graph) for arg in counts.operands[1:])
+    return graph.constant(value) is not None or affine_indices.is_known_arange(graph, value, *sizes)

@@ -1,0 +1,109 @@
+"""Operands that kernels pack when a model is loaded, for they are constant then: what is packed is rounded otherwise.
+
+ONNX Runtime's products of matrices and recurrent layers take weights that they know ahead in blocks, and have other
+code for what is computed. So a node that becomes a constant, or one that goes between a constant and such a kernel,
+changes bits, however exact it is itself. Seen with all optimizations off: in MatMul, Gemm, FusedMatMul, ConvTranspose,
+LSTM, GRU and com.microsoft's Attention; never where integers are added up, nor in normalizations, poolings, losses and
+PRelu. Conv, Einsum and RNN kept the bits on x86, but multiply matrices, too, and kernels for other processors pack
+more. A bias that is added is packed by none. With its optimizations on, ONNX Runtime folds these nodes by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from graphopt.ir.edit import DraftGraph
+from graphopt.ir.graph import CAPTURE, INTERNAL, Graph, Node, Patch, Value
+from graphopt.ir.types import TensorType
+from graphopt.operators.operator_classes import lookup_operator
+
+OperandState: TypeAlias = bool | None
+"""Whether an operand is constant; None of one that comes from around a body which is looked at alone."""
+
+
+@dataclass(frozen=True)
+class _PackingKernel:
+    """One that may pack operands."""
+
+    op: str
+    domain: str
+    states: Mapping[int, OperandState]
+    """Of the operands that may be weights, by their place."""
+
+    def packs_same(self, other: _PackingKernel) -> bool:
+        both = self.states.keys() & other.states.keys()
+        return self.is_same_kind(other) and all(self.states[place] == other.states[place] for place in both)
+
+    def is_same_kind(self, other: _PackingKernel) -> bool:
+        return (self.op, self.domain) == (other.op, other.domain)
+
+
+def repacking_refusal(graph: Graph, patch: Patch) -> str:
+    """Return why a patch changes what kernels pack; empty where it does not."""
+    draft = DraftGraph(graph, patch.after)
+    turned = [
+        v for v, old in patch.before.items() if v in patch.after and old.is_constant != patch.after[v].is_constant
+    ]
+    readers = {reader for vertex in turned for reader in graph.readers(vertex)}
+    gone = [kernel for node in patch.before.values() for kernel in _packing_kernels(node, graph)]
+    for vertex in dict.fromkeys((*patch.after, *sorted(readers - patch.before.keys()))):
+        new = draft[vertex]
+        old = graph[vertex] if vertex in graph else None  # noqa: SIM401 - a graph has no `get`
+        if old is not None and (old.op, old.domain) == (new.op, new.domain):
+            changed = _first_newly_packing(_packing_kernels(new, draft), _packing_kernels(old, graph))
+        else:
+            changed = _first_unmatched(_packing_kernels(new, draft), gone)
+        if changed is not None:
+            return f"ONNX Runtime's {changed.op} rounds differently when its weights are constants"
+    return ""
+
+
+def _first_newly_packing(kernels: Iterable[_PackingKernel], before: Iterable[_PackingKernel]) -> _PackingKernel | None:
+    """Return the first kernel that packs what it did not."""
+    pairs = zip(kernels, before, strict=False)
+    return next((new for new, old in pairs if new.is_same_kind(old) and not new.packs_same(old)), None)
+
+
+def _first_unmatched(kernels: Iterable[_PackingKernel], gone: Iterable[_PackingKernel]) -> _PackingKernel | None:
+    """Return the first kernel that packs what none of its kind did among those that are gone."""
+    for kernel in kernels:
+        alike = [old for old in gone if kernel.is_same_kind(old)]
+        if alike and not any(map(kernel.packs_same, alike)):
+            return kernel
+    return None
+
+
+def _packing_kernels(
+    node: Node, facts: Graph, around: Callable[[int], OperandState] = lambda place: None
+) -> Iterator[_PackingKernel]:
+    """Yield the kernels that may pack operands: that of a node, or those in its bodies."""
+    bodies, operator = list(node.bodies), lookup_operator(node.op, node.domain)
+    if not bodies and not node.is_internal and operator.prepacks_weights:
+        given = enumerate(node.inputs)
+        operands = ((place, value) for place, value in given if value is not None and place != operator.bias_input)
+        weights = {
+            place: _operand_state(value, facts, around) for place, value in operands if _may_be_weight(value, facts)
+        }
+        yield _PackingKernel(node.op, node.domain, weights)
+
+    def outside(place: int) -> OperandState:
+        return _operand_state(node.captures[place], facts, around)
+
+    for body in bodies:
+        for _, inner in body.nodes():
+            yield from _packing_kernels(inner, body, outside)
+
+
+def _may_be_weight(value: Value, facts: Graph) -> bool:
+    """Return whether an operand is of a type in which there are weights, and of none for sizes and indices alone."""
+    type_ = facts.type(value)
+    if not isinstance(type_, TensorType):
+        return type_ is None
+    return type_.dtype.is_float or (type_.dtype.is_integer and type_.dtype.bits <= 8)
+
+
+def _operand_state(value: Value, facts: Graph, around: Callable[[int], OperandState]) -> OperandState:
+    node = facts[value.vertex]
+    return around(node.capture_index) if node.op == CAPTURE and node.domain == INTERNAL else node.is_constant

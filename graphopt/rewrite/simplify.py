@@ -1,0 +1,342 @@
+"""The simplify phase: passes and rules to a fixpoint, without search.
+
+A rule is applied only where it makes the measure smaller, so the phase ends whatever the rules are: `ops.weight`,
+summed over the nodes; where that stays as it is, the elements that they compute, and then those of constants. Every
+change is a `Step` that can be undone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol, TypeAlias
+
+from graphopt.ir.graph import IDENTITY, Graph, Node, Patch
+from graphopt.ir.tensor import Tensor
+from graphopt.ir.types import TensorType
+from graphopt.language.rule import Rule, pattern_depth
+from graphopt.operators.node_facts import node_weight
+from graphopt.operators.nonfinite import mark_bodies, recompute_marks
+from graphopt.rewrite.build import RefusalFunction, RewriteRefused, build_patch, missing_operator
+from graphopt.rewrite.folded_constants import ReportedReason
+from graphopt.rewrite.matching import Match, find_matches, node_producer_kinds, producer_kinds, root_operators_of
+from graphopt.rewrite.passes import Pass, written_by_patch
+from graphopt.rewrite.profitability import min_measure_decrease, repeats_heavy_work
+from graphopt.rewrite.sites import Site
+
+log = logging.getLogger(__name__)
+
+MAX_ROUNDS = 50
+"""Rounds of passes and rules after which something is wrong; real models take three or four."""
+
+
+MANY_READERS = 64
+"""Readers of one value from which on they are not near it: a later round sees what has become possible there."""
+
+
+class Cause(Protocol):
+    """What a search takes or leaves as a whole, with all steps that are made for it."""
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Names of the rules that it uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change that was made: by which rule or pass, in which graph, and the patch that was applied."""
+
+    name: str
+    graph: Graph
+    patch: Patch
+    is_rule: bool
+    cause: Cause | None = None
+    """What the search made it for; None for a simplification, which is made wherever it pays."""
+
+    def undo(self) -> None:
+        self.graph.apply(self.patch.inverse)
+
+    def redo(self) -> None:
+        self.graph.apply(self.patch)
+
+
+def undo_steps(steps: Iterable[Step]) -> None:
+    """Undo steps, the last first."""
+    for step in reversed(list(steps)):
+        step.undo()
+
+
+class DeadlineExceededError(Exception):
+    """There is no time for what was begun."""
+
+
+@dataclass(frozen=True)
+class Simplification:
+    """The steps in the order in which they were made, and why rules that matched were not applied."""
+
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...]
+
+
+SitePredicate: TypeAlias = Callable[[Site], bool]
+"""Whether a rule may be applied at a place."""
+
+
+def simplify_graph(
+    graph: Graph,
+    rules: Sequence[Rule],
+    passes: Sequence[Pass],
+    *,
+    allows: SitePredicate | None = None,
+    refusal: RefusalFunction | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Simplification:
+    """Simplify a graph and the bodies in it, in place.
+
+    `allows` is asked before a rule is applied; without it the rules are taken at their word. `refusal` is asked about
+    each patch, of passes too. `progress` is told a stage and how much of it is done, 0 to 1. Ctrl-C leaves the graph
+    legal and equal.
+    """
+    return Simplifier(rules, passes, allows, refusal, progress).run(graph)
+
+
+OpsetKey: TypeAlias = "tuple[tuple[str, int], ...]"
+
+
+def _graph_opsets(graph: Graph) -> OpsetKey:
+    return tuple(sorted(graph.opsets.items()))
+
+
+RulesByRoot = Mapping[str, tuple[tuple[Rule, frozenset[str]], ...]]
+"""By root operator: the rules, with the operators that must be among those that make the root's inputs."""
+
+
+class Simplifier:
+    """Simplifies one graph after the other with the same rules and passes, as `simplify_graph` does."""
+
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        passes: Sequence[Pass],
+        allows: SitePredicate | None = None,
+        refusal: RefusalFunction | None = None,
+        progress: Callable[[str, float], None] | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check` is called often, and ends the work by raising TimeUp."""
+        self.rules, self.passes, self.refusal, self.check = rules, passes, refusal, check
+        self.allows = allows or (lambda *_: True)
+        self.progress = progress or (lambda stage, done: None)
+        self.steps: list[Step] = []
+        self.notes: set[str] = set()
+        self.missing_operators: dict[tuple[OpsetKey, str], str] = {}
+        """What a rule needs, by name, that graphs of some opsets do not have."""
+        self.max_pattern_depth = max(map(_pattern_depth, rules), default=0)
+        self._rules_by_opsets: dict[OpsetKey, tuple[RulesByRoot, RulesByRoot]] = {}
+        self._converged_bodies: set[Graph] = set()
+        """The bodies in which there is nothing left to do, until they are told of something new."""
+
+    def run(self, graph: Graph) -> Simplification:
+        """Simplify a graph and the bodies in it, in place.
+
+        Raises:
+            TimeUp: the check does; then the graph is legal and equal, but not settled.
+        """
+        self.steps, self.notes, self._converged_bodies = [], set(), set()
+        for inner in graph.graphs():
+            recompute_marks(inner)
+        self._run_to_fixpoint(graph)
+        return Simplification(tuple(self.steps), tuple(sorted(self.notes)))
+
+    def _run_to_fixpoint(self, graph: Graph) -> None:
+        """Apply passes, then rules, then settle the bodies, until nothing changes."""
+        (alone, merging), before = self._expressible_rules(graph), 0
+        for _ in range(MAX_ROUNDS):
+            before = len(self.steps)
+            recompute_marks(graph)
+            self._run_passes(graph, late=False)
+            self._apply_rules(graph, alone)
+            self._apply_rules(graph, merging)
+            self._run_passes(graph, late=True)
+            for vertex, node in list(graph.nodes()):
+                self._converged_bodies -= self._refine_bodies(graph, vertex, node)
+                for body in node.bodies:
+                    if body not in self._converged_bodies:
+                        self._run_to_fixpoint(body)
+                        self._converged_bodies.add(body)
+            if len(self.steps) == before:
+                return
+        last = ", ".join(dict.fromkeys(step.name for step in self.steps[before:]))
+        self.notes.add(f"the graph '{graph.name}' did not settle in {MAX_ROUNDS} rounds: {last} go on for ever")
+        log.warning("the graph '%s' did not settle in %d rounds: %s go on for ever", graph.name, MAX_ROUNDS, last)
+
+    def _run_passes(self, graph: Graph, *, late: bool) -> None:
+        for pass_ in self.passes:
+            self.check()
+            if pass_.runs_late == late:
+                for patch in pass_.run(graph):
+                    if self.refusal is not None and (reason := self.refusal(graph, patch)):
+                        if not isinstance(reason, ReportedReason):
+                            self.notes.add(f"pass {pass_.name} left something as it was: {reason}")
+                        continue
+                    self._apply_pass(pass_, graph, patch)
+
+    def _apply_pass(self, pass_: Pass, graph: Graph, patch: Patch) -> None:
+        if foreign := written_by_patch(patch) - pass_.written_operators:
+            raise ValueError(f"pass {pass_.name} writes {', '.join(sorted(foreign))}, which only rules may")
+        self._apply(pass_.name, graph, patch, is_rule=False)
+
+    def _refine_bodies(self, graph: Graph, vertex: int, node: Node) -> set[Graph]:
+        """Tell the bodies of a node what is known of the values that flow into them; return those to which it is
+        new."""
+        told = set(mark_bodies(graph, vertex))
+        for pass_ in self.passes:
+            for body, patch in pass_.refine_bodies(graph, node) if pass_.refine_bodies else ():
+                self._apply_pass(pass_, body, patch)
+                told.add(body)
+        return told
+
+    def _expressible_rules(self, graph: Graph) -> tuple[RulesByRoot, RulesByRoot]:
+        """Return the rules by the operators that their left sides end in; notes which of them the opset cannot express.
+
+        Those that merge branches come after the others, which may need a branch as it was: a Concat of all slices of
+        a value is the value, and no Split of two of them.
+        """
+        opsets = _graph_opsets(graph)
+        if opsets not in self._rules_by_opsets:
+            for rule in self.rules:
+                missing = missing_operator(rule, graph.opsets)
+                if missing:
+                    self.missing_operators[opsets, rule.name] = missing
+            alone, merging = ([r for r in self.rules if (len(r.left) > 1) is many] for many in (False, True))
+            self._rules_by_opsets[opsets] = rules_by_root(alone), rules_by_root(merging)
+        return self._rules_by_opsets[opsets]
+
+    def _apply_rules(self, graph: Graph, by_op: RulesByRoot) -> None:
+        """Apply rules until none matches, looking again only where something changed."""
+        queue = deque(vertex for vertex in graph.topological() if graph[vertex].op in by_op)
+        queued, total = set(queue), len(queue)
+        while queue:
+            self.check()
+            vertex = queue.popleft()
+            queued.discard(vertex)
+            if vertex not in graph:
+                continue
+            patch = self._apply_rules_at(graph, vertex, by_op.get(graph[vertex].op, ()))
+            if patch is None:
+                continue
+            for near in self._affected_vertices(graph, patch):
+                if near not in queued and graph[near].op in by_op:
+                    queued.add(near)
+                    queue.append(near)
+            self.progress("rules", max(0.0, 1 - len(queue) / max(total, 1)))
+
+    def _apply_rules_at(self, graph: Graph, vertex: int, rules: Iterable[tuple[Rule, frozenset[str]]]) -> Patch | None:
+        made_by = node_producer_kinds(graph, graph[vertex])
+        for rule, needed in rules:
+            for match in find_matches(rule, graph, vertex) if needed <= made_by else ():
+                patch = self._improving_patch(graph, match)
+                if patch is not None:
+                    return self._apply(rule.name, graph, patch, is_rule=True)
+        return None
+
+    def _improving_patch(self, graph: Graph, match: Match) -> Patch | None:
+        """Return the patch of a match where it makes the measure smaller."""
+        if min_measure_decrease(graph, match) < 0 and not match.rule.drops_inputs:
+            return None
+        if repeats_heavy_work(graph, match):
+            return None
+        if missing := self.missing_operators.get((_graph_opsets(graph), match.rule.name)):
+            self.notes.add(f"rule {match.rule.name} needs {missing}, which the model's opset does not have")
+            return None
+        if not self.allows(Site.from_match(graph, match)):
+            return None
+        try:
+            patch = build_patch(graph, match, self.refusal)
+        except RewriteRefused as refused:
+            where = graph.value_name(match.roots[0])
+            if not refused.is_reported:
+                self.notes.add(f"rule {match.rule.name} was not applied at '{where}': {refused}")
+            return None
+        return patch if measure_decrease(patch) > (0, 0, 0) and not _adds_identities(patch) else None
+
+    def _apply(self, name: str, graph: Graph, patch: Patch, *, is_rule: bool) -> Patch:
+        graph.apply(patch)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: %s", name, _describe_patch(patch))
+        self.steps.append(Step(name, graph, patch, is_rule))
+        return patch
+
+    def _affected_vertices(self, graph: Graph, patch: Patch) -> Iterator[int]:
+        """Where a match may have become possible: what changed, what lost a reader, and what they lead to."""
+        changed = [vertex for vertex in patch.after if vertex in graph]
+        operands = {value.vertex for node in (*patch.before.values(), *patch.after.values()) for value in node.operands}
+        level = dict.fromkeys([*changed, *(vertex for vertex in operands if vertex in graph)])
+        seen: dict[int, None] = {}
+        for _ in range(self.max_pattern_depth + 1):
+            seen |= level
+            few = [vertex for vertex in level if graph.fan_out(vertex) <= MANY_READERS]
+            level = dict.fromkeys(r for v in few for r in graph.readers(v) if r not in seen)
+            if len(level) > MANY_READERS:
+                break
+        yield from seen
+
+
+_pattern_depth = cache(pattern_depth)
+
+
+def rules_by_root(rules: Iterable[Rule]) -> RulesByRoot:
+    """Return the rules by the operators that their left sides may end in."""
+    by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
+    for rule in rules:
+        for side in rule.left:
+            for op in root_operators_of(side):
+                by_op.setdefault(op, {})[rule, producer_kinds(side)] = None
+    return {op: tuple(found) for op, found in by_op.items()}
+
+
+def measure_decrease(patch: Patch) -> tuple[int, int, int]:
+    """Return what a patch takes off the measure: weights before elements, and those that are computed before constants.
+
+    A constant that others read is not taken off.
+    """
+    return (
+        _decrease_of(patch, node_weight),
+        _decrease_of(patch, _computed_elements),
+        _decrease_of(patch, _constant_elements),
+    )
+
+
+def _adds_identities(patch: Patch) -> bool:
+    """Return whether there are more nodes for the names of outputs: what is an input, or another output, is copied."""
+    outputs = {value.vertex for value in (patch.outputs[1] if patch.outputs else ())}  # a copy is a new one
+    new = {vertex: node for vertex, node in patch.after.items() if vertex not in patch.before and not node.is_internal}
+    copies = [vertex for vertex, node in new.items() if node.op == IDENTITY and vertex in outputs]
+    return bool(copies) and len(new) > sum(not node.is_internal for node in patch.removed)
+
+
+def _decrease_of(patch: Patch, share: Callable[[Node], int]) -> int:
+    return sum(map(share, patch.before.values())) - sum(map(share, patch.after.values()))
+
+
+def _computed_elements(node: Node) -> int:
+    """Return how many elements a node computes, an open size taken as 1."""
+    if node.is_internal:
+        return 0
+    return sum(type_.size_with_open_dims_one for type_ in node.types if isinstance(type_, TensorType))
+
+
+def _constant_elements(node: Node) -> int:
+    return node.data.size if isinstance(node.data, Tensor) else 0
+
+
+def _describe_patch(patch: Patch) -> str:
+    """Return what a patch does, in operators: `Conv, BatchNormalization -> Conv`."""
+    sides = ([node.op for node in nodes if not node.is_internal] for nodes in (patch.removed, patch.added))
+    before, after = (", ".join(side) for side in sides)
+    if before or after:
+        return f"{before or 'nothing'} -> {after or 'nothing'}"
+    return f"changes {len(patch.after.keys() & patch.before.keys())} nodes in place"

@@ -1,0 +1,77 @@
+"""What a search asks of a cost model, and where costs are kept.
+
+`analytic` estimates and runs nothing, `measured` runs ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from graphopt.base.cache import Cache
+from graphopt.base.files import cache_folder
+from graphopt.base.records import DECODE_ERRORS, from_json
+from graphopt.ir.graph import Graph
+from graphopt.runtime.measure import Speedup
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+log = logging.getLogger(__name__)
+
+
+class CostModel(Protocol):
+    """What a search asks. The graphs are small, and have static shapes where anything is to be run."""
+
+    name: str
+    is_steady: bool
+    """False as soon as a measurement was too noisy to be kept, or could not be made just then."""
+
+    def estimate_seconds(self, graph: Graph) -> float:
+        """Return an estimate of one run, for which nothing is run; the same for the same graph."""
+
+    def measure_speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """How many times as fast as `before` each of the others is, which have its inputs and outputs.
+
+        Raises:
+            NotMeasurable: `before` cannot be timed.
+        """
+
+
+class NotMeasurableError(Exception):
+    """A graph cannot be timed: ONNX Runtime refuses it, or no inputs can be made up for it."""
+
+
+class TemporarilyNotMeasurableError(NotMeasurableError):
+    """A graph cannot be timed just then, for want of memory, of time or of a disk: another time it may be."""
+
+
+class NoTimeToMeasureError(TemporarilyNotMeasurableError):
+    """A graph cannot be timed in the time that is left."""
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def open_cost_cache(*, fresh: bool = False) -> Cache:
+    """Return the user's own, of all models; a `fresh` one knows nothing of earlier runs."""
+    return Cache(cache_folder() / "costs.sqlite", fresh=fresh)
+
+
+def cache_key(*parts: str) -> str:
+    """Return the key of what is kept, made of all that it depends on."""
+    return sha256("\n".join(parts).encode()).hexdigest()
+
+
+T = TypeVar("T", bound="DataclassInstance")
+
+
+def decode_cached(kind: type[T], text: str | None) -> T | None:
+    """Return what a text of the cache says; None where there is none, or it is of another make or damaged."""
+    try:
+        return None if text is None else from_json(kind, text)
+    except DECODE_ERRORS as error:
+        log.debug("an entry of the cache is not used, for it is no %s: %s", kind.__name__, error)
+        return None

@@ -1,0 +1,131 @@
+"""Small graphs in ONNX Runtime: written, fed, loaded, and run in turns. What cannot be is `NotMeasurableError`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from onnx import ModelProto
+
+from graphopt.base.errors import GraphoptError, ModelError
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.rewrite.regions import graph_digest
+from graphopt.runtime import model_sketch, sample_inputs
+from graphopt.runtime.cost_model import NotMeasurableError, TemporarilyNotMeasurableError
+from graphopt.runtime.measure import TimingPolicy
+from graphopt.runtime.oracle import RunFailedError
+from graphopt.runtime.session_setting import SessionSetting, make_runner
+
+log = logging.getLogger(__name__)
+
+
+def random_feeds(graph: Graph, seed: int) -> sample_inputs.Feeds:
+    """Ordinary values: no denormals, indices within what they index, masks that leave something.
+
+    Raises:
+        NotMeasurable: an input has a type for which there are none.
+    """
+    try:
+        sketch = model_sketch.sketch_model(onnx_io.to_proto(model_of_graph(graph)))
+        binding = sample_inputs.candidate_bindings(sketch.inputs, 0, {})[0]
+        return sample_inputs.make_feeds(sketch, binding, seed=seed, style=sample_inputs.NORMAL)
+    except GraphoptError as error:
+        raise NotMeasurableError(f"no inputs can be made up: {error}") from error
+
+
+_OUT_OF_MEMORY = re.compile(
+    r"bad.alloc|fail\w* to allocate|out of memory|ALLOC_FAILED|smaller than requested", re.IGNORECASE
+)
+"""How ONNX Runtime, its providers and the C++ library say it."""
+
+
+def _measurement_error(text: str, error: BaseException) -> NotMeasurableError:
+    """Why a graph cannot be measured, as an error."""
+    is_no_room = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error))
+    return TemporarilyNotMeasurableError(text) if is_no_room else NotMeasurableError(text)
+
+
+class LoadedGraph(NamedTuple):
+    """A graph in ONNX Runtime."""
+
+    run: Callable[[], object]
+    """Runs it once; holds the session. Raises NotNow where it fails, for it went well once."""
+    optimized_digest: str | None
+    """Identifies what ONNX Runtime has made of it; None where it was not asked."""
+
+
+def load_graph(
+    graph: Graph, path: Path, feeds: sample_inputs.Feeds, setting: SessionSetting, policy: TimingPolicy = TimingPolicy()
+) -> LoadedGraph:
+    """Load a graph and run it once. In a file, it may have weights of any size, which lie in files themselves.
+
+    Raises:
+        NotMeasurableError: it cannot be written as a model, or ONNX Runtime refuses it.
+        TemporarilyNotMeasurableError: there is not enough memory.
+        OutputError: the file cannot be written.
+        UsageError: the provider does not start.
+    """
+    is_compared = setting.is_cpu and graph.weight_bytes <= policy.compared_bytes
+    dump = path.with_suffix(".optimized.onnx") if is_compared else None
+    try:
+        onnx_io.save_model(model_of_graph(graph), path)
+        run = make_runner(_open_session(path, dump, setting), feeds, setting)
+    except ModelError as error:
+        raise _measurement_error(str(error).replace(str(path), "the graph"), error.__cause__ or error) from error
+    try:
+        run()
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        raise _measurement_error(f"the graph {RunFailedError('cannot be run', error)}", error) from error
+    return LoadedGraph(_as_temporary_failure(run), None if dump is None else _dump_digest(dump))
+
+
+def _as_temporary_failure(run: Callable[[], object]) -> Callable[[], object]:
+    """Return a run that went well once: where it fails now, the model is hardly the reason."""
+
+    def guarded() -> None:
+        try:
+            run()
+        except Exception as error:  # the classes that onnxruntime raises share no base
+            raise TemporarilyNotMeasurableError(f"the graph {RunFailedError('cannot be run again', error)}") from error
+
+    return guarded
+
+
+def _open_session(path: Path, dump: Path | None, setting: SessionSetting) -> Any:
+    """Return the file in ONNX Runtime, which writes to `dump` what it makes of it; where that cannot be, it goes
+    without.
+
+    Raises:
+        ModelError: ONNX Runtime refuses the model.
+    """
+
+    def configure(options: Any) -> None:
+        options.optimized_model_filepath = str(dump)
+
+    if dump is not None:
+        try:
+            return setting.open(path, configure=configure)
+        except ModelError as error:  # of the model, or of a disk that is full
+            log.debug("%s is loaded again without writing what becomes of it: %s", path, error)
+            dump.unlink(missing_ok=True)
+    return setting.open(path)
+
+
+def _dump_digest(dump: Path) -> str | None:
+    try:
+        return graph_digest(onnx_io.load_model(dump).graph)
+    except ModelError as error:  # it may hold what only ONNX Runtime knows
+        log.debug("what ONNX Runtime makes of a graph is not looked at: %s", error)
+        return None
+
+
+def model_of_graph(graph: Graph) -> onnx_io.LoadedModel:
+    """Return a graph as a model of its own."""
+    shell = ModelProto(ir_version=10)
+    for domain, version in graph.opsets.items():
+        shell.opset_import.add(domain=domain, version=version)
+    return onnx_io.LoadedModel(graph, shell)

@@ -1,0 +1,428 @@
+"""Inputs to try a model with: by type, by shape, and by the role that an input plays in the model.
+
+A random number is no token id and no shape: what an input may hold is read off the operators that read it. Looks at
+protobufs only, not at `Graph`: what checks the compiler must not lean on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+
+from graphopt.base.dtype import DType
+from graphopt.base.errors import UsageError
+from graphopt.base.session import current_session
+from graphopt.expr import dim_formulas
+from graphopt.ir.graph import IDENTITY
+from graphopt.operators.operator import ResultType
+from graphopt.runtime.model_sketch import FlatNode, ModelInput, ModelSketch
+
+Array: TypeAlias = NDArray[Any]
+Feeds: TypeAlias = dict[str, Any]
+"""What a session is fed: arrays, lists of them for sequences, dicts for maps."""
+Binding: TypeAlias = Mapping[str, int]
+"""Sizes for the dims that the model leaves open, by name; an unnamed one is called `input.axis`."""
+
+
+# -- roles -------------------------------------------------------------------------------------------------------------
+
+
+def _preserves_values(step: FlatNode) -> bool:
+    """Return whether the first operand (of what joins: any) keeps its values on the way through."""
+    return step.operator.is_value_preserving or step.operator.selects_elements
+
+
+@dataclass(frozen=True, slots=True)
+class InputRole:
+    """What the values of an input are for; `limit` is what indices must stay below, or what parts must add up to."""
+
+    name: str = ""
+    limit: int | None = None
+
+
+def infer_role(model: ModelSketch, given: ModelInput) -> InputRole:
+    """Return the strictest of the roles in which a model's operators read an input."""
+    found = [
+        InputRole(name, _index_limit(model, step))
+        for step, slot in _value_readers(model, given.name)
+        if (name := _operand_role(step, slot))
+    ]
+    if given.dtype.is_float:
+        found = [r for r in found if r.name in ("positive", "sizes", "ones")]
+    if not found:
+        return InputRole("mask") if "mask" in given.name.lower() else InputRole()
+    limits = [r.limit for r in found if r.limit is not None and r.name == found[0].name]
+    return InputRole(found[0].name, min(limits, default=None))
+
+
+def _operand_role(step: FlatNode, slot: int) -> str:
+    return step.operator.roles.get(slot, "")
+
+
+def _value_readers(model: ModelSketch, name: str) -> Iterator[tuple[FlatNode, int]]:
+    """Every operator that an input reaches with its values as they are."""
+    stack, seen = [name], {name}
+    while stack:
+        for step, slot in model.readers.get(stack.pop(), ()):
+            yield step, slot
+            if _preserves_values(step) and (slot == 0 or step.operator.is_joining):
+                fresh = set(step.outputs) - seen
+                seen |= fresh
+                stack += fresh
+
+
+def _index_limit(model: ModelSketch, step: FlatNode) -> int | None:
+    """Return the size of what an operator indexes, or splits into parts."""
+    if step.operator.table_inputs:
+        tables = [
+            model.shapes.get(step.inputs[table]) for table in step.operator.table_inputs if table < len(step.inputs)
+        ]
+        return min((table[0] for table in tables if table), default=None)
+    data, axis = step.inputs[0], next((a.i for a in step.node.attribute if a.name == "axis"), 0)
+    while data in model.producers and _keeps_shape(model.producers[data]):
+        data = model.producers[data].inputs[0]
+    shape = model.shapes.get(data)
+    if shape is None:
+        return None
+    if step.operator.indexes_all_axes:
+        return min(shape, default=1)
+    return shape[axis] if -len(shape) <= axis < len(shape) else None
+
+
+def _keeps_shape(step: FlatNode) -> bool:
+    """Return whether a step makes a tensor of the shape of its first operand: that, or another element type of it."""
+    return step.op == IDENTITY or step.operator.result_type in (ResultType.TARGET, ResultType.DEQUANTIZED)
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _SizeFill:
+    """Sizes for the open dims: along axis 0, along the spatial axes of images and sounds, and elsewhere."""
+
+    batch: int
+    other: int
+    space: int
+    is_distinct: bool = False
+    """Each name gets a size of its own, so that no two agree by accident."""
+
+    def size(self, axis: str, number: int) -> int:
+        number *= self.is_distinct
+        return {"batch": self.batch, "space": self.space + 32 * number}.get(axis, self.other + number)
+
+
+_PREFERRED_FILLS = (_SizeFill(1, 8, 64), _SizeFill(3, 5, 96, is_distinct=True), _SizeFill(2, 7, 64))
+_COMMON_FILLS = ((3, 8, 64), (1, 8, 64), (1, 1, 1), (2, 2, 2), (4, 4, 4), (1, 16, 224), (1, 32, 32), (1, 128, 128))
+_LARGE_FILLS = ((1, 256, 256), (1, 77, 512), (1, 512, 640), (1, 8, 3000))
+_FALLBACK_FILLS = tuple(_SizeFill(*sizes) for sizes in (*_COMMON_FILLS, *_LARGE_FILLS))
+
+
+_RANKS = (1, 2, 0, 3, 4)
+
+
+def candidate_bindings(inputs: Sequence[ModelInput], case: int, wanted: Binding) -> list[dict[str, int]]:
+    """Sizes to try for the open dims, the preferred ones of this case first, then what models are likely to take."""
+    batch, space, other = _open_dims(inputs)
+    names = sorted({name for dim in batch | space | other for name in dim_formulas.formula_names(dim)})
+    ranks = [rank_binding_name(given) for given in inputs if given.shape is None and given.kind != "map"]
+    found: list[dict[str, int]] = []
+    for number, filling in enumerate((_PREFERRED_FILLS[case % len(_PREFERRED_FILLS)], *_FALLBACK_FILLS)):
+        binding = dict.fromkeys(ranks, _RANKS[number % len(_RANKS)])
+        for i, name in enumerate(names):
+            axis = "batch" if name in batch else "space" if name in space else ""
+            binding[name] = filling.size(axis, i)
+        binding |= derived_totals(binding)
+        binding |= {name: wanted[name] for name in binding.keys() & wanted.keys()}
+        if binding not in found:
+            found.append(binding)
+    few = [binding for binding in found if _total_elements(inputs, binding) < MANY_ELEMENTS]
+    return few or [min(found, key=lambda binding: _total_elements(inputs, binding))]
+
+
+def unit_bindings(inputs: Sequence[ModelInput], wanted: Binding) -> list[dict[str, int]]:
+    """Return sizes of 1 for the open dims that are not `wanted` otherwise: for all of them, and for every second."""
+    usual = candidate_bindings(inputs, 1, wanted)[0]
+    ranks = {rank_binding_name(given) for given in inputs}
+    free = sorted(usual.keys() - wanted.keys() - ranks)
+    found: list[dict[str, int]] = []
+    for ones in (free, free[1::2]):
+        binding = usual | dict.fromkeys(ones, 1)
+        binding |= {name: size for name, size in derived_totals(binding).items() if name not in wanted}
+        if ones and binding not in found:
+            found.append(binding)
+    return found
+
+
+MANY_ELEMENTS = 4_000_000
+"""Elements of all inputs above which sizes are not tried, unless there are no smaller ones."""
+
+
+def _total_elements(inputs: Iterable[ModelInput], binding: Binding) -> int:
+    return sum(prod(dim_formulas.evaluate_dim(dim, binding) for dim in given.shape or ()) for given in inputs)
+
+
+def _open_dims(inputs: Sequence[ModelInput]) -> tuple[set[str], set[str], set[str]]:
+    """Return the open dims that are a batch, that are spatial, and the rest."""
+    dims = [
+        (dim, axis, given.dtype.is_float and len(given.shape or ()) >= 3)
+        for given in inputs
+        for axis, dim in enumerate(given.shape or ())
+        if isinstance(dim, str)
+    ]
+    batch = {dim for dim, axis, _ in dims if axis == 0}
+    space = {dim for dim, axis, spatial in dims if spatial and axis >= 2} - batch
+    return batch, space, {dim for dim, _, _ in dims} - batch - space
+
+
+def derived_totals(binding: Mapping[str, int]) -> dict[str, int]:
+    """Return the lengths that are sums: decoders with a cache name three, of which the total is the sum of the two
+    others."""
+    past = [size for name, size in binding.items() if name.startswith("past")]
+    new = [size for name, size in binding.items() if name.startswith(("seq", "decoder_seq"))]
+    totals = [name for name in binding if name.startswith("total")]
+    return {name: past[0] + new[0] for name in totals if past and new}
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+NORMAL, WIDE, SMALL, NONFINITE, HIDDEN = "normal", "wide", "small", "non-finite", "hidden"
+"""Kinds of values: usual ones; zeros, tiny, large and negative ones; those that hardly any model refuses; with
+infinities and NaN; with masks that hide a whole row."""
+LEAST, GREATEST, ALTERNATING = "least", "greatest", "alternating"
+"""Kinds of integers: see `extremes`."""
+EXTREME_STYLES = frozenset({LEAST, GREATEST, ALTERNATING})
+UNUSUAL_STYLES = EXTREME_STYLES | {NONFINITE, HIDDEN}
+"""Of which an original may make what is no number: there it is not compared."""
+
+_STRING_VALUES = ("", "a", "B c", "ä", "7", "graph", "a\nb")
+
+
+def make_feeds(
+    model: ModelSketch, binding: Binding, *, seed: int, style: str, given: Mapping[str, Any] | None = None
+) -> Feeds:
+    """Return the `given` inputs, and values for the others without a default, each from a random stream of its own."""
+    found: Feeds = dict(given or {})
+    for item in model.required:
+        if item.name not in found:
+            found[item.name] = _draw_values(
+                item, infer_role(model, item), binding, _generator_for(seed, item.name), style
+            )
+    return found
+
+
+def make_overrides(model: ModelSketch, names: Iterable[str], *, seed: int, style: str) -> Feeds:
+    """Values for overridable initializers: other than the default, but of its size and sign."""
+    found: Feeds = {}
+    for name in names:
+        proto = model.defaults.get(name)
+        if proto is None or proto.data_location == TensorProto.EXTERNAL:
+            continue
+        default, rng = numpy_helper.to_array(proto), _generator_for(seed, name)
+        if style != SMALL and DType(proto.data_type).is_float:
+            changed = default.astype(np.float64) * rng.uniform(0.5, 1.5, default.shape) + 0.01
+            default = changed.astype(default.dtype)
+        found[name] = default
+    return found
+
+
+def nonfinite_feeds(model: ModelSketch, feeds: Feeds, given: Container[str], seed: int) -> Feeds | None:
+    """Return the same inputs with infinities and NaN among the floats that the model compares or masks.
+
+    None where it has no such input but those that are `given`.
+    """
+    free = (item for item in model.required if item.kind == "tensor" and item.name not in given)
+    floats = (item for item in free if item.dtype.is_float and infer_role(model, item).name in ("", "mask"))
+    asked = [item.name for item in floats if _is_compared(model, item.name)]
+    changed = {name: _insert_nonfinite(feeds[name], _generator_for(seed, name)) for name in asked}
+    return feeds | changed if changed else None
+
+
+def masked_row_feeds(model: ModelSketch, feeds: Feeds, given: Container[str]) -> Feeds | None:
+    """Return the same inputs with masks of truth values or integers of which the last row is all zeros.
+
+    None where it has no such input but those that are `given`.
+    """
+    free = (item for item in model.required if item.kind == "tensor" and item.name not in given)
+    masks = (
+        item.name
+        for item in free
+        if item.dtype is DType.BOOL or (item.dtype.is_integer and infer_role(model, item).name == "mask")
+    )
+    changed = {name: feeds[name].copy() for name in masks if feeds[name].ndim > 1}
+    for mask in changed.values():
+        mask[..., -1:, :] = 0
+    return feeds | changed if changed else None
+
+
+def _is_compared(model: ModelSketch, name: str) -> bool:
+    """Return whether an input, or what is computed from each of its elements alone, is compared or masked for an
+    output."""
+    stack, seen = [name], {name}
+    while stack:
+        for step, _ in model.readers.get(stack.pop(), ()):
+            if step.operator.observes_nonfinite and not model.needed_values.isdisjoint(step.outputs):
+                return True
+            if _preserves_values(step) or step.operator.propagates_nonfinite:
+                fresh = set(step.outputs) - seen
+                seen |= fresh
+                stack += fresh
+    return False
+
+
+def _insert_nonfinite(array: Array, rng: np.random.Generator) -> Array:
+    """Return the array with an infinity of each sign and a NaN at three places in eight, one place at least."""
+    places = rng.permutation(array.size)[: max(1, 3 * array.size // 8)]
+    changed = array.ravel().copy()
+    changed[places] = np.resize(np.array([np.inf, -np.inf, np.nan], array.dtype), places.shape)
+    return changed.reshape(array.shape)
+
+
+def size_values(model: ModelSketch) -> frozenset[str]:
+    """Return the values that say sizes, as the scales of a Resize do: changed a little, they are those of others."""
+    found, stack = (
+        set[str](),
+        [n for s in model.nodes for slot, n in enumerate(s.inputs) if _operand_role(s, slot) in _SIZE_ROLES],
+    )
+    while stack:
+        name = stack.pop()
+        maker = None if name in found else model.producers.get(name)
+        found.add(name)
+        if maker is not None and _preserves_values(maker):
+            stack += maker.inputs if maker.operator.is_joining else maker.inputs[:1]
+    return frozenset(found)
+
+
+_SIZE_ROLES = ("sizes", "ones")
+"""The roles of what says sizes in floats."""
+
+
+def perturb_feeds(feeds: Feeds, amount: float, seed: int, fixed: Container[str] = ()) -> Feeds:
+    """Return the same inputs with every float but those that are `fixed` changed by up to `amount` of its size."""
+    arrays = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray) and name not in fixed}
+    floats = {name: array for name, array in arrays.items() if DType.of(array.dtype).is_float}
+    return feeds | {name: perturb_array(array, amount, seed, name) for name, array in floats.items()}
+
+
+def perturb_array(array: Array, amount: float, seed: int, name: str) -> Array:
+    """Numbers that are each changed by up to `amount` of their size, in the same way for the same seed and name."""
+    factor = 1 + amount * _generator_for(seed, name).uniform(-1, 1, array.shape)
+    changed: Array = np.asarray(array.astype(np.float64) * factor, array.dtype)  # a scalar stays an array
+    return changed
+
+
+def _generator_for(seed: int, name: str) -> np.random.Generator:
+    return np.random.default_rng([seed, crc32(name.encode())])
+
+
+BYTES_PER_DRAWN_ELEMENT = 24
+"""Bytes for each element that is made up: it is drawn as a float64, and copied."""
+
+
+def _draw_values(given: ModelInput, role: InputRole, binding: Binding, rng: np.random.Generator, style: str) -> Any:
+    shape = given.shape
+    if shape is None:
+        shape = (4,) * binding.get(rank_binding_name(given), 1)
+    sizes = tuple(dim_formulas.evaluate_dim(dim, binding) for dim in shape)
+    current_session().limits.check_allocation(
+        prod(sizes) * BYTES_PER_DRAWN_ELEMENT, f"the input '{given.name}', {given},"
+    )
+    match given.kind:
+        case "tensor":
+            return _draw_tensor(given.dtype, role, sizes, rng, style)
+        case "sequence":
+            return [_draw_tensor(given.dtype, role, sizes, rng, style) for _ in range(3)]
+        case "map":
+            keys = ("a", "b", "c") if given.keys is DType.STRING else (0, 1, 2)
+            return {key: _draw_tensor(given.dtype, role, (), rng, style).item() for key in keys}
+    raise UsageError(f"input '{given.name}' has a type for which no values can be made up; give some with --input")
+
+
+def rank_binding_name(given: ModelInput) -> str:
+    """Return what the rank of an input that states none is called in a binding."""
+    return f"{given.name}.rank"
+
+
+def _draw_tensor(dtype: DType, role: InputRole, shape: tuple[int, ...], rng: np.random.Generator, style: str) -> Array:
+    if role.name in _SHAPELIKE_ROLES:
+        return np.asarray(_draw_shapelike(role, shape, rng, style)).astype(dtype.numpy)
+    if role.name == "mask" and dtype is not DType.STRING:
+        return _draw_mask(shape, rng).astype(dtype.numpy)
+    if dtype.is_float:
+        return _draw_floats(role, shape, rng, style).astype(dtype.numpy)
+    if dtype.is_integer:
+        return _draw_integers(dtype, role, shape, rng, style)
+    return _draw_other(dtype, shape, rng, style)
+
+
+def _draw_floats(role: InputRole, shape: tuple[int, ...], rng: np.random.Generator, style: str) -> Array:
+    found = rng.standard_normal(shape)
+    if style == WIDE:
+        found *= 10.0 ** rng.uniform(-3, 2, shape)
+        found *= rng.random(shape) > 1 / 8  # zeros among them
+    return np.abs(found) + 1e-2 if role.name == "positive" else found
+
+
+def _draw_integers(
+    dtype: DType, role: InputRole, shape: tuple[int, ...], rng: np.random.Generator, style: str
+) -> Array:
+    info = _int_range(dtype)
+    if role.name == "index":
+        low, high = 0, role.limit or 2
+    elif style == SMALL:
+        low, high = 0, 2
+    elif dtype.bits <= 8:
+        low, high = info
+    else:
+        low, high = (-9, 10) if style == WIDE else (0, 8)
+    return rng.integers(max(low, info[0]), min(high, info[1]), shape).astype(dtype.numpy)
+
+
+def _int_range(dtype: DType) -> tuple[int, int]:
+    """Return the least value, and one above the largest."""
+    signed = dtype.name.startswith("INT")
+    return (-(1 << (dtype.bits - 1)), 1 << (dtype.bits - 1)) if signed else (0, 1 << dtype.bits)
+
+
+def _draw_other(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator, style: str) -> Array:
+    if dtype is DType.BOOL:
+        return rng.random(shape) < 0.5 if shape else np.asarray(style != WIDE)
+    if dtype is DType.STRING:
+        words = ("0", "1") if style == SMALL else _STRING_VALUES
+        return np.array([words[i] for i in rng.integers(0, len(words), shape).ravel()], object).reshape(shape)
+    return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype.numpy)
+
+
+def _draw_mask(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Zeros and ones, at least one of them in each row."""
+    found = rng.random(shape) < 0.75
+    found[..., :1] = True
+    return found if shape else np.asarray(True)
+
+
+_SHAPELIKE_ROLES = frozenset({"axes", "zeros", "ones", "sizes", "reshape", "split"})
+
+
+def _draw_shapelike(role: InputRole, shape: tuple[int, ...], rng: np.random.Generator, style: str) -> Array:
+    """Values for operands that say where, how many or how large."""
+    number = shape[0] if shape else 1
+    match role.name:
+        case "axes":
+            return np.arange(number).reshape(shape) if len(shape) <= 1 else np.zeros(shape)
+        case "zeros":
+            return np.zeros(shape)
+        case "sizes":
+            return np.ones(shape) if style == SMALL else rng.integers(2, 5, shape)
+        case "reshape" if number and shape:
+            return np.array([-1] + [1] * (number - 1))
+        case "split" if role.limit is not None and shape:
+            parts = [role.limit // number] * number
+            return np.array([*parts[:-1], role.limit - sum(parts[:-1])])
+    return np.ones(shape)

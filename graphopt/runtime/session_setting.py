@@ -1,0 +1,258 @@
+"""Sessions of ONNX Runtime under one setting, with all its optimizations or none, and calls that run a model once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import ModelProto
+
+from graphopt.base.dtype import DType
+from graphopt.base.errors import ModelError, UsageError, did_you_mean
+from graphopt.base.hardware import usable_cores
+from graphopt.base.ort import require_onnxruntime, session_options
+from graphopt.io import onnx_io
+from graphopt.runtime import crash_probe
+from graphopt.runtime.oracle import RunFailedError, RunnableModel
+
+Source: TypeAlias = "onnx_io.ModelSource | onnx_io.LoadedModel | bytes"
+"""A model as `onnx_io.load` takes or returns it, or as it lies in a file."""
+
+_PROVIDER_NAMES = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "dml": "DmlExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "rocm": "ROCMExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
+_GPU_INSTALL_HINT = 'pip install "graphopt[gpu]" in an environment without onnxruntime'
+_INSTALL_HINTS = {
+    "CUDAExecutionProvider": _GPU_INSTALL_HINT,
+    "DmlExecutionProvider": "pip install onnxruntime-directml in the place of onnxruntime",
+    "OpenVINOExecutionProvider": "pip install onnxruntime-openvino in the place of onnxruntime",
+    "TensorrtExecutionProvider": f"{_GPU_INSTALL_HINT}, and NVIDIA's TensorRT",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSetting:
+    """How sessions are run: the provider as the user says it, and the number of threads (0: one a core)."""
+
+    provider: str = "cpu"
+    threads: int = 1
+    options: Mapping[str, str] = field(default_factory=dict)
+    """For the provider."""
+    spinning: bool = False
+    """Threads keep their cores busy while they wait for work. ONNX Runtime does so by default; here sessions take
+    turns, and the idle one would take the cores of the one that runs: four sessions of one model on two cores were
+    seen to differ by 20 %, and took twice as long."""
+    affinity: str = ""
+    """The processors of each thread but the first, as ONNX Runtime writes them: `2;3` or `3,4;5,6`. Empty: any."""
+
+    def __str__(self) -> str:
+        many = f"{self.thread_count} thread{'s' * (self.thread_count != 1)}{'' if self.threads else ' (one a core)'}"
+        given = "".join(f", {key}={value}" for key, value in self.options.items())
+        waiting = f"{', spinning' * self.spinning}{f', pinned to {self.affinity}' if self.affinity else ''}"
+        return f"{self.provider_name}{given}, {many}{waiting}"
+
+    @property
+    def provider_name(self) -> str:
+        """As ONNX Runtime calls it.
+
+        Raises:
+            UsageError: this onnxruntime has no such provider; says which it has, and what to install.
+        """
+        name = self._runtime_name
+        available = require_onnxruntime().get_available_providers()
+        if name not in available:
+            raise UsageError(f"this onnxruntime has no {name}, only {', '.join(available)}{_provider_hint(name)}")
+        return name
+
+    @property
+    def _runtime_name(self) -> str:
+        """As ONNX Runtime would call it."""
+        return _PROVIDER_NAMES.get(self.provider.lower(), self.provider)
+
+    @property
+    def is_cpu(self) -> bool:
+        return self._runtime_name == "CPUExecutionProvider"
+
+    @property
+    def thread_count(self) -> int:
+        """The threads that a session really gets."""
+        return self.threads or usable_cores()
+
+    @property
+    def timer(self) -> Callable[[], float]:
+        """What a run is to be timed by: the processor time of the calling thread where it does all the work.
+
+        That does not count what other processes take. With more threads it would miss that they wait for each other.
+        """
+        is_alone = self.is_cpu and self.thread_count == 1 and hasattr(time, "CLOCK_THREAD_CPUTIME_ID")  # not on Windows
+        return time.thread_time if is_alone else time.perf_counter
+
+    @property
+    def device(self) -> tuple[str, int]:
+        """Where the provider wants its inputs to lie, as ONNX Runtime names memory."""
+        on_gpu = "CUDA" in self.provider_name or "Tensorrt" in self.provider_name
+        return ("cuda", int(self.options.get("device_id", 0))) if on_gpu else ("cpu", 0)
+
+    def open(
+        self,
+        model: Source,
+        *,
+        optimize: bool = True,
+        folder: str | os.PathLike[str] | None = None,
+        configure: Callable[[Any], None] | None = None,
+    ) -> Any:
+        """Return a session, with all of ONNX Runtime's optimizations or with none.
+
+        Args:
+            model: a path (the only way for models over 2 GB), the bytes of a file, or a model in memory.
+            optimize: ORT_ENABLE_ALL, else ORT_DISABLE_ALL.
+            folder: where the external data of a model that is no path lies.
+            configure: sets what else is wanted on the `SessionOptions`.
+
+        Raises:
+            UsageError: the provider is missing or does not start.
+            ModelError: ONNX Runtime refuses the model.
+        """
+        runtime, name = require_onnxruntime(), self.provider_name
+        if not self.is_cpu and hasattr(runtime, "preload_dlls"):
+            runtime.preload_dlls()
+        loadable, folder = _loadable(model, folder)
+        options = self._session_options(optimize, folder)
+        if configure is not None:
+            configure(options)
+        providers = [(name, self._provider_options())]
+        try:
+            if optimize and _may_crash_on_load(model):
+                crash_probe.CRASH_PROBE.check_load_survives(loadable, folder)
+            session = runtime.InferenceSession(loadable, options, providers=providers, enable_fallback=0)
+        except Exception as error:  # the classes that onnxruntime raises share no base
+            raise ModelError(f"{model_label(model)} {RunFailedError('cannot be loaded', error)}") from error
+        if name not in session.get_providers():
+            raise UsageError(f"{name} is installed but does not start: its libraries or its device are missing")
+        return session
+
+    def _provider_options(self) -> dict[str, str]:
+        """Return what the provider is told: OpenVINO has threads of its own, whatever a session is given."""
+        own = {"num_of_threads": str(self.thread_count)} if self.provider_name == "OpenVINOExecutionProvider" else {}
+        return own | {**self.options}
+
+    def _session_options(self, optimize: bool, folder: str | os.PathLike[str] | None) -> Any:
+        options = session_options(optimize=optimize, threads=self.thread_count)
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.spinning)))
+        if self.affinity:
+            options.add_session_config_entry("session.intra_op_thread_affinities", self.affinity)
+        if folder is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+        return options
+
+
+def _provider_hint(name: str) -> str:
+    """Return the end of an error about a provider that is missing: what to install, or which was meant."""
+    if name in _INSTALL_HINTS:
+        return f"; {_INSTALL_HINTS[name]}"
+    return did_you_mean(name, _PROVIDER_NAMES) or "; another build of onnxruntime may have it"
+
+
+def model_label(model: Source, number: int | None = None) -> str:
+    """Return what a model is called in tables and errors: its path, if it has one."""
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    return "the model" if number is None else f"model {number + 1}"
+
+
+_DataFolder: TypeAlias = "str | os.PathLike[str] | None"
+
+
+def _loadable(model: Source, folder: _DataFolder) -> tuple[str | bytes, _DataFolder]:
+    """Return what a session is made of, and the folder of its external data if it is no path."""
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model), None
+    if isinstance(model, bytes):
+        return model, folder
+    try:
+        message, folder = RunnableModel(model, folder).resolve_external_data()
+        return message.SerializeToString(), folder
+    except (EncodeError, ValueError) as error:
+        raise ModelError("a model in memory cannot be over 2 GB: save it, and give the path") from error
+
+
+def make_runner(session: Any, feeds: Mapping[str, Any], setting: SessionSetting) -> Callable[..., object]:
+    """Return a call that runs the model once, to its end, with `RunOptions` if they are given.
+
+    On a device the inputs lie there, and outputs stay there. Where that is the processor, nothing is bound: OpenVINO's
+    provider (1.24) ends the process when it runs with an `IOBinding`.
+    """
+    values = [*session.get_inputs(), *session.get_outputs()]
+    tensors = all(value.type.startswith("tensor(") and "string" not in value.type for value in values)
+    if not tensors or (setting.device[0] == "cpu" and all(_is_native(value.type) for value in values)):
+        return lambda options=None: session.run(None, feeds, options)
+    binding = bind_io(session, feeds, setting.device)
+
+    def run(options: Any = None) -> None:
+        session.run_with_iobinding(binding, options)
+        binding.synchronize_outputs()
+
+    return run
+
+
+def bind_io(session: Any, feeds: Mapping[str, Any], device: tuple[str, int]) -> Any:
+    """Return the inputs, copied to a device, and the outputs, to be made there, as an `IOBinding`."""
+    runtime, binding = require_onnxruntime(), session.io_binding()
+    for name, value in feeds.items():
+        array, dtype = np.ascontiguousarray(value), DType.of(np.asarray(value).dtype)
+        if dtype.numpy.isbuiltin == 1:
+            held = runtime.OrtValue.ortvalue_from_numpy(array, *device)
+        else:  # ONNX Runtime knows numpy's own types only, and takes others from where numpy has them
+            raw = array.view(f"u{dtype.numpy.itemsize}")
+            held = runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, int(dtype))
+        binding.bind_ortvalue_input(name, held)
+    for output in session.get_outputs():
+        binding.bind_output(output.name, *device)
+    binding.synchronize_inputs()
+    return binding
+
+
+def _is_native(text: str) -> bool:
+    """Return whether numpy itself has the type that ONNX Runtime prints as `tensor(bfloat16)`."""
+    name = text.removeprefix("tensor(").removesuffix(")").upper()
+    return name not in DType.__members__ or DType[name].numpy.isbuiltin == 1
+
+
+def _may_crash_on_load(model: Source) -> bool:
+    """Return whether it is a model that may end the process in which ONNX Runtime optimizes it."""
+    try:
+        if isinstance(model, str | os.PathLike):
+            stat = os.stat(model)
+            return _file_may_crash_on_load(os.fspath(model), stat.st_size, stat.st_mtime_ns)
+        return RunnableModel(parse_model(model) if isinstance(model, bytes) else model).may_crash_on_load
+    except (ModelError, OSError):  # ONNX Runtime says what is wrong with it
+        return False
+
+
+@lru_cache(16)
+def _file_may_crash_on_load(path: str, _size: int, _changed: int) -> bool:
+    """Answer for a file, which is read again when it has changed: each session of the original asks."""
+    return RunnableModel(path).may_crash_on_load
+
+
+def parse_model(model: Source) -> ModelProto:
+    """Return the message, without the values of large weights. Raises ModelError."""
+    if not isinstance(model, bytes):
+        return RunnableModel(model).outline
+    try:
+        proto: ModelProto = ModelProto.FromString(model)
+        return proto
+    except DecodeError as error:
+        raise ModelError("these bytes are not an ONNX model, or it is cut short") from error

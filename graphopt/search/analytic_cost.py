@@ -1,0 +1,489 @@
+"""How fast is a graph? An estimate, for which nothing is run.
+
+It is a roofline: a node takes as long as its arithmetic or its memory traffic, whichever is longer, and a launch. Its
+constants are those of ONNX Runtime's CPU kernels, and of what it fuses when it loads a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from math import fsum, prod
+from typing import NamedTuple
+
+from graphopt.base.dtype import DType
+from graphopt.expr.dims import Dim, SymbolicDim
+from graphopt.ir.graph import Graph, Node, Value
+from graphopt.ir.schemas import is_deterministic
+from graphopt.ir.types import TensorType
+from graphopt.operators.node_facts import attribute_with_default, operator_of
+from graphopt.operators.operator_cost import EpilogueFusion, FusionTarget, LayoutEffect, WorkKind
+from graphopt.runtime.machine import Machine
+from graphopt.runtime.measure import Speedup
+
+ASSUMED_SIZE = 16
+"""What stands for each size that is not a number; where not even the rank is known, two axes of it."""
+
+
+class AnalyticCost:
+    """A roofline: for ranking and pruning, and for where nothing may be run."""
+
+    name = "analytic"
+    is_steady = True
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self.machine = machine or Machine()
+
+    def estimate_seconds(self, graph: Graph) -> float:
+        """Return an estimate of one run: at least a launch."""
+        return max(_GraphEstimate(graph, self.machine).seconds, self.machine.launch_seconds)
+
+    def measure_speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """Return the ratios of the estimates, as certain as if they were measured: after no round."""
+        own = self.estimate_seconds(before)
+        ratios = [own / self.estimate_seconds(graph) for graph in after]
+        return [Speedup(ratio, ratio, ratio, ratio, rounds=0) for ratio in ratios]
+
+
+class WorkLoad(NamedTuple):
+    """What a node does: operations on 32-bit numbers, at the rate of a matrix product; bytes moved; launches."""
+
+    flops: float = 0.0
+    bytes: float = 0.0
+    launches: float = 1.0
+
+
+NO_LOAD = WorkLoad(launches=0.0)
+
+
+class _GraphEstimate:
+    """One graph under a machine: what is folded, what is fused, which values lie in the blocked layout."""
+
+    def __init__(self, graph: Graph, machine: Machine) -> None:
+        self.graph, self.machine = graph, machine
+        self.known: set[int] = set()
+        """The vertices that are computed when the model is loaded."""
+        self.blocked: set[Value] = set()
+        """The values in the layout that blocks channels."""
+        self.open: dict[Value, FusionTarget | None] = {}
+        """The values that only one node reads, and what that node may be fused into."""
+        self._work: dict[int, WorkLoad] = {}
+        for vertex in graph.topological():
+            self._visit(vertex, graph[vertex])
+
+    @property
+    def seconds(self) -> float:
+        return fsum(self._seconds(work) for work in (*self._work.values(), *self._layout_copies()))
+
+    def _seconds(self, work: WorkLoad) -> float:
+        machine = self.machine
+        busy = max(work.flops / machine.flops_per_second, work.bytes / machine.bytes_per_second)
+        return busy + work.launches * machine.launch_seconds
+
+    def _visit(self, vertex: int, node: Node) -> None:
+        if self._is_folded(node):
+            self.known.add(vertex)
+        elif not node.is_internal:
+            view = _NodeSizes(self, vertex)
+            fused = _fuse(view)
+            self._work[vertex] = _node_load(view) if fused is None else fused.work
+            if _is_blocked(view, fused):
+                self.blocked.add(Value(vertex))
+            stays_open = view.cost.head if fused is None else fused.stays_open
+            if self.graph.uses(Value(vertex)) == 1:
+                self.open[Value(vertex)] = stays_open
+
+    def _is_folded(self, node: Node) -> bool:
+        if node.is_internal:
+            return node.is_constant
+        if operator_of(node).reads_shape_only and (data := self.graph.tensor_type(node.inputs[0])):
+            return data.is_static
+        return is_deterministic(node) and all(value.vertex in self.known for value in node.operands)
+
+    def _layout_copies(self) -> Iterator[WorkLoad]:
+        """Yield the copies from the blocked layout and into it, where they are certain: not at the border of the
+        graph."""
+        for value in self.blocked:
+            readers = (reader for reader in self.graph.readers(value.vertex) if reader in self._work)
+            if any(Value(reader) not in self.blocked for reader in readers):
+                yield self._copy_load(value)
+        readers = (value.vertex for value in self.blocked if not _reads_plain_layout(_NodeSizes(self, value.vertex)))
+        read = {value for reader in readers for value in self.graph[reader].operands}
+        yield from (self._copy_load(value) for value in read - self.blocked if value.vertex in self._work)
+
+    def _copy_load(self, value: Value) -> WorkLoad:
+        return WorkLoad(bytes=2 * _nbytes(self.graph.tensor_type(value)))
+
+
+class _NodeSizes:
+    """A node with the sizes of what it reads and writes, as numbers."""
+
+    def __init__(self, estimate: _GraphEstimate, vertex: int) -> None:
+        self.estimate, self.graph, self.vertex = estimate, estimate.graph, vertex
+        self.node = self.graph[vertex]
+        self.inputs, self.cost = self.node.inputs, operator_of(self.node).cost
+        self.block = estimate.machine.block
+
+    def shape(self, index: int) -> tuple[int, ...]:
+        """Of an input; () where it is absent."""
+        value = self.input(index)
+        return () if value is None else _static_sizes(self.graph.tensor_type(value))
+
+    def input(self, index: int) -> Value | None:
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def result(self, index: int = 0) -> tuple[int, ...]:
+        return _static_sizes(self.graph.tensor_type(Value(self.vertex, index)))
+
+    def is_known(self, index: int) -> bool:
+        """Return whether an input is there and constant."""
+        value = self.input(index)
+        return value is not None and value.vertex in self.estimate.known
+
+    def integer(self, name: str, otherwise: int) -> int:
+        found = attribute_with_default(self.node, self.graph, name)
+        return found if isinstance(found, int) else otherwise
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        found = attribute_with_default(self.node, self.graph, name)
+        return tuple(item for item in found if isinstance(item, int)) if isinstance(found, tuple) else ()
+
+    @cached_property
+    def max_elements(self) -> int:
+        """Of the largest input or output."""
+        shapes = [self.shape(index) for index in range(len(self.inputs))]
+        return max(map(prod, [*shapes, self.result()]), default=1)
+
+    @cached_property
+    def written_bytes(self) -> float:
+        results = (Value(self.vertex, index) for index, name in enumerate(self.node.names) if name)
+        return sum(_nbytes(self.graph.tensor_type(value)) for value in results)
+
+    @cached_property
+    def traffic_bytes(self) -> float:
+        """Bytes read and written."""
+        return self.written_bytes + sum(
+            _nbytes(self.graph.tensor_type(value)) for value in self.inputs if value is not None
+        )
+
+    @cached_property
+    def relative_width(self) -> float:
+        """Bytes of an element of the first input as a part of those of a float32."""
+        return _bit_width(self.graph.tensor_type(self.input(0))) / 32
+
+
+def _static_sizes(type_: TensorType | None) -> tuple[int, ...]:
+    if type_ is None or type_.shape is None:
+        return (ASSUMED_SIZE, ASSUMED_SIZE)
+    return tuple(map(_static_size, type_.shape))
+
+
+def _static_size(dim: Dim) -> int:
+    if not isinstance(dim, SymbolicDim):
+        return dim
+    return max(0, sum(coefficient * prod([ASSUMED_SIZE] * len(names)) for names, coefficient in dim.terms))
+
+
+def _nbytes(type_: TensorType | None) -> float:
+    return prod(_static_sizes(type_)) * _bit_width(type_) / 8
+
+
+def _bit_width(type_: TensorType | None) -> int:
+    """Strings, and what is not known, count as if they were float32."""
+    if type_ is None or type_.dtype in (DType.UNDEFINED, DType.STRING):
+        return 32
+    return type_.dtype.bits
+
+
+# -- what ONNX Runtime fuses -------------------------------------------------------------------------------------------
+
+
+class _FusedNode(NamedTuple):
+    """What is left of a node that the one before it takes in, and what may be taken in after it."""
+
+    work: WorkLoad
+    stays_open: FusionTarget | None = None
+
+
+def _fuse(view: _NodeSizes) -> _FusedNode | None:
+    """Return what is left of a node where the one before it, or a product after it, takes it in; else None."""
+    for index, value in enumerate(view.inputs):
+        head = view.estimate.open.get(value) if value is not None else None
+        fusion = view.cost.fusions.get(head) if head is not None else None
+        found = _FUSIONS[fusion](view, index) if fusion else None
+        if found is not None:
+            return found
+    return _FusedNode(NO_LOAD) if view.cost.work is WorkKind.TRANSPOSITION and _is_of_product(view) else None
+
+
+def _fuse_activation(view: _NodeSizes, index: int) -> _FusedNode | None:
+    """ONNX Runtime has kernels with activations on the CPU only."""
+    return _FusedNode(NO_LOAD) if view.block and _other_inputs_known(view, index) else None
+
+
+def _fuse_blocked_activation(view: _NodeSizes, index: int) -> _FusedNode | None:
+    return _fuse_activation(view, index) if view.inputs[index] in view.estimate.blocked else None
+
+
+def _fuse_normalized_channels(view: _NodeSizes, index: int) -> _FusedNode | None:
+    """Constants per channel go into a convolution's weights."""
+    return _FusedNode(NO_LOAD, FusionTarget.CONVOLUTION) if _other_inputs_known(view, index) else None
+
+
+def _fuse_scaled_channels(view: _NodeSizes, index: int) -> _FusedNode | None:
+    fits = prod(view.shape(1 - index)) == 1 or _is_per_channel(view, index)
+    return _FusedNode(NO_LOAD, FusionTarget.CONVOLUTION) if fits and _other_inputs_known(view, index) else None
+
+
+def _fuse_added_channels(view: _NodeSizes, index: int) -> _FusedNode | None:
+    """Return what is left of a sum: a tensor of its own size goes along as the convolution writes."""
+    if _other_inputs_known(view, index):
+        return _FusedNode(NO_LOAD, FusionTarget.CONVOLUTION) if _is_per_channel(view, index) else None
+    if not view.block or view.shape(0) != view.shape(1):
+        return None
+    return _FusedNode(
+        NO_LOAD._replace(bytes=_nbytes(view.graph.tensor_type(view.input(1 - index)))), FusionTarget.CONVOLUTION
+    )
+
+
+def _is_per_channel(view: _NodeSizes, index: int) -> bool:
+    """Return whether the other operand has a number per channel."""
+    whole, other = view.shape(index), view.shape(1 - index)
+    if prod(other) == 1:
+        return False
+    return len(other) >= len(whole) - 1 and prod(other) == other[1 - len(whole)] == whole[1]
+
+
+def _fuse_bias(view: _NodeSizes, index: int) -> _FusedNode | None:
+    """Return what is left of a sum after a product: a Gemm, if there are but two axes or it is a vector that is added.
+    With more than two there is a Reshape behind it, and no activation is taken in."""
+    result, other = view.result(), view.input(1 - index)
+    is_matrix = len(result) == 2 and view.shape(index) == result
+    if not is_matrix and len(view.shape(1 - index)) != 1:
+        return None
+    added = NO_LOAD if view.is_known(1 - index) else NO_LOAD._replace(bytes=_nbytes(view.graph.tensor_type(other)))
+    return _FusedNode(added, FusionTarget.GEMM if is_matrix else None)
+
+
+def _fuse_scale(view: _NodeSizes, index: int) -> _FusedNode | None:
+    """Fuse a number that a product is multiplied by."""
+    is_number = _other_inputs_known(view, index) and prod(view.shape(1 - index)) == 1
+    return _FusedNode(NO_LOAD, FusionTarget.PRODUCT) if is_number else None
+
+
+def _fuse_divisor(view: _NodeSizes, index: int) -> _FusedNode | None:
+    return _fuse_scale(view, index) if index == 0 else None
+
+
+def _fuse_gate(view: _NodeSizes, index: int) -> _FusedNode | None:
+    """`x * sigmoid(x)` is one operator."""
+    value = view.inputs[index]
+    source = None if value is None else view.graph[value.vertex].inputs[0]
+    return _FusedNode(NO_LOAD) if view.inputs[1 - index] == source else None
+
+
+_FUSIONS: Mapping[EpilogueFusion, Callable[[_NodeSizes, int], _FusedNode | None]] = {
+    EpilogueFusion.ACTIVATION: _fuse_activation,
+    EpilogueFusion.BLOCKED_ACTIVATION: _fuse_blocked_activation,
+    EpilogueFusion.ADDED_CHANNELS: _fuse_added_channels,
+    EpilogueFusion.SCALED_CHANNELS: _fuse_scaled_channels,
+    EpilogueFusion.NORMALIZED_CHANNELS: _fuse_normalized_channels,
+    EpilogueFusion.BIAS: _fuse_bias,
+    EpilogueFusion.SCALE: _fuse_scale,
+    EpilogueFusion.DIVISOR: _fuse_divisor,
+    EpilogueFusion.GATE: _fuse_gate,
+}
+
+
+def _other_inputs_known(view: _NodeSizes, index: int) -> bool:
+    return all(view.is_known(other) for other, value in enumerate(view.inputs) if other != index and value is not None)
+
+
+def _is_of_product(view: _NodeSizes) -> bool:
+    """Return whether a transposition of the last two axes is read by matrix products alone, which read either way."""
+    order = view.integers("perm")
+    rank = len(order)
+    swapped = rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2)
+    readers = {operator_of(view.graph[reader]).cost.head for reader in view.graph.readers(view.vertex)}
+    return swapped and bool(readers) and readers <= {FusionTarget.PRODUCT, FusionTarget.GEMM}
+
+
+# -- the blocked layout of convolutions --------------------------------------------------------------------------------
+
+
+def _is_blocked(view: _NodeSizes, fused: _FusedNode | None) -> bool:
+    """Return whether a node writes the blocked layout."""
+    lying = [value in view.estimate.blocked for value in view.inputs]
+    if view.cost.layout is LayoutEffect.ENTERS:
+        return _enters_blocked_layout(view)
+    if not any(lying):
+        return False
+    if fused is not None:
+        return True
+    match view.cost.layout:
+        case LayoutEffect.KEEPS_IF_ALIKE:
+            return all(lying) and len({view.shape(index) for index in range(len(lying))}) == 1
+        case LayoutEffect.KEEPS_IF_WHOLE:
+            whole = all(view.shape(index)[1] % view.block == 0 for index in range(len(lying)))
+            return all(lying) and view.integer("axis", 0) == 1 and whole
+    return view.cost.layout is LayoutEffect.KEEPS
+
+
+def _enters_blocked_layout(view: _NodeSizes) -> bool:
+    """Return whether a convolution is run in the blocked layout: two axes of space, constant weights, channels that
+    fit."""
+    weight, group = view.shape(1), view.integer("group", 1)
+    is_float = view.inputs[0] is not None and view.graph.dtype(view.inputs[0]) is DType.FLOAT
+    if not view.block or len(weight) != 4 or not view.is_known(1) or not is_float:
+        return False
+    made, read = weight[:2]
+    if group == 1:
+        return read < view.block or read % 4 == 0
+    if read == 1:
+        return made == group and group % 4 == 0
+    return read % view.block == 0 and made // group % view.block == 0
+
+
+def _reads_plain_layout(view: _NodeSizes) -> bool:
+    """Of few channels, a convolution reads the usual layout."""
+    is_conv = view.cost.layout is LayoutEffect.ENTERS
+    return is_conv and view.integer("group", 1) == 1 and view.shape(1)[1] < view.block
+
+
+# -- what operators cost -----------------------------------------------------------------------------------------------
+
+
+def _node_load(view: _NodeSizes) -> WorkLoad:
+    work = _LOADS[view.cost.work](view)
+    return work._replace(flops=work.flops * view.relative_width)
+
+
+def _elementwise_load(view: _NodeSizes) -> WorkLoad:
+    cost = view.cost
+    return WorkLoad(cost.flops * view.max_elements, cost.passes * view.traffic_bytes, cost.passes)
+
+
+_DEPTHWISE_SLOWDOWN = 4.0
+"""A depthwise convolution shares no operand between channels: so much slower is an operation of it."""
+
+
+def _conv_load(view: _NodeSizes) -> WorkLoad:
+    weight, result = view.shape(1), view.result()
+    made, read = (*weight[:2], 1, 1)[:2]
+    multiplied = 2.0 * prod(result) * prod(weight[1:])
+    if not _enters_blocked_layout(view):
+        return WorkLoad(multiplied * _plain_layout_slowdown(view, len(weight), read), view.traffic_bytes)
+    if read == 1 and view.integer("group", 1) > 1:
+        return WorkLoad(multiplied * _DEPTHWISE_SLOWDOWN, view.traffic_bytes)
+    return WorkLoad(multiplied * -(-made // view.block) * view.block / max(made, 1), view.traffic_bytes)
+
+
+def _plain_layout_slowdown(view: _NodeSizes, rank: int, read: int) -> float:
+    """How much slower a convolution is outside of the blocked layout, by the channels that a filter reads."""
+    group = view.integer("group", 1)
+    if not view.block:
+        return 1.0 if group == 1 or read > 1 else _DEPTHWISE_SLOWDOWN
+    if group == 1:
+        return 1.3 if rank == 4 else 1.4
+    return 6 * _DEPTHWISE_SLOWDOWN if read == 1 else 1.3 * max(1.8, view.block / read)
+
+
+def _conv_transpose_load(view: _NodeSizes) -> WorkLoad:
+    return WorkLoad(1.4 * 2 * prod(view.shape(0)) * prod(view.shape(1)[1:]), view.traffic_bytes)
+
+
+def _product_load(view: _NodeSizes) -> WorkLoad:
+    left = view.shape(0)
+    across = bool(view.integer("transA", 0)) and len(left) > 1
+    return WorkLoad(2.0 * prod(view.result()) * (left or (1,))[-2 if across else -1], view.traffic_bytes)
+
+
+def _attention_load(view: _NodeSizes) -> WorkLoad:
+    """Two products over the pairs of positions, and a softmax between them."""
+    length = ((view.shape(1) or view.shape(0))[-2:-1] or (1,))[0]
+    return WorkLoad(4.0 * 1.5 * prod(view.shape(0)) * length, view.traffic_bytes)
+
+
+def _packed_attention_load(view: _NodeSizes) -> WorkLoad:
+    """Count the projections, too: the second input holds their weights."""
+    query, length = prod(view.shape(0)), (view.shape(0)[-2:-1] or (1,))[0]
+    projections = 2.0 * query * (view.shape(1) or (1,))[-1]
+    return WorkLoad(projections + 4.0 * 1.5 * query * length, view.traffic_bytes)
+
+
+def _recurrent_load(view: _NodeSizes) -> WorkLoad:
+    """Each step multiplies by both weights; small products run at a fraction of the rate."""
+    steps = prod(view.shape(0)[:2])
+    return WorkLoad(2 * 2.0 * steps * (prod(view.shape(1)) + prod(view.shape(2))), view.traffic_bytes)
+
+
+def _einsum_load(view: _NodeSizes) -> WorkLoad:
+    equation = attribute_with_default(view.node, view.graph, "equation")
+    if not isinstance(equation, str) or "..." in equation:
+        return _elementwise_load(view)
+    operands = equation.partition("->")[0].split(",")
+    sizes = {letter: n for i, term in enumerate(operands) for letter, n in zip(term, view.shape(i), strict=False)}
+    return WorkLoad(1.5 * 2 * prod(sizes.values()), 2 * view.traffic_bytes)
+
+
+def _pool_load(view: _NodeSizes) -> WorkLoad:
+    return WorkLoad(2.0 * prod(view.result()) * prod(view.integers("kernel_shape")), view.traffic_bytes)
+
+
+def _movement_load(view: _NodeSizes) -> WorkLoad:
+    """Return what is copied, not what it is taken from."""
+    return WorkLoad(bytes=view.cost.stride * 2 * view.written_bytes)
+
+
+def _transposition_load(view: _NodeSizes) -> WorkLoad:
+    order, shape = view.integers("perm"), view.shape(0)
+    lasting = [axis for axis in order if axis < len(shape) and shape[axis] != 1]
+    return WorkLoad() if lasting == sorted(lasting) else _movement_load(view)
+
+
+def _power_load(view: _NodeSizes) -> WorkLoad:
+    """Squares and cubes are multiplied out."""
+    exponent = view.graph.constant(view.input(1))
+    small = exponent is not None and exponent.size == 1 and float(exponent.numpy().ravel()[0]) in (2.0, 3.0)
+    return WorkLoad(40.0 * view.max_elements, view.traffic_bytes) if small else _elementwise_load(view)
+
+
+def _layer_norm_load(view: _NodeSizes) -> WorkLoad:
+    """On the CPU, ONNX Runtime fuses it with a sum of equal shapes before it, and the kernel for that is slow."""
+    value = view.input(0)
+    is_sum = view.block and value is not None and view.estimate.open.get(value) is FusionTarget.SUM
+    skips = is_sum and len(view.shape(0)) == 3 and _is_sum_of_equal_shapes(view.graph, value)
+    flops = view.cost.flops_after_sum if skips else view.cost.flops
+    return WorkLoad(flops * view.max_elements, view.traffic_bytes)
+
+
+def _is_sum_of_equal_shapes(graph: Graph, value: Value | None) -> bool:
+    types = [] if value is None else [graph.tensor_type(operand) for operand in graph[value.vertex].operands]
+    return len({type_.shape for type_ in types if type_ is not None}) == 1
+
+
+def _body_load(view: _NodeSizes, times: int) -> WorkLoad:
+    """Return the work of the dearest body, so many times."""
+    machine = view.estimate.machine
+    seconds = max((_GraphEstimate(body, machine).seconds for body in view.node.bodies), default=0.0)
+    return WorkLoad(launches=1 + times * seconds / machine.launch_seconds)
+
+
+_LOADS: Mapping[WorkKind, Callable[[_NodeSizes], WorkLoad]] = {
+    WorkKind.ELEMENTWISE: _elementwise_load,
+    WorkKind.POWER: _power_load,
+    WorkKind.LAYER_NORMALIZATION: _layer_norm_load,
+    WorkKind.CONVOLUTION: _conv_load,
+    WorkKind.TRANSPOSED_CONVOLUTION: _conv_transpose_load,
+    WorkKind.PRODUCT: _product_load,
+    WorkKind.ATTENTION: _attention_load,
+    WorkKind.PACKED_ATTENTION: _packed_attention_load,
+    WorkKind.RECURRENT: _recurrent_load,
+    WorkKind.EINSUM: _einsum_load,
+    WorkKind.POOL: _pool_load,
+    WorkKind.MOVEMENT: _movement_load,
+    WorkKind.TRANSPOSITION: _transposition_load,
+    WorkKind.NOTHING: lambda view: WorkLoad(),
+    WorkKind.BRANCH: lambda view: _body_load(view, 1),
+    WorkKind.LOOP: lambda view: _body_load(view, ASSUMED_SIZE),
+}

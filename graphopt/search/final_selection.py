@@ -1,0 +1,406 @@
+"""The last word: candidates for the whole model take turns, and only what is faster beyond noise is taken.
+
+The simplified model is the floor. What a search found is taken where it is shown, twice, to be faster than that; and of
+the simplifications that part is taken back which is shown, twice, to make the model slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from graphopt.ir.graph import Graph
+from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.simplify import DeadlineExceededError, Step
+from graphopt.runtime.measure import Speedup, TimingVerdict, geometric_mean_speedup
+from graphopt.search.moves import Solution
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.race_series import Measurement, RaceSeries
+from graphopt.search.stopping import TimeBudget
+
+RepeatSweep = Callable[[str, Candidate], Candidate | None]
+
+
+@dataclass(eq=False)
+class FinalSelection:
+    """Finds the candidate to return."""
+
+    contest: RaceSeries
+    apply: Callable[[Graph, Solution], Sequence[Step]]
+    """Carry a solution of the search over to a graph, in place. Raises TimeUp."""
+    simplify: Callable[[Graph, frozenset[str] | None], Sequence[Step]]
+    """Simplify a graph, in place, with these rules and passes alone, or with all. Raises TimeUp."""
+    progress: Callable[[str, float], None] = lambda stage, done: None
+    last_measurements: dict[Candidate, Measurement] = field(default_factory=dict)
+    """What the last race of the contest told of each candidate in it."""
+    confirmations: list[Measurement] = field(default_factory=list)
+    """What second races told."""
+    raced_keys: list[str] = field(default_factory=list)
+    """The keys of the candidates of all races, in their order."""
+    prior_races: int = 0
+    """How many of them before the tries that are made now: these do not count."""
+    floor_rematch: Measurement | None = None
+    """What the second race tells of the simplified model, in which a find did not win."""
+
+    @property
+    def budget(self) -> TimeBudget:
+        return self.contest.budget
+
+    @property
+    def policy(self) -> SearchPolicy:
+        return self.contest.policy
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """What all races told."""
+        return [*self.last_measurements.values(), *self.confirmations]
+
+    def measurement_of(self, candidate: Candidate) -> Measurement:
+        """Return what is known of a candidate."""
+        return self.last_measurements.get(candidate, Measurement(candidate))
+
+    # -- what takes part -----------------------------------------------------------------------------------------------
+
+    def race_sweeps(self, simplified: Candidate, sweeps: Sequence[Candidate], again: RepeatSweep) -> Candidate:
+        """Return the fastest of the simplified model, it with one sweep and it with several.
+
+        Those that gain are made together, or one by one where all are no faster than the best of them. Where there is
+        no time for a race of each, as of large models, all of them are tried first.
+
+        Args:
+            simplified: the simplified model.
+            sweeps: it with each sweep.
+            again: makes the sweep of a name of a candidate with others; None where it does not match there any more.
+        """
+        able = sweeps
+        if len(sweeps) > 1 and not self._is_time_for(simplified, sweeps):
+            whole = self._apply_all_sweeps(sweeps, again, self.budget.race_cost(1))
+            if whole is not None:
+                self._race_of_sweeps([simplified, whole])
+                if self._beats(whole, simplified):
+                    return whole
+            able = self._affordable_candidates(simplified, sweeps)
+        if able:
+            self._race_of_sweeps([simplified, *able])
+        faster = self._faster_candidates(able, simplified)
+        return self._combine_sweeps(simplified, faster, again) if faster else simplified
+
+    def _race_of_sweeps(self, candidates: Sequence[Candidate]) -> None:
+        """Let candidates take turns before the search."""
+        self._race(candidates, share=self.policy.sweep_race_share)
+        self.prior_races = len(self.raced_keys)
+
+    def _combine_sweeps(self, simplified: Candidate, faster: Sequence[Candidate], again: RepeatSweep) -> Candidate:
+        """Return the first of candidates, with the sweeps of the others too if that is faster: of all, or one by
+        one."""
+
+        def improved(best: Candidate, others: Sequence[Candidate]) -> Candidate:
+            both = self._apply_all_sweeps([best, *others], again, self.budget.race_cost(2))
+            if both is None:
+                return best
+            self._race_of_sweeps([simplified, best, both])
+            gain = self.measurement_of(both).gain
+            is_more = gain is not None and gain.low > _median_gain(self.measurement_of(best))
+            return both if is_more and self._beats(both, simplified) else best
+
+        best, *others = faster
+        whole = improved(best, others)
+        if whole is best and len(others) > 1:
+            for candidate in others:
+                whole = improved(whole, [candidate])
+        return whole
+
+    def _is_time_for(self, simplified: Candidate, candidates: Sequence[Candidate]) -> bool:
+        """Return whether these and the simplified model can take turns in the share; where they did, they can again,
+        and where they could not, they cannot.
+        """
+        keys = [candidate.key for candidate in (simplified, *candidates)]
+        if self.contest.had_timed_out(["sweeps", *keys]):
+            return False
+        share = self.policy.sweep_race_share * self.budget.remaining
+        if self.contest.recorded_outcomes(keys) is not None or self.budget.race_cost(len(candidates)) <= share:
+            return True
+        self.contest.record_timeout(["sweeps", *keys])
+        return False
+
+    def _affordable_candidates(self, simplified: Candidate, alone: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Return as many as leave the time of a second race; where fewer did once, no more."""
+        for count in range(0 if self.budget.is_interrupted else len(alone), 0, -1):
+            keys = [candidate.key for candidate in (simplified, *alone[:count])]
+            if self.contest.had_timed_out(["alone", *keys]):
+                continue
+            left = self.budget.remaining - self.budget.confirmation_seconds
+            if self.contest.recorded_outcomes(keys) is not None or self.budget.race_cost(count) <= left:
+                return alone[:count]
+            self.contest.record_timeout(["alone", *keys])
+        return ()
+
+    def _apply_all_sweeps(self, faster: Sequence[Candidate], again: RepeatSweep, racing: float) -> Candidate | None:
+        """Return the first of candidates, and the sweep of each other made on it, one after the other; None where none
+        of these matches there, or no time is left to race it, which takes so long, and to confirm it.
+        """
+        if len(faster) < 2 or self._is_over(racing + self.budget.confirmation_seconds):
+            return None
+        made = faster[0]
+        try:
+            for candidate in faster[1:]:
+                made = again(self.measurement_of(candidate).sweeps[0].name, made) or made
+        except KeyboardInterrupt:
+            self.budget.interrupt()
+            return None
+        return None if made is faster[0] else made
+
+    def _apply_solutions(self, base: Candidate, solutions: Sequence[Solution]) -> list[Candidate]:
+        """Return a candidate with some solutions of the search; and the same simplified once more; none without time.
+
+        Where two parts meet that were changed alike, there may be views that cancel. But simplifying may also undo what
+        the search has done: which is better is left to the timing.
+        """
+
+        def carry_over(graph: Graph) -> Iterator[Step]:
+            return chain.from_iterable(self.apply(graph, solution) for solution in solutions)
+
+        try:
+            plain = self.contest.retry_once_interrupted(lambda: base.derive(carry_over))
+        except DeadlineExceededError:
+            return []
+        if self.budget.remaining <= self.budget.reserved_seconds:
+            return [plain]
+        try:
+            tidy = self.contest.retry_once_interrupted(lambda: plain.derive(lambda graph: self.simplify(graph, None)))
+        except DeadlineExceededError:
+            return [plain]
+        return [plain] if tidy is plain else [plain, tidy]
+
+    def _simplify_without(self, simplified: Candidate, names: frozenset[str]) -> Candidate | None:
+        """Return the original simplified without these rules and passes; None without time."""
+        kept = frozenset(step.name for step in simplified.steps) - names
+        try:
+            return self.contest.retry_once_interrupted(
+                lambda: self._original_candidate.derive(lambda graph: self.simplify(graph, kept))
+            )
+        except DeadlineExceededError:
+            return None
+
+    @property
+    def _original_candidate(self) -> Candidate:
+        return Candidate(self.contest.model.graph)
+
+    # -- which one it is -----------------------------------------------------------------------------------------------
+
+    def choose(
+        self,
+        simplified: Candidate,
+        swept: Candidate,
+        solutions: Sequence[Solution],
+        alone: Sequence[Candidate] = (),
+    ) -> Measurement:
+        """Return the fastest candidate that is shown to be faster than the simplified model; or that one, if it is not
+        slower.
+
+        Args:
+            simplified: the simplified model.
+            swept: the candidate on which the solutions were found, which may be the simplified model.
+            solutions: what the search found.
+            alone: the simplified model with each sweep, of which the best may win if no other candidate does.
+        """
+        made = self._apply_solutions(swept, solutions) if solutions else []
+        rivals = [*([] if swept is simplified else [swept]), *made]
+        if simplified.steps and not rivals and not self.budget.is_interrupted and self._runs_like_original(simplified):
+            return Measurement(simplified, is_original=True)
+        if simplified.steps or rivals:
+            self._race([simplified, *rivals], share=self.policy.first_race_share)
+        floor = self.measurement_of(simplified)
+        if simplified.steps and rivals and floor.speedup is None and not floor.refusal:
+            self._race([simplified], share=self.policy.first_race_share)  # no time was left for all of them
+        if made and not any(self._improves(candidate, swept, simplified) for candidate in made):
+            rivals += self._subsets(simplified, swept, solutions)
+        spare = [candidate for candidate in alone if candidate is not swept and self._beats(candidate, simplified)]
+        finalists = self._faster_candidates(rivals, simplified)[: self.policy.finalists]
+        finalists += self._faster_candidates(spare, simplified)[:1]
+        return self._confirm(finalists, simplified) or self._simplified_or_original(simplified)
+
+    def _runs_like_original(self, candidate: Candidate) -> bool:
+        """Return whether ONNX Runtime runs of a candidate what it runs of the original."""
+        return self.contest.retry_once_interrupted(lambda: self.contest.is_original(self.contest.model_of(candidate)))
+
+    def _subsets(self, simplified: Candidate, base: Candidate, solutions: Sequence[Solution]) -> Iterator[Candidate]:
+        """Where all solutions together do not win: each half, then each that remains of the better half."""
+        left = list(solutions)
+        while len(left) > 1 and not self._is_over():
+            middle = len(left) // 2
+            parts = {
+                made: part for part in (left[:middle], left[middle:]) for made in self._apply_solutions(base, part)
+            }
+            if not parts:
+                return
+            self._race([simplified, *parts], share=self.policy.subset_race_share)
+            yield from parts
+            if any(self._improves(half, base, simplified) for half in parts):
+                return
+            left = parts[max(parts, key=lambda half: _median_gain(self.measurement_of(half)))]
+
+    def _confirm(self, finalists: Sequence[Candidate], simplified: Candidate) -> Measurement | None:
+        """Return the first of these that wins a second race too.
+
+        The fastest of several was lucky, as a rule: what it is worth, the race that it won does not tell.
+        """
+        self.prior_races = len(self.raced_keys)
+        for number, candidate in enumerate(finalists):
+            if number and self._is_over(self.budget.confirmation_seconds):
+                break
+            floor, twin = self._rematch(simplified, candidate)
+            if floor.speedup is not None:
+                self.floor_rematch = floor
+            first = self.measurement_of(candidate)
+            if twin.beats(floor, self.policy.timing):
+                return _combine_races(first, twin)
+            if first.outcome and first.gain and twin.gain:
+                gain = min(first.gain, twin.gain, key=lambda ratio: ratio.median)
+                self.last_measurements[candidate] = replace(
+                    first, outcome=replace(first.outcome, gain=gain), has_lost=True
+                )
+        return None
+
+    def _simplified_or_original(self, simplified: Candidate) -> Measurement:
+        """Return the simplified model unless it does not run, or is slower; then less of it where two races show that
+        this is better, and else the original.
+
+        One race makes no gain; but what it shows to be slower is not returned where no time is left for a second.
+        """
+        self.prior_races = len(self.raced_keys)
+        first, original = self.measurement_of(simplified), Measurement(self._original_candidate)
+        if not simplified.steps:  # whatever was measured, it is the original
+            return Measurement(simplified)
+        if first.refusal:
+            return self._reduce_simplified(simplified) or original
+        if first.speedup is None:
+            return first
+        twin = self.floor_rematch or self._rematch(simplified)[0]
+        if twin.speedup is None:
+            self.last_measurements[simplified] = replace(first, is_unconfirmed=True)
+            return original if first.is_slower else twin if first.is_faster else first
+        if first.is_slower and twin.is_slower:
+            ratios, timing = (first.speedup, twin.speedup), self.policy.timing
+            is_steady = all(ratio.is_steady(timing) for ratio in ratios)  # else chance would tell which part
+            return (self._reduce_simplified(simplified) if is_steady else None) or original
+        seen = _combine_races(first, twin)
+        return original if seen.is_slower else seen
+
+    def _reduce_simplified(self, simplified: Candidate) -> Measurement | None:
+        """Return the simplified model without what makes it slower, or keeps it from running; None where two races show
+        of no part of it that it is better."""
+        names = list(dict.fromkeys(step.name for step in simplified.steps))
+        guilty = self._find_culprits(simplified, names, frozenset())
+        candidate = None if len(guilty) == len(names) else self._simplify_without(simplified, guilty)
+        if candidate is None or not candidate.steps:
+            return None
+        floor = self.measurement_of(simplified)
+        beside = [] if floor.refusal else [simplified]
+        self._race([*beside, candidate], share=self.policy.subset_race_share)  # known, if it was among the halves
+        if not _fixes_regression(self.measurement_of(candidate), floor):
+            return None
+        *_, twin = self._rematch(*beside, candidate)
+        return _combine_races(self.measurement_of(candidate), twin) if _fixes_regression(twin, floor) else None
+
+    def _find_culprits(self, simplified: Candidate, suspects: Sequence[str], gone: frozenset[str]) -> frozenset[str]:
+        """Return the fewest of the suspects without which, and without what is gone, the model is as it should be."""
+        if len(suspects) == 1 or self._is_over():
+            return frozenset(suspects)
+        middle = len(suspects) // 2
+        halves = suspects[:middle], suspects[middle:]
+        tried = [(half, self._simplify_without(simplified, gone.union(half))) for half in halves]
+        floor = self.measurement_of(simplified)
+        beside = [] if floor.refusal else [simplified]
+        made = [candidate for _, candidate in tried if candidate is not None]
+        self._race([*beside, *made], share=self.policy.subset_race_share)
+        for half, candidate in tried:
+            if candidate is not None and _fixes_regression(self.measurement_of(candidate), floor):
+                return self._find_culprits(simplified, half, gone)
+        first = self._find_culprits(simplified, halves[0], gone.union(halves[1]))
+        return first | self._find_culprits(simplified, halves[1], gone | first)
+
+    def _beats(self, candidate: Candidate, floor: Candidate) -> bool:
+        return self.measurement_of(candidate).beats(self.measurement_of(floor), self.policy.timing)
+
+    def _improves(self, candidate: Candidate, base: Candidate, simplified: Candidate) -> bool:
+        """Return whether a candidate is faster than the simplified model, and no slower than what it was made of."""
+        is_slower = base is not simplified and _median_gain(self.measurement_of(candidate)) < _median_gain(
+            self.measurement_of(base)
+        )
+        return self._beats(candidate, simplified) and not is_slower
+
+    def _faster_candidates(self, candidates: Iterable[Candidate], simplified: Candidate) -> list[Candidate]:
+        """Return those that are shown to be faster than the simplified model, the fastest first."""
+        faster = (candidate for candidate in candidates if self._beats(candidate, simplified))
+        return sorted(faster, key=lambda candidate: _median_gain(self.measurement_of(candidate)), reverse=True)
+
+    # -- races ---------------------------------------------------------------------------------------------------------
+
+    def _race(self, candidates: Sequence[Candidate], share: float) -> None:
+        """Let candidates take turns, and note what that tells."""
+        self._open_contest(candidates)
+        for found in self.contest.race(candidates, share) if candidates else ():
+            if found.outcome is None:  # what was known before is known still
+                found = replace(self.measurement_of(found.candidate), refusal=found.refusal)
+            self.last_measurements[found.candidate] = found
+
+    def _rematch(self, *candidates: Candidate) -> list[Measurement]:
+        """Return what a second race says of candidates; nothing where time is up."""
+        self._open_contest(candidates)
+        found = self.contest.next_series().race(candidates, self.policy.second_race_share)
+        self.confirmations += found
+        return found
+
+    def _open_contest(self, candidates: Sequence[Candidate]) -> None:
+        self.progress("time", min(0.95, (len(self.raced_keys) - self.prior_races) / self.policy.tries))
+        self.raced_keys += [candidate.key for candidate in candidates]
+
+    def _is_over(self, needed: float | None = None) -> bool:
+        """Return whether enough was tried, or no more time is left than is `needed`: the reserve, unless said.
+
+        Where it once was over, it is again, lest a second run find another.
+        """
+        if len(self.raced_keys) - self.prior_races >= self.policy.tries or self.contest.had_timed_out(self.raced_keys):
+            return True
+        if not self.budget.is_over(self.budget.reserved_seconds if needed is None else needed):
+            return False
+        if self.raced_keys:
+            self.contest.record_timeout(self.raced_keys)
+        return True
+
+
+def _combine_races(first: Measurement, second: Measurement) -> Measurement:
+    """Return a candidate as its second race told, but no faster or slower over the original than both races do."""
+    one, other = first.outcome, second.outcome
+    if one is None or other is None or (first.is_faster and second.is_faster):
+        return second
+    for seen in (second, first):
+        if seen.outcome and not seen.is_faster and not seen.is_slower:
+            agreed = replace(other, speedup=seen.outcome.speedup, latencies=seen.latencies)
+            return replace(second, outcome=agreed)
+    pairs = zip(one.latencies, other.latencies, strict=True)
+    latencies = tuple(
+        replace(after, speedup=_combine_speedups(before.speedup, after.speedup)) for before, after in pairs
+    )
+    return replace(
+        second, outcome=replace(other, speedup=_combine_speedups(one.speedup, other.speedup), latencies=latencies)
+    )
+
+
+def _combine_speedups(one: Speedup, other: Speedup) -> Speedup:
+    """Return two ratios as one, where one says faster and the other slower: that may be a loss, and is no gain."""
+    return replace(geometric_mean_speedup([one, other]), low=min(one.low, other.low, 1.0))
+
+
+def _fixes_regression(found: Measurement, floor: Measurement) -> bool:
+    """Return whether a candidate is better than a simplified model that is slower than the original, or does not
+    run."""
+    if found.speedup is None or found.is_slower:
+        return False
+    return bool(floor.refusal) or (found.gain is not None and found.gain.verdict is TimingVerdict.FASTER)
+
+
+def _median_gain(found: Measurement) -> float:
+    return found.gain.median if found.gain is not None else 0.0

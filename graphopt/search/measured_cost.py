@@ -1,0 +1,317 @@
+"""How fast is a graph? Measured in ONNX Runtime against the graph that it is to replace, and kept.
+
+That is done on the machine at hand, or on the workers of a cluster, whose device is not this machine's. Each worker
+answers for the device that it has; so all have to have the same, and what it answers is kept as that device's.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import ceil
+from typing import Protocol
+
+from onnx import ModelProto
+
+from graphopt.base import files
+from graphopt.base.cache import Cache
+from graphopt.base.errors import UsageError
+from graphopt.base.executors import DaskCluster
+from graphopt.base.records import to_json
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.operators.inference import infer_graph
+from graphopt.rewrite.regions import graph_digest
+from graphopt.runtime.cost_model import (
+    NoTimeToMeasureError,
+    NotMeasurableError,
+    TemporarilyNotMeasurableError,
+    cache_key,
+    decode_cached,
+    open_cost_cache,
+)
+from graphopt.runtime.graph_sessions import load_graph, model_of_graph, random_feeds
+from graphopt.runtime.machine import Machine, environment_key
+from graphopt.runtime.measure import Speedup, TimingSchedule, min_timing_seconds, time_race
+from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search.analytic_cost import AnalyticCost
+from graphopt.search.policy import SearchPolicy
+
+log = logging.getLogger(__name__)
+
+ORIGINAL_SESSIONS = 2
+"""Sessions of the graph itself in a race, by which the noise is known."""
+
+SAME_SPEEDUP = Speedup(1.0, 1.0, 1.0, 1.0, rounds=0)
+"""Of graphs that ONNX Runtime turns into one and the same."""
+FAILED_SPEEDUP = Speedup(0.0, 0.0, 0.0, 0.0, rounds=0)
+"""Of a graph that ONNX Runtime refuses: not faster."""
+
+
+_RunCall = Callable[[], object]
+
+
+class CandidateRacer(Protocol):
+    """Lets graphs race with one that they are to replace, on some device."""
+
+    @property
+    def seed(self) -> int:
+        """Of the inputs."""
+
+    @property
+    def policy(self) -> SearchPolicy:
+        """How candidates are timed."""
+
+    @property
+    def environment_key(self) -> str:
+        """What its times depend on beside the graphs and the inputs."""
+
+    def sessions_in_turn(self, count: int) -> int:
+        """Return how many sessions run one after the other where there are so many candidates."""
+
+    def __call__(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
+        """Return how many times as fast as `before` each of the others is; None where there was no room for it."""
+
+
+@dataclass(frozen=True)
+class LocalRacer:
+    """Races on the machine at hand; pickle knows it, so that others may hold them."""
+
+    setting: SessionSetting
+    policy: SearchPolicy = SearchPolicy()
+    seed: int = 0
+    """Of the inputs."""
+
+    @property
+    def environment_key(self) -> str:
+        return environment_key(self.setting)
+
+    def sessions_in_turn(self, count: int) -> int:
+        return count + ORIGINAL_SESSIONS
+
+    def __call__(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
+        """Load all, then let them take turns. What becomes the same as `before` is not timed.
+
+        None is what there was no room for.
+
+        Raises:
+            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
+        """
+        found: list[Speedup | None] = [SAME_SPEEDUP] * len(after)
+        runs: dict[int, Callable[[], object]] = {}
+        with files.scratch_folder(TemporarilyNotMeasurableError) as folder:
+            feeds = random_feeds(before, self.seed)
+            own = load_graph(before, folder / "before.onnx", feeds, self.setting, self.policy.timing)
+            for place, graph in enumerate(after):
+                try:
+                    other = load_graph(graph, folder / f"{place}.onnx", feeds, self.setting, self.policy.timing)
+                except NotMeasurableError as reason:
+                    log.info("a candidate counts as slower: %s", reason)
+                    found[place] = None if isinstance(reason, TemporarilyNotMeasurableError) else FAILED_SPEEDUP
+                    continue
+                if own.optimized_digest is None or own.optimized_digest != other.optimized_digest:
+                    runs[place] = other.run
+            if runs:
+                copy = load_graph(before, folder / "copy.onnx", feeds, self.setting, self.policy.timing)
+                for place, ratio in self._race_in_two_stages((own.run, copy.run), runs).items():
+                    found[place] = ratio
+        return found
+
+    def _race_in_two_stages(self, own: tuple[_RunCall, _RunCall], runs: Mapping[int, _RunCall]) -> dict[int, Speedup]:
+        """Time all briefly, for most are no faster; then those that may be the fastest, until one of them is."""
+        policy = self.policy
+        found = self._time(own, runs, 0.0, policy.brief_rounds)
+        sure = dict[int, Speedup]()
+        while chosen := _promising(found, sure, policy):
+            some = {place: runs[place] for place in chosen}
+            sure |= self._time(own, some, policy.pair_seconds * (len(chosen) + 1), policy.long_rounds)
+        return found | sure
+
+    def _time(
+        self, own: tuple[_RunCall, _RunCall], runs: Mapping[int, _RunCall], seconds: float, rounds: tuple[int, int]
+    ) -> dict[int, Speedup]:
+        """How many times as fast as `own`, of which there are two, each run is."""
+        timing = self.policy.timing
+        schedule = TimingSchedule(seconds=seconds, rounds=rounds, interval_width=timing.interval_width)
+        found = time_race(*own, list(runs.values()), schedule, meter=self.setting.timer, policy=timing)
+        return dict(zip(runs, found.speedups(), strict=True))
+
+
+# -- on the workers of a cluster ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClusterRacer:
+    """The device of a cluster's workers, of which each times one candidate at once."""
+
+    cluster: DaskCluster
+    race: LocalRacer
+    environment_key: str
+    machine: Machine
+
+    @property
+    def seed(self) -> int:
+        return self.race.seed
+
+    @property
+    def policy(self) -> SearchPolicy:
+        return self.race.policy
+
+    @staticmethod
+    def connect(cluster: DaskCluster, race: LocalRacer) -> ClusterRacer:
+        """Ask the workers of a cluster what they are.
+
+        Raises:
+            UsageError: there are none, or they are of several kinds, or do several things at once.
+        """
+        if any(threads > 1 for threads in cluster.worker_threads().values()):
+            raise UsageError("workers that do several things at once time nothing: dask worker --nthreads 1")
+        told = sorted(set(cluster.broadcast(environment_key, race.setting)))
+        if len(told) != 1:
+            kinds = "".join(f"\n  {each}" for each in told)
+            raise UsageError(f"--dask needs workers of one kind of device, and there are {len(told)}{kinds}")
+        ((_, machine),) = cluster.imap_unordered(_worker_machine, [race])
+        return ClusterRacer(cluster, race, told[0], machine)
+
+    def sessions_in_turn(self, count: int) -> int:
+        """Return how many sessions run one after the other: each worker lets one candidate race at once."""
+        return ceil(count / len(self.cluster.worker_threads())) * (1 + ORIGINAL_SESSIONS)
+
+    def __call__(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
+        """Return how many times as fast each of some graphs is; None where there was no room for it.
+
+        Raises:
+            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
+        """
+        own, *others = (onnx_io.to_proto(model_of_graph(graph)).SerializeToString() for graph in (before, *after))
+        found = dict(self.cluster.imap_unordered(_race_on_worker, [(self.race, own, other) for other in others]))
+        return [found[place] for place in range(len(others))]
+
+
+def _worker_machine(race: LocalRacer) -> Machine:
+    """Return the machine of the worker that is asked."""
+    return Machine.calibrate(race.setting, open_cost_cache(), race.policy.timing)
+
+
+def _race_on_worker(task: tuple[LocalRacer, bytes, bytes]) -> Speedup | None:
+    """Return what a worker's device makes of one candidate."""
+    race, *sides = task
+    before, after = map(_parse_graph, sides)
+    return race(before, [after])[0]
+
+
+def _parse_graph(data: bytes) -> Graph:
+    graph = onnx_io.load_model(ModelProto.FromString(data)).graph
+    infer_graph(graph)
+    return graph
+
+
+# -- the cost model ----------------------------------------------------------------------------------------------------
+
+
+class MeasuredCost:
+    """What ONNX Runtime takes, with all its optimizations, under one setting; asked twice, it looks into the cache.
+
+    What was measured while two sessions of one graph differed is not kept, nor a search that had to leave things out.
+
+    Costs of one provider, processor, number of threads or version of ONNX Runtime are never used for another. The
+    values of weights do not count: those of one region stand for all that are alike.
+    """
+
+    name = "measured"
+
+    def __init__(
+        self,
+        race: CandidateRacer,
+        *,
+        machine: Machine,
+        cache: Cache,
+        end: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raise UsageError where the provider is missing; what cannot be timed before the `end` is not."""
+        self.race, self.cache, self.end, self.clock = race, cache, end, clock
+        self._analytic = AnalyticCost(machine)
+        self._circumstances = race.environment_key
+        self.is_steady = True
+        self.slowdown = 1.0
+        """How many times as long the last race took as its turns alone should on a machine that does nothing else."""
+
+    def estimate_seconds(self, graph: Graph) -> float:
+        """Return the estimate by the roofline."""
+        return self._analytic.estimate_seconds(graph)
+
+    def measure_speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+        """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED_SPEEDUP`.
+
+        That is kept, too, unless memory, time or disk ran out: another time there may be enough. So it is with noise.
+
+        Raises:
+            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it, or there is no time.
+        """
+        own = graph_digest(before)
+        how = (self._circumstances, str(self.race.seed), repr(self.race.policy))
+        keys = [cache_key("speedup", own, graph_digest(graph), *how) for graph in after]
+        kept = self.cache.get(keys)
+        found = {key: ratio for key in keys if (ratio := decode_cached(Speedup, kept.get(key))) is not None}
+        missing = {key: graph for key, graph in zip(keys, after, strict=True) if key not in found}
+        for batch in _memory_batches(before, missing, self.race.policy):
+            some = self._affordable_batch(before, batch, is_all=not found)
+            start = self.clock()
+            fresh = dict(zip(some, self.race(before, list(some.values())), strict=True)) if some else {}
+            self._record_duration(before, len(some), self.clock() - start)
+            known = {key: made for key, made in fresh.items() if made is not None}
+            lasting = {key: to_json(made) for key, made in known.items() if made.is_steady(self.race.policy.timing)}
+            self.is_steady &= len(lasting) == len(batch)
+            self.cache.put(lasting)
+            found |= known
+        return [found.get(key, FAILED_SPEEDUP) for key in keys]
+
+    def _affordable_batch(self, before: Graph, batch: Mapping[str, Graph], *, is_all: bool) -> Mapping[str, Graph]:
+        """Return as many as can take turns before the end, briefly and at length.
+
+        Raises:
+            NoTime: not one can, and nothing is known of any other.
+        """
+        left = max(self.end - self.clock(), 0.0)
+        able = sum(self._race_seconds(before, count) <= left for count in range(1, len(batch) + 1))
+        if not able and is_all:
+            self.is_steady = False
+            raise NoTimeToMeasureError(
+                f"to time it takes {self._race_seconds(before, 1):.1f} s, and {left:.1f} s are left"
+            )
+        return dict(islice(batch.items(), able))
+
+    def _race_seconds(self, before: Graph, count: int) -> float:
+        """Return the seconds in which so many candidates take turns with a graph, briefly and at length."""
+        once, policy = self.estimate_seconds(before), self.race.policy
+        fewest = (policy.brief_rounds[0], policy.long_rounds[0])
+        turn = once + sum(min_timing_seconds(once, rounds, policy.timing) for rounds in fewest)
+        return self.race.sessions_in_turn(count) * turn * self.slowdown
+
+    def _record_duration(self, before: Graph, count: int, seconds: float) -> None:
+        """Note how long a race took of so many: beside other processes, the next one will not be quicker."""
+        if count:
+            self.slowdown = max(1.0, self.slowdown * seconds / self._race_seconds(before, count))
+
+
+def _promising(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup], policy: SearchPolicy) -> list[int]:
+    """Return the best few by a brief timing that may beat all of which more is known, if that is faster beyond
+    doubt."""
+    least = max([1 + policy.timing.noise / 2, *(ratio.median for ratio in sure.values())])
+    able = [place for place in brief if place not in sure and min(brief[place].median, brief[place].minimum) > least]
+    best = sorted(able, key=lambda place: -brief[place].median)[: policy.candidates_at_length]
+    return [place for place in able if place in best]
+
+
+def _memory_batches(before: Graph, after: Mapping[str, Graph], policy: SearchPolicy) -> Iterator[dict[str, Graph]]:
+    """Yield as many at once as there is room for."""
+    size = max(graph.weight_bytes for graph in (before, *after.values()))
+    number = max(1, min(policy.candidates_at_once, policy.loaded_bytes // max(size, 1)))
+    keys = list(after)
+    for start in range(0, len(keys), number):
+        yield {key: after[key] for key in keys[start : start + number]}

@@ -1,0 +1,429 @@
+"""Search, then the last word: from a simplified model to the fastest candidate for it, or to the original."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import psutil
+
+from graphopt.base import limits
+from graphopt.base.cache import Cache
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.base.executors import DaskCluster
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.language.rule import Rule
+from graphopt.rewrite.build import RefusalFunction
+from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.passes import Pass
+from graphopt.rewrite.simplify import DeadlineExceededError, Simplifier, SitePredicate, Step
+from graphopt.runtime import model_sketch, sample_inputs
+from graphopt.runtime.bench import PreparedModels, TooSlowError, prepare_models
+from graphopt.runtime.cost_model import CostModel, cache_key, open_cost_cache
+from graphopt.runtime.input_sizes import default_sizes, fit_inputs, requested_sizes
+from graphopt.runtime.machine import Machine, environment_key
+from graphopt.runtime.oracle import RunnableModel
+from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search import search_cache
+from graphopt.search.analytic_cost import AnalyticCost
+from graphopt.search.explore import Exploration, InputShapes, explore_regions
+from graphopt.search.final_selection import FinalSelection
+from graphopt.search.measured_cost import ClusterRacer, LocalRacer, MeasuredCost
+from graphopt.search.moves import SearchSpace, apply_solution
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.race_series import Measurement, RaceSeries, min_race_seconds, model_digest
+from graphopt.search.search_report import SearchTiming, find_groups, sweep_groups, undone_notes, untimed_reason
+from graphopt.search.stopping import StopReason, TimeBudget
+from graphopt.search.sweep import SweepRules, apply_sweep
+
+COST_MODELS = ("measured", "analytic", "none")
+"""What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuningOptions:
+    """What is wanted of the search."""
+
+    cost: str = "measured"
+    setting: SessionSetting = field(default_factory=lambda: SessionSetting(threads=0))
+    seconds: float = 60.0
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Of open dims, by name; several are each measured, and count the same."""
+    inputs: Mapping[str, Any] | None = None
+    seed: int = 0
+    admitted_rules_text: str = "proved"
+    """Which rules: a search among others may have found something else."""
+    dask: str | None = None
+    """The scheduler of a cluster of the devices that the model is for: these time its parts, and nothing else is."""
+    policy: SearchPolicy = SearchPolicy()
+
+    def __post_init__(self) -> None:
+        if self.cost not in COST_MODELS:
+            raise UsageError(f"there is no cost '{self.cost}'; there is {', '.join(COST_MODELS)}")
+        if self.cost != "none" and not self.seconds > 0:
+            raise UsageError(f"a search needs more than {self.seconds:g} seconds (cost none: no search and no timing)")
+        if self.is_timed_here:
+            _ = self.setting.provider_name  # where it is missing, that is said now, not when the work is done
+
+    @property
+    def is_timed_here(self) -> bool:
+        """True where candidates are to be timed as a whole, on this machine."""
+        return self.cost == "measured" and self.dask is None
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """What came of it."""
+
+    candidate: Candidate
+    timing: SearchTiming | None = None
+    notes: tuple[str, ...] = ()
+    is_out_of_time: bool = False
+    """Whether nothing was timed because the time is too short for that."""
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Tunes one model."""
+
+    original: onnx_io.ModelSource
+    model: onnx_io.LoadedModel
+    """As it was loaded."""
+    simplified: Candidate
+    rules: Sequence[Rule]
+    trades: Sequence[Rule]
+    passes: Sequence[Pass]
+    allows: SitePredicate
+    tuning: TuningOptions
+    progress: Callable[[str, float], None] = lambda stage, done: None
+    refusal: RefusalFunction | None = None
+    sweeps: SweepRules = field(default_factory=dict)
+    """Timed only: what they bring is in what ONNX Runtime then fuses or leaves, of which the estimate knows nothing."""
+    is_bounded: bool = True
+    """Whether there is no search where nearly all time is in heavy kernels and no estimate speaks for one."""
+    clock: Callable[[], float] = time.monotonic
+    cache: Cache = field(default_factory=open_cost_cache)
+
+    def tune(self) -> TuningResult:
+        """Find the fastest candidate.
+
+        Raises:
+            UsageError: this onnxruntime lacks the provider, or the model has no such dim.
+        """
+        budget = TimeBudget(self.tuning.policy, self.tuning.seconds, self.clock)
+        if not self.tuning.is_timed_here:
+            shapes = [
+                _input_shapes(fed) for fed in self._inputs(model_sketch.sketch_model(self._simplified_model.outline))
+            ]
+            with self._remote_cost_model(budget.deadline) as cost:
+                found = self._explore(self.simplified.graph, shapes, budget, budget.deadline, lambda _: cost)
+                return self._select_by_estimate(found, budget.deadline, cost)
+        if reason := self._too_large_reason():
+            return TuningResult(self.simplified, notes=(reason,))
+        policy = self.tuning.policy
+        self.progress("time", 0.0)
+        try:
+            contest = self._make_race_series(self._prepare_original(), budget)
+            budget.pace = contest.measure_pace()
+        except TooSlowError as error:
+            needed = math.ceil(policy.least_sessions * min_race_seconds(self._max_run_seconds, policy))
+            text = f"not timed: {error}, so --seconds {needed} at least are needed"
+            return TuningResult(self.simplified, notes=(text,), is_out_of_time=True)
+        except ModelError as error:
+            return TuningResult(self.simplified, notes=(f"not timed: {error}",))
+        if budget.remaining < budget.min_seconds:
+            text = f"not timed: two races would take {math.ceil(budget.min_seconds)} s, and"
+            text += f" {math.floor(budget.remaining)} s are left of --seconds {self.tuning.seconds:g}"
+            return TuningResult(self.simplified, notes=(text,), is_out_of_time=True)
+        return self._race(contest, budget)
+
+    def _race(self, contest: RaceSeries, budget: TimeBudget) -> TuningResult:
+        """Make the sweeps, search, and let what was found race against the original until the deadline."""
+        first = self.simplified
+        chooser = FinalSelection(
+            contest,
+            partial(apply_solution, space=self._search_space(budget.final_race_start)),
+            partial(self._simplified_with, deadline=budget.simplifying_end),
+            self.progress,
+        )
+        shapes = [_input_shapes(trial.feeds) for trial in contest.original.trials]
+        end = budget.sweeping_end
+        sweeps, is_cut = self._make_sweeps(budget, end), self.clock() >= end
+        swept = chooser.race_sweeps(
+            first, sweeps, lambda name, candidate: self._make_sweep(candidate, name, budget.second_race_start)
+        )
+        gainable = self._light_kernel_share(contest, shapes) if swept is first else None
+        if gainable is not None and gainable < self.tuning.policy.timing.noise:
+            budget.is_brief = True
+            found = Exploration((), StopReason.BOUND)
+        elif budget.is_interrupted:
+            found = Exploration((), StopReason.INTERRUPTED)
+        else:
+            found = self._cached_exploration(contest.digest, swept.graph, shapes, budget)
+        if found.stop is StopReason.INTERRUPTED:
+            budget.interrupt()
+        if is_cut and found.stop is StopReason.DONE:
+            found = replace(found, stop=StopReason.TIME)
+        best = chooser.choose(first, swept, found.solutions, sweeps)
+        return self._to_result(best, sweeps, chooser, found, gainable)
+
+    def _light_kernel_share(self, contest: RaceSeries, shapes: Sequence[InputShapes]) -> float | None:
+        """Return the part of the simplified model's time that a search is about; None where it may be about all.
+
+        That is outside of heavy kernels, unless an estimate speaks for one of the first graphs of some part of the
+        model, as where products may be taken in another order; or there are rules of the user's.
+        """
+        policy, budget, graph = self.tuning.policy, contest.budget, self.simplified.graph
+        if not self.is_bounded or budget.is_over(budget.reserved_seconds):
+            return None
+        try:
+            found = contest.light_kernel_share(self.simplified)
+        except KeyboardInterrupt:
+            budget.interrupt()
+            return None
+        if found is None or found >= policy.timing.noise:
+            return found
+        few = replace(policy, states=policy.probed_states)
+        looked = self._explore(graph, shapes, budget, budget.final_race_start, lambda _: AnalyticCost(), few)
+        if looked.stop is StopReason.INTERRUPTED:
+            budget.interrupt()
+        return found if looked.stop is StopReason.DONE and not looked.solutions else None
+
+    @property
+    def _simplified_model(self) -> RunnableModel:
+        return RunnableModel(replace(self.model, graph=self.simplified.graph))
+
+    def _prepare_original(self) -> PreparedModels:
+        """Return the original in a session, with inputs that it and the simplified model accept.
+
+        Raises:
+            ModelError: ONNX Runtime refuses it, or all inputs that were made up.
+        """
+        wanted = self.tuning
+        return prepare_models(
+            [self.original],
+            wanted.setting,
+            dims=wanted.sizes,
+            inputs=wanted.inputs,
+            seed=wanted.seed,
+            also=[self._simplified_model.outline],
+            limit=self._max_run_seconds,
+        )
+
+    @property
+    def _max_run_seconds(self) -> float:
+        """Seconds after which a run is given up: longer than could be timed, to say how many that would take."""
+        return self.tuning.seconds * self.tuning.policy.first_run_share
+
+    def _inputs(self, model: model_sketch.ModelSketch) -> Iterator[sample_inputs.Feeds]:
+        """Yield inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run.
+
+        Raises:
+            UsageError: the model has no such dim or input, or they do not fit.
+        """
+        given, own = fit_inputs(model, self.tuning.inputs or {})
+        for binding in requested_sizes(model, self.tuning.sizes, own):
+            sizes = binding | default_sizes(model, binding)
+            yield sample_inputs.make_feeds(model, sizes, seed=0, style=sample_inputs.NORMAL, given=given)
+
+    def _too_large_reason(self) -> str:
+        weights = self.model.graph.weight_bytes
+        if weights > limits.MAX_TIMED_WEIGHT_BYTES:
+            return f"not timed: {weights / 1e9:.1f} GB of weights are too much"
+        free = psutil.virtual_memory().available
+        needed = self.tuning.policy.timing_memory_factor * weights
+        if needed <= free:
+            return ""
+        return f"not timed: that takes {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
+
+    def _search_space(self, end: float) -> SearchSpace:
+        """Return what the search may do until then. What pays all over the model alone is for sweeps.
+
+        It would multiply the graphs.
+        """
+        simplifier = Simplifier(self.rules, self.passes, self.allows, self.refusal, check=self._deadline_check(end))
+        return SearchSpace(self._searched_rules, simplifier, self.allows)
+
+    @property
+    def _searched_rules(self) -> list[Rule]:
+        swept = {rule.name for rules in self.sweeps.values() for rule in rules}
+        return [rule for rule in self.trades if rule.name not in swept]
+
+    def _deadline_check(self, end: float) -> Callable[[], None]:
+        """Return what raises TimeUp when it is called after the end."""
+
+        def check() -> None:
+            if self.clock() >= end:
+                raise DeadlineExceededError
+
+        return check
+
+    def _cost_model(self, end: float = math.inf) -> CostModel:
+        """Return what costs are taken from; what cannot be timed before the end is not."""
+        tuning = self.tuning
+        if tuning.cost == "analytic":
+            return AnalyticCost(Machine())
+        machine = Machine.calibrate(tuning.setting, self.cache, tuning.policy.timing)
+        race = LocalRacer(tuning.setting, tuning.policy, tuning.seed)
+        return MeasuredCost(race, machine=machine, cache=self.cache, end=end, clock=self.clock)
+
+    @contextmanager
+    def _remote_cost_model(self, end: float) -> Iterator[CostModel]:
+        """Give what is asked where nothing is timed here: an estimate, or the devices of a cluster."""
+        tuning = self.tuning
+        if tuning.dask is None:
+            yield self._cost_model()
+            return
+        with DaskCluster(tuning.dask) as cluster:
+            there = ClusterRacer.connect(cluster, LocalRacer(tuning.setting, tuning.policy, tuning.seed))
+            yield MeasuredCost(there, machine=there.machine, cache=self.cache, end=end, clock=self.clock)
+
+    def _make_sweeps(self, budget: TimeBudget, end: float) -> list[Candidate]:
+        """Return the simplified model with each sweep that is made before the `end`, or until Ctrl-C; those by the same
+        rules once."""
+        found: dict[tuple[str, ...], Candidate] = {}
+        try:
+            for name in self.sweeps:
+                made = self._make_sweep(self.simplified, name, end)
+                if made is not None:
+                    found.setdefault(made.causes[0].rules, made)
+        except KeyboardInterrupt:
+            budget.interrupt()
+        return list(found.values())
+
+    def _make_sweep(self, start: Candidate, name: str, end: float) -> Candidate | None:
+        rules = [rule for rule in self.sweeps[name] if rule in self.trades]
+        return apply_sweep(start, name, rules, self._search_space(end), self.tuning.policy)
+
+    def _cached_exploration(
+        self, original: str, graph: Graph, shapes: Sequence[InputShapes], budget: TimeBudget
+    ) -> Exploration:
+        """Return what was found for this model and these shapes, in this run or an earlier one with as much time."""
+        tuning, rules = self.tuning, search_cache.rules_key((*self.rules, *self._searched_rules))
+        what = (original, search_cache.graph_key(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
+        passes = ",".join(pass_.name for pass_ in self.passes)
+        how = (
+            rules,
+            passes,
+            tuning.admitted_rules_text,
+            str(tuning.seed),
+            environment_key(tuning.setting),
+            repr(tuning.policy),
+        )
+        return search_cache.load_or_search(
+            self.cache,
+            cache_key("search", *what, *how),
+            self._searched_rules,
+            graph,
+            lambda: self._explore(graph, shapes, budget, budget.final_race_start, self._cost_model),
+            tuning.policy,
+        )
+
+    def _explore(
+        self,
+        graph: Graph,
+        shapes: Sequence[InputShapes],
+        budget: TimeBudget,
+        end: float,
+        asked: Callable[[float], CostModel],
+        policy: SearchPolicy | None = None,
+    ) -> Exploration:
+        """Return what the search finds, in its share of the time that is left before the `end`."""
+        if self.clock() >= end:  # what costs are taken from may have to be timed first
+            return Exploration((), StopReason.TIME, is_steady=False)
+        try:
+            cost = asked(end)
+        except KeyboardInterrupt:  # while the machine was timed
+            return Exploration((), StopReason.INTERRUPTED)
+        seconds, policy = budget.search_seconds(end), policy or self.tuning.policy
+        space, progress, clock = self._search_space(self.clock() + seconds), self.progress, self.clock
+        try:
+            return explore_regions(graph, space, cost, shapes, policy, seconds=seconds, progress=progress, clock=clock)
+        except ModelError as error:  # sizes that contradict the model
+            return Exploration((), StopReason.DONE, notes=(f"no search: {error}",))
+
+    def _select_by_estimate(self, found: Exploration, deadline: float, cost: CostModel) -> TuningResult:
+        """All that was found: nothing is run here."""
+        candidate, space = self.simplified, self._search_space(deadline)
+        try:
+            for solution in found.solutions:  # what is made in time stays
+                candidate = candidate.derive(partial(apply_solution, solution=solution, space=space))
+            if candidate.causes:
+                tidy = candidate.derive(partial(self._simplified_with, names=None, deadline=deadline))
+                if cost.estimate_seconds(tidy.graph) <= cost.estimate_seconds(
+                    candidate.graph
+                ):  # else it undid what the search had done
+                    candidate = tidy
+        except DeadlineExceededError:
+            found = replace(found, stop=StopReason.TIME)
+        timing = self._timing(found, candidate)
+        if self.tuning.dask is not None and candidate.steps:
+            timing = replace(timing, untimed="its parts were timed on the cluster, it was not as a whole")
+        return TuningResult(candidate, timing, found.notes)
+
+    def _make_race_series(self, ready: PreparedModels, budget: TimeBudget) -> RaceSeries:
+        digest = cache_key(model_digest(self.model), str(self.tuning.seconds))
+        return RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
+
+    def _to_result(
+        self,
+        best: Measurement,
+        sweeps: Sequence[Candidate],
+        chooser: FinalSelection,
+        found: Exploration,
+        gainable: float | None,
+    ) -> TuningResult:
+        """Return the best candidate, and what is to be said of it."""
+        first, raced, policy = chooser.measurement_of(self.simplified), chooser.measurements, self.tuning.policy.timing
+        alone = [chooser.measurement_of(made) for made in sweeps]
+        timing = self._timing(found, best.candidate, raced)
+        timing = replace(
+            timing,
+            stop=StopReason.INTERRUPTED if chooser.budget.is_interrupted else timing.stop,
+            groups=(*sweep_groups(alone, first, best, raced, policy), *timing.groups),
+            speedup=best.speedup,
+            untimed=untimed_reason(first, best) if best.steps and best.speedup is None else "",
+            simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,
+            searched=best.gain if best.candidate.causes else None,
+            latencies=best.latencies,
+            gainable=gainable,
+            noise=max((each.speedup.noise for each in raced if each.speedup), default=policy.noise),
+        )
+        return TuningResult(best.candidate, timing, (*found.notes, *undone_notes(first, best)))
+
+    def _simplified_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
+        """Simplify a graph, in place, with these rules and passes, or with all. Raises TimeUp."""
+        rules = [rule for rule in self.rules if names is None or rule.name in names]
+        passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
+        check = self._deadline_check(deadline)
+        simplifier = Simplifier(rules, passes, self.allows, self.refusal, check=check)
+        return simplifier.run(graph).steps
+
+    def _timing(self, found: Exploration, best: Candidate, raced: Sequence[Measurement] = ()) -> SearchTiming:
+        """Return what was found, and what of it is in the best candidate."""
+        setting, groups = self.tuning.setting, find_groups(found.solutions, best, raced, self.tuning.policy.timing)
+        is_timed = self.tuning.is_timed_here
+        return SearchTiming(
+            self.tuning.cost,
+            setting.provider_name if is_timed else setting.provider,
+            setting.thread_count,
+            groups=tuple(group if is_timed else replace(group, reason="") for group in groups),
+            stop=str(found.stop),
+            regions=found.regions,
+            copies=found.copies,
+            states=found.states,
+            trials=found.trials,
+        )
+
+
+def _input_shapes(inputs: sample_inputs.Feeds) -> InputShapes:
+    """Return the shapes of the inputs that are tensors."""
+    return {name: value.shape for name, value in inputs.items() if isinstance(value, np.ndarray)}

@@ -1,0 +1,540 @@
+"""Races: candidates for one model in ONNX Runtime, in turns with the original and a copy of it.
+
+The copy tells the noise: of a candidate no more can be said than of two sessions of one and the same model. What was
+timed on a quiet machine is kept, so that the same question has the same answer; what was timed on a busy one is not.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, TypeVar
+
+import numpy as np
+
+from graphopt.base.cache import Cache
+from graphopt.base.errors import ModelError
+from graphopt.base.records import to_json
+from graphopt.io import onnx_io
+from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.regions import graph_digest, weights_digest
+from graphopt.rewrite.simplify import Step
+from graphopt.runtime.bench import PreparedModels
+from graphopt.runtime.cost_model import cache_key, decode_cached
+from graphopt.runtime.machine import environment_key
+from graphopt.runtime.measure import (
+    RaceTimes,
+    Speedup,
+    TimingPolicy,
+    TimingSamples,
+    TimingSchedule,
+    TimingVerdict,
+    geometric_mean_speedup,
+    min_timing_seconds,
+    time_race,
+)
+from graphopt.runtime.oracle import RunFailedError
+from graphopt.runtime.profile import kernels_digest, light_kernel_share
+from graphopt.runtime.sample_inputs import Feeds
+from graphopt.runtime.session_setting import make_runner
+from graphopt.search.moves import Solution
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.stopping import ModelPace, TimeBudget
+from graphopt.search.sweep import Sweep
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSummary:
+    """Seconds of one run."""
+
+    minimum: float
+    median: float
+    spread: float
+    """The distance between the quartiles, as a part of the median."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.minimum <= self.median < math.inf and 0 <= self.spread < math.inf):
+            raise ValueError(f"no run takes that long: {self}")
+
+    @staticmethod
+    def from_samples(samples: TimingSamples) -> TimeSummary:
+        return TimeSummary(samples.minimum, samples.median, samples.spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long a run takes at some sizes of the open dims, in the original and in the result."""
+
+    sizes: Mapping[str, int]
+    before: TimeSummary
+    after: TimeSummary
+    speedup: Speedup
+
+
+@dataclass(frozen=True, slots=True)
+class RaceOutcome:
+    """What is kept of a race for each candidate."""
+
+    speedup: Speedup
+    """Speedup over the original, all sizes together."""
+    gain: Speedup
+    """Speedup over the first candidate in the race, all sizes together."""
+    latencies: tuple[Latency, ...] = ()
+
+    @property
+    def is_slower(self) -> bool:
+        """By more than noise, at some size: what is gained at others does not make up for that."""
+        ratios = (self.speedup, *(latency.speedup for latency in self.latencies))
+        return any(ratio.verdict is TimingVerdict.SLOWER for ratio in ratios)
+
+    @property
+    def is_faster(self) -> bool:
+        """By more than noise over the original, and slower at no size."""
+        return self.speedup.verdict is TimingVerdict.FASTER and not self.is_slower
+
+
+@dataclass(frozen=True, slots=True)
+class _RaceRecord:
+    """What is kept of a race."""
+
+    outcomes: tuple[RaceOutcome, ...]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A candidate, and what a race told of it."""
+
+    candidate: Candidate
+    outcome: RaceOutcome | None = None
+    """None where it was not timed."""
+    refusal: str = ""
+    """Why it cannot be timed: ONNX Runtime refuses it, or there was no room."""
+    has_floor: bool = True
+    """False where the simplified model does not run, over which gains are told."""
+    is_original: bool = False
+    """True where ONNX Runtime runs of it what it runs of the original, so that there is nothing to time."""
+    has_lost: bool = False
+    """True where it won a race and not the second."""
+    is_unconfirmed: bool = False
+    """True where no time or room was left for a second race."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What made the candidate of the original."""
+        return self.candidate.steps
+
+    @property
+    def sweeps(self) -> tuple[Sweep, ...]:
+        """The sweeps that the candidate was made by, in their order."""
+        return tuple(cause for cause in self.candidate.causes if isinstance(cause, Sweep))
+
+    @property
+    def solutions(self) -> tuple[Solution, ...]:
+        """The finds of the search that the candidate was made by, in their order."""
+        return tuple(cause for cause in self.candidate.causes if isinstance(cause, Solution))
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """Speedup over the original; None if untimed."""
+        return None if self.outcome is None else self.outcome.speedup
+
+    @property
+    def gain(self) -> Speedup | None:
+        """Speedup over the first candidate in the same race, which is the simplified model; None if untimed."""
+        return None if self.outcome is None or not self.has_floor else self.outcome.gain
+
+    @property
+    def latencies(self) -> tuple[Latency, ...]:
+        return self.outcome.latencies if self.outcome else ()
+
+    @property
+    def is_faster(self) -> bool:
+        """By more than noise, and slower at no size; the original is not, whatever is measured."""
+        return bool(self.steps) and self.outcome is not None and self.outcome.is_faster
+
+    @property
+    def is_slower(self) -> bool:
+        """By more than noise, at some size."""
+        return self.outcome is not None and self.outcome.is_slower
+
+    def beats(self, floor: Measurement, policy: TimingPolicy) -> bool:
+        """Return whether it is shown to be faster than the simplified model was in the same race.
+
+        Where that is no gain itself, what is a gain over the original has to be faster only beyond doubt, not by more
+        than noise; on a busy machine there is doubt about all that copies of the original differ by.
+        """
+        if self.gain is None or self.is_slower:
+            return False
+        is_sure = self.is_faster and not floor.is_faster and self.gain.low > 1 and self.gain.is_steady(policy)
+        return self.gain.verdict is TimingVerdict.FASTER or is_sure
+
+
+class RaceSeries:
+    """A series of races between candidates for one model, under one setting, on the same inputs, in a budget of time.
+
+    Contests between the same models are told apart by their `heat`: a second one has new sessions of all, the original
+    too, for a session may be fast or slow for as long as it lives.
+    """
+
+    def __init__(
+        self,
+        original: PreparedModels,
+        source: onnx_io.ModelSource,
+        model: onnx_io.LoadedModel,
+        digest: str,
+        cache: Cache,
+        budget: TimeBudget,
+        heat: int = 1,
+    ) -> None:
+        """Take the `original` with its inputs, its source, the model that has the candidates' graphs, and the digest of
+        what a race depends on besides."""
+        self.original, self.source, self.model, self.digest = original, source, model, digest
+        self.cache, self.budget, self.heat = cache, budget, heat
+        self.is_steady = True
+        """Times that are taken on a busy machine are not to bind later runs."""
+        self.refusals: dict[Candidate, str] = {}
+        """Why candidates cannot be timed."""
+        self.told: dict[tuple[str, ...], list[RaceOutcome]] = {}
+        """What the races told, by the digests of those that took part: no race is run twice."""
+        fed = (text for trial in original.trials for text in (json.dumps(dict(trial.sizes)), feeds_digest(trial.feeds)))
+        self._known_by = ("race", digest, *fed, environment_key(original.setting), repr(self.policy), str(heat))
+
+    @property
+    def policy(self) -> SearchPolicy:
+        return self.budget.policy
+
+    @property
+    def is_cacheable(self) -> bool:
+        """Whether times may bind later runs: those that are taken in a hurry may not."""
+        return not self.budget.is_interrupted
+
+    def next_series(self) -> RaceSeries:
+        """Return the next contest between the same."""
+        parts = (self.original, self.source, self.model, self.digest, self.cache, self.budget)
+        contest = RaceSeries(*parts, self.heat + 1)
+        contest.is_steady, contest.refusals = self.is_steady, dict(self.refusals)
+        return contest
+
+    # -- races ---------------------------------------------------------------------------------------------------------
+
+    def race(self, candidates: Sequence[Candidate], share: float) -> list[Measurement]:
+        """Let candidates take turns, for a share of the time that is left; the gain of each is over the first.
+
+        Nothing is told of those that do not run, nor of any where time or room is lacking. Of the time of the first
+        contest so much is left that its winner can win a second one, also where all takes longer by now than it did at
+        the beginning.
+        """
+        able = self._runnable(candidates)
+        outcomes = self.recorded_outcomes([candidate.key for candidate in able])
+        if outcomes is None:
+            outcomes = self._race_outcomes(able, share) if able and self._is_time_for(len(able)) else []
+            able = self._runnable(able)
+        if outcomes:
+            self.told[tuple(candidate.key for candidate in able)] = outcomes
+        waiting = iter(outcomes)
+        has_floor = candidates[0] not in self.refusals
+        return [self._to_measurement(candidate, waiting, has_floor=has_floor) for candidate in candidates]
+
+    def _runnable(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        return [candidate for candidate in candidates if candidate not in self.refusals]
+
+    def _to_measurement(self, candidate: Candidate, outcomes: Iterator[RaceOutcome], *, has_floor: bool) -> Measurement:
+        """Return what the next of the outcomes says of a candidate, unless it is refused."""
+        if candidate in self.refusals:
+            return Measurement(candidate, refusal=self.refusals[candidate])
+        return Measurement(candidate, next(outcomes, None), has_floor=has_floor)
+
+    def _is_time_for(self, count: int) -> bool:
+        """Return whether so many candidates can be opened and raced, and the best of them once more."""
+        budget, is_first = self.budget, self.heat == 1
+        left = budget.seconds_until(budget.race_end(count, is_first=is_first))
+        if left <= budget.pace.opening_seconds * (count + 2 * (not is_first)):
+            return False
+        # one candidate alone may do with less than what is estimated
+        return not is_first or count == 1 or left >= budget.race_cost(count - 1)
+
+    def _race_outcomes(self, candidates: Sequence[Candidate], share: float) -> list[RaceOutcome]:
+        """Return what a race says of the candidates that run; nothing where they cannot be timed."""
+        budget = self.budget
+        end = budget.race_end(len(candidates), is_first=self.heat == 1)
+        opened = [(candidate.key, self._try_open(candidate)) for candidate in candidates]
+        keys = [key for key, session in opened if session is not None]
+        sessions = [session for _, session in opened if session is not None]
+        if not keys:
+            return []
+        if len(keys) < len(candidates) and (told := self.recorded_outcomes(keys)) is not None:
+            return told
+
+        def timed() -> list[RaceOutcome]:
+            self.open_originals()
+            seconds = budget.race_seconds(len(keys), share)
+            return self.time_models(keys, sessions, seconds, budget.seconds_until(end))
+
+        try:
+            outcomes = self.retry_once_interrupted(timed)
+        except ModelError as error:
+            log.warning("versions of the model cannot be timed, so none of them is taken for faster: %s", error)
+            return []
+        if any(outcome.speedup.has_too_few_rounds for outcome in outcomes):
+            log.info("no time was left for the rounds of a race that say anything")
+            return []
+        return outcomes
+
+    def _try_open(self, candidate: Candidate) -> Any:
+        """Return a session of a candidate; None where it is refused, which is noted."""
+        try:
+            return self.retry_once_interrupted(lambda: self.open_session(self.model_of(candidate)))
+        except ModelError as error:
+            self.refusals[candidate] = str(error)
+            log.warning("a version of the model does not run, and is left: %s", error)
+            return None
+
+    def model_of(self, candidate: Candidate) -> onnx_io.LoadedModel:
+        return replace(self.model, graph=candidate.graph)
+
+    def retry_once_interrupted(self, work: Callable[[], T]) -> T:
+        """Do what leaves the graph alone; after the first Ctrl-C again, and in a hurry as all that follows."""
+        try:
+            return work()
+        except KeyboardInterrupt:
+            if self.budget.is_interrupted:
+                raise
+            self.budget.interrupt()
+            return work()
+
+    def measure_pace(self) -> ModelPace:
+        """Return the original's pace, from the copy of it.
+
+        Turns last some time of the processor: beside other processes, of which each has its share, they take longer.
+
+        Raises:
+            ModelError: ONNX Runtime refuses to run it.
+        """
+        meter, clock = self.original.setting.timer, self.budget.clock
+        used, start = meter(), clock()
+        _, copy = self._originals
+        opening = clock() - start
+        runs = [_time_briefly(self._runner(copy, trial.feeds), clock, self.policy) for trial in self.original.trials]
+        used, passed = meter() - used, opening + sum(map(sum, runs))
+        share = min(max(used / passed, self.policy.min_processor_share), 1.0) if used > 0 and passed > 0 else 1.0
+        return ModelPace(opening, sum(min_race_seconds(min(found) * share, self.policy) / share for found in runs))
+
+    def is_original(self, model: onnx_io.LoadedModel) -> bool:
+        """Return whether ONNX Runtime runs of a model what it runs of the original: then neither is faster.
+
+        False where that cannot be seen, or the model is large: what is run has to be written to a file.
+        """
+        if model.graph.weight_bytes > self.policy.compared_bytes:
+            return False
+        try:
+            one, other = (kernels_digest(source, self.original.setting) for source in (self.source, model))
+        except ModelError as error:
+            log.debug("what ONNX Runtime makes of the models is not compared: %s", error)
+            return False
+        return one == other
+
+    def light_kernel_share(self, candidate: Candidate) -> float | None:
+        """Return the part of a candidate's time in kernels that is outside of the heavy ones, at the size where it is
+        largest; None where that is not known: on devices, a kernel's time is that of its launch.
+        """
+        setting, place = self.original.setting, self._race_key(["gainable", candidate.key])
+        runs = self.policy.timing.kernel_share_runs
+        model, known = self.model_of(candidate), _parse_share(self.cache.get([place]).get(place))
+        if known is None and setting.is_cpu:
+            try:
+                parts = (light_kernel_share(model, setting, trial.feeds, runs) for trial in self.original.trials)
+                known = max(0.0, *parts)  # a difference of sums, which are rounded
+            except ModelError as error:
+                log.debug("what can be gained at most is not known: %s", error)
+            else:
+                if self.is_cacheable and self.is_steady:
+                    self.cache.put({place: str(known)})
+        return known
+
+    @cached_property
+    def _originals(self) -> tuple[Any, Any]:
+        """Two sessions of the original; the first contest has one already."""
+        opened = self.original.setting.open
+        return self.original.sessions[0] if self.heat == 1 else opened(self.source), opened(self.source)
+
+    def open_originals(self) -> None:
+        """Open what the candidates are timed against, if that was not done yet.
+
+        Raises:
+            ModelError: there is no room for it.
+            UsageError: the provider does not start.
+        """
+        _ = self._originals
+
+    def open_session(self, model: onnx_io.LoadedModel) -> Any:
+        """Return a session of a model as it is now, that has run on all inputs.
+
+        Raises:
+            ModelError: ONNX Runtime refuses it.
+            UsageError: the provider does not start.
+        """
+        session = self.original.setting.open(model)
+        for trial in self.original.trials:
+            self._runner(session, trial.feeds)()
+        return session
+
+    def recorded_outcomes(self, keys: Sequence[str]) -> list[RaceOutcome] | None:
+        """Return what a race told in which the models with these digests took part, the first of them first; None where
+        there was none in this run, nor one of just these in an earlier."""
+        for raced, outcomes in self.told.items() if keys else ():
+            if raced[0] == keys[0] and set(keys) <= set(raced):
+                return [outcomes[raced.index(key)] for key in keys]
+        return self.cached_outcomes(keys)
+
+    def cached_outcomes(self, keys: Sequence[str]) -> list[RaceOutcome] | None:
+        """Return what a race of just these told in an earlier run; None where there was none."""
+        key = self._race_key(keys)
+        found = decode_cached(_RaceRecord, self.cache.get([key]).get(key))
+        if found is None:
+            return None
+        sizes = [dict(trial.sizes) for trial in self.original.trials]
+        timed = [[dict(latency.sizes) for latency in outcome.latencies] for outcome in found.outcomes]
+        if timed != [sizes] * len(keys):
+            log.debug("an entry of the cache is not used, for it is of another race")
+            return None
+        return [*found.outcomes]
+
+    def time_models(
+        self, keys: Sequence[str], sessions: Sequence[Any], seconds: float, limit: float = math.inf
+    ) -> list[RaceOutcome]:
+        """Return how fast models with these digests are, in `seconds` for all of them together.
+
+        It takes longer where these are too few for the fewest rounds, up to the `limit`.
+
+        Raises:
+            ModelError: there is no room for the sessions of the original, or for all that run in turn.
+            UsageError: the provider does not start.
+        """
+        timing, meter, count = self.policy.timing, self.original.setting.timer, len(self.original.trials)
+        schedule = TimingSchedule(
+            seconds=seconds / count,
+            rounds=self.policy.race_rounds,
+            interval_width=timing.interval_width,
+            noise=timing.noise,
+            hard_limit=limit / count,
+        )
+        timed: list[tuple[Mapping[str, int], RaceTimes]] = []
+        for trial in self.original.trials:
+            own, copy, *rivals = (self._runner(session, trial.feeds) for session in (*self._originals, *sessions))
+            timed.append((trial.sizes, time_race(own, copy, rivals, schedule, meter=meter, policy=timing)))
+        outcomes = judge_race(timed)
+        is_steady = all(outcome.speedup.is_steady(timing) for outcome in outcomes)
+        self.is_steady &= is_steady
+        is_whole = all(len(found.original.seconds) >= schedule.rounds[0] for _, found in timed)
+        if self.is_cacheable and is_steady and is_whole:
+            self.cache.put({self._race_key(keys): to_json(_RaceRecord(tuple(outcomes)))})
+        return outcomes
+
+    def _race_key(self, keys: Sequence[str]) -> str:
+        return cache_key(*self._known_by, *keys)
+
+    def _runner(self, session: Any, feeds: Feeds) -> Callable[[], object]:
+        """Return a call that runs a session once. Only what ONNX Runtime does is caught: other errors are graphopt's
+        own.
+
+        Raises:
+            ModelError: ONNX Runtime refuses the inputs; the call raises it where it refuses to run.
+        """
+        try:
+            call = make_runner(session, feeds, self.original.setting)
+        except Exception as error:  # the classes that onnxruntime raises share no base
+            raise _run_error(error) from error
+
+        def run() -> None:
+            try:
+                call()
+            except Exception as error:
+                raise _run_error(error) from error
+
+        return run
+
+    # -- whether time was up -------------------------------------------------------------------------------------------
+
+    def record_timeout(self, keys: Sequence[str]) -> None:
+        """Remember that time was up when these models had raced: no later run is to try more of them."""
+        if self.is_cacheable and self.is_steady:
+            self.cache.put({self._timeout_key(keys): ""})
+
+    def had_timed_out(self, keys: Sequence[str]) -> bool:
+        """Return whether time was up here once, in an earlier run or in this one."""
+        return self.cache.get([self._timeout_key(keys)]).get(self._timeout_key(keys)) == ""
+
+    def _timeout_key(self, keys: Sequence[str]) -> str:
+        return cache_key(*self._known_by, "end", *keys)
+
+
+def judge_race(timed: Sequence[tuple[Mapping[str, int], RaceTimes]]) -> list[RaceOutcome]:
+    """Return what a race of the original and of some candidates says of each, from its times at each set of sizes."""
+    latencies: list[list[Latency]] = []
+    gains: list[list[Speedup]] = []
+    for sizes, times in timed:
+        own, pairs = TimeSummary.from_samples(times.original), zip(times.candidates, times.speedups(), strict=True)
+        latencies.append([Latency(dict(sizes), own, TimeSummary.from_samples(after), ratio) for after, ratio in pairs])
+        gains.append(times.speedups(over=times.candidates[0]))
+    columns = zip(zip(*latencies, strict=True), zip(*gains, strict=True), strict=True)
+    return [
+        RaceOutcome(geometric_mean_speedup([each.speedup for each in found]), geometric_mean_speedup(gain), found)
+        for found, gain in columns
+    ]
+
+
+def _time_briefly(run: Callable[[], object], clock: Callable[[], float], policy: SearchPolicy) -> list[float]:
+    """Return the seconds of a few runs, or of the first if that takes long."""
+    found: list[float] = []
+    while len(found) < policy.pace_runs and sum(found) < policy.timing.warm_run_seconds:
+        start = clock()
+        run()
+        found.append(clock() - start)
+    return found
+
+
+def _parse_share(text: str | None) -> float | None:
+    """Return the part of a whole that a text of the cache says; None where it says none."""
+    try:
+        part = None if text is None else float(text)
+    except ValueError:
+        part = math.nan
+    if part is None or 0 <= part <= 1:
+        return part
+    log.debug("an entry of the cache is not used, for it is no part of a whole")
+    return None
+
+
+def min_race_seconds(once: float, policy: SearchPolicy) -> float:
+    """Return what a session that takes `once` for a run takes in the shortest race, and to run once before."""
+    return once + min_timing_seconds(once, policy.race_rounds[0], policy.timing)
+
+
+def model_digest(model: onnx_io.LoadedModel) -> str:
+    """Identify all of a model that decides how fast it is."""
+    return cache_key(graph_digest(model.graph), weights_digest(model.graph), model.functions_digest)
+
+
+def feeds_digest(feeds: Feeds) -> str:
+    """Identify inputs: what is in them may decide what a run costs."""
+    said = sha256()
+    for name, value in feeds.items():
+        said.update(name.encode())
+        for array in value if isinstance(value, list) else [value]:
+            plain = isinstance(array, np.ndarray) and not array.dtype.hasobject
+            said.update(f" {array.dtype.name} {array.shape}".encode() if plain else b"")
+            said.update(np.ascontiguousarray(array).tobytes() if plain else repr(np.array(array).tolist()).encode())
+    return said.hexdigest()
+
+
+def _run_error(error: Exception) -> ModelError:
+    return ModelError(f"the model {RunFailedError('cannot be run', error)}")

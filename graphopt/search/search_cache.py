@@ -1,0 +1,130 @@
+"""What a search found, in a cache: the next run of the same takes it up where it would search again.
+
+A search that its time has ended would go on where it left off, for what it measured is known by then, and find more.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from graphopt.base.cache import Cache
+from graphopt.base.records import to_json
+from graphopt.ir.graph import Graph
+from graphopt.language.rule import Rule
+from graphopt.rewrite.regions import graph_digest
+from graphopt.runtime.cost_model import decode_cached
+from graphopt.runtime.measure import TimingVerdict
+from graphopt.search.explore import Exploration
+from graphopt.search.moves import Solution
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.stopping import StopReason
+
+log = logging.getLogger(__name__)
+
+
+def load_or_search(
+    cache: Cache,
+    key: str,
+    rules: Sequence[Rule],
+    graph: Graph,
+    search: Callable[[], Exploration],
+    policy: SearchPolicy,
+) -> Exploration:
+    """Return what was found in a graph with these rules, in this run or an earlier one, under this key.
+
+    What a search found on a busy machine, or without all of its time, does not bind later ones.
+    """
+    found = parse_exploration(cache.get([key]).get(key), rules, graph)
+    if found is None:
+        start, used = time.monotonic(), time.process_time()
+        found = search()
+        is_starved = time.process_time() - used < policy.starved_share * (time.monotonic() - start)
+        is_cut = found.stop is StopReason.INTERRUPTED or (found.stop is StopReason.TIME and is_starved)
+        if found.is_steady and not is_cut:
+            cache.put({key: to_json(found)})
+    return found
+
+
+def parse_exploration(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploration | None:
+    """Return what a text says that was found in a graph with these rules; None where it says nothing, or nothing that
+    a search in this graph can have found."""
+    found, known = decode_cached(Exploration, text), {rule.name for rule in rules}
+    if found is None:
+        return None
+    counts = (found.regions, found.copies, found.states, found.trials)
+    if (
+        found.is_steady
+        and found.stop.is_resumable
+        and min(counts) >= 0
+        and _solutions_fit(found.solutions, known, graph)
+    ):
+        return found
+    log.debug("an entry of the cache is not used, for it is of another search")
+    return None
+
+
+def _solutions_fit(solutions: Sequence[Solution], rules: set[str], graph: Graph) -> bool:
+    """Return whether solutions are gains by known rules, in parts of the graph that do not overlap."""
+    places = {vertex: place for place, vertex in enumerate(graph.topological()) if not graph[vertex].is_internal}
+    parts = [part for solution in solutions for part in solution.copies]
+    taken = [vertex for part in parts for vertex in part]
+    if len(taken) != len(set(taken)) or not places.keys() >= set(taken):
+        return False
+    return all(_is_convex(part, places, graph) for part in parts) and all(
+        solution.speedup.verdict is TimingVerdict.FASTER
+        and 0 <= solution.estimated_seconds < math.inf
+        and rules.issuperset(solution.rules)
+        and all(move.sites and all(move.sites) for move in solution.moves)
+        for solution in solutions
+    )
+
+
+def _is_convex(part: Sequence[int], places: Mapping[int, int], graph: Graph) -> bool:
+    """Return whether vertices are in topological order, and no path from one to another leaves them: what takes their
+    place would depend on itself."""
+    order = [places[vertex] for vertex in part]
+    if not order or order != sorted(order):
+        return False
+    inside, last = set(part), order[-1]
+    waiting = [reader for vertex in part for reader in graph.readers(vertex) if reader not in inside]
+    beyond: set[int] = set()
+    while waiting:
+        vertex = waiting.pop()
+        if vertex in inside:
+            return False
+        if vertex not in beyond and places[vertex] < last:
+            beyond.add(vertex)
+            waiting += graph.readers(vertex)
+    return True
+
+
+def graph_key(graph: Graph) -> str:
+    """Identify a graph together with the numbers of its vertices, in which finds are told."""
+    numbered = [(vertex, graph[vertex].op) for vertex in graph.topological()]
+    return sha256(f"{graph_digest(graph)} {numbered}".encode()).hexdigest()
+
+
+def rules_key(rules: Sequence[Rule]) -> str:
+    """Identify rules, and the source of the search and of all that it rests on: another might find something else."""
+    said = sha256(_search_source_digest().encode())
+    for rule in rules:
+        said.update(rule.digest.encode())
+    return said.hexdigest()
+
+
+PACKAGE_FOLDER = Path(__file__).parent.parent
+"""Where the compiler lies."""
+
+
+@cache
+def _search_source_digest() -> str:
+    said = sha256()
+    for path in sorted(PACKAGE_FOLDER.glob("*/*.py")):
+        said.update(str(path.relative_to(PACKAGE_FOLDER)).encode() + b"\0" + path.read_bytes())
+    return said.hexdigest()

@@ -1,0 +1,133 @@
+"""One instance of a rule: sizes, attributes and values that satisfy it. Tests run it, counterexamples show it.
+
+`instance_sampling` draws instances, `instance_models` writes one as two small models. None of them knows what the
+operators compute, nor how rules are matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.base.dtype import DType
+from graphopt.ir.tensor import Tensor
+from graphopt.language.binding import evaluate_content_query
+from graphopt.language.rule import Rule
+from graphopt.language.scalar_functions import (
+    PROPERTIES,
+    PYTHON_LOGIC,
+    UndecidedScalar,
+    apply_scalar_function,
+    has_property,
+)
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_content_query
+
+Shape: TypeAlias = tuple[int, ...]
+Sizes: TypeAlias = Mapping[str, "int | Shape"]
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ConcreteInstance:
+    """Everything that a rule leaves open, fixed.
+
+    `dims`: the size of each named axis, the sizes of each pack (`"*b": (2, 3)`), the shape of each hole without axes.
+    `values`: by hole, an attribute's value (a dict for `attributes`), or an array: the weights, and what is fed.
+    None is an optional input that is absent.
+    """
+
+    dims: Sizes
+    values: Mapping[str, Any]
+    stored_shapes: Mapping[str, Shape] = field(default_factory=dict)
+    """Constants that the left model holds in another, broadcast-equivalent shape."""
+
+    def feeds(self, rule: Rule) -> dict[str, Array]:
+        """Return what both models read, by input name; what counts is a constant in them, as it is known to count."""
+        read = (
+            name for name, hole in rule.holes.items() if hole.kind == "tensor" and name not in rule.arange_conditions
+        )
+        return {name: self.values[name] for name in read}
+
+    def __str__(self) -> str:
+        shown = [f"{name}={size}" for name, size in self.dims.items()]
+        for name, value in self.values.items():
+            text = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else value
+            shown.append(f"{name}={text}")
+        return ", ".join(shown)
+
+
+# -- scalar terms --------------------------------------------------------------------------------------------------
+
+
+def evaluate_scalar_at(term: Term, rule: Rule, instance: ConcreteInstance) -> Any:
+    """Return the value of a scalar term: an attribute of the right side, or a condition."""
+    match term:
+        case Lit(value=value):
+            return value
+        case Var(name=name):
+            return instance.values[name]
+        case App(op="size" | "sizes" as fact, args=(Lit(value=axes),)):
+            sizes = axes_shape(str(axes).split(), instance.dims)
+            return sizes[0] if fact == "size" else sizes
+        case App() if is_content_query(term):
+            return evaluate_content_query(term, lambda hole: Tensor.from_array(array_of(rule, instance, hole.name)))
+        case App(op="dtype", args=(Var(name=name),)):
+            return DType.of(array_of(rule, instance, name).dtype)
+        case App(op="shape" | "rank" as fact, args=(Var(name=name),)):
+            shape = _shape(rule.holes[name], instance)
+            return shape if fact == "shape" else len(shape)
+        case App(op="shape" | "rank" | "dtype"):  # the meaning of an operator in another
+            raise UndecidedScalar(f"{term} of an instance")
+        case App(op=name, args=(Var() as hole, *_)) if name in PROPERTIES:
+            said = [evaluate_scalar_at(arg, rule, instance) for arg in term.operands[1:]]
+            return has_property(name, array_of(rule, instance, hole.name), *said)
+    assert term.domain == SCALAR, f"{term} is not scalar"
+    operands = [evaluate_scalar_at(arg, rule, instance) for arg in term.operands]
+    return apply_scalar_function(term.op, PYTHON_LOGIC, *operands)
+
+
+def satisfies(rule: Rule, instance: ConcreteInstance) -> bool:
+    """Return whether every condition of the rule holds."""
+    return all(evaluate_scalar_at(condition, rule, instance) for condition in rule.conditions)
+
+
+def _shape(hole: Var, instance: ConcreteInstance) -> Shape:
+    """Return the shape of a hole whose array may be still to be drawn."""
+    given = instance.values.get(hole.name)
+    if isinstance(given, np.ndarray):
+        return tuple(given.shape)
+    if hole.axes is not None and "_" in hole.axes:
+        raise UndecidedScalar(f"a size of {hole} that has no name")
+    shape = instance.dims[hole.name] if hole.axes is None else axes_shape(hole.axes, instance.dims)
+    assert isinstance(shape, tuple), hole.name
+    return shape
+
+
+def array_of(rule: Rule, instance: ConcreteInstance, name: str) -> Array:
+    """Return the array of a hole in its declared shape; what an absent optional input stands for."""
+    value = instance.values[name]
+    if isinstance(value, np.ndarray):
+        return value
+    hole = rule.holes[name]
+    assert hole.default is not None and hole.axes is not None, f"{name} has no value"
+    dtypes = [value.dtype for value in instance.values.values() if isinstance(value, np.ndarray)]
+    dtype = next((dtype for dtype in dtypes if dtype.kind not in "bi"), dtypes[0])
+    return np.full(axes_shape(hole.axes, instance.dims), hole.default, dtype)
+
+
+def axes_shape(axes: Iterable[str], dims: Sizes) -> Shape:
+    """Return the sizes of axes; raises KeyError for a name without a size."""
+    shape: list[int] = []
+    for axis in axes:
+        if axis.startswith("1*"):
+            pack = dims[axis[1:]]
+            assert isinstance(pack, tuple)
+            shape += [1] * len(pack)
+        else:
+            size = int(axis) if axis.isdigit() else dims[axis]
+            shape += size if isinstance(size, tuple) else (size,)
+    return tuple(shape)

@@ -1,0 +1,587 @@
+"""The instances of a rule: every rank and every choice of an attribute up to a bound, all sizes symbolic.
+
+Evaluating the left side asks for what a rule leaves open (a rank, an axis, a mode); each answer is one path, and all
+paths are walked. What can be a symbol stays one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from math import isinf
+from typing import Any
+
+from graphopt.base.dtype import DType
+from graphopt.expr.expressions import (
+    ZERO,
+    Expr,
+    FoldBranch,
+    Index,
+    TensorElement,
+    call_function,
+    constant,
+    expr_of_factor,
+    fold,
+    guard_expr,
+    integer_value,
+)
+from graphopt.expr.integers import (
+    FALSE,
+    TRUE,
+    BooleanAtom,
+    Formula,
+    Size,
+    disjunction,
+    eq,
+    fresh_symbol,
+    ge,
+    if_then_else,
+    le,
+    negate,
+    product,
+    symbol,
+)
+from graphopt.expr.partial_calls import PartialCall, recording_partial_calls
+from graphopt.expr.symbolic_tensors import SymbolicTensor, as_integer, truth_value
+from graphopt.language.rule import Rule
+from graphopt.language.scalar_functions import (
+    BINDING_QUERIES,
+    FUNCTIONS,
+    MAX_AXIS_SIZE,
+    PROPERTIES,
+    PYTHON_LOGIC,
+    InvalidScalarCall,
+    UndecidedScalar,
+    apply_scalar_function,
+)
+from graphopt.language.terms import (
+    SCALAR,
+    App,
+    Lit,
+    Term,
+    Var,
+    axis_arguments,
+    is_content_query,
+    is_scalar,
+    position_of,
+    queried_constants,
+)
+from graphopt.operators.op_context import (
+    MAX_RANK,
+    UndefinedOperatorError,
+    UnsupportedOperatorError,
+    real_value,
+    tensor_of_numbers,
+)
+from graphopt.operators.operator_classes import mentions_quantization
+from graphopt.operators.semantics import denote
+from graphopt.operators.view_ops import unflatten_index
+from graphopt.verifier import element_types
+from graphopt.verifier.choices import Choices, as_tuple
+from graphopt.verifier.constant_contents import (
+    ContentFact,
+    SymbolicList,
+    apply_to_symbolic_list,
+    build_content_fact,
+    resolve_constant_index,
+)
+from graphopt.verifier.context import ProofContext, get_context
+from graphopt.verifier.element_types import DTypeError, Typing
+from graphopt.verifier.expanded_rule import ExpandedRule
+from graphopt.verifier.rule_conditions import (
+    ROUNDING_FUNCTIONS,
+    compares_rounded,
+    format_unfulfilled,
+    is_number_condition,
+    needs_int64_bound,
+    properties_of,
+    referenced_names,
+    substitute_given,
+)
+from graphopt.verifier.solver import SolverSession
+from graphopt.verifier.symbolic_logic import SYMBOLIC_LOGIC, is_real, to_formula
+
+
+@dataclass(frozen=True)
+class ElementObligation:
+    """The elements of a tensor, with what has to be true of each for an operator to be defined."""
+
+    tensor: SymbolicTensor
+    index_bound: Size | None
+    """Each is an index of so many elements; None: each is a divisor, not 0."""
+    reason: str
+    allows_negative: bool = True
+    """Indices may be negative, and are then counted from the end."""
+
+
+@dataclass
+class SymbolicInstance:
+    """One rule at one path: what is bound, what is assumed, and what has to be shown."""
+
+    rule: Rule
+    exact: bool
+    choices: Choices
+    effort: SolverSession
+    typing: Typing
+    max_rank: int = MAX_RANK
+    extended: bool = False
+    """Whether values may be infinite."""
+    sizes: dict[str, Size] = field(default_factory=dict)
+    packs: dict[str, tuple[Size, ...]] = field(default_factory=dict)
+    bindings: dict[str, Any] = field(default_factory=dict)
+    facts: list[Formula] = field(default_factory=list)
+    obligations: list[tuple[Formula, str]] = field(default_factory=list)
+    assumed_elements: list[ElementObligation] = field(default_factory=list)
+    """What the left side says of elements, being defined."""
+    element_obligations: list[ElementObligation] = field(default_factory=list)
+    """What the right side asks of them."""
+    typings: Sequence[Typing] = ()
+    """All choices of element types, of which `typing` is one."""
+    properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    is_bounded: bool = False
+    """Whether the rule needs to know how large a size may be."""
+    assuming: bool = True
+    vacuous_reason: str = ""
+    """Why the left side does not occur, where it does not."""
+    tensors: dict[Term, tuple[SymbolicTensor, ...]] = field(default_factory=dict)
+    reshape_sizes: dict[tuple[Size, Size], Size] = field(default_factory=dict)
+    """The sizes that a Reshape of the left side gives, by what is asked for and the number of elements."""
+    integers: dict[Expr, Size] = field(default_factory=dict)
+    """The elements of tensors that are sizes or places, as unknown integers."""
+    ignored: set[tuple[str, str, Any]] = field(default_factory=set)
+    """The attributes of the left side that say how to compute, by operator and name, with their values."""
+    join_axes: dict[str, int] = field(default_factory=dict)
+    """Of the tensors that stand for any number of them, along which axis these are joined."""
+    absences: dict[str, bool] = field(default_factory=dict)
+    """Of the constants with a default, whether they are optional inputs that are absent."""
+    partial_calls: tuple[set[PartialCall], set[PartialCall]] = field(default_factory=lambda: (set(), set()))
+    """What has no value everywhere and was computed for the tensors of each side, before any element was asked for."""
+    scalars: dict[Term, Any] = field(default_factory=dict)
+    """What was computed of the numbers of the rule."""
+    comparison_context: ProofContext | None = None
+    """What is known when elements are compared."""
+    compares_syntactically: bool = False
+    """Whether sizes are taken for equal only where that is plain."""
+    has_unequal_comparison: bool = False
+    """Whether it was asked of sizes that are not plainly equal."""
+
+    def __post_init__(self) -> None:  # denotations ask for them: constants that are all ones say how much to enlarge
+        self.properties = properties_of(self.rule)
+        self.is_bounded = needs_int64_bound(self.rule)
+
+    @property
+    def context(self) -> ProofContext:
+        return get_context(self.facts, self.effort)
+
+    def simplify_shape(self, shape: Iterable[Size]) -> tuple[Size, ...]:
+        """Sizes by what is known when elements are compared."""
+        return tuple(shape) if self.comparison_context is None else tuple(map(self.comparison_context.simplify, shape))
+
+    def are_equal_sizes(self, one: Size, other: Size) -> bool:
+        """Return whether two sizes are known to be equal."""
+        if one == other or self.comparison_context is None or self.compares_syntactically:
+            self.has_unequal_comparison = self.has_unequal_comparison or one != other
+            return one == other
+        return self.comparison_context.proves(eq(one, other))
+
+    def require(self, condition: Formula, reason: str) -> None:
+        """Take what has to hold for an operator to be defined: assumed on the left side, to be shown on the right."""
+        if condition == FALSE:
+            raise UndefinedOperatorError(reason)
+        if self.assuming:
+            self.facts.append(condition)
+        elif condition != TRUE:
+            self.obligations.append((condition, reason))
+
+    def require_elements(self, elements: ElementObligation) -> None:
+        """As `require`, of elements of which nothing is known but where they come from."""
+        (self.assumed_elements if self.assuming else self.element_obligations).append(elements)
+
+    # -- holes
+
+    def size(self, axis: str) -> Size:
+        """Return the size of a named axis."""
+        if axis.isdigit():
+            return int(axis)
+        if axis == "_":
+            return self._new_size("_")
+        if axis not in self.sizes:
+            self.sizes[axis] = symbol(axis)
+            self._assume_size(self.sizes[axis])
+        return self.sizes[axis]
+
+    def _new_size(self, name: str) -> Size:
+        size = fresh_symbol(name)
+        self._assume_size(size)
+        return size
+
+    def _assume_size(self, size: Size) -> None:
+        """Sizes are 64-bit integers; a rule that speaks of no number so large need not know."""
+        self.facts.append(ge(size))
+        if self.is_bounded:
+            self.facts.append(le(size, MAX_AXIS_SIZE))
+
+    def shape(self, axes: Iterable[str]) -> tuple[Size, ...]:
+        """Return the sizes of axes, packs included."""
+        axes = tuple(axes)
+        shape: list[Size] = []
+        for axis in axes:
+            if "*" in axis:
+                pack = self.pack(axis.partition("*")[2], len(axes) - 1)
+                shape += [1] * len(pack) if axis.startswith("1*") else pack
+            else:
+                shape.append(self.size(axis))
+        return tuple(shape)
+
+    def pack(self, name: str, others: int) -> tuple[Size, ...]:
+        if name not in self.packs:
+            most = max(min(2, self.max_rank), self.max_rank - others)
+            length = self.choices.choose(f"pack {name}", range(most + 1))
+            self.packs[name] = tuple(self._new_size(f"{name}{i}") for i in range(length))
+        return self.packs[name]
+
+    def is_absent(self, var: Var) -> bool:
+        """Return whether a hole is an optional input that is absent: both are tried where it has a default."""
+        if var.default is None:
+            return False
+        if var.name not in self.absences:
+            self.absences[var.name] = self.choices.choose(f"absent {var.name}", (False, True))
+        return self.absences[var.name]
+
+    def assume_absences(self) -> None:
+        """Assume that what is absent has a shape that other holes say: without one the left side does not match."""
+        present = [hole for hole in self.rule.holes.values() if not self.absences.get(hole.name)]
+        said = {axis.removeprefix("1") for hole in present for axis in hole.axes or ()} - {"_"}
+        for name, absent in self.absences.items():
+            if absent and not all(axis.removeprefix("1") in said or axis.isdigit() for axis in self.axes_of(name)):
+                raise UndefinedOperatorError(f"nothing says the shape of {name}, which is absent")
+
+    def axes_of(self, name: str) -> tuple[str, ...]:
+        """Return the axes that a hole declares; without any it matches no input that is absent."""
+        axes = self.rule.holes[name].axes
+        return ("_",) if axes is None else axes
+
+    def hole(self, var: Var) -> SymbolicTensor:
+        """Return the tensor that a hole stands for: a function of indices of which nothing is known, or its default."""
+        if self.is_absent(var) and self.assuming:
+            raise UndefinedOperatorError(f"{var.name} is absent")
+        if var.name not in self.bindings:
+            if var.axes is not None:
+                shape = self.shape(var.axes)
+            else:
+                rank = self.choices.choose(f"rank {var.name}", range(self.max_rank + 1))
+                shape = tuple(self._new_size(f"{var.name}{i}") for i in range(rank))
+            dtype = self.typing.types.get(var.name, DType.FLOAT)
+            counts = self.rule.arange_conditions.get(var.name)
+            at = self._reader(var.name, dtype) if counts is None else self._counting(counts, shape)
+            if self.is_absent(var):
+                at = partial(_constant, real_value(self._check_literal(var.default)))
+            self.bindings[var.name] = SymbolicTensor(shape, at, dtype, dtype)
+        found: SymbolicTensor = self.bindings[var.name]
+        return found
+
+    def _reader(self, name: str, dtype: DType) -> Callable[[Index], Expr]:
+        """Return the element at an index: a number where the conditions say that all elements are that number."""
+        told_ = list(self._content_facts(name))
+
+        def at(index: Index) -> Expr:
+            properties = self.properties.get(name, ())
+            if "is_zero" in properties or "is_one" in properties:
+                return constant(0 if "is_zero" in properties else 1)
+            inside, own = resolve_constant_index(index, told_)
+            read = guard_expr(inside, expr_of_factor(TensorElement(name, own)))
+            if dtype is DType.BOOL:
+                return truth_value(BooleanAtom(read, True))
+            if not (self.exact and mentions_quantization(self.rule)):
+                return read
+            if "is_scale" in properties:
+                return call_function("Scale", read)
+            return call_function("OfType", read, params=(dtype,)) if dtype.is_integer else read
+
+        return at
+
+    def _content_facts(self, name: str) -> Iterator[ContentFact]:
+        """Yield what is told of a constant: over the reals only.
+
+        What is multiplied with zeros may be infinite, and zeros may have a sign.
+        """
+        said = (
+            (app, hole) for app in self.rule.content_queries for hole in queried_constants(app) if hole.name == name
+        )
+        for app, hole in () if self.exact or self.extended else said:
+            axes = axis_arguments(app)
+            yield build_content_fact(app, self.shape(axes))._replace(
+                axes=[position_of(axis, hole.axes or ()) for axis in axes]
+            )
+
+    def _counting(self, counts: App, shape: tuple[Size, ...]) -> Callable[[Index], Expr]:
+        """Return the element at an index of a tensor that counts."""
+
+        def at(index: Index) -> Expr:
+            if len(counts.args) == 1:
+                return integer_value(unflatten_index(self.are_equal_sizes, index, shape, (product(shape),))[0])
+            place = unflatten_index(self.are_equal_sizes, index[:-1], shape[:-1], self.scalar(counts.operands[1]))
+            return integer_value(place[SYMBOLIC_LOGIC.concrete_int(index[-1])])
+
+        return at
+
+    def find_unbound_hole(self, part: Term | None) -> Var | None:
+        """Return the hole for a number that a term is, where nothing is bound to it yet."""
+        if isinstance(part, Var) and part.kind not in ("tensor", "const") and part.name not in self.bindings:
+            return part
+        return None
+
+    def bind(self, name: str, value: Any) -> None:
+        """Binds a hole for numbers, and assumes the conditions that can be told by now: fewer paths are left."""
+        for condition in self.rule.conditions:
+            match condition:
+                case App("eq", (Var(name=other), Lit() | App() as said)) if other == name and self._is_evaluable(said):
+                    with suppress(UnsupportedOperatorError):
+                        value = substitute_given(value, self.scalar(said))
+        self.bindings[name] = value
+        for condition in self.rule.conditions:
+            if name in referenced_names(condition)[0] and self._is_evaluable(condition):
+                with suppress(
+                    UnsupportedOperatorError
+                ):  # as of lists that an operator is still to refuse; asked again in the end
+                    self.require(to_formula(self.scalar(condition)), format_unfulfilled(condition))
+
+    def _is_evaluable(self, part: Term) -> bool:
+        """Return whether all that a scalar term speaks of is bound."""
+        names, packs = referenced_names(part)
+        return names <= self.bindings.keys() and packs <= self.packs.keys()
+
+    def admits(self, name: str, value: Any) -> bool:
+        """Return whether the conditions that can be told once a hole is bound to a value do not refuse it."""
+        self.bindings[name] = value
+        told = (c for c in self.rule.conditions if is_number_condition(c) and self._is_evaluable(c))
+        facts, scalars = len(self.facts), self.scalars
+        self.scalars = dict(scalars)
+        try:
+            return not any(to_formula(self.scalar(condition)) == FALSE for condition in told)
+        except UnsupportedOperatorError:  # as of lists that an operator is still to refuse
+            return True
+        except UndefinedOperatorError:
+            return False
+        finally:
+            del self.bindings[name], self.facts[facts:]
+            self.scalars = scalars
+
+    # -- scalar terms
+
+    def scalar(self, part: Term) -> Any:
+        """Return the value of an attribute or condition: an int, an Int, a Value, a text, a formula or a tuple of
+        them."""
+        match part:
+            case Lit(value=value):
+                return self._check_literal(value)
+            case Var(name=name):
+                if name not in self.bindings:
+                    self.bindings[name] = self._bind_computed_hole(part)
+                return self.bindings[name]
+            case App(domain=domain) if domain == SCALAR:
+                if part not in self.scalars:
+                    self.scalars[part] = self._apply(part)
+                return self.scalars[part]
+        raise UnsupportedOperatorError(f"{part} is no number")
+
+    def _bind_computed_hole(self, hole: Var) -> Any:
+        """Return what stands for a hole that the meaning of an operator computes with: no operator asks for it as it
+        is."""
+        if not (self.assuming and isinstance(self.rule, ExpandedRule)):
+            raise UnsupportedOperatorError(f"{hole.name} is used before it is bound")
+        return self._open_number(hole)
+
+    def _check_literal(self, value: Any) -> Any:
+        """Return a number that the rule writes: the real model is of real numbers."""
+        if not self.exact and isinstance(value, float) and isinf(value):
+            raise UnsupportedOperatorError(f"real arithmetic with {value}")
+        return value
+
+    def _apply(self, app: App) -> Any:
+        if app.op in PROPERTIES:
+            return self._evaluate_property(app)
+        if app.op in BINDING_QUERIES:
+            return self._fact(app)
+        args = [self.scalar(arg) for arg in app.operands]
+        if any(isinstance(arg, SymbolicList) for arg in args):
+            return apply_to_symbolic_list(app.op, args)
+        found = self._of_reals(app, args)
+        if found is not None:
+            return found
+        if app.op in ("floordiv", "mod"):
+            self._divisor(args[1], app)
+        if app.op == "broadcast":
+            return self._broadcast(*args)
+        if app.op == "choose" and isinstance(args[1], tuple):
+            return self._choose_elementwise(*args)
+        try:
+            return apply_scalar_function(app.op, SYMBOLIC_LOGIC, *args)
+        except InvalidScalarCall as error:
+            raise UnsupportedOperatorError(str(error)) from error
+        except UndecidedScalar as error:  # nor does it match
+            raise UndefinedOperatorError(f"{app.op}: {error}") from error
+
+    def _fact(self, app: App) -> Any:
+        """Return what a hole or an axis is bound to says."""
+        match app:
+            case App() if is_content_query(app):
+                said = build_content_fact(app, self.shape(axis_arguments(app)))
+                self.facts += said.structure.facts
+                return said.value
+            case App(op="size" | "sizes", args=(Lit(value=axes),)):
+                shape = self.shape(str(axes).split())
+                return shape[0] if app.op == "size" else shape
+            case App(op="shape" | "rank" | "dtype", args=(of,)) if of is not None:
+                tensor = self.tensor(of)
+                return {"shape": tensor.shape, "rank": tensor.rank, "dtype": tensor.dtype}[app.op]
+        raise UnsupportedOperatorError(f"{app}, of which nothing is known here")
+
+    def _of_reals(self, app: App, args: Sequence[Any]) -> Expr | None:
+        """Return what a scalar function gives of real numbers, None where it is not about them.
+
+        In the exact model nothing is known of what it rounds: a rule computes in double precision when it is applied.
+        """
+        name = app.op
+        if name not in ("truediv", "sqrt") and not any(
+            is_real(arg) for arg in chain.from_iterable(map(as_tuple, args))
+        ):
+            return None
+        if compares_rounded(app):
+            raise UnsupportedOperatorError(f"{app}, which compares what is rounded when the rule is applied")
+        if self.exact and name in ROUNDING_FUNCTIONS:
+            return call_function(f"{name}~", *map(real_value, args))
+        with recording_partial_calls():  # nothing: where it has no value, the rule does not match
+            return _REAL_FUNCTIONS[name](*map(real_value, args)) if name in _REAL_FUNCTIONS else None
+
+    def _evaluate_property(self, app: App) -> Formula:
+        """Return a property that the conditions say is assumed of the elements of its constant: no formula about
+        sizes."""
+        of = app.operands[0]
+        if not isinstance(of, Var) or app not in self.rule.property_conditions:
+            raise UnsupportedOperatorError(f"{app}, which no condition says")
+        if self.is_absent(of):
+            return to_formula(PROPERTIES[app.op](PYTHON_LOGIC, of.default))
+        return TRUE
+
+    def _broadcast(self, left: Sequence[Size], right: Sequence[Size]) -> tuple[Size, ...]:
+        """Return the shape that two shapes broadcast to; where they do not fit some other one, for it means nothing
+        there."""
+        found = FUNCTIONS["broadcast"](SYMBOLIC_LOGIC, left, right)
+        padded = ((1,) * (len(found) - len(shape)) + tuple(shape) for shape in (left, right))
+        return tuple(
+            if_then_else(disjunction(eq(a, 1), eq(b, 1), eq(a, b)), size, fresh_symbol("unfit"))
+            for a, b, size in zip(*padded, found, strict=True)
+        )
+
+    def _divisor(self, divisors: Any, app: App) -> None:
+        for divisor in as_tuple(divisors):
+            if is_real(divisor):
+                raise UnsupportedOperatorError(f"{app}: {app.op} is of whole numbers, `truediv` is of others")
+            self.require(negate(eq(divisor)), "division by zero")
+
+    def _choose_elementwise(self, condition: Any, then: Any, otherwise: Any) -> Any:
+        if len(then) != len(otherwise):
+            return SYMBOLIC_LOGIC.choose(condition, then, otherwise)
+        return tuple(SYMBOLIC_LOGIC.choose(condition, a, b) for a, b in zip(then, otherwise, strict=True))
+
+    def assume_conditions(self) -> None:
+        """Make facts of the conditions of the rule."""
+        for condition in self.rule.conditions:
+            self.require(to_formula(self.scalar(condition)), format_unfulfilled(condition))
+
+    # -- terms
+
+    def tensor(self, part: Term) -> SymbolicTensor:
+        """Return the tensor that a term denotes."""
+        if isinstance(part, App) and part.domain != SCALAR:
+            return self.outputs(part)[part.output]
+        if isinstance(part, Var) and part.kind in ("tensor", "const"):
+            return self.hole(part)
+        if self.find_unbound_hole(part):
+            assert isinstance(part, Var)
+            self.bindings[part.name] = self._open_number(part)
+        found = self.scalar(part)
+        return found.tensor if isinstance(found, SymbolicList) else tensor_of_numbers(found)
+
+    def _open_number(self, var: Var) -> Any:
+        if var.kind == "integer":
+            return fresh_symbol(var.name)
+        if var.kind == "real":
+            return expr_of_factor(TensorElement(var.name, ()))
+        raise UnsupportedOperatorError(f"how long {var.name} is")
+
+    def outputs(self, app: App) -> tuple[SymbolicTensor, ...]:
+        """Return the outputs of an operator."""
+        node = app.node
+        if node not in self.tensors:
+            from graphopt.verifier.rule_node import RuleNode
+
+            self.tensors[node] = self._with_types(node, denote(RuleNode(self, node)))
+            for size in chain.from_iterable(t.shape for t in self.tensors[node] if self.assuming):
+                if self.is_bounded:
+                    self.facts.append(le(size, MAX_AXIS_SIZE))
+        return self.tensors[node]
+
+    def _with_types(self, app: App, found: tuple[SymbolicTensor, ...]) -> tuple[SymbolicTensor, ...]:
+        """Return the outputs with their element types."""
+        if len(found) < app.outputs:
+            raise UnsupportedOperatorError(f"{app.op} with {app.outputs} outputs")
+        try:
+            types = self._types(app)
+        except DTypeError as error:
+            raise UndefinedOperatorError(str(error)) from error
+        return tuple(tensor.with_dtype(dtype) for tensor, dtype in zip(found, types, strict=False))
+
+    def _types(self, app: App) -> tuple[DType, ...]:
+        """Return the element types of the outputs of an operator."""
+        if not self.assuming and app in self.typing.right_side_types:
+            return self.typing.right_side_types[app]
+        to = self.typing.target(app) if element_types.has_explicit_type(app) else None
+        inputs = [
+            None if a is None or is_scalar(a) or self._is_absent_input(a) else self.tensor(a).dtype for a in app.inputs
+        ]
+        return element_types.infer_left_output_types(app, tuple(inputs), to)
+
+    def _is_absent_input(self, part: Term) -> bool:
+        return self.assuming and isinstance(part, Var) and self.is_absent(part)
+
+    def to_integer(self, element: Expr) -> Size:
+        """Return the element of a tensor of integers as an integer: one that is made of sizes, or some unknown one."""
+        size = as_integer(element)
+        if size is not None:
+            return size
+        if element not in self.integers:
+            self.integers[element] = fresh_symbol("element")
+        return self.integers[element]
+
+    def break_cycles(self) -> None:
+        """Forget the elements of tensors, which refer to the instance, so that all is freed with it: collecting the
+        garbage of cycles took a seventh of the time of proofs."""
+        self.tensors.clear()
+        self.assumed_elements.clear()
+        self.element_obligations.clear()
+        nothing = partial(_constant, ZERO)
+        for name, hole in self.bindings.items():
+            if isinstance(hole, SymbolicTensor):
+                self.bindings[name] = SymbolicTensor(hole.shape, nothing, hole.dtype)
+
+    def hole_tensors(self) -> list[SymbolicTensor]:
+        return [value for value in self.bindings.values() if isinstance(value, SymbolicTensor)]
+
+
+_REAL_FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
+    "truediv": lambda a, b: a / b,
+    "sqrt": lambda a: call_function("Sqrt", a),
+    "maximum": lambda a, b: fold("max", [FoldBranch((), TRUE, a), FoldBranch((), TRUE, b)]),
+    "minimum": lambda a, b: fold("min", [FoldBranch((), TRUE, a), FoldBranch((), TRUE, b)]),
+}
+"""The scalar functions on real numbers; the others compute with operators that values have too."""
+
+
+def _constant(value: Expr, _: Index) -> Expr:
+    """Return the element of a tensor that has the same one everywhere."""
+    return value
