@@ -34,22 +34,22 @@ class Model:
     dynamic: bool
     """Every axis that the case names is left open; otherwise all sizes are fixed."""
     opset: int | None
-    """None is the exporter's own default."""
+    """Opset to export to; None is the exporter's own default."""
     options: Mapping[str, Any]
     """Keywords for torch.onnx.export beside those that follow from the other fields."""
     note: str = ""
     quantized: str = ""
-    """In which form of `quantized.FORMS`, if in any."""
+    """Form of quantization, one of `quantized.FORMS`; empty for none."""
     is_fused: bool = False
     """Saved by ONNX Runtime, in operators of its own."""
     is_fixture: bool = False
     """Small, for the tests, instead of a larger size, for the benchmarks."""
     is_published: bool = False
-    """Of the size that was published."""
+    """True for models of the published size."""
 
 
 _KEEP_BATCH_NORM: Mapping[str, Any] = {"do_constant_folding": False, "training": "PRESERVE"}
-"""In eval mode the TorchScript exporter folds batch norms into convolutions, unless told to preserve the mode."""
+"""Options of the TorchScript exporter that keep batch norms, which it folds into convolutions in eval mode."""
 
 
 def _small() -> Iterator[Model]:
@@ -189,7 +189,7 @@ def key(model: Model) -> str:
 
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("architectures.py", "nets.py"))
-"""What makes the modules."""
+"""Files whose source makes the modules."""
 
 
 def exporters() -> dict[str, str]:

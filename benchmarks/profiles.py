@@ -29,7 +29,7 @@ FAMILIES = (
 DEFAULT = tuple(f"{name}.dynamo" for name in FAMILIES)
 
 Profile: TypeAlias = Mapping[str, Sequence[float]]
-"""How often the kernels of each operator run in one run of the model, and for how many milliseconds in all."""
+"""Runs of the kernels of each operator in one run of the model, and their milliseconds in all."""
 
 
 def markdown(results: Results) -> str:

@@ -131,7 +131,7 @@ def is_current(row: Row, circumstances: Row) -> bool:
 
 
 Timings: TypeAlias = Mapping[str, Row]
-"""What is known of the time of the original, under no name, and of outcomes, by tool; or why they cannot be timed."""
+"""Times of the original, under no name, and of outcomes, by tool; or why they cannot be timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class _Model:
     plan: Plan
     known: Results
     folder: Path
-    """Where outcomes and the outputs of the original are kept meanwhile."""
+    """Folder of outcomes and of the outputs of the original, for as long as they are needed."""
 
     @property
     def limit(self) -> float:

@@ -54,7 +54,7 @@ class Attempt:
 
     @property
     def is_verified(self) -> bool:
-        """Whether the check found it equal to the model."""
+        """True if the check found it equal to the model."""
         return self.check_result is not None and self.check_result.comparison.ok
 
     @property
@@ -63,12 +63,12 @@ class Attempt:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether Ctrl-C ended the search or the timing."""
+        """True if Ctrl-C ended the search or the timing."""
         return self.tuned.timing is not None and self.tuned.timing.stop == StopReason.INTERRUPTED
 
     @property
     def has_ended(self) -> bool:
-        """Whether the search found all that there is to find."""
+        """True if the search found all that there is to find."""
         return self.tuned.timing is not None and StopReason(self.tuned.timing.stop).is_complete
 
     @property

@@ -151,7 +151,7 @@ def optimize(model: onnx_io.ModelSource, options: Options) -> Result:
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
-    with current_session().child(), ort.custom_ops(options.custom_ops):
+    with current_session().child(), ort.registered_custom_ops(options.custom_ops):
         return _Pipeline(model, options).result()
 
 
@@ -419,7 +419,7 @@ MAX_RETRIES = 12
 """Times that something is left out because the check found a difference: then all is."""
 
 EXCLUDED_REASON = ReportedReason("the check found a difference there")
-"""Why a change is refused in a later attempt, which is noted where it is left out."""
+"""Reason why a change is refused in a later attempt, which is noted where it is left out."""
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ class Affine(NamedTuple):
     what: str
     apply: Callable[[Term], Term]
     weights: Callable[[Term, Callable[[Term], Term]], Term]
-    """Of weights, and of how one number for each channel is spread over them."""
+    """Effect on weights, given how one number for each channel is spread over them."""
     bias: Callable[[Term], Term]
-    """Of the bias of what stands before."""
+    """Effect on the bias of what stands before."""
     shift: Term | None = None
-    """What it makes of zeros, where that is not zeros."""
+    """Result for zeros; None where that is zeros."""
     when: Callable[[Term], tuple[Term, ...]] = lambda x: ()
-    """What it asks of the value beside which it stands."""
+    """Conditions on the value beside which it stands."""
 
     def carry_bias(self, bias: Term, linear: Callable[[Term], Term]) -> Term:
         """Return the bias of what stands behind, given what that makes of a shift."""

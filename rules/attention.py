@@ -22,7 +22,7 @@ from graphopt.rule import (
 )
 
 HEADS_IN_FRONT, KEYS_LAST = (0, 2, 1, 3), (0, 2, 3, 1)
-"""From batch, sequence, heads, head size: how queries and values, and how keys are transposed."""
+"""Transpositions of (batch, sequence, heads, head size), for queries and values, and for keys."""
 
 # -- what ONNX Runtime's own operator computes ---------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ MASKS: Mapping[str, tuple[Var, App | Var]] = {
     "masked": (mask, mask),
     "padded": (row, op.Expand(row, fn.sizes("P Q S L"))),
 }
-"""What is added to the scores, and with a row for each query: kernels stretch no such axis."""
+"""Masks that are added to the scores, with a row for each query: kernels stretch no such axis."""
 SIZED = {"attention": "B S L H D V", "multi_head_attention": "H D V"}
 """The axes that are not to be empty: the kernel of the standard operator refuses all empty tensors."""
 SCALES = (scale > 0, fn.ne(fn.dtype(queries), DType.DOUBLE))
@@ -109,7 +109,7 @@ def _microsoft(added: tuple[Term, ...], factor: TermLike) -> App:
 
 
 OPERATORS = {"attention": _standard, "multi_head_attention": _microsoft}
-"""By name, given a mask or none and the factor of the scores."""
+"""Attention operators by name, given a mask or none and the factor of the scores."""
 
 
 def _guard_nan(value: Term) -> App:
@@ -186,7 +186,7 @@ UNPACKED = (
 left, shared, swapped = tensor("x", "B H M K"), tensor("y", "B G K N"), tensor("y", "B G N K")
 wide, merged = integers("wide"), integers("merged")
 times = fn.size("H") // fn.size("G")
-"""How many heads in a row have the same keys and values."""
+"""Number of consecutive heads that share keys and values."""
 
 
 def _build_shared_heads_rule(name: str, operand: Var, axes: str, view: Callable[[Term], Term]) -> Rule:

@@ -39,7 +39,8 @@ CONVS = (
     in_groups("group_conv_of_large_blocks", fn.block_count("M I", BLOCK, filters)),
 )
 IN_SMALL_BLOCKS = (in_groups("group_conv_of_small_blocks", any_blocks),)
-"""Which ONNX Runtime does not convolve in blocks: of 16 channels it takes longer than without groups."""
+"""Rules for blocks that ONNX Runtime does not convolve in its layout: of 16 channels it takes longer than without
+groups."""
 
 # -- products ------------------------------------------------------------------------------------------------------
 # Axes: *b batch, M rows, K features that are read, P those that are made.
@@ -54,7 +55,7 @@ class WeightedProduct(NamedTuple):
     """Their axes."""
     apply: Callable[[Term, Term], App]
     add_bias: Callable[[Term], Term]
-    """What else it does to its result."""
+    """Further effect on the result."""
 
 
 rows, matrix, c = tensor("x", "*b M K"), tensor("x", "M K"), const("c", "P", default=0)

@@ -38,7 +38,7 @@ class BranchSign(NamedTuple):
     join: Callable[[Term, Term], App]
     weights: Callable[[Term, Term], App]
     bias_alone: Callable[[Term], Term]
-    """Of a bias, where the branch has none."""
+    """Bias where the branch has none."""
 
 
 ADD = BranchSign("add", op.Add, op.Add, lambda bias: bias)

@@ -80,7 +80,7 @@ NORMALIZATIONS = tuple(rule for name, said in TOTALS.items() for rule in normali
 
 y, z, b, columns, alpha = tensor("x"), tensor("y"), tensor("b", "N"), tensor("x", "*b N"), real("alpha")
 shorter = fn.ne(fn.dtype(columns), DType.DOUBLE)
-"""Where there is no kernel, ONNX Runtime writes the constants of FastGelu in single precision."""
+"""The columns are not double: where it has no kernel, ONNX Runtime writes the constants of FastGelu in single."""
 
 
 def fast_gelu(value: Term) -> App:
@@ -196,7 +196,7 @@ convolved = op.Conv(image, filters, offsets, **window)
 axes = fn.rank(image) - 2
 padded = fn.sizes("*s") + fn.slice(pads, 0, axes) + fn.slice(pads, axes, 2 * axes)
 is_alike = fn.eq(fn.sizes("*t"), (padded - dilations * (fn.sizes("*k") - 1) - 1) // strides + 1)
-"""What is added is of the shape of what it is added to: the kernel stretches nothing."""
+"""The summand has the shape of what it is added to: the kernel stretches nothing."""
 said = {**window, "auto_pad": "NOTSET"}
 CONVOLUTIONS = (
     *(

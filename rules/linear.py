@@ -318,7 +318,7 @@ PARTS: Mapping[str, tuple[Callable[[Var], App], Term]] = {
     "matmul": (lambda x: x @ added, added),
     "low_rank": (lambda x: (x @ down) @ up, down @ up),
 }
-"""What is added, of the value that both products read, and the weights that it stands for."""
+"""Operators that add a part, of the value that both products read, and the weights that it stands for."""
 SUMS = tuple(
     rule
     for name, (part, its_weights) in PARTS.items()

@@ -15,7 +15,7 @@ C, M, K, L = (fn.size(axis) for axis in "CMKL")
 
 ends = integers("ends")
 halves = fn.le(fn.sizes("H W"), ends)
-"""Where a size is odd, corners differ in size and are not joined."""
+"""Condition on odd sizes: corners of different sizes are not joined."""
 first, second, third, fourth = op.Split.split(4, w, fn.repeat(C, 4), axis=1)
 
 

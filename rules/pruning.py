@@ -32,7 +32,7 @@ HARD_SWISH, GELU = Activation("_hard_swish", op.HardSwish), Activation("_gelu", 
 SILU, TANH = Activation("_silu", lambda y: y * op.Sigmoid(y)), Activation("_tanh", op.Tanh)
 SIGMOID = Activation("_sigmoid", op.Sigmoid)
 ERF_GELU = Activation("_erf_gelu", lambda y: (y * (op.Erf(y * fn.truediv(1.0, fn.sqrt(2.0))) + 1.0)) * 0.5)
-"""As exporters write it where the opset has no Gelu."""
+"""Gelu as exporters write it where the opset has none."""
 
 ChannelSelector: TypeAlias = Callable[[Term, App, int], Term]
 """Weights for the channels at some places along an axis, instead of all."""
@@ -68,7 +68,7 @@ class PrunableChannels(NamedTuple):
     name: str
     why: str
     places: Callable[[str, Iterable[Var], Var], App]
-    """Of the others, along an axis of what makes them and of what reads them."""
+    """Indices of the other channels, along an axis of what makes them and of what reads them."""
     read: ChannelSelector = select_channels
 
 
@@ -197,7 +197,7 @@ class FeatureProduct(NamedTuple):
     weights: str
     """Their axes."""
     apply: Callable[[Term, Term, Term], Term]
-    """Of a value, the weights and a bias."""
+    """Product of a value, the weights and a bias."""
     bias: Var | None = None
 
 

@@ -39,9 +39,9 @@ def apply_reduction(kind: str, value: Term, along: Term, **attrs: Term | int) ->
 # -- one reduction -------------------------------------------------------------------------------------------------
 
 ALONE: Mapping[str, Term] = {"L1": op.Abs(x), "SumSquare": x * x, **dict.fromkeys(KEEPING, x)}
-"""What the reduction of a single element is."""
+"""Result of reducing a single element."""
 EACH: Mapping[str, Term] = {"L1": op.Abs(x), "LogSum": op.Log(x), "SumSquare": x * x}
-"""What reductions do to each element ahead of combining them, or behind."""
+"""Function that a reduction applies to each element before or after combining them."""
 
 
 def dropping_axes(kind: str) -> Rule:

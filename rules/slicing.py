@@ -281,7 +281,7 @@ NEEDLESS = {
         (fn.eq((shape - 1) * (repeats - 1), 0), fn.eq(together, fn.broadcast(shape * repeats, fn.shape(y)))),
     ),
 }
-"""What repeats x along axes of size 1 only, beside a y that is as long: broadcasting does the same."""
+"""Operators that repeat x along axes of size 1 only, beside a y that is as long: broadcasting does the same."""
 
 EXPANSIONS = (
     Rule(

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from graphopt.base.dtype import COMPUTE_DTYPES, DType
 from graphopt.language.proof import Proof, ProofLedger, ProofModel
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import Var, operator_applications, walk_term
 from graphopt.language.type_inference import NoInstance
 from graphopt.operators.operator_classes import depends_on_dtype, is_elementwise, mentions_quantization
-from graphopt.operators.rule_families import representative_instances
+from graphopt.operators.rule_families import sample_specializations
 from graphopt.rewrite.gate import deviating_dtypes, ledger_path
 from graphopt.rules import RULES, TRADES
 from graphopt.runtime.oracle import RunFailedError, RunnableModel, onnxruntime_unoptimized
@@ -47,7 +47,7 @@ def exact_rules() -> list[tuple[Rule, Proof]]:
     proofs = ProofLedger.load(ledger_path())
     found = [(rule, proofs.get(rule.digest)) for rule in (*RULES, *TRADES)]
     exact = ((rule, proof) for rule, proof in found if proof is not None and proof.model is ProofModel.EXACT)
-    return [(each, proof) for rule, proof in exact for each in representative_instances(rule)]
+    return [(each, proof) for rule, proof in exact for each in sample_specializations(rule)]
 
 
 def strewn(rule: Rule, drawn: ConcreteInstance, rng: np.random.Generator) -> ConcreteInstance:
@@ -90,7 +90,7 @@ def bits(array: Array) -> Array:
 
 def is_licensed(rule: Rule, proof: Proof, drawn: ConcreteInstance) -> bool:
     """Whether `--exact` would apply the rule to values of these types."""
-    types = {DType.of(value.dtype) for value in drawn.values.values() if isinstance(value, np.ndarray)}
+    types = {DType.from_numpy(value.dtype) for value in drawn.values.values() if isinstance(value, np.ndarray)}
     if types & {DType.FLOAT16, DType.BFLOAT16} or (depends_on_dtype(rule) and not types <= set(COMPUTE_DTYPES)):
         return False
     return all(map(proof.licenses, types)) and deviating_dtypes(rule).isdisjoint(types)
@@ -133,7 +133,7 @@ def compared(rule: Rule, proof: Proof, count: int, seed: int) -> int:
             given = strewn(rule, drawn, rng)
             try:
                 left, right = build_models(rule, given)
-            except (NoInstance, UndecidedScalar):  # the right side says nothing here: it is not applied
+            except (NoInstance, UndecidedScalarError):  # the right side says nothing here: it is not applied
                 continue
             try:
                 found = both_outputs(left, right, given.feeds(rule))

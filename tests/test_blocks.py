@@ -101,7 +101,7 @@ FILLED = "channels in whole blocks"
 def weights_of(model: onnx_io.LoadedModel) -> list[tuple[int, ...]]:
     """The shapes of what convolutions multiply by, in their order."""
     graph = model.graph
-    convs = [graph[vertex] for vertex in graph.topological() if graph[vertex].op == "Conv"]
+    convs = [graph[vertex] for vertex in graph.topological_order() if graph[vertex].op == "Conv"]
     found = [graph.constant(node.inputs[1]) for node in convs]
     return [tensor.shape for tensor in found if tensor is not None]
 

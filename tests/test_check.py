@@ -22,7 +22,7 @@ from graphopt.io import onnx_io
 from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.language.rule import Rule, op, tensor
-from graphopt.operators.constant_folding import Arrays, evaluate_node
+from graphopt.operators.node_evaluation import Arrays, evaluate_node
 from graphopt.rewrite.passes import PASSES, Pass
 from graphopt.rewrite.simplify import simplify_graph
 from graphopt.search.model_tuner import Tuner, TuningResult

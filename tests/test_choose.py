@@ -139,7 +139,7 @@ class Case:
     def choose(self, solutions: Sequence[Solution] | None = None, swept: Candidate | None = None) -> Measurement:
         finds = self.solutions if solutions is None else solutions
         self.best = self.chooser.choose(self.first, swept or self.first, finds, self.alone)
-        self.best.candidate.graph.check()
+        self.best.candidate.graph.check_invariants()
         assert dict(self.model.graph.vertices_and_nodes()) == self.original
         return self.best
 

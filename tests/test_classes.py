@@ -14,8 +14,8 @@ from graphopt.ir.graph import Graph, Node
 from graphopt.language.definition import define
 from graphopt.language.rule import Operators, Rule, binary, fn, integers, op, pointwise, real, tensor
 from graphopt.operators import inference
-from graphopt.operators.constant_folding import evaluate_node
 from graphopt.operators.elementwise_ops import ExtraOperands
+from graphopt.operators.node_evaluation import evaluate_node
 from graphopt.operators.operator import MagnitudeEffect
 from graphopt.operators.operator_classes import extra_operands, is_broadcasting
 from graphopt.operators.semantics import OPERATORS
@@ -25,7 +25,7 @@ from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.sites import Site
 
 Array = NDArray[np.generic]
-ELEMENTWISE = sorted(name for name in OPERATORS if extra_operands(name) is ExtraOperands.EQUALS)
+ELEMENTWISE = sorted(name for name in OPERATORS if extra_operands(name) is ExtraOperands.MULTIDIRECTIONAL)
 
 
 def results(name: str, *inputs: Array) -> list[Array]:
@@ -143,7 +143,7 @@ def rewritten(rule: Rule, given: Graph) -> Counter[str] | None:
     if match is None:
         return None
     given.apply(build_patch(given, match))
-    given.check()
+    given.check_invariants()
     return Counter(given.operator_counts())
 
 

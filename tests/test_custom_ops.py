@@ -122,16 +122,16 @@ def test_a_definition_that_the_library_s_kernel_contradicts_is_refused_with_an_i
 
 
 def test_what_a_kernel_makes_of_nan_is_asked_of_it(library: Path, defined: Rule) -> None:
-    assert prove(defined).describe_claim == "proved, reassociates"
-    with ort.custom_ops([library]):  # it makes 0 of NaN, and Relu does not
-        assert prove(defined).describe_claim == "proved, reassociates, finite"
+    assert prove(defined).claim_text == "proved, reassociates"
+    with ort.registered_custom_ops([library]):  # it makes 0 of NaN, and Relu does not
+        assert prove(defined).claim_text == "proved, reassociates, finite"
 
 
 # -- other commands ----------------------------------------------------------------------------------------------------
 
 
 def test_models_with_custom_operators_are_timed_and_profiled(model: Path, fused: Path, library: Path) -> None:
-    with ort.custom_ops([library]):
+    with ort.registered_custom_ops([library]):
         (case,) = run_benchmark([model, fused], SessionSetting(), dims={"n": 8}, seconds=0.0).cases
     assert len(case.timings) == 2
     done = run("inspect", fused, "--profile", "--custom-ops", library)
@@ -165,7 +165,7 @@ def test_what_is_timed_with_a_library_is_kept_by_what_is_in_it(library: Path, tm
     other.write_bytes(library.read_bytes() + b"\0")
     found = []
     for given in ((), (library,), (copy,), (copy, library), (other,)):
-        with ort.custom_ops(given):
+        with ort.registered_custom_ops(given):
             found.append(environment_key(SessionSetting()))
     without, own, copied, both, another = found
     assert own == copied == both and len({without, own, another}) == 3
@@ -174,13 +174,13 @@ def test_what_is_timed_with_a_library_is_kept_by_what_is_in_it(library: Path, tm
 @pytest.mark.slow
 def test_workers_have_the_libraries_of_the_process_that_asks_them(library: Path, fused: Path) -> None:
     feeds = {"a": np.full((1, 64), 3, np.float32)}
-    with ort.custom_ops([library]), ProcessPool(1) as workers:
+    with ort.registered_custom_ops([library]), ProcessPool(1) as workers:
         ((_, (found,)),) = workers.imap_unordered(partial(_ran, feeds=feeds), [str(fused)])
     assert (found == 18).all()
 
 
 def _ran(path: str, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    return list(ort.session(path).run(None, feeds))
+    return list(ort.make_cpu_session(path).run(None, feeds))
 
 
 def test_what_is_no_library_is_said_in_one_line(model: Path, library: Path, tmp_path: Path) -> None:

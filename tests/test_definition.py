@@ -20,7 +20,7 @@ from graphopt.io import onnx_io
 from graphopt.language.proof import Proof, ProofModel, Verdict
 from graphopt.language.terms import Lit
 from graphopt.operators.inference import infer_graph
-from graphopt.operators.nonfinite import may_have_magnitude
+from graphopt.operators.magnitude_analysis import may_have_magnitude
 from graphopt.rewrite.matching import find_matches
 from graphopt.rule import Operators, Rule, define, define_function, fn, integer, microsoft, op, real, string, tensor
 from graphopt.verifier import kernel_conformance
@@ -59,7 +59,7 @@ def operators(result: graphopt.Result) -> list[str]:
 
 
 def test_a_rule_onto_a_declared_operator_is_proved_by_what_it_means() -> None:
-    assert prove(FUSE_BIAS).describe_claim == "proved, reassociates"  # a kernel rounds in a way of its own
+    assert prove(FUSE_BIAS).claim_text == "proved, reassociates"  # a kernel rounds in a way of its own
 
 
 @pytest.mark.parametrize(

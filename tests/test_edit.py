@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import graphopt
 from graphopt.base.dtype import DType
 from graphopt.ir.edit import constant_node, needs_copy, remove_unread, replace_node, replace_values
-from graphopt.ir.graph import CAPTURE, INPUT, INTERNAL, Graph, Node, Patch, Value
+from graphopt.ir.graph import CAPTURE, INPUT, INTERNAL_DOMAIN, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 
@@ -25,7 +25,7 @@ def build(text: str) -> tuple[Graph, Callable[[str], Value]]:
 
     def value(name: str) -> Value:
         if name not in found:
-            found[name] = Value(graph.add(Node(INPUT, (), (name,), (FLOAT,), domain=INTERNAL)))
+            found[name] = Value(graph.add(Node(INPUT, (), (name,), (FLOAT,), domain=INTERNAL_DOMAIN)))
             graph.inputs.append(found[name].vertex)
         return found[name]
 
@@ -48,7 +48,7 @@ def build(text: str) -> tuple[Graph, Callable[[str], Value]]:
 
 def text(graph: Graph) -> list[str]:
     lines = []
-    for vertex in graph.topological():
+    for vertex in graph.topological_order():
         node = graph[vertex]
         if not node.is_internal:
             arguments = ", ".join(graph.value_name(value) for value in node.operands)
@@ -60,10 +60,10 @@ def applied(graph: Graph, patch: Patch) -> list[str]:
     """The graph after the patch, having seen that the inverse restores it."""
     before, nodes = text(graph), dict(graph.vertices_and_nodes())
     inverse = graph.apply(patch)
-    graph.check()
+    graph.check_invariants()
     after = text(graph)
     graph.apply(inverse)
-    graph.check()
+    graph.check_invariants()
     assert (text(graph), dict(graph.vertices_and_nodes())) == (before, nodes)
     graph.apply(patch)
     return after
@@ -203,7 +203,7 @@ def test_captures_follow() -> None:
         """
     )
     body = Graph()
-    inner = body.add(Node(CAPTURE, (), ("a",), (FLOAT,), {"index": 0}, domain=INTERNAL))
+    inner = body.add(Node(CAPTURE, (), ("a",), (FLOAT,), {"index": 0}, domain=INTERNAL_DOMAIN))
     body.outputs = (Value(body.add(Node("Neg", (Value(inner),), ("n",), (FLOAT,), version=1))),)
     loop = graph.add(Node("Loop", (), ("l",), (FLOAT,), {"body": body}, version=1, captures=(value("a"),)))
     graph.outputs = (*graph.outputs, Value(loop))
@@ -245,7 +245,7 @@ def test_replacing_leaves_no_new_dead_nodes_and_can_be_undone(graph: Graph, data
     first = remove_unread(graph)
     if first is not None:
         graph.apply(first)
-    values = [Value(v, k) for v in graph.topological() for k in range(len(graph[v].names))]
+    values = [Value(v, k) for v in graph.topological_order() for k in range(len(graph[v].names))]
     earlier, later = sorted(data.draw(st.lists(st.sampled_from(values), min_size=2, max_size=2)))
     if earlier.vertex == later.vertex:
         return

@@ -37,7 +37,7 @@ class Cluster(InProcess):
         self.asked += len(tasks)
         return super().imap_unordered(function, tasks)
 
-    def broadcast(self, *_: object) -> list[str]:
+    def run_on_workers(self, *_: object) -> list[str]:
         return list(self.devices)
 
     def worker_threads(self) -> dict[str, int]:

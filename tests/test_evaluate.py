@@ -19,7 +19,7 @@ from graphopt.base.dtype import DType
 from graphopt.ir import schemas
 from graphopt.ir.graph import Attribute, Node
 from graphopt.ir.types import TensorType
-from graphopt.operators.constant_folding import evaluate_by_runtime, evaluate_node
+from graphopt.operators.node_evaluation import evaluate_by_runtime, evaluate_node
 from graphopt.operators.proto_conversion import node_to_proto, type_to_proto
 
 Array = NDArray[Any]
@@ -41,7 +41,7 @@ def runtime(made: Node, inputs: Sequence[Array | None]) -> list[Array]:
     model.graph.node.append(node_to_proto(made, names, outputs))
     feeds = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
     for name, array in feeds.items():
-        model.graph.input.add(name=name, type=type_to_proto(TensorType(DType.of(array.dtype), array.shape)))
+        model.graph.input.add(name=name, type=type_to_proto(TensorType(DType.from_numpy(array.dtype), array.shape)))
     for name in outputs:
         model.graph.output.add(name=name)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])

@@ -12,10 +12,10 @@ from graphopt.ir import schemas
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule, binary, fn, integer, integers, op, pointwise, reduction, tensor, tensors
 from graphopt.operators import inference
-from graphopt.operators.operator import FLOATS
+from graphopt.operators.operator import FLOAT_DTYPES
 from graphopt.operators.operator_classes import operator_choices
 from graphopt.operators.reduction_ops import REDUCTION_OPERATORS
-from graphopt.operators.rule_families import instantiate_family, representative_instances
+from graphopt.operators.rule_families import sample_specializations, specialize_family
 from graphopt.rewrite.build import build_patch
 from graphopt.rewrite.gate import deviating_dtypes
 from graphopt.rewrite.matching import find_matches
@@ -56,7 +56,7 @@ def rewritten(rule: Rule, text: str) -> Counter[str] | None:
     if match is None:
         return None
     given.apply(build_patch(given, match))
-    given.check()
+    given.check_invariants()
     return Counter(given.operator_counts())
 
 
@@ -271,7 +271,7 @@ def test_every_pointwise_operator_is_a_candidate() -> None:
 def test_what_is_drawn_has_operands_of_one_element_type(op_type: str) -> None:
     """The operator makes the same type of each, so that nothing else in the rule says so."""
     for way in operator_choices(schemas.ANY_POINTWISE)[op_type, ""]:
-        for rule in (instantiate_family(JOIN, (("f", way),)), instantiate_family(EACH, (("f", way), ("xs", 3)))):
+        for rule in (specialize_family(JOIN, (("f", way),)), specialize_family(EACH, (("f", way), ("xs", 3)))):
             for drawn in sample_instances(rule, count=8):
                 for side in build_models(rule, drawn):
                     checker.check_model(side, full_check=True)
@@ -280,9 +280,9 @@ def test_what_is_drawn_has_operands_of_one_element_type(op_type: str) -> None:
 def test_of_the_operator_that_is_met_its_kernels_are_asked() -> None:
     """ONNX Runtime computes an Exp of another place by other instructions, and a Relu not."""
     first_ways = [way for way, *_ in operator_choices(schemas.ANY_POINTWISE).values() if not way.domain]
-    touched = {way.op: deviating_dtypes(instantiate_family(MEET, (("f", way),))) for way in first_ways}
+    touched = {way.op: deviating_dtypes(specialize_family(MEET, (("f", way),))) for way in first_ways}
     assert touched["Relu"] == touched["Mul"] == frozenset()
-    assert touched["Exp"] == touched["Max"] == FLOATS
+    assert touched["Exp"] == touched["Max"] == FLOAT_DTYPES
 
 
 def test_it_says_which_class_it_is_of_and_survives_json() -> None:
@@ -293,7 +293,7 @@ def test_it_says_which_class_it_is_of_and_survives_json() -> None:
 
 
 def test_what_a_hole_stands_for_counts_as_its_family() -> None:
-    for each in representative_instances(JOIN):
+    for each in sample_specializations(JOIN):
         assert each.generalized is JOIN and each.name == JOIN.name and not each.operator_holes
         assert each.unique_label.startswith("join_first[")
 

@@ -26,7 +26,7 @@ from graphopt.language.proof import Proof, ProofLedger, ProofModel, Verdict
 from graphopt.language.rule import Operators, Rule, define, op, tensor
 from graphopt.language.terms import Term
 from graphopt.operators import inference
-from graphopt.operators.operator import FLOATS
+from graphopt.operators.operator import FLOAT_DTYPES
 from graphopt.rewrite import gate
 from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.sites import Site
@@ -460,14 +460,14 @@ def test_trades_that_move_an_element_within_a_vector_are_not_exact(op_name: str)
         if rule.name in (f"split_{op_name.lower()}_of_concat", f"merge_{op_name.lower()}_of_concat")
     ]
     for rule in trades:
-        assert gate.deviating_dtypes(rule) == FLOATS
+        assert gate.deviating_dtypes(rule) == FLOAT_DTYPES
 
 
 def test_a_rule_that_keeps_such_a_node_on_its_operands_is_exact() -> None:
     x = tensor("x")
     assert gate.deviating_dtypes(Rule("keeps", op.Neg(op.Neg(op.Exp(x))), op.Exp(x))) == frozenset()
     assert gate.deviating_dtypes(Rule("views", op.Exp(op.Flatten(x)), op.Flatten(op.Exp(x)))) == frozenset()
-    assert gate.deviating_dtypes(Rule("moves", op.Exp(op.Transpose(x)), op.Transpose(op.Exp(x)))) == FLOATS
+    assert gate.deviating_dtypes(Rule("moves", op.Exp(op.Transpose(x)), op.Transpose(op.Exp(x)))) == FLOAT_DTYPES
 
 
 def test_proofs_are_kept_by_the_versions_of_what_made_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from graphopt.base.errors import UsageError
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Value
 from graphopt.operators import inference
-from graphopt.operators.nonfinite import Magnitude, mark_bodies, may_have_magnitude
+from graphopt.operators.magnitude_analysis import Magnitude, mark_bodies, may_have_magnitude
 from graphopt.rewrite.regions import extract_region
 from graphopt.rule import Operators, define, op, tensor
 from tests.text import parse, run

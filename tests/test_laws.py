@@ -39,11 +39,11 @@ def test_undo_after_apply_is_the_identity(name: str, seed: int) -> None:
     after = structure(graph)
     for step in reversed(steps):
         step.undo()
-        step.graph.check()
+        step.graph.check_invariants()
     assert structure(graph) == before
     for step in steps:
         step.redo()
-        step.graph.check()
+        step.graph.check_invariants()
     assert structure(graph) == after
 
 

@@ -1,10 +1,15 @@
-"""A name means one thing: no class, public function or module is called as another one is."""
+"""A name means one thing: no class, public function or module is called as another one is, and prose names what is."""
 
 import ast
+import builtins
+import re
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import combinations
+from functools import cache
+from itertools import combinations, pairwise
 from pathlib import Path
+
+import pytest
 
 from tests import rooms
 
@@ -19,6 +24,7 @@ def sources() -> Iterator[Path]:
     yield from (path for paths in rooms.rooms().values() for path in paths)
 
 
+@cache
 def homes(kind: type[ast.ClassDef | ast.FunctionDef]) -> dict[str, list[str]]:
     """The files that have a class or function of a name at their top."""
     found = defaultdict(list)
@@ -59,3 +65,69 @@ def test_no_file_is_called_like_another() -> None:
 def test_one_letter_is_told_from_two() -> None:
     assert differ_by_one_letter("tensor", "tensors") and differ_by_one_letter("terms", "teams")
     assert not differ_by_one_letter("term", "teams") and not differ_by_one_letter("term", "term")
+
+
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    yield from (text for node in ast.walk(tree) if isinstance(node, kinds) and (text := ast.get_docstring(node)))
+
+
+RAISED = re.compile(r"\b[Rr]aises? (?:an? )?([A-Z]\w+)")
+ENTRY = re.compile(r"^    ([A-Z]\w+(?:, [A-Z]\w+)*): ", re.MULTILINE)
+
+
+def exceptions_in(text: str) -> set[str]:
+    """The exceptions that a docstring says are raised, in a sentence or in the section `Raises:`."""
+    _, _, section = text.partition("\nRaises:\n")
+    entries = (name for names in ENTRY.findall(section.partition("\n\n")[0]) for name in names.split(", "))
+    return {*RAISED.findall(text), *entries}
+
+
+def test_the_exceptions_of_a_docstring_are_found() -> None:
+    text = (
+        "Do it. Raises OldError.\n\nRaises:\n    OneError, TwoError: it is late;\n        later.\n"
+        "    Three: never.\n\nNote: Four"
+    )
+    assert exceptions_in(text) == {"OldError", "OneError", "TwoError", "Three"}
+
+
+@pytest.mark.parametrize("path", sorted(sources()), ids=lambda path: str(path.relative_to(rooms.ROOT)))
+def test_an_exception_that_a_docstring_names_exists(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for alias in node.names
+    }
+    named = {name for text in docstrings(tree) for name in exceptions_in(text)}
+    assert not named - imported - homes(ast.ClassDef).keys() - {*dir(builtins)}
+
+
+@pytest.mark.parametrize("room", rooms.ORDER)
+def test_a_room_begins_with_modules_that_it_has(room: str) -> None:
+    door = next(path for path in rooms.rooms()[room] if path.stem == "__init__")
+    text = ast.get_docstring(ast.parse(door.read_text(encoding="utf-8"))) or ""
+    begin = re.findall(r"`(\w+)`", text.partition("Begin with")[2])
+    assert {*begin} <= {path.stem for path in rooms.rooms()[room]}
+
+
+VAGUE = re.compile(r"(Whether|Of|Those|That|How many|How often|Why|What|Where|None)\b")
+
+
+def attribute_docstrings(body: list[ast.stmt]) -> Iterator[str]:
+    """The texts behind assignments, in classes and their `__init__`, too."""
+    for before, node in pairwise(body):
+        match before, node:
+            case ast.Assign() | ast.AnnAssign(), ast.Expr(value=ast.Constant(value=str(text))):
+                yield text
+    for node in body:
+        if isinstance(node, ast.ClassDef) or (isinstance(node, ast.FunctionDef) and node.name == "__init__"):
+            yield from attribute_docstrings(node.body)
+
+
+@pytest.mark.parametrize("path", sorted(sources()), ids=lambda path: str(path.relative_to(rooms.ROOT)))
+def test_the_docstring_of_an_attribute_names_the_thing(path: Path) -> None:
+    """As "Speedup of the result", not as "Of the result" or "How many times as fast"."""
+    texts = attribute_docstrings(ast.parse(path.read_text(encoding="utf-8")).body)
+    assert not [text for text in texts if VAGUE.match(text)]

@@ -31,7 +31,7 @@ from graphopt.language.rule import Rule
 from graphopt.language.terms import integer, op, tensor
 from graphopt.operators import symbolic_shapes
 from graphopt.operators.elementwise_ops import ElementwiseDenotation, without_attributes
-from graphopt.operators.node_facts import implied_numbers, node_weight
+from graphopt.operators.node_facts import get_implied_input, node_weight
 from graphopt.operators.node_operands import NodeOperands
 from graphopt.operators.op_context import OpContext, UndefinedOperatorError, UnsupportedOperatorError, schema_default
 from graphopt.operators.operator import Operator
@@ -161,7 +161,7 @@ def test_no_example_knows_what_an_operator_is_defined_for(name: str, monkeypatch
 def is_denoted(name: str, case: Case) -> bool:
     """Whether an example would be drawn of the operator with these inputs, as far as it is known what it is."""
     attrs = {key: tuple(value) if isinstance(value, list) else value for key, value in case.attrs.items()}
-    return symbolic_shapes.is_defined_for(name, attrs, [operand(value) for value in case.inputs], case.outputs)
+    return symbolic_shapes.may_be_defined(name, attrs, [operand(value) for value in case.inputs], case.outputs)
 
 
 def operand(value: object) -> symbolic_shapes.OperandFacts | None:
@@ -169,7 +169,7 @@ def operand(value: object) -> symbolic_shapes.OperandFacts | None:
         return None
     array = np.asarray(value)
     elements = None if isinstance(value, np.ndarray) else tuple(array.ravel().tolist())
-    return symbolic_shapes.OperandFacts(DType.of(array.dtype), array.shape, elements)
+    return symbolic_shapes.OperandFacts(DType.from_numpy(array.dtype), array.shape, elements)
 
 
 READ = [name for name in DENOTED if is_of_body(OPERATORS[name]) and not name.endswith("Window")]
@@ -179,7 +179,7 @@ READ = [name for name in DENOTED if is_of_body(OPERATORS[name]) and not name.end
 @pytest.mark.parametrize("name", READ)
 def test_a_body_says_the_same_in_the_newest_opset(name: str) -> None:
     case = case_of(name)
-    inputs = [None if value is None else (DType.of(value.dtype), value.ndim) for value in case.inputs]
+    inputs = [None if value is None else (DType.from_numpy(value.dtype), value.ndim) for value in case.inputs]
     attrs = {attribute: schema_default(name, attribute) for attribute in schemas.body_value_attributes(name)}
     given = {attribute: value for attribute, value in (attrs | case.attrs).items() if value is not None}
     body = schemas.schema_function_body(name, inputs, case.outputs, given)
@@ -270,7 +270,7 @@ def test_one_entry_adds_a_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
     case = case_of("ReduceL1")
     monkeypatch.delitem(OPERATORS, "ReduceL1")
     assert "no denotation of ReduceL1" in prove(squeezed, refute=False).detail
-    assert not is_known("ReduceL1", case) and implied_numbers(node, single, 1) is None
+    assert not is_known("ReduceL1", case) and get_implied_input(node, single, 1) is None
 
     entry = reduction_op(
         ReductionDenotation(lambda n, x: sum_over(n, lambda k: call_function("Abs", x(k)))), cost=OperatorCost(7)
@@ -279,7 +279,7 @@ def test_one_entry_adds_a_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prove(squeezed, refute=False).verdict is Verdict.PROVED
     assert prove(wrong).counterexample, "an example is drawn and run"
     assert ("ReduceL1", "") in unwrap(operator_choices)(schemas.ANY_REDUCTION), "every family has it"
-    assert is_known("ReduceL1", case) and implied_numbers(node, single, 1) == (0, 1)
+    assert is_known("ReduceL1", case) and get_implied_input(node, single, 1) == (0, 1)
     assert len(MATRICES.choices(resolve_operators(["ReduceL1"]))) == 2, "along the rows and along the columns"
     assert node_weight(node) == entry.weight > 100 and AnalyticCost(MACHINE).estimate_seconds(single) == pytest.approx(
         7 * 32

@@ -45,8 +45,8 @@ def applied(graph: Graph, passes: Sequence[Pass], done: list[tuple[Graph, Patch]
                 graph.apply(patch)
                 done.append((graph, patch))
                 if len(graph) <= LARGE:
-                    graph.check()
-        graph.check()
+                    graph.check_invariants()
+        graph.check_invariants()
         for _, node in list(graph.nodes()):
             for body in node.bodies:
                 applied(body, passes, done)
@@ -65,8 +65,8 @@ def optimized(model: onnx.ModelProto, *names: str) -> onnx_io.LoadedModel:
     for graph, patch in reversed(done):
         graph.apply(patch.inverse)
         if len(graph) <= LARGE:
-            graph.check()
-    loaded.graph.check()
+            graph.check_invariants()
+    loaded.graph.check_invariants()
     assert (printed(loaded.graph), dict(loaded.graph.vertices_and_nodes())) == (before, nodes), "undone is as it was"
     for graph, patch in done:
         graph.apply(patch)

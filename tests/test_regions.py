@@ -58,7 +58,7 @@ def graph_of(inputs: str, body: str, *, outputs: str = "float[4] y", **weights: 
 
 def nodes(graph: Graph) -> list[int]:
     """The ONNX nodes in topological order."""
-    return [vertex for vertex in graph.topological() if not graph[vertex].is_internal]
+    return [vertex for vertex in graph.topological_order() if not graph[vertex].is_internal]
 
 
 def region_of(graph: Graph, ops: str | None = None) -> Region:
@@ -78,8 +78,8 @@ def rewrite(rule: Rule, graph: Graph) -> Patch:
 
 def carry(region: Region, patch: Patch) -> None:
     region.whole.apply(region.carry_patch(patch))
-    region.whole.check()
-    region.graph.check()
+    region.whole.check_invariants()
+    region.graph.check_invariants()
 
 
 def ops_of(graph: Graph, block: Sequence[int]) -> str:
@@ -173,7 +173,7 @@ def test_a_region_has_what_crosses_its_border_as_inputs_and_outputs() -> None:
     region = region_of(graph, "Mul Add")
     assert printed(region.graph) == [f"b = Mul(a, {weight(4).tolist()})", "c = Add(b, a)", "return c"]
     assert region.graph.output_types == (TensorType(DType.FLOAT, (4,)),)
-    region.graph.check()
+    region.graph.check_invariants()
 
 
 def test_an_output_of_the_graph_is_one_of_the_region_even_if_it_is_read_inside() -> None:
@@ -341,7 +341,7 @@ def test_a_region_at_some_sizes_has_numbers_everywhere() -> None:
     known = with_input_types(region.graph, [given_], [None])
     assert {str(node.types[0]) for _, node in known.nodes()} >= {"FLOAT[3,4,1]", "FLOAT[3,4]"}
     assert str(known.output_types[0]) == "FLOAT[3,4]"
-    known.check()
+    known.check_invariants()
     assert str(region.graph.output_types[0]) == "FLOAT[batch,4]"
 
 
@@ -351,9 +351,9 @@ def test_inputs_whose_elements_are_known_become_constants() -> None:
         region.graph, [TensorType(DType.FLOAT, (3, 4)), TensorType(DType.INT64, (2,))], [None, (2, 6)]
     )
     assert printed(known) == ["y = Reshape(x, [2, 6])", "return y"]
-    assert str(known.type(known.outputs[0])) == "FLOAT[2,6]"
+    assert str(known.value_type(known.outputs[0])) == "FLOAT[2,6]"
     assert len(known.inputs) == 1
-    known.check()
+    known.check_invariants()
 
 
 # -- identity ----------------------------------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ def test_a_change_in_a_copy_leaves_the_bodies_of_the_original_alone() -> None:
     twin = graph.copy()
     body = next(body for _, node in twin.nodes() for body in node.bodies)
     rewrite(Rule("sub_to_add", x - y, x + -y), body)
-    twin.check()
+    twin.check_invariants()
     assert graph_digest(twin) != before
     assert graph_digest(graph) == before
 

@@ -117,7 +117,7 @@ def done(model: onnx_io.LoadedModel, exploration: Exploration, where: SearchSpac
     """The graph with all solutions carried out."""
     for solution in exploration.solutions:
         apply_solution(model.graph, solution, where)
-        model.graph.check()
+        model.graph.check_invariants()
     return model.graph
 
 
@@ -503,7 +503,7 @@ def test_where_time_runs_out_in_the_middle_of_a_step_the_search_ends(calls: int)
     model, exploration = found(TWO_PARTS, where, Prices(Mul=2), seconds=60)
     assert exploration.stop is StopReason.TIME
     assert exploration.solutions == ()
-    model.graph.check()
+    model.graph.check_invariants()
 
 
 def test_a_find_for_which_time_runs_out_is_carried_over_to_no_copy() -> None:

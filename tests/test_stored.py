@@ -16,7 +16,7 @@ import graphopt
 from graphopt.base.session import current_session
 from graphopt.ir import chunks, spilled
 from graphopt.ir.tensor import Tensor
-from graphopt.operators import constant_folding
+from graphopt.operators import node_evaluation
 from graphopt.operators.proto_conversion import raw_chunks
 from tests.text import run
 
@@ -154,14 +154,14 @@ SMALL: dict[str, NDArray[Any]] = {
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The operators that `onnx.reference` was asked to compute of large arrays."""
     found: list[str] = []
-    by_reference = constant_folding._evaluate_by_reference
+    by_reference = node_evaluation._evaluate_by_reference
 
     def spied(node: Any, inputs: Any) -> Any:
         if any(array is not None and array.size >= WEIGHT.size for array in inputs):
             found.append(node.op)
         return by_reference(node, inputs)
 
-    monkeypatch.setattr(constant_folding, "_evaluate_by_reference", spied)
+    monkeypatch.setattr(node_evaluation, "_evaluate_by_reference", spied)
     return found
 
 

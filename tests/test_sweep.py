@@ -122,7 +122,7 @@ def test_a_sweep_for_which_time_runs_out_is_undone(calls: int) -> None:
     space = SearchSpace(load_library().sweeps[MATRICES], Simplifier(load_rules(), PASSES, check=check), lambda *_: True)
     assert apply_sweep(Candidate(model.graph), "sweep", load_library().sweeps[MATRICES], space, SearchPolicy()) is None
     assert dict(model.graph.vertices_and_nodes()) == before
-    model.graph.check()
+    model.graph.check_invariants()
 
 
 def test_rules_without_an_end_are_undone(caplog: pytest.LogCaptureFixture) -> None:

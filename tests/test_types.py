@@ -60,7 +60,7 @@ def test_arithmetic_agrees_with_numbers(a: Dim, b: Dim, batch: int, seq: int) ->
 def test_every_element_type_has_a_numpy_type_and_back() -> None:
     for dtype in DType:
         if dtype not in (DType.UNDEFINED, DType.STRING):
-            assert DType.of(dtype.numpy) is dtype
+            assert DType.from_numpy(dtype.numpy) is dtype
     assert DType.INT4.bits == 4
     assert DType.BFLOAT16.is_float
 

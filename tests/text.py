@@ -47,7 +47,7 @@ def parse(
 def printed(graph: Graph) -> list[str]:
     """The nodes, producers first, and what the graph returns; small constants are written out."""
     lines = []
-    for vertex in graph.topological():
+    for vertex in graph.topological_order():
         node = graph[vertex]
         if not node.is_internal:
             arguments = ", ".join("" if value is None else _argument(graph, value) for value in node.inputs)

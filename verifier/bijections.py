@@ -57,7 +57,7 @@ BinderMap: TypeAlias = "Mapping[Atom, Size]"
 _PAIRINGS = 24
 SPLITS = 16
 MAX_UNROLLED = 4
-"""So many parts of an index are looked at one by one."""
+"""Most parts of an index that are looked at one by one."""
 
 # -- domains -----------------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ def equations_of(left: Factor, right: Factor) -> Iterator[tuple[Size, Size]]:
         case OpaqueElement(), OpaqueElement():
             yield from zip(left.index, right.index, strict=False)
         case IntegerValue(), IntegerValue():
-            yield left.of, right.of
+            yield left.integer, right.integer
         case Call(), Call():
             yield from (
                 (a, b) for a, b in zip(left.params, right.params, strict=False) if isinstance(a and b, Polynomial)
@@ -299,7 +299,7 @@ def _step(todo: Sequence[Polynomial], unknowns: Mapping[Atom, Size], known: Proo
 def _listed_step(poly: Polynomial, unknowns: Mapping[Atom, Size]) -> tuple[Atom, Size] | None:
     """From `nth(a) = l`: a is the order of l."""
     for atom in poly.atoms:
-        if atom.kind == "nth" and (place := solve_for_atom(poly, atom)) is not None:
+        if atom.kind == "select" and (place := solve_for_atom(poly, atom)) is not None:
             places, position = index_list_of(atom)
             others = free_symbols(place) | free_symbols(places.extent) | free_symbols(places.count)
             unknown = next((each for each in unknowns if polynomial_of_atom(each) == position), None)
@@ -435,7 +435,7 @@ def _composites(factor: Factor) -> Iterator[Atom]:
     match factor:
         case TensorElement(index=sizes) | OpaqueElement(index=sizes):
             yield from (a for size in sizes for a in composite_atoms(size))
-        case IntegerValue(of=size):
+        case IntegerValue(integer=size):
             yield from composite_atoms(size)
         case Call(args=values):
             yield from (a for value in values for a in composites(value))

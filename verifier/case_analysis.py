@@ -1,4 +1,4 @@
-"""Whether real values are equal by their cases: the last word where terms do not cancel.
+"""Equality of real values by their cases: the last resort where terms do not cancel.
 
 Greatest and least, magnitudes, signs and comparisons are what they are by definition, sums over indices and all other
 functions some number each, the same for equal arguments. Z3 decides the rest: polynomials over the real numbers.

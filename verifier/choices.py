@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from graphopt.language.coverage import AnswerQuestion, Label, OtherLabel, ProofChoice
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.operators.op_context import UndefinedOperatorError, UnsupportedOperatorError
 
 
@@ -19,7 +19,7 @@ class Choices:
 
     def __init__(self) -> None:
         self.path: list[ProofChoice] = []
-        """What was chosen on this path until now."""
+        """Choices on this path until now."""
         self._taken: list[tuple[int, list[int]]] = []
 
     def choose(
@@ -64,7 +64,7 @@ class MatchAnswers(Choices):
     ) -> Any:
         try:
             found = self.answer(question)
-        except UndecidedScalar as error:
+        except UndecidedScalarError as error:
             raise UnsupportedOperatorError(str(error)) from error
         if not _is_concrete(found):
             raise UnsupportedOperatorError(f"{question}: {found} is not known")

@@ -20,7 +20,7 @@ from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import (
     PROPERTIES,
     PYTHON_LOGIC,
-    UndecidedScalar,
+    UndecidedScalarError,
     apply_scalar_function,
     has_property,
 )
@@ -76,12 +76,12 @@ def evaluate_scalar_at(term: Term, rule: Rule, instance: ConcreteInstance) -> An
         case App() if is_content_query(term):
             return evaluate_content_query(term, lambda hole: Tensor.from_array(array_of(rule, instance, hole.name)))
         case App(op="dtype", args=(Var(name=name),)):
-            return DType.of(array_of(rule, instance, name).dtype)
+            return DType.from_numpy(array_of(rule, instance, name).dtype)
         case App(op="shape" | "rank" as fact, args=(Var(name=name),)):
             shape = _shape(rule.holes[name], instance)
             return shape if fact == "shape" else len(shape)
         case App(op="shape" | "rank" | "dtype"):  # the meaning of an operator in another
-            raise UndecidedScalar(f"{term} of an instance")
+            raise UndecidedScalarError(f"{term} of an instance")
         case App(op=name, args=(Var() as hole, *_)) if name in PROPERTIES:
             said = [evaluate_scalar_at(arg, rule, instance) for arg in term.operands[1:]]
             return has_property(name, array_of(rule, instance, hole.name), *said)
@@ -101,7 +101,7 @@ def _shape(hole: Var, instance: ConcreteInstance) -> Shape:
     if isinstance(given, np.ndarray):
         return tuple(given.shape)
     if hole.axes is not None and "_" in hole.axes:
-        raise UndecidedScalar(f"a size of {hole} that has no name")
+        raise UndecidedScalarError(f"a size of {hole} that has no name")
     shape = instance.dims[hole.name] if hole.axes is None else axes_shape(hole.axes, instance.dims)
     assert isinstance(shape, tuple), hole.name
     return shape

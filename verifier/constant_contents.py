@@ -35,7 +35,7 @@ class BlockDiagonal:
     count: Polynomial
     block_shape: tuple[Polynomial, Polynomial]
 
-    def has(self, row: Size, column: Size) -> Formula:
+    def contains(self, row: Size, column: Size) -> Formula:
         """Return the condition that a place lies in one of the blocks."""
         high, wide = self.block_shape
         return eq(quotient(row, high), quotient(column, wide))
@@ -94,7 +94,7 @@ def resolve_constant_index(index: Index, said: Iterable[ContentFact]) -> tuple[F
     found, inside = list(index), []
     for each in said:
         if isinstance(each.structure, BlockDiagonal) or each.app.op == "nonzero_indices":
-            inside.append(each.structure.has(*(index[axis] for axis in each.axes)))
+            inside.append(each.structure.contains(*(index[axis] for axis in each.axes)))
         else:
             (axis,) = each.axes
             found[axis] = each.structure.select(each.structure.representative(found[axis]))

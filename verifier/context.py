@@ -23,6 +23,7 @@ from graphopt.expr.integers import (
     Size,
     conjunction,
     conjuncts,
+    divide_monomial,
     divide_with_remainder,
     eq,
     exact_quotient,
@@ -33,7 +34,6 @@ from graphopt.expr.integers import (
     polynomial,
     polynomial_of_atom,
     quotient,
-    quotient_monomial,
     remainder,
     symbol,
     terms_of,
@@ -62,15 +62,15 @@ class ProofContext:
     domains: dict[Any, ProofContext | None] = field(default_factory=dict)
     """Contexts of the terms that were met here, by what they sum over; None where no more is known there."""
     tensor_equalities: dict[Any, bool] = field(default_factory=dict)
-    """Whether the elements of two tensors agree here."""
+    """Equality of the elements of two tensors here."""
     value_equalities: dict[Any, bool] = field(default_factory=dict)
-    """Whether two values are equal here, those inside of others, too: of nested functions each pair is met often."""
+    """Equality of two values here, inner ones included: of nested functions each pair is met often."""
     normal_forms: dict[Any, Any] = field(default_factory=dict)
     """The terms of values, in normal form under what is known here."""
     _simplified: dict[Size | Formula, Any] = field(default_factory=dict)
     _replaced: dict[Atom, Size | None] = field(default_factory=dict)
     _bounds: dict[Size, int] | None = None
-    """What is at most added to which polynomials for them not to be negative."""
+    """Least summand that makes a polynomial non-negative, by polynomial."""
     _connected: list[tuple[frozenset[Atom], list[Formula]]] | None = None
     _possible: bool | None = None
     witness: Mapping[Atom, int] | None = None
@@ -192,7 +192,7 @@ class ProofContext:
         match atom.kind:
             case "choice":
                 return self._choose(atom)
-            case "nth" | "order" | "alike":
+            case "select" | "rank" | "representative":
                 within, where = cancel_inverse(atom) or (None, FALSE)
                 return self.simplify(within) if within is not None and self.proves(where) else None
         return self._divide(atom)
@@ -270,7 +270,7 @@ def _recombine_division(size: Size) -> Size:
             part = quotient(over, by) * by
             for monomial, coefficient in size.terms.items():
                 if monomial.count(atom) == 1 and isinstance(part, Polynomial):
-                    shared = polynomial({quotient_monomial(monomial, (atom,)) or (): coefficient})
+                    shared = polynomial({divide_monomial(monomial, (atom,)) or (): coefficient})
                     shorter = size - part * shared - Polynomial({monomial: coefficient}) + shared * over
                     if atom not in getattr(shorter, "atoms", ()) and len(list(terms_of(shorter))) < len(size.terms):
                         return _recombine_division(shorter)

@@ -22,11 +22,11 @@ from graphopt.base import ort
 from graphopt.base.dtype import DType
 from graphopt.base.errors import RuleError
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import holes, op, operator_applications
 from graphopt.language.type_inference import NoInstance
 from graphopt.operators.operator_classes import lookup_operator
-from graphopt.operators.rule_families import representative_instances
+from graphopt.operators.rule_families import sample_specializations
 from graphopt.verifier import sampling_scope
 from graphopt.verifier.concrete_instance import ConcreteInstance
 from graphopt.verifier.instance_models import build_models
@@ -36,23 +36,23 @@ from graphopt.verifier.shrink import shrink
 
 Array: TypeAlias = NDArray[Any]
 TOLERANCE = {2: 2e-2, 4: 1e-3, 8: 1e-6}
-"""By bytes of an element, relative to the largest: operands are small and sums short, what is wrong is so by more."""
+"""Tolerance by bytes of an element, relative to the largest: operands are small and sums short, errors are larger."""
 SIMPLE_INSTANCES, GENERAL_INSTANCES, EMPTY_AXIS_INSTANCES, OVERFLOW_INSTANCES = 120, 300, 60, 40
-"""How many instances are tried: small ones of small whole numbers first, then any, those with empty axes, and those of
-many bytes."""
+"""Numbers of instances that are tried: small ones of small whole numbers first, then any, those with empty axes, and
+those of many bytes."""
 REVERSE_INSTANCES = 12
-"""How many are drawn for the right side, where the left side occurs nowhere."""
+"""Instances that are drawn for the right side, where the left side occurs nowhere."""
 MAX_FOUND, FURTHER_INSTANCES = 3, 20
-"""Of so many counterexamples the smallest is taken; after the first so many more instances are looked at."""
+"""Counterexamples of which the smallest is taken, and further instances that are tried after the first."""
 STEPS = 150
-"""How many smaller instances are tried then."""
+"""Smaller instances that are tried in shrinking."""
 MAX_SHOWN_ELEMENTS = 48
-"""Of a larger array not every element is shown."""
+"""Elements up to which an array is shown whole."""
 
 
 KINDS = ("values", "shape", "element type", "refused", "infinite")
-"""What differs: "refused" is a right side that does not run, "infinite" a number that became none. The first are
-preferred: they show best what is wrong."""
+"""Kinds of differences: "refused" is a right side that does not run, "infinite" a number that became none. The first
+are preferred: they show best what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Counterexample:
 
     @property
     def has_empty_axis(self) -> bool:
-        """Whether an axis is empty: of a tensor, by its name, or in a shape that is asked for."""
+        """True if an axis is empty: of a tensor, by its name, or in a shape that is asked for."""
         values, dims = self.instance.values.values(), self.instance.dims.values()
         arrays = (value for value in values if isinstance(value, np.ndarray))
         lists = (sizes for sizes in (*values, *dims) if isinstance(sizes, tuple))
@@ -100,7 +100,7 @@ class Counterexample:
     @property
     def dtype(self) -> DType:
         """The element type of the left output that the right one differs from."""
-        return DType.of(self.left[self.difference.output].dtype)
+        return DType.from_numpy(self.left[self.difference.output].dtype)
 
     @property
     def sort_key(self) -> tuple[int, int]:
@@ -133,8 +133,8 @@ def _find_before(rule: Rule, deadline: float, share: int) -> Counterexample | No
     rules.
     """
     if rule.is_family:
-        particulars = representative_instances(rule)
-        parts = (_find_in_family(each, deadline, (len(particulars) + 1) // 2) for each in particulars)
+        specializations = sample_specializations(rule)
+        parts = (_find_in_family(each, deadline, (len(specializations) + 1) // 2) for each in specializations)
         return next(filter(None, parts), None)
     found = list(islice(iterate_counterexamples(rule, deadline, FURTHER_INSTANCES, share), MAX_FOUND))
     if not found:
@@ -173,7 +173,7 @@ def _left_side_failure(rule: Rule, reverse: Rule, instance: ConcreteInstance) ->
     """Return what the right side makes of an instance at which the left side is refused."""
     try:
         right, left = build_models(reverse, instance)
-    except (NoInstance, UndecidedScalar):
+    except (NoInstance, UndecidedScalarError):
         return None
     feeds = instance.feeds(rule)
     before, after = _try_run(left, feeds), _try_run(right, feeds)
@@ -185,10 +185,10 @@ def _left_side_failure(rule: Rule, reverse: Rule, instance: ConcreteInstance) ->
     return Counterexample(rule, instance, SideDifference("refused", text), [], outputs)
 
 
-def _find_in_family(particular: Rule, deadline: float, share: int) -> Counterexample | None:
+def _find_in_family(specialization: Rule, deadline: float, share: int) -> Counterexample | None:
     """Return a counterexample to a rule of a family, which says of which operators and how many tensors."""
-    found = _find_before(particular, deadline, share)
-    chosen = particular.unique_label.partition("[")[2].rstrip("]")
+    found = _find_before(specialization, deadline, share)
+    chosen = specialization.unique_label.partition("[")[2].rstrip("]")
     return found and replace(found, difference=replace(found.difference, text=f"with {chosen} {found.difference.text}"))
 
 
@@ -205,7 +205,7 @@ def iterate_counterexamples(
     """
     if rule.is_family:
         yield from chain.from_iterable(
-            iterate_counterexamples(each, deadline, further) for each in representative_instances(rule)
+            iterate_counterexamples(each, deadline, further) for each in sample_specializations(rule)
         )
         return
     end = (SIMPLE_INSTANCES + GENERAL_INSTANCES + EMPTY_AXIS_INSTANCES + OVERFLOW_INSTANCES) // share
@@ -261,7 +261,10 @@ def compare_sides(rule: Rule, instance: ConcreteInstance, *, nonfinite: bool = F
     """
     try:
         left, right = build_models(rule, instance)
-    except (NoInstance, UndecidedScalar):  # the right side says nothing at this instance: the rule would not be applied
+    except (
+        NoInstance,
+        UndecidedScalarError,
+    ):  # the right side says nothing at this instance: the rule would not be applied
         return None
     feeds = instance.feeds(rule)
     before = _try_run(left, feeds)
@@ -274,7 +277,7 @@ def run_sides(rule: Rule, instance: ConcreteInstance) -> tuple[list[Array], list
     """Return what both sides make of an instance, None where one of them does not run."""
     try:
         left, right = build_models(rule, instance)
-    except (NoInstance, UndecidedScalar):
+    except (NoInstance, UndecidedScalarError):
         return None
     feeds = instance.feeds(rule)
     before, after = _try_run(left, feeds), _try_run(right, feeds)
@@ -288,7 +291,7 @@ def check_instance(
     that is refused where the right one runs."""
     try:
         left, right = build_models(rule, instance)
-    except (NoInstance, UndecidedScalar):
+    except (NoInstance, UndecidedScalarError):
         return False, None
     feeds = instance.feeds(rule)
     before = _try_run(left, feeds)
@@ -322,7 +325,7 @@ def is_registered(rule: Rule, instance: ConcreteInstance) -> bool:
     """Return whether ONNX Runtime knows all operators on the left side of a rule, of whatever element types."""
     try:
         left, _ = build_models(rule, instance)
-    except (NoInstance, UndecidedScalar):
+    except (NoInstance, UndecidedScalarError):
         return True
     outcome = _try_run(left, instance.feeds(rule))
     return not isinstance(outcome, Refusal) or NOT_KNOWN not in outcome.reason
@@ -365,7 +368,7 @@ def _is_unsupported(model: onnx.ModelProto, error: str) -> bool:
 
 
 def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    return list(ort.session(model.SerializeToString(), threads=1).run(None, dict(feeds)))
+    return list(ort.make_cpu_session(model.SerializeToString(), threads=1).run(None, dict(feeds)))
 
 
 def _first_difference(

@@ -19,9 +19,9 @@ from graphopt.ir import schemas
 from graphopt.language.proof import ProofModel
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import (
-    FUNCTIONS,
     PYTHON_LOGIC,
-    UndecidedScalar,
+    SCALAR_FUNCTIONS,
+    UndecidedScalarError,
     apply_scalar_function,
     can_represent,
 )
@@ -37,7 +37,7 @@ from graphopt.language.terms import (
     operator_applications,
     walk_term,
 )
-from graphopt.operators.operator import ResultType
+from graphopt.operators.operator import ResultDtypeSource
 from graphopt.operators.operator_classes import depends_on_dtype, is_casting, lookup_operator, mentions_quantization
 from graphopt.verifier.expanded_rule import ExpandedRule
 
@@ -84,7 +84,7 @@ def accepts_other_types(app: App, position: int, others: Iterable[int]) -> bool:
 def infer_output_types(
     app: App, inputs: Iterable[DType | None], to: Any = None, made: DType | None = None
 ) -> tuple[DType, ...]:
-    """Return the element types of the outputs, UNDEFINED where not known; raises Mistyped.
+    """Return the element types of the outputs, UNDEFINED where not known; raises DTypeError.
 
     None among the inputs is a number of the rule. On the left side (`made` is None) it fits everywhere; on the right
     it has the type that it is written in, for which `made` says the type of the output if that is known.
@@ -121,7 +121,7 @@ def infer_left_output_types(app: App, inputs: tuple[DType | None, ...], to: DTyp
 
 
 def infer_literal_types(app: App, inputs: Sequence[DType | None], made: DType) -> list[DType]:
-    """Return the element types in which the right side writes the inputs that are made of numbers; raises Mistyped."""
+    """Return the element types in which the right side writes inputs that are numbers; raises DTypeError."""
     others = [None if arg is None or is_literal_only(arg) else own for arg, own in zip(app.inputs, inputs, strict=True)]
     found = []
     for position, arg in enumerate(app.inputs):
@@ -136,24 +136,24 @@ def infer_literal_types(app: App, inputs: Sequence[DType | None], made: DType) -
 
 def has_explicit_type(app: App) -> bool:
     """Return whether the element type of the output is no function of those of the inputs."""
-    return app.domain in schemas.CLASS_SCHEMAS or _result_type(app) is ResultType.TARGET
+    return app.domain in schemas.CLASS_SCHEMAS or _result_type(app) is ResultDtypeSource.TARGET
 
 
-def _result_type(app: App) -> ResultType:
-    return lookup_operator(app.op, app.domain).result_type
+def _result_type(app: App) -> ResultDtypeSource:
+    return lookup_operator(app.op, app.domain).result_dtype_source
 
 
 def _output(app: App, position: int, bound: Mapping[str, DType], to: Any) -> DType:
     if has_explicit_type(app):
         return DType(to)
     match _result_type(app):
-        case ResultType.LIKE:
+        case ResultDtypeSource.LIKE:
             return bound["T2"]
-        case ResultType.DTYPE:
+        case ResultDtypeSource.DTYPE:
             return _of_eye(app, bound.get("T1", DType.UNDEFINED))
-        case ResultType.VALUE if "value" not in dict(app.attrs) and app.attributes_hole is None:
+        case ResultDtypeSource.VALUE if "value" not in dict(app.attrs) and app.attributes_hole is None:
             return DType.FLOAT
-        case ResultType.QUANTIZED | ResultType.DEQUANTIZED:
+        case ResultDtypeSource.QUANTIZED | ResultDtypeSource.DEQUANTIZED:
             return _of_quantized(app, bound)
     formal = _schema(app).outputs[min(position, len(_schema(app).outputs) - 1)]
     if formal.type_str in bound and not formal.type_str.startswith("tensor("):
@@ -190,7 +190,7 @@ def _of_quantized(app: App, bound: Mapping[str, DType]) -> DType:
         case Lit(value=int(value)) if value:
             return DType(value)
         case None | Lit():
-            if _result_type(app) is ResultType.DEQUANTIZED:
+            if _result_type(app) is ResultDtypeSource.DEQUANTIZED:
                 return bound.get("T2", DType.UNDEFINED)
             return bound.get("T3", DType.UNDEFINED if app.attributes_hole is not None else DType.UINT8)
     return DType.UNDEFINED
@@ -205,7 +205,7 @@ class Typing:
     right_side_types: dict[App, tuple[DType, ...]] = field(default_factory=dict)
     """The element types of the operators of the right side, numbers in the types in which it writes them."""
     operands: dict[str, tuple[DType | None, ...]] = field(default_factory=dict)
-    """By hole for an operator, the element types that it is applied to, wherever that is."""
+    """Element types that a hole for an operator is applied to, by hole, wherever that is."""
 
     def type_of(self, part: Term, made: DType | None = None) -> DType | None:
         """Return the element type of a term; on the right side `made` is the one that it is to have, if that is
@@ -234,7 +234,7 @@ class Typing:
         return self.right_side_types[app]
 
     def _check_same_operand_types(self, app: App) -> None:
-        """Ask that a hole is applied to operands of the same types everywhere; raises Mistyped."""
+        """Ask that a hole is applied to operands of the same types everywhere; raises DTypeError."""
         types = tuple(None if arg is None else self.type_of(arg) for arg in app.inputs)
         if self.operands.setdefault(app.op, types) != types:
             raise DTypeError(f"{app} is of other element types than {app.op} elsewhere")
@@ -263,7 +263,7 @@ class Typing:
             return bool(self._scalar(condition))
         except _NotOnTypes:
             return True
-        except UndecidedScalar:  # nor does it match
+        except UndecidedScalarError:  # nor does it match
             return False
 
     def _scalar(self, part: Term) -> Any:
@@ -274,7 +274,7 @@ class Typing:
                 return self.targets[name]
             case App(op="dtype"):
                 return self.type_of(part.operands[0])
-            case App(domain=domain, op=op) if domain == SCALAR and op in FUNCTIONS:
+            case App(domain=domain, op=op) if domain == SCALAR and op in SCALAR_FUNCTIONS:
                 return apply_scalar_function(op, PYTHON_LOGIC, *(self._scalar(arg) for arg in part.operands))
         raise _NotOnTypes
 
@@ -316,7 +316,7 @@ def _cast_holes(side: Term) -> Iterator[str]:
     """Yield the holes that hold the target of a cast."""
     for app in operator_applications(side):
         to = dict(app.attrs).get("to")
-        is_cast = _result_type(app) is ResultType.TARGET
+        is_cast = _result_type(app) is ResultDtypeSource.TARGET
         if is_cast and isinstance(to, Var):
             yield to.name
         if is_cast and to is None and app.attributes_hole is not None:
@@ -417,7 +417,7 @@ def _fixed_output_types(rule: Rule) -> tuple[DType, ...]:
             else [_allowed(app.op, app.domain, str(f.type_str)) for f in _schema(app).outputs]
         )
         types |= {dtype for choices in allowed if len(choices) == 1 for dtype in choices}
-        types |= {DType.FLOAT} if _result_type(app) is ResultType.VALUE else set()
+        types |= {DType.FLOAT} if _result_type(app) is ResultDtypeSource.VALUE else set()
     return tuple(sorted(types))
 
 

@@ -50,7 +50,7 @@ from graphopt.expr.substitution import Substitution, replace_in_formula
 from graphopt.expr.symbolic_tensors import as_integer, bind_indices
 from graphopt.operators.indexing_ops import FIRST_PLACE, NEXT_PLACE
 from graphopt.operators.operator_classes import lookup_operator
-from graphopt.operators.reduction_ops import ARG_OPERATORS
+from graphopt.operators.reduction_ops import ARG_FUNCTIONS
 from graphopt.verifier.bijections import (
     SPLITS,
     BinderMap,
@@ -85,8 +85,8 @@ from graphopt.verifier.value_signs import SignAnalysis
 FIRST_OF = {NEXT_PLACE[largest]: FIRST_PLACE[largest] for largest in FIRST_PLACE}
 INTEGER_SUMS = {"Add!": 1, "Sub!": -1}
 """Sums of integers in the exact model, and the sign of what is added."""
-GREATEST: Mapping[str, Monoid] = {ARG_OPERATORS["ArgMax"]: "max", ARG_OPERATORS["ArgMin"]: "min"}
-"""Which fold gives the element at the place that an operator returns."""
+GREATEST: Mapping[str, Monoid] = {ARG_FUNCTIONS["ArgMax"]: "max", ARG_FUNCTIONS["ArgMin"]: "min"}
+"""Fold that gives the element at the place that an operator returns."""
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class Equality:
             case TensorElement(), TensorElement():
                 return left.tensor == right.tensor and sizes_equal(left.index, right.index, known)
             case IntegerValue(), IntegerValue():
-                return known.proves(eq(left.of, right.of))
+                return known.proves(eq(left.integer, right.integer))
             case Call(), Call():
                 return self._calls_equal(left, right, known)
             case Fold(), Fold():

@@ -14,7 +14,7 @@ class ExpandedRule(Rule):
     """A rule in ONNX's own operators. Its two sides may be the same: kernels then differ in how they round."""
 
     obligations: tuple[Term, ...] = ()
-    """What the definitions ask of the shapes of the right side."""
+    """Conditions of the definitions on the shapes of the right side."""
     original_sides: tuple[tuple[Term, ...], tuple[Term, ...]] = ((), ())
     """The two sides with the operators that are defined."""
     definitions: tuple[Definition, ...] = field(default=(), kw_only=True, repr=False)

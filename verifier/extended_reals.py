@@ -162,11 +162,11 @@ class ExtendedReals:
             return TRUE, value
         return conjunction(*(ge(extent, 1) for _, extent in term.binders)), expr_of_factor(first)
 
-    def inverse(self, value: Expr) -> Expr:
+    def reciprocal(self, value: Expr) -> Expr:
         """1 over a value that may be infinite.
 
         Raises:
-            NotExtended: it is a sum, and so may be 0 with either sign.
+            InvalidForInfinities: it is a sum, and so may be 0 with either sign.
         """
         result = expressions.ZERO
         for condition, (inner,) in expressions.split_cases(value):

@@ -18,7 +18,7 @@ from graphopt.language.rule import Rule
 from graphopt.language.terms import App, Lit, Term, Var, is_scalar, operator_applications
 from graphopt.language.type_inference import NoInstance, TypeConstraints, signature_of
 from graphopt.operators.attribute_proposals import ProposalContext
-from graphopt.operators.operator import ResultType
+from graphopt.operators.operator import ResultDtypeSource
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.operators.proto_conversion import node_to_proto, tensor_to_proto, type_to_proto
 from graphopt.verifier.concrete_instance import Array, ConcreteInstance, Shape, array_of, evaluate_scalar_at
@@ -28,7 +28,7 @@ def build_models(rule: Rule, instance: ConcreteInstance) -> tuple[onnx.ModelProt
     """Return the two sides as models with the same inputs and outputs; constants are initializers.
 
     Raises:
-        Misfit, Unknown: an attribute or number of the right side has no value at this instance.
+        NoInstance, UndecidedScalarError: an attribute or number of the right side has no value at this instance.
     """
     left = _Writer(rule, instance, rule.left)
     return left.model(), _Writer(rule, instance, rule.right, beside=left).model()
@@ -43,7 +43,7 @@ class _Writer:
         """`beside` the left side the right one is written: numbers are of the type of what they replace."""
         self.rule, self.instance, self.sides, self.as_written = rule, instance, sides, beside is None
         arrays = {name: v for name, v in instance.values.items() if isinstance(v, np.ndarray)}
-        self.types = TypeConstraints(sides, {name: DType.of(array.dtype) for name, array in arrays.items()})
+        self.types = TypeConstraints(sides, {name: DType.from_numpy(array.dtype) for name, array in arrays.items()})
         if beside is not None:
             self._type_numbers(beside.types.draw(self.types.slot(beside.sides[0])))
         self.graph = onnx.GraphProto(name=f"{rule.name}_{'right' if beside else 'left'}")
@@ -58,7 +58,7 @@ class _Writer:
 
     def model(self) -> onnx.ModelProto:
         for name, array in self.instance.feeds(self.rule).items():
-            type_ = type_to_proto(TensorType(DType.of(array.dtype), array.shape))
+            type_ = type_to_proto(TensorType(DType.from_numpy(array.dtype), array.shape))
             self.graph.input.append(onnx.ValueInfoProto(name=name, type=type_))
         for position, side in enumerate(self.sides):
             name, place = self._named(f"out{position}"), self.types.slot(side)
@@ -97,7 +97,7 @@ class _Writer:
         attrs |= {name: evaluate_scalar_at(value, self.rule, self.instance) for name, value in app.attrs}
         if attrs.get("auto_pad", "NOTSET") != "NOTSET":
             attrs.pop("pads", None)  # the two exclude each other
-        if lookup_operator(app.op, app.domain).result_type is ResultType.TARGET:
+        if lookup_operator(app.op, app.domain).result_dtype_source is ResultDtypeSource.TARGET:
             if "to" not in attrs:
                 raise NoInstance("a cast to nothing")
             self.types.restrict((app.node, 0), {DType(attrs["to"])})

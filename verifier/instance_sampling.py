@@ -16,7 +16,7 @@ from graphopt.ir import schemas
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import BINDING_QUERIES, PROPERTIES, UndecidedScalar, arange_array
+from graphopt.language.scalar_functions import BINDING_QUERIES, PROPERTIES, UndecidedScalarError, arange_array
 from graphopt.language.terms import (
     SCALAR,
     App,
@@ -24,21 +24,21 @@ from graphopt.language.terms import (
     Term,
     Var,
     axis_arguments,
+    axis_position,
     holes,
     is_scalar,
-    multiple_of,
+    multiple_argument,
     operator_applications,
-    position_of,
     walk_term,
 )
 from graphopt.language.type_inference import NoInstance, OperatorSignature, TypeConstraints, signature_of
 from graphopt.operators.attribute_proposals import ProposalContext
-from graphopt.operators.operator import ResultType
+from graphopt.operators.operator import ResultDtypeSource
 from graphopt.operators.operator_classes import is_broadcasting, lookup_operator
 from graphopt.operators.proto_conversion import tensor_to_proto, type_from_proto, type_to_proto
-from graphopt.operators.rule_families import RuleInstance
-from graphopt.operators.symbolic_shapes import OperandFacts, is_defined_for
-from graphopt.operators.window_ops import CONVOLUTIONS
+from graphopt.operators.rule_families import RuleSpecialization
+from graphopt.operators.symbolic_shapes import OperandFacts, may_be_defined
+from graphopt.operators.window_ops import CONVOLUTION_OPERATORS
 from graphopt.verifier.concrete_instance import (
     Array,
     ConcreteInstance,
@@ -54,13 +54,14 @@ from graphopt.verifier.sampling_scope import ANY, WITH_PROPERTY, SamplingScope, 
 from graphopt.verifier.value_proposals import ORDER, propose, propose_bundle
 
 NUMBERS: Mapping[str, Sequence[float]] = {"integer": (1, 2, 3, 4), "real": (0.5, 1.0, 1.5, 2.0)}
-"""What is tried of a hole with which the meaning of an operator computes: no operator asks for it as it is."""
+"""Numbers that are tried for a hole with which the meaning of an operator computes: no operator asks for it as it
+is."""
 
 LARGEST = 1024
-"""How long an axis is drawn at most."""
+"""Longest axis that is drawn."""
 
 MAX_CANDIDATE_SIZES = 6
-"""So many of the sizes that meet conditions are drawn, the least: to run large ones takes long."""
+"""Number of least sizes that meet the conditions to draw from: large ones take long to run."""
 
 
 def sample_instances(
@@ -76,7 +77,7 @@ def sample_instances(
 
     The element types of holes that are `known` are these.
     """
-    assert not rule.is_family, "what its holes stand for is chosen before (`families.particular`)"
+    assert not rule.is_family, "what its holes stand for is chosen before (`rule_families.specialize_family`)"
     rule = _expand_left_side(rule)
     rng = random.Random(f"{rule.name}/{seed}")
     try:
@@ -89,7 +90,7 @@ def sample_instances(
         try:
             yield _Draft(rule, rng, types.copy(), {}, {}, scope).complete()
             count -= 1
-        except (NoInstance, UndecidedScalar):
+        except (NoInstance, UndecidedScalarError):
             continue
 
 
@@ -109,10 +110,12 @@ def complete_instance(
     rule = _expand_left_side(rule)
     for _ in range(attempts):
         try:
-            known = {name: DType.of(value.dtype) for name, value in values.items() if isinstance(value, np.ndarray)}
+            known = {
+                name: DType.from_numpy(value.dtype) for name, value in values.items() if isinstance(value, np.ndarray)
+            }
             known |= types or {}
             return _Draft(rule, rng, _types(rule, known, scope), dict(dims), dict(values), scope).complete()
-        except (NoInstance, UndecidedScalar):
+        except (NoInstance, UndecidedScalarError):
             continue
     return None
 
@@ -126,7 +129,7 @@ def _expand_left_side(rule: Rule) -> Rule:
 def _types(rule: Rule, known: Mapping[str, DType], scope: SamplingScope = ANY) -> TypeConstraints:
     """Return the element types of the left side; what a hole of the family stands for has the same wherever it is."""
     types = TypeConstraints(rule.left, known, scope.dtypes)
-    for apps in rule.repeated_applications if isinstance(rule, RuleInstance) else ():
+    for apps in rule.repeated_applications if isinstance(rule, RuleSpecialization) else ():
         types.unify_applications(apps)
     return types
 
@@ -202,7 +205,7 @@ class _Draft:
         """Return a size for an axis: where none that is usual can meet the conditions on sizes, one that does."""
         usual = self.draw_size()
         told = [app for app in self.rule.content_queries if axis in axis_arguments(app)]
-        multiple = max(map(multiple_of, told), default=1)
+        multiple = max(map(multiple_argument, told), default=1)
         if any(app.op == "block_count" for app in told):
             usual = self.rng.choice((1, 2, 2, 4)) * multiple
         elif multiple > 1:  # with no more of them nothing is left out
@@ -266,7 +269,7 @@ class _Draft:
         facts = lookup_operator(app.op, app.domain)
         if facts.weights_input is not None:
             self._match_weights(app, facts.weights_input)
-        if facts.is_joining:
+        if facts.is_concatenation:
             self._match_joined(app)
         self._draw_referenced_sizes(app)
         tensors = {i: self.visit(arg) for i, arg in enumerate(app.inputs) if arg is not None and not is_scalar(arg)}
@@ -283,7 +286,7 @@ class _Draft:
             if isinstance(arg, Var) and is_scalar(arg):
                 self._fill(context, operator.input(position).name, arg)
         self._hints(app, operator, inputs)
-        if facts.is_of_images and "kernel_shape" in operator.attributes:
+        if facts.requires_spatial_axes and "kernel_shape" in operator.attributes:
             # ORT has kernels for little else; `onnx.reference` is slow, and errs on grouped ConvTranspose
             self.types.choose((app.node, 0), DType.FLOAT)
         self._infer(context)
@@ -305,7 +308,7 @@ class _Draft:
         """Make an axis of the weights that nothing has fixed yet as long as the first operand has it, in one group."""
         operand, weights = app.operands[0], _quantized_weights(app.operands[place_of_weights])
         shape = self.visit(operand)
-        place, own = (1, 1) if app.op in CONVOLUTIONS else (-2, -1)
+        place, own = (1, 1) if app.op in CONVOLUTION_OPERATORS else (-2, -1)
         if shape and len(shape) > own and isinstance(weights, Var) and len(weights.axes or ()) > 1:
             axis = (weights.axes or ())[place]
             is_open = axis.isidentifier() and axis != "_" and axis not in self.dims
@@ -331,7 +334,7 @@ class _Draft:
         if isinstance(value, Var):
             self._fill(context, name, value)
         found = evaluate_scalar_at(value, self.rule, ConcreteInstance(self.dims, self.values))
-        is_target = lookup_operator(context.app.op, context.app.domain).result_type is ResultType.TARGET
+        is_target = lookup_operator(context.app.op, context.app.domain).result_dtype_source is ResultDtypeSource.TARGET
         if is_target and name == "to":
             self.types.restrict((context.app.node, 0), {DType(found)})
         return found
@@ -356,7 +359,10 @@ class _Draft:
         )  # it may be wanted in part, as it was proposed
         try:
             wanted = evaluate_scalar_at(self.rng.choice(self.compared_values[hole.name]), self.rule, known)
-        except (KeyError, UndecidedScalar):  # it mentions what is not drawn yet, or a part that the proposal has not
+        except (
+            KeyError,
+            UndecidedScalarError,
+        ):  # it mentions what is not drawn yet, or a part that the proposal has not
             return value
         return (wanted,) * len(value) if isinstance(value, tuple) and not isinstance(wanted, tuple) else wanted
 
@@ -370,14 +376,14 @@ class _Draft:
         """Draw values that make the operator defined: indices in range, a variance that is not negative."""
         facts = lookup_operator(app.op, app.domain)
         self.divisors |= {hole.name for arg in app.operands[1:] for hole in holes(arg) if facts.divides_integers}
-        needs_positive = not facts.takes_any_scale or self.rule.definitions or isinstance(self.rule, ExpandedRule)
+        needs_positive = not facts.allows_any_scale or self.rule.definitions or isinstance(self.rule, ExpandedRule)
         for position, arg in enumerate(app.inputs):
             if not isinstance(arg, Var):
                 continue
             if "indices" in operator.input(position).name:
                 below = max(min(inputs[0] or (1,)), 1)
                 self.bounds[arg.name] = (-below, below)
-            role = facts.roles.get(position)
+            role = facts.operand_roles.get(position)
             if role == "index" and facts.table_inputs:
                 self.bounds[arg.name] = (0, max(min((inputs[table] or (1,))[0] for table in facts.table_inputs), 1))
             if role == "positive" and needs_positive:
@@ -403,7 +409,7 @@ class _Draft:
             else:
                 types[names[-1]] = type_to_proto(TensorType(dtype, context.inputs[position]))
                 operands.append(OperandFacts(dtype, context.inputs[position], None))
-        if not app.domain and not is_defined_for(app.op, context.attrs, operands, app.outputs):
+        if not app.domain and not may_be_defined(app.op, context.attrs, operands, app.outputs):
             raise NoInstance(f"{app.op} is not defined for these sizes and attributes")
         node = node_proto(app, context.attrs, names, [f"o{i}" for i in range(app.outputs)])
         try:
@@ -465,14 +471,14 @@ class _Draft:
 
     def _zero_slices(self, app: App, hole: Var, array: Array) -> None:
         """Make a constant zero at some places along an axis, the same ones as the others that are told of."""
-        along = np.moveaxis(array, [position_of(axis, hole.axes or ()) for axis in axis_arguments(app)], [0])
+        along = np.moveaxis(array, [axis_position(axis, hole.axes or ()) for axis in axis_arguments(app)], [0])
         if app not in self.zero_positions:
             self.zero_positions[app] = [self.rng.random() < 0.5 for _ in along]
         along[np.asarray(self.zero_positions[app], bool)] = 0
 
     def _repeat(self, app: App, hole: Var, array: Array) -> None:
         """Make a constant equal at some places along an axis, the same ones as the others that are told of."""
-        along = np.moveaxis(array, [position_of(axis, hole.axes or ()) for axis in axis_arguments(app)], [0])
+        along = np.moveaxis(array, [axis_position(axis, hole.axes or ()) for axis in axis_arguments(app)], [0])
         of = axis_arguments(app)
         if of not in self.representatives:
             self.representatives[of] = [self.rng.randrange(place + 1) for place in range(len(along))]
@@ -480,8 +486,8 @@ class _Draft:
 
     def _keep_blocks(self, app: App, hole: Var, array: Array) -> None:
         """Make a constant zero outside of some blocks."""
-        table = np.moveaxis(array, [position_of(axis, hole.axes or ()) for axis in axis_arguments(app)], [0, 1])
-        height, width = (size // multiple_of(app) for size in table.shape[:2])
+        table = np.moveaxis(array, [axis_position(axis, hole.axes or ()) for axis in axis_arguments(app)], [0, 1])
+        height, width = (size // multiple_argument(app) for size in table.shape[:2])
         count = self.rng.choice(
             [each for each in range(1, height + 1) if not height % each and not width % each] or [1]
         )
@@ -529,7 +535,10 @@ class _Draft:
 
 def _quantized_weights(weights: Term) -> Term:
     """Weights as they are stored, where they are dequantized."""
-    if isinstance(weights, App) and lookup_operator(weights.op, weights.domain).result_type is ResultType.DEQUANTIZED:
+    if (
+        isinstance(weights, App)
+        and lookup_operator(weights.op, weights.domain).result_dtype_source is ResultDtypeSource.DEQUANTIZED
+    ):
         return weights.operands[0]
     return weights
 
@@ -576,7 +585,7 @@ def _size_conditions(rule: Rule) -> tuple[tuple[Term, frozenset[str]], ...]:
 def _holds(condition: Term, rule: Rule, dims: Sizes) -> bool:
     try:
         return bool(evaluate_scalar_at(condition, rule, ConcreteInstance(dims, {})))
-    except UndecidedScalar:
+    except UndecidedScalarError:
         return False
 
 

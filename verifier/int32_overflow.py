@@ -13,7 +13,7 @@ import onnx
 
 from graphopt.base.dtype import DType
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import Var
 from graphopt.language.type_inference import NoInstance
 from graphopt.verifier.concrete_instance import Array, ConcreteInstance, Shape, Sizes, axes_shape
@@ -49,7 +49,7 @@ def has_overflow_axis(drawn: ConcreteInstance) -> bool:
 
 
 def _is_of_bytes(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and DType.of(value.dtype) in (DType.UINT8, DType.INT8)
+    return isinstance(value, np.ndarray) and DType.from_numpy(value.dtype) in (DType.UINT8, DType.INT8)
 
 
 def _lengthen_axes(rule: Rule, drawn: ConcreteInstance, axes: Iterable[str]) -> ConcreteInstance | None:
@@ -69,7 +69,7 @@ def _reject_large(rule: Rule, drawn: ConcreteInstance) -> ConcreteInstance | Non
     """Return an instance if neither side makes a tensor that is too large of it."""
     try:
         sides = [onnx.shape_inference.infer_shapes(side) for side in build_models(rule, drawn)]
-    except (NoInstance, UndecidedScalar):  # the right side says nothing there
+    except (NoInstance, UndecidedScalarError):  # the right side says nothing there
         return None
     shapes = (
         value.type.tensor_type.shape.dim for side in sides for value in (*side.graph.value_info, *side.graph.output)

@@ -24,19 +24,19 @@ from graphopt.verifier.instance_sampling import complete_instance, sample_instan
 from graphopt.verifier.int32_overflow import sample_overflow_instances
 
 SIMPLE_INSTANCES, GENERAL_INSTANCES, EDGE_INSTANCES = 40, 60, 20
-"""How many instances are drawn of small whole numbers, of any, and of numbers that a kernel may treat specially."""
+"""Numbers of instances of small whole numbers, of any numbers, and of numbers that a kernel may treat specially."""
 PERTURBED = 4
-"""In how many instances each input is drawn again."""
+"""Instances in which each input is drawn again."""
 KINDS = 3
-"""How many choices of element types the last of these are drawn with."""
+"""Choices of element types with which the last of these are drawn."""
 TOLERANCE = {**counterexample.TOLERANCE, 4: 1e-5}
-"""By bytes of an element, relative to the largest: a constant in few digits is another operator."""
+"""Tolerance by bytes of an element, relative to the largest: a constant in few digits is another operator."""
 PERTURBATION, ROUNDING_MARGIN = 2.0**-22, 16
-"""By how much of themselves inputs are changed to see how far results move, and how much farther may be rounding."""
+"""Relative change of inputs by which the effect of rounding is measured, and the factor allowed beyond it."""
 NEAR_ZERO_SCALE = 2.0**-14
 """The scale of inputs beside which what is added to a divisor, as an epsilon, is not small."""
 ATTEMPTS = 400
-"""How many draws each kind may take: sizes are drawn to meet the conditions, and where that fails, so do more draws."""
+"""Most draws of each kind: sizes are drawn to meet the conditions, and where that fails, so do more draws."""
 
 
 def find_contradiction(definitions: Iterable[Definition]) -> Counterexample | None:
@@ -148,7 +148,7 @@ def _near_zero_instances(rule: Rule, run: Sequence[ConcreteInstance]) -> Iterato
 
 
 def _is_of_floats(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and DType.of(value.dtype).is_float
+    return isinstance(value, np.ndarray) and DType.from_numpy(value.dtype).is_float
 
 
 def _edges(rule: Rule, run: Sequence[ConcreteInstance]) -> Iterator[ConcreteInstance]:
@@ -163,7 +163,7 @@ def _edges(rule: Rule, run: Sequence[ConcreteInstance]) -> Iterator[ConcreteInst
 
 def _element_types(given: ConcreteInstance) -> dict[str, DType]:
     arrays = ((name, value) for name, value in given.values.items() if isinstance(value, np.ndarray))
-    return {name: DType.of(value.dtype) for name, value in arrays}
+    return {name: DType.from_numpy(value.dtype) for name, value in arrays}
 
 
 def _find_misread_input(rule: Rule, hole: Var, run: Sequence[ConcreteInstance]) -> Counterexample | None:

@@ -23,9 +23,9 @@ from graphopt.verifier.symbolic_instance import SymbolicInstance
 from graphopt.verifier.symbolic_logic import to_formula
 
 MAX_CHARACTERS = 160
-"""Of a longer expression only so many characters are shown."""
+"""Characters up to which an expression is shown whole."""
 REASONS = 3
-"""So many reasons why a left side does not occur are told."""
+"""Most reasons that are given why a left side does not occur."""
 UNDER_A_CONDITION = "if it holds under a condition only, add it with `when=`: of sizes, attributes, or constants"
 WRAPS = "it computes in integers, which may wrap around, and what its operators mean is of numbers that do not"
 CAST_ALIKE = "only the element types differ in which it is computed: cast alike on both sides"
@@ -38,7 +38,7 @@ _TYPE = re.compile(rf"\b({'|'.join(dtype.name for dtype in DType)})\b")
 
 
 EqualGiven: TypeAlias = "Callable[[Mapping[str, frozenset[str]], Formula], bool]"
-"""Whether two elements are equal, given properties of constants and a fact."""
+"""Predicate that says if two elements are equal, given properties of constants and a fact."""
 
 
 def describe_instance(instance: SymbolicInstance) -> str:

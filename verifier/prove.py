@@ -55,7 +55,7 @@ from graphopt.language.terms import Lit, Var, operator_applications, walk_term
 from graphopt.operators.indexing_ops import NEXT_PLACE
 from graphopt.operators.op_context import MAX_RANK, UndefinedOperatorError, UnsupportedOperatorError
 from graphopt.operators.operator_classes import depends_on_dtype, is_pointwise
-from graphopt.operators.reduction_ops import ARG_OPERATORS as FIRST
+from graphopt.operators.reduction_ops import ARG_FUNCTIONS as FIRST
 from graphopt.operators.rule_families import merge_packs
 from graphopt.verifier import counterexample, element_types, messages
 from graphopt.verifier.bijections import binder_ranges, composites, find_radix_splits
@@ -84,7 +84,7 @@ from graphopt.verifier.value_signs import SignAnalysis
 POINTWISE_MAX_RANK = 1
 """Scalars and vectors are all ranks where operators are pointwise (`classes.is_pointwise`)."""
 PLACES = frozenset({*FIRST.values(), *NEXT_PLACE.values()})
-"""What an operator that says where an element is makes of a row: an index of it."""
+"""Functions that return the index of an element of a row."""
 OUT_OF_TIME = "out of time"
 SOLVER = f"z3 {z3.get_version_string()}"
 
@@ -103,9 +103,9 @@ class ProofAttempt:
     is_unshown: bool = False
     """The failure is an obligation that could not be shown."""
     paths: list[tuple[ProofChoice, ...]] = field(default_factory=list)
-    """What was chosen at the instances that were shown, at all ranks."""
+    """Choices at the instances that were shown, at all ranks."""
     vacuous_reasons: Counter[str] = field(default_factory=Counter)
-    """Why the left side does not occur, by how often."""
+    """Reasons why the left side does not occur, with their frequencies."""
     advice: Callable[[], Iterable[str]] = tuple
     """More about the failure, and what to try next."""
     failed_at: SymbolicInstance | None = None
@@ -276,7 +276,7 @@ def _arithmetic(rule: Rule, model: ProofModel) -> AbstractContextManager[None]:
     """Return what products and quotients are in a model.
 
     Raises:
-        NotExtended: the rule writes an infinity, of which the extended model knows nothing.
+        InvalidForInfinities: the rule writes an infinity, of which the extended model knows nothing.
     """
     if model is not ProofModel.EXTENDED:
         return nullcontext()

@@ -92,7 +92,9 @@ def _is_jump(app: App, typings: Sequence[Typing]) -> bool:
         return any(
             _is_float(typing.type_of(part)) for typing in typings for part in app.operands if not is_scalar(part)
         )
-    jumps = _rounding(app) is RoundingEffect.JUMPS or app.op == "Pow"  # of negative numbers there are whole powers only
+    jumps = (
+        _rounding(app) is RoundingEffect.DISCONTINUOUS or app.op == "Pow"
+    )  # of negative numbers there are whole powers only
     return jumps and any(_reads_floats(app, typing) for typing in typings)
 
 

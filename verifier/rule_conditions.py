@@ -101,7 +101,7 @@ ROUNDING_FUNCTIONS = frozenset(
 """The scalar functions that compute, and so round."""
 
 COMPARISON_FUNCTIONS = frozenset({"eq", "ne", "le", "lt", "is_in", "maximum", "minimum", "sorted", "is_sorted"})
-"""Those whose result jumps."""
+"""Scalar functions whose result jumps."""
 
 
 @cache

@@ -28,7 +28,7 @@ from graphopt.language.terms import (
 from graphopt.operators.op_context import (
     OneOf,
     OpContext,
-    Shape,
+    SymbolicShape,
     SymbolLists,
     UndefinedOperatorError,
     UnsupportedOperatorError,
@@ -49,12 +49,12 @@ class RuleNode(OpContext):
     instance: SymbolicInstance
     app: App
     read_values: dict[str, Any] = field(default_factory=dict)
-    read_inputs: set[int] = field(default_factory=set)
+    inputs_read_as_numbers: set[int] = field(default_factory=set)
     """The inputs of which the denotation read the numbers, which `used` then tells apart."""
     queried: set[str | int] = field(default_factory=set)
     """The attributes, by name, and the inputs, by position, that the denotation asked for."""
 
-    def unread_parameter(self) -> str | None:
+    def find_unread_parameter(self) -> str | None:
         """Return an attribute or input that the operator has, or that a hole for the others may hold, and no one asked
         for."""
         named, schema = dict(self.app.attrs), schemas.schema(self.op)
@@ -62,7 +62,7 @@ class RuleNode(OpContext):
         names = (
             name for name in (*named, *hidden) if name not in self.queried and not self._is_excluded_from_bundle(name)
         )
-        inputs = (i for i in range(self.input_count) if self.has(i) and i not in self.queried)
+        inputs = (i for i in range(self.input_count) if self.has_input(i) and i not in self.queried)
         return next(chain(names, (f"input {i}" for i in inputs)), None)
 
     def _is_excluded_from_bundle(self, name: str) -> bool:
@@ -92,10 +92,10 @@ class RuleNode(OpContext):
     def simplify(self, size: Size) -> Size:
         return self.instance.context.simplify(size)
 
-    def simplified_shape(self, shape: Shape) -> Shape:
+    def simplify_shape(self, shape: SymbolicShape) -> SymbolicShape:
         return self.instance.simplify_shape(shape)
 
-    def known_equal(self, one: Size, other: Size) -> bool:
+    def is_known_equal(self, one: Size, other: Size) -> bool:
         return self.instance.are_equal_sizes(one, other)
 
     def proves(self, condition: Formula) -> bool:
@@ -117,7 +117,7 @@ class RuleNode(OpContext):
         if self.instance.exact and any(self._is_of_integers(typing) for typing in self.instance.typings):
             self.instance.require_elements(ElementObligation(divisors, None, f"{self.op}: division of integers by 0"))
 
-    def require_some(self, truths: SymbolicTensor) -> None:
+    def require_opaque(self, truths: SymbolicTensor) -> None:
         """Each element is a truth value of which nothing is known: it holds if the left side asks for it, too."""
         self.instance.require_elements(
             ElementObligation(truths, None, f"{self.op} is computed of what it may be undefined for")
@@ -128,7 +128,7 @@ class RuleNode(OpContext):
         return any(dtype is not None and dtype.is_integer for dtype in types)
 
     @property
-    def is_folded(self) -> bool:
+    def is_constant_folded(self) -> bool:
         """On the right side an operator on constants is computed when the rule is applied, in double precision."""
         return not self.instance.assuming and self._is_constant
 
@@ -149,7 +149,7 @@ class RuleNode(OpContext):
     def _operand_dtype(self, position: int) -> DType | None:
         """Return the element type of an operand. A number of the rule has, bit for bit, that in which it is written on
         the right side; on the left it matches numbers of any type that no other operand fixes."""
-        part = self.app.inputs[position] if self.has(position) else None
+        part = self.app.inputs[position] if self.has_input(position) else None
         if part is None or not self.is_number(position) or not self.instance.exact or self._is_typed(position):
             return super()._operand_dtype(position)
         others = [
@@ -162,12 +162,12 @@ class RuleNode(OpContext):
 
     def _is_typed(self, position: int) -> bool:
         """Return whether the operator takes one element type there, or that of another operand."""
-        others = (i for i in range(self.input_count) if self.has(i) and not self.is_number(i))
+        others = (i for i in range(self.input_count) if self.has_input(i) and not self.is_number(i))
         return not element_types.accepts_other_types(self.app, position, others)
 
     @property
     def is_exact(self) -> bool:
-        """Whether arithmetic is only what it is called: in the exact model, and on what is no float.
+        """True if arithmetic is only what it is called: in the exact model, and on what is no float.
 
         With infinities so is all that is not arithmetic, but on constants, which are finite.
         """
@@ -182,27 +182,27 @@ class RuleNode(OpContext):
     def input_count(self) -> int:
         return len(self.app.inputs)
 
-    def has(self, position: int) -> bool:
+    def has_input(self, position: int) -> bool:
         """Return whether there is such an input. A hole that is absent is so wherever an operator takes it as it is."""
         part = self.app.inputs[position] if position < self.input_count else None
         if (
             isinstance(part, Var)
             and part.default is not None
-            and schemas.is_optional(self.op, self.app.domain, position)
+            and schemas.is_optional_input(self.op, self.app.domain, position)
         ):
             return not self.instance.is_absent(part)
         return part is not None
 
     def input(self, position: int) -> SymbolicTensor:
         self.queried.add(position)
-        part = self.app.inputs[position] if self.has(position) else None
+        part = self.app.inputs[position] if self.has_input(position) else None
         if part is None:
             raise UndefinedOperatorError(f"{self.op} needs input {position}")
         return self.instance.tensor(part)
 
     def is_number(self, position: int) -> bool:
         """Return whether the input is a number or a list of the rule, not a tensor."""
-        part = self.app.inputs[position] if self.has(position) else None
+        part = self.app.inputs[position] if self.has_input(position) else None
         return part is not None and is_scalar(part) and not is_index_list(part)
 
     # attributes
@@ -213,7 +213,10 @@ class RuleNode(OpContext):
         found = super().axis(name, rank)
         rule = self.instance.rule
         for hole in (
-            hole for arg in self.app.operands for hole in _joined_holes(arg) if lookup_operator(self.op).is_joining
+            hole
+            for arg in self.app.operands
+            for hole in _joined_holes(arg)
+            if lookup_operator(self.op).is_concatenation
         ):
             if (
                 isinstance(rule, MergedPackRule)
@@ -254,9 +257,9 @@ class RuleNode(OpContext):
         part = self.app.inputs[position]
         assert part is not None
         found = self._value(part, propose) if is_scalar(part) else self._elements(part)
-        value = self.require_integer(found, f"input {position}")
+        value = self.require_integers(found, f"input {position}")
         self.read_values[f"input{position}"] = value
-        self.read_inputs.add(position)
+        self.inputs_read_as_numbers.add(position)
         return value
 
     def _elements(self, part: Term) -> Any:
@@ -340,7 +343,7 @@ class RuleNode(OpContext):
         self.attribute("to", lambda: int(found))
         return found
 
-    def unmodelled_attribute(self, name: str) -> Any:
+    def read_unmodeled_attribute(self, name: str) -> Any:
         """Return the value of an attribute that says how to compute, not what; two are the same only where that is
         known.
 

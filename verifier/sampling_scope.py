@@ -21,13 +21,13 @@ class SamplingScope:
     """Of what size, and of which numbers, instances are drawn; what is listed more often is drawn more often."""
 
     ranks: Shape = (0, 1, 1, 2, 2, 2, 3, 4)
-    """Of holes without axes."""
+    """Ranks of holes without axes."""
     packs: Shape = (0, 1, 1, 2, 2, 3)
-    """How many axes a pack stands for."""
+    """Numbers of axes that a pack stands for."""
     sizes: Shape = (1, 1, 2, 2, 3, 3, 4, 4, 5, 6)
     dtypes: tuple[DType, ...] = COMMON_DTYPES
     numbers: Shape = (0, 1, 2, 3)
-    """In lists of which nothing is known but that they hold whole numbers."""
+    """Elements of lists of whole numbers of which nothing else is known."""
     plain: bool = False
     """Values that a person can reckon with: whole and half numbers."""
     edges: bool = False
@@ -92,4 +92,4 @@ WITH_PROPERTY: Mapping[str, Callable[[Array], Array]] = {
     "is_nonnegative": np.abs,
     "is_scale": lambda array: np.abs(array) + np.asarray(0.25, array.dtype),
 }
-"""By property of a constant: an array like another that has it."""
+"""Functions that give an array a property of constants, by the property."""

@@ -1,4 +1,4 @@
-"""Whether formulas over integers can hold together, by Z3.
+"""Satisfiability of formulas over integers, by Z3.
 
 A question goes to Z3 twice: with each product taken for one unknown (linear, decidable), then as it is. `unknown`
 counts as not refuted.
@@ -143,7 +143,7 @@ def _vocabulary(subject: Size | Formula) -> tuple[frozenset[Atom], frozenset[Mon
 
 
 SEEDS = 8
-"""How often a hard question is asked: how long an answer takes is mostly chance, and each time it is another search."""
+"""Attempts at a hard question: its time is mostly chance, and each attempt is another search."""
 TIMEOUT_MS = 60_000
 """The limit of one search by the clock, for what Z3 does not count: far off, as a busy machine may stand still."""
 
@@ -152,7 +152,7 @@ STEPS_PER_SECOND = 15_000
 """A quick machine does about 10,000. The dearest built-in rule takes 47,000: a third of the ten seconds of the gate."""
 STEPS_OF_INSTANCE = 5
 RLIMIT_PER_STEP = 100
-"""What Z3 counts in the time of one step."""
+"""Z3's resource count of one step."""
 CLOCK_FACTOR = 5
 """The clock is read as well, for what no step counts: where a proof takes this many times its seconds, it ends."""
 
@@ -199,9 +199,9 @@ class SolverSession:
     budget: StepBudget = field(default_factory=lambda: StepBudget(float("inf")))
     question_count: int = 0
     rlimit_used: int = 0
-    """What Z3 has counted for these questions."""
+    """Z3's resource count of these questions."""
     contexts: dict[Any, Any] = field(default_factory=dict)
-    """What is known of each set of facts: instances that know the same share what follows from it."""
+    """Contexts by set of facts: instances that know the same share what follows from it."""
     answers: dict[Any, bool] = field(default_factory=dict)
     """Questions that were asked, whatever their unknowns were called: the axes of a tensor ask the same ones."""
     recent_models: list[Mapping[Any, int]] = field(default_factory=list)
@@ -262,7 +262,8 @@ TRIAL_ASSIGNMENTS = (
     (1, 1, 5),
     (0,),
 )
-"""What is tried for the unknowns, in turn, before Z3 is asked: most questions that it would answer with a model."""
+"""Values that are tried for the unknowns, in turn, before Z3 is asked: most questions that it would answer with a
+model."""
 
 
 def _ask(parts: list[Formula], effort: SolverSession) -> bool:
@@ -310,8 +311,7 @@ def _connected(parts: Iterable[Formula], unknowns: frozenset[Atom]) -> list[Form
 
 
 MAX_RECENT_MODELS = 24
-"""How many are tried: questions come in runs that differ little, and numbers that answered one mostly answer the
-next."""
+"""Recent models that are tried: questions come in runs that differ little, and a model of one often fits the next."""
 
 
 def _hold_for_an_earlier_one(parts: Sequence[Formula], effort: SolverSession) -> bool:
@@ -381,7 +381,7 @@ def _numbered(part: Any, numbers: dict[Atom, Any]) -> Any:
         case Atom(kind=kind, args=args):
             if part not in numbers:
                 shape = kind, *(_numbered(arg, numbers) for arg in args)
-                shapes = current_session().interner.shapes  # each once: they are often nested and shared
+                shapes = current_session().interner.composite_numbers  # each once: they are often nested and shared
                 numbers[part] = "composite", shapes.setdefault(shape, len(shapes))
             return numbers[part]
     return part

@@ -12,7 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import FUNCTIONS, PYTHON_LOGIC, UndecidedScalar, apply_scalar_function
+from graphopt.language.scalar_functions import (
+    PYTHON_LOGIC,
+    SCALAR_FUNCTIONS,
+    UndecidedScalarError,
+    apply_scalar_function,
+)
 from graphopt.language.terms import SCALAR, App, Lit, Term, Var, fn, holes, walk_term
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.verifier.messages import PROVED_WITH_CONDITION, format_condition
@@ -45,7 +50,7 @@ WELL_KNOWN: Mapping[str, float] = {
 """Numbers that are often written with fewer digits, by how Python computes them."""
 
 Holds: TypeAlias = "Callable[[Rule], bool]"
-"""Whether a rule is proved."""
+"""Predicate that says if a rule is proved."""
 
 
 def suggestion(rule: Rule, holds: Holds, *, empty: bool) -> str:
@@ -74,7 +79,7 @@ def _numbers(term: Term) -> Iterator[Term]:
     match term:
         case Lit(value=float()):
             yield term
-        case App(domain=domain, op=op) if domain == SCALAR and op in FUNCTIONS and _value(term) is not None:
+        case App(domain=domain, op=op) if domain == SCALAR and op in SCALAR_FUNCTIONS and _value(term) is not None:
             yield term
         case App():
             yield from chain.from_iterable(_numbers(part) for part in (*term.operands, *(v for _, v in term.attrs)))
@@ -85,7 +90,7 @@ def _value(term: Term) -> float | None:
     is whole, nothing."""
     if isinstance(term, Lit):
         return float(term.value) if isinstance(term.value, int | float) else None
-    with suppress(UndecidedScalar):
+    with suppress(UndecidedScalarError):
         found = None if any(isinstance(part, Var) for part in walk_term(term)) else _evaluate_literal(term)
         return found if isinstance(found, float) else None
     return None
@@ -95,12 +100,12 @@ def _evaluate_literal(term: Term) -> Any:
     """Return what is written, or computed of what is written.
 
     Raises:
-        Unknown: there is no such number, or it is said of a tensor.
+        UndecidedScalarError: there is no such number, or it is said of a tensor.
     """
     if isinstance(term, Lit):
         return term.value
-    if not isinstance(term, App) or term.domain != SCALAR or term.op not in FUNCTIONS:
-        raise UndecidedScalar(f"which number {term} is")
+    if not isinstance(term, App) or term.domain != SCALAR or term.op not in SCALAR_FUNCTIONS:
+        raise UndecidedScalarError(f"which number {term} is")
     return apply_scalar_function(term.op, PYTHON_LOGIC, *map(_evaluate_literal, term.operands))
 
 

@@ -49,12 +49,12 @@ from graphopt.expr.symbolic_tensors import SymbolicTensor, as_integer, truth_val
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import (
     BINDING_QUERIES,
-    FUNCTIONS,
     MAX_AXIS_SIZE,
     PROPERTIES,
     PYTHON_LOGIC,
-    InvalidScalarCall,
-    UndecidedScalar,
+    SCALAR_FUNCTIONS,
+    InvalidScalarCallError,
+    UndecidedScalarError,
     apply_scalar_function,
 )
 from graphopt.language.terms import (
@@ -64,21 +64,15 @@ from graphopt.language.terms import (
     Term,
     Var,
     axis_arguments,
+    axis_position,
     is_content_query,
     is_scalar,
-    position_of,
     queried_constants,
 )
-from graphopt.operators.op_context import (
-    MAX_RANK,
-    UndefinedOperatorError,
-    UnsupportedOperatorError,
-    real_value,
-    tensor_of_numbers,
-)
+from graphopt.operators.op_context import MAX_RANK, UndefinedOperatorError, UnsupportedOperatorError, to_real, to_tensor
 from graphopt.operators.operator_classes import mentions_quantization
 from graphopt.operators.semantics import denote
-from graphopt.operators.view_ops import unflatten_index
+from graphopt.operators.view_ops import reshape_index
 from graphopt.verifier import element_types
 from graphopt.verifier.choices import Choices, as_tuple
 from graphopt.verifier.constant_contents import (
@@ -128,24 +122,24 @@ class SymbolicInstance:
     typing: Typing
     max_rank: int = MAX_RANK
     extended: bool = False
-    """Whether values may be infinite."""
+    """True if values may be infinite."""
     sizes: dict[str, Size] = field(default_factory=dict)
     packs: dict[str, tuple[Size, ...]] = field(default_factory=dict)
     bindings: dict[str, Any] = field(default_factory=dict)
     facts: list[Formula] = field(default_factory=list)
     obligations: list[tuple[Formula, str]] = field(default_factory=list)
     assumed_elements: list[ElementObligation] = field(default_factory=list)
-    """What the left side says of elements, being defined."""
+    """Facts on elements that the left side implies by being defined."""
     element_obligations: list[ElementObligation] = field(default_factory=list)
-    """What the right side asks of them."""
+    """Conditions on elements under which the right side is defined."""
     typings: Sequence[Typing] = ()
     """All choices of element types, of which `typing` is one."""
     properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
     is_bounded: bool = False
-    """Whether the rule needs to know how large a size may be."""
+    """True if the rule needs a bound on sizes."""
     assuming: bool = True
     vacuous_reason: str = ""
-    """Why the left side does not occur, where it does not."""
+    """Reason why the left side does not occur; empty where it does."""
     tensors: dict[Term, tuple[SymbolicTensor, ...]] = field(default_factory=dict)
     reshape_sizes: dict[tuple[Size, Size], Size] = field(default_factory=dict)
     """The sizes that a Reshape of the left side gives, by what is asked for and the number of elements."""
@@ -154,19 +148,19 @@ class SymbolicInstance:
     ignored: set[tuple[str, str, Any]] = field(default_factory=set)
     """The attributes of the left side that say how to compute, by operator and name, with their values."""
     join_axes: dict[str, int] = field(default_factory=dict)
-    """Of the tensors that stand for any number of them, along which axis these are joined."""
+    """Axes along which the tensors of a pack are joined, by name."""
     absences: dict[str, bool] = field(default_factory=dict)
-    """Of the constants with a default, whether they are optional inputs that are absent."""
+    """Absence of the optional inputs among the constants with a default."""
     partial_calls: tuple[set[PartialCall], set[PartialCall]] = field(default_factory=lambda: (set(), set()))
-    """What has no value everywhere and was computed for the tensors of each side, before any element was asked for."""
+    """Calls of partial functions that were computed for the tensors of each side, before any element was asked for."""
     scalars: dict[Term, Any] = field(default_factory=dict)
-    """What was computed of the numbers of the rule."""
+    """Values of scalar terms of the rule."""
     comparison_context: ProofContext | None = None
-    """What is known when elements are compared."""
+    """Context in which elements are compared."""
     compares_syntactically: bool = False
-    """Whether sizes are taken for equal only where that is plain."""
+    """True if sizes are equal only where that is plain."""
     has_unequal_comparison: bool = False
-    """Whether it was asked of sizes that are not plainly equal."""
+    """True if it was asked of sizes that are not plainly equal."""
 
     def __post_init__(self) -> None:  # denotations ask for them: constants that are all ones say how much to enlarge
         self.properties = properties_of(self.rule)
@@ -278,7 +272,7 @@ class SymbolicInstance:
             counts = self.rule.arange_conditions.get(var.name)
             at = self._reader(var.name, dtype) if counts is None else self._counting(counts, shape)
             if self.is_absent(var):
-                at = partial(_constant, real_value(self._check_literal(var.default)))
+                at = partial(_constant, to_real(self._check_literal(var.default)))
             self.bindings[var.name] = SymbolicTensor(shape, at, dtype, dtype)
         found: SymbolicTensor = self.bindings[var.name]
         return found
@@ -314,7 +308,7 @@ class SymbolicInstance:
         for app, hole in () if self.exact or self.extended else said:
             axes = axis_arguments(app)
             yield build_content_fact(app, self.shape(axes))._replace(
-                axes=[position_of(axis, hole.axes or ()) for axis in axes]
+                axes=[axis_position(axis, hole.axes or ()) for axis in axes]
             )
 
     def _counting(self, counts: App, shape: tuple[Size, ...]) -> Callable[[Index], Expr]:
@@ -322,8 +316,8 @@ class SymbolicInstance:
 
         def at(index: Index) -> Expr:
             if len(counts.args) == 1:
-                return integer_value(unflatten_index(self.are_equal_sizes, index, shape, (product(shape),))[0])
-            place = unflatten_index(self.are_equal_sizes, index[:-1], shape[:-1], self.scalar(counts.operands[1]))
+                return integer_value(reshape_index(self.are_equal_sizes, index, shape, (product(shape),))[0])
+            place = reshape_index(self.are_equal_sizes, index[:-1], shape[:-1], self.scalar(counts.operands[1]))
             return integer_value(place[SYMBOLIC_LOGIC.concrete_int(index[-1])])
 
         return at
@@ -420,9 +414,9 @@ class SymbolicInstance:
             return self._choose_elementwise(*args)
         try:
             return apply_scalar_function(app.op, SYMBOLIC_LOGIC, *args)
-        except InvalidScalarCall as error:
+        except InvalidScalarCallError as error:
             raise UnsupportedOperatorError(str(error)) from error
-        except UndecidedScalar as error:  # nor does it match
+        except UndecidedScalarError as error:  # nor does it match
             raise UndefinedOperatorError(f"{app.op}: {error}") from error
 
     def _fact(self, app: App) -> Any:
@@ -453,9 +447,9 @@ class SymbolicInstance:
         if compares_rounded(app):
             raise UnsupportedOperatorError(f"{app}, which compares what is rounded when the rule is applied")
         if self.exact and name in ROUNDING_FUNCTIONS:
-            return call_function(f"{name}~", *map(real_value, args))
+            return call_function(f"{name}~", *map(to_real, args))
         with recording_partial_calls():  # nothing: where it has no value, the rule does not match
-            return _REAL_FUNCTIONS[name](*map(real_value, args)) if name in _REAL_FUNCTIONS else None
+            return _REAL_FUNCTIONS[name](*map(to_real, args)) if name in _REAL_FUNCTIONS else None
 
     def _evaluate_property(self, app: App) -> Formula:
         """Return a property that the conditions say is assumed of the elements of its constant: no formula about
@@ -470,7 +464,7 @@ class SymbolicInstance:
     def _broadcast(self, left: Sequence[Size], right: Sequence[Size]) -> tuple[Size, ...]:
         """Return the shape that two shapes broadcast to; where they do not fit some other one, for it means nothing
         there."""
-        found = FUNCTIONS["broadcast"](SYMBOLIC_LOGIC, left, right)
+        found = SCALAR_FUNCTIONS["broadcast"](SYMBOLIC_LOGIC, left, right)
         padded = ((1,) * (len(found) - len(shape)) + tuple(shape) for shape in (left, right))
         return tuple(
             if_then_else(disjunction(eq(a, 1), eq(b, 1), eq(a, b)), size, fresh_symbol("unfit"))
@@ -505,7 +499,7 @@ class SymbolicInstance:
             assert isinstance(part, Var)
             self.bindings[part.name] = self._open_number(part)
         found = self.scalar(part)
-        return found.tensor if isinstance(found, SymbolicList) else tensor_of_numbers(found)
+        return found.tensor if isinstance(found, SymbolicList) else to_tensor(found)
 
     def _open_number(self, var: Var) -> Any:
         if var.kind == "integer":

@@ -23,7 +23,7 @@ from graphopt.expr.integers import (
 from graphopt.expr.substitution import as_formula
 from graphopt.expr.symbolic_tensors import select_expr, truth_condition
 from graphopt.language.scalar_functions import PYTHON_LOGIC
-from graphopt.operators.op_context import UnsupportedOperatorError, real_value
+from graphopt.operators.op_context import UnsupportedOperatorError, to_real
 
 
 class SymbolicLogic:
@@ -31,14 +31,14 @@ class SymbolicLogic:
 
     def eq(self, left: Any, right: Any) -> Formula:
         if is_real(left) or is_real(right):
-            return negate(truth_condition(call_function("NotZero", real_value(left) - real_value(right))))
+            return negate(truth_condition(call_function("NotZero", to_real(left) - to_real(right))))
         if isinstance(left, str) or isinstance(right, str):
             return TRUE if left == right else FALSE
         return eq(left, right)
 
     def le(self, left: Any, right: Any) -> Formula:
         if is_real(left) or is_real(right):
-            return negate(truth_condition(call_function("Positive", real_value(left) - real_value(right))))
+            return negate(truth_condition(call_function("Positive", to_real(left) - to_real(right))))
         return le(left, right)
 
     def all(self, parts: Iterable[Any]) -> Formula:
@@ -59,7 +59,7 @@ class SymbolicLogic:
                 conjunction(decides, as_formula(then)), conjunction(negate(decides), as_formula(otherwise))
             )
         if is_real(then) or is_real(otherwise):
-            return select_expr(decides, real_value(then), real_value(otherwise))
+            return select_expr(decides, to_real(then), to_real(otherwise))
         if isinstance(then, int | Polynomial) and isinstance(otherwise, int | Polynomial):
             return if_then_else(decides, then, otherwise)
         if then != otherwise:
@@ -79,7 +79,7 @@ def to_formula(part: Any) -> Formula:
     """Return a truth value as a formula.
 
     Raises:
-        Unsupported: it is none.
+        UnsupportedOperatorError: it is none.
     """
     if not isinstance(part, Truth):
         raise UnsupportedOperatorError(f"{part} where a truth value is needed")

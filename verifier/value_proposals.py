@@ -16,7 +16,7 @@ from graphopt.operators.attribute_proposals import (
     propose_per_spatial_axis,
 )
 from graphopt.operators.operator_classes import lookup_operator
-from graphopt.operators.window_ops import CONVOLUTIONS, FILTER_OPERATORS
+from graphopt.operators.window_ops import CONVOLUTION_OPERATORS, FILTER_OPERATORS
 from graphopt.verifier.concrete_instance import Shape
 
 ORDER = {"axis": -2, "group": -1, "kernel_shape": -1, "num_outputs": 1, "pads": 2}
@@ -67,7 +67,7 @@ def _group(context: ProposalContext) -> int:
     if not weights or len(weights) < 2 or context.rank < 2:
         raise NoInstance("no channels")
     channels = context.shape[1]
-    if context.app.op in CONVOLUTIONS:
+    if context.app.op in CONVOLUTION_OPERATORS:
         return channels // weights[1] if weights[1] else 1
     return context.rng.choice([group for group in range(1, channels + 1) if channels % group == 0] or [1])
 

@@ -35,7 +35,7 @@ class SignAnalysis:
         match factor:
             case TensorElement(tensor=name):
                 return "is_positive" in self.properties.get(name, ())
-            case IntegerValue(of=size):
+            case IntegerValue(integer=size):
                 return known.proves(ge(size, 1))
             case Call("Exp"):
                 return True
@@ -47,7 +47,7 @@ class SignAnalysis:
         match factor:
             case TensorElement(tensor=name) if "is_nonnegative" in self.properties.get(name, ()):
                 return True
-            case IntegerValue(of=size):
+            case IntegerValue(integer=size):
                 return known.proves(ge(size))
             case Call("Abs" | "Sqrt"):
                 return True
@@ -59,7 +59,7 @@ class SignAnalysis:
                 self.properties.get(name, ())
             ):
                 return True
-            case IntegerValue(of=size):
+            case IntegerValue(integer=size):
                 return known.proves(negate(eq(size)))
         return self.is_positive(factor, known)
 

@@ -27,7 +27,7 @@ LOCK_TIMEOUT = 10.0
 _CORRUPTION_CODES = frozenset(
     {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
 )
-"""How SQLite says that a file is no database, or broken, or that its table is another than this module's."""
+"""SQLite's error codes for a file that is no database, is broken, or has another table than this module's."""
 
 _KEYS_PER_QUERY = 500
 """Keys in one question: SQLite has a limit."""
@@ -52,7 +52,7 @@ class Cache:
         other."""
         self.path, self.most, self.fresh = path, most, fresh
         self._known: dict[str, str] = {}
-        self._given_up = self._renewed = False
+        self._is_disabled = self._has_quarantined = False
 
     def get(self, keys: Iterable[str]) -> dict[str, str]:
         """Return the entries of those keys that have one."""
@@ -78,14 +78,14 @@ class Cache:
 
     def _with_database(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
         """Work on the file, or on a new one if it is damaged; None where that cannot be."""
-        while not self._given_up:
+        while not self._is_disabled:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
                     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
                     return work(connection)
             except (OSError, sqlite3.Error, UnicodeDecodeError, _CorruptEntryError) as error:
-                if _is_corruption(error) and not self._renewed:
+                if _is_corruption(error) and not self._has_quarantined:
                     self._quarantine(error)
                 else:
                     self._disable(error)
@@ -93,7 +93,7 @@ class Cache:
 
     def _quarantine(self, damage: Exception) -> None:
         """Put the file out of the way. Its journal goes first: SQLite would play it back into the new file."""
-        self._renewed = True
+        self._has_quarantined = True
         log.warning("%s is set aside, for it is damaged: %s", self.path, damage)
         try:
             self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)
@@ -104,7 +104,7 @@ class Cache:
             self._disable(error)
 
     def _disable(self, error: Exception) -> None:
-        self._given_up = True
+        self._is_disabled = True
         log.warning("%s cannot be used, so what is found out in this run is not kept: %s", self.path, error)
 
 

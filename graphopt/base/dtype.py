@@ -82,7 +82,7 @@ class DType(IntEnum):
         return rounded if abs(rounded - number) <= epsilon * abs(number) else None
 
     @classmethod
-    def of(cls, dtype: np.dtype[np.generic]) -> DType:
+    def from_numpy(cls, dtype: np.dtype[np.generic]) -> DType:
         """Return the element type of a numpy array; object and text arrays are STRING."""
         return _FROM_NUMPY.get(dtype, cls.STRING)
 

@@ -69,7 +69,7 @@ _SYNONYMS = {
     "rank": r"ndim",
 }
 """Words that mean the same in names of rules, operators, providers and scalar functions, here and elsewhere."""
-_WORD = re.compile("|".join(f"(?P<{word}>{others})s?(?![a-z])" for word, others in _SYNONYMS.items()))
+_SYNONYM_PATTERN = re.compile("|".join(f"(?P<{word}>{others})s?(?![a-z])" for word, others in _SYNONYMS.items()))
 
 
 def quoted_list(names: Iterable[str]) -> str:
@@ -95,5 +95,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def _words(name: str) -> frozenset[str]:
     """Return the words of a name in snake_case or CamelCase, each in one spelling."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
-    plain = _WORD.sub(lambda found: str(found.lastgroup), snake)
+    plain = _SYNONYM_PATTERN.sub(lambda found: str(found.lastgroup), snake)
     return frozenset(word.rstrip("s") for word in re.split(r"[^a-z0-9]+", plain)) - {"", "into", "of"}

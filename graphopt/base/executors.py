@@ -29,7 +29,7 @@ Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 
 MAX_WORKER_DEATHS = 3
-"""How often a task may lose its worker: one that needs more memory than there is kills each."""
+"""Workers that a task may lose: one that needs more memory than there is kills each."""
 
 
 SCHEDULER_TIMEOUT = 10.0
@@ -130,7 +130,7 @@ def _run_in_worker(asked: bytes, custom: Sequence[str]) -> bytes:
     """
     with current_session().child(), ExitStack() as stack:
         try:
-            stack.enter_context(ort.custom_ops(custom))
+            stack.enter_context(ort.registered_custom_ops(custom))
         except UsageError as error:
             raise UsageError(f"on the worker {platform.node()}: {error}") from error
         return pickle.dumps(_run_and_trim(*pickle.loads(asked)))
@@ -188,7 +188,7 @@ class DaskCluster(AbstractContextManager["DaskCluster"]):
                 raise GraphoptError(f"the Dask cluster is gone, or its workers die of a task: {error}") from error
             yield futures[future], answer
 
-    def broadcast(self, function: Callable[[Task], Answer], task: Task) -> list[Answer]:
+    def run_on_workers(self, function: Callable[[Task], Answer], task: Task) -> list[Answer]:
         """Return what each worker answers."""
         answers = self._client.run(_run_in_worker, pickle.dumps((function, task)), ort.custom_op_libraries()).values()
         return [pickle.loads(answer) for answer in answers]

@@ -233,7 +233,7 @@ def file_identity(path: Path) -> tuple[int, ...] | None:
 
 
 MAX_NAME_BYTES = 255 - len("..0123456789ab.part")
-"""In bytes: file systems take 255, of which the part that is written first needs some."""
+"""Longest file name, in bytes: file systems take 255, of which the name of the temporary file needs some."""
 
 
 def check_name(path: Path) -> None:

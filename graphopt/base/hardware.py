@@ -25,10 +25,10 @@ def processor() -> str:
             or f"{platform.machine()} {platform.processor()}"
         )
     told = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
-    return "; ".join(f"{name}: {told[name]}" for name in _QUERIES if name in told) or platform.machine()
+    return "; ".join(f"{name}: {told[name]}" for name in _CPUINFO_FIELDS if name in told) or platform.machine()
 
 
-_QUERIES = (
+_CPUINFO_FIELDS = (
     *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),  # ARM
 )

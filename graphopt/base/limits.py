@@ -28,7 +28,7 @@ class RunLimits:
 
     seconds: float = DEFAULT_SECONDS
     gigabytes: float | None = None
-    """Of memory, for the whole process; None: what there is."""
+    """Gigabytes of memory for the whole process; None for what there is."""
 
     def __post_init__(self) -> None:
         if not self.seconds > 0 or (self.gigabytes is not None and not self.gigabytes > 0):  # NaN is no limit

@@ -28,7 +28,7 @@ def require_onnxruntime() -> Any:
     return onnxruntime
 
 
-def session_options(*, optimize: bool = False, threads: int = 0) -> Any:
+def make_session_options(*, optimize: bool = False, threads: int = 0) -> Any:
     """Return options with all of ONNX Runtime's optimizations or none, threads (0: one a core), and the custom
     operators in use; nothing is logged, for what fails is raised, too."""
     runtime = require_onnxruntime()
@@ -42,13 +42,13 @@ def session_options(*, optimize: bool = False, threads: int = 0) -> Any:
     return options
 
 
-def session(model: str | bytes, *, optimize: bool = False, threads: int = 0, is_mapped: bool = False) -> Any:
+def make_cpu_session(model: str | bytes, *, optimize: bool = False, threads: int = 0, is_mapped: bool = False) -> Any:
     """Return a session of a file, or of the bytes of one, on the processor.
 
     One that `is_mapped` reads its weights where the file lies: it has no copies in an order that is quicker to read,
     and keeps no memory between runs.
     """
-    options = session_options(optimize=optimize, threads=threads)
+    options = make_session_options(optimize=optimize, threads=threads)
     if is_mapped:
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.enable_cpu_mem_arena = False
@@ -69,7 +69,7 @@ def custom_ops_digest() -> str:
 
 
 @contextmanager
-def custom_ops(paths: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
+def registered_custom_ops(paths: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
     """Have sessions register shared libraries of custom operators, too, for as long as the context lasts.
 
     Raises:
@@ -110,7 +110,7 @@ def _check_compatible() -> None:
     model = ModelProto(ir_version=8, opset_import=[OperatorSetIdProto(version=17)])
     model.graph.name = "nothing"
     try:
-        session(model.SerializeToString())
+        make_cpu_session(model.SerializeToString())
     except Exception as error:  # as above
         raise UsageError(
             f"{', '.join(custom_op_libraries())} cannot be used together: {_error_reason(error)}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Record = TypeVar("Record", bound="DataclassInstance")
 
 DECODE_ERRORS = (ValueError, TypeError, ArithmeticError, RecursionError)
-"""What `from_json` raises where a text is not what a record was turned into."""
+"""Exceptions that `from_json` raises for a text that no record was turned into."""
 
 
 def to_json(record: DataclassInstance, *, indent: int | None = None) -> str:
@@ -42,7 +42,7 @@ def from_json(kind: type[Record], text: str) -> Record:
     Fields that the record does not have are left out, and those with a default may be missing.
 
     Raises:
-        MISFITS: the text was made of no such record.
+        Exception: one of `DECODE_ERRORS`, for a text that is no such record.
     """
     found: Record = _decode(kind, json.loads(text))
     return found
@@ -70,7 +70,7 @@ def _decode(kind: Any, data: Any) -> Any:
         )
     if issubclass(kind, Enum):
         return kind(data)
-    return _number(data) if kind is float else _decode_plain(kind, data)
+    return _decode_float(data) if kind is float else _decode_plain(kind, data)
 
 
 @cache
@@ -78,7 +78,7 @@ def _field_types(kind: Any) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
-def _number(data: Any) -> float:
+def _decode_float(data: Any) -> float:
     if data is None:
         return math.inf
     if isinstance(data, bool) or not isinstance(data, int | float) or math.isnan(data):

@@ -19,7 +19,7 @@ from graphopt.base.limits import RunLimits
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Key = tuple[str, str]
+OperatorKey = tuple[str, str]
 """The name of an operator, and its domain."""
 
 
@@ -42,8 +42,8 @@ class Interner:
         self.serials = count(2)
         self.fresh_names = count()
         """The numbers of unknown integers."""
-        self.memories = MemoTable()
-        self.shapes: dict[Any, int] = {}
+        self.memos = MemoTable()
+        self.composite_numbers: dict[Any, int] = {}
         """Numbers of composite integers in questions that were asked (`verifier.solver`)."""
 
 
@@ -51,10 +51,10 @@ class PartialCallLog:
     """Which functions that floats do not have everywhere are computed (`expr/partial_calls.py`)."""
 
     def __init__(self) -> None:
-        self.made: set[Any] | None = None
+        self.calls: set[Any] | None = None
         """The calls, where somebody wants to know of them."""
-        self.around: tuple[Any, ...] = ()
-        self.case: Any = None
+        self.binders: tuple[Any, ...] = ()
+        self.guard: Any = None
         """The condition under which they are computed, None for no condition."""
 
 
@@ -66,34 +66,34 @@ class OperatorDefinitions:
 
     def __init__(self, parent: OperatorDefinitions | None = None) -> None:
         self._parent = parent
-        self._own: dict[Key, tuple[tuple[Any, ...], Any]] = {}
-        self._memories = MemoTable()
+        self._own: dict[OperatorKey, tuple[tuple[Any, ...], Any]] = {}
+        self._memos = MemoTable()
         self._changes = 0
-        self._seen = 0
+        self._parent_change_count = 0
         """The changes of all parents when the memories began."""
 
-    def definitions_of(self, key: Key) -> tuple[Any, ...]:
+    def definitions_of(self, key: OperatorKey) -> tuple[Any, ...]:
         """Return the definitions of an operator, none where there are none."""
         found = self._lookup(key)
         return () if found is None else found[0]
 
-    def schema(self, key: Key) -> Any:
+    def schema(self, key: OperatorKey) -> Any:
         """Return the schema of an operator, None where it is not defined."""
         found = self._lookup(key)
         return None if found is None else found[1]
 
-    def _lookup(self, key: Key) -> tuple[tuple[Any, ...], Any] | None:
+    def _lookup(self, key: OperatorKey) -> tuple[tuple[Any, ...], Any] | None:
         found = self._own.get(key)
         return self._parent._lookup(key) if found is None and self._parent is not None else found
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[OperatorKey]:
         return iter({**dict.fromkeys(self._parent or ()), **self._own})
 
-    def set(self, key: Key, definitions: tuple[Any, ...], schema: Any) -> None:
+    def set(self, key: OperatorKey, definitions: tuple[Any, ...], schema: Any) -> None:
         """Set what is known of an operator; what was remembered of operators is forgotten."""
         self._own[key] = definitions, schema
         self._changes += 1
-        self._memories.clear()
+        self._memos.clear()
 
     @property
     def change_count(self) -> int:
@@ -104,13 +104,13 @@ class OperatorDefinitions:
     def memos(self) -> MemoTable:
         """What was found out of operators, and holds until another is defined."""
         if self._parent is None:
-            return self._memories
+            return self._memos
         if not self._own:
             return self._parent.memos
-        if self._seen != self._parent.change_count:
-            self._memories.clear()
-            self._seen = self._parent.change_count
-        return self._memories
+        if self._parent_change_count != self._parent.change_count:
+            self._memos.clear()
+            self._parent_change_count = self._parent.change_count
+        return self._memos
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class CustomOpLibrary:
 
     path: Path
     digest: str
-    """Of its bytes, by which what was timed and asked with it is kept."""
+    """Digest of its bytes: part of the key of what is timed or asked with it."""
 
 
 @dataclass(eq=False)
@@ -129,7 +129,7 @@ class Session:
     interner: Interner = field(default_factory=Interner)
     partial_calls: PartialCallLog = field(default_factory=PartialCallLog)
     arithmetic: Any = None
-    """The `symbolic.Arithmetic` in which values are computed; None for that of real numbers."""
+    """The `expressions.ExtendedArithmetic` in which values are computed; None for that of real numbers."""
     definitions: OperatorDefinitions = field(default_factory=lambda: OperatorDefinitions(DEFAULT_SESSION.definitions))
     libraries: tuple[CustomOpLibrary, ...] = ()
     """The libraries of custom operators that sessions of ONNX Runtime register."""
@@ -137,7 +137,7 @@ class Session:
     unknown_sizes: Iterator[int] = field(default_factory=count)
     """The numbers of sizes of which nothing is known."""
     scratch: dict[int, Any] = field(default_factory=dict)
-    """By process, a weak reference to the file that computed weights lie in (`ir.spilled`)."""
+    """Weak references to the file that computed weights lie in (`ir.spilled`), by process."""
     _entered: list[Token[Session]] = field(default_factory=list, init=False, repr=False)
 
     def __enter__(self) -> Session:
@@ -174,7 +174,7 @@ def memoized(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def remembering(*args: P.args, **keywords: P.kwargs) -> R:
-        found: R = current_session().interner.memories[function](*args, **keywords)
+        found: R = current_session().interner.memos[function](*args, **keywords)
         return found
 
     return remembering

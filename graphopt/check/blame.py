@@ -48,16 +48,16 @@ class Check:
     original: onnx_io.ModelSource
     loaded: onnx_io.LoadedModel
     weight_bytes: int
-    """Of the original."""
+    """Bytes of the original's weights."""
     result: Candidate
-    """What was made of the loaded model's graph."""
+    """The candidate that was made of the loaded model's graph."""
     seed: int
     inputs: Mapping[str, Any] | None
     exact: bool
     keep_nonfinite: bool
     report_progress: Callable[[str, float], None]
     opset: int | None = None
-    """To which the loaded model was converted, before any step."""
+    """Opset to which the loaded model was converted, before any step; None for its own."""
 
     def compare(self) -> CheckResult:
         """Compare, and find the step to blame where the models differ."""

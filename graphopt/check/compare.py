@@ -208,7 +208,7 @@ class _Plan:
     bindings: Sequence[Binding]
     given_feeds: Feeds
     tries: int = 1
-    """How many bindings may be refused."""
+    """Bindings that may be refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,9 @@ class _OriginalRun:
     @property
     def is_finite(self) -> bool:
         tensors = [leaf for output in self.outputs for _, leaf in iter_tensors(output)]
-        return all(np.isfinite(as_doubles(leaf)).all() for leaf in tensors if DType.of(leaf.dtype) is not DType.STRING)
+        return all(
+            np.isfinite(as_doubles(leaf)).all() for leaf in tensors if DType.from_numpy(leaf.dtype) is not DType.STRING
+        )
 
 
 def _make_plan(model: ModelSketch, seeds: Sequence[int], bindings: Sequence[Binding], given: Feeds) -> _Plan:
@@ -248,7 +250,7 @@ def _open_in_oracle(source: RunnableModel, model: ModelSketch) -> Iterator[_Open
     """Yield the model in the first oracle that has kernels for it.
 
     Raises:
-        FailedError: none can load it, or ONNX Runtime calls it invalid.
+        RunFailedError: none can load it, or ONNX Runtime calls it invalid.
     """
     packed = next((item for item in model.inputs if item.dtype in SUBBYTE_DTYPES), None)
     with ExitStack() as stack:
@@ -289,7 +291,7 @@ class _OpenedModel:
     name: str
     """The name of the oracle, with the reason for it where it is not ONNX Runtime."""
     failure: RunFailedError | None = None
-    """Why ONNX Runtime cannot load it."""
+    """ONNX Runtime's reason for not loading it; None where it loads."""
 
 
 def _run_cases(session: OracleSession, plan: _Plan, advance: Callable[[float], None]) -> list[_OriginalRun]:
@@ -439,7 +441,7 @@ class _Judge:
         self.paths = {} if exact else value_paths(model)
         self.tolerances = self._tolerances(alike=False)
         self.incomparable: dict[str, str] = {}
-        """How outputs vary that hold something else in each run."""
+        """How outputs vary that differ from run to run, by name."""
         self.perturbation_distances: dict[tuple[str, float], list[list[ResultDistance]]] = {}
         self.size_values = sample_inputs.size_values(model)
 
@@ -501,7 +503,7 @@ class _Judge:
             return after
         if not isinstance(before, np.ndarray) or not isinstance(after, np.ndarray) or before.shape != after.shape:
             return after
-        if not DType.of(before.dtype).is_float or before.dtype != after.dtype:
+        if not DType.from_numpy(before.dtype).is_float or before.dtype != after.dtype:
             return after
         largest = float(ml_dtypes.finfo(before.dtype).max)  # type: ignore[no-untyped-call]
         return np.where(np.abs(as_doubles(before)) < largest, after, before)

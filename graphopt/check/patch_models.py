@@ -16,14 +16,14 @@ from graphopt.check.verdict import EqualityVerdict, ModelComparison
 from graphopt.expr.dims import SymbolicDim
 from graphopt.io import onnx_io
 from graphopt.ir.chunks import bitwise_equal
-from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL, Graph, Node, Patch, Value
+from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL_DOMAIN, Graph, Node, Patch, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.tensor import Tensor, tensors_equal
 from graphopt.ir.types import TensorType, Type
 from graphopt.operators.proto_conversion import ExternalData
 
 CONTEXT_NODE_COUNTS = (0, 16, 128)
-"""How many of the nodes before a region are taken in, one number after the other until the region is found equal."""
+"""Numbers of nodes before a region that are taken in, tried in turn until the region is found equal."""
 MAX_CONTEXT_BYTES = 64_000_000
 """Bytes of constants that may come in with them."""
 
@@ -191,11 +191,11 @@ def _region_model(
         name = region.new_name(node.names[value.output])
         if constant is not None:
             data = _in_memory(constant)
-            known[value] = Value(region.add(Node(CONSTANT, (), (name,), (type_,), domain=INTERNAL, data=data)))
+            known[value] = Value(region.add(Node(CONSTANT, (), (name,), (type_,), domain=INTERNAL_DOMAIN, data=data)))
             continue
         if type_ is None or (isinstance(type_, TensorType) and type_.dtype is DType.UNDEFINED):
             raise ModelError(f"the type of '{name}' is not known")
-        known[value] = Value(region.add(Node(INPUT, (), (name,), (_with_named_dims(type_),), domain=INTERNAL)))
+        known[value] = Value(region.add(Node(INPUT, (), (name,), (_with_named_dims(type_),), domain=INTERNAL_DOMAIN)))
         region.inputs.append(known[value].vertex)
     for vertex, node in nodes:
         held = node if node.data is None else replace(node, data=_in_memory(node.data))

@@ -22,7 +22,7 @@ FEW_RERUNS, MANY_RERUNS = 2, 8
 """Fresh sessions in which a model is run again, to see whether a difference is its own: many where it shows none with
 one thread. None is opened after the first that varies."""
 VARIATION_FACTOR = 4
-"""What varies may be so many times as far apart as runs of the original were seen to be: these are few."""
+"""Factor by which results may be farther apart than runs of the original were seen to be: these are few."""
 INCOMPARABLE_VARIATION = 0.5
 """The variation from which on an output is not compared, as a fraction of its largest element."""
 
@@ -46,7 +46,7 @@ class RerunOutputs:
         All inputs are run again, in their order: what a seed decides is the same in each session, not in each run.
 
         Raises:
-            FailedError: the model does not run again.
+            RunFailedError: the model does not run again.
         """
         while len(self.results) < count:
             with self.oracle(self.model) as session:
@@ -54,7 +54,7 @@ class RerunOutputs:
         return [result[number][index] for result in self.results[:count]]
 
     def variation(self, number: int, index: int, count: int) -> ResultDistance:
-        """Return how far the first runs are apart that differ, of so many at most. Raises FailedError."""
+        """Return how far the first runs are apart that differ, of so many at most. Raises RunFailedError."""
         first, *_ = self.values(number, index)
         others = (self.values(number, index, done)[-1] for done in range(2, count + 1))
         gaps = (result_distance(first, other) for other in others)
@@ -68,7 +68,7 @@ class ModelReruns:
     original: RerunOutputs
     optimized: RerunOutputs
     original_alone: RerunOutputs
-    """With one thread."""
+    """Reruns of the original with one thread."""
     optimized_alone: RerunOutputs
 
     @staticmethod

@@ -28,9 +28,9 @@ class ResultDistance:
     scale: float = 0.0
     """The largest finite magnitude in the first of them."""
     problem: str = ""
-    """What is wrong where no number says it."""
+    """The difference in words, where no number says it."""
     mismatched_elements: float = 0.0
-    """In how many elements; infinite where there are others altogether."""
+    """Number of elements that differ in kind, such as NaN; infinite where shapes or types differ."""
     dtype: str = ""
     is_exact: bool = True
     """Integers, bools, strings: no difference at all is allowed."""
@@ -80,11 +80,11 @@ def iter_tensors(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tupl
 
 def _array_distance(before: Array, after: Array) -> ResultDistance:
     """How far two tensors are apart. Elements that are no finite numbers have to be the same."""
-    dtype = DType.of(before.dtype)
+    dtype = DType.from_numpy(before.dtype)
     exact = not (dtype.is_float or before.dtype.kind == "c")
-    if DType.of(after.dtype) is not dtype:
+    if DType.from_numpy(after.dtype) is not dtype:
         return ResultDistance(
-            inf, inf, problem=f"has the type {DType.of(after.dtype).name}, not {dtype.name}", dtype=dtype.name
+            inf, inf, problem=f"has the type {DType.from_numpy(after.dtype).name}, not {dtype.name}", dtype=dtype.name
         )
     if before.shape != after.shape:
         problem = f"has the shape {list(after.shape)}, not {list(before.shape)}"
@@ -153,7 +153,7 @@ CHUNK_BYTES = 1 << 20
 def zero_signs_differ(before: Any, after: Any) -> bool:
     """Return whether a zero has another sign, in real tensors that have equal elements."""
     pairs = zip(iter_tensors(before), iter_tensors(after), strict=True)
-    floats = [(as_doubles(a), as_doubles(b)) for (_, a), (_, b) in pairs if DType.of(a.dtype).is_float]
+    floats = [(as_doubles(a), as_doubles(b)) for (_, a), (_, b) in pairs if DType.from_numpy(a.dtype).is_float]
     return any(bool(np.any((a == 0) & (np.signbit(a) != np.signbit(b)))) for a, b in floats)
 
 

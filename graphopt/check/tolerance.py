@@ -8,7 +8,7 @@ from math import prod, sqrt
 
 from graphopt.base.dtype import DType
 from graphopt.ir import schemas
-from graphopt.operators.operator import ResultType, SummationLength
+from graphopt.operators.operator import ResultDtypeSource, SummationLength
 from graphopt.runtime.model_sketch import FlatNode, ModelSketch
 
 ACCUMULATOR_EPSILON = 2.0**-23
@@ -64,7 +64,7 @@ class ValuePath:
     length: int = 0
     """Operators in a row, on the longest of them."""
     terms: int = 1
-    """In the longest sum, as the weights tell."""
+    """Terms of the longest sum, as the weights tell."""
 
     @staticmethod
     def merge(paths: Sequence[ValuePath]) -> ValuePath:
@@ -113,7 +113,7 @@ def _output_dtype(step: FlatNode, slot: int, read: Sequence[DType | None]) -> DT
     """As the node states it, or its schema; of an operator without one, the coarsest of its inputs."""
     stated = next((attribute.i for attribute in step.node.attribute if attribute.name == "to"), 0)
     schema = schemas.schema(step.op, step.node.domain)
-    if step.operator.result_type is ResultType.TARGET and stated in set(DType):
+    if step.operator.result_dtype_source is ResultDtypeSource.TARGET and stated in set(DType):
         return DType(stated)
     if schema is None or not schema.outputs:
         return _coarsest_dtype(read)
@@ -127,7 +127,7 @@ def _output_dtype(step: FlatNode, slot: int, read: Sequence[DType | None]) -> DT
 
 def _term_count(step: FlatNode, shapes: Sequence[tuple[int, ...] | None]) -> int:
     """Return the number of terms that a step adds up, as the weights tell."""
-    summation = step.operator.summation
+    summation = step.operator.summation_length
     weight = shapes[1] if len(shapes) > 1 else None
     if weight is None:
         return 1 if summation is SummationLength.NONE else ASSUMED_TERMS

@@ -47,14 +47,14 @@ class OutputDifference:
     relative: float
     """The same as a fraction of the largest magnitude in the output."""
     tolerance: float
-    """What `relative` may be."""
+    """Largest `relative` that is allowed."""
     why: str
-    """Where the tolerance comes from, or why there is none."""
+    """Origin of the tolerance, or the reason why there is none."""
     ok: bool
     detail: str = ""
-    """What is wrong, in words, with the case in which it was seen."""
+    """The difference in words, with the case in which it was seen."""
     varies: float = 0.0
-    """How far runs of the original are apart, as a fraction of the same, where that was asked."""
+    """Distance between runs of the original, as a fraction of the same, where it was measured."""
 
     def __str__(self) -> str:
         if self.detail:
@@ -71,9 +71,9 @@ class ModelComparison:
     cases: tuple[ComparisonCase, ...] = ()
     oracle: str = ""
     reason: str = ""
-    """Why the models cannot run, were not compared, or differ without regard to any output."""
+    """Reason why the models cannot run, were not compared, or differ without regard to any output."""
     skipped: tuple[str, ...] = ()
-    """What could not be compared, and why; not empty does not mean that nothing was."""
+    """Outputs or cases that could not be compared, and why; there may be others that were."""
     legal: bool = True
     """False where ONNX Runtime calls the original invalid, or loads neither model, for another reason than an operator
     that it does not know."""

@@ -10,7 +10,14 @@ from types import ModuleType
 from graphopt.base.files import write_text
 from graphopt.language.proof import Proof, ProofLedger
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import BINDING_QUERIES, LISTS, NUMBERS, PREDICATES, PROPERTIES, ScalarFunction
+from graphopt.language.scalar_functions import (
+    BINDING_QUERIES,
+    LIST_FUNCTIONS,
+    NUMBER_FUNCTIONS,
+    PREDICATES,
+    PROPERTIES,
+    ScalarFunction,
+)
 from graphopt.report.report import format_proof_counts
 from graphopt.rewrite import gate
 from graphopt.rewrite.proving import write_ledger
@@ -52,15 +59,15 @@ def update_rule_count(readme: str, ledger: ProofLedger) -> str:
 
 def _function_lines() -> Iterator[str]:
     yield from _function_table("facts", {f"{name}({taken})": about for name, (taken, about) in BINDING_QUERIES.items()})
-    yield from _function_table("numbers, elementwise on lists", _calls(NUMBERS))
-    yield from _function_table("lists", _calls(LISTS))
+    yield from _function_table("numbers, elementwise on lists", _calls(NUMBER_FUNCTIONS))
+    yield from _function_table("lists", _calls(LIST_FUNCTIONS))
     yield from _function_table("conditions", _calls(PREDICATES))
-    of_constants = {f"{name}({', '.join(('c', *f.parameters[1:]))})": f.about for name, f in PROPERTIES.items()}
+    of_constants = {f"{name}({', '.join(('c', *f.parameters[1:]))})": f.description for name, f in PROPERTIES.items()}
     yield from _function_table("properties of constants", of_constants)
 
 
 def _calls(functions: Mapping[str, ScalarFunction]) -> dict[str, str]:
-    return {f"{name}({', '.join(found.parameters)})": found.about for name, found in functions.items()}
+    return {f"{name}({', '.join(found.parameters)})": found.description for name, found in functions.items()}
 
 
 def _function_table(title: str, rows: Mapping[str, str]) -> Iterator[str]:
@@ -95,6 +102,6 @@ def _row(rule: Rule, proof: Proof | None) -> str:
     if proof is None or not proof.holds:
         shown = f"| {proof.verdict if proof else 'no proof yet'} | | |"
     else:
-        shown = f"| {proof.model} | {proof.describe_coverage} | {proof.cases} |"
+        shown = f"| {proof.model} | {proof.coverage_text} | {proof.cases} |"
     algebra = re.sub(r"  (?=->  |where |for any )", " ", str(rule)).replace("->  ", "-> ").replace("|", "\\|")
     return f"| {rule.name} | `{algebra}` | {rule.why} {shown}"

@@ -26,9 +26,9 @@ DESCRIPTIONS = {
     MOBILEONE: "MobileOne as it is trained: layers of several branches become convolutions.",
     "resnet50": "ResNet-50: ONNX Runtime itself does most of this when it loads a model.",
 }
-"""What a demonstration shows, and why."""
+"""Line that a demonstration shows of each model, and why it is shown."""
 SECONDS = {MOBILEONE: 5.0, "resnet50": 11.0}
-"""Of search and timing, by what a run takes: all of a demonstration takes less than half a minute."""
+"""Seconds of search and timing, by model: all of a demonstration takes less than half a minute."""
 
 
 def demo_model_names() -> list[str]:

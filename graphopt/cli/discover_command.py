@@ -71,7 +71,7 @@ def discover(
     path = journal or output.with_name(f"{output.name}.journal")
     with (
         Progress(enabled=not quiet) as progress,
-        ort.custom_ops(custom_ops or ()),
+        ort.registered_custom_ops(custom_ops or ()),
         make_executor(workers or 1, dask) as runs,
         Journal(path, keep=journal is not None) as kept,
     ):
@@ -144,7 +144,7 @@ def _line(found: DiscoveredRule, plan: Plan, gains: GainEstimator | None) -> dic
         "algebra": str(rule),
         "trade": len(rule.left) > 1
         or measure_weight(*rule.left) <= measure_weight(*rule.right),  # one for several: not always faster
-        "proof": {"model": proof.model, "ranks": proof.describe_coverage, "cases": proof.cases, "solver": proof.solver},
+        "proof": {"model": proof.model, "ranks": proof.coverage_text, "cases": proof.cases, "solver": proof.solver},
         "gain": gains and gains.on_large_tensors(rule),
         "cost": gains.cost.name if gains else "none",
         **({"models": places} if places else {}),

@@ -266,7 +266,7 @@ def compare(
     with (
         Progress(enabled=not quiet) as progress,
         current_session().replace(limits=RunLimits(run_limit, memory_limit)),
-        ort.custom_ops(custom_ops or ()),
+        ort.registered_custom_ops(custom_ops or ()),
     ):
         found = comparing.compare_models(
             original,
@@ -326,7 +326,7 @@ def bench(
     with (
         Progress(enabled=not quiet) as progress,
         current_session().replace(limits=RunLimits(run_limit, memory_limit)),
-        ort.custom_ops(custom_ops or ()),
+        ort.registered_custom_ops(custom_ops or ()),
     ):
         progress("load", 0.0)
         ready = prepare_models(
@@ -405,7 +405,7 @@ def inspect(
         with (
             Progress(enabled=True) as progress,
             current_session().replace(limits=RunLimits(run_limit, memory_limit)),
-            ort.custom_ops(custom_ops or ()),
+            ort.registered_custom_ops(custom_ops or ()),
         ):
             progress("load", 0.0)
             setting = SessionSetting(provider, threads, arguments.parse_options(provider_option))
@@ -473,16 +473,20 @@ app.command(short_help="Find rules that no one wrote, and prove them.")(discover
 
 def main() -> None:
     """Run the console script. Signals that would end the process at once let it put away its temporary files first."""
+    handled = []
     for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # `nohup` wants it ignored
             signal.signal(number, _exit_on_signal)
+            handled.append(number)
     try:
         app()
     except KeyboardInterrupt:  # a second one, while the first was answered
         sys.exit(130)
-    finally:  # nothing is left to interrupt, and Python would answer with a traceback
+    finally:  # nothing is left to put away, and to an exception Python would answer with a traceback
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _exit_on_signal(number: int, _: FrameType | None) -> NoReturn:

@@ -60,7 +60,7 @@ def verify(
     from graphopt.rewrite.proving import prove_all
 
     rules, defined = _select_rules(what or (), everything)
-    with Progress(enabled=not quiet) as progress, ort.custom_ops(custom_ops or ()):
+    with Progress(enabled=not quiet) as progress, ort.registered_custom_ops(custom_ops or ()):
         proofs = prove_all(
             rules,
             cached=not fresh,
@@ -98,17 +98,17 @@ def _select_rules(what: Sequence[str], everything: bool) -> tuple[list[Rule], li
     """Return the rules that were named, all rules of the files that were named, or all that are installed and given;
     and the definitions that were read with them; with `everything`, those that no rule uses, too."""
     from graphopt.language import rule_library
-    from graphopt.language.definition import definitions
+    from graphopt.language.definition import iter_definitions
 
     files = list(filter(_is_file, what))
     given, own = _read_rules(files)
-    before = frozenset(definitions()).difference(own)
+    before = frozenset(iter_definitions()).difference(own)
     known = {rule.name: rule for rule in rule_library.load_library(given).all_rules}
     names = dict.fromkeys([*(item for item in what if item not in files), *(rule.name for rule in given.all_rules)])
     rule_library.select_names(list(known), (), list(names))
     wanted = list(known.values()) if everything else [known[name] for name in names]
     used = before.union(*(rule.definitions for rule in wanted))
-    defined = [each for each in definitions() if each in own or (everything and each not in used)]
+    defined = [each for each in iter_definitions() if each in own or (everything and each not in used)]
     if not wanted and not defined:
         raise UsageError("nothing to verify: name rules or files of rules, or use --all")
     return wanted, defined
@@ -117,13 +117,13 @@ def _select_rules(what: Sequence[str], everything: bool) -> tuple[list[Rule], li
 def _read_rules(sources: Iterable[RuleSource]) -> tuple[RuleLibrary, list[Definition]]:
     """Return the rules of some files, and the definitions that are new with them, or that they use of those shipped."""
     from graphopt.language import rule_library
-    from graphopt.language.definition import definitions
+    from graphopt.language.definition import iter_definitions
 
     rule_library.load_library()
-    before = frozenset(definitions())
+    before = frozenset(iter_definitions())
     found = rule_library.read_rules(sources)
     used = {each for rule in found.all_rules for each in rule.definitions}
-    return found, [each for each in definitions() if each not in before or each in used]
+    return found, [each for each in iter_definitions() if each not in before or each in used]
 
 
 def _is_file(name: str) -> bool:
@@ -166,9 +166,7 @@ def rules(
         data = rule.to_json() | {"proof": proof and proof.to_json()}
         print_text(json.dumps(data, ensure_ascii=False) if as_json else _in_full(rule, proof))
         return
-    claims = {
-        rule.name: proof.describe_claim if (proof := gate.known_proof(rule)) else "no proof yet" for rule in found
-    }
+    claims = {rule.name: proof.claim_text if (proof := gate.known_proof(rule)) else "no proof yet" for rule in found}
     claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
     if as_json:
         listed = [

@@ -240,7 +240,7 @@ class Reals:
 
 
 _ZERO_TOLERANCE = 1e-9
-"""What is left of a sum that cancels is less; values are of the size of 1."""
+"""Relative size below which the remainder of a sum that cancels counts as zero; values are of the size of 1."""
 _DIGITS = 2.0**30
 _FOLDS: Mapping[str, tuple[float, Callable[..., Array]]] = {
     "max": (-np.inf, np.max),

@@ -16,7 +16,7 @@ from graphopt.discover.generalization import rename_axes
 from graphopt.discover.worlds import Sizes, World, commutes, get_leaf_shape
 from graphopt.ir import schemas
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import PROPERTIES, PYTHON_LOGIC, UndecidedScalar, apply_scalar_function
+from graphopt.language.scalar_functions import PROPERTIES, PYTHON_LOGIC, UndecidedScalarError, apply_scalar_function
 from graphopt.language.terms import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk_term
 
 Type: TypeAlias = tuple[Shape, ...]
@@ -285,7 +285,7 @@ class Derivation:
             return rename_axes(scalar, known) if len(known) == len(kinds) else None
         try:
             value = self._scalar(scalar, bound, 0)
-        except (UndecidedScalar, KeyError):
+        except (UndecidedScalarError, KeyError):
             return None
         return Lit(value) if isinstance(value, int | float | tuple) else None
 
@@ -302,7 +302,7 @@ class Derivation:
                 for condition in when
                 for round_ in range(len(self.terms.world.rounds))
             )
-        except (UndecidedScalar, KeyError):
+        except (UndecidedScalarError, KeyError):
             return False
 
     def _scalar(self, term: Term, bound: TermBinding, round_: int) -> Any:

@@ -66,7 +66,7 @@ class EquationAnswer:
     fate: EquationStatus
     rules: tuple[tuple[Rule, Proof], ...] = ()
     narrowest: tuple[Rule, ...] = ()
-    """What was not proved, at its narrowest."""
+    """Rules that were not proved, in their narrowest form."""
     detail: str = ""
     seconds: float = field(default=0.0, compare=False)
 

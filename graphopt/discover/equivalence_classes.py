@@ -79,17 +79,17 @@ class EquivalenceClasses:
         self.arithmetics = tuple(each.arithmetic for each in self.evaluators)
         self.evaluated_count = 0
         self.terms: list[Term] = list(world.leaves)
-        """What stands for each class of terms that others are made of."""
+        """Representative term of each class that terms are made of."""
         self.count = len(world.leaves)
         self.size = 0
         self._starts = [0, self.count]
-        """Where the classes of each size begin."""
+        """Index of the first class of each size."""
         self._kernels: dict[tuple[App, tuple[Type, ...]], list[list[Kernel]] | None] = {}
         self._types: dict[Type, int] = {}
         self._type_of = np.zeros(0, np.int64)
         self._row_of = np.zeros(0, np.int64)
         self._values: list[list[list[Array]]] = []
-        """By type, arithmetic and round."""
+        """Values of each class, by type, arithmetic and round."""
         self._key, self._real, self._ordered = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, bool)
         self._hole_orders = _HoleOrders(world)
         self._broadcast_types = {
@@ -106,7 +106,7 @@ class EquivalenceClasses:
         self._has_hole = np.array(
             [isinstance(leaf, Var) and leaf not in world.broadcast_leaves for leaf in world.leaves]
         )
-        """Whether each class has a hole: of what is made of numbers alone, or stands beside others, no term is made."""
+        """Mask of the classes with a hole: of numbers alone, and of what stands beside others, no term is made."""
         self._is_expandable = np.ones(len(world.leaves), bool)
 
     # -- what is kept of classes
@@ -354,7 +354,7 @@ class _HoleOrders:
                 kinds.setdefault(leaf.axes, []).append(number)
         self.groups = list(kinds.values())
         self.codes = [self._of_leaves(group, len(world.leaves)) for group in self.groups]
-        """By group and class, the number of the sequence in which it uses the holes of the group."""
+        """Number of the sequence in which a class uses the holes of a group, by group and class."""
 
     def _of_leaves(self, group: list[int], count: int) -> Numbers:
         sequences = self.sequences(len(group))

@@ -63,7 +63,7 @@ class Kernel:
     shape: Shape
     compute: BatchFunction
     is_ordered: bool
-    """Whether it compares, or has roots: the real numbers may know equalities that the field does not."""
+    """True if it compares, or has roots: the real numbers may know equalities that the field does not."""
 
 
 class UndefinedTerm(Exception):
@@ -75,7 +75,7 @@ def compile_kernel(app: App, shapes: Sequence[Shape], sizes: Mapping[str, int], 
     """Return the kernel of an operator whose operands are holes, of tensors with these shapes.
 
     Raises:
-        Undefined: it is not defined for them, or not looked into.
+        UndefinedTerm: it is not defined for them, or not looked into.
     """
     tensor, positions = _meaning(app, shapes, sizes)
     if not all(isinstance(size, int) for size in tensor.shape):
@@ -253,7 +253,7 @@ class _Compiler:
         match factor:
             case TensorElement(tensor=name, index=index):
                 return self._read(self.holes[name], [grid.pad_axes(grid.size(i)) for i in index], grid)
-            case IntegerValue(of=size):
+            case IntegerValue(integer=size):
                 number = self.arithmetic.from_integers(grid.pad_axes(grid.size(size)))
                 return lambda _: number
             case Call(function=name, args=args, params=params):
@@ -315,7 +315,7 @@ class Evaluator:
         self._kernels: dict[tuple[App, tuple[Shape, ...], tuple[int, ...]], Kernel | UndefinedTerm] = {}
 
     def kernel(self, choice: App, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> Kernel:
-        """Return the kernel of an operator applied to holes of some shapes; raise Undefined where it has none."""
+        """Return the kernel of an operator applied to holes of some shapes; raise UndefinedTerm where it has none."""
         key = choice, tuple(shapes), tuple(sizes[axis] for axis in axes_read(choice))
         found = self._kernels.get(key)
         if found is None:
@@ -329,14 +329,14 @@ class Evaluator:
         return found
 
     def shape(self, term: Term, shapes: Mapping[str, Shape], sizes: Mapping[str, int]) -> Shape:
-        """Return the shape of a term for the shapes of its holes, by name; raise Undefined where it has none."""
+        """Return the shape of a term for the shapes of its holes, by name; raise UndefinedTerm where it has none."""
         if isinstance(term, App):
             choice, operands = split_operands(term)
             return self.kernel(choice, [self.shape(each, shapes, sizes) for each in operands], sizes).shape
         return shapes[term.name] if isinstance(term, Var) else ()
 
     def value(self, term: Term, values: Mapping[str, Array], sizes: Mapping[str, int]) -> Array:
-        """Return what a term computes of a batch of values of its holes; raise Undefined where that is nothing."""
+        """Return what a term computes of a batch of values of its holes; raise UndefinedTerm where that is nothing."""
         if isinstance(term, Var):
             return values[term.name]
         if isinstance(term, Lit):

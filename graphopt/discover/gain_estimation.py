@@ -30,7 +30,7 @@ from graphopt.search.moves import SearchSpace
 from graphopt.search.policy import SearchPolicy
 
 POLICY = SearchPolicy(states=60)
-"""How the parts of one model are searched in which one rule matches."""
+"""Policy of the search in the parts of one model in which one rule matches."""
 
 SECONDS = 30.0
 """Seconds for the search in one model."""
@@ -50,7 +50,7 @@ class ModelGain:
 
     matches: int
     gain: float | None
-    """How many times as fast that part becomes which gains most; None where none gains anything, or can be told."""
+    """Largest speedup of a part of the model; None where no part gains, or that cannot be told."""
 
 
 class GainEstimator:

@@ -30,7 +30,7 @@ from graphopt.discover.worlds import World
 from graphopt.ir import schemas
 from graphopt.language.proof import Proof
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import (
     SCALAR,
     App,
@@ -363,7 +363,11 @@ def _open_windows(term: Term, *, plain: bool = False) -> Term:
     """
 
     def changed(part: Term) -> Term | None:
-        if not isinstance(part, App) or not lookup_operator(part.op, part.domain).is_of_images or not part.attrs:
+        if (
+            not isinstance(part, App)
+            or not lookup_operator(part.op, part.domain).requires_spatial_axes
+            or not part.attrs
+        ):
             return None
         args = tuple(None if arg is None else map_term(arg, changed) for arg in part.args)
         named = _usual_numbers(part.op) if plain else ()
@@ -442,7 +446,7 @@ def partition_instances(rule: Rule, evaluators: Evaluators) -> tuple[list[DrawnI
     for instance in islice(sample_instances(rule, seed=3, count=DRAWN, attempts=400), DRAWN):
         try:
             found = _holds_at(rule, instance, evaluators)
-        except (NoInstance, UndecidedScalar, KeyError):
+        except (NoInstance, UndecidedScalarError, KeyError):
             continue
         if found is not None:
             (good if found else bad).append(instance)
@@ -531,5 +535,5 @@ def repair_rule(rule: Rule, good: Sequence[DrawnInstance], bad: Sequence[DrawnIn
         try:
             if any(satisfies(candidate, i) for i in good) and not any(satisfies(candidate, i) for i in bad):
                 yield candidate
-        except (UndecidedScalar, KeyError):
+        except (UndecidedScalarError, KeyError):
             continue

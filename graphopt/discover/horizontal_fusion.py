@@ -32,7 +32,7 @@ def merge_branches(rules: Iterable[Rule]) -> Iterator[Rule]:
 
 
 def _joins(app: App) -> bool:
-    return lookup_operator(app.op, app.domain).is_joining
+    return lookup_operator(app.op, app.domain).is_concatenation
 
 
 def _build_merge_rule(rule: Rule, joined: Term, whole: Term) -> Rule | None:

@@ -12,7 +12,7 @@ from graphopt.ir.graph import Graph
 from graphopt.language import rule_library as libraries
 from graphopt.language.rule import Rule
 from graphopt.language.rule_library import RuleLibrary
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.type_inference import NoInstance
 from graphopt.operators import inference
 from graphopt.operators.rule_families import root_operators
@@ -130,7 +130,7 @@ def _models(rule: Rule, count: int) -> Iterator[tuple[ModelProto, ModelProto]]:
     for instance in sample_instances(rule, seed=1, count=count, attempts=400, scope=scope):
         try:
             yield build_models(rule, instance)
-        except (NoInstance, UndecidedScalar):
+        except (NoInstance, UndecidedScalarError):
             continue
 
 
@@ -144,7 +144,7 @@ def large_sides(rule: Rule) -> tuple[Graph, Graph] | None:
         return None
     try:
         left, right = build_models(rule, drawn)
-    except (NoInstance, UndecidedScalar):
+    except (NoInstance, UndecidedScalarError):
         return None
     return read_graph(left), read_graph(right)
 

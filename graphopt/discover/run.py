@@ -52,7 +52,7 @@ class Stage:
     equal_count: int = 0
     """Terms that are equal to an earlier one, up to names."""
     question_count: int = 0
-    """Those of them that no kept rule derives."""
+    """Equal terms that no kept rule derives."""
     fates: Counter[EquationStatus] = field(default_factory=Counter)
     rules: int = 0
     seconds: float = 0.0
@@ -82,7 +82,7 @@ class DiscoveryResult:
     rules: list[DiscoveredRule] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     open_questions: list[tuple[EquationTask, EquationAnswer]] = field(default_factory=list)
-    """What was not proved."""
+    """Equations that were not proved."""
 
 
 class _WorldState:

@@ -34,7 +34,7 @@ class World:
     leaves: tuple[Term, ...]
     rounds: tuple[Sizes, ...]
     pack: str
-    """Where there may be more axes: in "front" of the others, or "behind" them."""
+    """Position of further axes: in "front" of the others, or "behind" them."""
     operators: Callable[[str], Iterable[App]]
     """The ways in which an operator of this name is applied to A and B."""
     broadcast_leaves: tuple[Var, ...] = ()
@@ -100,7 +100,7 @@ def _along(name: str, axes: Sequence[int], kind: str) -> Iterator[App]:
     """Yield the ways to apply an operator along one of some axes."""
     schema = schemas.schema(name)
     for axis in axes:
-        if lookup_operator(name).is_joining:
+        if lookup_operator(name).is_concatenation:
             yield App(name, (A, B), (("axis", Lit(axis)),))
         elif name == "Split":
             yield from op.Split.split(2, A, fn.sizes(f"{kind} {kind}"), axis=axis)
@@ -116,7 +116,7 @@ def _has_axis(name: str) -> bool:
 
 
 def _on_elements(name: str) -> Iterator[App]:
-    if not lookup_operator(name).is_of_images and not _has_axis(name) and name not in ("MatMul", "Transpose"):
+    if not lookup_operator(name).requires_spatial_axes and not _has_axis(name) and name not in ("MatMul", "Transpose"):
         yield from _plain(name)
 
 
@@ -125,18 +125,18 @@ def _on_matrices(name: str) -> Iterator[App]:
         yield op.Transpose(A, perm=(1, 0))
     elif _has_axis(name):
         yield from _along(name, (-1, -2) if name != "Softmax" else (-1,), "N")
-    elif not lookup_operator(name).is_of_images:
+    elif not lookup_operator(name).requires_spatial_axes:
         yield from _plain(name)
 
 
 def _on_images(name: str) -> Iterator[App]:
     if name == "Conv":
         yield op.Conv(A, B, pads=(1, 1))
-    elif lookup_operator(name).is_of_images and schemas.is_required_attribute(name, "kernel_shape"):
+    elif lookup_operator(name).requires_spatial_axes and schemas.is_required_attribute(name, "kernel_shape"):
         yield App(name, (A,), (("kernel_shape", Lit((3,))), ("pads", Lit((1, 1)))))
     elif name in ("Concat", "Split"):
         yield from _along(name, (0, 1), "N")
-    elif lookup_operator(name).is_of_images or name in IMAGE_DISCOVERY_OPERATORS:
+    elif lookup_operator(name).requires_spatial_axes or name in IMAGE_DISCOVERY_OPERATORS:
         yield from _plain(name)
 
 

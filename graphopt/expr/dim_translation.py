@@ -1,6 +1,6 @@
 """The one place where the two algebras of sizes meet: those of a model, and those that denotations compute with.
 
-A size of a model (`sizes.Dim`) is kept as long as the model; an integer of a denotation (`integers.Size`) only while
+A size of a model (`dims.Dim`) is kept as long as the model; an integer of a denotation (`integers.Size`) only while
 one question is answered, for it is interned, in a session of that question.
 """
 
@@ -29,7 +29,7 @@ from graphopt.expr.integers import remainder as remainder_of
 from graphopt.expr.substitution import Substitution, replace_atoms, replace_in_formula, solve_for_atom
 
 SLICE_TO_END = 2**31 - 1
-"""What exporters write for "to the end", or more: no axis is that long."""
+"""Value from which on exporters mean "to the end": no axis is that long."""
 
 
 class UndecidedError(Exception):
@@ -74,7 +74,7 @@ class DimTranslation:
         """Return an integer of a denotation as a size.
 
         Raises:
-            NotKnown: a part of it has no name, or depends on what names stand for in a way that sizes cannot say.
+            UndecidedError: a part of it has no name, or depends on what names stand for in a way that sizes cannot say.
         """
         if isinstance(size, int):
             return size
@@ -85,16 +85,16 @@ class DimTranslation:
 
     def _atom_to_dim(self, atom: Atom) -> Dim:
         if atom not in self._sizes:
-            self._sizes[atom] = self._bound_atom_to_dim(atom)
+            self._sizes[atom] = self._unbound_atom_to_dim(atom)
         return self._sizes[atom]
 
-    def _bound_atom_to_dim(self, atom: Atom) -> Dim:
+    def _unbound_atom_to_dim(self, atom: Atom) -> Dim:
         match atom.kind:
             case "symbol":
                 raise UndecidedError
             case "choice":
                 return self._choice_to_dim(*atom.args)
-            case "nth" | "order" | "alike":  # of a constant's contents: sizes of models are made of sizes
+            case "select" | "rank" | "representative":  # of a constant's contents: sizes of models are made of sizes
                 raise UndecidedError
         over, by = map(self.to_dim, atom.args)
         if (not isinstance(by, int) or by <= 0) and not (is_nonnegative_dim(over) and is_nonnegative_dim(by)):
@@ -112,7 +112,7 @@ class DimTranslation:
         if condition.kind == "ge" and isinstance(gap, Polynomial):
             for sign in (1, -1):
                 if _have_same_sign(condition.poly, gap * sign):
-                    below = min_of_integers(self.to_dim(then), self.to_dim(otherwise))
+                    below = min_signed_dim(self.to_dim(then), self.to_dim(otherwise))
                     return below if sign < 0 else self.to_dim(then) + self.to_dim(otherwise) - below
         if condition.kind == "eq" and (same := _substitute_zero(condition.poly, gap)) is not None and same == 0:
             return self.to_dim(otherwise)
@@ -122,9 +122,9 @@ class DimTranslation:
         """Return whether a condition holds whatever the names stand for, None where that depends on it."""
         match condition:
             case And(parts):
-                return all_known(map(self.decide, parts))
+                return kleene_all(map(self.decide, parts))
             case Or(parts):
-                none = all_known(None if one is None else not one for one in map(self.decide, parts))
+                none = kleene_all(None if one is None else not one for one in map(self.decide, parts))
                 return None if none is None else not none
             case BooleanAtom():
                 return None
@@ -156,7 +156,7 @@ class DimTranslation:
         return False
 
 
-def all_known(parts: Iterable[bool | None]) -> bool | None:
+def kleene_all(parts: Iterable[bool | None]) -> bool | None:
     """Return whether all hold, None where that is not known."""
     found = set(parts)
     return False if False in found else None if None in found else True
@@ -183,7 +183,7 @@ def _compare_to_zero(kind: str, dim: Dim) -> bool | None:
     return kind == "ne" if differs else None
 
 
-def min_of_integers(one: Dim, other: Dim) -> Dim:
+def min_signed_dim(one: Dim, other: Dim) -> Dim:
     """Return the smaller one of two integers, made of minima of what is not negative."""
     if is_nonnegative_dim(one) and is_nonnegative_dim(other):
         return min_dim(one, other)

@@ -64,8 +64,8 @@ def _sort_key(atom: DimAtom) -> tuple[str, str]:
 class SymbolicDim:
     """A size that is not a plain number: a sum of `coefficient × product of atoms`, in canonical order.
 
-    Atoms stand for non-negative integers. Built by `Sym.of(name)` and arithmetic, which returns an `int` as soon as no
-    atom is left.
+    Atoms stand for non-negative integers. Built by `SymbolicDim.named` and arithmetic, which returns an `int` as soon
+    as no atom is left.
     """
 
     terms: tuple[tuple[DimMonomial, int], ...]
@@ -106,7 +106,7 @@ class SymbolicDim:
 
     @property
     def has_unknown(self) -> bool:
-        """Whether there is something in it of which nothing is known, however deep."""
+        """True if there is something in it of which nothing is known, however deep."""
         return _has_unknown(self)
 
     def __add__(self, other: Dim) -> Dim:

@@ -43,7 +43,7 @@ Factor: TypeAlias = "TensorElement | IntegerValue | Call | Fold | OpaqueElement"
 T = TypeVar("T")
 
 
-def _hashed_once(cls: type[T]) -> type[T]:
+def _cached_hash(cls: type[T]) -> type[T]:
     """Values are keys everywhere: each works out its hash once."""
     plain = cls.__hash__
 
@@ -93,7 +93,7 @@ def _symbolic_parts(parts: Iterable[Any]) -> Iterator[Polynomial | Formula | _Ha
 _SYMBOLIC_TYPES = (_HasFreeSymbols, Polynomial, Comparison, BooleanAtom, And, Or)
 
 
-@_hashed_once
+@_cached_hash
 @dataclass(frozen=True)
 class TensorElement(_HasFreeSymbols):
     """An element of a tensor that is given."""
@@ -110,23 +110,23 @@ class TensorElement(_HasFreeSymbols):
         return f"{self.tensor}[{', '.join(map(str, self.index))}]"
 
 
-@_hashed_once
+@_cached_hash
 @dataclass(frozen=True)
 class IntegerValue(_HasFreeSymbols):
     """A size or an index, as a real number."""
 
-    of: Polynomial
+    integer: Polynomial
 
     def replace_atoms(self, change: Replacement) -> Expr | IntegerValue:
         if not change.may_change(self.mentioned_symbols):
             return self
-        return integer_value(replace_atoms(self.of, change))
+        return integer_value(replace_atoms(self.integer, change))
 
     def __str__(self) -> str:
-        return f"real({self.of})"
+        return f"real({self.integer})"
 
 
-@_hashed_once
+@_cached_hash
 @dataclass(frozen=True)
 class Call(_HasFreeSymbols):
     """A function of values of which only its name is known: equal for equal arguments."""
@@ -149,7 +149,7 @@ class Call(_HasFreeSymbols):
         return f"{self.function}({', '.join(map(str, (*self.args, *params)))})"
 
 
-@_hashed_once
+@_cached_hash
 @dataclass(frozen=True)
 class FoldBranch(_HasFreeSymbols):
     """What a fold runs over: `body` for all values of the binders for which the guard holds."""
@@ -167,7 +167,7 @@ class FoldBranch(_HasFreeSymbols):
         return f"{self.body}{over}" if self.guard == TRUE else f"{self.body}{over} if {self.guard}"
 
 
-@_hashed_once
+@_cached_hash
 @dataclass(frozen=True)
 class Fold(_HasFreeSymbols):
     """The greatest, the least or the product of what its pieces run over."""
@@ -192,7 +192,7 @@ class Fold(_HasFreeSymbols):
         return f"{self.monoid}({'; '.join(map(str, self.branches))})"
 
 
-@_hashed_once
+@_cached_hash
 @dataclass(frozen=True)
 class TensorArgument(_HasFreeSymbols):
     """A tensor as an argument: its shape, and its element at the index that the symbols stand for."""
@@ -206,7 +206,7 @@ class TensorArgument(_HasFreeSymbols):
         return frozenset(self.index)
 
 
-@_hashed_once
+@_cached_hash
 @dataclass(frozen=True)
 class OpaqueElement(_HasFreeSymbols):
     """An element of what an operator that is not looked into makes of whole tensors."""
@@ -234,7 +234,7 @@ class OpaqueElement(_HasFreeSymbols):
 Monoid: TypeAlias = Literal["max", "min", "prod"]
 
 
-@_hashed_once
+@_cached_hash
 @dataclass(frozen=True)
 class Term(_HasFreeSymbols):
     """coefficient · Σ over the binders, where the guard holds, of the product of the factors."""
@@ -254,7 +254,7 @@ class Term(_HasFreeSymbols):
         return f"Σ({_format_binders(self.binders)}) {text}" if self.binders else text
 
 
-@_hashed_once
+@_cached_hash
 @dataclass(frozen=True)
 class Expr(_HasFreeSymbols):
     """A sum of terms: an element of a tensor, or a number."""
@@ -266,7 +266,7 @@ class Expr(_HasFreeSymbols):
 
     def __mul__(self, other: Operand) -> Expr:
         other = constant(other)
-        arithmetic: RealArithmetic | None = current_session().arithmetic
+        arithmetic: ExtendedArithmetic | None = current_session().arithmetic
         if arithmetic is None or (arithmetic.is_finite(self) and arithmetic.is_finite(other)):
             return multiply(self, other)
         return arithmetic.product(self, other)
@@ -318,12 +318,12 @@ ZERO = Expr(())
 ONE = Fraction(1)
 
 
-class RealArithmetic(Protocol):
+class ExtendedArithmetic(Protocol):
     """What products and quotients are where values may be infinite (`verifier/extended_reals.py`)."""
 
     def is_finite(self, value: Expr) -> bool: ...
     def product(self, left: Expr, right: Expr) -> Expr: ...
-    def inverse(self, value: Expr) -> Expr: ...
+    def reciprocal(self, value: Expr) -> Expr: ...
     def nan_condition(self, value: Expr) -> tuple[Formula, Expr]: ...
 
 
@@ -402,11 +402,11 @@ def rename_binders(term: Term) -> Term:
     """Return the same sum over new binders."""
     change, binders = _new_binders(term.binders)
     with recording_partial_calls():  # which is nothing: what was computed gets another name
-        factors = tuple(_single_factor(factor.replace_atoms(change)) for factor in term.factors)
+        factors = tuple(_as_factor(factor.replace_atoms(change)) for factor in term.factors)
     return Term(term.coefficient, factors, binders, replace_in_formula(term.guard, change))
 
 
-def _single_factor(rebuilt: Factor | Expr) -> Factor:
+def _as_factor(rebuilt: Factor | Expr) -> Factor:
     """Return the one factor that a factor stays when symbols are renamed."""
     if not isinstance(rebuilt, Expr):
         return rebuilt
@@ -506,9 +506,9 @@ def single_factor(value: Expr) -> Factor | None:
 
 def reciprocal(value: Expr) -> Expr:
     """1 / value. 1 / 0 is a number of which nothing is known but 1 / (a·b) = (1 / a)·(1 / b) and 1 / (1 / a) = a."""
-    arithmetic: RealArithmetic | None = current_session().arithmetic
+    arithmetic: ExtendedArithmetic | None = current_session().arithmetic
     if arithmetic is not None and not arithmetic.is_finite(value):
-        return arithmetic.inverse(value)
+        return arithmetic.reciprocal(value)
     return apply_by_cases(_reciprocal_of_sum, value)
 
 

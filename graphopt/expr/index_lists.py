@@ -24,9 +24,9 @@ from graphopt.expr.integers import (
     polynomial_of_atom,
 )
 
-INDEX_LIST_KINDS = ("nth", "order", "alike")
-_INVERSES = (("nth", "order"), ("nth", "alike"), ("order", "nth"))
-"""Of which functions the one undoes what the other does, the inner one first."""
+INDEX_LIST_KINDS = ("select", "rank", "representative")
+_INVERSES = (("select", "rank"), ("select", "representative"), ("rank", "select"))
+"""Pairs of functions of which the one undoes the other, the inner one first."""
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class IndexList:
     """Tells it from others: it is no number, and nothing is known of it."""
     extent: Size
     count: Size
-    """How many there are."""
+    """Number of indices in the list."""
 
     def select(self, position: Size) -> Polynomial:
         """Return the place at a position; 0 where there is none."""
-        return polynomial_of_atom(make_atom("nth", self.name, self.extent, self.count, position))
+        return polynomial_of_atom(make_atom("select", self.name, self.extent, self.count, position))
 
     def rank(self, place: Size) -> Polynomial:
         """Return the position of a place; of one that is not in the list, how many there are."""
-        return polynomial_of_atom(make_atom("order", self.name, self.extent, self.count, place))
+        return polynomial_of_atom(make_atom("rank", self.name, self.extent, self.count, place))
 
     def representative(self, place: Size) -> Polynomial:
         """Return the position of the place that stands for a place: its own where it is in the list."""
-        return polynomial_of_atom(make_atom("alike", self.name, self.extent, self.count, place))
+        return polynomial_of_atom(make_atom("representative", self.name, self.extent, self.count, place))
 
-    def has(self, place: Size) -> Formula:
+    def contains(self, place: Size) -> Formula:
         """Return the condition that a place is in the list."""
         return lt(self.rank(place), self.count)
 
@@ -81,9 +81,9 @@ def index_bounds(atom: Atom) -> tuple[Formula, ...]:
     """Return how large an atom may be."""
     places, subject = index_list_of(atom)
     own = polynomial_of_atom(atom)
-    if atom.kind == "nth":
+    if atom.kind == "select":
         return ge(own), disjunction(negate(in_range(subject, places.count)), lt(own, places.extent))
-    if atom.kind == "alike":
+    if atom.kind == "representative":
         return (
             ge(own),
             le(own, places.count),
@@ -106,7 +106,7 @@ def cancel_inverse(atom: Atom) -> tuple[Size, Formula] | None:
     others, within = index_list_of(inner)
     if others != places:
         return None
-    return within, places.has(within) if atom.kind == "nth" else in_range(within, places.count)
+    return within, places.contains(within) if atom.kind == "select" else in_range(within, places.count)
 
 
 def evaluate_for_prefix(atom: Atom, extent: int, count: int, subject: int) -> int:
@@ -116,4 +116,4 @@ def evaluate_for_prefix(atom: Atom, extent: int, count: int, subject: int) -> in
     """
     if 0 <= subject < count:
         return subject
-    return 0 if atom.kind == "nth" or (atom.kind == "alike" and 0 <= subject < extent) else count
+    return 0 if atom.kind == "select" or (atom.kind == "representative" and 0 <= subject < extent) else count

@@ -63,7 +63,7 @@ def in_creation_order(parts: Iterable[N]) -> list[N]:
 class Atom(_Serialized):
     """An unknown integer, or a function of integers that is no polynomial. Interned: equal atoms are one object."""
 
-    kind: Literal["symbol", "quotient", "remainder", "choice", "nth", "order", "alike"]
+    kind: Literal["symbol", "quotient", "remainder", "choice", "select", "rank", "representative"]
     args: tuple[Any, ...]
     serial: int
 
@@ -75,7 +75,7 @@ class Atom(_Serialized):
                 return f"(({a})//({b}))"
             case "remainder", (a, b):
                 return f"(({a})%({b}))"
-            case "nth" | "order" | "alike", (name, _, _, subject):
+            case "select" | "rank" | "representative", (name, _, _, subject):
                 return f"{self.kind}({name}, {subject})"
         return f"{'if' if self.kind == 'choice' else self.kind}({', '.join(map(str, self.args))})"
 
@@ -269,7 +269,7 @@ def divide_with_remainder(dividend: Size, divisor: Size) -> tuple[Size, Size]:
     rest: Size = 0
     while terms := list(terms_of(dividend)):
         monomial, coefficient = max(terms, key=lambda term: (len(term[0]), term[0]))
-        taken = quotient_monomial(monomial, lead)
+        taken = divide_monomial(monomial, lead)
         if taken is None or coefficient % factor:
             part = polynomial({monomial: coefficient})
             rest, dividend = part + rest, dividend - part
@@ -279,7 +279,7 @@ def divide_with_remainder(dividend: Size, divisor: Size) -> tuple[Size, Size]:
     return quotients, rest
 
 
-def quotient_monomial(monomial: Monomial, lead: Monomial) -> Monomial | None:
+def divide_monomial(monomial: Monomial, lead: Monomial) -> Monomial | None:
     rest = list(monomial)
     for atom in lead:
         if atom not in rest:
@@ -372,7 +372,7 @@ class Or(_Connective):
 class BooleanAtom(_Serialized, metaclass=_Interned):
     """A truth value that is no comparison of integers (an element, a comparison of reals) is true, or is not."""
 
-    subject: Any  # a `symbolic.Value`
+    subject: Any  # an `expressions.Expr`
     holds: bool
     serial: int = field(init=False)
 

@@ -29,10 +29,10 @@ from graphopt.expr.integers import TRUE
 
 Lemma = Callable[..., "Expr | None"]
 TypedLemma: TypeAlias = Callable[..., "Expr | None"]
-"""Of the parameters of a function, and its arguments."""
+"""A lemma on the parameters of a function, and its arguments."""
 
 
-def _single_factor(value: Expr) -> Factor | None:
+def _factor_ignoring_guard(value: Expr) -> Factor | None:
     """Return the single factor that a value is."""
     if len(value.terms) != 1:
         return None
@@ -73,13 +73,17 @@ def log(x: Expr) -> Expr | None:
     bound = {binder for binder, _ in term.binders}
     total, kept = ZERO, []
     for factor in term.factors:
-        inner = _single_factor(factor.args[0]) if isinstance(factor, Call) and factor.function == "Inverse" else factor
+        inner = (
+            _factor_ignoring_guard(factor.args[0])
+            if isinstance(factor, Call) and factor.function == "Inverse"
+            else factor
+        )
         if isinstance(inner, Call) and inner.function == "Exp" and not inner.free_symbols & bound:
             total = total + (inner.args[0] if inner is factor else -inner.args[0])
         else:
             kept.append(factor)
     rest = Expr((replace(term, factors=tuple(kept)),))
-    alone = _single_factor(rest)
+    alone = _factor_ignoring_guard(rest)
     if isinstance(alone, Call) and alone.function == "Inverse":
         return total - call_function("Log", alone.args[0])
     if not total.terms:
@@ -154,39 +158,43 @@ def even(function: str, at_zero: int) -> Lemma:
     return lemma
 
 
-def is_integral_rounding(x: Expr) -> Expr | None:
+def drop_redundant_rounding(x: Expr) -> Expr | None:
     """Drop the rounding of what is whole already."""
     if x.constant is not None and x.constant.denominator == 1:
         return x
-    return x if any(_is_call_of(_single_factor(x), f) for f in ("Floor", "Ceil", "Round")) else None
+    return x if any(_is_call_of(_factor_ignoring_guard(x), f) for f in ("Floor", "Ceil", "Round")) else None
 
 
-def is_nonzero_condition(x: Expr) -> Expr | None:
+def nonzero(x: Expr) -> Expr | None:
     """Of a number it is known; a factor that is a number does not matter."""
     if x.constant is not None:
         return constant(int(x.constant != 0))
-    x = _in_canonical_order(x)
-    return _scaled("NotZero", x, abs(x.terms[0].coefficient) if not _is_negative(x) else x.terms[0].coefficient)
+    x = _sort_terms(x)
+    return _without_scale("NotZero", x, abs(x.terms[0].coefficient) if not _is_negative(x) else x.terms[0].coefficient)
 
 
 def positive(x: Expr) -> Expr | None:
     """Of a number it is known; a positive factor does not matter; exp(a) is positive."""
     if x.constant is not None:
         return constant(int(x.constant > 0))
-    return constant(1) if _is_call_of(_single_factor(x), "Exp") else _scaled("Positive", x, abs(x.terms[0].coefficient))
+    return (
+        constant(1)
+        if _is_call_of(_factor_ignoring_guard(x), "Exp")
+        else _without_scale("Positive", x, abs(x.terms[0].coefficient))
+    )
 
 
 def sign(x: Expr) -> Expr | None:
     """sign(0) = 0, sign(-a) = -sign(a), sign(sign(a)) = sign(a)."""
-    return x if _is_call_of(_single_factor(x), "Sign") else odd("Sign")(x)
+    return x if _is_call_of(_factor_ignoring_guard(x), "Sign") else odd("Sign")(x)
 
 
-def _in_canonical_order(x: Expr) -> Expr:
+def _sort_terms(x: Expr) -> Expr:
     """Return the terms in one order, so that equal conditions are equal objects."""
     return Expr(tuple(sorted(x.terms, key=str)))
 
 
-def _scaled(function: str, x: Expr, factor: Fraction) -> Expr | None:
+def _without_scale(function: str, x: Expr, factor: Fraction) -> Expr | None:
     return call_function(function, x * (1 / factor)) if len(x.terms) == 1 and factor != 1 else None
 
 
@@ -196,9 +204,9 @@ LEMMAS: Mapping[str, Lemma] = {
     "Sqrt": sqrt,
     "Pow": power,
     "Abs": absolute,
-    "NotZero": is_nonzero_condition,
+    "NotZero": nonzero,
     "Positive": positive,
-    **dict.fromkeys(("Floor", "Ceil", "Round"), is_integral_rounding),
+    **dict.fromkeys(("Floor", "Ceil", "Round"), drop_redundant_rounding),
     "Sign": sign,
     **{f: odd(f) for f in ("Erf", "Tanh", "Sin", "Tan", "Asin", "Atan", "Sinh", "Asinh", "Atanh")},
     "Cos": even("Cos", 1),
@@ -209,18 +217,18 @@ LEMMAS: Mapping[str, Lemma] = {
 # -- quantization ------------------------------------------------------------------------------------------------------
 
 
-Limits: TypeAlias = "tuple[Fraction | float, Fraction | float]"
-UNBOUNDED: Limits = (-inf, inf)
+Bounds: TypeAlias = "tuple[Fraction | float, Fraction | float]"
+UNBOUNDED: Bounds = (-inf, inf)
 
 
-def integer_bounds(x: Expr) -> Limits | None:
+def integer_bounds(x: Expr) -> Bounds | None:
     """Return the least and the greatest number that a sum of integers of known types may be.
 
     What is added to the least or greatest of some numbers may as well be added to each: so what is quantized, which is
     kept within a type with its zero point, is of that type.
     """
     for term in x.terms:
-        chosen = _single_factor(Expr((term,))) if term.guard == TRUE else None
+        chosen = _factor_ignoring_guard(Expr((term,))) if term.guard == TRUE else None
         if isinstance(chosen, Fold) and chosen.monoid != "prod":
             # not by a difference: what may be infinite does not cancel
             return _bounds_of_choice(chosen, Expr(tuple(other for other in x.terms if other is not term)))
@@ -239,7 +247,7 @@ def integer_bounds(x: Expr) -> Limits | None:
     return low, high
 
 
-def _bounds_of_choice(chosen: Fold, more: Expr) -> Limits:
+def _bounds_of_choice(chosen: Fold, more: Expr) -> Bounds:
     """Return the bounds of the least or the greatest of some numbers, and more. Of those that are there under a
     condition, or many times, nothing is known."""
     lows, highs = zip(
@@ -260,7 +268,7 @@ def fits_dtype(x: Expr, dtype: DType) -> bool:
 
 
 def _is_normal_scale(scale: Expr) -> bool:
-    return _is_call_of(_single_factor(scale), "Scale")
+    return _is_call_of(_factor_ignoring_guard(scale), "Scale")
 
 
 def quantization_steps(types: tuple[DType, DType], x: Expr, scale: Expr) -> Expr | None:
@@ -268,7 +276,7 @@ def quantization_steps(types: tuple[DType, DType], x: Expr, scale: Expr) -> Expr
 
     Integers come back from floats while both roundings together are less than half a step.
     """
-    factor = _single_factor(x)
+    factor = _factor_ignoring_guard(x)
     if not _is_normal_scale(scale):
         return None
     if not x.terms:
@@ -320,7 +328,7 @@ TYPED_LEMMAS: Mapping[str, TypedLemma] = {
     **{f"Add{sign}": within_integer_range(lambda a, b: a + b) for sign in "!~"},
     **{f"Sub{sign}": within_integer_range(lambda a, b: a - b) for sign in "!~"},
 }
-"""What hangs on element types, which are among the parameters."""
+"""Lemmas that depend on element types, which are among the parameters."""
 
 # -- the exact model -----------------------------------------------------------------------------------------------
 
@@ -332,14 +340,14 @@ def neutral_element(second: int) -> Lemma:
 
 def idempotent(function: str) -> Lemma:
     """f(f(a)) is f(a), and f(0) is 0."""
-    return lambda a: a if not a.terms or _is_call_of(_single_factor(a), f"{function}!") else None
+    return lambda a: a if not a.terms or _is_call_of(_factor_ignoring_guard(a), f"{function}!") else None
 
 
 def involution(function: str) -> Lemma:
     """f(f(a)) is a."""
 
     def lemma(a: Expr) -> Expr | None:
-        inner = _single_factor(a)
+        inner = _factor_ignoring_guard(a)
         return inner.args[0] if isinstance(inner, Call) and inner.function == f"{function}!" else None
 
     return lemma
@@ -349,10 +357,10 @@ EXACT_LEMMAS: Mapping[str, Lemma] = {
     "Mul!": lambda a, b: a if b.constant == 1 else b if a.constant == 1 else None,
     "Div!": neutral_element(1),
     "Sub!": neutral_element(0),
-    "IsNaN!": lambda a: ZERO if _is_multiple_of_scale(_single_factor(a)) else None,
+    "IsNaN!": lambda a: ZERO if _is_multiple_of_scale(_factor_ignoring_guard(a)) else None,
     "Pow!": neutral_element(1),
     **{f"{f}!": idempotent(f) for f in ("Relu", "Abs", "Floor", "Ceil", "Round", "Sign")},
     **{f"{f}!": involution(f) for f in ("Neg", "BitwiseNot")},
     **{f"{f}!": (lambda *args: args[0] if len(set(args)) == 1 else None) for f in ("Max", "Min")},
 }
-"""What holds bit for bit, for every element type: x + 0 is not x where x is -0."""
+"""Lemmas that hold bit for bit, for every element type: x + 0 is not x where x is -0."""

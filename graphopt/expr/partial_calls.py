@@ -14,8 +14,8 @@ from graphopt.expr.integers import TRUE, Atom, Formula, Size, conjunction
 
 Binders: TypeAlias = "tuple[tuple[Atom, Size], ...]"
 PartialCall: TypeAlias = "tuple[Any, Binders, Formula]"
-"""A call of such a function (`symbolic.Call`), what the sums and folds around it run over, and the case that it is of:
-over nothing, or in another case, it is not made."""
+"""A call of such a function (`expressions.Call`), the binders of the sums and folds around it, and its guard: over
+nothing, or where the guard does not hold, the call is not made."""
 
 PARTIAL_FUNCTIONS = frozenset({"Inverse", "Log", "Sqrt", "Pow", "Mod", "FMod", "Asin", "Acos", "Acosh", "Atanh"})
 """Functions that floats have for some real numbers only."""
@@ -24,41 +24,41 @@ PARTIAL_FUNCTIONS = frozenset({"Inverse", "Log", "Sqrt", "Pow", "Mod", "FMod", "
 def record_call(made: Any) -> None:
     """Note a call, if it is of such a function."""
     notes = current_session().partial_calls
-    if notes.made is not None and made.function in PARTIAL_FUNCTIONS:
-        notes.made.add((made, notes.around, notes.case))
+    if notes.calls is not None and made.function in PARTIAL_FUNCTIONS:
+        notes.calls.add((made, notes.binders, notes.guard))
 
 
 @contextmanager
 def recording_partial_calls() -> Iterator[set[PartialCall]]:
     """Return what is noted within, and nowhere else."""
     notes = current_session().partial_calls
-    before, made = (notes.made, notes.around, notes.case), set[PartialCall]()
-    notes.made, notes.around, notes.case = made, (), TRUE
+    before, made = (notes.calls, notes.binders, notes.guard), set[PartialCall]()
+    notes.calls, notes.binders, notes.guard = made, (), TRUE
     try:
         yield made
     finally:
-        notes.made, notes.around, notes.case = before
+        notes.calls, notes.binders, notes.guard = before
 
 
 @contextmanager
 def under_binders(binders: Binders) -> Iterator[None]:
     """Have what is computed within noted as computed for each of what the binders run over."""
     notes = current_session().partial_calls
-    before = notes.around
-    notes.around = (*before, *binders)
+    before = notes.binders
+    notes.binders = (*before, *binders)
     try:
         yield
     finally:
-        notes.around = before
+        notes.binders = before
 
 
 @contextmanager
 def under_guard(condition: Formula) -> Iterator[None]:
     """Have what is computed within noted as computed where a condition holds."""
     notes = current_session().partial_calls
-    before = notes.case
-    notes.case = condition if before is None else conjunction(before, condition)
+    before = notes.guard
+    notes.guard = condition if before is None else conjunction(before, condition)
     try:
         yield
     finally:
-        notes.case = before
+        notes.guard = before

@@ -123,7 +123,7 @@ def _evaluate_atom(atom: Atom, known: Mapping[Any, int]) -> int:
         case "choice":
             condition, then, otherwise = atom.args
             return evaluate_integer(then if evaluate_formula(condition, known) else otherwise, known)
-        case "nth" | "order" | "alike":
+        case "select" | "rank" | "representative":
             _, extent, count, subject = atom.args
             return evaluate_for_prefix(atom, *(evaluate_integer(arg, known) for arg in (extent, count, subject)))
     over, by = (evaluate_integer(arg, known) for arg in atom.args)

@@ -137,6 +137,6 @@ def as_integer(value: Expr) -> Size | None:
             return None
         part: Size = int(term.coefficient)
         for factor in term.factors:
-            part = (factor.of if isinstance(factor, IntegerValue) else 1) * part
+            part = (factor.integer if isinstance(factor, IntegerValue) else 1) * part
         total = part + total
     return total

@@ -67,7 +67,7 @@ def upgrade_function(proto: FunctionProto) -> FunctionProto:
     for vertex, node in [*graph.nodes()]:
         graph.apply(Patch({vertex: node}, {vertex: _upgrade_for_any_float(node, graph)}))
     result = FunctionProto(input=proto.input, output=proto.output)
-    for node in map(graph.__getitem__, graph.topological()):
+    for node in map(graph.__getitem__, graph.topological_order()):
         if node.data is not None:
             made = result.node.add(op_type=CONSTANT, output=node.names)
             made.attribute.append(attribute_to_proto("value", node.data))
@@ -96,8 +96,8 @@ class _UniformlyTypedFacts:
     def tensor_type(self, value: Value | None) -> TensorType | None:
         return self.graph.tensor_type(value) or TensorType(self.dtype)
 
-    def type(self, value: Value) -> Type | None:
-        return self.graph.type(value)
+    def value_type(self, value: Value) -> Type | None:
+        return self.graph.value_type(value)
 
 
 def _upgrade_for_any_float(node: Node, graph: Graph) -> Node:
@@ -114,7 +114,7 @@ def _upgrade_for_any_float(node: Node, graph: Graph) -> Node:
 
 
 def _check_expressible(node: Node, graph: Graph) -> None:
-    """Raise Unreadable where an operator is unknown, or no rule can say what it means."""
+    """Raise NotExpressibleError where an operator is unknown, or no rule can say what it means."""
     opset = graph.opsets.get(node.domain, 1)
     if not node.version:
         raise NotExpressibleError(f"nothing says what '{node.op}' of {node.domain or 'ONNX'} computes in opset {opset}")

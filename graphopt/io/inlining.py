@@ -108,9 +108,9 @@ def _may_lack_defaults(model: ModelProto) -> bool:
 
 def _version_conflict(function: FunctionProto, model: ModelProto) -> str:
     """Say in which domain a function is of another version than its model; nothing where it is in none."""
-    versions = {schemas.domain_of(entry.domain): entry.version for entry in model.opset_import}
+    versions = {schemas.normalize_domain(entry.domain): entry.version for entry in model.opset_import}
     for entry in function.opset_import:
-        domain = schemas.domain_of(entry.domain)
+        domain = schemas.normalize_domain(entry.domain)
         if versions.get(domain, entry.version) != entry.version:
             return f"it is in opset {entry.version} of {domain or 'ai.onnx'}, and the model in {versions[domain]}"
     return ""
@@ -121,6 +121,8 @@ def _import_domains(model: ModelProto, functions: Iterable[FunctionProto]) -> st
     for function in functions:
         if complaint := _version_conflict(function, model):
             return f"of {function.domain}.{function.name}, {complaint}"
-        imported = {schemas.domain_of(entry.domain) for entry in model.opset_import}
-        model.opset_import.extend(e for e in function.opset_import if schemas.domain_of(e.domain) not in imported)
+        imported = {schemas.normalize_domain(entry.domain) for entry in model.opset_import}
+        model.opset_import.extend(
+            e for e in function.opset_import if schemas.normalize_domain(e.domain) not in imported
+        )
     return ""

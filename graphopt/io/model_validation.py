@@ -35,7 +35,7 @@ from graphopt.ir.graph import CONSTANT
 from graphopt.operators.proto_conversion import attribute_kind
 
 MAX_OPSET = 2**31 - 1
-"""What the onnx package can take for an opset."""
+"""Greatest opset that the onnx package can take."""
 
 
 def validate_model(model: ModelProto) -> None:
@@ -45,7 +45,7 @@ def validate_model(model: ModelProto) -> None:
         ModelError: something in it is not what ONNX says; names the node, and the field.
     """
     _check_texts(model)
-    functions = frozenset((schemas.domain_of(each.domain), each.name) for each in model.functions)
+    functions = frozenset((schemas.normalize_domain(each.domain), each.name) for each in model.functions)
     checker = _GraphValidator(_opset_imports(model), functions)
     checker.check_graph(model.graph)
     _check_inputs(model.graph)
@@ -62,7 +62,7 @@ def proto_label(node: NodeProto) -> str:
 
 
 def _opset_imports(proto: ModelProto | FunctionProto) -> Mapping[str, int]:
-    found = {schemas.domain_of(entry.domain): entry.version for entry in proto.opset_import}
+    found = {schemas.normalize_domain(entry.domain): entry.version for entry in proto.opset_import}
     for domain, version in found.items():
         if not 1 <= version <= MAX_OPSET:
             raise ModelError(f"there is no opset {version} of '{domain or 'ai.onnx'}'")
@@ -147,7 +147,7 @@ class _GraphValidator:
             self.check_node(node)
 
     def check_node(self, node: NodeProto) -> None:
-        domain = schemas.domain_of(node.domain)
+        domain = schemas.normalize_domain(node.domain)
         # a definition may be of some uses of an operator, and says nothing of others
         own = (domain, node.op_type) in self.functions or schemas.is_defined_operator(node.op_type, domain)
         version = 0 if own else opset_conversion.schema_version(node.op_type, domain, self.imports)
@@ -225,7 +225,7 @@ _KNOWN_DTYPES = frozenset(int(dtype) for dtype in DType) - {0}
 
 
 _NO_LIMIT = 2**31 - 1
-"""As the onnx package writes that there is no limit."""
+"""Number by which the onnx package writes that there is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class _SchemaForm:
     required_inputs: tuple[int, ...] = ()
     """The inputs that may not be left out."""
     kinds: Mapping[str, int] = field(default_factory=dict)
-    """Of attributes."""
+    """Kinds of attributes, by name."""
     required_attributes: frozenset[str] = frozenset()
 
 
@@ -309,7 +309,7 @@ def called_function(node: NodeProto) -> FunctionKey:
 
 def function_key(domain: str, name: str, overload: str) -> FunctionKey:
     """Return what tells a function from others: its domain, name and overload."""
-    return schemas.domain_of(domain), name, overload
+    return schemas.normalize_domain(domain), name, overload
 
 
 def body_protos(node: NodeProto) -> Iterator[GraphProto]:

@@ -101,7 +101,7 @@ class _NodeExpansion:
         return self.finish_with_node(Node(op, values, names, types, attrs, "", schemas.newest_version(op), label))
 
     def finish_with_node(self, node: Node) -> Patch:
-        return replace_values(self.graph, {}, {**self.draft.new, self.vertex: node})
+        return replace_values(self.graph, {}, {**self.draft.drafts, self.vertex: node})
 
     def _as_values(self, inputs: Sequence[Value | Sequence[int]], op: str) -> tuple[Value, ...]:
         return tuple(value if isinstance(value, Value) else self._add_constant(value, op) for value in inputs)
@@ -109,14 +109,14 @@ class _NodeExpansion:
     def _add_constant(self, numbers: Sequence[int], op: str) -> Value:
         array: NDArray[np.int64] = np.array(numbers, np.int64)
         vertex = self.graph.new_vertex()
-        self.draft.new[vertex] = constant_node(
+        self.draft.drafts[vertex] = constant_node(
             Tensor.from_array(array), self.graph.new_name(f"{self._name_base}/{op}_const")
         )
         return Value(vertex)
 
     def _add_node(self, node: Node) -> Value:
         vertex = self.graph.new_vertex()
-        self.draft.new[vertex] = infer_node(self.draft, node)
+        self.draft.drafts[vertex] = infer_node(self.draft, node)
         return Value(vertex)
 
     @property

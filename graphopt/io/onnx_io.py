@@ -59,11 +59,11 @@ class LoadedModel:
     shell: ModelProto
     """The model without its graph: versions, producer, metadata, local functions that were kept, training info."""
     path: Path | None = None
-    """Where it was loaded from."""
+    """Path that it was loaded from; None for a model in memory."""
     folders: ModelFolders = ()
-    """Where external data is looked for."""
+    """Folders in which external data is looked for."""
     inlined: bool = False
-    """Whether bodies of local functions are in the place of their calls."""
+    """True if bodies of local functions replace their calls."""
 
     @property
     def ir_version(self) -> int:
@@ -72,7 +72,9 @@ class LoadedModel:
     @property
     def functions(self) -> frozenset[tuple[str, str]]:
         """The local functions that were kept, by domain and name."""
-        return frozenset((schemas.domain_of(function.domain), function.name) for function in self.shell.functions)
+        return frozenset(
+            (schemas.normalize_domain(function.domain), function.name) for function in self.shell.functions
+        )
 
     @property
     def functions_digest(self) -> str:
@@ -223,7 +225,7 @@ def _with_inlined_functions(proto: ModelProto) -> ModelProto:
     copy_fields(proto.graph, light.graph, without=("initializer",))
     light.graph.initializer.extend(TensorProto(name=name, data_type=1, dims=[0]) for name in weights)
     reasons = {}
-    for opset in (entry.version for entry in proto.opset_import if schemas.domain_of(entry.domain) == ""):
+    for opset in (entry.version for entry in proto.opset_import if schemas.normalize_domain(entry.domain) == ""):
         for function in light.functions:
             try:
                 _convert_function(function, opset)
@@ -243,7 +245,7 @@ def _convert_function(function: FunctionProto, opset: int) -> None:
     Raises:
         ModelError: that cannot be; it is as it was.
     """
-    if all(schemas.domain_of(entry.domain) or entry.version == opset for entry in function.opset_import):
+    if all(schemas.normalize_domain(entry.domain) or entry.version == opset for entry in function.opset_import):
         return
     raised = function_as_model(function)
     opset_conversion.upgrade_nodes(raised.graph)
@@ -269,12 +271,12 @@ def function_as_model(function: FunctionProto) -> LoadedModel:
 def _read_model(proto: ModelProto, path: Path | None, folders: ModelFolders) -> LoadedModel:
     shell = ModelProto()
     copy_fields(proto, shell, without=("graph",))
-    imports = {schemas.domain_of(entry.domain): entry.version for entry in proto.opset_import}
+    imports = {schemas.normalize_domain(entry.domain): entry.version for entry in proto.opset_import}
     if not imports:
         if proto.ir_version >= 3:
             raise ModelError("the model states no opset")
         imports = {"": 1}
-    functions = frozenset((schemas.domain_of(function.domain), function.name) for function in proto.functions)
+    functions = frozenset((schemas.normalize_domain(function.domain), function.name) for function in proto.functions)
     graph = GraphReader(imports, functions, proto.ir_version, folders).read_graph(proto.graph, None)
     opset_conversion.upgrade_declared(graph)
     return LoadedModel(graph, shell, path, folders)
@@ -299,7 +301,7 @@ def _model_without_graph(model: LoadedModel) -> ModelProto:
     proto.CopyFrom(model.shell)
     nodes = (node for graph in model.graph.graphs() for _, node in graph.nodes())
     domains = {node.domain for node in nodes if schemas.is_defined_operator(node.op, node.domain)}
-    for domain in sorted(domains - {schemas.domain_of(entry.domain) for entry in proto.opset_import}):
+    for domain in sorted(domains - {schemas.normalize_domain(entry.domain) for entry in proto.opset_import}):
         proto.opset_import.add(domain=domain, version=opset_conversion.DEFAULT_DOMAIN_VERSION)
     return proto
 
@@ -385,7 +387,7 @@ def _convert_opset(model: LoadedModel, opset: int) -> LoadedModel:
     shell = ModelProto()
     shell.CopyFrom(model.shell)
     for entry in [*shell.opset_import]:
-        if schemas.domain_of(entry.domain) == "":
+        if schemas.normalize_domain(entry.domain) == "":
             shell.opset_import.remove(entry)
     shell.opset_import.insert(0, OperatorSetIdProto(version=opset))
     shell.ir_version = max(shell.ir_version, find_min_ir_version_for(shell.opset_import, True))
@@ -547,7 +549,7 @@ def write_model(model: LoadedModel, file: BinaryIO) -> None:
         raise OutputError(f"a model of {size / 1e9:.1f} GB is too large for one file: its weights need another")
     proto.ClearField("graph")
     file.write(proto.SerializeToString())
-    file.write(tensor_payload.field_tag(ModelProto, "graph") + proto_conversion.varint(size))
+    file.write(tensor_payload.field_tag(ModelProto, "graph") + proto_conversion.encode_varint(size))
     file.write(graph)
     for entry in entries:
         file.write(entry.head)

@@ -62,11 +62,11 @@ class _DeclaredFacts:
         self.graph, self.is_main, self.opsets, self.constant = graph, is_main, graph.opsets, graph.constant
 
     def tensor_type(self, value: Value | None) -> TensorType | None:
-        found = None if value is None else self.type(value)
+        found = None if value is None else self.value_type(value)
         return found if isinstance(found, TensorType) else None
 
-    def type(self, value: Value) -> Type | None:
-        found, node = self.graph.type(value), self.graph[value.vertex]
+    def value_type(self, value: Value) -> Type | None:
+        found, node = self.graph.value_type(value), self.graph[value.vertex]
         is_sure = node.is_constant or (self.is_main and node.is_graph_input)
         return TensorType(found.dtype) if isinstance(found, TensorType) and not is_sure else found
 
@@ -122,7 +122,7 @@ def upgraded(node: Node, graph: Graph, facts: GraphFacts, limit: int = NO_LIMIT)
 
 
 def _newest_spelling(node: Node, facts: GraphFacts, limit: int = NO_LIMIT) -> Spelling:
-    """Return what is known to mean the same in the newest version up to a limit. Raises Mismatch."""
+    """Return what is known to mean the same in the newest version up to a limit. Raises SpellingMismatch."""
     way = upgrade_path(node.op, node.domain, node.version, limit)
     if way.reason:
         raise SpellingMismatch(way.reason)

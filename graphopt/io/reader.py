@@ -19,7 +19,7 @@ from graphopt.base.errors import ModelError
 from graphopt.io import opset_conversion
 from graphopt.io.model_validation import proto_label
 from graphopt.ir import schemas
-from graphopt.ir.graph import CAPTURE, CONSTANT, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
+from graphopt.ir.graph import CAPTURE, CONSTANT, INPUT, INTERNAL_DOMAIN, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType, Type
 from graphopt.operators import declared_operators, proto_conversion
@@ -73,7 +73,7 @@ class _Scope:
             (name,),
             (self.types[name],),
             {"index": self.captures.index(outside)},
-            INTERNAL,
+            INTERNAL_DOMAIN,
         )
         self.values[name] = Value(vertex)
         return self.values[name]
@@ -119,7 +119,7 @@ class GraphReader:
         self.names.update(graph.output_names)
         self.names.discard("")
         graph.apply(Patch({}, scope.nodes))
-        graph.topological()  # refuses cycles
+        graph.topological_order()  # refuses cycles
         return graph
 
     def _inputs(self, proto: GraphProto, scope: _Scope) -> None:
@@ -137,7 +137,9 @@ class GraphReader:
             vertex = graph.new_vertex()
             graph.inputs.append(vertex)
             scope.define(info.name, Value(vertex), f"input '{info.name}'")
-            scope.nodes[vertex] = Node(INPUT, (), (info.name,), (scope.types[info.name],), domain=INTERNAL, data=data)
+            scope.nodes[vertex] = Node(
+                INPUT, (), (info.name,), (scope.types[info.name],), domain=INTERNAL_DOMAIN, data=data
+            )
         for name, tensor in initializers.items():
             self._constant(name, proto_conversion.tensor_from_proto(tensor, self.folders), scope)
         for sparse in proto.sparse_initializer:
@@ -151,10 +153,10 @@ class GraphReader:
         vertex = scope.graph.new_vertex()
         scope.define(name, Value(vertex), f"initializer '{name}'")
         scope.types[name] = TensorType(tensor.dtype, tensor.shape)
-        scope.nodes[vertex] = Node(CONSTANT, (), (name,), (scope.types[name],), domain=INTERNAL, data=tensor)
+        scope.nodes[vertex] = Node(CONSTANT, (), (name,), (scope.types[name],), domain=INTERNAL_DOMAIN, data=tensor)
 
     def _node(self, proto: NodeProto, scope: _Scope) -> Node:
-        domain = schemas.domain_of(proto.domain)
+        domain = schemas.normalize_domain(proto.domain)
         inputs: list[Value | None] = []
         for name in proto.input:
             value = scope.find(name) if name else None
@@ -169,7 +171,7 @@ class GraphReader:
             if tensor is not None and len(names) == 1:
                 types = (TensorType(tensor.dtype, tensor.shape),)
                 return Node(
-                    CONSTANT, (), names, types, domain=INTERNAL, name=proto.name, data=tensor,
+                    CONSTANT, (), names, types, domain=INTERNAL_DOMAIN, name=proto.name, data=tensor,
                     doc=proto.doc_string, metadata=_metadata_props(proto),
                 )  # fmt: skip
         known = (domain, proto.op_type) not in self.functions and not (domain == "" and proto.op_type == CONSTANT)
@@ -188,7 +190,8 @@ class GraphReader:
             unknown_fields=_unknown_node_fields(proto, attrs),
         )
         undefined = (
-            schemas.is_defined_operator(node.op, node.domain) and declared_operators.instantiate_node(node) is None
+            schemas.is_defined_operator(node.op, node.domain)
+            and declared_operators.instantiate_node_definition(node) is None
         )
         return replace(node, version=0) if undefined else node
 

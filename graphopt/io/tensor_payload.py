@@ -31,7 +31,7 @@ VALUE_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_da
 """The fields of a tensor that may hold its values."""
 
 PlaceTensor: TypeAlias = Callable[[Tensor, str, TensorProto], object]
-"""Writes a tensor of a name into an empty message."""
+"""Function that writes a tensor of a name into an empty message."""
 
 
 def is_large(tensor: TensorProto) -> bool:
@@ -91,11 +91,13 @@ class InitializerEntry(NamedTuple):
         if _is_raw(node.data):
             put_initializer(proto, name, node, _place_declaration)
             payload = node.data.nbytes
-            inner = proto.SerializeToString() + field_tag(TensorProto, "raw_data") + proto_conversion.varint(payload)
+            inner = (
+                proto.SerializeToString() + field_tag(TensorProto, "raw_data") + proto_conversion.encode_varint(payload)
+            )
         else:
             put_initializer(proto, name, node, proto_conversion.tensor_to_proto)
             payload, inner = 0, proto.SerializeToString()
-        head = field_tag(GraphProto, "initializer") + proto_conversion.varint(len(inner) + payload) + inner
+        head = field_tag(GraphProto, "initializer") + proto_conversion.encode_varint(len(inner) + payload) + inner
         return InitializerEntry(name, node.data, head, payload)
 
 
@@ -124,7 +126,7 @@ def _declaration(tensor: Tensor, name: str) -> TensorProto:
 
 def field_tag(message: type[Message], field_name: str) -> bytes:
     """Return what stands before a field of bytes or of a message in the wire format."""
-    return proto_conversion.varint(message.DESCRIPTOR.fields_by_name[field_name].number << 3 | 2)
+    return proto_conversion.encode_varint(message.DESCRIPTOR.fields_by_name[field_name].number << 3 | 2)
 
 
 def append_tensor(file: BinaryIO, tensor: Tensor, size: int, name: str) -> None:

@@ -79,7 +79,7 @@ class VersionStep:
         return self.is_upgrade_relevant or not same or not options or self.key in DOWNGRADE_CONDITIONS
 
     def upgrade(self, spelling: Spelling, facts: GraphFacts) -> Spelling:
-        """Return the newer spelling of the same. Raises Mismatch."""
+        """Return the newer spelling of the same. Raises SpellingMismatch."""
         _check_spelling(self.old, spelling)
         if self.is_renaming:
             return REPLACED_OPERATORS[self.old.name, self.old.since_version][1](spelling, facts)
@@ -104,7 +104,7 @@ class VersionStep:
         return spelling
 
     def downgrade(self, spelling: Spelling, facts: GraphFacts) -> Spelling:
-        """Return the older spelling of the same. Raises Mismatch."""
+        """Return the older spelling of the same. Raises SpellingMismatch."""
         if self.is_renaming:
             return REPLACED_OPERATORS[self.old.name, self.old.since_version][2](spelling, facts)
         for table in (UPGRADE_CONDITIONS, DOWNGRADE_CONDITIONS):
@@ -148,7 +148,7 @@ class VersionStep:
 
 
 def _check_spelling(schema: OpSchema, spelling: Spelling) -> None:
-    """Raise Mismatch unless inputs, outputs and attributes are those of the schema."""
+    """Raise SpellingMismatch unless inputs, outputs and attributes are those of the schema."""
     version, formals = schema.since_version, schema.inputs
     variadic = OpSchema.FormalParameterOption.Variadic
     if len(spelling.inputs) > len(formals) and not (formals and formals[-1].option == variadic):
@@ -226,12 +226,12 @@ def _type_texts(op: str, domain: str, version: int) -> tuple[frozenset[str], ...
 
 
 def _check_types(schema: OpSchema, spelling: Spelling, facts: GraphFacts) -> None:
-    """Raise Mismatch where an input of a known type has none that the schema takes."""
+    """Raise SpellingMismatch where an input of a known type has none that the schema takes."""
     allowed = _type_texts(schema.name, schema.domain, schema.since_version)
     for index, value in enumerate(spelling.inputs):
         if value is None:
             continue
-        text = schema_type_text(TensorType(value.dtype) if isinstance(value, Tensor) else facts.type(value))
+        text = schema_type_text(TensorType(value.dtype) if isinstance(value, Tensor) else facts.value_type(value))
         if text is not None and text not in allowed[min(index, len(allowed) - 1)]:
             raise SpellingMismatch(f"opset {schema.since_version} has no {schema.name} of {text}")
 
@@ -311,7 +311,7 @@ def schema_versions(op: str, domain: str = "") -> tuple[int, ...]:
 
 
 def _version_step(op: str, domain: str, version: int) -> VersionStep:
-    """Return the step to a version from the one before. Raises Mismatch where there can be none."""
+    """Return the step to a version from the one before. Raises SpellingMismatch where there can be none."""
     complaint = version_difference(op, domain, version)
     if complaint:
         raise SpellingMismatch(f"in opset {version} {complaint}")

@@ -23,7 +23,7 @@ class GraphFacts(Protocol):
     def opsets(self) -> Mapping[str, int]: ...
     def constant(self, value: Value | None) -> Tensor | None: ...
     def tensor_type(self, value: Value | None) -> TensorType | None: ...
-    def type(self, value: Value) -> Type | None: ...
+    def value_type(self, value: Value) -> Type | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Spelling:
     inputs: tuple[Value | Tensor | None, ...]
     attrs: Mapping[str, Attribute]
     outputs: tuple[bool, ...]
-    """For each output, whether it is there."""
+    """Presence of each output."""
 
 
 class SpellingMismatch(Exception):
@@ -212,7 +212,8 @@ def is_plain_attention(spelling: Spelling, facts: GraphFacts) -> bool:
     From opset 24 on a mask hides the keys for which it is too short, before it broadcasts where it has one column.
 
     Raises:
-        Mismatch: that is not known; or it has its scores as an output, which ONNX Runtime writes in its own way.
+        SpellingMismatch: that is not known; or it has its scores as an output, which ONNX Runtime writes in its own
+            way.
     """
     keys, mask, past = (_dims(spelling, facts, index) for index in (1, MASK_INPUT, MASK_INPUT + 1))
     if len(spelling.outputs) > 3 and spelling.outputs[3]:
@@ -274,7 +275,7 @@ def has_nonnegative_axis(spelling: Spelling, facts: GraphFacts) -> bool:
     axes = [spelling.attrs.get("axis"), spelling.attrs.get("axes")]
     if spelling.op == "Slice" and len(spelling.inputs) > 3 and spelling.inputs[3] is not None:
         tensor = tensor_or_constant(spelling.inputs[3], facts)
-        axes.append(-1 if tensor is None else tensor.ints())
+        axes.append(-1 if tensor is None else tensor.int_values())
     numbers = [number for axis in axes for number in (axis if isinstance(axis, tuple) else (axis,))]
     return all(not isinstance(number, int) or number >= 0 for number in numbers)
 
@@ -300,7 +301,7 @@ DOWNGRADE_CONDITIONS: Mapping[VersionKey, SpellingCondition] = {
     ("Split", 18): _splits_evenly,
     **{(op, 11): has_nonnegative_axis for op in ("Softmax", "LogSoftmax", "Hardmax")},
 }
-"""What the newer version can do and the older cannot, where that is not in the schemas."""
+"""Conditions of downgrades: abilities of the newer version that the schemas do not state."""
 
 # -- rewrites of single spellings --------------------------------------------------------------------------------------
 
@@ -376,7 +377,7 @@ def _unlimit_halves(spelling: Spelling, facts: GraphFacts) -> Spelling:
 
 
 UPSAMPLE_AS_RESIZE: Mapping[str, Attribute] = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-"""What an Upsample does, said of a Resize."""
+"""Attributes of the Resize that an Upsample is."""
 
 
 def _upsample_to_resize(spelling: Spelling, facts: GraphFacts) -> Spelling:
@@ -407,7 +408,7 @@ CHANGES: Mapping[VersionKey, tuple[SpellingChange, SpellingChange]] = {
     ("Clip", 12): (_limit_halves, _unlimit_halves),
     ("Split", 18): (_count_outputs, _drop_output_count),
 }
-"""What no table above says, up and down."""
+"""Changes that no table above states, up and down."""
 
 
 REPLACED_OPERATORS: Mapping[VersionKey, tuple[VersionKey, SpellingChange, SpellingChange]] = {

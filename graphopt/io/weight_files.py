@@ -131,7 +131,7 @@ def replacing_weights(target: Path, kept: str, new: BinaryIO | None, parts: Iter
 
 
 NOTE_SUFFIX = ".drop"
-"""How the names of notes end; not longer than those of parts, for which there is room."""
+"""Suffix of notes; no longer than that of temporary files, for which there is room."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class GraphWriter:
         for key, text in graph.metadata.items():
             into.metadata_props.add(key=key, value=text)
         names = self._assign_names(graph, captured)
-        nodes = {v: graph[v] for v in graph.topological() if not graph[v].is_internal}
+        nodes = {v: graph[v] for v in graph.topological_order() if not graph[v].is_internal}
         nodes = {v: opset_conversion.downgraded(node, graph) for v, node in nodes.items()}
         initializers = _ordered_initializers(graph, nodes, names)
         self._write_nodes(nodes, names, declared, into)

@@ -40,7 +40,7 @@ def as_contiguous(array: NDArray[Any]) -> NDArray[Any]:
 
 
 CACHE_LINES = 16
-"""So many lines of the processor's cache are read along at once: that is ten times as fast as row after row."""
+"""Cache lines that are read along at once: ten times as fast as row after row."""
 
 
 def row_slabs(shape: tuple[int, ...], itemsize: int, limit: int = CHUNK_BYTES) -> Iterator[slice]:

@@ -12,7 +12,7 @@ from itertools import chain
 import networkx as nx
 
 from graphopt.ir import schemas
-from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL, NO_ATTRIBUTES, Graph, Node, Patch, Value
+from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL_DOMAIN, NO_ATTRIBUTES, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType, Type
 
@@ -22,23 +22,23 @@ class DraftGraph(Graph):
 
     def __init__(self, graph: Graph, new: Mapping[int, Node] | None = None) -> None:
         super().__init__(opsets=graph.opsets, nx=graph.nx)
-        self.graph = graph
-        self.new = dict(new or {})
-        self._last: int = graph._last if isinstance(graph, DraftGraph) else 0
+        self.base = graph
+        self.drafts = dict(new or {})
+        self._last_vertex: int = graph._last_vertex if isinstance(graph, DraftGraph) else 0
 
     def add_draft(self, node: Node) -> int:
         """Add a node and return its vertex, which neither the graph has nor a draft below."""
-        self._last -= 1
-        self.new[self._last] = node
-        return self._last
+        self._last_vertex -= 1
+        self.drafts[self._last_vertex] = node
+        return self._last_vertex
 
     def __getitem__(self, vertex: int) -> Node:
-        return self.new.get(vertex) or self.graph[vertex]
+        return self.drafts.get(vertex) or self.base[vertex]
 
 
 def constant_node(tensor: Tensor, name: str) -> Node:
     """Return a vertex that holds a known tensor under a name, which the caller has taken from `Graph.new_name`."""
-    return Node(CONSTANT, (), (name,), (TensorType(tensor.dtype, tensor.shape),), domain=INTERNAL, data=tensor)
+    return Node(CONSTANT, (), (name,), (TensorType(tensor.dtype, tensor.shape),), domain=INTERNAL_DOMAIN, data=tensor)
 
 
 def replace_values(graph: Graph, mapping: Mapping[Value, Value], new: Mapping[int, Node] | None = None) -> Patch:
@@ -161,4 +161,4 @@ def _dead_vertices(
 
 
 def _is_input(node: Node) -> bool:
-    return node.op == INPUT and node.domain == INTERNAL
+    return node.op == INPUT and node.domain == INTERNAL_DOMAIN

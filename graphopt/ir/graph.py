@@ -21,7 +21,7 @@ from graphopt.expr.dims import Dim
 from graphopt.ir.tensor import Tensor, tensors_equal
 from graphopt.ir.types import Shape, TensorType, Type
 
-INTERNAL = "graphopt"
+INTERNAL_DOMAIN = "graphopt"
 """Domain of the vertices that are no ONNX nodes: the three operators below."""
 INPUT = "Input"  # a graph input; `data` holds the default of an overridable initializer
 CONSTANT = "Constant"  # an initializer or the value of an ONNX node of that name, in `data`
@@ -91,16 +91,16 @@ class Node:
 
     @property
     def is_internal(self) -> bool:
-        return self.domain == INTERNAL
+        return self.domain == INTERNAL_DOMAIN
 
     @property
     def is_constant(self) -> bool:
-        return self.op == CONSTANT and self.domain == INTERNAL
+        return self.op == CONSTANT and self.domain == INTERNAL_DOMAIN
 
     @property
     def is_graph_input(self) -> bool:
-        """Whether it comes from outside the graph, which then does not choose its name."""
-        return self.domain == INTERNAL and self.op in (INPUT, CAPTURE)
+        """True if it comes from outside the graph, which then does not choose its name."""
+        return self.domain == INTERNAL_DOMAIN and self.op in (INPUT, CAPTURE)
 
     @property
     def capture_index(self) -> int:
@@ -175,18 +175,18 @@ class Graph:
     unknown_fields: bytes = b""
     """Fields of the GraphProto that graphopt does not interpret, serialized."""
     possibly_infinite: frozenset[int] = frozenset()
-    """In a body or a part: the inputs and captures that may hold an infinity, as is known outside (`infinities`)."""
+    """Inputs and captures of a body or part that may hold an infinity, as `magnitude_analysis` marked them."""
     possibly_huge: frozenset[int] = frozenset()
-    """Those that may hold a number near the largest of its type."""
+    """Inputs and captures that may hold a number near the largest of its type."""
     finiteness_requested: frozenset[int] = frozenset()
-    """In a body or a part: which of the outputs are asked outside whether they are infinite (`infinities`)."""
+    """Outputs of a body or part whose finiteness is observed outside, as `magnitude_analysis` marked them."""
     is_region: bool = False
     """Outputs may be inputs, or share a value: they are no names in a file, but what is read elsewhere."""
     nx: nx.DiGraph[int] = field(default_factory=nx.DiGraph)
     _by_op: dict[str, set[int]] = field(default_factory=dict)
     _outputs: tuple[tuple[Value, ...], frozenset[Value]] = ((), frozenset())
     """The outputs as a set, with the tuple that it was made of."""
-    _next: int = 0
+    _next_vertex: int = 0
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Graph:
 
     def nodes(self) -> Iterator[tuple[int, Node]]:
         """Yield the ONNX nodes (no inputs, constants, captures), in no particular order."""
-        return ((vertex, node) for vertex, node in self.vertices_and_nodes() if node.domain != INTERNAL)
+        return ((vertex, node) for vertex, node in self.vertices_and_nodes() if node.domain != INTERNAL_DOMAIN)
 
     def graphs(self) -> Iterator[Graph]:
         """Yield the graph itself, then all bodies in it, however deep."""
@@ -232,12 +232,12 @@ class Graph:
             if node.data is not None
         )
 
-    def type(self, value: Value) -> Type | None:
+    def value_type(self, value: Value) -> Type | None:
         return self[value.vertex].types[value.output]
 
     def tensor_type(self, value: Value | None) -> TensorType | None:
         """Type of a dense tensor; None for an absent value, an unknown or another type."""
-        found = None if value is None else self.type(value)
+        found = None if value is None else self.value_type(value)
         return found if isinstance(found, TensorType) else None
 
     def shape(self, value: Value | None) -> Shape | None:
@@ -286,7 +286,7 @@ class Graph:
             return None
         node = self[value.vertex]
         if node.is_constant and node.data is not None:
-            return node.data.ints() if len(node.data.shape) <= 1 else None
+            return node.data.int_values() if len(node.data.shape) <= 1 else None
         return node.contents[value.output] if node.contents else None
 
     def sources(self, vertex: int) -> Iterable[int]:
@@ -294,7 +294,7 @@ class Graph:
         found: Iterable[int] = self.nx.pred[vertex]
         return found
 
-    def uses(self, value: Value) -> int:
+    def use_count(self, value: Value) -> int:
         """How many times a value is read: input slots, captures and graph outputs all count."""
         inside = sum(sum(v == value for v in self[reader].operands) for reader in self.readers(value.vertex))
         return inside + self.outputs.count(value)
@@ -311,7 +311,7 @@ class Graph:
             return self.is_output(value) or self.fan_out(value.vertex) > 0
         return any(value in self[reader].operands for reader in self.readers(value.vertex))
 
-    def topological(self) -> list[int]:
+    def topological_order(self) -> list[int]:
         """Vertices, producers first, otherwise in the order of creation. Raises ModelError for a cycle.
 
         Constants and the like come first, however late they were made, so that what reads them keeps its place.
@@ -350,7 +350,7 @@ class Graph:
             self.name, self.opsets, [*self.inputs], self.outputs, self.output_names, self.output_types,
             self.doc, self.metadata, names, self.unknown_fields, self.possibly_infinite, self.possibly_huge,
             self.finiteness_requested, self.is_region,
-            _next=self._next,
+            _next_vertex=self._next_vertex,
         )  # fmt: skip
         twin._set_nodes({vertex: _copy_bodies(node, names) for vertex, node in self.vertices_and_nodes()})
         return twin
@@ -359,8 +359,8 @@ class Graph:
 
     def new_vertex(self) -> int:
         """Return a vertex number that was never used in this graph."""
-        self._next += 1
-        return self._next - 1
+        self._next_vertex += 1
+        return self._next_vertex - 1
 
     def new_name(self, base: str) -> str:
         """Return a name that nothing in the model has, `base` itself if that is free; reserved from now on.
@@ -417,7 +417,7 @@ class Graph:
     def _remove_vertex(self, vertex: int) -> None:
         self._by_op[self[vertex].op].discard(vertex)
 
-    def check(self) -> None:
+    def check_invariants(self) -> None:
         """Assert the invariants: every operand exists, edges mirror operands, the operator index is exact."""
         for vertex, node in self.vertices_and_nodes():
             assert len(node.names) == len(node.types), self._label(vertex)
@@ -428,7 +428,7 @@ class Graph:
         assert sum(map(len, self._by_op.values())) == len(self.nx), "the operator index holds a dropped vertex"
         assert all(value.output < len(self[value.vertex].names) for value in self.outputs), "dangling output"
         assert all(self[vertex].op == INPUT for vertex in self.inputs), "an input is no input"
-        self.topological()
+        self.topological_order()
 
 
 def _copy_bodies(node: Node, names: set[str]) -> Node:

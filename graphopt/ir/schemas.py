@@ -126,7 +126,7 @@ def attribute_removed_in(op: str, attribute: str) -> int | None:
 
 
 @memoized_by_schema
-def is_optional(op: str, domain: str, position: int) -> bool:
+def is_optional_input(op: str, domain: str, position: int) -> bool:
     """Return whether an operator may lack an input."""
     found = schema(op, domain, RULE_OPSET if domain == "" else 1)
     if found is None or position >= len(found.inputs):
@@ -270,13 +270,13 @@ def attribute_value(proto: onnx.AttributeProto) -> Attribute | None:
         case kinds.FLOAT:
             return float(proto.f)
         case kinds.STRING:
-            return text_or_bytes(proto.s)
+            return decode_string(proto.s)
         case kinds.INTS:
             return tuple(int(i) for i in proto.ints) or None
         case kinds.FLOATS:
             return tuple(float(f) for f in proto.floats) or None
         case kinds.STRINGS:
-            return tuple(text_or_bytes(s) for s in proto.strings) or None
+            return tuple(decode_string(s) for s in proto.strings) or None
     return None
 
 
@@ -331,12 +331,12 @@ def _type_proto(dtype: DType, rank: int) -> onnx.TypeProto:
     return proto
 
 
-def domain_of(name: str) -> str:
+def normalize_domain(name: str) -> str:
     """Return the name of a domain; that of the ONNX operators has two."""
     return "" if name == "ai.onnx" else name
 
 
-def text_or_bytes(raw: bytes) -> str | bytes:
+def decode_string(raw: bytes) -> str | bytes:
     """ONNX strings are bytes: text where they are UTF-8."""
     try:
         return raw.decode()

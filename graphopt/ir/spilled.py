@@ -31,7 +31,7 @@ def spill(array: NDArray[Any]) -> Tensor:
     """Return a tensor that was computed; `array` must not be changed afterwards."""
     if array.nbytes < SPILL_BYTES or array.dtype.hasobject or is_memory_mapped(array):
         return Tensor.from_array(array)
-    return spill_parts(DType.of(array.dtype), array.shape, lambda: iter_chunks(array))
+    return spill_parts(DType.from_numpy(array.dtype), array.shape, lambda: iter_chunks(array))
 
 
 def spill_parts(dtype: DType, shape: tuple[int, ...], parts: Callable[[], Iterable[NDArray[Any]]]) -> Tensor:

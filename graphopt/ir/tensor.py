@@ -28,7 +28,7 @@ class Tensor:
     shape: tuple[int, ...]
     read: Callable[[], NDArray[Any]] = field(repr=False)
     source: object = field(default=None, repr=False)
-    """Where the bytes lie, for whoever made the tensor; None for one that was computed."""
+    """Place of the bytes, for whoever made the tensor; None for one that was computed."""
     _nonzero_masks: dict[int, NDArray[np.bool_]] = field(default_factory=dict, init=False, repr=False)
     _first_equal: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
     _block_counts: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
@@ -36,7 +36,7 @@ class Tensor:
     @staticmethod
     def from_array(array: NDArray[Any]) -> Tensor:
         """Return a tensor that was computed: `array` is kept, and must not be changed afterwards."""
-        return Tensor(DType.of(array.dtype), array.shape, lambda: array)
+        return Tensor(DType.from_numpy(array.dtype), array.shape, lambda: array)
 
     @property
     def size(self) -> int:
@@ -78,7 +78,7 @@ class Tensor:
             self._block_counts[key] = count_blocks(self.numpy(), *key)
         return self._block_counts[key]
 
-    def ints(self) -> tuple[int, ...] | None:
+    def int_values(self) -> tuple[int, ...] | None:
         """Return the values of a small integer tensor, flattened; None for any other."""
         if not self.dtype.is_integer or not self.is_small:
             return None

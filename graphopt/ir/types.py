@@ -29,7 +29,7 @@ class TensorType:
         return None if self.shape is None else dim_product(self.shape)
 
     @property
-    def size_with_open_dims_one(self) -> int:
+    def static_dims_product(self) -> int:
         """Number of elements where an open size is 1; 1 where the rank is unknown."""
         return prod(size for size in self.shape or () if isinstance(size, int))
 

@@ -19,7 +19,7 @@ from graphopt.language.scalar_functions import (
     PROPERTIES,
     PYTHON_LOGIC,
     TENSOR_PROPERTIES,
-    UndecidedScalar,
+    UndecidedScalarError,
     apply_scalar_function,
     has_property,
 )
@@ -29,9 +29,9 @@ from graphopt.language.terms import (
     Term,
     Var,
     axis_arguments,
+    axis_position,
     is_content_query,
-    multiple_of,
-    position_of,
+    multiple_argument,
     queried_constants,
 )
 
@@ -44,11 +44,11 @@ class ConstantBinding:
     tensor: Tensor
     shape: tuple[int, ...]
     is_reciprocal: bool = False
-    """Whether it stands for the reciprocal of the constant, for the rule multiplies where the graph divides."""
+    """True if it stands for the reciprocal of the constant: the rule multiplies where the graph divides."""
 
     @property
     def is_as_stored(self) -> bool:
-        """Whether the constant can be used as it is in the graph."""
+        """True if the constant can be used as it is in the graph."""
         return self.shape == self.tensor.shape and not self.is_reciprocal
 
     def stored_values(self) -> np.ndarray[Any, Any]:
@@ -71,7 +71,7 @@ class DefaultBinding:
     default: float
     shape: tuple[int, ...]
     dtype: DType
-    """That of the operator's output."""
+    """Element type of the operator's output."""
 
     def array(self) -> np.ndarray[Any, Any]:
         """Return the default at every place, as precisely as it is computed with."""
@@ -148,7 +148,7 @@ def evaluate_scalar(term: Term, bound: Mapping[str, Binding], axes: AxisSizes, g
     """Return the value of a scalar term: a number, text, list or truth value, in which sizes may be symbolic.
 
     Raises:
-        Unknown: it cannot be known; when matching, that means no.
+        UndecidedScalarError: it cannot be known; when matching, that means no.
     """
     match term:
         case Lit(value=value):
@@ -156,16 +156,16 @@ def evaluate_scalar(term: Term, bound: Mapping[str, Binding], axes: AxisSizes, g
         case Var(name=name):
             return bound[name]
         case App(op=name) if name in BINDING_QUERIES:
-            return _evaluate_fact(term, bound, axes, graph)
+            return _evaluate_binding_query(term, bound, axes, graph)
         case App(op=name, args=(Var(name=hole), *_)) if name in PROPERTIES:
             more = (evaluate_scalar(arg, bound, axes, graph) for arg in term.operands[1:])
-            return _has_property(name, bound[hole], graph, *more)
+            return _binding_has_property(name, bound[hole], graph, *more)
         case App(op=name):
             arguments = [evaluate_scalar(arg, bound, axes, graph) for arg in term.args if arg is not None]
             return apply_scalar_function(name, PYTHON_LOGIC, *arguments)
 
 
-def _has_property(name: str, bound: Binding, graph: Graph | None, *more: Any) -> bool:
+def _binding_has_property(name: str, bound: Binding, graph: Graph | None, *more: Any) -> bool:
     match bound:
         case ConstantBinding() | DefaultBinding() if name == "is_arange":  # in the shape that the rule declares
             return has_property(name, bound.array(), *more)
@@ -177,32 +177,32 @@ def _has_property(name: str, bound: Binding, graph: Graph | None, *more: Any) ->
             constant = None if graph is None else graph.constant(bound)
             # of what is computed the gate and the matcher ask what the model says
             return constant is None or has_property(name, constant.numpy(), *more)
-    raise UndecidedScalar(f"{name} of what is no constant")
+    raise UndecidedScalarError(f"{name} of what is no constant")
 
 
-def _evaluate_fact(term: App, bound: Mapping[str, Binding], axes: AxisSizes, graph: Graph | None) -> Any:
+def _evaluate_binding_query(term: App, bound: Mapping[str, Binding], axes: AxisSizes, graph: Graph | None) -> Any:
     subject = term.args[0]
     if is_content_query(term):
         return evaluate_content_query(term, lambda hole: _bound_tensor(bound[hole.name]))
     if isinstance(subject, Lit):
         sizes = resolve_axes(str(subject.value).split(), axes)
         if sizes is None:
-            raise UndecidedScalar(str(term))
+            raise UndecidedScalarError(str(term))
         return sizes if term.op == "sizes" else sizes[0]
     assert isinstance(subject, Var) and graph is not None, f"{term} is about a hole"
     type_ = _bound_type(bound[subject.name], graph)
     if term.op == "dtype":
         return int(type_.dtype)
     if type_.shape is None:
-        raise UndecidedScalar(f"the rank of {subject}")
+        raise UndecidedScalarError(f"the rank of {subject}")
     return type_.shape if term.op == "shape" else len(type_.shape)
 
 
 def evaluate_content_query(term: App, tensor_of: Callable[[Var], Tensor]) -> int | tuple[int, ...]:
     """Return what a function of the contents of constants gives."""
     holes, said = queried_constants(term), axis_arguments(term)
-    along = [(tensor_of(hole), [position_of(axis, hole.axes or ()) for axis in said]) for hole in holes]
-    multiple = multiple_of(term)
+    along = [(tensor_of(hole), [axis_position(axis, hole.axes or ()) for axis in said]) for hole in holes]
+    multiple = multiple_argument(term)
     if term.op == "block_count":
         ((tensor, (rows, columns)),) = along
         return tensor.block_count(rows, columns, multiple)
@@ -227,13 +227,13 @@ def _bound_tensor(bound: Binding) -> Tensor:
     """Return what a constant holds, in the shape that the rule declares.
 
     Raises:
-        Unknown: it is none, or one of texts.
+        UndecidedScalarError: it is none, or one of texts.
     """
     if isinstance(bound, ConstantBinding) and bound.is_as_stored and bound.tensor.dtype.numpy.kind != "O":
         return bound.tensor
     if isinstance(bound, ConstantBinding | DefaultBinding) and (array := bound.array()).dtype.kind != "O":
         return Tensor.from_array(array)
-    raise UndecidedScalar("the contents of what is no constant")
+    raise UndecidedScalarError("the contents of what is no constant")
 
 
 def _bound_type(bound: Binding, graph: Graph) -> TensorType:
@@ -247,5 +247,5 @@ def _bound_type(bound: Binding, graph: Graph) -> TensorType:
         case _:
             found = None
     if found is None:
-        raise UndecidedScalar("a type that is not known")
+        raise UndecidedScalarError("a type that is not known")
     return found

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 
 Label: TypeAlias = "int | float | str | tuple[Any, ...] | None"
-"""What is chosen: a number of axes, a value of an attribute; None is an attribute that is absent."""
+"""A choice: a number of axes, or a value of an attribute; None is an attribute that is absent."""
 
 AnswerQuestion: TypeAlias = "Callable[[str], Label]"
-"""What a match has in the place of a choice; raises Unknown where that is not known."""
+"""Function that gives the choice that a match stands for; raises UndecidedScalarError where that is not known."""
 
 DecisionTree: TypeAlias = list[list[Any]]
 """Nodes, each after its subtrees, so the last one is the root: `[question, usual, [[labels, subtree], ...]]`.
@@ -46,8 +46,8 @@ class ProofChoice:
     label: Any
     """A label or `OtherLabel`."""
 
-    usual: Label = None
-    """What it is where it is absent."""
+    default_label: Label = None
+    """Value that an absent attribute has."""
 
     def __str__(self) -> str:
         kind, _, name = self.question.partition(" ")
@@ -66,7 +66,7 @@ def build_decision_tree(paths: Iterable[Iterable[ProofChoice]]) -> DecisionTree:
     for path in paths:
         here = grown
         for choice in path:
-            question = here.setdefault((choice.question, choice.usual), {})
+            question = here.setdefault((choice.question, choice.default_label), {})
             assert len(here) == 1, f"either {' or '.join(map(str, here))} is asked after the same answers"
             here = question.setdefault(choice.label, {})
         here[None] = True
@@ -123,7 +123,7 @@ def _answer_label(answer: AnswerQuestion, question: str, usual: Any) -> Any:
     """Return what a match has, as JSON has it."""
     try:
         label = _label_to_json(answer(question))
-    except UndecidedScalar:
+    except UndecidedScalarError:
         return _UNKNOWN
     return usual if label is None else label
 

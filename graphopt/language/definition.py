@@ -22,9 +22,15 @@ from graphopt.base.errors import RuleError
 from graphopt.base.session import current_session
 from graphopt.ir import schemas
 from graphopt.language.binding import evaluate_scalar
-from graphopt.language.rule_checks import MOST_OUTPUTS, inconsistent_holes, invalid_names, non_conditions, non_terms
+from graphopt.language.rule_checks import (
+    MAX_OUTPUTS,
+    inconsistent_holes,
+    invalid_applications,
+    non_conditions,
+    non_terms,
+)
 from graphopt.language.scalar_functions import BINDING_QUERIES, PROPERTIES
-from graphopt.language.serial import check_keys, hole_from_json, hole_to_json, term_from_json, term_to_json
+from graphopt.language.serialization import check_keys, hole_from_json, hole_to_json, term_from_json, term_to_json
 from graphopt.language.terms import (
     SCALAR,
     App,
@@ -39,7 +45,7 @@ from graphopt.language.terms import (
     term,
     walk_term,
 )
-from graphopt.language.type_inference import NoInstance, TypeConstraints, type_text
+from graphopt.language.type_inference import NoInstance, TypeConstraints, schema_type_name
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,9 @@ class Definition:
     body: tuple[Term, ...]
     """One term for each output."""
     defaults: tuple[tuple[str, Lit], ...] = ()
-    """What attributes are that are absent."""
+    """Values of absent attributes."""
     when: tuple[Term, ...] = ()
-    """What has to hold besides for the operator to be defined."""
+    """Further conditions under which the operator is defined."""
 
     def __post_init__(self) -> None:
         for problem in _definition_problems(self):
@@ -114,7 +120,7 @@ class Definition:
             hole.name: Var(place, hole.kind) for place, hole in (*inputs, *self.head.attrs) if isinstance(hole, Var)
         }
 
-    def agrees(self, other: Definition) -> bool:
+    def agrees_with(self, other: Definition) -> bool:
         """Return whether another definition, of more outputs or fewer, says the same of those that both have."""
         said, said_too = (InstantiatedDefinition(each, each._canonical_holes).outputs for each in (self, other))
         return len(said) != len(said_too) and all(one == two for one, two in zip(said, said_too, strict=False))
@@ -254,12 +260,12 @@ def define(
     if not isinstance(first, App) or heads != tuple(replace(first, output=i) for i in range(first.outputs)):
         raise RuleError(f"a definition is of an operator and all of its outputs, not of {', '.join(map(str, heads))}")
     sides = meaning if isinstance(meaning, tuple) else (meaning,)
-    given = tuple(sorted((name, _literal(name, value)) for name, value in defaults.items()))
+    given = tuple(sorted((name, _default_literal(name, value)) for name, value in defaults.items()))
     conditions = tuple(when) if isinstance(when, Sequence) else (when,)
     return declare(Definition(first, tuple(map(term, sides)), given, conditions))
 
 
-def _literal(name: str, value: TermLike) -> Lit:
+def _default_literal(name: str, value: TermLike) -> Lit:
     found = term(value)
     if not isinstance(found, Lit):
         raise RuleError(f"the default of {name} is '{found}', no number, text or list of numbers")
@@ -282,7 +288,7 @@ def declare(definition: Definition) -> Definition:
             raise RuleError(f"'{definition}' {problem}: {other}")
     definitions_of(definition.body)
     both = (*known, definition)
-    current_session().definitions.set(definition.key, both, _schema(both))
+    current_session().definitions.set(definition.key, both, _build_schema(both))
     return definition
 
 
@@ -296,7 +302,7 @@ def _conflicts(one: Definition, other: Definition) -> Iterator[str]:
         if (known := dict(other.defaults).get(name, default)) != default:
             yield f"has the default {default} of '{name}', which is {known} in what is known"
     absent, absent_too = ([arg is None for arg in each.head.inputs] for each in (one, other))
-    if absent == absent_too and not one.agrees(other):
+    if absent == absent_too and not one.agrees_with(other):
         shared = _common_attributes(one, other)
         if shared is not None and not (_excludes(one, shared) or _excludes(other, shared)):
             yield "is defined otherwise already (`when` may say for which attributes)"
@@ -327,7 +333,7 @@ def _excludes(definition: Definition, settled: Mapping[str, Lit]) -> bool:
     )
 
 
-def definitions() -> Iterator[Definition]:
+def iter_definitions() -> Iterator[Definition]:
     """Yield all definitions that are known."""
     known = current_session().definitions
     return chain.from_iterable(map(known.definitions_of, known))
@@ -376,14 +382,14 @@ def _definition_problems(definition: Definition) -> Iterator[str]:
         yield "it is to be an operator of a domain of its own, Operators('my.domain').Name(x, …)"
     yield from _invalid_head_parts(head)
     yield from _unused_parts(definition)
-    if len(meaning) != head.outputs or head.outputs > MOST_OUTPUTS:
+    if len(meaning) != head.outputs or head.outputs > MAX_OUTPUTS:
         yield f"{head.outputs} outputs are {len(meaning)} terms"
     yield from inconsistent_holes((head, *meaning, *definition.when))
     yield from (f"'{side}' is a number, not a tensor" for side in meaning if is_scalar(side))
     yield from non_conditions(definition.when)
     yield from _unsatisfiable_parts(definition)
     for side in (*meaning, *definition.when):
-        yield from invalid_names(side)
+        yield from invalid_applications(side)
         for hole in holes(side):
             if hole not in set(holes(head)):
                 yield f"hole '{hole.name}' is none of its inputs and attributes"
@@ -423,7 +429,7 @@ def _invalid_head_parts(head: App) -> Iterator[str]:
     if any(token.startswith("1*") for arg in inputs if isinstance(arg, Var) for token in arg.axes or ()):
         yield "an input has as many axes of size 1 as a pack: name the pack, or nothing"
     for name, value in head.attrs:
-        if not (isinstance(value, Lit) or (isinstance(value, Var) and value.kind in _KINDS)):
+        if not (isinstance(value, Lit) or (isinstance(value, Var) and value.kind in _ATTRIBUTE_TYPES)):
             yield f"{name} is a hole, such as real('{name}'), or one value"
 
 
@@ -437,17 +443,17 @@ def _unknown_axes(definition: Definition, part: Term) -> Iterator[str]:
 
 # -- as a schema -------------------------------------------------------------------------------------------------------
 
-_KINDS: Mapping[str, OpSchema.AttrType] = {
+_ATTRIBUTE_TYPES: Mapping[str, OpSchema.AttrType] = {
     "integer": OpSchema.AttrType.INT,
     "integers": OpSchema.AttrType.INTS,
     "real": OpSchema.AttrType.FLOAT,
     "string": OpSchema.AttrType.STRING,
 }
-_ELEMENTS = frozenset(COMPUTE_DTYPES)
+_COMPUTE_DTYPES = frozenset(COMPUTE_DTYPES)
 _OPTIONAL, _SINGLE = OpSchema.FormalParameterOption.Optional, OpSchema.FormalParameterOption.Single
 
 
-def _schema(definitions: Sequence[Definition]) -> OpSchema:
+def _build_schema(definitions: Sequence[Definition]) -> OpSchema:
     """Return what all definitions of an operator say together of its inputs, outputs and attributes.
 
     As of operators of ONNX, outputs behind the first may be left out.
@@ -468,13 +474,15 @@ def _schema(definitions: Sequence[Definition]) -> OpSchema:
         )
         for position in range(max(definition.head.outputs for definition in definitions))
     ]
-    constraints = [(name, sorted(map(type_text, allowed)), "") for name, allowed in dict(variables.values()).items()]
+    constraints = [
+        (name, sorted(map(schema_type_name, allowed)), "") for name, allowed in dict(variables.values()).items()
+    ]
     return OpSchema(
         *(head.op, head.domain, 1, "\n".join(map(str, definitions))),
         inputs=inputs,
         outputs=outputs,
         type_constraints=constraints,
-        attributes=list(_attributes(definitions)),
+        attributes=list(_schema_attributes(definitions)),
     )
 
 
@@ -493,7 +501,7 @@ def _type_variables(definitions: Sequence[Definition]) -> Mapping[tuple[str, int
         roots: dict[Any, tuple[str, int]] = {}
         for formal, place in places.items():
             joined.union(formal, roots.setdefault(types.representative(place), formal))
-            both = types.allowed(place) & _ELEMENTS & allowed.get(formal, types.allowed(place))
+            both = types.allowed(place) & _COMPUTE_DTYPES & allowed.get(formal, types.allowed(place))
             if not both:
                 raise RuleError(f"the definition of '{definition.head.op}': no element types fit together")
             allowed[formal] = both
@@ -506,7 +514,7 @@ def _type_variables(definitions: Sequence[Definition]) -> Mapping[tuple[str, int
     return found
 
 
-def _attributes(definitions: Sequence[Definition]) -> Iterator[OpSchema.Attribute]:
+def _schema_attributes(definitions: Sequence[Definition]) -> Iterator[OpSchema.Attribute]:
     defaults = {name: value for definition in definitions for name, value in definition.defaults}
     said = {name: value for definition in definitions for name, value in definition.head.attrs}
     for name, value in said.items():
@@ -521,7 +529,7 @@ def _attribute_type(value: Term) -> OpSchema.AttrType:
     """Return the type of an attribute that is a hole or one value in a definition."""
     match value:
         case Var(kind=kind):
-            return _KINDS[kind]
+            return _ATTRIBUTE_TYPES[kind]
         case Lit(value=str()):
             return OpSchema.AttrType.STRING
         case Lit(value=tuple(items)):

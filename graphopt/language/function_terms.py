@@ -15,7 +15,7 @@ from graphopt.ir.graph import CONSTANT
 from graphopt.language.terms import App, Lit, Term, Var, integer, integers, is_scalar, real, string, tensor
 from graphopt.language.type_inference import NoInstance, TypeConstraints, signature_of
 
-_HOLES = {
+_HOLE_MAKERS = {
     AttributeProto.INT: integer,
     AttributeProto.INTS: integers,
     AttributeProto.FLOAT: real,
@@ -41,10 +41,11 @@ def read_function(proto: FunctionProto) -> FunctionTerms:
     """Return what a function computes.
 
     Raises:
-        Unreadable: it has a body, a type or a large tensor in it, or casts a number to a type that it is not used in.
+        NotExpressibleError: it has a body, a type or a large tensor in it, or casts a number to a type that it is not
+            used in.
     """
     inputs = tuple(map(tensor, proto.input))
-    reader = _FunctionReader(dict(_attributes(proto)), {"": None, **{hole.name: hole for hole in inputs}})
+    reader = _FunctionReader(dict(_attribute_holes(proto)), {"": None, **{hole.name: hole for hole in inputs}})
     for node in proto.node:
         reader.read(node)
     outputs = tuple(map(reader.term, proto.output))
@@ -52,11 +53,11 @@ def read_function(proto: FunctionProto) -> FunctionTerms:
     return FunctionTerms(inputs, reader.holes, outputs)
 
 
-def _attributes(proto: FunctionProto) -> Iterator[tuple[str, Var]]:
+def _attribute_holes(proto: FunctionProto) -> Iterator[tuple[str, Var]]:
     """Yield the function's attributes, as holes of the kind that the nodes read them as."""
     for attribute in (attribute for node in proto.node for attribute in node.attribute):
-        if attribute.ref_attr_name and attribute.type in _HOLES:
-            yield attribute.ref_attr_name, _HOLES[attribute.type](attribute.ref_attr_name)
+        if attribute.ref_attr_name and attribute.type in _HOLE_MAKERS:
+            yield attribute.ref_attr_name, _HOLE_MAKERS[attribute.type](attribute.ref_attr_name)
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class _FunctionReader:
     holes: Mapping[str, Var]
     terms: dict[str, Term | None]
     cast_references: dict[str, Term] = field(default_factory=dict)
-    """What numbers have the type of that were cast, by the names that they then have."""
+    """Terms whose type a number was cast to, by the name of the number."""
     cast_uses: list[tuple[str, App, int]] = field(default_factory=list)
     """The numbers that were cast, where they are used."""
 
@@ -77,7 +78,7 @@ class _FunctionReader:
         return found
 
     def read(self, node: NodeProto) -> None:
-        op, domain = node.op_type, schemas.domain_of(node.domain)
+        op, domain = node.op_type, schemas.normalize_domain(node.domain)
         args = tuple(None if name == "" else self.term(name) for name in node.input)
         if op == CONSTANT and not domain:
             (attribute,) = node.attribute
@@ -99,7 +100,7 @@ class _FunctionReader:
             )
 
     def check_cast_types(self, names: Iterable[str], outputs: tuple[Term, ...]) -> None:
-        """Raise Unreadable where a number is cast to another type than it has where it is used."""
+        """Raise NotExpressibleError where a number is cast to another type than it has where it is used."""
         for name in names:
             if name in self.cast_references:
                 raise NotExpressibleError(f"'{name}' is a number, which has no type of its own")
@@ -112,7 +113,7 @@ class _FunctionReader:
                     (app.node, signature_of(app).input(place).variable),
                     types.slot(self.cast_references[name]),
                 )
-                if types.representative(beside) != types.representative(like) and not _is_of_any_type(app, place):
+                if types.representative(beside) != types.representative(like) and not _is_dtype_independent(app, place):
                     raise NotExpressibleError(
                         f"'{name}' is a number cast to the type of {self.cast_references[name]},"
                         f" and {app.op} takes it in another"
@@ -127,7 +128,7 @@ class _FunctionReader:
         return self.holes[name] if name else Lit(plain_attribute(attribute, f" of {op}"))
 
 
-def _is_of_any_type(app: App, place: int) -> bool:
+def _is_dtype_independent(app: App, place: int) -> bool:
     """Return whether an input is a number that is the same in all types that the operator takes there alone: the
     exponent of a square."""
     operator, number = signature_of(app), app.inputs[place]
@@ -138,7 +139,7 @@ def _is_of_any_type(app: App, place: int) -> bool:
 
 
 def plain_attribute(attribute: AttributeProto, of: str = "") -> Any:
-    """Return the number, text or list that an attribute is; raises Unreadable where it is something else."""
+    """Return the number, text or list that an attribute is; raises NotExpressibleError where it is something else."""
     value = schemas.attribute_value(attribute)
     if value is None or isinstance(value, bytes):
         raise NotExpressibleError(f"attribute '{attribute.name}'{of} is no number, text or list of numbers")

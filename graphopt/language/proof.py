@@ -52,19 +52,19 @@ class Proof:
     counterexample: str = ""
     detail: str = ""
     coverage: DecisionTree = field(default_factory=list)
-    """For which ranks, lists and attributes."""
+    """Ranks, lists and attributes for which it was proved."""
     asks_finite: bool = False
-    """Whether the rule asks of a tensor that it is finite."""
+    """True if the rule requires a tensor to be finite."""
     hint: str = ""
     """The condition or the number with which a refuted rule would be proved, as a report says it."""
 
     @property
     def holds(self) -> bool:
-        """Whether the rule may be applied."""
+        """True if the rule may be applied."""
         return self.verdict is Verdict.PROVED
 
     @property
-    def describe_claim(self) -> str:
+    def claim_text(self) -> str:
         """What a report says beside a rewrite."""
         if not self.holds:
             return f"not proved: {self.verdict.lower()}"
@@ -74,13 +74,13 @@ class Proof:
         return f"{said} ({self.detail})" if self.detail else said
 
     @property
-    def describe_coverage(self) -> str:
+    def coverage_text(self) -> str:
         """For which ranks, and how long lists, it was made: `1–4, *s of 1–2 axes, p of 0–3 numbers`."""
         lists = describe_tree(self.coverage, ("pack", "length", "elements"))
         return f"{self.ranks}, {lists}" if lists else self.ranks
 
     @property
-    def describe_failure(self) -> str:
+    def failure_text(self) -> str:
         """Why it does not hold, over several lines: what differs where something does, else what could not be shown."""
         why = self.counterexample or self.detail or "no element types and sizes of at least 1 fit the left side"
         lines = "\n".join(filter(None, (why, self.hint)))
@@ -88,12 +88,12 @@ class Proof:
 
     @property
     def reassociates(self) -> bool:
-        """Whether floats may be rounded in another order than before."""
+        """True if floats may be rounded in another order than before."""
         return self.model in (ProofModel.EXTENDED, ProofModel.REAL)
 
     @property
     def assumes_finite(self) -> bool:
-        """Whether it speaks of finite values only: where there is an infinity or NaN the two sides may differ."""
+        """True if it speaks of finite values only: where there is an infinity or NaN the two sides may differ."""
         return self.model is ProofModel.REAL or self.asks_finite
 
     def licenses(self, dtype: DType) -> bool:
@@ -113,10 +113,10 @@ class Proof:
         Raises:
             ValueError, OverflowError: the data was made of no proof.
         """
-        if not isinstance(data, dict) or not _JSON_TYPES.keys() >= data.keys():
+        if not isinstance(data, dict) or not _FIELD_JSON_TYPES.keys() >= data.keys():
             raise ValueError("it is no proof")
         for name, value in data.items():
-            if type(value) not in _JSON_TYPES[name]:
+            if type(value) not in _FIELD_JSON_TYPES[name]:
                 raise ValueError(f"{value!r:.40} is no {name} of a proof")
         if not {"rule", "digest", "verdict"} <= data.keys():
             raise ValueError("a proof of nothing")
@@ -132,20 +132,20 @@ class Proof:
 
     def __str__(self) -> str:
         if not self.holds:
-            return self.describe_failure
-        scope = f"for all sizes; ranks {self.describe_coverage}; {self.cases} cases"
-        return f"{self.rule}: {self.describe_claim}, {scope}, {self.seconds:.2g} s"
+            return self.failure_text
+        scope = f"for all sizes; ranks {self.coverage_text}; {self.cases} cases"
+        return f"{self.rule}: {self.claim_text}, {scope}, {self.seconds:.2g} s"
 
 
-_JSON_FIELDS = {
+_JSON_TYPES_BY_ANNOTATION = {
     **dict.fromkeys(("str", "Verdict", "ProofModel | None"), (str,)),
     "int": (int,),
     "float": (float, int),
     "DecisionTree": (list,),
     "bool": (bool,),
 }
-_JSON_TYPES = {each.name: _JSON_FIELDS[str(each.type)] for each in fields(Proof)}
-"""Of what type each field is in JSON."""
+_FIELD_JSON_TYPES = {each.name: _JSON_TYPES_BY_ANNOTATION[str(each.type)] for each in fields(Proof)}
+"""JSON types of each field."""
 
 
 def check_decision_tree(tree: Any) -> None:
@@ -167,7 +167,7 @@ _LABEL_TYPES = {
     "absent": (bool,),
     "value": (int, float, str, list, bool, type(None)),
 }
-"""What labels are, by the kind of question."""
+"""Types of labels, by the kind of question."""
 
 
 def _is_edge_to_earlier(lead: Any, place: int, question: str) -> bool:

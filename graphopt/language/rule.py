@@ -13,7 +13,7 @@ from typing import Any, cast
 from graphopt.base.errors import RuleError
 from graphopt.language.definition import Definition, declare, define, definitions_of
 from graphopt.language.rule_checks import property_applications, rule_problems
-from graphopt.language.serial import (
+from graphopt.language.serialization import (
     check_keys,
     checked_text,
     hole_from_json,
@@ -100,7 +100,7 @@ class Rule:
     why: str = ""
     pays: Term | tuple[Term, ...] = field(default=(), kw_only=True)
     definitions: tuple[Definition, ...] = field(init=False, repr=False)
-    """What its operators compute that ONNX does not define."""
+    """Definitions of its operators that ONNX does not define."""
 
     def __post_init__(self) -> None:
         for part in ("lhs", "rhs", "when", "pays"):
@@ -175,7 +175,7 @@ class Rule:
 
     @property
     def is_family(self) -> bool:
-        """Whether it is drawn, matched and built as its particulars (`families.py`)."""
+        """True if it is drawn, matched and built as its specializations (`rule_families.py`)."""
         return bool(self.operator_holes or self.pack_names)
 
     @property

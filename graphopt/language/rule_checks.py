@@ -14,16 +14,16 @@ from graphopt.base.errors import did_you_mean
 from graphopt.ir import schemas
 from graphopt.language.scalar_functions import (
     BINDING_QUERIES,
-    FUNCTIONS,
-    LISTS,
+    LIST_FUNCTIONS,
     PREDICATES,
     PROPERTIES,
+    SCALAR_FUNCTIONS,
     TENSOR_PROPERTIES,
 )
 from graphopt.language.terms import (
     SCALAR,
     App,
-    Kind,
+    HoleKind,
     Lit,
     Term,
     Var,
@@ -42,14 +42,14 @@ from graphopt.language.terms import (
 
 Terms: TypeAlias = tuple[Term, ...]
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_RULE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ELEMENTWISE_FUNCTIONS = frozenset({"add", "sub", "mul", "floordiv", "mod", "neg", "maximum", "minimum", "choose"})
 """The functions of numbers that take lists item by item."""
 
 
 def rule_problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
     """Yield what is wrong with a rule, in the order in which it should be mended."""
-    if not _NAME.fullmatch(name):
+    if not _RULE_NAME.fullmatch(name):
         yield f"the name must be snake_case, like 'fuse_bn_into_conv', not '{name}'"
     yield from non_terms((*sides, *right), "side")
     yield from non_terms(conditions, "condition")
@@ -64,14 +64,14 @@ def rule_problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> I
         yield "left and right are the same"
     parts = (*sides, *right, *conditions)
     yield from inconsistent_holes(parts)
-    yield from _unbound(sides, right, conditions)
+    yield from _unbound_names(sides, right, conditions)
     yield from _computed_in_pattern(sides)
     yield from _unused_defaults(sides)
     yield from _invalid_operator_holes(sides, right, conditions)
     yield from _misplaced_packs(sides, right, conditions)
     yield from _conflicting_attribute_holes(sides, right)
     for part in parts:
-        yield from invalid_names(part)
+        yield from invalid_applications(part)
     yield from _misplaced_properties(sides, right, conditions)
     yield from _misplaced_index_lists(parts)
     yield from non_conditions(conditions)
@@ -176,7 +176,7 @@ def _is_list(number: Term) -> bool:
         case Var(kind=kind):
             return kind == "integers"
         case App(op=name):
-            return name in {"sizes", "shape", *LISTS} or (
+            return name in {"sizes", "shape", *LIST_FUNCTIONS} or (
                 name in _ELEMENTWISE_FUNCTIONS and any(map(_is_list, number.operands))
             )
 
@@ -201,7 +201,7 @@ def inconsistent_holes(parts: Iterable[Term]) -> Iterator[str]:
             yield f"hole '{hole.name}' is declared in two ways"
 
 
-def _unbound(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple[Term, ...]) -> Iterator[str]:
+def _unbound_names(sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple[Term, ...]) -> Iterator[str]:
     bound = {hole.name for side in sides for hole in holes(side)}
     axes = {axis for side in sides for hole in holes(side) for axis in hole.axes or ()}
     asked = {
@@ -231,7 +231,7 @@ def _unused_defaults(sides: tuple[Term, ...]) -> Iterator[str]:
     for app in (app for side in sides for app in operator_applications(side)):
         schema = schemas.schema(app.op, app.domain)
         for position, arg in enumerate(app.inputs if schema else ()):
-            if not isinstance(arg, Var) or not schema or not schemas.is_optional(app.op, app.domain, position):
+            if not isinstance(arg, Var) or not schema or not schemas.is_optional_input(app.op, app.domain, position):
                 continue
             if schemas.is_defined_operator(app.op, app.domain):  # without the input it is what another definition says
                 continue
@@ -329,19 +329,19 @@ def _bundle_defaults(app: App, known: set[str]) -> set[tuple[Any, ...]]:
     if schema is None:
         return {("attributes that are not known", app.op)}
     return {
-        (name, attribute.type, attribute.required, _default(attribute, app.op))
+        (name, attribute.type, attribute.required, _absent_attribute_value(attribute, app.op))
         for name, attribute in schema.attributes.items()
         if name not in known and name not in dict(app.attrs)
     }
 
 
-def _default(attribute: OpSchema.Attribute, operator: str) -> Any:
+def _absent_attribute_value(attribute: OpSchema.Attribute, operator: str) -> Any:
     """Return the value of an attribute that is absent; one that the schema does not state is the operator's own."""
     value = schemas.attribute_value(attribute.default_value)
     return operator if value is None and not attribute.required else value
 
 
-def invalid_names(part: Term) -> Iterator[str]:
+def invalid_applications(part: Term) -> Iterator[str]:
     """Yield what is wrong with the names, arguments, attributes and numbers in a term."""
     yield from _unrepresentable_numbers(part)
     for app in (sub for sub in walk_term(part) if isinstance(sub, App)):
@@ -349,8 +349,8 @@ def invalid_names(part: Term) -> Iterator[str]:
             yield from _invalid_scalar_calls(app)
         else:
             yield from _schema_violations(app)
-        if not 0 <= app.output < app.outputs <= MOST_OUTPUTS:
-            yield f"output {app.output} of {app.outputs} of {app.op}: they count from 0, and are {MOST_OUTPUTS} at most"
+        if not 0 <= app.output < app.outputs <= MAX_OUTPUTS:
+            yield f"output {app.output} of {app.outputs} of {app.op}: they count from 0, and are {MAX_OUTPUTS} at most"
         if sum(isinstance(arg, Var) and arg.kind == "attributes" for arg in app.args) > 1:
             yield f"{app.op} has two holes for the other attributes"
 
@@ -364,12 +364,12 @@ def _invalid_scalar_calls(app: App) -> Iterator[str]:
         kind = Lit if example.startswith('"') else Var
         if len(app.args) != 1 or not isinstance(app.args[0], kind) or app.attrs:
             yield f"'{render_term(app)}': {app.op} is {about}, as in fn.{app.op}({example})"
-    elif app.op in FUNCTIONS:
-        taken = FUNCTIONS[app.op].parameters
+    elif app.op in SCALAR_FUNCTIONS:
+        taken = SCALAR_FUNCTIONS[app.op].parameters
         if app.attrs or ("*parts" not in taken and len(taken) != len(app.args)):
             yield f"'{render_term(app)}': it is called as fn.{app.op}({', '.join(taken)})"
     elif app.op not in PROPERTIES:
-        known = sorted({*FUNCTIONS, *BINDING_QUERIES, *PROPERTIES})
+        known = sorted({*SCALAR_FUNCTIONS, *BINDING_QUERIES, *PROPERTIES})
         hint = did_you_mean(app.op, known) or f"; there are {', '.join(known)}"
         yield f"unknown scalar function '{app.op}'{hint}"
 
@@ -380,7 +380,7 @@ _CONTENT_QUERY_ARGUMENTS = {
     "unique_indices": (1, "the name of an axis", 'fn.unique_indices("C", w)'),
     "inverse_indices": (1, "the name of an axis", 'fn.inverse_indices("C", w)'),
 }
-"""How many axes the functions of what constants hold are told first, and how each is called."""
+"""Number of axes that a content query names first, and how each is called."""
 
 
 def _invalid_content_queries(app: App) -> Iterator[str]:
@@ -436,17 +436,17 @@ def _unknown_operator_message(app: App) -> str:
     )
 
 
-MOST_OUTPUTS = 1000
-"""How many outputs an operator of a rule may have."""
+MAX_OUTPUTS = 1000
+"""Most outputs of an operator in a rule."""
 
-_ATTRIBUTE_KINDS: Mapping[OpSchema.AttrType, tuple[Kind, type | tuple[type, ...]]] = {
+_ATTRIBUTE_KINDS: Mapping[OpSchema.AttrType, tuple[HoleKind, type | tuple[type, ...]]] = {
     OpSchema.AttrType.INT: ("integer", int),
     OpSchema.AttrType.FLOAT: ("real", (int, float)),
     OpSchema.AttrType.STRING: ("string", str),
     OpSchema.AttrType.INTS: ("integers", tuple),
     OpSchema.AttrType.FLOATS: ("integers", tuple),  # no hole is a list of reals
 }
-"""What an attribute of a type may be: a hole of this kind, or a literal of this type."""
+"""Values that an attribute of a type may have: a hole of this kind, or a literal of this type."""
 
 
 def _attribute_kind_mismatch(app: App, name: str, value: Term, attribute: OpSchema.Attribute) -> Iterator[str]:

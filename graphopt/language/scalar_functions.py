@@ -25,11 +25,11 @@ Scalar = Any  # an int, Sym, float, str or bool; in the verifier a Z3 expression
 Scalars = Any  # a scalar or a tuple of scalars
 
 
-class UndecidedScalar(Exception):
+class UndecidedScalarError(Exception):
     """A number that hangs on a comparison which cannot be decided: when matching, that means no."""
 
 
-class InvalidScalarCall(UndecidedScalar):
+class InvalidScalarCallError(UndecidedScalarError):
     """A scalar function of what it is not made for: a list where it takes a number, or one argument too many."""
 
 
@@ -80,7 +80,7 @@ class PythonLogic:
 
     def choose(self, condition: bool | None, then: Scalar, otherwise: Scalar) -> Scalar:
         if condition is None and then != otherwise:
-            raise UndecidedScalar(f"whether it is {then} or {otherwise}")
+            raise UndecidedScalarError(f"whether it is {then} or {otherwise}")
         return then if condition else otherwise
 
     def concrete_int(self, number: Scalar) -> int:
@@ -111,7 +111,7 @@ def _elementwise(function: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scal
         match isinstance(left, tuple), isinstance(right, tuple):
             case True, True:
                 if len(left) != len(right):
-                    raise UndecidedScalar(f"lists of {len(left)} and {len(right)} elements")
+                    raise UndecidedScalarError(f"lists of {len(left)} and {len(right)} elements")
                 return tuple(function(a, b) for a, b in zip(left, right, strict=True))
             case True, False:
                 return tuple(function(a, right) for a in left)
@@ -125,10 +125,10 @@ def _elementwise(function: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scal
 def _equal(logic: Logic, a: Scalars, b: Scalars) -> Any:
     if isinstance(a, tuple) and isinstance(b, tuple) and len(a) != len(b):
         return logic.any(())
-    return logic.all(_flat(_elementwise(logic.eq)(a, b)))
+    return logic.all(_as_tuple(_elementwise(logic.eq)(a, b)))
 
 
-def _flat(value: Scalars) -> tuple[Scalar, ...]:
+def _as_tuple(value: Scalars) -> tuple[Scalar, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
@@ -148,7 +148,7 @@ def _partial(function: Callable[..., Scalar]) -> Callable[..., Scalar]:
         try:
             return function(*numbers)
         except (ZeroDivisionError, OverflowError, ValueError) as error:
-            raise UndecidedScalar(f"{error}, of {', '.join(map(str, numbers))}") from error
+            raise UndecidedScalarError(f"{error}, of {', '.join(map(str, numbers))}") from error
 
     return partial
 
@@ -157,33 +157,33 @@ def _concrete_int(number: Scalar) -> int:
     """Any whole number that is no symbol.
 
     Raises:
-        Unknown: it is a symbol, or lies between whole numbers.
+        UndecidedScalarError: it is a symbol, or lies between whole numbers.
     """
     if isinstance(number, bool) or not isinstance(number, int):
-        raise UndecidedScalar(f"which number {number} is")
+        raise UndecidedScalarError(f"which number {number} is")
     return number
 
 
 def _concrete_ints(logic: Logic, numbers: Scalars) -> tuple[int, ...]:
-    return tuple(map(logic.concrete_int, _flat(numbers)))
+    return tuple(map(logic.concrete_int, _as_tuple(numbers)))
 
 
 def _list_length(logic: Logic, count: Scalar) -> int:
     """How long a list is to be.
 
     Raises:
-        Unknown: longer than any.
+        UndecidedScalarError: longer than any.
     """
     length = logic.concrete_int(count)
     if length > MAX_LIST_LENGTH:
-        raise UndecidedScalar(f"a list of {length} numbers")
+        raise UndecidedScalarError(f"a list of {length} numbers")
     return length
 
 
 def _item(logic: Logic, items: Sequence[Scalar], index: Scalar) -> Scalar:
     place = logic.concrete_int(index)
     if not -len(items) <= place < len(items):
-        raise UndecidedScalar(f"element {place} of a list of {len(items)}")
+        raise UndecidedScalarError(f"element {place} of a list of {len(items)}")
     return items[place]
 
 
@@ -235,11 +235,11 @@ def _list_positions(logic: Logic, positions: Scalars, length: int) -> list[int]:
     """Positions counted from the start of a list.
 
     Raises:
-        Unknown: one lies outside of the list.
+        UndecidedScalarError: one lies outside of the list.
     """
     places = _concrete_ints(logic, positions)
     if not all(-length <= place < length for place in places):
-        raise UndecidedScalar(f"places {places} of a list of {length}")
+        raise UndecidedScalarError(f"places {places} of a list of {length}")
     return [place % length for place in places]
 
 
@@ -250,10 +250,10 @@ def _delete(logic: Logic, items: Sequence[Scalar], positions: Scalars) -> tuple[
 
 def _insert(logic: Logic, items: Sequence[Scalar], positions: Scalars, value: Scalar) -> tuple[Scalar, ...]:
     """Return a list that has `value` at `positions` and the items elsewhere, in order."""
-    longer = len(items) + len(_flat(positions))
+    longer = len(items) + len(_as_tuple(positions))
     where = _list_positions(logic, positions, longer)
     if len(set(where)) < len(where):
-        raise UndecidedScalar(f"two numbers in one of the places {where}")
+        raise UndecidedScalarError(f"two numbers in one of the places {where}")
     rest = iter(items)
     return tuple(value if i in where else next(rest) for i in range(longer))
 
@@ -275,7 +275,7 @@ class ScalarFunction:
     """A scalar function, and its line in the guide."""
 
     compute: Callable[..., Scalars]
-    about: str
+    description: str
 
     def __call__(self, logic: Logic, *arguments: Scalars) -> Scalars:
         return self.compute(logic, *arguments)
@@ -287,7 +287,7 @@ class ScalarFunction:
         return tuple(str(parameter.replace(annotation=Parameter.empty)) for parameter in taken)
 
 
-NUMBERS: Mapping[str, ScalarFunction] = {
+NUMBER_FUNCTIONS: Mapping[str, ScalarFunction] = {
     "add": ScalarFunction(lambda logic, a, b: _elementwise(lambda x, y: x + y)(a, b), "`a + b`"),
     "sub": ScalarFunction(lambda logic, a, b: _elementwise(lambda x, y: x - y)(a, b), "`a - b`"),
     "mul": ScalarFunction(lambda logic, a, b: _elementwise(lambda x, y: x * y)(a, b), "`a * b`"),
@@ -314,9 +314,9 @@ NUMBERS: Mapping[str, ScalarFunction] = {
 }
 """Functions that give numbers. Arithmetic is elementwise on two lists of one length, or a list and a number."""
 
-LISTS: Mapping[str, ScalarFunction] = {
+LIST_FUNCTIONS: Mapping[str, ScalarFunction] = {
     "concat": ScalarFunction(
-        lambda logic, *parts: tuple(item for part in parts for item in _flat(part)), "numbers and lists in a row"
+        lambda logic, *parts: tuple(item for part in parts for item in _as_tuple(part)), "numbers and lists in a row"
     ),
     "slice": ScalarFunction(
         lambda logic, items, start, stop: tuple(items[logic.concrete_int(start) : logic.concrete_int(stop)]),
@@ -355,10 +355,10 @@ PREDICATES: Mapping[str, ScalarFunction] = {
     "eq": ScalarFunction(_equal, "equal; of lists, everywhere"),
     "ne": ScalarFunction(lambda logic, a, b: logic.negate(_equal(logic, a, b)), "not `eq`"),
     "le": ScalarFunction(
-        lambda logic, a, b: logic.all(_flat(_elementwise(logic.le)(a, b))), "`a <= b`; of lists, everywhere"
+        lambda logic, a, b: logic.all(_as_tuple(_elementwise(logic.le)(a, b))), "`a <= b`; of lists, everywhere"
     ),
     "lt": ScalarFunction(
-        lambda logic, a, b: logic.all(_flat(_elementwise(lambda x, y: logic.negate(logic.le(y, x)))(a, b))),
+        lambda logic, a, b: logic.all(_as_tuple(_elementwise(lambda x, y: logic.negate(logic.le(y, x)))(a, b))),
         "`a < b`; of lists, everywhere",
     ),
     "all_of": ScalarFunction(lambda logic, *parts: logic.all(parts), "all of the conditions hold"),
@@ -386,7 +386,7 @@ PREDICATES: Mapping[str, ScalarFunction] = {
 }
 """Functions that are conditions. Element types are concrete for matcher and verifier."""
 
-FUNCTIONS: Mapping[str, ScalarFunction] = {**NUMBERS, **LISTS, **PREDICATES}
+SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = {**NUMBER_FUNCTIONS, **LIST_FUNCTIONS, **PREDICATES}
 """name -> function(logic, *arguments). `size`, `shape`, `rank`, `dtype` and the properties of constants are not here:
 the matcher reads them off the graph, the verifier off its symbolic tensors."""
 
@@ -395,13 +395,13 @@ def apply_scalar_function(name: str, logic: Logic, *arguments: Scalars) -> Scala
     """Return what a scalar function gives for these arguments.
 
     Raises:
-        Unknown: that cannot be known, or there is no such value.
-        Misused: it is no function of such arguments.
+        UndecidedScalarError: that cannot be known, or there is no such value.
+        InvalidScalarCallError: it is no function of such arguments.
     """
     try:
-        return FUNCTIONS[name](logic, *arguments)
+        return SCALAR_FUNCTIONS[name](logic, *arguments)
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-        raise InvalidScalarCall(f"{name}: {error}") from error
+        raise InvalidScalarCallError(f"{name}: {error}") from error
 
 
 BINDING_QUERIES: Mapping[str, tuple[str, str]] = {
@@ -463,12 +463,12 @@ def arange_array(shape: tuple[int, ...], sizes: tuple[int, ...] | None) -> NDArr
     """Return the array of a shape that counts.
 
     Raises:
-        Unknown: there is none, for it has not as many places as there are sizes for.
+        UndecidedScalarError: there is none, for it has not as many places as there are sizes for.
     """
     if sizes is None:
         return np.arange(prod(shape)).reshape(shape)
     if (prod(shape[:-1]), *shape[-1:]) != (prod(sizes), len(sizes)) or min(sizes, default=0) < 0:
-        raise UndecidedScalar(f"the places in a tensor of sizes {sizes} as an array of shape {shape}")
+        raise UndecidedScalarError(f"the places in a tensor of sizes {sizes} as an array of shape {shape}")
     return np.indices(sizes).reshape(len(sizes), prod(sizes)).T.reshape(shape)
 
 

@@ -18,16 +18,16 @@ from graphopt.ir import schemas
 SCALAR = "scalar"
 """The domain of the scalar functions: numbers, lists of numbers and truth values, no tensors."""
 
-Kind = Literal["tensor", "tensors", "const", "integer", "integers", "real", "string", "attributes"]
+HoleKind = Literal["tensor", "tensors", "const", "integer", "integers", "real", "string", "attributes"]
 Number: TypeAlias = int | float
 LiteralValue: TypeAlias = int | float | str | tuple[int | float, ...]
 TermLike: TypeAlias = "Term | LiteralValue"
 
 
-_AXIS = re.compile(r"_|\d+|[A-Z]\w*|\*[a-z]\w*|1\*[a-z]\w*")
+_AXIS_PATTERN = re.compile(r"_|\d+|[A-Z]\w*|\*[a-z]\w*|1\*[a-z]\w*")
 
 
-class _Sugar:
+class _OperatorOverloads:
     """Sugar: on tensors `x + y` is `op.Add(x, y)` and `x < y` is `op.Less(x, y)`, on scalars the scalar function.
 
     `//` and `%` are of scalars alone, `**` and `@` of tensors. `==` is not among it: it compares terms, as sets and
@@ -37,64 +37,64 @@ class _Sugar:
     __slots__ = ()
 
     def __add__(self, other: TermLike) -> App:
-        return _binary("Add", "add", self, other)
+        return _apply_binary("Add", "add", self, other)
 
     def __sub__(self, other: TermLike) -> App:
-        return _binary("Sub", "sub", self, other)
+        return _apply_binary("Sub", "sub", self, other)
 
     def __mul__(self, other: TermLike) -> App:
-        return _binary("Mul", "mul", self, other)
+        return _apply_binary("Mul", "mul", self, other)
 
     def __truediv__(self, other: TermLike) -> App:
-        return _binary("Div", "truediv", self, other)
+        return _apply_binary("Div", "truediv", self, other)
 
     def __matmul__(self, other: TermLike) -> App:
-        return _binary("MatMul", "", self, other)
+        return _apply_binary("MatMul", "", self, other)
 
     def __pow__(self, other: TermLike) -> App:
-        return _binary("Pow", "", self, other)
+        return _apply_binary("Pow", "", self, other)
 
     def __floordiv__(self, other: TermLike) -> App:
-        return _binary("", "floordiv", self, other)
+        return _apply_binary("", "floordiv", self, other)
 
     def __mod__(self, other: TermLike) -> App:
-        return _binary("", "mod", self, other)
+        return _apply_binary("", "mod", self, other)
 
     def __neg__(self) -> App:
         inner = term(self)
         return App("neg", (inner,), domain=SCALAR) if is_scalar(inner) else App("Neg", (inner,))
 
     def __radd__(self, other: TermLike) -> App:
-        return _binary("Add", "add", other, self)
+        return _apply_binary("Add", "add", other, self)
 
     def __rsub__(self, other: TermLike) -> App:
-        return _binary("Sub", "sub", other, self)
+        return _apply_binary("Sub", "sub", other, self)
 
     def __rmul__(self, other: TermLike) -> App:
-        return _binary("Mul", "mul", other, self)
+        return _apply_binary("Mul", "mul", other, self)
 
     def __rtruediv__(self, other: TermLike) -> App:
-        return _binary("Div", "truediv", other, self)
+        return _apply_binary("Div", "truediv", other, self)
 
     def __lt__(self, other: TermLike) -> App:
-        return _binary("Less", "lt", self, other)
+        return _apply_binary("Less", "lt", self, other)
 
     def __le__(self, other: TermLike) -> App:
-        return _binary("LessOrEqual", "le", self, other)
+        return _apply_binary("LessOrEqual", "le", self, other)
 
     def __gt__(self, other: TermLike) -> App:
-        return _binary_swapped("Greater", "lt", self, other)
+        return _apply_binary_swapped("Greater", "lt", self, other)
 
     def __ge__(self, other: TermLike) -> App:
-        return _binary_swapped("GreaterOrEqual", "le", self, other)
+        return _apply_binary_swapped("GreaterOrEqual", "le", self, other)
 
 
 @dataclass(frozen=True, slots=True)
-class Var(_Sugar):
+class Var(_OperatorOverloads):
     """A hole: what it may stand for is said by its kind (see the functions that make them)."""
 
     name: str
-    kind: Kind
+    kind: HoleKind
     axes: tuple[str, ...] | None = None
     default: Number | None = None
 
@@ -109,7 +109,7 @@ class Var(_Sugar):
 
 
 @dataclass(frozen=True, slots=True)
-class Lit(_Sugar):
+class Lit(_OperatorOverloads):
     """A number, a text or a list of numbers."""
 
     value: LiteralValue
@@ -119,7 +119,7 @@ class Lit(_Sugar):
 
 
 @dataclass(frozen=True, slots=True)
-class App(_Sugar):
+class App(_OperatorOverloads):
     """An operator applied to terms; `output` selects one of its `outputs`. A None among `args` is an absent input."""
 
     op: str
@@ -214,13 +214,13 @@ def queried_constants(app: App) -> tuple[Var, ...]:
     return tuple(arg for arg in app.args if isinstance(arg, Var))
 
 
-def multiple_of(app: App) -> int:
+def multiple_argument(app: App) -> int:
     """Return of what number a list of places, or each side of a block, is to have a multiple."""
     said = app.args[1] if len(app.args) > 1 else None
     return said.value if isinstance(said, Lit) and isinstance(said.value, int) else 1
 
 
-def position_of(axis: str, axes: Sequence[str]) -> int:
+def axis_position(axis: str, axes: Sequence[str]) -> int:
     """Return where an axis stands among those that a hole declares: behind a pack it is counted from the end."""
     position = axes.index(axis)
     return position - len(axes) if any("*" in token for token in axes[:position]) else position
@@ -236,13 +236,13 @@ def is_pack(subject: Term) -> bool:
     return False
 
 
-def term(operand: _Sugar | LiteralValue) -> Term:
+def term(operand: _OperatorOverloads | LiteralValue) -> Term:
     """Return a Python number, text or list of numbers as a literal; a term is itself.
 
     Raises:
         RuleError: it is something else, such as an array.
     """
-    if isinstance(operand, _Sugar):
+    if isinstance(operand, _OperatorOverloads):
         assert isinstance(operand, Var | Lit | App)
         return operand
     if isinstance(operand, tuple | list):
@@ -282,7 +282,9 @@ def is_literal_only(subject: Term) -> bool:
     return isinstance(subject, App) and bool(subject.operands) and all(map(is_literal_only, subject.operands))
 
 
-def _binary(op_name: str, function: str, left: _Sugar | LiteralValue, right: _Sugar | LiteralValue) -> App:
+def _apply_binary(
+    op_name: str, function: str, left: _OperatorOverloads | LiteralValue, right: _OperatorOverloads | LiteralValue
+) -> App:
     both = (term(left), term(right))
     if function and _both_scalar(both):
         return App(function, both, domain=SCALAR)
@@ -291,7 +293,9 @@ def _binary(op_name: str, function: str, left: _Sugar | LiteralValue, right: _Su
     return App(op_name, both)
 
 
-def _binary_swapped(op_name: str, function: str, left: _Sugar | LiteralValue, right: _Sugar | LiteralValue) -> App:
+def _apply_binary_swapped(
+    op_name: str, function: str, left: _OperatorOverloads | LiteralValue, right: _OperatorOverloads | LiteralValue
+) -> App:
     """Return the same where the scalar function takes its operands the other way round: there is no greater, only
     less."""
     both = (term(left), term(right))
@@ -310,7 +314,7 @@ def _parse_axes(text: str | None) -> tuple[str, ...] | None:
         return None
     tokens = tuple(text.split())
     for token in tokens:
-        if not _AXIS.fullmatch(token):
+        if not _AXIS_PATTERN.fullmatch(token):
             raise RuleError(f"'{token}' names no axis{_axis_name_hint(token)}")
     if sum("*" in token for token in tokens) > 1:
         raise RuleError(f"'{text}' has more than one pack of axes")
@@ -320,7 +324,7 @@ def _parse_axes(text: str | None) -> tuple[str, ...] | None:
 def _axis_name_hint(token: str) -> str:
     """Return what axes are called, and what may have been meant by a text that names none."""
     forms = (token.capitalize(), f"*{token.strip('*').lower()}")
-    meant = [f"'{form}'" for form in forms if _AXIS.fullmatch(form)]
+    meant = [f"'{form}'" for form in forms if _AXIS_PATTERN.fullmatch(form)]
     likely = f"; did you mean {' or '.join(meant)}?" if meant else ""
     return f": one axis is N, C, … or _, one of size 1 is 1, any number of axes *b, as many of size 1 are 1*b{likely}"
 

@@ -19,19 +19,21 @@ class NoInstance(Exception):
 
 
 COMMON_DTYPES = (DType.FLOAT,) * 6 + (DType.INT64,) * 3 + (DType.INT32, DType.DOUBLE, DType.BOOL, DType.UINT8)
-"""From what an element type is drawn where one of these is possible."""
-_TYPE_NAMES = {f"tensor({np.dtype(d.numpy).name})": d for d in DType if d not in (DType.UNDEFINED, DType.STRING)}
-_TYPE_NAMES |= {"tensor(float)": DType.FLOAT, "tensor(double)": DType.DOUBLE}
+"""Element types to draw from where one of these is possible."""
+_DTYPE_BY_TYPE_NAME = {
+    f"tensor({np.dtype(d.numpy).name})": d for d in DType if d not in (DType.UNDEFINED, DType.STRING)
+}
+_DTYPE_BY_TYPE_NAME |= {"tensor(float)": DType.FLOAT, "tensor(double)": DType.DOUBLE}
 _ANY = frozenset(DType)
 _FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
 
 
-def type_text(dtype: DType) -> str:
+def schema_type_name(dtype: DType) -> str:
     """Return an element type as schemas spell it: `tensor(float)`."""
-    return _TYPE_TEXTS[dtype]
+    return _TYPE_NAME_BY_DTYPE[dtype]
 
 
-_TYPE_TEXTS: Mapping[DType, str] = {dtype: name for name, dtype in _TYPE_NAMES.items()}
+_TYPE_NAME_BY_DTYPE: Mapping[DType, str] = {dtype: name for name, dtype in _DTYPE_BY_TYPE_NAME.items()}
 
 TypeSlot: TypeAlias = "tuple[App | str, str | int]"
 
@@ -76,13 +78,19 @@ def _read_signature(op: str, domain: str) -> OperatorSignature:
     if schema is None:
         raise NoInstance(f"no schema for {op}")
     allowed = {
-        constraint.type_param_str: frozenset(_TYPE_NAMES[n] for n in constraint.allowed_type_strs if n in _TYPE_NAMES)
+        constraint.type_param_str: frozenset(
+            _DTYPE_BY_TYPE_NAME[n] for n in constraint.allowed_type_strs if n in _DTYPE_BY_TYPE_NAME
+        )
         for constraint in schema.type_constraints
     }
 
     def read(formal: OpSchema.FormalParameter) -> FormalParameter:
         several = formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
-        fixed = frozenset((_TYPE_NAMES[formal.type_str],)) if formal.type_str in _TYPE_NAMES else frozenset[DType]()
+        fixed = (
+            frozenset((_DTYPE_BY_TYPE_NAME[formal.type_str],))
+            if formal.type_str in _DTYPE_BY_TYPE_NAME
+            else frozenset[DType]()
+        )
         types = allowed.get(formal.type_str, fixed)
         return FormalParameter(formal.name, f"{formal.type_str}{'#' if several else ''}", types)
 
@@ -96,18 +104,18 @@ class TypeConstraints:
     def __init__(
         self, sides: Iterable[Term], known: Mapping[str, DType], usual: Sequence[DType] = COMMON_DTYPES
     ) -> None:
-        self._usual = usual
+        self._preferred = usual
         self._parent: dict[TypeSlot, TypeSlot] = {}
         self._allowed: dict[TypeSlot, frozenset[DType]] = {}
         for name, dtype in known.items():
             self.restrict(("hole", name), {dtype})
         for side in sides:
             for app in operator_applications(side):
-                self._read(app)
+                self._add_operator(app)
 
     def copy(self) -> TypeConstraints:
         """Return the same, to choose from anew."""
-        other = TypeConstraints((), {}, self._usual)
+        other = TypeConstraints((), {}, self._preferred)
         other._parent, other._allowed = dict(self._parent), dict(self._allowed)
         return other
 
@@ -131,7 +139,7 @@ class TypeConstraints:
                     self.restrict(("hole", name), (dtype for dtype in DType if (dtype == number) == same))
         return self
 
-    def _read(self, app: App) -> None:
+    def _add_operator(self, app: App) -> None:
         operator = signature_of(app)
         for position, arg in enumerate(app.inputs):
             formal = operator.input(position)
@@ -142,7 +150,7 @@ class TypeConstraints:
             elif isinstance(arg, App) and arg.domain != SCALAR:
                 self._unify((arg.node, arg.output), place)
             elif (isinstance(arg, Var) and arg.kind == "real") or (
-                isinstance(arg, Lit) and arg.value != _has_whole_numbers(arg)
+                isinstance(arg, Lit) and arg.value != _truncate_number(arg)
             ):
                 self.restrict(place, _FLOATS)
         for position in range(app.outputs):
@@ -198,7 +206,7 @@ class TypeConstraints:
     def draw(self, place: TypeSlot, rng: random.Random | None = None) -> DType:
         """Return the element type of a place; chosen, and from then on fixed, where several are possible."""
         allowed = self._allowed.get(self.representative(place), frozenset((DType.FLOAT,)))
-        usual = [dtype for dtype in self._usual if dtype in allowed] or sorted(allowed)
+        usual = [dtype for dtype in self._preferred if dtype in allowed] or sorted(allowed)
         if not usual:
             raise NoInstance("no element type fits")
         chosen = rng.choice(usual) if rng else usual[0]
@@ -210,6 +218,6 @@ def _operand_slots(app: App) -> list[TypeSlot]:
     return [(app.node, signature_of(app).input(position).variable) for position in range(len(app.inputs))]
 
 
-def _has_whole_numbers(literal: Lit) -> Any:
+def _truncate_number(literal: Lit) -> Any:
     value = literal.value
     return value if isinstance(value, str | tuple) else int(value) if abs(value) < 1e9 else value

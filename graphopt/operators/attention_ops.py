@@ -24,19 +24,19 @@ from graphopt.expr.integers import (
     remainder,
 )
 from graphopt.expr.symbolic_tensors import SymbolicTensor, bind_indices, select_expr, sum_over, truth_condition
-from graphopt.operators.elementwise_ops import nonzero_condition, positive_condition
+from graphopt.operators.elementwise_ops import is_nonzero, is_positive
 from graphopt.operators.movement_ops import lookup_element
 from graphopt.operators.op_context import (
     ElementBody,
     OneOf,
     OpContext,
-    Shape,
+    SymbolicShape,
     UndefinedOperatorError,
     UnsupportedOperatorError,
-    real_value,
+    to_real,
 )
 from graphopt.operators.opaque_ops import opaque_output, opaque_softmax
-from graphopt.operators.shape_obligations import broadcast_element, check_shape, exact_division
+from graphopt.operators.shape_constraints import broadcast_element, divide_exactly, require_shape
 
 
 def Attention(node: OpContext) -> tuple[SymbolicTensor, ...]:
@@ -47,14 +47,14 @@ def Attention(node: OpContext) -> tuple[SymbolicTensor, ...]:
     Where values may be infinite the softmax is the operator of that name. It makes NaN of a row of nothing but -inf,
     and of one with +inf or NaN; of that runtimes make NaN or 0, and of which they make 0 is not known.
     """
-    q, k, v = _operands(node)
+    q, k, v = _qkv_by_heads(node)
     flat = node.input(0).rank == 3
     (B, H, L, E), (_, G, S, _), F = q.shape, k.shape, v.shape[3]
-    share = exact_division(node, H, G, "the heads of Q do not divide among those of K and V")
+    share = divide_exactly(node, H, G, "the heads of Q do not divide among those of K and V")
     scale = _scale(node, E)
-    cap = real_value(node.attribute("softcap", lambda: OneOf((0.0, node.unknown_real("softcap")))))
-    node.require(negate(positive_condition(-cap)), "runtimes differ on a cap below 0")
-    node.unmodelled_attribute("softmax_precision")
+    cap = to_real(node.attribute("softcap", lambda: OneOf((0.0, node.fresh_real("softcap")))))
+    node.require(negate(is_positive(-cap)), "runtimes differ on a cap below 0")
+    node.read_unmodeled_attribute("softmax_precision")
     bias, seen = _mask(node, (B, H, L, S))
 
     def product_(index: Index) -> Expr:
@@ -62,7 +62,7 @@ def Attention(node: OpContext) -> tuple[SymbolicTensor, ...]:
         return scale * sum_over((E,), lambda e: q.element((b, h, i, *e)) * k.element((b, quotient(h, share), j, *e)))
 
     def capped(index: Index) -> Expr:
-        return _soft_capped(product_(index), cap)
+        return _soft_cap(product_(index), cap)
 
     def score(index: Index) -> Expr:
         return capped(index) + bias(index)
@@ -74,10 +74,10 @@ def Attention(node: OpContext) -> tuple[SymbolicTensor, ...]:
     weight = _softmax_weights(score, seen, S)
     y = SymbolicTensor((B, L, H * F) if flat else (B, H, L, F), lambda index: mixed(index, weight))
     if node.output_count == 1:
-        node.unmodelled_attribute("qk_matmul_output_mode")
+        node.read_unmodeled_attribute("qk_matmul_output_mode")
         outputs: tuple[SymbolicTensor, ...] = (y,)
     else:
-        outputs = (y, k, v, SymbolicTensor((B, H, L, S), {0: product_, 1: capped, 3: weight}[_score_output(node)]))
+        outputs = (y, k, v, SymbolicTensor((B, H, L, S), {0: product_, 1: capped, 3: weight}[_score_output_mode(node)]))
     if not node.is_exact:
         return outputs
     named, *others = (opaque_output(node, position, output) for position, output in enumerate(outputs))
@@ -104,7 +104,7 @@ def _softmax_weights(score: ElementBody, seen: Callable[[Index], Formula], keys:
     return lambda index: exp(index) / sum_over((keys,), lambda j: exp((*index[:3], *j)))
 
 
-def _score_output(node: OpContext) -> int:
+def _score_output_mode(node: OpContext) -> int:
     """Return which scores are an output."""
     if node.output_count == 2:
         raise UndefinedOperatorError("Attention with K but not V as an output")
@@ -118,14 +118,14 @@ def _is_nan(node: OpContext, value: Expr) -> Formula:
     return truth_condition(call_function("IsNaN!", value, params=(node.dtype,)))
 
 
-def _operands(node: OpContext) -> tuple[SymbolicTensor, SymbolicTensor, SymbolicTensor]:
+def _qkv_by_heads(node: OpContext) -> tuple[SymbolicTensor, SymbolicTensor, SymbolicTensor]:
     """Q, K and V by heads. The kernels of ONNX Runtime, which are for opsets 23 and 24, refuse what is empty."""
     names = ("q_num_heads", "kv_num_heads", "kv_num_heads")
     if len({node.input(i).rank for i in range(len(names))}) > 1:
         raise UndefinedOperatorError("Attention of different ranks")
-    q, k, v = (_heads(node, i, name) for i, name in enumerate(names))
+    q, k, v = (_input_by_heads(node, i, name) for i, name in enumerate(names))
     (B, H, L, E), (_, G, S, _), F = q.shape, k.shape, v.shape[3]
-    check_shape(node, (*k.shape, *v.shape), (B, G, S, E, B, G, S, F), "batch, heads, keys or their sizes differ")
+    require_shape(node, (*k.shape, *v.shape), (B, G, S, E, B, G, S, F), "batch, heads, keys or their sizes differ")
     for size in (B, H, L, E, G, S, F):
         node.require(ge(size, 1), "an operand is empty")
     return q, k, v
@@ -133,35 +133,31 @@ def _operands(node: OpContext) -> tuple[SymbolicTensor, SymbolicTensor, Symbolic
 
 def _scale(node: OpContext, size: Size) -> Expr:
     """Return what the products are multiplied by: 1/√size unless it is given."""
-    given = node.attribute("scale", lambda: OneOf((None, node.unknown_real("scale"))))
+    given = node.attribute("scale", lambda: OneOf((None, node.fresh_real("scale"))))
     if given is None:
         return 1 / call_function("Sqrt", integer_value(size))
-    node.require(positive_condition(real_value(given)), "Q and K are both scaled by its root: the scale is positive")
-    return real_value(given)
+    node.require(is_positive(to_real(given)), "Q and K are both scaled by its root: the scale is positive")
+    return to_real(given)
 
 
-def _soft_capped(score: Expr, cap: Expr) -> Expr:
+def _soft_cap(score: Expr, cap: Expr) -> Expr:
     """Return a score between -cap and cap; 0 is no cap, and divides nothing."""
-    return (
-        score
-        if cap.constant == 0
-        else select_expr(nonzero_condition(cap), cap * call_function("Tanh", score / cap), score)
-    )
+    return score if cap.constant == 0 else select_expr(is_nonzero(cap), cap * call_function("Tanh", score / cap), score)
 
 
-def _heads(node: OpContext, position: int, name: str) -> SymbolicTensor:
+def _input_by_heads(node: OpContext, position: int, name: str) -> SymbolicTensor:
     """Batch, heads, sequence, head size: an input of rank 4, or of rank 3 where the last axis holds all heads."""
     x = node.input(position)
     if x.rank == 4:
         if node.op == "Attention":
             node.require_absent_beside(name, "an axis of heads")
         else:
-            node.unmodelled_attribute(name)
+            node.read_unmodeled_attribute(name)
         return x
     if x.rank != 3:
         raise UndefinedOperatorError(f"{node.op}: ranks")
     heads = node.integer(name, least=1)
-    size = exact_division(node, x.shape[2], heads, "the last axis does not divide into heads")
+    size = divide_exactly(node, x.shape[2], heads, "the last axis does not divide into heads")
     return SymbolicTensor((x.shape[0], heads, x.shape[1], size), lambda i: x.element((i[0], i[2], i[1] * size + i[3])))
 
 
@@ -172,10 +168,10 @@ def _split_heads(index: Index, size: Size) -> Index:
     return b, quotient(d, size), i, remainder(d, size)
 
 
-def _mask(node: OpContext, shape: Shape) -> tuple[ElementBody, Callable[[Index], Formula]]:
+def _mask(node: OpContext, shape: SymbolicShape) -> tuple[ElementBody, Callable[[Index], Formula]]:
     """Return what is added to each score, and which keys a query sees: those of the mask, of the window, not after
     itself."""
-    mask = node.optional(3)
+    mask = node.optional_input(3)
     causal = node.flag("is_causal")
     left, right = (
         node.attribute(f"{side}_window_size", lambda: OneOf((-1, node.fresh_nonnegative("window"))))
@@ -201,7 +197,7 @@ def _mask(node: OpContext, shape: Shape) -> tuple[ElementBody, Callable[[Index],
     def seen(index: Index) -> Formula:
         i, j = index[2:]
         return conjunction(
-            TRUE if mask is None or node.known_equal(mask.shape[-1], shape[-1]) else lt(j, mask.shape[-1]),
+            TRUE if mask is None or node.is_known_equal(mask.shape[-1], shape[-1]) else lt(j, mask.shape[-1]),
             truth_condition(element(index)) if truths else TRUE,
             le(j, i) if causal else TRUE,
             disjunction(eq(left, -1), le(i, j + left)),
@@ -218,20 +214,20 @@ def RotaryEmbedding(node: OpContext) -> SymbolicTensor:
     are given for each position of the sequence, or looked up in the caches by `position_ids`.
     """
     original = node.input(0)
-    x = _heads(node, 0, "num_heads")
+    x = _input_by_heads(node, 0, "num_heads")
     B, _, S, E = x.shape
     turned = node.integer("rotary_embedding_dim", least=0)
     turned = if_then_else(eq(turned), E, turned)
     neighbours = node.flag("interleaved")
     node.require(le(turned, E), "more elements are turned than there are")
-    half = exact_division(node, turned, 2, "an odd number of elements")
-    ids = node.optional(3)
+    half = divide_exactly(node, turned, 2, "an odd number of elements")
+    ids = node.optional_input(3)
     caches = node.input(1), node.input(2)
     positions = (B, S) if ids is None else caches[0].shape[:1]
     for table in caches:
-        check_shape(node, table.shape, (*positions, half), "the caches do not fit")
+        require_shape(node, table.shape, (*positions, half), "the caches do not fit")
     if ids is not None:
-        check_shape(node, ids.shape, (B, S), "not one position per element of the sequences")
+        require_shape(node, ids.shape, (B, S), "not one position per element of the sequences")
         node.require_indices(ids, caches[0].shape[0], from_end=False)
 
     def angle(cache: SymbolicTensor, b: Size, s: Size, pair: Size) -> Expr:

@@ -13,14 +13,14 @@ from typing import Any, Protocol, TypeAlias
 from graphopt.language.terms import App, Lit, Term, Var, is_scalar
 from graphopt.language.type_inference import NoInstance, OperatorSignature, TypeConstraints
 
-Shape: TypeAlias = tuple[int, ...]
+StaticShape: TypeAlias = tuple[int, ...]
 
 
 class NumberScope(Protocol):
     """From what lists of whole numbers are drawn of which nothing else is known."""
 
     @property
-    def numbers(self) -> Shape: ...
+    def numbers(self) -> StaticShape: ...
 
 
 class DraftInstance(Protocol):
@@ -29,7 +29,7 @@ class DraftInstance(Protocol):
     rng: random.Random
     types: TypeConstraints
     values: dict[str, Any]
-    shapes: dict[Term, Shape | None]
+    shapes: dict[Term, StaticShape | None]
 
     @property
     def scope(self) -> NumberScope: ...
@@ -41,7 +41,7 @@ class ProposalContext:
 
     app: App
     signature: OperatorSignature
-    inputs: list[Shape | None]
+    inputs: list[StaticShape | None]
     attrs: dict[str, Any]
     draft: DraftInstance
 
@@ -50,7 +50,7 @@ class ProposalContext:
         return self.draft.rng
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> StaticShape:
         """Of the first input."""
         return (self.inputs[0] if self.inputs else None) or ()
 
@@ -59,27 +59,27 @@ class ProposalContext:
         return len(self.shape)
 
     @property
-    def spatial(self) -> int:
+    def spatial_rank(self) -> int:
         return max(self.rank - 2, 0)
 
 
 Proposal: TypeAlias = "Callable[[ProposalContext], Any]"
 
 
-def propose_per_spatial_axis(low: int, high: int, times: int = 1) -> Callable[[ProposalContext], Shape]:
-    return lambda context: tuple(context.rng.randint(low, high) for _ in range(times * context.spatial))
+def propose_per_spatial_axis(low: int, high: int, times: int = 1) -> Callable[[ProposalContext], StaticShape]:
+    return lambda context: tuple(context.rng.randint(low, high) for _ in range(times * context.spatial_rank))
 
 
-def propose_axes(context: ProposalContext) -> Shape:
+def propose_axes(context: ProposalContext) -> StaticShape:
     least = 0 if context.rng.random() < 0.1 else min(1, context.rank)
     chosen = context.rng.sample(range(context.rank), context.rng.randint(least, context.rank))
     return tuple(axis - context.rank if context.rng.random() < 0.3 else axis for axis in chosen)
 
 
-def propose_per_axis(*choices: int, times: int = 1) -> Callable[[ProposalContext], Shape]:
+def propose_per_axis(*choices: int, times: int = 1) -> Callable[[ProposalContext], StaticShape]:
     """One number for each axis that a slice or pad names, or for all of them."""
 
-    def proposed(context: ProposalContext) -> Shape:
+    def proposed(context: ProposalContext) -> StaticShape:
         axes = context.app.inputs[3] if len(context.app.inputs) > 3 else None
         count = context.rank
         if isinstance(axes, Var) and is_scalar(axes):
@@ -95,14 +95,14 @@ def propose_choice(*options: Any) -> Proposal:
     return lambda context: context.rng.choice(options)
 
 
-def propose_expanded_shape(context: ProposalContext) -> Shape:
+def propose_expanded_shape(context: ProposalContext) -> StaticShape:
     rng = context.rng
     sizes = [size if size != 1 else rng.choice((1, 2, 3)) for size in context.shape]
     sizes = [1 if rng.random() < 0.2 else size for size in sizes]
     return tuple([rng.choice((1, 2))] * rng.choice((0, 0, 1)) + sizes)
 
 
-def propose_resize_shape(context: ProposalContext) -> Shape:
+def propose_resize_shape(context: ProposalContext) -> StaticShape:
     """Return sizes for a Resize: images are enlarged, for which all modes have kernels."""
     return (
         *context.shape[:2],
@@ -110,12 +110,12 @@ def propose_resize_shape(context: ProposalContext) -> Shape:
     )
 
 
-def propose_unsqueeze_axes(context: ProposalContext) -> Shape:
+def propose_unsqueeze_axes(context: ProposalContext) -> StaticShape:
     count = context.rng.choice((1, 1, 2, 3))
     return tuple(context.rng.sample(range(context.rank + count), count))
 
 
-def propose_squeeze_axes(context: ProposalContext) -> Shape:
+def propose_squeeze_axes(context: ProposalContext) -> StaticShape:
     ones = [axis for axis, size in enumerate(context.shape) if size == 1]
     if not ones:
         raise NoInstance("nothing to squeeze")

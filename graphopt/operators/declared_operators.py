@@ -11,18 +11,18 @@ from graphopt.base.dtype import DType
 from graphopt.expr.dims import SymbolicDim
 from graphopt.ir import schemas
 from graphopt.ir.edit import DraftGraph, constant_node
-from graphopt.ir.graph import INPUT, INTERNAL, Graph, Node, Value
+from graphopt.ir.graph import INPUT, INTERNAL_DOMAIN, Graph, Node, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType, Type
 from graphopt.language.binding import evaluate_scalar
 from graphopt.language.definition import InstantiatedDefinition, definitions_of, instantiate_definition
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_scalar, is_whole_number, walk_term
 
 InferFunction: TypeAlias = "Callable[[Graph, Node], Node]"
 
 
-def instantiate_node(node: Node) -> InstantiatedDefinition | None:
+def instantiate_node_definition(node: Node) -> InstantiatedDefinition | None:
     """Return what a node of a declared operator computes, over holes that are called after its inputs; None where
     unknown."""
     if not all(isinstance(value, int | float | str | tuple) for value in node.attrs.values()):
@@ -36,59 +36,59 @@ def _hole_name(position: int) -> str:
     return f"input_{position}"
 
 
-def declared_types(graph: Graph, node: Node, infer: InferFunction) -> list[Type | None]:
+def infer_declared_types(graph: Graph, node: Node, infer: InferFunction) -> list[Type | None]:
     """Return the types of the outputs, None where they are not known."""
-    found = instantiate_node(node)
+    found = instantiate_node_definition(node)
     if found is None:
         return [None] * len(node.names)
     bound = {_hole_name(i): value for i, value in enumerate(node.inputs) if value is not None}
-    expansion = _BodyExpansion(graph, bound, infer)
-    return [expansion.type_of(side) for side in found.outputs[: len(node.names)]]
+    expansion = _DefinitionExpansion(graph, bound, infer)
+    return [expansion.infer_type(side) for side in found.outputs[: len(node.names)]]
 
 
-def has_declared_shapes(graph: Graph, node: Node) -> bool:
+def satisfies_definition(graph: Graph, node: Node) -> bool:
     """Return whether the inputs of a node of a declared operator have the shapes that its definition asks for."""
-    found = instantiate_node(node)
+    found = instantiate_node_definition(node)
     bound = {_hole_name(i): value for i, value in enumerate(node.inputs) if value is not None}
     try:
         return found is not None and all(evaluate_scalar(part, bound, {}, graph) is True for part in found.conditions)
-    except UndecidedScalar:
+    except UndecidedScalarError:
         return False
 
 
-def body_terms(node: Node) -> Iterator[Term]:
+def definition_terms(node: Node) -> Iterator[Term]:
     """Yield all that is written in what a node of a declared operator means, and in what that means."""
-    found = instantiate_node(node)
+    found = instantiate_node_definition(node)
     inner = () if found is None else (found.definition, *definitions_of(found.definition.body))
     return (part for definition in inner for side in definition.body for part in walk_term(side))
 
 
-class _BodyExpansion:
+class _DefinitionExpansion:
     """The meaning of one node as nodes, beside the graph."""
 
     def __init__(self, graph: Graph, bound: Mapping[str, Value], infer: InferFunction) -> None:
-        self.draft, self.bound, self.infer = DraftGraph(graph), bound, infer
-        self.made: dict[App, int] = {}
+        self.draft, self.bindings, self.infer = DraftGraph(graph), bound, infer
+        self.vertices: dict[App, int] = {}
 
-    def type_of(self, side: Term) -> Type | None:
+    def infer_type(self, side: Term) -> Type | None:
         try:
-            return self.draft.type(self._value_of(side))
-        except UndecidedScalar:
+            return self.draft.value_type(self._value_of(side))
+        except UndecidedScalarError:
             return None
 
     def _value_of(self, part: Term) -> Value:
         if isinstance(part, Var):
-            return self.bound[part.name]
+            return self.bindings[part.name]
         assert isinstance(part, App) and part.domain != SCALAR, f"{part} stands where a tensor is needed"
-        if part.node not in self.made:
-            self.made[part.node] = self._add_node(part)
-        return Value(self.made[part.node], part.output)
+        if part.node not in self.vertices:
+            self.vertices[part.node] = self._add_node(part)
+        return Value(self.vertices[part.node], part.output)
 
     def _add_node(self, app: App) -> int:
         tensors = [None if arg is None or is_scalar(arg) else self._value_of(arg) for arg in app.inputs]
         dtypes = [None if value is None else self.draft.dtype(value) for value in tensors]
         inputs = [
-            self._constant_value(app, i, arg, dtypes) if arg is not None and is_scalar(arg) else value
+            self._add_constant(app, i, arg, dtypes) if arg is not None and is_scalar(arg) else value
             for i, (arg, value) in enumerate(zip(app.inputs, tensors, strict=True))
         ]
         attrs = {name: self._evaluate(value) for name, value in app.attrs}
@@ -97,19 +97,21 @@ class _BodyExpansion:
         node = Node(app.op, tuple(inputs), outputs, (None,) * app.outputs, attrs, app.domain, version)
         return self.draft.add_draft(self.infer(self.draft, node))
 
-    def _constant_value(self, app: App, position: int, part: Term, others: Sequence[DType | None]) -> Value:
+    def _add_constant(self, app: App, position: int, part: Term, others: Sequence[DType | None]) -> Value:
         """Return a number or list as a constant, or as what is known of one where sizes are symbols."""
         value = self._evaluate(part)
         items = value if isinstance(value, tuple) else (value,)
         if any(isinstance(item, SymbolicDim) for item in items):
             type_ = TensorType(DType.INT64, (len(items),) if isinstance(value, tuple) else ())
-            return Value(self.draft.add_draft(Node(INPUT, (), ("",), (type_,), domain=INTERNAL, contents=(items,))))
+            return Value(
+                self.draft.add_draft(Node(INPUT, (), ("",), (type_,), domain=INTERNAL_DOMAIN, contents=(items,)))
+            )
         dtype = schemas.literal_dtype(
             app.op, app.domain, position, others, DType.UNDEFINED, whole=is_whole_number(part)
         )
         if dtype is DType.UNDEFINED:
-            raise UndecidedScalar(f"the element type of {part}")
+            raise UndecidedScalarError(f"the element type of {part}")
         return Value(self.draft.add_draft(constant_node(Tensor.from_array(np.asarray(value, dtype.numpy)), "")))
 
     def _evaluate(self, part: Term) -> Any:
-        return evaluate_scalar(part, self.bound, {}, self.draft)
+        return evaluate_scalar(part, self.bindings, {}, self.draft)

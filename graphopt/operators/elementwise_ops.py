@@ -18,31 +18,37 @@ from graphopt.expr.integers import TRUE, Formula, conjunction, disjunction, nega
 from graphopt.expr.symbolic_tensors import SymbolicTensor, select_expr, truth_condition, truth_value
 from graphopt.language.scalar_functions import can_represent
 from graphopt.operators.attribute_proposals import propose_choice
-from graphopt.operators.op_context import OpContext, Shape, UndefinedOperatorError, UnsupportedOperatorError, real_value
+from graphopt.operators.op_context import (
+    OpContext,
+    SymbolicShape,
+    UndefinedOperatorError,
+    UnsupportedOperatorError,
+    to_real,
+)
 from graphopt.operators.operator import (
-    FLOATS,
+    FLOAT_DTYPES,
     ConstantEffect,
     ExtremeOperands,
     MagnitudeEffect,
     Operator,
     ReferenceFidelity,
-    ResultType,
+    ResultDtypeSource,
     RoundingEffect,
 )
 from graphopt.operators.operator_cost import (
-    ACTIVATION,
-    IMAGE_ACTIVATION,
-    NO_COST,
+    ACTIVATION_FUSIONS,
+    IMAGE_ACTIVATION_FUSIONS,
+    LAUNCH_COST,
     EpilogueFusion,
     FusionTarget,
     LayoutEffect,
     OperatorCost,
     WorkKind,
 )
-from graphopt.operators.shape_obligations import broadcast_element, broadcast_shapes
+from graphopt.operators.shape_constraints import broadcast_element, broadcast_shapes
 
 ElementFunction: TypeAlias = Callable[..., Expr]
-"""Of the elements at one index, None for absent inputs."""
+"""Function of the elements at one index, None for absent inputs."""
 
 
 def maximum(*values: Expr) -> Expr:
@@ -57,11 +63,11 @@ def sigmoid(x: Expr) -> Expr:
     return 1 / (1 + call_function("Exp", -x))
 
 
-def positive_condition(x: Expr) -> Formula:
+def is_positive(x: Expr) -> Formula:
     return truth_condition(call_function("Positive", x))
 
 
-def nonzero_condition(x: Expr) -> Formula:
+def is_nonzero(x: Expr) -> Formula:
     return truth_condition(call_function("NotZero", x))
 
 
@@ -90,8 +96,8 @@ def Gelu(node: OpContext) -> ElementFunction:
     """x·Φ(x), or the approximation with tanh."""
     if node.text("approximate", ("none", "tanh")) == "none":
         return lambda x: x * (1 + call_function("Erf", x / call_function("Sqrt", constant(2)))) / 2
-    root = real_value((2 / 3.141592653589793) ** 0.5)
-    return lambda x: x * (1 + call_function("Tanh", root * (x + real_value(0.044715) * x * x * x))) / 2
+    root = to_real((2 / 3.141592653589793) ** 0.5)
+    return lambda x: x * (1 + call_function("Tanh", root * (x + to_real(0.044715) * x * x * x))) / 2
 
 
 def Div(node: OpContext) -> ElementFunction:
@@ -113,7 +119,7 @@ def BitShift(node: OpContext) -> ElementFunction:
 
 def IsInf(node: OpContext) -> ElementFunction:
     signs = node.flag("detect_negative"), node.flag("detect_positive")
-    return lambda x: truth_value(nonzero_condition(call_function("IsInf", x, params=signs)))
+    return lambda x: truth_value(is_nonzero(call_function("IsInf", x, params=signs)))
 
 
 def Cast(node: OpContext) -> ElementFunction:
@@ -131,14 +137,14 @@ def cast_function(node: OpContext, to: DType) -> ElementFunction:
     Out of range, a cast to integers wraps where it comes from integers, and is undefined where it comes from floats.
     A text depends on the type of the number: `1`, `1.0` and `True` differ, and 0.1 has more digits in double precision.
     """
-    ways = [node.unmodelled_attribute(name) for name in ("saturate", "round_mode")]
+    ways = [node.read_unmodeled_attribute(name) for name in ("saturate", "round_mode")]
     x = node.input(0)
     if can_represent(to, x.value_dtype):
         return lambda value: value
     if DType.STRING in (to, x.dtype):
         return lambda value: call_function("Cast", value, params=("text", x.dtype, to))
     if to is DType.BOOL:
-        return lambda value: truth_value(nonzero_condition(value))
+        return lambda value: truth_value(is_nonzero(value))
     kind = "rounded" if to.is_float else "truncated" if x.dtype.is_float else "wrapped"
     params = (kind, to.name, *(ways if to.bits == 8 and to.is_float else ()))  # elsewhere they mean nothing
     return lambda value: call_function("Cast", value, params=params)
@@ -151,11 +157,11 @@ COMPARISONS = {"Greater": ("Less", True), "GreaterOrEqual": ("LessOrEqual", True
 COMPARISONS |= {op: (op, False) for op in ("Less", "LessOrEqual", "Equal", "IsNaN", "IsInf")}
 
 
-def named_function(node: OpContext) -> ElementFunction:
+def exact_function(node: OpContext) -> ElementFunction:
     """In the exact model: a named function, of which only what holds bit for bit is known."""
     params = (node.dtype, *node.operand_dtypes, *(node.read_values[name] for name in sorted(node.read_values)))
     name, swapped = COMPARISONS.get(node.op, (node.op, False))
-    name = f"{name}~" if node.is_folded else f"{name}!"
+    name = f"{name}~" if node.is_constant_folded else f"{name}!"
 
     def is_nan(value: Expr) -> Expr:
         assert current_session().arithmetic is not None
@@ -178,13 +184,13 @@ def named_function(node: OpContext) -> ElementFunction:
 class ExtraOperands(Enum):
     """What an elementwise operator takes beside its first operand."""
 
-    EQUALS = auto()
+    MULTIDIRECTIONAL = auto()
     """Tensors: all broadcast to one shape."""
     UNIDIRECTIONAL = auto()
     """Tensors that are to broadcast to the shape of the first, though kernels take others."""
     SCALARS = auto()
-    TYPES = auto()
-    """What is cast like: of it only the element type counts."""
+    DTYPE_ONLY = auto()
+    """The operand that is cast like: only its element type counts."""
 
 
 @dataclass(frozen=True)
@@ -192,16 +198,16 @@ class ElementwiseDenotation:
     """The denotation of an operator that computes each element from those of its inputs at that index."""
 
     element_function: Callable[[OpContext], ElementFunction]
-    """What it computes, by its attributes and element types."""
-    extra_operands: ExtraOperands = ExtraOperands.EQUALS
+    """Function of elements that it computes, by its attributes and element types."""
+    extra_operands: ExtraOperands = ExtraOperands.MULTIDIRECTIONAL
     is_exact_function: bool = False
-    """Whether the function is exact as it stands: truth values, selection, and casts."""
+    """True if the function is exact as it stands: truth values, selection, and casts."""
 
     def __call__(self, node: OpContext) -> SymbolicTensor:
-        first = 1 if self.extra_operands is ExtraOperands.TYPES else node.input_count
-        inputs = [node.optional(i) for i in range(first)]
+        first = 1 if self.extra_operands is ExtraOperands.DTYPE_ONLY else node.input_count
+        inputs = [node.optional_input(i) for i in range(first)]
         present = [tensor for tensor in inputs if tensor is not None]
-        shape = self._shape(node, present)
+        shape = self._broadcast_operands(node, present)
         if node.op in ("Div", "Mod"):
             divisor = node.input(1)
             node.require_divisors(SymbolicTensor(shape, lambda index: broadcast_element(divisor, shape, index)))
@@ -209,10 +215,10 @@ class ElementwiseDenotation:
         compares_exactly = node.op in COMPARISONS and (node.dtype.is_integer or node.dtype is DType.BOOL)
         chooses_exactly = node.op in SELECTING_OPERATORS and node.dtype.is_integer
         if not (self.is_exact_function or compares_exactly or chooses_exactly) and node.is_exact:
-            function = named_function(node)
+            function = exact_function(node)
         return _map_elements(inputs, shape, function)
 
-    def _shape(self, node: OpContext, operands: Sequence[SymbolicTensor]) -> Shape:
+    def _broadcast_operands(self, node: OpContext, operands: Sequence[SymbolicTensor]) -> SymbolicShape:
         if self.extra_operands is ExtraOperands.SCALARS and any(tensor.rank for tensor in operands[1:]):
             raise UndefinedOperatorError(f"{node.op}: a bound is no scalar")
         return broadcast_shapes(node, [tensor.shape for tensor in operands])
@@ -224,7 +230,7 @@ def unknown_elementwise(node: OpContext) -> SymbolicTensor:
     inputs = [node.input(i) for i in range(node.input_count)]
     shape = broadcast_shapes(node, [tensor.shape for tensor in inputs])
     types = tuple(tensor.dtype for tensor in inputs)
-    params = node.is_folded, *types
+    params = node.is_constant_folded, *types
 
     def function(*values: Expr | None) -> Expr:
         return call_function(f"any {node.op}", *(value for value in values if value is not None), params=params)
@@ -234,27 +240,29 @@ def unknown_elementwise(node: OpContext) -> SymbolicTensor:
             f"where {node.op} is defined", *(value for value in values if value is not None), params=types
         )
 
-    node.require_some(_map_elements(inputs, shape, is_defined).base)  # of which a view has all elements
+    node.require_opaque(_map_elements(inputs, shape, is_defined).base)  # of which a view has all elements
     return _map_elements(inputs, shape, function)
 
 
-def _map_elements(inputs: Sequence[SymbolicTensor | None], shape: Shape, function: ElementFunction) -> SymbolicTensor:
+def _map_elements(
+    inputs: Sequence[SymbolicTensor | None], shape: SymbolicShape, function: ElementFunction
+) -> SymbolicTensor:
     """Return the tensor of a function of the elements of its inputs."""
     present = [tensor for tensor in inputs if tensor is not None]
 
     def applied(
-        operands: Sequence[SymbolicTensor | None], shape: Shape, view_of: SymbolicTensor | None = None
+        operands: Sequence[SymbolicTensor | None], shape: SymbolicShape, view_of: SymbolicTensor | None = None
     ) -> SymbolicTensor:
         def at(index: Index) -> Expr:
             return function(*(t and broadcast_element(t, shape, index) for t in operands))
 
         return SymbolicTensor(shape, at, view_of=view_of)
 
-    base = _common_view_shape(present, shape)
+    base = _common_base_shape(present, shape)
     return applied(inputs, shape, None if base is None else applied([t and t.base for t in inputs], base))
 
 
-def _common_view_shape(operands: Sequence[SymbolicTensor], shape: Shape) -> Shape | None:
+def _common_base_shape(operands: Sequence[SymbolicTensor], shape: SymbolicShape) -> SymbolicShape | None:
     """Return the shape of what all operands of this shape are views of; single numbers go with every shape."""
     whole = [t for t in operands if t.rank or t.view_of]
     bases = {t.base.shape for t in whole}
@@ -262,32 +270,32 @@ def _common_view_shape(operands: Sequence[SymbolicTensor], shape: Shape) -> Shap
     return next(iter(bases)) if same and any(t.view_of for t in whole) else None
 
 
-scalar_kernel_op = partial(Operator, reference_fidelity=ReferenceFidelity.EVERYWHERE)
+correctly_rounded_op = partial(Operator, reference_fidelity=ReferenceFidelity.EVERYWHERE)
 """An operator whose kernel does with each element what its formula says, and rounds once if at all."""
 
-selecting_op = partial(scalar_kernel_op, rounding_effect=RoundingEffect.PRESERVES)
-jumping_op = partial(scalar_kernel_op, rounding_effect=RoundingEffect.JUMPS)
+nonrounding_op = partial(correctly_rounded_op, rounding_effect=RoundingEffect.PRESERVES)
+discontinuous_op = partial(correctly_rounded_op, rounding_effect=RoundingEffect.DISCONTINUOUS)
 
-vector_kernel_op = partial(Operator, deviating_dtypes=FLOATS, is_position_sensitive=True)
+vectorized_op = partial(Operator, deviating_dtypes=FLOAT_DTYPES, is_position_sensitive=True)
 """An operator whose kernel computes several elements at once, and those at the end of a vector otherwise."""
 
 
-def named_op(name: str) -> ElementwiseDenotation:
+def named_function(name: str) -> ElementwiseDenotation:
     """Return an operator of which nothing is known but its name and the lemmas on it."""
     return ElementwiseDenotation(lambda node: lambda *values: call_function(name, *values))
 
 
-def logical_op(combine: Callable[..., Formula]) -> ElementwiseDenotation:
+def logical_function(combine: Callable[..., Formula]) -> ElementwiseDenotation:
     """Return an operator on truth values."""
     return ElementwiseDenotation(
         without_attributes(lambda *values: truth_value(combine(*map(truth_condition, values)))), is_exact_function=True
     )
 
 
-arithmetic_op = partial(scalar_kernel_op, is_row_wise=True, propagates_nonfinite=True)
-comparison_op = partial(jumping_op, extreme_operands=ExtremeOperands.ALL, observes_nonfinite=True)
-classification_op = partial(jumping_op, extreme_operands=ExtremeOperands.SATURATED, observes_nonfinite=True)
-bitwise_op = partial(scalar_kernel_op, extreme_operands=ExtremeOperands.ALL)
+arithmetic_op = partial(correctly_rounded_op, is_row_wise=True, propagates_nonfinite=True)
+comparison_op = partial(discontinuous_op, extreme_operands=ExtremeOperands.ALL, observes_nonfinite=True)
+classification_op = partial(discontinuous_op, extreme_operands=ExtremeOperands.ABSORBED, observes_nonfinite=True)
+bitwise_op = partial(correctly_rounded_op, extreme_operands=ExtremeOperands.ALL)
 
 ELEMENTWISE_OPERATORS: Mapping[str, Operator] = {
     "Add": arithmetic_op(
@@ -297,12 +305,12 @@ ELEMENTWISE_OPERATORS: Mapping[str, Operator] = {
         magnitude_effect=MagnitudeEffect.SUMMED,
         constant_effect=ConstantEffect.ADDED,
         cost=OperatorCost(
-            head=FusionTarget.SUM,
+            fusion_target=FusionTarget.SUM,
             fusions={
                 FusionTarget.CONVOLUTION: EpilogueFusion.ADDED_CHANNELS,
                 FusionTarget.PRODUCT: EpilogueFusion.BIAS,
             },
-            layout=LayoutEffect.KEEPS_IF_ALIKE,
+            layout_effect=LayoutEffect.KEEPS_IF_SAME_SHAPE,
         ),
         extreme_operands=ExtremeOperands.ALL,
     ),
@@ -327,28 +335,28 @@ ELEMENTWISE_OPERATORS: Mapping[str, Operator] = {
                 FusionTarget.PRODUCT: EpilogueFusion.SCALE,
                 FusionTarget.SIGMOID: EpilogueFusion.GATE,
             },
-            layout=LayoutEffect.KEEPS_IF_ALIKE,
+            layout_effect=LayoutEffect.KEEPS_IF_SAME_SHAPE,
         ),
         extreme_operands=ExtremeOperands.ALL,
     ),
     "Div": arithmetic_op(
         ElementwiseDenotation(Div),
         is_sum_of_products=True,
-        magnitude_effect=MagnitudeEffect.GROWN,
+        magnitude_effect=MagnitudeEffect.AMPLIFIED,
         pole_operand=1,
         constant_effect=ConstantEffect.MULTIPLIED,
         weight=104,
         cost=OperatorCost(fusions={FusionTarget.PRODUCT: EpilogueFusion.DIVISOR}),
         divides_integers=True,
     ),
-    "Sum": scalar_kernel_op(
+    "Sum": correctly_rounded_op(
         ElementwiseDenotation(without_attributes(lambda *values: sum(values[1:], values[0]))),
         is_commutative=True,
         is_sum_of_products=True,
         magnitude_effect=MagnitudeEffect.SUMMED,
         constant_effect=ConstantEffect.ADDED,
         weight=105,
-        cost=OperatorCost(layout=LayoutEffect.KEEPS_IF_ALIKE),
+        cost=OperatorCost(layout_effect=LayoutEffect.KEEPS_IF_SAME_SHAPE),
         extreme_operands=ExtremeOperands.ALL,
     ),
     "Mean": Operator(
@@ -358,17 +366,17 @@ ELEMENTWISE_OPERATORS: Mapping[str, Operator] = {
         constant_effect=ConstantEffect.ADDED,
     ),
     **{
-        name: selecting_op(
+        name: nonrounding_op(
             ElementwiseDenotation(without_attributes(function)),
             is_commutative=True,
-            deviating_dtypes=FLOATS,  # of 0 and -0 it may give either
+            deviating_dtypes=FLOAT_DTYPES,  # of 0 and -0 it may give either
             constant_effect=ConstantEffect.SELECTED,
             observes_nonfinite=True,
             extreme_operands=ExtremeOperands.ALL,
         )
         for name, function in (("Max", maximum), ("Min", minimum))
     },
-    "Neg": selecting_op(
+    "Neg": nonrounding_op(
         ElementwiseDenotation(without_attributes(lambda x: -x)),
         is_sum_of_products=True,
         is_row_wise=True,
@@ -381,84 +389,88 @@ ELEMENTWISE_OPERATORS: Mapping[str, Operator] = {
         pole_operand=0,
         cost=OperatorCost(40),
     ),
-    "Relu": selecting_op(
+    "Relu": nonrounding_op(
         ElementwiseDenotation(without_attributes(lambda x: maximum(x, constant(0)))),
         weight=90,
-        cost=OperatorCost(fusions=ACTIVATION, layout=LayoutEffect.KEEPS),
+        cost=OperatorCost(fusions=ACTIVATION_FUSIONS, layout_effect=LayoutEffect.KEEPS),
         propagates_nonfinite=True,
         extreme_operands=ExtremeOperands.ALL,
     ),
-    "Sigmoid": vector_kernel_op(
+    "Sigmoid": vectorized_op(
         ElementwiseDenotation(without_attributes(sigmoid)),
         magnitude_effect=MagnitudeEffect.BOUNDED,
         is_saturating=True,
-        cost=OperatorCost(30, head=FusionTarget.SIGMOID, fusions=ACTIVATION, layout=LayoutEffect.KEEPS),
+        cost=OperatorCost(
+            30, fusion_target=FusionTarget.SIGMOID, fusions=ACTIVATION_FUSIONS, layout_effect=LayoutEffect.KEEPS
+        ),
     ),
-    "HardSwish": vector_kernel_op(
+    "HardSwish": vectorized_op(
         ElementwiseDenotation(
-            without_attributes(lambda x: x * maximum(constant(0), minimum(constant(1), x / 6 + real_value(0.5))))
+            without_attributes(lambda x: x * maximum(constant(0), minimum(constant(1), x / 6 + to_real(0.5))))
         ),
         cost=OperatorCost(
             30,
             passes=2,
             fusions={FusionTarget.CONVOLUTION: EpilogueFusion.BLOCKED_ACTIVATION},
-            layout=LayoutEffect.KEEPS,
+            layout_effect=LayoutEffect.KEEPS,
         ),
     ),
-    "Celu": vector_kernel_op(ElementwiseDenotation(Celu), is_saturating=True, cost=OperatorCost(200)),
-    "Gelu": vector_kernel_op(
-        ElementwiseDenotation(Gelu), is_saturating=True, cost=OperatorCost(70, layout=LayoutEffect.KEEPS)
+    "Celu": vectorized_op(ElementwiseDenotation(Celu), is_saturating=True, cost=OperatorCost(200)),
+    "Gelu": vectorized_op(
+        ElementwiseDenotation(Gelu), is_saturating=True, cost=OperatorCost(70, layout_effect=LayoutEffect.KEEPS)
     ),
-    "Clip": selecting_op(
+    "Clip": nonrounding_op(
         ElementwiseDenotation(Clip, ExtraOperands.SCALARS),
         magnitude_effect=MagnitudeEffect.CLAMPED,
         reference_fidelity=ReferenceFidelity.ON_INTEGERS,
         constant_effect=ConstantEffect.SELECTED,
         weight=95,
-        cost=OperatorCost(fusions=IMAGE_ACTIVATION),
+        cost=OperatorCost(fusions=IMAGE_ACTIVATION_FUSIONS),
         is_value_preserving=True,
         observes_nonfinite=True,
         extreme_operands=ExtremeOperands.ALL,
         proposals={"min": propose_choice(-1.0, 0.0, 0.5, 3.0), "max": propose_choice(6.0, 1.0, 0.5, -2.0)},
     ),
-    "Identity": scalar_kernel_op(
+    "Identity": correctly_rounded_op(
         ElementwiseDenotation(without_attributes(lambda x: x), is_exact_function=True),
         is_exact=True,
         selects_elements=True,
         is_view=True,
         weight=10,
-        cost=NO_COST,
+        cost=LAUNCH_COST,
         extreme_operands=ExtremeOperands.ALL,
     ),
-    "Cast": scalar_kernel_op(
+    "Cast": correctly_rounded_op(
         ElementwiseDenotation(Cast, is_exact_function=True),
-        result_type=ResultType.TARGET,
+        result_dtype_source=ResultDtypeSource.TARGET,
         weight=60,
         is_value_preserving=True,
         extreme_operands=ExtremeOperands.ALL,
     ),
     "CastLike": Operator(
-        ElementwiseDenotation(CastLike, ExtraOperands.TYPES, is_exact_function=True),
-        result_type=ResultType.LIKE,
+        ElementwiseDenotation(CastLike, ExtraOperands.DTYPE_ONLY, is_exact_function=True),
+        result_dtype_source=ResultDtypeSource.LIKE,
         is_value_preserving=True,
         extreme_operands=ExtremeOperands.ALL,
     ),
-    "Where": scalar_kernel_op(
+    "Where": correctly_rounded_op(
         ElementwiseDenotation(
             without_attributes(lambda c, x, y: select_expr(truth_condition(c), x, y)), is_exact_function=True
         ),
         is_exact=True,
-        deviating_dtypes=FLOATS,  # -0 becomes 0
+        deviating_dtypes=FLOAT_DTYPES,  # -0 becomes 0
         constant_effect=ConstantEffect.SELECTED,
         cost=OperatorCost(150),
         observes_nonfinite=True,
         extreme_operands=ExtremeOperands.ALL,
     ),
-    "Mod": jumping_op(ElementwiseDenotation(Mod), has_nan_gaps=True, cost=OperatorCost(700), divides_integers=True),
+    "Mod": discontinuous_op(
+        ElementwiseDenotation(Mod), may_produce_nan=True, cost=OperatorCost(700), divides_integers=True
+    ),
     "BitShift": Operator(ElementwiseDenotation(BitShift), extreme_operands=ExtremeOperands.FIRST),
     "Pow": Operator(
-        named_op("Pow"),
-        magnitude_effect=MagnitudeEffect.GROWN,
+        named_function("Pow"),
+        magnitude_effect=MagnitudeEffect.AMPLIFIED,
         pole_operand=0,
         deciding_operand=1,
         factor_count=2,
@@ -469,63 +481,66 @@ ELEMENTWISE_OPERATORS: Mapping[str, Operator] = {
         propagates_nonfinite=True,
         extreme_operands=ExtremeOperands.ALL,
     ),
-    "Erf": vector_kernel_op(
-        named_op("Erf"), magnitude_effect=MagnitudeEffect.BOUNDED, is_saturating=True, cost=OperatorCost(60)
+    "Erf": vectorized_op(
+        named_function("Erf"), magnitude_effect=MagnitudeEffect.BOUNDED, is_saturating=True, cost=OperatorCost(60)
     ),
-    "Tanh": vector_kernel_op(
-        named_op("Tanh"),
+    "Tanh": vectorized_op(
+        named_function("Tanh"),
         magnitude_effect=MagnitudeEffect.BOUNDED,
         is_saturating=True,
-        cost=OperatorCost(30, fusions=ACTIVATION, layout=LayoutEffect.KEEPS),
+        cost=OperatorCost(30, fusions=ACTIVATION_FUSIONS, layout_effect=LayoutEffect.KEEPS),
     ),
     **{
-        name: vector_kernel_op(named_op(name), magnitude_effect=MagnitudeEffect.BOUNDED, cost=OperatorCost(200))
+        name: vectorized_op(named_function(name), magnitude_effect=MagnitudeEffect.BOUNDED, cost=OperatorCost(200))
         for name in ("Sin", "Cos")
     },
-    "Exp": vector_kernel_op(
-        named_op("Exp"), overflows_early=True, is_saturating=True, cost=OperatorCost(30), propagates_nonfinite=True
+    "Exp": vectorized_op(
+        named_function("Exp"),
+        overflows_early=True,
+        is_saturating=True,
+        cost=OperatorCost(30),
+        propagates_nonfinite=True,
     ),
-    "Log": vector_kernel_op(named_op("Log"), pole_operand=0, cost=OperatorCost(200), propagates_nonfinite=True),
-    "Atanh": Operator(named_op("Atanh"), pole_operand=0),
-    "Sign": jumping_op(
-        named_op("Sign"), magnitude_effect=MagnitudeEffect.BOUNDED, extreme_operands=ExtremeOperands.ALL
+    "Log": vectorized_op(named_function("Log"), pole_operand=0, cost=OperatorCost(200), propagates_nonfinite=True),
+    "Atanh": Operator(named_function("Atanh"), pole_operand=0),
+    "Sign": discontinuous_op(
+        named_function("Sign"), magnitude_effect=MagnitudeEffect.BOUNDED, extreme_operands=ExtremeOperands.ALL
     ),
-    "Abs": selecting_op(
-        named_op("Abs"), is_row_wise=True, propagates_nonfinite=True, extreme_operands=ExtremeOperands.ALL
+    "Abs": nonrounding_op(
+        named_function("Abs"), is_row_wise=True, propagates_nonfinite=True, extreme_operands=ExtremeOperands.ALL
     ),
-    **{name: jumping_op(named_op(name), cost=OperatorCost(40)) for name in ("Floor", "Ceil", "Round")},
-    "Sqrt": arithmetic_op(named_op("Sqrt"), has_nan_gaps=True, cost=OperatorCost(40)),
-    "BitwiseNot": bitwise_op(named_op("BitwiseNot")),
-    **{name: bitwise_op(named_op(name), is_commutative=True) for name in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
-    **{name: Operator(named_op(name)) for name in ("Tan", "Atan", "Asinh")},
-    **{name: Operator(named_op(name), has_nan_gaps=True) for name in ("Asin", "Acos", "Acosh")},
-    **{name: Operator(named_op(name), overflows_early=True) for name in ("Sinh", "Cosh")},
+    **{name: discontinuous_op(named_function(name), cost=OperatorCost(40)) for name in ("Floor", "Ceil", "Round")},
+    "Sqrt": arithmetic_op(named_function("Sqrt"), may_produce_nan=True, cost=OperatorCost(40)),
+    "BitwiseNot": bitwise_op(named_function("BitwiseNot")),
+    **{
+        name: bitwise_op(named_function(name), is_commutative=True)
+        for name in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+    },
+    **{name: Operator(named_function(name)) for name in ("Tan", "Atan", "Asinh")},
+    **{name: Operator(named_function(name), may_produce_nan=True) for name in ("Asin", "Acos", "Acosh")},
+    **{name: Operator(named_function(name), overflows_early=True) for name in ("Sinh", "Cosh")},
     "IsInf": classification_op(ElementwiseDenotation(IsInf)),
     "IsNaN": classification_op(
-        ElementwiseDenotation(without_attributes(lambda x: truth_value(nonzero_condition(call_function("IsNaN", x)))))
+        ElementwiseDenotation(without_attributes(lambda x: truth_value(is_nonzero(call_function("IsNaN", x)))))
     ),
-    "Less": comparison_op(
-        ElementwiseDenotation(without_attributes(lambda a, b: truth_value(positive_condition(b - a))))
-    ),
-    "Greater": comparison_op(
-        ElementwiseDenotation(without_attributes(lambda a, b: truth_value(positive_condition(a - b))))
-    ),
+    "Less": comparison_op(ElementwiseDenotation(without_attributes(lambda a, b: truth_value(is_positive(b - a))))),
+    "Greater": comparison_op(ElementwiseDenotation(without_attributes(lambda a, b: truth_value(is_positive(a - b))))),
     "LessOrEqual": comparison_op(
-        ElementwiseDenotation(without_attributes(lambda a, b: truth_value(negate(positive_condition(a - b)))))
+        ElementwiseDenotation(without_attributes(lambda a, b: truth_value(negate(is_positive(a - b)))))
     ),
     "GreaterOrEqual": comparison_op(
-        ElementwiseDenotation(without_attributes(lambda a, b: truth_value(negate(positive_condition(b - a)))))
+        ElementwiseDenotation(without_attributes(lambda a, b: truth_value(negate(is_positive(b - a)))))
     ),
     "Equal": comparison_op(
-        ElementwiseDenotation(without_attributes(lambda a, b: truth_value(negate(nonzero_condition(a - b))))),
+        ElementwiseDenotation(without_attributes(lambda a, b: truth_value(negate(is_nonzero(a - b))))),
         is_commutative=True,
     ),
-    "And": selecting_op(logical_op(conjunction), is_commutative=True, extreme_operands=ExtremeOperands.ALL),
-    "Or": selecting_op(logical_op(disjunction), is_commutative=True, extreme_operands=ExtremeOperands.ALL),
-    "Xor": selecting_op(
-        logical_op(lambda a, b: disjunction(conjunction(a, negate(b)), conjunction(negate(a), b))),
+    "And": nonrounding_op(logical_function(conjunction), is_commutative=True, extreme_operands=ExtremeOperands.ALL),
+    "Or": nonrounding_op(logical_function(disjunction), is_commutative=True, extreme_operands=ExtremeOperands.ALL),
+    "Xor": nonrounding_op(
+        logical_function(lambda a, b: disjunction(conjunction(a, negate(b)), conjunction(negate(a), b))),
         is_commutative=True,
         extreme_operands=ExtremeOperands.ALL,
     ),
-    "Not": selecting_op(logical_op(negate), weight=90, extreme_operands=ExtremeOperands.ALL),
+    "Not": nonrounding_op(logical_function(negate), weight=90, extreme_operands=ExtremeOperands.ALL),
 }

@@ -11,7 +11,7 @@ from graphopt.expr import dim_formulas
 from graphopt.expr.dims import Dim, NamedAtom, SymbolicDim, substitute_names
 from graphopt.ir.graph import Graph, Patch, Value
 from graphopt.ir.types import Shape, TensorType, Type
-from graphopt.operators.inference import infer_graph, type_symbols
+from graphopt.operators.inference import infer_graph, symbolic_sizes
 
 
 def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], dims: Mapping[str, int]) -> None:
@@ -49,7 +49,7 @@ def _symbol(size: str | None) -> SymbolicDim:
 def _size_names(graph: Graph) -> set[str]:
     """Return what the open sizes of inputs are called."""
     types = [graph.tensor_type(Value(vertex)) for vertex in graph.inputs]
-    atoms = {size.atom for type_ in types for size in type_symbols(type_)}
+    atoms = {size.atom for type_ in types for size in symbolic_sizes(type_)}
     return {atom.name for atom in atoms if isinstance(atom, NamedAtom)}
 
 
@@ -72,7 +72,7 @@ def _fixed_formulas(graph: Graph, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
     known = {name: size for name, size in sizes.items() if isinstance(size, int)}
     found: dict[str, Dim] = {}
     named = _size_names(graph)
-    for name in (name for name in named if _is_computed_from(name, named) and not dim_formulas.has_division(name)):
+    for name in (name for name in named if _is_formula_of(name, named) and not dim_formulas.has_division(name)):
         size = dim_formulas.substitute_dims(name, {key: known[key] for key in known.keys() - {name}})
         if isinstance(size, int) and size < 1:
             raise UsageError(f"size '{name}' would be less than 1")
@@ -82,7 +82,7 @@ def _fixed_formulas(graph: Graph, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
     return found
 
 
-def _is_computed_from(name: str, named: Collection[str]) -> bool:
+def _is_formula_of(name: str, named: Collection[str]) -> bool:
     """Return whether a size is a formula of others that inputs have, and of no name that only looks like one."""
     if dim_formulas.parse_formula(name) is None or not {*dim_formulas.formula_names(name)} <= {*named}:
         return False

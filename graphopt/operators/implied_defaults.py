@@ -15,10 +15,10 @@ ImpliedNumbers: TypeAlias = "tuple[int, ...] | None"
 class ImpliedDefault:
     """What an absent attribute or input stands for, by the sizes of an input, where these are known."""
 
-    numbers: Callable[[Shape], ImpliedNumbers]
-    position: int = 0
+    compute: Callable[[Shape], ImpliedNumbers]
+    input_position: int = 0
     reads_elements: bool = False
-    """Whether the elements of the input say it, not its sizes."""
+    """True if the elements of the input decide, not its sizes."""
     overriding_attribute: str = ""
     """An attribute that makes it mean something else."""
 
@@ -28,7 +28,7 @@ def _spatial_sizes(weights: Shape) -> ImpliedNumbers:
     return sizes if len(sizes) == len(weights) - 2 else None
 
 
-def _axes_of_one(shape: Shape) -> ImpliedNumbers:
+def _axes_of_size_one(shape: Shape) -> ImpliedNumbers:
     is_known = all(isinstance(size, int) for size in shape)
     return tuple(axis for axis, size in enumerate(shape) if size == 1) if is_known else None
 
@@ -44,6 +44,6 @@ NO_PADS = ImpliedDefault(lambda image: (0,) * (2 * (len(image) - 2)))
 AXES_REVERSED = ImpliedDefault(lambda shape: tuple(reversed(range(len(shape)))))
 ALL_AXES = ImpliedDefault(_all_axes)
 REDUCED_AXES = ImpliedDefault(_all_axes, overriding_attribute="noop_with_empty_axes")
-AXES_OF_SIZE_ONE = ImpliedDefault(_axes_of_one)
+AXES_OF_SIZE_ONE = ImpliedDefault(_axes_of_size_one)
 AXES_OF_STARTS = ImpliedDefault(_all_axes, 1, reads_elements=True)
 STEPS_OF_STARTS = ImpliedDefault(lambda starts: (1,) * len(starts), 1, reads_elements=True)

@@ -32,12 +32,12 @@ from graphopt.expr.symbolic_tensors import (
     truth_condition,
     truth_value,
 )
-from graphopt.operators.elementwise_ops import nonzero_condition
+from graphopt.operators.elementwise_ops import is_nonzero
 from graphopt.operators.movement_ops import lookup_element
 from graphopt.operators.op_context import OneOf, OpContext, UndefinedOperatorError, UnsupportedOperatorError
 from graphopt.operators.opaque_ops import output_of_shape
-from graphopt.operators.reduction_ops import ARG_OPERATORS
-from graphopt.operators.shape_obligations import check_shape
+from graphopt.operators.reduction_ops import ARG_FUNCTIONS
+from graphopt.operators.shape_constraints import require_shape
 
 
 def Range(node: OpContext) -> SymbolicTensor:
@@ -45,7 +45,7 @@ def Range(node: OpContext) -> SymbolicTensor:
     numbers = [node.input(i) for i in range(3)]
     if any(tensor.rank for tensor in numbers):
         raise UndefinedOperatorError("Range of a list")
-    node.unmodelled_attribute("stash_type")
+    node.read_unmodeled_attribute("stash_type")
     start, limit, delta = (tensor.element(()) for tensor in numbers)
     count = _range_length(node, start, limit, delta)
     return SymbolicTensor((count,), lambda index: start + integer_value(index[0]) * delta)
@@ -69,7 +69,7 @@ def is_integer_range(node: OpContext) -> bool:
 
 
 NEXT_PLACE = {1: "next greatest", 0: "next least"}
-FIRST_PLACE = {1: ARG_OPERATORS["ArgMax"], 0: ARG_OPERATORS["ArgMin"]}
+FIRST_PLACE = {1: ARG_FUNCTIONS["ArgMax"], 0: ARG_FUNCTIONS["ArgMin"]}
 
 
 def TopK(node: OpContext) -> tuple[SymbolicTensor, ...]:
@@ -83,7 +83,7 @@ def TopK(node: OpContext) -> tuple[SymbolicTensor, ...]:
     axis = node.axis("axis", x.rank)
     node.read_values["axis"] = axis
     largest, in_order = node.flag("largest"), node.flag("sorted")
-    asked = node.list(1, lambda: (fresh_symbol("k"),))
+    asked = node.integer_list(1, lambda: (fresh_symbol("k"),))
     if len(asked) != 1:
         raise UndefinedOperatorError("TopK: k is one number")
     (k,) = asked
@@ -125,14 +125,14 @@ def OneHot(node: OpContext) -> SymbolicTensor:
             raise UndefinedOperatorError("OneHot: depth is one number")
         (depth,) = depth
     node.require(ge(depth, 1), "depth is at least 1")
-    check_shape(node, values.shape, (2,), "there are two values")
+    require_shape(node, values.shape, (2,), "there are two values")
     axis = node.axis("axis", asked.rank + 1)
 
     def at(index: Index) -> Expr:
         where, i = asked.element((*index[:axis], *index[axis + 1 :])), index[axis]
         if asked.dtype.is_float:
             where = call_function("Cast", where, params=("truncated", "INT64"))
-        hits = disjunction(*(negate(nonzero_condition(where - integer_value(place))) for place in (i, i - depth)))
+        hits = disjunction(*(negate(is_nonzero(where - integer_value(place))) for place in (i, i - depth)))
         return select_expr(hits, values.element((1,)), values.element((0,)))
 
     return SymbolicTensor((*asked.shape[:axis], depth, *asked.shape[axis:]), at)
@@ -153,7 +153,7 @@ def GatherElements(node: OpContext) -> SymbolicTensor:
     """out[…, i, …] = data[…, indices[…, i, …], …] along `axis`."""
     x, indices = node.input(0), node.input(1)
     axis = node.axis("axis", x.rank)
-    _check_index_shape(node, indices, x, axis)
+    _require_index_shape(node, indices, x, axis)
     node.require_indices(indices, x.shape[axis])
 
     def at(index: Index) -> Expr:
@@ -164,7 +164,7 @@ def GatherElements(node: OpContext) -> SymbolicTensor:
     return SymbolicTensor(indices.shape, at, value_dtype=x.value_dtype)
 
 
-def _check_index_shape(node: OpContext, indices: SymbolicTensor, x: SymbolicTensor, axis: int) -> None:
+def _require_index_shape(node: OpContext, indices: SymbolicTensor, x: SymbolicTensor, axis: int) -> None:
     """There are no more indices along the other axes than elements."""
     if indices.rank != x.rank:
         raise UndefinedOperatorError(f"{node.op}: indices of another rank")
@@ -220,9 +220,9 @@ def _index_size(node: OpContext, indices: SymbolicTensor, most: int) -> int:
     return count
 
 
-REDUCTIONS = ("none", "add", "mul", "max", "min")
+SCATTER_REDUCTIONS = ("none", "add", "mul", "max", "min")
 MAX_LISTED_INDICES = 16
-"""So many indices are looked at one by one."""
+"""Most indices that are looked at one by one."""
 
 
 def ScatterElements(node: OpContext) -> SymbolicTensor:
@@ -233,30 +233,30 @@ def ScatterElements(node: OpContext) -> SymbolicTensor:
     x, indices, updates = (node.input(i) for i in range(3))
     axis = node.axis("axis", x.rank)
     node.read_values["axis"] = axis
-    reduction = node.text("reduction", REDUCTIONS)
-    _check_index_shape(node, indices, x, axis)
-    check_shape(node, updates.shape, indices.shape, "not one update per index")
+    reduction = node.text("reduction", SCATTER_REDUCTIONS)
+    _require_index_shape(node, indices, x, axis)
+    require_shape(node, updates.shape, indices.shape, "not one update per index")
     node.require_indices(indices, x.shape[axis])
     unseen = output_of_shape(node, 0, x.shape)
-    return unseen if reduction != "none" or x.rank != 1 else _window_update(node, x, indices, updates, unseen)
+    return unseen if reduction != "none" or x.rank != 1 else _update_consecutive(node, x, indices, updates, unseen)
 
 
 def ScatterND(node: OpContext) -> SymbolicTensor:
     """Put updates into `data` at the indices, each the numbers along the last axis: a function of all of them."""
     x, indices, updates = (node.input(i) for i in range(3))
-    reduction = node.text("reduction", REDUCTIONS)
+    reduction = node.text("reduction", SCATTER_REDUCTIONS)
     if not indices.rank:
         raise UndefinedOperatorError("ScatterND at a scalar")
     count = _index_size(node, indices, x.rank)
-    check_shape(node, updates.shape, (*indices.shape[:-1], *x.shape[count:]), "not one update per index")
+    require_shape(node, updates.shape, (*indices.shape[:-1], *x.shape[count:]), "not one update per index")
     for c in range(count):
         node.require_indices(_index_component(indices, c), x.shape[c])
     unseen = output_of_shape(node, 0, x.shape)
     is_row = reduction == "none" and count == 1 and indices.rank == 2
-    return _window_update(node, x, _index_component(indices, 0), updates, unseen) if is_row else unseen
+    return _update_consecutive(node, x, _index_component(indices, 0), updates, unseen) if is_row else unseen
 
 
-def _window_update(
+def _update_consecutive(
     node: OpContext, x: SymbolicTensor, places: SymbolicTensor, updates: SymbolicTensor, unseen: SymbolicTensor
 ) -> SymbolicTensor:
     """Return the tensor with updates along its first axis at places that follow each other, if they plainly do.

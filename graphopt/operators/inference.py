@@ -25,7 +25,13 @@ from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
 from graphopt.ir.types import Shape, TensorType, Type
 from graphopt.operators import declared_operators
 from graphopt.operators.movement_ops import ENDLESS_ENDS
-from graphopt.operators.node_operands import MAX_SHAPE_ELEMENTS, NodeOperands, OpenShape, normalize_axis, plain_sizes
+from graphopt.operators.node_operands import (
+    MAX_SHAPE_ELEMENTS,
+    NodeOperands,
+    PartialShape,
+    normalize_axis,
+    static_sizes,
+)
 from graphopt.operators.operator_classes import is_broadcasting
 from graphopt.operators.proto_conversion import node_to_proto, type_from_proto, type_to_proto
 from graphopt.operators.symbolic_shapes import infer_contents, infer_shapes
@@ -49,22 +55,22 @@ def infer_node(graph: Graph, node: Node, *, strict: bool = False) -> Node:
         ModelError: the element type is not what the node declares; with `strict`, also a size that contradicts it,
             and a node that cannot be.
     """
-    for body, patch in refine_bodies(graph, node):
+    for body, patch in body_input_patches(graph, node):
         body.apply(patch)
     for body in node.bodies if _is_control_flow(node) else ():
         infer_graph(body)
-    return node if node.is_internal else _infer_with_body_types(graph, node, strict)
+    return node if node.is_internal else _infer_without_bodies(graph, node, strict)
 
 
-def _infer_with_body_types(graph: Graph, node: Node, strict: bool = False) -> Node:
+def _infer_without_bodies(graph: Graph, node: Node, strict: bool = False) -> Node:
     """Do as `infer_node` does, but read the types of bodies as they are."""
     mark = _unknown_size_mark()
-    inferred = _output_types(graph, node, mark, strict)
+    inferred = _infer_output_types(graph, node, mark, strict)
     types = tuple(
         _merge_types(found, declared, mark, f"{_node_label(node)} output {i}", strict)
         for i, (found, declared) in enumerate(zip(inferred, node.types, strict=True))
     )
-    known = _known_contents(graph, node, types)
+    known = _infer_node_contents(graph, node, types)
     if types == node.types and known == node.contents:
         return node
     return replace(node, types=types, contents=known)
@@ -74,40 +80,40 @@ def _node_label(node: Node) -> str:
     return f"node '{node.name or next(iter(node.names), '')}' ({node.op})"
 
 
-def _output_types(graph: Graph, node: Node, mark: int, strict: bool) -> list[Type | None]:
+def _infer_output_types(graph: Graph, node: Node, mark: int, strict: bool) -> list[Type | None]:
     if _is_control_flow(node):
-        found = _RESULTS[node.op](graph, node)
+        found = _CONTROL_FLOW_INFERENCE[node.op](graph, node)
         return [*found, *[None] * (len(node.names) - len(found))][: len(node.names)]
     if node.version and schemas.is_defined_operator(node.op, node.domain):
-        return declared_operators.declared_types(graph, node, infer_node)
-    base = _onnx_inference(graph, node, strict)
+        return declared_operators.infer_declared_types(graph, node, infer_node)
+    base = _infer_by_onnx(graph, node, strict)
     if base is None:
         return [None] * len(node.names)
-    refined = infer_shapes(NodeOperands(graph, node)) if any(_has_unknown_sizes(type_, mark) for type_ in base) else []
+    refined = infer_shapes(NodeOperands(graph, node)) if any(_is_refinable(type_, mark) for type_ in base) else []
     return [_refine(own, more) for own, more in zip(base, [*refined, *[None] * len(base)], strict=False)]
 
 
-def _has_unknown_sizes(type_: Type | None, mark: int) -> bool:
+def _is_refinable(type_: Type | None, mark: int) -> bool:
     """Return whether there is more to be told of a shape."""
     return isinstance(type_, TensorType) and (type_.shape is None or any(_is_newer(size, mark) for size in type_.shape))
 
 
-def _refine(base: Type | None, shape: OpenShape | None) -> Type | None:
+def _refine(base: Type | None, shape: PartialShape | None) -> Type | None:
     """Return what the onnx package found, with sizes put in for those it left open."""
     if not isinstance(base, TensorType) or shape is None:
         return base
     own: Sequence[Dim | None] = (None,) * len(shape) if base.shape is None else base.shape
     if len(own) != len(shape):
         return base
-    sizes = [a if isinstance(a, int) or not _is_size(b) else b for a, b in zip(own, shape, strict=True)]
+    sizes = [a if isinstance(a, int) or not _is_valid_size(b) else b for a, b in zip(own, shape, strict=True)]
     return TensorType(base.dtype, tuple(SymbolicDim.fresh() if size is None else size for size in sizes))
 
 
-def _is_size(dim: Dim | None) -> bool:
+def _is_valid_size(dim: Dim | None) -> bool:
     return dim is not None and not (isinstance(dim, int) and dim < 0)
 
 
-def _onnx_inference(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
+def _infer_by_onnx(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
     """Return what the onnx package's inference says of the outputs; None where it says that the node cannot be."""
     schema = schemas.schema_of(node)
     if node.op in CEIL_MODE_POOLS and not node.domain and node.attrs.get("ceil_mode"):
@@ -119,11 +125,11 @@ def _onnx_inference(graph: Graph, node: Node, strict: bool) -> list[Type | None]
     if node.op == "NonZero" and graph.shape(node.inputs[0]) == ():  # ONNX: of no row, ONNX Runtime: of one
         return [TensorType(DType.INT64, (SymbolicDim.fresh(), SymbolicDim.fresh()))]
     if not schema.has_type_and_shape_inference_function:
-        return [_schema_dtype(schema, graph, node, i) for i in range(len(node.names))]
+        return [_type_from_schema(schema, graph, node, i) for i in range(len(node.names))]
     inputs = ["" if value is None else str(i) for i, value in enumerate(node.inputs)]
     outputs = [f"o{i}" if name else "" for i, name in enumerate(node.names)]
     present = [(name, value) for name, value in zip(inputs, node.inputs, strict=True) if value is not None]
-    types = {name: _type_proto(graph.type(value)) for name, value in present}
+    types = {name: _type_proto(graph.value_type(value)) for name, value in present}
     reads_data = not is_broadcasting(node.op, node.domain) and not _has_endless_slice(graph, node)
     data = {
         name: proto
@@ -133,13 +139,13 @@ def _onnx_inference(graph: Graph, node: Node, strict: bool) -> list[Type | None]
     try:
         found = shape_inference.infer_node_outputs(schema, node_to_proto(node, inputs, outputs), types, data)
     except (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError) as error:
-        if strict and all(graph.type(value) is not None for _, value in present):
+        if strict and all(graph.value_type(value) is not None for _, value in present):
             raise ModelError(f"{_node_label(node)} cannot be: {str(error).strip().splitlines()[0]}") from error
         log.debug("nothing is inferred of %s: %s", _node_label(node), error)
         return None
-    sizes = {repr(size): size for _, value in present for size in type_symbols(graph.type(value))}
+    sizes = {repr(size): size for _, value in present for size in symbolic_sizes(graph.value_type(value))}
     known = [type_from_proto(found[name], sizes) if name in found else None for name in outputs]
-    return [_schema_dtype(schema, graph, node, i) if type_ is None else type_ for i, type_ in enumerate(known)]
+    return [_type_from_schema(schema, graph, node, i) if type_ is None else type_ for i, type_ in enumerate(known)]
 
 
 def _has_endless_slice(graph: Graph, node: Node) -> bool:
@@ -148,7 +154,7 @@ def _has_endless_slice(graph: Graph, node: Node) -> bool:
     return ends is not None and any(end in ENDLESS_ENDS for end in ends)
 
 
-def _schema_dtype(schema: OpSchema, graph: Graph, node: Node, output: int) -> Type | None:
+def _type_from_schema(schema: OpSchema, graph: Graph, node: Node, output: int) -> Type | None:
     """Return the element type that a schema gives an output: the only one, or that of an input with the same
     variable."""
     if output >= len(schema.outputs):
@@ -169,7 +175,7 @@ def _type_proto(type_: Type | None) -> TypeProto:
     return type_to_proto(type_, repr)  # unlike its text, it is of this size only
 
 
-def type_symbols(type_: Type | None) -> Iterator[SymbolicDim]:
+def symbolic_sizes(type_: Type | None) -> Iterator[SymbolicDim]:
     """Yield the sizes of a type that are no numbers."""
     if isinstance(type_, TensorType) and type_.shape is not None:
         yield from (size for size in type_.shape if isinstance(size, SymbolicDim))
@@ -182,7 +188,7 @@ def _small_tensor_proto(graph: Graph, value: Value) -> TensorProto | None:
         if constant.size > MAX_SHAPE_ELEMENTS or constant.dtype is DType.STRING or len(constant.shape) > 1:
             return None
         return numpy_helper.from_array(np.asarray(constant.numpy()).reshape(constant.shape))
-    elements, type_ = plain_sizes(graph.known_contents(value)), graph.tensor_type(value)
+    elements, type_ = static_sizes(graph.known_contents(value)), graph.tensor_type(value)
     if elements is None or type_ is None or type_.shape is None:
         return None
     shape = () if type_.shape == () else (len(elements),)
@@ -221,7 +227,7 @@ def _are_compatible(a: Shape, b: Shape) -> bool:
     return len(a) == len(b) and all(not isinstance(x - y, int) or x == y for x, y in zip(a, b, strict=True))
 
 
-def _known_contents(graph: Graph, node: Node, types: Sequence[Type | None]) -> tuple[tuple[Dim, ...] | None, ...]:
+def _infer_node_contents(graph: Graph, node: Node, types: Sequence[Type | None]) -> tuple[tuple[Dim, ...] | None, ...]:
     """Return the elements of outputs of rank <= 1; () where none are known."""
     small = [
         t.dtype if isinstance(t, TensorType) and t.shape is not None and len(t.shape) <= 1 else None for t in types
@@ -243,14 +249,14 @@ def _known_contents(graph: Graph, node: Node, types: Sequence[Type | None]) -> t
 def infer_graph(graph: Graph, *, strict: bool = False) -> None:
     """Infer every node, producers first, in place; bodies too, with what flows into them."""
     draft = DraftGraph(graph)
-    for vertex in graph.topological():
+    for vertex in graph.topological_order():
         node = infer_node(draft, draft[vertex], strict=strict)
         if node is not graph[vertex]:
-            draft.new[vertex] = node
-    graph.apply(Patch({vertex: graph[vertex] for vertex in draft.new}, draft.new))
+            draft.drafts[vertex] = node
+    graph.apply(Patch({vertex: graph[vertex] for vertex in draft.drafts}, draft.drafts))
 
 
-def reinfer_graph(graph: Graph) -> Patch | None:
+def build_inference_patch(graph: Graph) -> Patch | None:
     """Return the patch that tells again what was not known in full; None where nothing is new. Bodies are read as they
     are.
 
@@ -258,15 +264,15 @@ def reinfer_graph(graph: Graph) -> Patch | None:
     """
     draft, outputs = DraftGraph(graph), dict(zip(graph.outputs, graph.output_types, strict=True))
     given = frozenset(_input_atoms(graph))
-    for vertex in graph.topological():
+    for vertex in graph.topological_order():
         node = draft[vertex]
-        if node.is_internal or not _has_vague_output(node, given):
+        if node.is_internal or not _has_incomplete_output(node, given):
             continue
         types = tuple(_fill_from_declared(type_, outputs.get(Value(vertex, i))) for i, type_ in enumerate(node.types))
-        known = _infer_with_body_types(draft, node if types == node.types else replace(node, types=types))
+        known = _infer_without_bodies(draft, node if types == node.types else replace(node, types=types))
         if (known.types, known.contents) != (node.types, node.contents):
-            draft.new[vertex] = known
-    return Patch({vertex: graph[vertex] for vertex in draft.new}, draft.new) if draft.new else None
+            draft.drafts[vertex] = known
+    return Patch({vertex: graph[vertex] for vertex in draft.drafts}, draft.drafts) if draft.drafts else None
 
 
 def _fill_from_declared(type_: Type | None, declared: Type | None) -> Type | None:
@@ -282,28 +288,30 @@ def _fill_from_declared(type_: Type | None, declared: Type | None) -> Type | Non
 def _input_atoms(graph: Graph) -> Iterator[DimAtom]:
     """Yield the sizes that come from outside, or parts of them."""
     for vertex in (*graph.inputs, *graph.vertices_with_op(CAPTURE)):
-        for size in chain.from_iterable(map(type_symbols, graph[vertex].types)):
+        for size in chain.from_iterable(map(symbolic_sizes, graph[vertex].types)):
             yield from size.atoms
 
 
-def _has_vague_output(node: Node, given: frozenset[DimAtom]) -> bool:
+def _has_incomplete_output(node: Node, given: frozenset[DimAtom]) -> bool:
     """Return whether a size is unknown or only declared, or the elements of what may be a shape are unknown."""
     return any(
         type_ is None
-        or (isinstance(type_, TensorType) and (_is_vague_type(type_, given) or _lacks_contents(node, index, type_)))
+        or (isinstance(type_, TensorType) and (_is_unconfirmed(type_, given) or _lacks_contents(node, index, type_)))
         for index, type_ in enumerate(node.types)
     )
 
 
-def _is_vague_type(type_: TensorType, given: frozenset[DimAtom]) -> bool:
-    return type_.shape is None or not all(_is_made_of(size, given) for size in type_.shape)
+def _is_unconfirmed(type_: TensorType, given: frozenset[DimAtom]) -> bool:
+    return type_.shape is None or not all(_is_derived_from(size, given) for size in type_.shape)
 
 
-def _is_made_of(size: Dim, given: frozenset[DimAtom]) -> bool:
+def _is_derived_from(size: Dim, given: frozenset[DimAtom]) -> bool:
     """Return whether a size is made of those that are given."""
     return not isinstance(size, SymbolicDim) or all(
         atom in given
-        or (isinstance(atom, DerivedAtom) and _is_made_of(atom.left, given) and _is_made_of(atom.right, given))
+        or (
+            isinstance(atom, DerivedAtom) and _is_derived_from(atom.left, given) and _is_derived_from(atom.right, given)
+        )
         for atom in size.atoms
     )
 
@@ -322,17 +330,17 @@ def _lacks_contents(node: Node, index: int, type_: TensorType) -> bool:
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 
-def refine_bodies(graph: Graph, node: Node) -> Iterator[tuple[Graph, Patch]]:
+def body_input_patches(graph: Graph, node: Node) -> Iterator[tuple[Graph, Patch]]:
     """Yield the bodies of a node to which something new flows in, with the patches that tell them so."""
     if not _is_control_flow(node):
         return
-    inputs = _INPUTS[node.op](graph, node) if node.op in _INPUTS else []
+    inputs = _BODY_INPUT_INFERENCE[node.op](graph, node) if node.op in _BODY_INPUT_INFERENCE else []
     for body in node.bodies:
-        known = {v: _retyped_input(body[v], type_) for v, type_ in zip(body.inputs, inputs, strict=False)}
+        known = {v: _retype_input(body[v], type_) for v, type_ in zip(body.inputs, inputs, strict=False)}
         for vertex in body.vertices_with_op(CAPTURE):
             own = body[vertex]
             if own.is_internal:
-                known[vertex] = _retyped_capture(graph, own, node.captures[own.capture_index])
+                known[vertex] = _retype_capture(graph, own, node.captures[own.capture_index])
         new = {vertex: now for vertex, now in known.items() if now is not body[vertex]}
         if new:
             yield body, Patch({vertex: body[vertex] for vertex in new}, new)
@@ -340,14 +348,14 @@ def refine_bodies(graph: Graph, node: Node) -> Iterator[tuple[Graph, Patch]]:
 
 def _is_control_flow(node: Node) -> bool:
     """Return whether a node runs its bodies as ONNX says; a Scan once had batches."""
-    return node.domain == "" and node.op in _RESULTS and node.version >= (9 if node.op == "Scan" else 1)
+    return node.domain == "" and node.op in _CONTROL_FLOW_INFERENCE and node.version >= (9 if node.op == "Scan" else 1)
 
 
 def _body_result_types(body: Graph) -> list[Type | None]:
-    return [body.type(value) for value in body.outputs]
+    return [body.value_type(value) for value in body.outputs]
 
 
-def _retyped_input(node: Node, type_: Type | None) -> Node:
+def _retype_input(node: Node, type_: Type | None) -> Node:
     """Return an input of a body with the type that flows into it."""
     merged = _merge_types(
         type_, node.types[0], _unknown_size_mark(), f"input '{node.names[0]}' of a body", strict=False
@@ -355,8 +363,8 @@ def _retyped_input(node: Node, type_: Type | None) -> Node:
     return node if merged == node.types[0] else replace(node, types=(merged,))
 
 
-def _retyped_capture(graph: Graph, node: Node, value: Value) -> Node:
-    known, type_ = graph.known_contents(value), graph.type(value) or node.types[0]
+def _retype_capture(graph: Graph, node: Node, value: Value) -> Node:
+    known, type_ = graph.known_contents(value), graph.value_type(value) or node.types[0]
     held = () if known is None or len(known) > MAX_SHAPE_ELEMENTS else (known,)
     return node if (node.types, node.contents) == ((type_,), held) else replace(node, types=(type_,), contents=held)
 
@@ -366,13 +374,13 @@ def _body_attribute(node: Node, name: str) -> Graph | None:
     return found if isinstance(found, Graph) else None
 
 
-def _if_types(_: Graph, node: Node) -> list[Type | None]:
+def _infer_if(_: Graph, node: Node) -> list[Type | None]:
     branches = [_body_attribute(node, name) for name in ("then_branch", "else_branch")]
     results = [_body_result_types(branch) for branch in branches if branch is not None]
-    return [_common_type(a, b) for a, b in zip(*results, strict=False)] if len(results) == 2 else []
+    return [_join_types(a, b) for a, b in zip(*results, strict=False)] if len(results) == 2 else []
 
 
-def _common_type(a: Type | None, b: Type | None) -> Type | None:
+def _join_types(a: Type | None, b: Type | None) -> Type | None:
     """Return what is common to two types that a value may have."""
     if a == b:
         return a
@@ -390,22 +398,22 @@ def _loop_input_types(graph: Graph, node: Node) -> list[Type | None]:
     return [*counters, *map(_without_shape, _loop_carried_types(graph, node))]
 
 
-def _loop_types(graph: Graph, node: Node) -> list[Type | None]:
+def _infer_loop(graph: Graph, node: Node) -> list[Type | None]:
     body, carried = _body_attribute(node, "body"), _loop_carried_types(graph, node)
     results = [] if body is None else _body_result_types(body)[1:]
-    states = [_common_type(a, b) for a, b in zip(carried, results, strict=False)]
-    return [*states, *(_stacked_type(type_, 0, SymbolicDim.fresh()) for type_ in results[len(carried) :])]
+    states = [_join_types(a, b) for a, b in zip(carried, results, strict=False)]
+    return [*states, *(_stack_type(type_, 0, SymbolicDim.fresh()) for type_ in results[len(carried) :])]
 
 
 def _loop_carried_types(graph: Graph, node: Node) -> list[Type | None]:
-    return [None if value is None else graph.type(value) for value in node.inputs[2:]]
+    return [None if value is None else graph.value_type(value) for value in node.inputs[2:]]
 
 
 def _without_shape(type_: Type | None) -> Type | None:
     return TensorType(type_.dtype) if isinstance(type_, TensorType) else type_
 
 
-def _stacked_type(type_: Type | None, axis: int, count: Dim) -> Type | None:
+def _stack_type(type_: Type | None, axis: int, count: Dim) -> Type | None:
     """Return the type of values put together along a new axis."""
     if not isinstance(type_, TensorType) or type_.shape is None:
         return type_
@@ -414,32 +422,34 @@ def _stacked_type(type_: Type | None, axis: int, count: Dim) -> Type | None:
 
 
 def _scan_input_types(graph: Graph, node: Node) -> list[Type | None]:
-    states, steps = _scan_slice_types(graph, node)
+    states, steps = _scan_state_and_slice_types(graph, node)
     return [*states, *(type_ for type_, _ in steps)]
 
 
-def _scan_types(graph: Graph, node: Node) -> list[Type | None]:
-    body, (states, steps) = _body_attribute(node, "body"), _scan_slice_types(graph, node)
+def _infer_scan(graph: Graph, node: Node) -> list[Type | None]:
+    body, (states, steps) = _body_attribute(node, "body"), _scan_state_and_slice_types(graph, node)
     outputs = [] if body is None else _body_result_types(body)[len(states) :]
     length = next((size for _, size in steps if size is not None), None)
-    places = [*_axes(node, "scan_output_axes"), *[0] * len(outputs)]
+    places = [*_scan_axes(node, "scan_output_axes"), *[0] * len(outputs)]
     stacked = [
-        _stacked_type(type_, axis, SymbolicDim.fresh() if length is None else length)
+        _stack_type(type_, axis, SymbolicDim.fresh() if length is None else length)
         for type_, axis in zip(outputs, places, strict=False)
     ]
     return [*states, *stacked]
 
 
-def _scan_slice_types(graph: Graph, node: Node) -> tuple[list[Type | None], list[tuple[Type | None, Dim | None]]]:
+def _scan_state_and_slice_types(
+    graph: Graph, node: Node
+) -> tuple[list[Type | None], list[tuple[Type | None, Dim | None]]]:
     """Return the types of a Scan's states, and those of the slices of its other inputs with how many there are."""
     count = node.attrs.get("num_scan_inputs")
-    types = [None if value is None else graph.type(value) for value in node.inputs]
+    types = [None if value is None else graph.value_type(value) for value in node.inputs]
     states = len(types) - (count if isinstance(count, int) else 0)
-    axes = [*_axes(node, "scan_input_axes"), *[0] * len(types)]
+    axes = [*_scan_axes(node, "scan_input_axes"), *[0] * len(types)]
     return types[:states], [_slice_type(type_, axis) for type_, axis in zip(types[states:], axes, strict=False)]
 
 
-def _axes(node: Node, name: str) -> tuple[int, ...]:
+def _scan_axes(node: Node, name: str) -> tuple[int, ...]:
     found = node.attrs.get(name)
     return tuple(axis for axis in found if isinstance(axis, int)) if isinstance(found, tuple) else ()
 
@@ -452,5 +462,5 @@ def _slice_type(type_: Type | None, axis: int) -> tuple[Type | None, Dim | None]
     return TensorType(type_.dtype, (*type_.shape[:axis], *type_.shape[axis + 1 :])), type_.shape[axis]
 
 
-_INPUTS = {"Loop": _loop_input_types, "Scan": _scan_input_types}
-_RESULTS = {"If": _if_types, "Loop": _loop_types, "Scan": _scan_types}
+_BODY_INPUT_INFERENCE = {"Loop": _loop_input_types, "Scan": _scan_input_types}
+_CONTROL_FLOW_INFERENCE = {"If": _infer_if, "Loop": _infer_loop, "Scan": _infer_scan}

@@ -50,19 +50,19 @@ from graphopt.expr.integers import (
 )
 from graphopt.expr.symbolic_tensors import SymbolicTensor, as_integer, select_expr, sum_over, truth_value
 from graphopt.ir.tensor import Tensor as Constant
-from graphopt.operators.elementwise_ops import positive_condition
+from graphopt.operators.elementwise_ops import is_positive
 from graphopt.operators.op_context import (
     ElementBody,
     OneOf,
     OpContext,
-    Shape,
+    SymbolicShape,
     SymbolLists,
     UndefinedOperatorError,
     UnsupportedOperatorError,
     axis_subsets,
 )
 from graphopt.operators.opaque_ops import opaque_output
-from graphopt.operators.shape_obligations import broadcast_element, broadcast_shapes
+from graphopt.operators.shape_constraints import broadcast_element, broadcast_shapes
 
 
 def Concat(node: OpContext) -> SymbolicTensor:
@@ -108,9 +108,9 @@ def Split(node: OpContext) -> tuple[SymbolicTensor, ...]:
     axis = node.axis("axis", x.rank)
     count = node.output_count
     size = x.shape[axis]
-    if node.has(1):
+    if node.has_input(1):
         node.require_absent_beside("num_outputs", "lengths")
-        lengths = node.list(1, lambda: _propose_lengths(count))
+        lengths = node.integer_list(1, lambda: _propose_lengths(count))
         if len(lengths) != count:
             raise UndefinedOperatorError("Split into another number of parts")
         for length in lengths:
@@ -142,8 +142,8 @@ def Slice(node: OpContext) -> SymbolicTensor:
         raise UndefinedOperatorError("Slice of a scalar")
     starts, ends = (_slice_numbers(node, i, x.rank) for i in (1, 2))
     count = len(starts)
-    axes = node.axes(3, x.rank, count) if node.has(3) else tuple(range(count))
-    steps = _slice_numbers(node, 4, x.rank) if node.has(4) else (1,) * count
+    axes = node.axes(3, x.rank, count) if node.has_input(3) else tuple(range(count))
+    steps = _slice_numbers(node, 4, x.rank) if node.has_input(4) else (1,) * count
     if not len(ends) == len(axes) == len(steps) == count or count > x.rank:
         raise UndefinedOperatorError("Slice: lists of different lengths")
     cuts = dict(zip(axes, zip(starts, ends, steps, strict=True), strict=True))
@@ -164,7 +164,7 @@ def _slice_numbers(node: OpContext, position: int, rank: int) -> tuple[Size, ...
             return tuple(fresh_symbol(name) for _ in earlier)
         return SymbolLists(name, range(rank + 1))
 
-    return node.list(position, propose)
+    return node.integer_list(position, propose)
 
 
 def _slice_range(node: OpContext, size: Size, start: Size, end: Size, step: Size) -> tuple[Size, Size, Size]:
@@ -295,7 +295,7 @@ def _opaque_lookup(row: TensorArgument, where: Expr) -> OpaqueElement:
 def Expand(node: OpContext) -> SymbolicTensor:
     """Broadcast to the common shape of the input and the second input."""
     x = node.input(0)
-    asked = node.list(1, node.propose_sizes)
+    asked = node.integer_list(1, node.propose_sizes)
     for size in asked:
         node.require(ge(size), "a size is not negative")
     shape = broadcast_shapes(node, [x.shape, asked])
@@ -309,7 +309,7 @@ def Tile(node: OpContext) -> SymbolicTensor:
     def propose() -> tuple[Size, ...]:
         return tuple(fresh_symbol("repeat") for _ in range(x.rank))
 
-    repeats = node.list(1, propose)
+    repeats = node.integer_list(1, propose)
     if len(repeats) != x.rank:
         raise UndefinedOperatorError("Tile: not one number per axis")
     for repeat in repeats:
@@ -328,15 +328,15 @@ def Pad(node: OpContext) -> SymbolicTensor:
     (wrap)."""
     x = node.input(0)
     mode = node.text("mode", ("constant", "edge", "reflect", "wrap"))
-    axes = node.axes(3, x.rank) if node.has(3) else tuple(range(x.rank))
+    axes = node.axes(3, x.rank) if node.has_input(3) else tuple(range(x.rank))
 
     def propose() -> tuple[Size, ...]:
         return tuple(fresh_symbol("pad") for _ in range(2 * len(axes)))
 
-    pads = node.list(1, propose)
+    pads = node.integer_list(1, propose)
     if len(pads) != 2 * len(axes):
         raise UndefinedOperatorError("Pad: not two numbers per axis")
-    value = node.input(2).element(()) if node.has(2) and node.input(2).rank == 0 else _padding_value(node)
+    value = node.input(2).element(()) if node.has_input(2) and node.input(2).rank == 0 else _padding_value(node)
     begin = {axis: pads[i] for i, axis in enumerate(axes)}
     end = {axis: pads[len(axes) + i] for i, axis in enumerate(axes)}
     shape = tuple(s + begin.get(a, 0) + end.get(a, 0) for a, s in enumerate(x.shape))
@@ -353,13 +353,15 @@ def Pad(node: OpContext) -> SymbolicTensor:
         if mode == "constant":
             inner = conjunction(*(in_range(i, x.shape[a]) for a, i in enumerate(moved) if a in begin))
             return select_expr(inner, x.element(moved), value)
-        return x.element(tuple(_mirrored_index(mode, i, x.shape[a]) if a in begin else i for a, i in enumerate(moved)))
+        return x.element(
+            tuple(_pad_source_index(mode, i, x.shape[a]) if a in begin else i for a, i in enumerate(moved))
+        )
 
     return SymbolicTensor(shape, at)
 
 
 def _padding_value(node: OpContext) -> Expr:
-    if not node.has(2):
+    if not node.has_input(2):
         return constant(0)
     value = node.input(2)
     if value.rank != 1:
@@ -368,7 +370,7 @@ def _padding_value(node: OpContext) -> Expr:
     return value.element((0,))
 
 
-def _mirrored_index(mode: str, i: Size, size: Size) -> Size:
+def _pad_source_index(mode: str, i: Size, size: Size) -> Size:
     if mode == "edge":
         return _clamp(i, 0, size - 1)
     if mode == "wrap":
@@ -388,7 +390,7 @@ REPEATING_MODES |= {(where, f"round_prefer_{way}") for where in SIZE_PRESERVING_
 ROUNDING_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
-PLAIN_RESIZE_ATTRIBUTES = {"antialias": 0, "cubic_coeff_a": -0.75, "exclude_outside": 0, "extrapolation_value": 0.0}
+DEFAULT_RESIZE_ATTRIBUTES = {"antialias": 0, "cubic_coeff_a": -0.75, "exclude_outside": 0, "extrapolation_value": 0.0}
 """Attributes of a Resize, as they are left out: of others it is not looked into what lies between elements."""
 
 
@@ -405,9 +407,9 @@ def Resize(node: OpContext) -> SymbolicTensor:
     where = node.text("coordinate_transformation_mode", SIZE_PRESERVING_MODES)
     rounding = node.text("nearest_mode", ROUNDING_MODES) if mode == "nearest" else ""
     if mode != "nearest":
-        node.unmodelled_attribute("nearest_mode")
-    is_plain = [node.unmodelled_attribute(name) for name in PLAIN_RESIZE_ATTRIBUTES] == list(
-        PLAIN_RESIZE_ATTRIBUTES.values()
+        node.read_unmodeled_attribute("nearest_mode")
+    is_plain = [node.read_unmodeled_attribute(name) for name in DEFAULT_RESIZE_ATTRIBUTES] == list(
+        DEFAULT_RESIZE_ATTRIBUTES.values()
     )
     axes = _resized_axes(node, x.rank)
     new, is_told = _requested_sizes(node, [x.shape[axis] for axis in axes])
@@ -421,7 +423,7 @@ def Resize(node: OpContext) -> SymbolicTensor:
     whole = opaque_output(node, 0, SymbolicTensor(shape, x.element))
 
     def source(i: Size, size: Size, own: Size) -> Size | None:
-        if node.known_equal(size, own):
+        if node.is_known_equal(size, own):
             return i
         times = exact_quotient(size, own)
         return None if times is None or (where, rounding) not in REPEATING_MODES else quotient(i, times)
@@ -450,7 +452,7 @@ def _resized_axes(node: OpContext, rank: int) -> Sequence[int]:
     return range(rank) if asked is None else [node.normalize_axis(axis, rank) for axis in asked]
 
 
-def _has_resize_kernel(mode: str, old: Shape, new: Shape) -> Formula:
+def _has_resize_kernel(mode: str, old: SymbolicShape, new: SymbolicShape) -> Formula:
     """Return whether ONNX Runtime interpolates along the axes that get another size: of a matrix, of an image in either
     layout, and, if linearly, of three axes and of a volume; not of a list."""
     kept = tuple(map(eq, new, old))
@@ -484,14 +486,14 @@ def _weighted_mean(x: SymbolicTensor, places: Sequence[Size | None], share: Call
 def _requested_sizes(node: OpContext, sizes: Sequence[Size]) -> tuple[Sequence[Size], bool]:
     """Return the sizes that a Resize asks for, or makes of scales, and whether they tell by what it enlarges: by scales
     that are no whole numbers, sizes are rounded."""
-    if node.has(3):
+    if node.has_input(3):
         node.text("keep_aspect_ratio_policy", ("stretch",))
-        asked: Sequence[Size] = node.list(3, lambda: tuple(fresh_symbol("size") for _ in sizes))
+        asked: Sequence[Size] = node.integer_list(3, lambda: tuple(fresh_symbol("size") for _ in sizes))
         for size, own in zip(asked, sizes, strict=False):
             of_some, of_none = conjunction(ge(size, 1), ge(own, 1)), conjunction(eq(size, 0), eq(own, 0))
             node.require(disjunction(of_some, of_none), "a size is at least 1, that of an empty axis 0")
         return asked, True
-    node.unmodelled_attribute("keep_aspect_ratio_policy")
+    node.read_unmodeled_attribute("keep_aspect_ratio_policy")
     scales = node.input(2)
     if scales.rank != 1:
         raise UndefinedOperatorError("Resize: scales are a list")
@@ -503,7 +505,7 @@ def _requested_sizes(node: OpContext, sizes: Sequence[Size]) -> tuple[Sequence[S
     whole = [int(factor) for factor in numbers if factor is not None and factor.denominator == 1]
     if len(whole) == len(sizes):
         return [size * factor for size, factor in zip(sizes, whole, strict=True)], True
-    return [node.scaled_size(size, factor) for size, factor in zip(sizes, factors, strict=True)], False
+    return [node.scale_size(size, factor) for size, factor in zip(sizes, factors, strict=True)], False
 
 
 def Trilu(node: OpContext) -> SymbolicTensor:
@@ -512,7 +514,7 @@ def Trilu(node: OpContext) -> SymbolicTensor:
     if x.rank < 2:
         raise UndefinedOperatorError("Trilu of a vector")
 
-    k = node.numbers(1, lambda: fresh_symbol("k")) if node.has(1) else 0
+    k = node.numbers(1, lambda: fresh_symbol("k")) if node.has_input(1) else 0
     upper = node.flag("upper")
 
     def at(index: Index) -> Expr:
@@ -534,9 +536,9 @@ def EyeLike(node: OpContext) -> SymbolicTensor:
 
 def ConstantOfShape(node: OpContext) -> SymbolicTensor:
     """Zeros, or copies of a value, of the shape that the input says."""
-    sizes = node.list(0, node.propose_sizes)
+    sizes = node.integer_list(0, node.propose_sizes)
     value = node.attribute("value", lambda: OneOf((None,)))
-    numbers = (0,) if value is None else value.ints() if isinstance(value, Constant) else None
+    numbers = (0,) if value is None else value.int_values() if isinstance(value, Constant) else None
     for size in sizes:
         node.require(ge(size), "a size is not negative")
 
@@ -575,22 +577,22 @@ def Size_(node: OpContext) -> SymbolicTensor:
 def Dropout(node: OpContext) -> tuple[SymbolicTensor, ...]:
     """At inference nothing is dropped, nor is it with a ratio of 0."""
     x = node.input(0)
-    no_ratio, no_training = _is_zero_number(node, 1), not node.has(2) or _is_zero_number(node, 2)
-    if node.has(1) and not no_ratio:  # its kernel asks so of all
+    no_ratio, no_training = _is_zero_input(node, 1), not node.has_input(2) or _is_zero_input(node, 2)
+    if node.has_input(1) and not no_ratio:  # its kernel asks so of all
         ratio = node.input(1).element(())
         node.require(
-            conjunction(negate(positive_condition(-ratio)), positive_condition(1 - ratio)),
+            conjunction(negate(is_positive(-ratio)), is_positive(1 - ratio)),
             "a ratio is at least 0, and less than 1",
         )
     if not (no_ratio or no_training):
         raise UnsupportedOperatorError("Dropout that may be in training")
-    node.unmodelled_attribute("seed")
+    node.read_unmodeled_attribute("seed")
     mask = SymbolicTensor(x.shape, lambda _: truth_value(TRUE))
     return (x, mask)[: node.output_count]
 
 
-def _is_zero_number(node: OpContext, position: int) -> bool:
-    given = node.optional(position)
+def _is_zero_input(node: OpContext, position: int) -> bool:
+    given = node.optional_input(position)
     if given is not None and given.rank:
         raise UndefinedOperatorError("Dropout by a list")
     return given is not None and given.element(()).constant == 0

@@ -9,41 +9,41 @@ from graphopt.operators.operator import Operator
 from graphopt.operators.operator_classes import lookup_operator
 
 
-def operator_of(node: Node) -> Operator:
+def operator_of_node(node: Node) -> Operator:
     """Return what is known of a node's operator."""
     return lookup_operator(node.op, node.domain)
 
 
 def node_weight(node: Node) -> int:
     """Return the node's share of the measure; inputs and constants weigh nothing."""
-    return 0 if node.is_internal else operator_of(node).weight
+    return 0 if node.is_internal else operator_of_node(node).weight
 
 
-def default_attribute(node: Node, graph: Graph, name: str) -> Attribute | None:
+def get_default_attribute(node: Node, graph: Graph, name: str) -> Attribute | None:
     """Return the value that an absent attribute has, None where it has none or it cannot be known."""
     schema = schemas.schema_of(node)
     if schema is None or name not in schema.attributes:
         return None
-    implied = operator_of(node).implied_defaults.get(name)
-    return schemas.attribute_default(node, name) if implied is None else _implied_numbers(implied, node, graph)
+    implied = operator_of_node(node).implied_defaults.get(name)
+    return schemas.attribute_default(node, name) if implied is None else _evaluate_implied(implied, node, graph)
 
 
-def attribute_with_default(node: Node, graph: Graph, name: str) -> Attribute | None:
+def get_attribute(node: Node, graph: Graph, name: str) -> Attribute | None:
     """Return the value of an attribute, its default where the node does not give it; None where neither is known."""
-    return schemas.attribute_or_default(node, name) if name in node.attrs else default_attribute(node, graph, name)
+    return schemas.attribute_or_default(node, name) if name in node.attrs else get_default_attribute(node, graph, name)
 
 
-def implied_numbers(node: Node, graph: Graph, position: int) -> ImpliedNumbers:
+def get_implied_input(node: Node, graph: Graph, position: int) -> ImpliedNumbers:
     """Return the numbers that an absent optional input stands for, None where that cannot be said or known."""
-    implied = operator_of(node).implied_defaults.get(position)
-    return _implied_numbers(implied, node, graph) if implied else None
+    implied = operator_of_node(node).implied_defaults.get(position)
+    return _evaluate_implied(implied, node, graph) if implied else None
 
 
-def _implied_numbers(implied: ImpliedDefault, node: Node, graph: Graph) -> ImpliedNumbers:
-    value = node.inputs[implied.position] if implied.position < len(node.inputs) else None
+def _evaluate_implied(implied: ImpliedDefault, node: Node, graph: Graph) -> ImpliedNumbers:
+    value = node.inputs[implied.input_position] if implied.input_position < len(node.inputs) else None
     if value is None or (
         implied.overriding_attribute and schemas.attribute_or_default(node, implied.overriding_attribute)
     ):
         return None
     sizes = graph.known_contents(value) if implied.reads_elements else graph.shape(value)
-    return None if sizes is None else implied.numbers(sizes)
+    return None if sizes is None else implied.compute(sizes)

@@ -12,12 +12,12 @@ from graphopt.base.dtype import DType
 from graphopt.expr.dims import Dim, as_minimum, lower_bound
 from graphopt.ir.graph import Attribute, Graph, Node
 from graphopt.ir.types import Shape
-from graphopt.operators.node_facts import attribute_with_default
+from graphopt.operators.node_facts import get_attribute
 
 MAX_SHAPE_ELEMENTS = 256
 """Longer tensors are not shapes, and are left alone."""
 
-OpenShape: TypeAlias = "tuple[Dim | None, ...]"
+PartialShape: TypeAlias = "tuple[Dim | None, ...]"
 """A shape with sizes that are not known."""
 
 MAX_SCALES = 16
@@ -52,7 +52,7 @@ class NodeOperands:
             return tuple(int(element) for element in constant.numpy().ravel())
         return self.graph.known_contents(value)
 
-    def reals(self, index: int) -> tuple[float, ...] | None:
+    def float_contents(self, index: int) -> tuple[float, ...] | None:
         """Return the elements of a constant of floats with few of them, where all are finite."""
         constant = self.graph.constant(self.node.inputs[index])
         if (
@@ -65,27 +65,27 @@ class NodeOperands:
         found = tuple(float(element) for element in constant.numpy().ravel())
         return found if all(map(isfinite, found)) else None
 
-    def ints(self, index: int) -> tuple[int, ...] | None:
+    def int_contents(self, index: int) -> tuple[int, ...] | None:
         """Return the elements where they are plain numbers."""
-        return plain_sizes(self.contents(index))
+        return static_sizes(self.contents(index))
 
-    def optional_ints(self, index: int, default: Sequence[int]) -> tuple[int, ...] | None:
+    def optional_int_contents(self, index: int, default: Sequence[int]) -> tuple[int, ...] | None:
         """Return the elements of an input that may be absent."""
-        return self.ints(index) if self.is_present(index) else tuple(default)
+        return self.int_contents(index) if self.is_present(index) else tuple(default)
 
     def attribute(self, name: str) -> Attribute | None:
-        return attribute_with_default(self.node, self.graph, name)
+        return get_attribute(self.node, self.graph, name)
 
-    def integer(self, name: str, default: int = 0) -> int:
+    def int_attribute(self, name: str, default: int = 0) -> int:
         found = self.attribute(name)
         return found if isinstance(found, int) else default
 
-    def integers(self, name: str) -> tuple[int, ...] | None:
+    def int_list_attribute(self, name: str) -> tuple[int, ...] | None:
         found = self.attribute(name)
         return tuple(i for i in found if isinstance(i, int)) if isinstance(found, tuple) else None
 
 
-def plain_sizes(elements: Iterable[Dim | None] | None) -> tuple[int, ...] | None:
+def static_sizes(elements: Iterable[Dim | None] | None) -> tuple[int, ...] | None:
     """Return the sizes if all are plain numbers."""
     elements = None if elements is None else tuple(elements)
     if elements is None or not all(isinstance(element, int) for element in elements):
@@ -110,9 +110,9 @@ def broadcast_dim(a: Dim | None, b: Dim | None) -> Dim | None:
     return None
 
 
-def broadcast_open_shapes(shapes: Sequence[OpenShape]) -> OpenShape:
+def broadcast_partial_shapes(shapes: Sequence[PartialShape]) -> PartialShape:
     """Return the shape of an elementwise operator's result."""
-    result: OpenShape = ()
+    result: PartialShape = ()
     for shape in shapes:
         pairs = zip_longest(reversed(result), reversed(shape), fillvalue=1)
         result = tuple(reversed([broadcast_dim(a, b) for a, b in pairs]))

@@ -8,9 +8,9 @@ from graphopt.expr.expressions import Expr, Index, call_function, guard_expr
 from graphopt.expr.integers import disjunction, eq, ge, quotient
 from graphopt.expr.partial_calls import under_guard
 from graphopt.expr.symbolic_tensors import SymbolicTensor, sum_over, truth_condition
-from graphopt.operators.op_context import ElementBody, OneOf, OpContext, Shape, UndefinedOperatorError
+from graphopt.operators.op_context import ElementBody, OneOf, OpContext, SymbolicShape, UndefinedOperatorError
 from graphopt.operators.reduction_ops import elements_along, mean_over
-from graphopt.operators.shape_obligations import broadcast_element, check_shape, exact_division
+from graphopt.operators.shape_constraints import broadcast_element, divide_exactly, require_shape
 from graphopt.operators.window_ops import spatial_shape
 
 
@@ -24,7 +24,7 @@ def BatchNormalization(node: OpContext) -> SymbolicTensor:
     if x.rank < 1:
         raise UndefinedOperatorError("BatchNormalization of a scalar")
     for p in parameters:
-        check_shape(node, p.shape, x.shape[1:2] or (1,), "not one number per channel")
+        require_shape(node, p.shape, x.shape[1:2] or (1,), "not one number per channel")
 
     def at(index: Index) -> Expr:
         c = index[1] if x.rank > 1 else 0
@@ -34,7 +34,7 @@ def BatchNormalization(node: OpContext) -> SymbolicTensor:
     return SymbolicTensor(x.shape, at)
 
 
-def standardize(x: Expr, extents: Shape, others: ElementBody, epsilon: Expr) -> Expr:
+def standardize(x: Expr, extents: SymbolicShape, others: ElementBody, epsilon: Expr) -> Expr:
     """(x - mean) / √(variance + epsilon), both over the others."""
     average = mean_over(extents, others)
     variance = mean_over(extents, lambda k: (others(k) - average) * (others(k) - average))
@@ -43,13 +43,13 @@ def standardize(x: Expr, extents: Shape, others: ElementBody, epsilon: Expr) -> 
 
 def LayerNormalization(node: OpContext) -> SymbolicTensor:
     """Standardized over the axes from `axis` on, times Scale plus B."""
-    x, scale, b = node.input(0), node.input(1), node.optional(2)
+    x, scale, b = node.input(0), node.input(1), node.optional_input(2)
     axis = node.axis("axis", x.rank)
     epsilon = node.real("epsilon")
-    node.unmodelled_attribute("stash_type")
-    _check_broadcast(node, [scale, b], x.shape)
+    node.read_unmodeled_attribute("stash_type")
+    _require_broadcast(node, [scale, b], x.shape)
     axes = tuple(range(axis, x.rank))
-    _check_nonempty(node, x.shape[axis:])
+    _require_nonempty(node, x.shape[axis:])
 
     def at(index: Index) -> Expr:
         scaled = standardize(*elements_along(x, axes, index), epsilon) * broadcast_element(scale, x.shape, index)
@@ -58,7 +58,7 @@ def LayerNormalization(node: OpContext) -> SymbolicTensor:
     return SymbolicTensor(x.shape, at)
 
 
-def _check_broadcast(node: OpContext, tensors: Sequence[SymbolicTensor | None], shape: Shape) -> None:
+def _require_broadcast(node: OpContext, tensors: Sequence[SymbolicTensor | None], shape: SymbolicShape) -> None:
     """Ask that the tensors broadcast to the shape and do not change it."""
     for tensor in tensors:
         if tensor is None:
@@ -69,7 +69,7 @@ def _check_broadcast(node: OpContext, tensors: Sequence[SymbolicTensor | None], 
             node.require(disjunction(eq(size, full), eq(size, 1)), "a parameter does not broadcast to the input")
 
 
-def _check_nonempty(node: OpContext, sizes: Shape) -> None:
+def _require_nonempty(node: OpContext, sizes: SymbolicShape) -> None:
     """There is something to normalize: ONNX Runtime refuses to run else."""
     for size in sizes:
         node.require(ge(size, 1), "an axis to be normalized is not empty")
@@ -80,10 +80,10 @@ def RMSNormalization(node: OpContext) -> SymbolicTensor:
     x, scale = node.input(0), node.input(1)
     axis = node.axis("axis", x.rank)
     epsilon = node.real("epsilon")
-    node.unmodelled_attribute("stash_type")
-    _check_broadcast(node, [scale], x.shape)
+    node.read_unmodeled_attribute("stash_type")
+    _require_broadcast(node, [scale], x.shape)
     axes = tuple(range(axis, x.rank))
-    _check_nonempty(node, x.shape[axis:])
+    _require_nonempty(node, x.shape[axis:])
 
     def at(index: Index) -> Expr:
         element, extents, others = elements_along(x, axes, index)
@@ -112,9 +112,9 @@ def GroupNormalization(node: OpContext) -> SymbolicTensor:
     x, scale, b = _channel_operands(node)
     groups = node.integer("num_groups", least=1)
     epsilon = node.real("epsilon")
-    node.unmodelled_attribute("stash_type")
-    size = exact_division(node, x.shape[1], groups, "the channels do not divide into groups")
-    _check_nonempty(node, x.shape)
+    node.read_unmodeled_attribute("stash_type")
+    size = divide_exactly(node, x.shape[1], groups, "the channels do not divide into groups")
+    _require_nonempty(node, x.shape)
 
     def at(index: Index) -> Expr:
         n, c = index[:2]
@@ -133,7 +133,7 @@ def _channel_operands(node: OpContext) -> tuple[SymbolicTensor, SymbolicTensor, 
     """Return an input, with a scale and a bias for each channel."""
     x, scale, b = (node.input(i) for i in range(3))
     for p in (scale, b):
-        check_shape(node, p.shape, x.shape[1:2], "not one number per channel")
+        require_shape(node, p.shape, x.shape[1:2], "not one number per channel")
     return x, scale, b
 
 

@@ -28,9 +28,9 @@ from graphopt.expr.integers import Formula, Polynomial, Size, eq, fresh_symbol, 
 from graphopt.expr.symbolic_tensors import SymbolicTensor
 from graphopt.ir import schemas
 
-Shape: TypeAlias = "tuple[Size, ...]"
+SymbolicShape: TypeAlias = "tuple[Size, ...]"
 ElementBody: TypeAlias = "Callable[[Index], Expr]"
-ReductionFunction: TypeAlias = "Callable[[Shape, ElementBody], Expr]"
+ReductionFunction: TypeAlias = "Callable[[SymbolicShape, ElementBody], Expr]"
 Denotation: TypeAlias = "Callable[[OpContext], SymbolicTensor | tuple[SymbolicTensor, ...]]"
 
 MAX_RANK = 4
@@ -79,7 +79,7 @@ class OpContext(ABC):
 
     read_values: dict[str, Any]
     """The numbers and attributes that the denotation read."""
-    read_inputs: set[int]
+    inputs_read_as_numbers: set[int]
     """The inputs of which the denotation read the numbers, which `used` then tells apart."""
 
     @property
@@ -98,7 +98,7 @@ class OpContext(ABC):
     @property
     @abstractmethod
     def assumes_defined(self) -> bool:
-        """Whether the operator is taken to be defined, as on the left side of a rule."""
+        """True if the operator is taken to be defined, as on the left side of a rule."""
 
     @property
     @abstractmethod
@@ -110,7 +110,7 @@ class OpContext(ABC):
         return SymbolLists("size", range(self.max_rank + 1))
 
     @abstractmethod
-    def unread_parameter(self) -> str | None:
+    def find_unread_parameter(self) -> str | None:
         """Return an attribute or input that the operator has, or that a hole for the others may hold, and no one asked
         for."""
 
@@ -129,26 +129,26 @@ class OpContext(ABC):
         """No element is 0 where the operator computes in integers, which EXACT licenses."""
 
     @abstractmethod
-    def require_some(self, truths: SymbolicTensor) -> None:
+    def require_opaque(self, truths: SymbolicTensor) -> None:
         """Each element is a truth value of which nothing is known: it holds if the left side asks for it, too."""
 
     # what is known
 
     @property
     @abstractmethod
-    def is_folded(self) -> bool:
+    def is_constant_folded(self) -> bool:
         """On the right side an operator on constants is computed when the rule is applied, in double precision."""
 
     @property
     @abstractmethod
     def is_exact(self) -> bool:
-        """Whether arithmetic is only what it is called: in the exact model, and on what is no float."""
+        """True if arithmetic is only what it is called: in the exact model, and on what is no float."""
 
     @property
     def dtype(self) -> DType:
         """The element type that the operator computes in."""
         order = [*SCALE_INPUTS.get(self.op, ()), *range(self.input_count)]
-        found = [self.input(i).dtype for i in order if self.has(i) and not self.is_number(i)]
+        found = [self.input(i).dtype for i in order if self.has_input(i) and not self.is_number(i)]
         return next((d for d in found if d is not DType.UNDEFINED), DType.UNDEFINED)
 
     @property
@@ -157,24 +157,25 @@ class OpContext(ABC):
         others have the type that the operator computes in, so that the result depends on no other."""
         own, indices = self.dtype, INDEX_INPUTS.get(self.op, ())
         found = tuple(
-            None if i in self.read_inputs or i in indices else self._operand_dtype(i) for i in range(self.input_count)
+            None if i in self.inputs_read_as_numbers or i in indices else self._operand_dtype(i)
+            for i in range(self.input_count)
         )
         return found if any(dtype not in (None, own) for dtype in found) else ()
 
     def _operand_dtype(self, position: int) -> DType | None:
         """Return the element type of an operand, None where it is absent or is a number."""
-        return self.input(position).dtype if self.has(position) and not self.is_number(position) else None
+        return self.input(position).dtype if self.has_input(position) and not self.is_number(position) else None
 
     @abstractmethod
     def simplify(self, size: Size) -> Size:
         """Return a size by what is known when the operator is met."""
 
     @abstractmethod
-    def simplified_shape(self, shape: Shape) -> Shape:
+    def simplify_shape(self, shape: SymbolicShape) -> SymbolicShape:
         """Sizes by what is known when elements are compared."""
 
     @abstractmethod
-    def known_equal(self, one: Size, other: Size) -> bool:
+    def is_known_equal(self, one: Size, other: Size) -> bool:
         """Return whether two sizes are known to be equal when elements are compared."""
 
     @abstractmethod
@@ -189,7 +190,7 @@ class OpContext(ABC):
         """Return the size of an axis that two operands share: they are equal, or one of them is 1."""
         return if_then_else(eq(a, 1), b, a)
 
-    def scaled_size(self, size: Size, scale: Expr) -> Size:
+    def scale_size(self, size: Size, scale: Expr) -> Size:
         """Return a size times a factor, as runtimes round it."""
         return self.size_from_elements(call_function("resized", integer_value(size), scale))
 
@@ -209,7 +210,7 @@ class OpContext(ABC):
         """How many inputs there are, absent ones included."""
 
     @abstractmethod
-    def has(self, position: int) -> bool:
+    def has_input(self, position: int) -> bool:
         """Return whether there is such an input."""
 
     @abstractmethod
@@ -217,11 +218,11 @@ class OpContext(ABC):
         """Return the tensor that is read there.
 
         Raises:
-            Undefined: there is none.
+            UndefinedOperatorError: there is none.
         """
 
-    def optional(self, position: int) -> SymbolicTensor | None:
-        return self.input(position) if self.has(position) else None
+    def optional_input(self, position: int) -> SymbolicTensor | None:
+        return self.input(position) if self.has_input(position) else None
 
     @abstractmethod
     def is_number(self, position: int) -> bool:
@@ -231,7 +232,7 @@ class OpContext(ABC):
     def numbers(self, position: int, propose: Callable[[], Any]) -> Any:
         """Return the value of an input that is a number or a list of them, in the rule or when it runs."""
 
-    def list(self, position: int, propose: Callable[[], Any]) -> tuple[Size, ...]:
+    def integer_list(self, position: int, propose: Callable[[], Any]) -> tuple[Size, ...]:
         """Return the value of an input that is a list: on the left a single number is as good as a list of one."""
         value = self.numbers(position, propose)
         if not isinstance(value, tuple) and not (self.assumes_defined and self.is_number(position)):
@@ -252,7 +253,7 @@ class OpContext(ABC):
         """
 
     @abstractmethod
-    def unmodelled_attribute(self, name: str) -> Any:
+    def read_unmodeled_attribute(self, name: str) -> Any:
         """Return the value of an attribute that says how to compute, not what; two are the same only where that is
         known."""
 
@@ -264,7 +265,7 @@ class OpContext(ABC):
     def cast_target(self) -> DType:
         """Return the element type that a Cast is to."""
 
-    def require_integer(self, value: Any, name: str) -> Any:
+    def require_integers(self, value: Any, name: str) -> Any:
         """Return a whole number or a list of them; what is computed as a real number may lie between."""
         if not all(isinstance(item, int | Polynomial) for item in (value if isinstance(value, tuple) else (value,))):
             raise UnsupportedOperatorError(f"{self.op} whose {name} is not known to be whole")
@@ -272,7 +273,7 @@ class OpContext(ABC):
 
     def integer(self, name: str, least: int | None = None, default: int | None = None) -> Size:
         """Return an integer that stays a symbol."""
-        value: Size = self.require_integer(self.attribute(name, lambda: fresh_symbol(name), default), name)
+        value: Size = self.require_integers(self.attribute(name, lambda: fresh_symbol(name), default), name)
         if least is not None:
             self.require(ge(value, least), f"{name} is at least {least}")
         return value
@@ -292,12 +293,12 @@ class OpContext(ABC):
         return str(value)
 
     def real(self, name: str) -> Expr:
-        value = self.attribute(name, lambda: self.unknown_real(name))
+        value = self.attribute(name, lambda: self.fresh_real(name))
         if isinstance(value, str | tuple):
             raise UndefinedOperatorError(f"{self.op}: {name} is a number, not {value}")
-        return real_value(value)
+        return to_real(value)
 
-    def unknown_real(self, name: str) -> Expr:
+    def fresh_real(self, name: str) -> Expr:
         """Return some real number."""
         return expr_of_factor(TensorElement(f"{self.op}.{name}'{fresh_symbol(name)}", ()))
 
@@ -324,20 +325,20 @@ class OpContext(ABC):
     def axes(self, position: int, rank: int, count: int | None = None) -> tuple[int, ...]:
         """Axes that are an input: distinct, counted from the start; as many as `count` says."""
         axes = tuple(
-            self.normalize_axis(v, rank) for v in self.list(position, lambda: OneOf(axis_subsets(rank, count)))
+            self.normalize_axis(v, rank) for v in self.integer_list(position, lambda: OneOf(axis_subsets(rank, count)))
         )
         if len(set(axes)) < len(axes):
             raise UndefinedOperatorError(f"{self.op}: an axis twice")
         return axes
 
-    def sizes(self, name: str, count: int, least: int) -> tuple[Size, ...]:
+    def spatial_attribute(self, name: str, count: int, least: int) -> tuple[Size, ...]:
         """One integer for each axis of space, or two; they stay symbols. The least is also the default."""
         value = self.attribute(name, lambda: tuple(fresh_symbol(name) for _ in range(count)), (least,) * count)
         if not isinstance(value, tuple):
             raise UnsupportedOperatorError(f"{name} is no list")
         if len(value) != count:
             raise UndefinedOperatorError(f"{self.op}: {name} of {len(value)} numbers, not {count}")
-        for item in self.require_integer(value, name):
+        for item in self.require_integers(value, name):
             self.require(ge(item, least), f"{name} is at least {least}")
         return value
 
@@ -368,7 +369,7 @@ def schema_default(operator: str, name: str, domain: str = "") -> Any:
     return schemas.attribute_value(schema.attributes[name].default_value)
 
 
-def real_value(number_: Any) -> Expr:
+def to_real(number_: Any) -> Expr:
     """Return a scalar of a rule as a real number. A decimal is what it says, and a long one that is a root is the
     root."""
     if isinstance(number_, Expr):
@@ -378,26 +379,26 @@ def real_value(number_: Any) -> Expr:
     if isinstance(number_, tuple):
         raise UnsupportedOperatorError("arithmetic on a list of real numbers")
     if isinstance(number_, float) and not isinf(number_):
-        return _as_root(number_) if len(repr(number_)) > 15 else constant(Fraction(repr(number_)))
+        return _recognize_root(number_) if len(repr(number_)) > 15 else constant(Fraction(repr(number_)))
     return constant(number_)
 
 
-def tensor_of_numbers(value: Any) -> SymbolicTensor:
+def to_tensor(value: Any) -> SymbolicTensor:
     """Return a number as a tensor without axes, a list as one with one axis."""
     if not isinstance(value, tuple):
-        return SymbolicTensor((), lambda index: real_value(value))
+        return SymbolicTensor((), lambda index: to_real(value))
 
     def element(index: Index) -> Expr:
         result = constant(0)
         for position, item in enumerate(value):
-            result = result + guard_expr(eq(index[0], position), real_value(item))
+            result = result + guard_expr(eq(index[0], position), to_real(item))
         return result
 
     return SymbolicTensor((len(value),), element, DType.INT64)
 
 
 @cache
-def _as_root(decimal: float) -> Expr:
+def _recognize_root(decimal: float) -> Expr:
     """Return a root of a small fraction where the float is the nearest one to it, else the decimal."""
     for bottom in range(1, 33):
         top = round(decimal * decimal * bottom)

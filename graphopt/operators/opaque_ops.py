@@ -9,8 +9,14 @@ from graphopt.expr.expressions import Expr, Index, OpaqueElement, expr_of_factor
 from graphopt.expr.integers import eq, ge
 from graphopt.expr.symbolic_tensors import SymbolicTensor
 from graphopt.ir import schemas
-from graphopt.operators.op_context import Denotation, OpContext, Shape, UndefinedOperatorError, UnsupportedOperatorError
-from graphopt.operators.shape_obligations import check_shape
+from graphopt.operators.op_context import (
+    Denotation,
+    OpContext,
+    SymbolicShape,
+    UndefinedOperatorError,
+    UnsupportedOperatorError,
+)
+from graphopt.operators.shape_constraints import require_shape
 
 
 def opaque_output(node: OpContext, position: int, output: SymbolicTensor) -> SymbolicTensor:
@@ -23,10 +29,10 @@ def opaque_output(node: OpContext, position: int, output: SymbolicTensor) -> Sym
     used = dict(node.read_values)
     kept = used.get("along", ()) if used.pop("keepdims", 0) else ()
     types = (("types", node.operand_dtypes),) if node.operand_dtypes else ()
-    params = (position, node.is_folded, node.dtype, *types, *sorted(used.items()))
+    params = (position, node.is_constant_folded, node.dtype, *types, *sorted(used.items()))
     operands = []
     for i in range(node.input_count):
-        tensor = None if i in node.read_inputs else node.optional(i)
+        tensor = None if i in node.inputs_read_as_numbers else node.optional_input(i)
         operands.append(None if tensor is None else tensor.as_argument())
     whole = tuple(operands)
 
@@ -41,11 +47,11 @@ def opaque_output(node: OpContext, position: int, output: SymbolicTensor) -> Sym
 
 def opaque_softmax(node: OpContext, scores: SymbolicTensor) -> SymbolicTensor:
     """Return what the operator of that name makes of the last axis, for a node that does so inside of it."""
-    params, whole = (0, node.is_folded, node.dtype, ("axis", -1)), (scores.as_argument(),)
+    params, whole = (0, node.is_constant_folded, node.dtype, ("axis", -1)), (scores.as_argument(),)
     return SymbolicTensor(scores.shape, lambda index: expr_of_factor(OpaqueElement("Softmax", params, whole, index)))
 
 
-def output_of_shape(node: OpContext, position: int, shape: Shape) -> SymbolicTensor:
+def output_of_shape(node: OpContext, position: int, shape: SymbolicShape) -> SymbolicTensor:
     """Return an output of which only the shape is known."""
 
     def unseen(_: Index) -> Expr:
@@ -55,19 +61,19 @@ def output_of_shape(node: OpContext, position: int, shape: Shape) -> SymbolicTen
 
 
 GATE_COUNTS: Mapping[str, int] = {"RNN": 1, "GRU": 3, "LSTM": 4}
-DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+DIRECTION_COUNTS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
-def recurrent_shapes(node: OpContext) -> tuple[SymbolicTensor, ...]:
+def opaque_recurrent(node: OpContext) -> tuple[SymbolicTensor, ...]:
     """Return the shapes of a recurrent network: all its states, the last one, and of an LSTM its last cell.
 
     ONNX Runtime knows no other layout than 0, and wants to be told the hidden size.
     """
     gates = GATE_COUNTS[node.op]
     x, w, r = (node.input(i) for i in range(3))
-    directions = DIRECTIONS[node.text("direction", tuple(DIRECTIONS))]
+    directions = DIRECTION_COUNTS[node.text("direction", tuple(DIRECTION_COUNTS))]
     for name in ("activations", "activation_alpha", "activation_beta", "clip", "input_forget", "linear_before_reset"):
-        node.unmodelled_attribute(name)
+        node.read_unmodeled_attribute(name)
     if node.flag("layout"):
         raise UndefinedOperatorError(f"{node.op} with layout 1")
     if x.rank != 3 or r.rank != 3:
@@ -80,18 +86,18 @@ def recurrent_shapes(node: OpContext) -> tuple[SymbolicTensor, ...]:
     for size in (length, batch, features, hidden):
         node.require(ge(size, 1), "an axis is empty")
     state = (directions, batch, hidden)
-    check_shape(node, w.shape, (directions, hidden * gates, features), "the weights are not those of the input")
-    check_shape(node, r.shape, (directions, hidden * gates, hidden), "the weights are not those of the states")
+    require_shape(node, w.shape, (directions, hidden * gates, features), "the weights are not those of the input")
+    require_shape(node, r.shape, (directions, hidden * gates, hidden), "the weights are not those of the states")
     shapes = ((directions, hidden * (2 * gates)), (batch,), state, state, (directions, hidden * 3))
     for position, shape in enumerate(shapes, start=3):
-        given = node.optional(position)
+        given = node.optional_input(position)
         if given is not None:
-            check_shape(node, given.shape, shape, f"input {position} has another shape")
-    lengths = node.optional(4)
+            require_shape(node, given.shape, shape, f"input {position} has another shape")
+    lengths = node.optional_input(4)
     if lengths is not None:
         node.require_indices(lengths, length + 1, from_end=False)
     outputs = ((length, directions, batch, hidden), state, state)
     return tuple(map(partial(output_of_shape, node), range(node.output_count), outputs))
 
 
-RECURRENT_DENOTATIONS: Mapping[str, Denotation] = dict.fromkeys(GATE_COUNTS, recurrent_shapes)
+RECURRENT_DENOTATIONS: Mapping[str, Denotation] = dict.fromkeys(GATE_COUNTS, opaque_recurrent)

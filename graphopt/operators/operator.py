@@ -14,25 +14,25 @@ from graphopt.operators.implied_defaults import ImpliedDefault
 from graphopt.operators.op_context import Denotation, OpContext, UnsupportedOperatorError
 from graphopt.operators.operator_cost import OperatorCost
 
-FLOATS = frozenset(dtype for dtype in DType if dtype.is_float)
+FLOAT_DTYPES = frozenset(dtype for dtype in DType if dtype.is_float)
 
 
 class MagnitudeEffect(Enum):
     """How far from zero the elements of a result may lie, by how far those do that are read."""
 
     PRESERVED = auto()
-    """As far."""
+    """As far as what is read."""
     BOUNDED = auto()
-    """They are finite whatever is read (or NaN)."""
+    """Finite (or NaN), whatever is read."""
     CLAMPED = auto()
-    """As far, but no infinity passes."""
+    """As far as what is read, but no infinity passes."""
     MIXED = auto()
     """Many products are added up: what an infinity makes of them is NaN, or an infinity everywhere."""
     SUMMED = auto()
     """Two huge numbers make an infinity."""
     MULTIPLIED = auto()
     """A huge number and one greater than 1 make an infinity."""
-    GROWN = auto()
+    AMPLIFIED = auto()
     """A huge number makes an infinity."""
 
 
@@ -42,24 +42,24 @@ class ReferenceFidelity(Enum):
     NOWHERE = auto()
     ON_INTEGERS = auto()
     EVERYWHERE = auto()
-    """It moves elements, or rounds once if at all, as IEEE 754 says."""
+    """Everywhere: it moves elements, or rounds once if at all, as IEEE 754 says."""
 
 
 class RoundingEffect(Enum):
     """What an operator does to floats that were rounded."""
 
     ROUNDS = auto()
-    """It rounds, too."""
+    """Rounds, too."""
     PRESERVES = auto()
-    """It rounds nothing, and what was rounded is in its result."""
+    """Rounds nothing, and what was rounded is in its result."""
     SELECTS_INDEX = auto()
-    """It tells a place. Where two elements are equal but for rounding, the place of either is as good, if that is the
+    """Selects an index. Where two elements are equal but for rounding, the index of either is as good, if that is the
     result of a rule; what is looked up or compared there may be anything."""
-    JUMPS = auto()
+    DISCONTINUOUS = auto()
     """Its result jumps."""
 
 
-class ResultType(Enum):
+class ResultDtypeSource(Enum):
     """Where the element type of the result comes from."""
 
     SCHEMA = auto()
@@ -83,12 +83,12 @@ class ConstantEffect(Enum):
 
     NOTHING = auto()
     ADDED = auto()
-    """They are added to them."""
+    """The numbers are added to the operands."""
     MULTIPLIED = auto()
     BOTH = auto()
     """Some are added, others multiplied."""
     SELECTED = auto()
-    """They may be the result in their place."""
+    """The numbers may be the result in place of the operands."""
 
 
 class ExtremeOperands(Enum):
@@ -99,7 +99,7 @@ class ExtremeOperands(Enum):
     NOT_EVEN_FLOATS = auto()
     ALL = auto()
     FIRST = auto()
-    SATURATED = auto()
+    ABSORBED = auto()
     """All: no integer of the result is larger for an operand that is."""
 
 
@@ -110,7 +110,7 @@ class SummationLength(Enum):
     UNKNOWN = auto()
     """A number that no weights tell."""
     MATRIX = auto()
-    """As many as the matrix that is the second input has rows; `transB` may turn it."""
+    """Number of rows of the matrix that is the second input; `transB` may turn it."""
     CONVOLUTION = auto()
     """The elements of one filter, of all channels."""
     TRANSPOSED_CONVOLUTION = auto()
@@ -120,7 +120,7 @@ class SummationLength(Enum):
 
 
 OperandRole: TypeAlias = Literal["index", "axes", "zeros", "ones", "sizes", "reshape", "split", "positive"]
-"""What an operator takes an operand for, where not every value will do.
+"""Purpose of an operand for which not every value will do.
 
 Places in another operand, axes, beginnings, steps and counts, sizes, the target of a Reshape, lengths of parts; and
 numbers above 0: it has no meaning, or not the same to all kernels, for others.
@@ -145,25 +145,27 @@ class Operator:
 
     denotation: Denotation = no_denotation
     is_exact: bool = False
-    """Whether its denotation holds bit for bit: it moves data, or computes each element by one function that is named.
+    """True if its denotation holds bit for bit: it moves data, or computes each element by one named function.
+    Elementwise operators are exact, whatever this says.
 
     Elementwise operators are exact, whatever this says.
     """
     selects_elements: bool = False
-    """Whether its elements are elements of its first input."""
+    """True if its elements are elements of its first input."""
     is_view: bool = False
-    """Whether they are all of these, in their order."""
+    """True if they are all of these, in their order."""
     reads_shape_only: bool = False
-    """Whether of what it reads only the shape counts."""
+    """True if it reads only the shape of its operand."""
     is_commutative: bool = False
-    """Whether its operands may be swapped."""
+    """True if its operands may be swapped."""
     is_sum_of_products: bool = False
-    """Whether it is sums and products alone, which hold for infinities, too, as far as they are only reordered."""
+    """True if it consists of sums and products alone, which hold for infinities, too, as far as they are only
+    reordered."""
     magnitude_effect: MagnitudeEffect = MagnitudeEffect.PRESERVED
     pole_operand: int | None = None
     """The first of the operands for which it has a pole: near some numbers its result has no bound."""
-    has_nan_gaps: bool = False
-    """Whether it makes NaN of other ordinary numbers."""
+    may_produce_nan: bool = False
+    """True if it makes NaN of other ordinary numbers."""
     reference_fidelity: ReferenceFidelity = ReferenceFidelity.NOWHERE
     deviating_dtypes: frozenset[DType] = frozenset()
     """Element types in which ONNX Runtime's kernel departs from what the exact meaning says.
@@ -172,11 +174,11 @@ class Operator:
     such a node, computes it on another tensor or does without it, the result is right, but not bit for bit.
     """
     is_position_sensitive: bool = False
-    """Whether the kernel computes an element by other instructions within a vector than at its end."""
+    """True if the kernel computes an element by other instructions within a vector than at its end."""
     rounding_effect: RoundingEffect = RoundingEffect.ROUNDS
-    """What it does to rounding, where it does not only move elements."""
+    """Effect on rounding, where it does not only move elements."""
     overflows_early: bool = False
-    """Whether it overflows at moderate numbers: 89 in single and 12 in half precision."""
+    """True if it overflows at moderate numbers: 89 in single and 12 in half precision."""
     bias_input: int | None = None
     """An optional input that is added: of zeros it may as well be absent."""
     mask_input: int | None = None
@@ -184,17 +186,17 @@ class Operator:
     type for -inf."""
 
     prepacks_weights: bool = False
-    """Whether ONNX Runtime's kernel may take weights that are constants in another order than such that are computed,
-    and so round otherwise: it multiplies matrices, or is not known."""
+    """True if ONNX Runtime's kernel may reorder weights that are constants, and so round otherwise than for weights
+    that are computed: it multiplies matrices, or is not known."""
 
     is_quantizing: bool = False
-    """Whether it computes with integers for which the ranges of element types are made."""
+    """True if it computes with integers for which the ranges of element types are made."""
     is_foldable: bool = True
-    """Whether it is computed where its inputs are constants."""
+    """True if it is computed where its inputs are constants."""
     implied_defaults: Mapping[str | int, ImpliedDefault] = field(default_factory=dict)
-    """What an absent attribute, or optional input, stands for, by its name or position, where that depends on the
+    """Values that an absent attribute or optional input stands for, by its name or position, where they depend on the
     other inputs."""
-    result_type: ResultType = ResultType.SCHEMA
+    result_dtype_source: ResultDtypeSource = ResultDtypeSource.SCHEMA
     index_outputs: frozenset[int] = frozenset()
     """The outputs that are sizes, or places along an axis: integers that no arithmetic makes."""
 
@@ -203,15 +205,15 @@ class Operator:
     deciding_operand: int = 0
     """The first of the operands by which it jumps."""
     rounds_between_jumps: bool = False
-    """Whether it also rounds where it jumps."""
+    """True if it also rounds where it jumps."""
     is_saturating: bool = False
-    """Whether it gives one and the same float, or 0, for many numbers that are far apart."""
+    """True if it gives one and the same float, or 0, for many numbers that are far apart."""
     factor_count: int = 0
-    """How many of the numbers that it is given it multiplies with each other: 1 of each operand, or 2 of one."""
+    """Number of given numbers that it multiplies with each other: 1 of each operand, or 2 of one."""
     constant_effect: ConstantEffect = ConstantEffect.NOTHING
     scalar_attributes: frozenset[str] = frozenset()
     """Attributes that are numbers beside operands."""
-    summation: SummationLength = SummationLength.NONE
+    summation_length: SummationLength = SummationLength.NONE
 
     # how models with it are made smaller and faster
 
@@ -222,85 +224,86 @@ class Operator:
     written for, and that ORT fuses, weighs less.
     """
     cost: OperatorCost = field(default_factory=OperatorCost)
-    is_partial_gain: bool = False
-    """Whether one such operator in the place of another is no gain by itself."""
+    is_slicing: bool = False
+    """True if one such operator in place of another is no gain by itself."""
     is_row_wise: bool = False
-    """Whether a few rows of its result are computed of a few rows of its operands."""
-    inferred_size_count: int | None = None
-    """How many sizes that are not known it finds out by itself, where it is given sizes as the model runs."""
+    """True if some rows of its result are computed from the same rows of its operands."""
+    max_inferred_sizes: int | None = None
+    """Number of unknown sizes that it infers by itself, where it is given sizes when the model runs."""
 
     # the inputs with which models and examples are run
 
-    roles: Mapping[int, OperandRole] = field(default_factory=dict)
+    operand_roles: Mapping[int, OperandRole] = field(default_factory=dict)
     """The roles of its inputs."""
     table_inputs: tuple[int, ...] = ()
     """The inputs whose first axis indices lie in, where that is not an axis of the first input."""
     indexes_all_axes: bool = False
-    """Whether indices lie in several axes of the first input, whatever `axis` says."""
+    """True if indices lie in several axes of the first input, whatever `axis` says."""
     is_value_preserving: bool = False
-    """Whether the values of its first operand go through as they are, or nearly so, though it does not keep them."""
-    is_joining: bool = False
-    """Whether it joins any number of operands along an axis, whose values go through as they are."""
+    """True if the values of its first operand pass as they are, or nearly so, though it does not select them."""
+    is_concatenation: bool = False
+    """True if it joins any number of operands along an axis, whose values pass as they are."""
     observes_nonfinite: bool = False
-    """Whether a model tells infinities and NaN from other numbers by it, or masks with them."""
+    """True if a model tells infinities and NaN from other numbers by it, or masks with them."""
     propagates_nonfinite: bool = False
-    """Whether it computes each element from one of each operand, infinities and NaN of them."""
+    """True if it computes each element from one of each operand, infinities and NaN included."""
     extreme_operands: ExtremeOperands = ExtremeOperands.NONE
     divides_integers: bool = False
-    """Whether integers that it divides by 0 end the process."""
+    """True if integers that it divides by 0 end the process."""
     factor_inputs: str = ""
     """The inputs of a product of 8-bit integers: `a` and `b` stand where the factors do, `one` and `step` for scales,
     `p` and `q` for zero points."""
     spatial_rank: int = 0
-    """How many spatial axes the factors of such a product have in a trial."""
+    """Number of spatial axes that the factors of such a product have in a trial."""
     may_compute_narrower: bool = False
-    """Whether ONNX Runtime may have kernels for it, or for what is around it, that hold less than is written."""
+    """True if ONNX Runtime may have kernels for it, or for what surrounds it, that compute in a narrower type than is
+    written."""
     has_data_races: bool = False
-    """Whether threads may write to one place."""
+    """True if threads may write to one place."""
     fails_on_empty: bool = False
-    """Whether ONNX Runtime has kernels for it that divide by the size of an axis: an empty one ends the process."""
+    """True if ONNX Runtime has kernels for it that divide by the size of an axis: an empty one ends the process."""
     proposals: Mapping[str, Proposal] = field(default_factory=dict)
-    """How values of its attributes, and of inputs that are numbers, are proposed to make it defined."""
+    """Proposals for values of its attributes, and of inputs that are numbers, that make it defined."""
     weights_input: int | None = None
     """The input of weights, of which an axis is as long as one of the first input."""
-    takes_any_scale: bool = False
-    """Whether it means something with any scale, also one that is not above 0."""
+    allows_any_scale: bool = False
+    """True if it is defined for any scale, also one that is not above 0."""
     shape_input: int | None = None
     """The input that says a shape."""
-    is_of_images: bool = False
-    """Whether it runs over the spatial axes of images: of no matrix and no vector it has a meaning."""
+    requires_spatial_axes: bool = False
+    """True if it runs over the spatial axes of images: it has no meaning for matrices and vectors."""
 
     @property
     def is_exactly_commutative(self) -> bool:
-        """Whether two operands may be swapped bit for bit; of 0.0 and -0.0, Max takes one by their places."""
+        """True if two operands may be swapped bit for bit; of 0.0 and -0.0, Max takes one by their places."""
         return self.is_commutative and not self.deviating_dtypes
 
     @property
     def is_movement(self) -> bool:
-        """Whether it moves elements and makes none of others, whatever its attributes are."""
+        """True if it moves elements and makes none of others, whatever its attributes are."""
         return self.is_exact and self.reference_fidelity is ReferenceFidelity.EVERYWHERE
 
     @property
     def is_denoted(self) -> bool:
-        """Whether it has a meaning."""
+        """True if it has a meaning."""
         return self.denotation is not no_denotation
 
     @property
     def has_poles(self) -> bool:
-        """Whether it makes infinities of ordinary numbers, where its denotation has no value, and no NaN there."""
-        return self.pole_operand is not None and not self.has_nan_gaps
+        """True if it makes infinities of ordinary numbers, where its denotation has no value, and no NaN there."""
+        return self.pole_operand is not None and not self.may_produce_nan
 
     @property
     def is_casting(self) -> bool:
-        """Whether it casts to an element type that is no function of what it reads first."""
-        return self.result_type in (ResultType.TARGET, ResultType.LIKE)
+        """True if it casts to an element type that is no function of what it reads first."""
+        return self.result_dtype_source in (ResultDtypeSource.TARGET, ResultDtypeSource.LIKE)
 
     @property
     def is_partial(self) -> bool:
-        """Whether it has no value at some numbers."""
-        return self.has_poles or self.has_nan_gaps
+        """True if it has no value at some numbers."""
+        return self.has_poles or self.may_produce_nan
 
     @property
     def is_rounding(self) -> bool:
-        """Whether it rounds floats."""
+        """True if it rounds floats."""
         return (self.rounding_effect is RoundingEffect.ROUNDS or self.rounds_between_jumps) and not self.is_movement

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from onnx.defs import OpSchema
 
 from graphopt.ir import schemas
-from graphopt.language.definition import Definition, definitions, instantiate_definition
+from graphopt.language.definition import Definition, instantiate_definition, iter_definitions
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import BINDING_QUERIES
 from graphopt.language.terms import (
@@ -31,7 +31,7 @@ from graphopt.operators.elementwise_ops import ElementwiseDenotation, ExtraOpera
 from graphopt.operators.operator import Operator
 from graphopt.operators.reduction_ops import ReductionDenotation
 from graphopt.operators.semantics import OPERATORS
-from graphopt.operators.undenoted_ops import MICROSOFT, UNDENOTED
+from graphopt.operators.undenoted_ops import MICROSOFT_DOMAIN, UNDENOTED_OPERATORS
 
 UNKNOWN_OPERATOR = Operator(prepacks_weights=True)
 """An operator that is in no table: none of the facts is known of it."""
@@ -40,13 +40,13 @@ UNKNOWN_OPERATOR = Operator(prepacks_weights=True)
 def lookup_operator(op: str, domain: str = "") -> Operator:
     """Return what is known of an operator."""
     known = None if domain else OPERATORS.get(op)
-    return known or UNDENOTED.get((op, domain), UNKNOWN_OPERATOR)
+    return known or UNDENOTED_OPERATORS.get((op, domain), UNKNOWN_OPERATOR)
 
 
 def lookup_kernel(name: str) -> Operator:
     """Return what is known of a kernel of ONNX Runtime, of which only the name is said."""
     known = lookup_operator(name)
-    return lookup_operator(name, MICROSOFT) if known is UNKNOWN_OPERATOR else known
+    return lookup_operator(name, MICROSOFT_DOMAIN) if known is UNKNOWN_OPERATOR else known
 
 
 def is_reduction(op: str) -> bool:
@@ -91,7 +91,7 @@ def is_broadcasting(op: str, domain: str = "") -> bool:
     """Return whether an operator has two operands, of which one at least broadcasts to the other."""
     schema = schemas.schema(op, domain)
     takes_two = schema is not None and schema.min_input <= 2 <= schema.max_input
-    return takes_two and extra_operands(op, domain) in (ExtraOperands.EQUALS, ExtraOperands.UNIDIRECTIONAL)
+    return takes_two and extra_operands(op, domain) in (ExtraOperands.MULTIDIRECTIONAL, ExtraOperands.UNIDIRECTIONAL)
 
 
 def is_elementwise(app: App) -> bool:
@@ -102,7 +102,7 @@ def is_elementwise(app: App) -> bool:
         meaning = instantiate_definition(app)
         return meaning is not None and is_elementwise_definition(meaning.definition)
     match extra_operands(app.op, app.domain):
-        case ExtraOperands.EQUALS:
+        case ExtraOperands.MULTIDIRECTIONAL:
             return True
         case ExtraOperands.UNIDIRECTIONAL | ExtraOperands.SCALARS:
             return all(map(is_scalar, app.operands[1:]))
@@ -118,18 +118,18 @@ def is_pointwise(rule: Rule) -> bool:
     instance of scalars and vectors. So two sides that are equal for all of those are equal for any ranks; but a
     condition on shapes, a declared axis or a list may tell one rank from another.
     """
-    return _is_rank_generic((*rule.left, *rule.right), rule.conditions, rule.holes.values())
+    return _is_rank_polymorphic((*rule.left, *rule.right), rule.conditions, rule.holes.values())
 
 
 @schemas.memoized_by_schema
 def is_elementwise_definition(definition: Definition) -> bool:
     """Return whether what a declared operator means makes it a function of elements, whatever their ranks are."""
-    return definition.head.outputs == 1 and _is_rank_generic(
+    return definition.head.outputs == 1 and _is_rank_polymorphic(
         definition.body, definition.when, set(holes(definition.head))
     )
 
 
-def _is_rank_generic(sides: Sequence[Term], conditions: Sequence[Term], given: Iterable[Var]) -> bool:
+def _is_rank_polymorphic(sides: Sequence[Term], conditions: Sequence[Term], given: Iterable[Var]) -> bool:
     return (
         all(is_elementwise(app) for side in sides for app in operator_applications(side))
         and all(hole.axes is None and hole.default is None and hole.kind != "integers" for hole in given)
@@ -158,9 +158,9 @@ class OperatorChoice(NamedTuple):
     """An operand of the hole by its position, a scalar by its name, or nothing."""
     domain: str = ""
     attrs: tuple[tuple[str, Term], ...] = ()
-    """Those of a declared operator, which has to name them."""
-    has_all_attributes: bool = False
-    """Whether the rule says all attributes, so that others are to have their defaults."""
+    """Attributes of a declared operator, which has to name them."""
+    lists_all_attributes: bool = False
+    """True if the rule lists all attributes, so that others are to have their defaults."""
 
     def apply(self, hole: str, operands: tuple[Term | None, ...], said: tuple[tuple[str, Term], ...]) -> App:
         """Return the operator on these operands, with holes for all that is its own; their names begin with the
@@ -171,7 +171,7 @@ class OperatorChoice(NamedTuple):
             if not isinstance(each, int) or each < len(operands)  # a reduction of all axes names none
         )
         schema = schemas.schema(self.op, self.domain)
-        has_more = schema and schema.attributes and not self.domain and not self.has_all_attributes
+        has_more = schema and schema.attributes and not self.domain and not self.lists_all_attributes
         rest = (attributes(f"{hole}_attributes"),) if has_more else ()
         attrs = ((n, replace(v, name=f"{hole}_{v.name}") if isinstance(v, Var) else v) for n, v in self.attrs)
         return App(self.op, (*args, *rest), (*said, *attrs), self.domain)
@@ -184,13 +184,13 @@ def operator_choices(class_: str) -> Mapping[tuple[str, str], tuple[OperatorChoi
         reductions = (
             own for own, operator in sorted(OPERATORS.items()) if isinstance(operator.denotation, ReductionDenotation)
         )
-        return {(own, ""): (OperatorChoice(own, (0, 1), has_all_attributes=True),) for own in reductions}
+        return {(own, ""): (OperatorChoice(own, (0, 1), lists_all_attributes=True),) for own in reductions}
     found: dict[tuple[str, str], tuple[OperatorChoice, ...]] = {}
     for own, operator in sorted(OPERATORS.items()):
         if isinstance(operator.denotation, ElementwiseDenotation) and not operator.selects_elements:
             ways = _input_slots(own, operator.denotation.extra_operands, class_)
             found[own, ""] = tuple(OperatorChoice(own, inputs) for inputs in ways)
-    for definition in definitions():
+    for definition in iter_definitions():
         head = definition.head
         if is_elementwise_definition(definition) and None not in head.inputs:
             among = tuple(
@@ -201,30 +201,30 @@ def operator_choices(class_: str) -> Mapping[tuple[str, str], tuple[OperatorChoi
     return {key: ways for key, ways in found.items() if ways}
 
 
-InputSlots: TypeAlias = "tuple[int | str | None, ...]"
+_InputSlots: TypeAlias = "tuple[int | str | None, ...]"
 
 
-def _input_slots(op: str, beside: ExtraOperands, class_: str) -> Sequence[InputSlots]:
+def _input_slots(op: str, beside: ExtraOperands, class_: str) -> Sequence[_InputSlots]:
     """How an operator stands for a function of elements: which inputs are operands of the hole, and which its own."""
     schema = schemas.schema(op)
     assert schema is not None, op
-    if beside is ExtraOperands.EQUALS:
+    if beside is ExtraOperands.MULTIDIRECTIONAL:
         variadic = schema.inputs[-1].option == OpSchema.FormalParameterOption.Variadic
         return _operand_orders(
             2 if variadic else len(schema.inputs), class_, commuting=lookup_operator(op).is_commutative
         )
-    if beside is ExtraOperands.TYPES or class_ == schemas.ANY_BINARY:
+    if beside is ExtraOperands.DTYPE_ONLY or class_ == schemas.ANY_BINARY:
         return ()
     own = list(enumerate(formal.name for formal in schema.inputs))[1:]
-    rest = ([None, name] if schemas.is_optional(op, "", position) else [name] for position, name in own)
+    rest = ([None, name] if schemas.is_optional_input(op, "", position) else [name] for position, name in own)
     return tuple(dict.fromkeys(_trim_absent((0, *chosen)) for chosen in product(*rest)))
 
 
-def _trim_absent(inputs: InputSlots) -> InputSlots:
+def _trim_absent(inputs: _InputSlots) -> _InputSlots:
     return _trim_absent(inputs[:-1]) if inputs[-1] is None else inputs
 
 
-def _operand_orders(count: int, class_: str, *, commuting: bool) -> Sequence[InputSlots]:
+def _operand_orders(count: int, class_: str, *, commuting: bool) -> Sequence[_InputSlots]:
     """Return the orders of so many operands, of which one or two are the hole's; matching tries both of those that
     commute."""
     if count == 1:
@@ -252,4 +252,4 @@ OPERATOR_GROUPS: Mapping[str, tuple[str, ...]] = {
 """Operators that are named together."""
 
 IMAGE_DISCOVERY_OPERATORS = ("Add", "Mul", "Relu")
-"""Those that are tried on images, too, beside those of images."""
+"""Operators that are tried on images, too, beside those of images."""

@@ -16,20 +16,20 @@ class WorkKind(Enum):
     ELEMENTWISE = auto()
     """Some operations an element, and passes over what is read and written."""
     POWER = auto()
-    """As elementwise, but squares and cubes are multiplied out."""
+    """Elementwise work, but squares and cubes are multiplied out."""
     LAYER_NORMALIZATION = auto()
-    """As elementwise, but a sum of equal shapes before it is fused with it, for which the kernel is slow."""
+    """Elementwise work, but a sum of equal shapes before it is fused with it, for which the kernel is slow."""
     CONVOLUTION = auto()
     TRANSPOSED_CONVOLUTION = auto()
     PRODUCT = auto()
     ATTENTION = auto()
     PACKED_ATTENTION = auto()
-    """With the projections to queries, keys and values."""
+    """Attention with the projections to queries, keys and values."""
     RECURRENT = auto()
     EINSUM = auto()
     POOL = auto()
     MOVEMENT = auto()
-    """What is written is copied."""
+    """A copy of what is written."""
     TRANSPOSITION = auto()
     NOTHING = auto()
     """A launch alone."""
@@ -54,9 +54,9 @@ class EpilogueFusion(Enum):
 
     ACTIVATION = auto()
     BLOCKED_ACTIVATION = auto()
-    """In the blocked layout alone."""
+    """An activation that is fused in the blocked layout alone."""
     ADDED_CHANNELS = auto()
-    """What is added: a constant per channel, or a tensor of the same shape."""
+    """A summand: a constant per channel, or a tensor of the same shape."""
     SCALED_CHANNELS = auto()
     """A factor, constant, per channel or for all."""
     NORMALIZED_CHANNELS = auto()
@@ -72,14 +72,14 @@ class LayoutEffect(Enum):
     """What a node does to the layout that blocks the channels of images."""
 
     PLAIN = auto()
-    """It reads the usual layout; what is blocked is copied back before it."""
-    ENTERS = auto()
-    """It writes the blocked layout, where its channels fit."""
+    """Reads the usual layout; blocked operands are copied back before it."""
+    ENTERS_BLOCKED = auto()
+    """Writes the blocked layout, where its channels fit."""
     KEEPS = auto()
-    KEEPS_IF_ALIKE = auto()
-    """It keeps it where all that it reads is blocked and has one shape."""
-    KEEPS_IF_WHOLE = auto()
-    """It keeps it where it joins whole blocks."""
+    KEEPS_IF_SAME_SHAPE = auto()
+    """Keeps the blocked layout where all operands have it, and one shape."""
+    KEEPS_IF_WHOLE_BLOCKS = auto()
+    """Keeps the blocked layout where it joins whole blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +89,27 @@ class OperatorCost:
     flops: float = 10
     """Operations an element, counted at the rate of a matrix product (as measured with ONNX Runtime 1.31)."""
     passes: int = 1
-    """How often it goes over its data: more than once where it has no kernel of its own, or one in several passes."""
+    """Passes over its data: more than one where it has no kernel of its own, or one in several passes."""
     work: WorkKind = WorkKind.ELEMENTWISE
-    stride: float = 1
-    """How many times as slow as a plain copy it moves data, because elements lie far apart."""
+    copy_slowdown: float = 1
+    """Time of moving data, as a multiple of a plain copy: elements may lie far apart."""
     flops_after_sum: float = 0
     """Operations an element of a layer normalization that a sum is fused with."""
-    head: FusionTarget | None = None
-    """What it is to the nodes that are fused into it."""
+    fusion_target: FusionTarget | None = None
+    """Role that it has for the nodes that are fused into it; None where none are."""
     fusions: Mapping[FusionTarget, EpilogueFusion] = field(default_factory=dict)
-    """How it is fused into a node before it, by what that is."""
-    layout: LayoutEffect = LayoutEffect.PLAIN
+    """Ways in which it is fused into a node before it, by the role of that."""
+    layout_effect: LayoutEffect = LayoutEffect.PLAIN
 
 
-SUM_AND_NORMALIZATION = 300
+SUM_AND_NORMALIZATION_FLOPS = 300
 """Operations an element of the kernel for a layer normalization of a sum."""
 
-NO_COST = OperatorCost(work=WorkKind.NOTHING)
-COPY = OperatorCost(work=WorkKind.MOVEMENT)
-SCATTERED_COPY = OperatorCost(work=WorkKind.MOVEMENT, stride=4)
-PRODUCT = OperatorCost(work=WorkKind.PRODUCT)
-CONVOLUTION = OperatorCost(work=WorkKind.CONVOLUTION)
-IMAGE_ACTIVATION: Mapping[FusionTarget, EpilogueFusion] = {FusionTarget.CONVOLUTION: EpilogueFusion.ACTIVATION}
-MATRIX_ACTIVATION: Mapping[FusionTarget, EpilogueFusion] = {FusionTarget.GEMM: EpilogueFusion.ACTIVATION}
-ACTIVATION: Mapping[FusionTarget, EpilogueFusion] = {**IMAGE_ACTIVATION, **MATRIX_ACTIVATION}
+LAUNCH_COST = OperatorCost(work=WorkKind.NOTHING)
+COPY_COST = OperatorCost(work=WorkKind.MOVEMENT)
+SCATTERED_COPY_COST = OperatorCost(work=WorkKind.MOVEMENT, copy_slowdown=4)
+PRODUCT_COST = OperatorCost(work=WorkKind.PRODUCT)
+CONVOLUTION_COST = OperatorCost(work=WorkKind.CONVOLUTION)
+IMAGE_ACTIVATION_FUSIONS: Mapping[FusionTarget, EpilogueFusion] = {FusionTarget.CONVOLUTION: EpilogueFusion.ACTIVATION}
+MATRIX_ACTIVATION_FUSIONS: Mapping[FusionTarget, EpilogueFusion] = {FusionTarget.GEMM: EpilogueFusion.ACTIVATION}
+ACTIVATION_FUSIONS: Mapping[FusionTarget, EpilogueFusion] = {**IMAGE_ACTIVATION_FUSIONS, **MATRIX_ACTIVATION_FUSIONS}

@@ -30,7 +30,7 @@ from graphopt.base.errors import ModelError
 from graphopt.expr.dims import Dim, SymbolicDim
 from graphopt.ir.chunks import iter_chunks
 from graphopt.ir.graph import Attribute, AttributeScalar, Graph, Node, OpaqueAttribute
-from graphopt.ir.schemas import text_or_bytes
+from graphopt.ir.schemas import decode_string
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import OpaqueType, Shape, TensorType, Type
 
@@ -149,7 +149,7 @@ def tensor_from_proto(proto: TensorProto, folders: ModelFolders = ()) -> Tensor:
     """
     dtype, shape = DType(proto.data_type), tuple(proto.dims)
     if proto.data_location == TensorProto.EXTERNAL:
-        source = _external_data(proto, Tensor(dtype, shape, _no_data).nbytes, folders)
+        source = _parse_external_data(proto, Tensor(dtype, shape, _no_data).nbytes, folders)
         return Tensor(dtype, shape, lambda: _read_external(source, dtype, shape), source)
     return Tensor(dtype, shape, lambda: _read_tensor(proto, dtype, shape), proto)
 
@@ -169,13 +169,13 @@ def _read_tensor(proto: TensorProto, dtype: DType, shape: tuple[int, ...]) -> ND
 
 def _read_strings(proto: TensorProto, shape: tuple[int, ...]) -> NDArray[Any]:
     texts = np.empty(len(proto.string_data), object)
-    texts[:] = [text_or_bytes(raw) for raw in proto.string_data]
+    texts[:] = [decode_string(raw) for raw in proto.string_data]
     if texts.size != prod(shape):
         raise ModelError(f"tensor '{proto.name}' STRING{list(shape)} holds {texts.size} strings")
     return texts.reshape(shape)
 
 
-def _external_data(proto: TensorProto, nbytes: int, folders: ModelFolders) -> ExternalData:
+def _parse_external_data(proto: TensorProto, nbytes: int, folders: ModelFolders) -> ExternalData:
     entries = {entry.key: entry.value for entry in proto.external_data}
     location = entries.get("location", "")
     if not folders:
@@ -187,7 +187,7 @@ def _external_data(proto: TensorProto, nbytes: int, folders: ModelFolders) -> Ex
     if path.exists() and not path.is_file():
         raise ModelError(f"the data of tensor '{proto.name}' is said to be in {path}, which is no ordinary file")
     try:
-        stamp = _file_stamp(path.stat())
+        stamp = _file_identity(path.stat())
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or nbytes)
     except OSError as error:
@@ -204,7 +204,7 @@ def _external_data(proto: TensorProto, nbytes: int, folders: ModelFolders) -> Ex
     return ExternalData(path, offset, length, proto, stamp)
 
 
-def _file_stamp(stat: os.stat_result) -> tuple[int, ...]:
+def _file_identity(stat: os.stat_result) -> tuple[int, ...]:
     """Size first, and what else changes when another file takes the place of this one."""
     return (stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev)
 
@@ -263,7 +263,7 @@ def _open_external(source: ExternalData) -> Iterator[FileIO]:
     """
     try:
         with source.path.open("rb", buffering=0) as file:
-            if _file_stamp(os.fstat(file.fileno())) != source.file_identity:
+            if _file_identity(os.fstat(file.fileno())) != source.file_identity:
                 raise FileNotFoundError
             yield file
     except FileNotFoundError:
@@ -283,10 +283,10 @@ def model_tensors(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
     Each comes with its name; one in an attribute has that of the first output, for most are in Constants.
     """
     nodes = chain(model.graph.node, *(function.node for function in model.functions))
-    return chain(_graph_tensors(model.graph), chain.from_iterable(map(_node_tensors, nodes)))
+    return chain(_initializer_tensors(model.graph), chain.from_iterable(map(_node_tensors, nodes)))
 
 
-def _graph_tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
+def _initializer_tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
     for tensor in graph.initializer:
         yield tensor.name, tensor
     for sparse in graph.sparse_initializer:
@@ -303,7 +303,7 @@ def _node_tensors(node: NodeProto) -> Iterator[tuple[str, TensorProto]]:
             yield from ((name, tensor) for tensor in (sparse.values, sparse.indices))
         yield from ((name, tensor) for tensor in attribute.tensors)
         for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-            yield from _graph_tensors(graph)
+            yield from _initializer_tensors(graph)
             yield from chain.from_iterable(map(_node_tensors, graph.node))
 
 
@@ -405,13 +405,13 @@ def attribute_from_proto(proto: AttributeProto, folders: ModelFolders = ()) -> A
         case kinds.FLOAT:
             value = float(proto.f)
         case kinds.STRING:
-            value = text_or_bytes(proto.s)
+            value = decode_string(proto.s)
         case kinds.INTS:
             value = tuple(proto.ints) or None
         case kinds.FLOATS:
             value = tuple(proto.floats) or None
         case kinds.STRINGS:
-            value = tuple(text_or_bytes(raw) for raw in proto.strings) or None
+            value = tuple(decode_string(raw) for raw in proto.strings) or None
         case kinds.TENSOR:
             value = tensor_from_proto(proto.t, folders)
     return OpaqueAttribute(proto.SerializeToString()) if value is None else value
@@ -528,27 +528,27 @@ def unknown_fields(proto: Message) -> bytes:
 def _encode_fields(fields: Any) -> bytes:  # Any: protobuf's types do not tell what a wire type holds
     wire = b""
     for field in fields:
-        wire += varint(field.field_number << 3 | field.wire_type)
+        wire += encode_varint(field.field_number << 3 | field.wire_type)
         match field.wire_type:
             case 0:
-                wire += varint(field.data)
+                wire += encode_varint(field.data)
             case 1:
                 wire += field.data.to_bytes(8, "little")
             case 2:
-                wire += length_delimited(field.data)
+                wire += encode_length_delimited(field.data)
             case 3:
-                wire += _encode_fields(field.data) + varint(field.field_number << 3 | 4)
+                wire += _encode_fields(field.data) + encode_varint(field.field_number << 3 | 4)
             case 5:
                 wire += field.data.to_bytes(4, "little")
     return wire
 
 
-def length_delimited(payload: bytes) -> bytes:
+def encode_length_delimited(payload: bytes) -> bytes:
     """Bytes as protobuf writes them into a field: their length first."""
-    return varint(len(payload)) + payload
+    return encode_varint(len(payload)) + payload
 
 
-def varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
     """Return a number as protobuf writes it."""
     digits = []
     while number > 0x7F:
@@ -572,7 +572,9 @@ def prune_large_fields(wire: memoryview, path: Sequence[int], larger: int) -> by
         if number != path[0] or end - body <= larger:
             kept += wire[start:end]
         elif len(path) > 1:
-            kept += varint(number << 3 | 2) + length_delimited(prune_large_fields(wire[body:end], path[1:], larger))
+            kept += encode_varint(number << 3 | 2) + encode_length_delimited(
+                prune_large_fields(wire[body:end], path[1:], larger)
+            )
     return bytes(kept)
 
 
@@ -581,15 +583,15 @@ def _wire_fields(wire: memoryview) -> Iterator[tuple[int, int, int, int]]:
     at, size = 0, len(wire)
     while at < size:
         start = at
-        key, at = _read_varint(wire, at)
+        key, at = _decode_varint(wire, at)
         body = at
         match key & 7:
             case 0:
-                _, at = _read_varint(wire, at)
+                _, at = _decode_varint(wire, at)
             case 1:
                 at += 8
             case 2:
-                length, body = _read_varint(wire, at)
+                length, body = _decode_varint(wire, at)
                 at = body + length
             case 5:
                 at += 4
@@ -600,7 +602,7 @@ def _wire_fields(wire: memoryview) -> Iterator[tuple[int, int, int, int]]:
         yield key >> 3, start, body, at
 
 
-def _read_varint(wire: memoryview, at: int) -> tuple[int, int]:
+def _decode_varint(wire: memoryview, at: int) -> tuple[int, int]:
     """Return a number as protobuf writes it, and where it ends."""
     number = 0
     for place, byte in enumerate(wire[at : at + 10]):

@@ -29,10 +29,10 @@ ElementParameter: TypeAlias = "Callable[[Index], Expr]"
 
 def QuantizeLinear(node: OpContext) -> SymbolicTensor:
     """saturate(round(x / scale) + zero point)."""
-    x, scale, zero = node.input(0), node.input(1), node.optional(2)
+    x, scale, zero = node.input(0), node.input(1), node.optional_input(2)
     for name, usual in (("saturate", 1), ("precision", 0)):  # of floats of 8 bits, and of the division
         _require_usual_attribute(node, name, usual)
-    made = _element_type(node, DType.UINT8 if zero is None else zero.dtype)
+    made = _output_dtype(node, DType.UINT8 if zero is None else zero.dtype)
     types = (x.dtype, scale.dtype)
 
     def steps(x: Expr, scale: Expr) -> Expr:
@@ -43,8 +43,8 @@ def QuantizeLinear(node: OpContext) -> SymbolicTensor:
 
 def DequantizeLinear(node: OpContext) -> SymbolicTensor:
     """(x - zero point) · scale."""
-    x, scale, zero = node.input(0), node.input(1), node.optional(2)
-    types = (scale.dtype, _element_type(node, scale.dtype))
+    x, scale, zero = node.input(0), node.input(1), node.optional_input(2)
+    types = (scale.dtype, _output_dtype(node, scale.dtype))
 
     def scaled(integer: Expr, scale: Expr) -> Expr:
         return call_function("Scaled", integer, scale, params=types) if node.is_exact else integer * scale
@@ -57,7 +57,7 @@ def DequantizeLinear(node: OpContext) -> SymbolicTensor:
     return _quantized_elementwise(node, x, scale, zero, lambda x, scale, zero: scaled(shifted(x, zero), scale))
 
 
-def _element_type(node: OpContext, implied: DType) -> DType:
+def _output_dtype(node: OpContext, implied: DType) -> DType:
     """Return the element type of the output, which `output_dtype` may say."""
     said = node.attribute("output_dtype", lambda: OneOf((0,)))
     return DType(said) if isinstance(said, int) and said else implied
@@ -79,24 +79,24 @@ def _quantized_elementwise(
     """Return a function of each element, its scale and its zero point."""
     _require_usual_attribute(node, "block_size", 0)
     axis = (
-        node.unmodelled_attribute("axis")
+        node.read_unmodeled_attribute("axis")
         if not scale.rank
         else node.attribute("axis", lambda: OneOf(range(-x.rank, x.rank)))
     )
     if zero is not None:
-        _check_equal_shapes(node, scale, zero)
-    scales, zeros = _parameter_along_axis(node, scale, x, axis), _zero_point(node, zero, x, axis)
+        _require_equal_shapes(node, scale, zero)
+    scales, zeros = _per_axis_parameter(node, scale, x, axis), _zero_point(node, zero, x, axis)
     return SymbolicTensor(x.shape, lambda index: function(x.element(index), scales(index), zeros(index)))
 
 
-def _check_equal_shapes(node: OpContext, scale: SymbolicTensor, zero: SymbolicTensor) -> None:
+def _require_equal_shapes(node: OpContext, scale: SymbolicTensor, zero: SymbolicTensor) -> None:
     if scale.rank != zero.rank:
         raise UndefinedOperatorError(f"{node.op}: the scale and the zero point have different ranks")
     for one, other in zip(scale.shape, zero.shape, strict=True):
         node.require(eq(one, other), "the scale and the zero point have different sizes")
 
 
-def _parameter_along_axis(node: OpContext, given: SymbolicTensor, of: SymbolicTensor, axis: Size) -> ElementParameter:
+def _per_axis_parameter(node: OpContext, given: SymbolicTensor, of: SymbolicTensor, axis: Size) -> ElementParameter:
     """Return a parameter of a tensor, or of each index of an axis of it."""
     if not given.rank:
         return lambda _: given.element(())
@@ -112,7 +112,7 @@ def _parameter_along_axis(node: OpContext, given: SymbolicTensor, of: SymbolicTe
 
 def _zero_point(node: OpContext, given: SymbolicTensor | None, of: SymbolicTensor, axis: Size) -> ElementParameter:
     """Return a zero point, which is 0 where there is none."""
-    return (lambda _: constant(0)) if given is None else _parameter_along_axis(node, given, of, axis)
+    return (lambda _: constant(0)) if given is None else _per_axis_parameter(node, given, of, axis)
 
 
 def saturate(steps: Expr, zero: Expr, made: DType) -> Expr:
@@ -159,7 +159,7 @@ def _max_distance(x: SymbolicTensor, zero: SymbolicTensor | None) -> int:
 
 def MatMulInteger(node: OpContext) -> SymbolicTensor:
     """Multiply (a - its zero point) · (b - its zero points), of which b may have one for each column."""
-    a, b, a_zero, b_zero = node.input(0), node.input(1), node.optional(2), node.optional(3)
+    a, b, a_zero, b_zero = node.input(0), node.input(1), node.optional_input(2), node.optional_input(3)
     exact = _centered_product(node, a, a_zero, b, b_zero)
     return _accumulate(node, exact, a.shape[-1], (a, a_zero), (b, b_zero))
 
@@ -168,35 +168,37 @@ def _centered_product(
     node: OpContext, a: SymbolicTensor, a_zero: SymbolicTensor | None, b: SymbolicTensor, b_zero: SymbolicTensor | None
 ) -> SymbolicTensor:
     """Return the product of two tensors less their zero points."""
-    zero = _scalar_parameter(node, a_zero)
+    zero = _per_tensor_parameter(node, a_zero)
     return matrix_product(
-        node, _subtract_zero_points(a, lambda _: zero), _subtract_zero_points(b, _column_parameter(node, b_zero, b, b))
+        node,
+        _subtract_zero_points(a, lambda _: zero),
+        _subtract_zero_points(b, _per_column_parameter(node, b_zero, b, b)),
     )
 
 
 def QLinearMatMul(node: OpContext) -> SymbolicTensor:
     """Return the product of what two tensors stand for, quantized; the second may have a scale for each column."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(i) for i in range(8))
-    _check_equal_shapes(node, b_scale, b_zero)
+    _require_equal_shapes(node, b_scale, b_zero)
     exact = _centered_product(node, a, a_zero, b, b_zero)
-    scales = _column_parameter(node, b_scale, b, exact)
+    scales = _per_column_parameter(node, b_scale, b, exact)
     return _requantize(node, exact, a_scale, scales, y_scale, y_zero)
 
 
-def _column_parameter(
+def _per_column_parameter(
     node: OpContext, given: SymbolicTensor | None, b: SymbolicTensor, of: SymbolicTensor
 ) -> ElementParameter:
     """Return a parameter of the second operand of a product, for the elements of a tensor with its columns."""
     if given is not None and b.rank > 1:
-        return _parameter_along_axis(node, given, of, -1)
-    value = _scalar_parameter(node, given)
+        return _per_axis_parameter(node, given, of, -1)
+    value = _per_tensor_parameter(node, given)
     return lambda _: value
 
 
 def ConvInteger(node: OpContext) -> SymbolicTensor:
     """Return the convolution of x less its zero point, by filters less theirs, of which each may have its own."""
-    x, w, x_zero, w_zero = node.input(0), node.input(1), node.optional(2), node.optional(3)
-    zero = _scalar_parameter(node, x_zero)
+    x, w, x_zero, w_zero = node.input(0), node.input(1), node.optional_input(2), node.optional_input(3)
+    zero = _per_tensor_parameter(node, x_zero)
     exact = convolution(
         node, _subtract_zero_points(x, lambda _: zero), _subtract_zero_points(w, _zero_point(node, w_zero, w, 0)), None
     )
@@ -206,15 +208,15 @@ def ConvInteger(node: OpContext) -> SymbolicTensor:
 def QLinearConv(node: OpContext) -> SymbolicTensor:
     """Return the convolution of what two tensors stand for, quantized; each filter may have its own scale."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(i) for i in range(8))
-    _check_equal_shapes(node, w_scale, w_zero)
-    zero = _scalar_parameter(node, x_zero)
-    filters = _subtract_zero_points(w, _parameter_along_axis(node, w_zero, w, 0))
-    exact = convolution(node, _subtract_zero_points(x, lambda _: zero), filters, node.optional(8))
-    scales = _parameter_along_axis(node, w_scale, exact, 1)
+    _require_equal_shapes(node, w_scale, w_zero)
+    zero = _per_tensor_parameter(node, x_zero)
+    filters = _subtract_zero_points(w, _per_axis_parameter(node, w_zero, w, 0))
+    exact = convolution(node, _subtract_zero_points(x, lambda _: zero), filters, node.optional_input(8))
+    scales = _per_axis_parameter(node, w_scale, exact, 1)
     return _requantize(node, exact, x_scale, scales, y_scale, y_zero)
 
 
-def _scalar_parameter(node: OpContext, given: SymbolicTensor | None) -> Expr:
+def _per_tensor_parameter(node: OpContext, given: SymbolicTensor | None) -> Expr:
     """Return a parameter that all elements have."""
     if given is None:
         return constant(0)
@@ -239,7 +241,11 @@ def _requantize(
     zero: SymbolicTensor,
 ) -> SymbolicTensor:
     """Return a sum of products, as it is accumulated, in steps of another scale: how that is rounded is not known."""
-    factor, step, shift = _scalar_parameter(node, one), _scalar_parameter(node, wanted), _scalar_parameter(node, zero)
+    factor, step, shift = (
+        _per_tensor_parameter(node, one),
+        _per_tensor_parameter(node, wanted),
+        _per_tensor_parameter(node, zero),
+    )
     types = (one.dtype, wanted.dtype)
 
     def at(index: Index) -> Expr:

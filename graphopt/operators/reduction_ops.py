@@ -18,7 +18,7 @@ from graphopt.operators.op_context import (
     OneOf,
     OpContext,
     ReductionFunction,
-    Shape,
+    SymbolicShape,
     UndefinedOperatorError,
     UnsupportedOperatorError,
 )
@@ -32,7 +32,7 @@ from graphopt.operators.operator import (
     SummationLength,
 )
 from graphopt.operators.operator_cost import OperatorCost
-from graphopt.operators.shape_obligations import broadcast_element, broadcast_shapes, common_size
+from graphopt.operators.shape_constraints import broadcast_element, broadcast_shapes, require_common_size
 
 
 def MatMul(node: OpContext) -> SymbolicTensor:
@@ -65,7 +65,7 @@ def matrix_product(node: OpContext, a: SymbolicTensor, b: SymbolicTensor) -> Sym
 
 def Gemm(node: OpContext) -> SymbolicTensor:
     """alpha · A' · B' + beta · C, where A' and B' may be transposed and C is broadcast."""
-    a, b, c = node.input(0), node.input(1), node.optional(2)
+    a, b, c = node.input(0), node.input(1), node.optional_input(2)
     if a.rank != 2 or b.rank != 2 or (c is not None and c.rank > 2):
         raise UndefinedOperatorError("Gemm of something else than matrices")
     alpha, beta = node.real("alpha"), node.real("beta")
@@ -87,11 +87,11 @@ def Gemm(node: OpContext) -> SymbolicTensor:
     return SymbolicTensor((M, N), at)
 
 
-def mean_over(extents: Shape, body: ElementBody) -> Expr:
+def mean_over(extents: SymbolicShape, body: ElementBody) -> Expr:
     return sum_over(extents, body) / integer_value(product(extents))
 
 
-def note_reduction_axes(node: OpContext, axes: Sequence[int]) -> None:
+def record_reduction_axes(node: OpContext, axes: Sequence[int]) -> None:
     """Name the axes that a reduction runs along, however they are given: it is known by them."""
     for name in ("axis", "input1", "noop_with_empty_axes"):
         node.read_values.pop(name, None)
@@ -111,9 +111,9 @@ class ReductionDenotation:
         x = node.input(0)
         keep = node.flag("keepdims")
         noop = node.flag("noop_with_empty_axes")
-        axes = node.axes(1, x.rank) if node.has(1) else ()
+        axes = node.axes(1, x.rank) if node.has_input(1) else ()
         axes = axes if axes or noop else tuple(range(x.rank))
-        note_reduction_axes(node, axes)
+        record_reduction_axes(node, axes)
         kept = [i for i in range(x.rank) if i not in axes]
         shape = tuple(1 if i in axes else s for i, s in enumerate(x.shape) if keep or i not in axes)
         extents = tuple(x.shape[i] for i in axes)
@@ -136,7 +136,7 @@ class ReductionDenotation:
 def unknown_reduction(node: OpContext) -> SymbolicTensor:
     """Return a reduction of which only the class is known (`schemas.CLASS_SCHEMAS`)."""
 
-    def unseen(_: Shape, __: ElementBody) -> Expr:
+    def unseen(_: SymbolicShape, __: ElementBody) -> Expr:
         raise UnsupportedOperatorError("an element of any reduction")
 
     return opaque_output(node, 0, ReductionDenotation(unseen)(node))
@@ -145,12 +145,12 @@ def unknown_reduction(node: OpContext) -> SymbolicTensor:
 reduction_op = partial(
     Operator,
     weight=130,
-    roles={1: "axes"},
+    operand_roles={1: "axes"},
     implied_defaults={1: REDUCED_AXES},
-    summation=SummationLength.UNKNOWN,
+    summation_length=SummationLength.UNKNOWN,
 )
 """An operator Reduce: its denotation is `ReductionDenotation`."""
-summation_op = partial(reduction_op, magnitude_effect=MagnitudeEffect.GROWN, extreme_operands=ExtremeOperands.FIRST)
+summation_op = partial(reduction_op, magnitude_effect=MagnitudeEffect.AMPLIFIED, extreme_operands=ExtremeOperands.FIRST)
 selection_reduction_op = partial(
     reduction_op,
     reference_fidelity=ReferenceFidelity.ON_INTEGERS,
@@ -178,7 +178,7 @@ REDUCTION_OPERATORS: Mapping[str, Operator] = {
     "ReduceL1": summation_op(ReductionDenotation(lambda n, x: sum_over(n, lambda k: call_function("Abs", x(k))))),
     "ReduceL2": reduction_op(
         ReductionDenotation(lambda n, x: call_function("Sqrt", sum_over(n, lambda k: x(k) * x(k)))),
-        magnitude_effect=MagnitudeEffect.GROWN,
+        magnitude_effect=MagnitudeEffect.AMPLIFIED,
         factor_count=2,
         cost=OperatorCost(60),
     ),
@@ -204,7 +204,7 @@ def CumSum(node: OpContext) -> SymbolicTensor:
 
         _, extents, others = elements_along(x, (axis,), index)
         summed = sum_over(extents, others, counts)
-        number = _constant_elements(x)
+        number = _fill_value(x)
         if number is None:
             return summed
         before = extents[0] - 1 - index[axis] if backwards else index[axis]
@@ -213,20 +213,20 @@ def CumSum(node: OpContext) -> SymbolicTensor:
     return SymbolicTensor(x.shape, at)
 
 
-def _constant_elements(x: SymbolicTensor) -> Expr | None:
+def _fill_value(x: SymbolicTensor) -> Expr | None:
     """Return the number that all elements of a tensor are, where that is plain."""
     with recording_partial_calls():  # nothing: what is computed of them is noted where they are read
         value = x.element(tuple(fresh_symbol("i") for _ in x.shape))
     return None if value.constant is None else value
 
 
-def is_exact_count(node: OpContext) -> bool:
+def is_exact_cumsum(node: OpContext) -> bool:
     """Return whether a CumSum adds nothing but ones or zeros, in integers which hold any size."""
-    number = _constant_elements(node.input(0)) if node.dtype in (DType.INT64, DType.UINT64) else None
+    number = _fill_value(node.input(0)) if node.dtype in (DType.INT64, DType.UINT64) else None
     return number is not None and number.constant in (0, 1)
 
 
-def elements_along(x: SymbolicTensor, axes: Sequence[int], index: Index) -> tuple[Expr, Shape, ElementBody]:
+def elements_along(x: SymbolicTensor, axes: Sequence[int], index: Index) -> tuple[Expr, SymbolicShape, ElementBody]:
     """Return the element at an index, and those that differ from it in some axes only: how many, and which."""
 
     def at(k: Index) -> Expr:
@@ -260,7 +260,7 @@ def LogSoftmax(node: OpContext) -> SymbolicTensor:
     return SymbolicTensor(x.shape, at)
 
 
-ARG_OPERATORS = {"ArgMax": "place of the greatest", "ArgMin": "place of the least"}
+ARG_FUNCTIONS = {"ArgMax": "place of the greatest", "ArgMin": "place of the least"}
 
 
 def ArgMax(node: OpContext) -> SymbolicTensor:
@@ -268,13 +268,13 @@ def ArgMax(node: OpContext) -> SymbolicTensor:
     x = node.input(0)
     axis = node.axis("axis", x.rank)
     keep, last = node.flag("keepdims"), node.flag("select_last_index")
-    note_reduction_axes(node, (axis,))
+    record_reduction_axes(node, (axis,))
     shape = tuple(1 if i == axis else s for i, s in enumerate(x.shape) if keep or i != axis)
     node.require(ge(x.shape[axis], 1), "the axis is not empty")
 
     def at(index: Index) -> Expr:
         return _arg_place(
-            ARG_OPERATORS[node.op], last, x, axis, index[:axis], index[axis + 1 :] if keep else index[axis:]
+            ARG_FUNCTIONS[node.op], last, x, axis, index[:axis], index[axis + 1 :] if keep else index[axis:]
         )
 
     return SymbolicTensor(shape, at)
@@ -292,13 +292,13 @@ def Hardmax(node: OpContext) -> SymbolicTensor:
     axis = node.axis("axis", x.rank)
 
     def at(index: Index) -> Expr:
-        place = _arg_place(ARG_OPERATORS["ArgMax"], 0, x, axis, index[:axis], index[axis + 1 :])
+        place = _arg_place(ARG_FUNCTIONS["ArgMax"], 0, x, axis, index[:axis], index[axis + 1 :])
         return truth_value(negate(truth_condition(call_function("NotZero", place - integer_value(index[axis])))))
 
     return SymbolicTensor(x.shape, at)
 
 
-def _einsum_letters(node: OpContext) -> tuple[list[str], str]:
+def _parse_subscripts(node: OpContext) -> tuple[list[str], str]:
     """Return the letters of the axes of each operand, and of the result."""
     equation = str(node.attribute("equation", lambda: "")).replace(" ", "")
     left, arrow, result = equation.partition("->")
@@ -314,14 +314,14 @@ def _einsum_letters(node: OpContext) -> tuple[list[str], str]:
 
 def Einsum(node: OpContext) -> SymbolicTensor:
     """Σ over the letters that are not in the result, of the product of the operands; no ellipsis."""
-    terms, result = _einsum_letters(node)
+    terms, result = _parse_subscripts(node)
     operands = [node.input(i) for i in range(node.input_count)]
     if [len(letters) for letters in terms] != [operand.rank for operand in operands]:
         raise UndefinedOperatorError("Einsum: an operand of another rank")
     sizes: dict[str, Size] = {}
     for letters, operand in zip(terms, operands, strict=True):
         for letter, size in zip(letters, operand.shape, strict=True):
-            sizes[letter] = common_size(node, sizes.get(letter, size), size)
+            sizes[letter] = require_common_size(node, sizes.get(letter, size), size)
         for one, other in combinations(range(len(letters)), 2):
             if letters[one] == letters[other]:
                 node.require(eq(operand.shape[one], operand.shape[other]), "a diagonal of different sizes")

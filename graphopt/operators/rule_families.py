@@ -31,16 +31,16 @@ from graphopt.language.terms import (
 )
 from graphopt.operators.operator_classes import OperatorChoice, operator_choices
 
-Choices: TypeAlias = "tuple[tuple[str, OperatorChoice | int], ...]"
-"""What the holes of a family stand for, by name: an operator, or so many tensors."""
+FamilyChoices: TypeAlias = "tuple[tuple[str, OperatorChoice | int], ...]"
+"""Choices for the holes of a family, by name: an operator, or a number of tensors."""
 
 
 @dataclass(frozen=True)
-class RuleInstance(Rule):
+class RuleSpecialization(Rule):
     """A rule of a family in which the operators are named."""
 
     parent_family: Rule | None = None
-    choices: Choices = ()
+    choices: FamilyChoices = ()
     definitions: tuple[Definition, ...] = field(default=(), kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class RuleInstance(Rule):
 
     @cached_property
     def has_nonempty_concats(self) -> bool:
-        """Whether no Concat is left without operands, which ONNX does not have."""
+        """True if no Concat is left without operands, which ONNX does not have."""
         return all(
             app.inputs
             for side in (*self.left, *self.right)
@@ -98,18 +98,18 @@ class RuleInstance(Rule):
 
 
 @schemas.memoized_by_schema
-def instantiate_family(rule: Rule, chosen: Choices) -> RuleInstance:
+def specialize_family(rule: Rule, chosen: FamilyChoices) -> RuleSpecialization:
     """Return a family's rule for these operators and numbers of tensors."""
     naming = _FamilySubstitution(rule, chosen)
     left, right, when = (tuple(map(naming.substitute, terms)) for terms in (rule.left, rule.right, rule.conditions))
     made = definitions_of((*left, *right))
-    return RuleInstance(rule.name, left, right, when, rule.why, rule, chosen, definitions=made)
+    return RuleSpecialization(rule.name, left, right, when, rule.why, rule, chosen, definitions=made)
 
 
 class _FamilySubstitution:
     """Puts operators and tensors in the places of the holes of a family."""
 
-    def __init__(self, rule: Rule, chosen: Choices) -> None:
+    def __init__(self, rule: Rule, chosen: FamilyChoices) -> None:
         self.concats = _pack_concats(rule)
         self.operators = {name: way for name, way in chosen if isinstance(way, OperatorChoice)}
         self.counts = {name: way for name, way in chosen if isinstance(way, int)}
@@ -159,7 +159,7 @@ def is_extent_query(term: Term) -> bool:
 
 
 @cache
-def packs_with_queries(rule: Rule) -> frozenset[str]:
+def nonempty_packs(rule: Rule) -> frozenset[str]:
     """Return the holes for tensors of which something is asked that each of them has: there has to be one."""
     parts = (part for condition in rule.conditions for part in walk_term(condition))
     facts = (
@@ -219,7 +219,7 @@ def root_operators(app: App) -> frozenset[str]:
     )
 
 
-def representative_instances(rule: Rule, count: int = 4) -> tuple[Rule, ...]:
+def sample_specializations(rule: Rule, count: int = 4) -> tuple[Rule, ...]:
     """Return a few rules of a family, of operators and numbers that differ, to draw from; of another rule, itself.
 
     The operators are ONNX's own: a verdict does not depend on what else was declared in the process.
@@ -231,7 +231,7 @@ def representative_instances(rule: Rule, count: int = 4) -> tuple[Rule, ...]:
         for name, class_ in rule.operator_holes.items()
     }
     for name in sorted(rule.pack_names):
-        ways[name] = (2, 3, 1, 4) if name in packs_with_queries(rule) or len(rule.pack_names) == 1 else (1, 2, 0, 3)
+        ways[name] = (2, 3, 1, 4) if name in nonempty_packs(rule) or len(rule.pack_names) == 1 else (1, 2, 0, 3)
     spread = [
         tuple(
             (name, ways[name][(len(ways[name]) * i // count + 7 * at) % len(ways[name])])
@@ -239,4 +239,4 @@ def representative_instances(rule: Rule, count: int = 4) -> tuple[Rule, ...]:
         )
         for i in range(count)
     ]
-    return tuple(instantiate_family(rule, chosen) for chosen in spread)
+    return tuple(specialize_family(rule, chosen) for chosen in spread)

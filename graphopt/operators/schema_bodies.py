@@ -22,16 +22,16 @@ from graphopt.language.type_inference import NoInstance, TypeConstraints
 from graphopt.operators.op_context import (
     OneOf,
     OpContext,
-    Shape,
+    SymbolicShape,
     UndefinedOperatorError,
     UnsupportedOperatorError,
     schema_default,
-    tensor_of_numbers,
+    to_tensor,
 )
-from graphopt.operators.shape_obligations import check_shape
+from graphopt.operators.shape_constraints import require_shape
 
 DenoteFunction: TypeAlias = "Callable[[OpContext], tuple[SymbolicTensor, ...]]"
-"""What all operators mean (`semantics.denote`)."""
+"""The denotation of all operators (`semantics.denote`)."""
 PlainAttribute: TypeAlias = "int | float | str"
 
 
@@ -40,16 +40,16 @@ class SchemaBody:
     """The denotation of an operator by the body that its schema has, or makes for a node."""
 
     denote: DenoteFunction
-    check_text: Callable[[OpContext], None] | None = None
+    check_operands: Callable[[OpContext], None] | None = None
     """Asks for what the text says beside the body."""
-    text_modes: Sequence[tuple[str, Sequence[str]]] = ()
+    attribute_options: Sequence[tuple[str, Sequence[str]]] = ()
     """The texts that may stand for an open attribute."""
 
     def __call__(self, node: OpContext) -> tuple[SymbolicTensor, ...]:
-        if self.check_text is not None:
-            self.check_text(node)
-        function = _body_terms(node, dict(self.text_modes))
-        inputs = (node.optional(position) for position in range(node.input_count))
+        if self.check_operands is not None:
+            self.check_operands(node)
+        function = _find_body(node, dict(self.attribute_options))
+        inputs = (node.optional_input(position) for position in range(node.input_count))
         known: dict[Term, SymbolicTensor | None] = dict.fromkeys(function.inputs)
         known |= zip(function.inputs, inputs, strict=False)
         return _BodyReader(node, function, known, self.denote).outputs()
@@ -62,10 +62,10 @@ class ElementwiseBody:
     denote: DenoteFunction
 
     def __call__(self, node: OpContext) -> Callable[..., Expr]:
-        function = _body_terms(node, {})
+        function = _find_body(node, {})
         dtypes = [node.input(position).dtype for position in range(node.input_count)]
         numbers: dict[Term, SymbolicTensor | None] = {
-            hole: tensor_of_numbers(node.real(name)) for name, hole in function.attributes.items()
+            hole: to_tensor(node.real(name)) for name, hole in function.attributes.items()
         }
 
         def apply(*values: Expr) -> Expr:
@@ -83,16 +83,16 @@ def _scalar_tensor(value: Expr, dtype: DType) -> SymbolicTensor:
 # -- the function of a node --------------------------------------------------------------------------------------------
 
 
-def _body_terms(node: OpContext, modes: Mapping[str, Sequence[str]]) -> FunctionTerms:
+def _find_body(node: OpContext, modes: Mapping[str, Sequence[str]]) -> FunctionTerms:
     """Return the body of an operator as terms.
 
     Raises:
-        Unsupported: there is none for what is known of the node, or it says more than terms can.
+        UnsupportedOperatorError: there is none for what is known of the node, or it says more than terms can.
     """
     attrs = ((name, _plain_attribute(node, name, modes.get(name))) for name in schemas.body_value_attributes(node.op))
-    inputs = (node.optional(position) for position in range(node.input_count))
+    inputs = (node.optional_input(position) for position in range(node.input_count))
     types = tuple(given and (given.dtype, given.rank) for given in inputs)
-    return _schema_function(
+    return _parse_body(
         node.op, types, node.output_count, tuple((name, value) for name, value in attrs if value is not None)
     )
 
@@ -112,7 +112,7 @@ def _plain_attribute(node: OpContext, name: str, options: Sequence[str] | None) 
 
 
 @lru_cache(1024)
-def _schema_function(
+def _parse_body(
     op: str,
     inputs: tuple[tuple[DType, int] | None, ...],
     outputs: int,
@@ -142,21 +142,21 @@ class _BodyReader:
 
     node: OpContext
     function: FunctionTerms
-    tensors: dict[Term, SymbolicTensor | None]
-    """What its terms are; first the inputs, of which some may be absent."""
+    bindings: dict[Term, SymbolicTensor | None]
+    """Tensors of its terms; first the inputs, of which some may be absent."""
     denote: DenoteFunction
 
     def outputs(self) -> tuple[SymbolicTensor, ...]:
-        return tuple(map(self.tensor, self.function.outputs[: self.node.output_count]))
+        return tuple(map(self.get_tensor, self.function.outputs[: self.node.output_count]))
 
-    def has(self, part: Term | None) -> bool:
+    def is_present(self, part: Term | None) -> bool:
         """Return whether an operator has an input that is written so."""
-        return part is not None and self.tensors.get(part, part) is not None
+        return part is not None and self.bindings.get(part, part) is not None
 
-    def tensor(self, part: Term) -> SymbolicTensor:
-        if part not in self.tensors:
+    def get_tensor(self, part: Term) -> SymbolicTensor:
+        if part not in self.bindings:
             self._read(part)
-        found = self.tensors[part]
+        found = self.bindings[part]
         if found is None:
             raise UndefinedOperatorError(f"{self.node.op} needs {part}")
         return found
@@ -164,19 +164,19 @@ class _BodyReader:
     def _read(self, part: Term) -> None:
         match part:
             case Lit(value):
-                self.tensors[part] = tensor_of_numbers(value)
+                self.bindings[part] = to_tensor(value)
             case Var(name):
-                self.tensors[part] = tensor_of_numbers(self.node.real(name))
+                self.bindings[part] = to_tensor(self.node.real(name))
             case App() if is_literal_number(part):
-                self.tensors[part] = self.tensor(part.operands[0]).with_dtype(self._dtype(part))
+                self.bindings[part] = self.get_tensor(part.operands[0]).with_dtype(self._dtype(part))
             case App():
-                outputs = self.denote(_BodyContext(self, part.node))
+                outputs = self.denote(_BodyOpContext(self, part.node))
                 for position, output in enumerate(outputs[: part.outputs]):
                     app = replace(part, output=position)
-                    self.tensors[app] = output.with_dtype(self._dtype(app))
+                    self.bindings[app] = output.with_dtype(self._dtype(app))
 
     def _dtype(self, app: App) -> DType:
-        inputs = ((hole.name, self.tensors.get(hole)) for hole in self.function.inputs)
+        inputs = ((hole.name, self.bindings.get(hole)) for hole in self.function.inputs)
         known = tuple((name, tensor.dtype) for name, tensor in inputs if tensor is not None and tensor.dtype)
         try:
             return _infer_types(self.function.outputs, known).draw((app.node, app.output))
@@ -193,18 +193,18 @@ def is_literal_number(part: Term) -> bool:
 
 
 @dataclass(frozen=True)
-class _BodyContext(OpContext):
+class _BodyOpContext(OpContext):
     """An operator of a body: what it requires, its node requires, and what is known there is known here."""
 
-    reading: _BodyReader
+    reader: _BodyReader
     app: App
     read_values: dict[str, Any] = field(default_factory=dict)
-    read_inputs: set[int] = field(default_factory=set)
-    asked: set[str] = field(default_factory=set)
+    inputs_read_as_numbers: set[int] = field(default_factory=set)
+    queried: set[str] = field(default_factory=set)
 
     @property
     def outer(self) -> OpContext:
-        return self.reading.node
+        return self.reader.node
 
     @property
     def op(self) -> str:
@@ -227,16 +227,16 @@ class _BodyContext(OpContext):
         return self.outer.max_rank
 
     @property
-    def is_folded(self) -> bool:
-        return self.outer.is_folded
+    def is_constant_folded(self) -> bool:
+        return self.outer.is_constant_folded
 
     @property
     def is_exact(self) -> bool:
         """In the exact model the whole operator is a function that is named."""
         return False
 
-    def unread_parameter(self) -> str | None:
-        return next((name for name, _ in self.app.attrs if name not in self.asked), None)
+    def find_unread_parameter(self) -> str | None:
+        return next((name for name, _ in self.app.attrs if name not in self.queried), None)
 
     def require(self, condition: Formula, reason: str) -> None:
         self.outer.require(condition, reason)
@@ -247,17 +247,17 @@ class _BodyContext(OpContext):
     def require_divisors(self, divisors: SymbolicTensor) -> None:
         self.outer.require_divisors(divisors)
 
-    def require_some(self, truths: SymbolicTensor) -> None:
-        self.outer.require_some(truths)
+    def require_opaque(self, truths: SymbolicTensor) -> None:
+        self.outer.require_opaque(truths)
 
     def simplify(self, size: Size) -> Size:
         return self.outer.simplify(size)
 
-    def simplified_shape(self, shape: Shape) -> Shape:
-        return self.outer.simplified_shape(shape)
+    def simplify_shape(self, shape: SymbolicShape) -> SymbolicShape:
+        return self.outer.simplify_shape(shape)
 
-    def known_equal(self, one: Size, other: Size) -> bool:
-        return self.outer.known_equal(one, other)
+    def is_known_equal(self, one: Size, other: Size) -> bool:
+        return self.outer.is_known_equal(one, other)
 
     def proves(self, condition: Formula) -> bool:
         return self.outer.proves(condition)
@@ -283,20 +283,20 @@ class _BodyContext(OpContext):
     def input_count(self) -> int:
         return len(self.app.inputs)
 
-    def has(self, position: int) -> bool:
-        return position < self.input_count and self.reading.has(self.app.inputs[position])
+    def has_input(self, position: int) -> bool:
+        return position < self.input_count and self.reader.is_present(self.app.inputs[position])
 
     def _argument(self, position: int) -> Term:
-        part = self.app.inputs[position] if self.has(position) else None
+        part = self.app.inputs[position] if self.has_input(position) else None
         if part is None:
             raise UndefinedOperatorError(f"{self.op} needs input {position}")
         return part
 
     def input(self, position: int) -> SymbolicTensor:
-        return self.reading.tensor(self._argument(position))
+        return self.reader.get_tensor(self._argument(position))
 
     def is_number(self, position: int) -> bool:
-        return self.has(position) and is_literal_number(self._argument(position))
+        return self.has_input(position) and is_literal_number(self._argument(position))
 
     def numbers(self, position: int, propose: Callable[[], Any]) -> Any:
         part = self._argument(position)
@@ -314,7 +314,7 @@ class _BodyContext(OpContext):
     # attributes
 
     def attribute(self, name: str, propose: Callable[[], Any], default: Any = None) -> Any:
-        self.asked.add(name)
+        self.queried.add(name)
         part = dict(self.app.attrs).get(name)
         if part is None:
             said = schema_default(self.op, name, self.domain)
@@ -330,11 +330,11 @@ class _BodyContext(OpContext):
         assert isinstance(part, Var), f"{part} is computed"
         return self.outer.attribute(part.name, propose, default)
 
-    def unmodelled_attribute(self, name: str) -> Any:
+    def read_unmodeled_attribute(self, name: str) -> Any:
         return self.attribute(name, lambda: None)
 
     def require_absent_beside(self, name: str, what: str) -> None:
-        self.asked.add(name)
+        self.queried.add(name)
         if name in dict(self.app.attrs):
             raise UndefinedOperatorError(f"{self.op}: {name} beside {what}")
 
@@ -347,16 +347,16 @@ class _BodyContext(OpContext):
 
 def check_equal_shapes(node: OpContext) -> None:
     """Ask that two operands have one shape."""
-    check_shape(node, node.input(1).shape, node.input(0).shape, "its operands have different shapes")
+    require_shape(node, node.input(1).shape, node.input(0).shape, "its operands have different shapes")
 
 
 def check_label_shapes(node: OpContext) -> None:
     """Ask that there is one class for each place of the scores, and one weight for each class."""
-    scores, labels, weights = node.input(0), node.input(1), node.optional(2)
+    scores, labels, weights = node.input(0), node.input(1), node.optional_input(2)
     if scores.rank < 2:
         raise UndefinedOperatorError(f"{node.op} of scores without classes")
-    check_shape(node, labels.shape, (scores.shape[0], *scores.shape[2:]), "not one label for each place")
+    require_shape(node, labels.shape, (scores.shape[0], *scores.shape[2:]), "not one label for each place")
     if weights is not None:
-        check_shape(node, weights.shape, scores.shape[1:2], "not one weight for each class")
+        require_shape(node, weights.shape, scores.shape[1:2], "not one weight for each class")
     if node.attribute("ignore_index", lambda: OneOf((None,))) is None:
         node.require_indices(labels, scores.shape[1], from_end=False)

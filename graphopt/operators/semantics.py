@@ -29,7 +29,7 @@ from graphopt.operators.elementwise_ops import (
     ElementwiseDenotation,
     ExtraOperands,
     unknown_elementwise,
-    vector_kernel_op,
+    vectorized_op,
 )
 from graphopt.operators.implied_defaults import (
     ALL_AXES,
@@ -89,19 +89,19 @@ from graphopt.operators.operator import (
     MagnitudeEffect,
     Operator,
     ReferenceFidelity,
-    ResultType,
+    ResultDtypeSource,
     RoundingEffect,
     SummationLength,
 )
 from graphopt.operators.operator_cost import (
-    ACTIVATION,
-    CONVOLUTION,
-    COPY,
-    MATRIX_ACTIVATION,
-    NO_COST,
-    PRODUCT,
-    SCATTERED_COPY,
-    SUM_AND_NORMALIZATION,
+    ACTIVATION_FUSIONS,
+    CONVOLUTION_COST,
+    COPY_COST,
+    LAUNCH_COST,
+    MATRIX_ACTIVATION_FUSIONS,
+    PRODUCT_COST,
+    SCATTERED_COPY_COST,
+    SUM_AND_NORMALIZATION_FLOPS,
     EpilogueFusion,
     FusionTarget,
     LayoutEffect,
@@ -126,7 +126,7 @@ from graphopt.operators.reduction_ops import (
     LogSoftmax,
     MatMul,
     Softmax,
-    is_exact_count,
+    is_exact_cumsum,
     mean_over,
     unknown_reduction,
 )
@@ -148,7 +148,7 @@ CLASS_DENOTATIONS: dict[str, Callable[[OpContext], SymbolicTensor]] = {
     schemas.ANY_BINARY: unknown_elementwise,
     schemas.ANY_REDUCTION: unknown_reduction,
 }
-"""What is meant by an operator of which only the class is known."""
+"""Denotations of operators of which only the class is known."""
 
 
 def denote(node: OpContext) -> tuple[SymbolicTensor, ...]:
@@ -159,22 +159,22 @@ def denote(node: OpContext) -> tuple[SymbolicTensor, ...]:
         raise UnsupportedOperatorError(f"no denotation of {node.domain or ''}{'.' if node.domain else ''}{node.op}")
     operator = OPERATORS[node.op]
     found = operator.denotation(node)
-    if (unread := node.unread_parameter()) is not None:
+    if (unread := node.find_unread_parameter()) is not None:
         raise UnsupportedOperatorError(f"{node.op} with {unread}, which its denotation does not look at")
     outputs = found if isinstance(found, tuple) else (found,)
     if operator.selects_elements:
         outputs = tuple(output.with_dtype(output.dtype, node.input(0).value_dtype) for output in outputs)
     if operator.is_casting and can_represent(
-        node.cast_target() if operator.result_type is ResultType.TARGET else node.input(1).dtype,
+        node.cast_target() if operator.result_dtype_source is ResultDtypeSource.TARGET else node.input(1).dtype,
         node.input(0).value_dtype,
     ):
         outputs = tuple(output.with_dtype(output.dtype, node.input(0).value_dtype) for output in outputs)
-    if node.is_exact and not _is_movement_denotation(node):
+    if node.is_exact and not _is_exactly_denoted(node):
         outputs = tuple(opaque_output(node, position, output) for position, output in enumerate(outputs))
     return outputs
 
 
-def _is_movement_denotation(node: OpContext) -> bool:
+def _is_exactly_denoted(node: OpContext) -> bool:
     """Its denotation is exact; that of an Einsum is where it only puts the axes of one operand in another order, that
     of others where they count."""
     operator = OPERATORS[node.op]
@@ -182,7 +182,7 @@ def _is_movement_denotation(node: OpContext) -> bool:
         case "ScatterElements" | "ScatterND":
             return True  # they name what they do not look into by themselves
         case "CumSum":
-            return is_exact_count(node)
+            return is_exact_cumsum(node)
         case "Range":
             return is_integer_range(node)
     if node.op != "Einsum":
@@ -193,71 +193,81 @@ def _is_movement_denotation(node: OpContext) -> bool:
 
 mixing_op = partial(Operator, magnitude_effect=MagnitudeEffect.MIXED)
 linear_op = partial(mixing_op, is_sum_of_products=True)
-packed_op = partial(linear_op, prepacks_weights=True, weight=HEAVY_WEIGHT, extreme_operands=ExtremeOperands.ALL)
+prepacked_op = partial(linear_op, prepacks_weights=True, weight=HEAVY_WEIGHT, extreme_operands=ExtremeOperands.ALL)
 movement_op = partial(Operator, is_exact=True, reference_fidelity=ReferenceFidelity.EVERYWHERE)
 selection_op = partial(movement_op, selects_elements=True, extreme_operands=ExtremeOperands.FIRST)
-view_op = partial(selection_op, is_view=True, weight=20, cost=NO_COST)
+view_op = partial(selection_op, is_view=True, weight=20, cost=LAUNCH_COST)
 size_op = partial(
-    movement_op, reads_shape_only=True, index_outputs=frozenset({0}), extreme_operands=ExtremeOperands.SATURATED
+    movement_op, reads_shape_only=True, index_outputs=frozenset({0}), extreme_operands=ExtremeOperands.ABSORBED
 )
 search_op = partial(
     Operator,
     rounding_effect=RoundingEffect.SELECTS_INDEX,
     index_outputs=frozenset({0}),
-    extreme_operands=ExtremeOperands.SATURATED,
+    extreme_operands=ExtremeOperands.ABSORBED,
 )
-normalization_op = partial(mixing_op, has_nan_gaps=True)
+normalization_op = partial(mixing_op, may_produce_nan=True)
 quantized_op = partial(Operator, is_exact=True, is_quantizing=True, may_compute_narrower=True)
 requantizing_op = partial(
-    quantized_op, rounding_effect=RoundingEffect.JUMPS, roles={1: "positive", 4: "positive", 6: "positive"}
+    quantized_op,
+    rounding_effect=RoundingEffect.DISCONTINUOUS,
+    operand_roles={1: "positive", 4: "positive", 6: "positive"},
 )
-schema_body_op = ElementwiseDenotation(ElementwiseBody(denote))
-loss_op = partial(SchemaBody, denote, check_label_shapes, (("reduction", ("mean", "sum", "none")),))
-ALONG_IMAGES: Mapping[str | int, ImpliedDefault] = {
+elementwise_schema_body = ElementwiseDenotation(ElementwiseBody(denote))
+loss_body = partial(SchemaBody, denote, check_label_shapes, (("reduction", ("mean", "sum", "none")),))
+SPATIAL_DEFAULTS: Mapping[str | int, ImpliedDefault] = {
     "strides": ONE_PER_SPATIAL_AXIS,
     "dilations": ONE_PER_SPATIAL_AXIS,
     "pads": NO_PADS,
 }
-pooling_op = partial(mixing_op, is_of_images=True, implied_defaults=ALONG_IMAGES, cost=OperatorCost(work=WorkKind.POOL))
+pooling_op = partial(
+    mixing_op, requires_spatial_axes=True, implied_defaults=SPATIAL_DEFAULTS, cost=OperatorCost(work=WorkKind.POOL)
+)
 QUANTIZED_FACTORS = "a one p b one q step p"
 
 OPERATORS: dict[str, Operator] = {
     **ELEMENTWISE_OPERATORS,
-    "Elu": vector_kernel_op(schema_body_op, is_saturating=True, cost=OperatorCost(200, fusions=MATRIX_ACTIVATION)),
-    "Selu": vector_kernel_op(schema_body_op, is_saturating=True, cost=OperatorCost(200, fusions=MATRIX_ACTIVATION)),
-    "Swish": vector_kernel_op(
-        schema_body_op,
+    "Elu": vectorized_op(
+        elementwise_schema_body, is_saturating=True, cost=OperatorCost(200, fusions=MATRIX_ACTIVATION_FUSIONS)
+    ),
+    "Selu": vectorized_op(
+        elementwise_schema_body, is_saturating=True, cost=OperatorCost(200, fusions=MATRIX_ACTIVATION_FUSIONS)
+    ),
+    "Swish": vectorized_op(
+        elementwise_schema_body,
         is_saturating=True,
         weight=350,  # runtimes have no kernel for it, and fuse the three operators that it stands for
         cost=OperatorCost(70, passes=4),
     ),
-    "Softplus": vector_kernel_op(
-        schema_body_op, is_saturating=True, cost=OperatorCost(1200, fusions=MATRIX_ACTIVATION)
+    "Softplus": vectorized_op(
+        elementwise_schema_body, is_saturating=True, cost=OperatorCost(1200, fusions=MATRIX_ACTIVATION_FUSIONS)
     ),
-    "Mish": vector_kernel_op(schema_body_op, is_saturating=True, cost=OperatorCost(1200, passes=3)),
-    "LeakyRelu": Operator(schema_body_op, weight=95, cost=OperatorCost(fusions=ACTIVATION)),
-    "ThresholdedRelu": Operator(schema_body_op, rounding_effect=RoundingEffect.JUMPS),
+    "Mish": vectorized_op(elementwise_schema_body, is_saturating=True, cost=OperatorCost(1200, passes=3)),
+    "LeakyRelu": Operator(elementwise_schema_body, weight=95, cost=OperatorCost(fusions=ACTIVATION_FUSIONS)),
+    "ThresholdedRelu": Operator(elementwise_schema_body, rounding_effect=RoundingEffect.DISCONTINUOUS),
     "Shrink": Operator(
-        schema_body_op,
-        rounding_effect=RoundingEffect.JUMPS,
+        elementwise_schema_body,
+        rounding_effect=RoundingEffect.DISCONTINUOUS,
         rounds_between_jumps=True,
         constant_effect=ConstantEffect.ADDED,
         scalar_attributes=frozenset({"bias", "lambd"}),
     ),
     "HardSigmoid": Operator(
-        schema_body_op,
+        elementwise_schema_body,
         magnitude_effect=MagnitudeEffect.BOUNDED,
-        cost=OperatorCost(fusions=ACTIVATION, layout=LayoutEffect.KEEPS),
+        cost=OperatorCost(fusions=ACTIVATION_FUSIONS, layout_effect=LayoutEffect.KEEPS),
     ),
-    "Softsign": vector_kernel_op(
-        schema_body_op, magnitude_effect=MagnitudeEffect.BOUNDED, cost=OperatorCost(fusions=MATRIX_ACTIVATION)
+    "Softsign": vectorized_op(
+        elementwise_schema_body,
+        magnitude_effect=MagnitudeEffect.BOUNDED,
+        cost=OperatorCost(fusions=MATRIX_ACTIVATION_FUSIONS),
     ),
     "PRelu": Operator(
         ElementwiseDenotation(ElementwiseBody(denote), ExtraOperands.UNIDIRECTIONAL), cost=OperatorCost(400)
     ),
     "SwiGLU": Operator(SchemaBody(denote, check_equal_shapes), magnitude_effect=MagnitudeEffect.MULTIPLIED),
     **{
-        f"{name}Loss": normalization_op(loss_op(), extreme_operands=ExtremeOperands.NOT_EVEN_FLOATS)
+        f"{name}Loss": normalization_op(loss_body(), extreme_operands=ExtremeOperands.NOT_EVEN_FLOATS)
         for name in ("NegativeLogLikelihood", "SoftmaxCrossEntropy")
     },
     **{f"{name}Window": Operator(SchemaBody(denote)) for name in ("Blackman", "Hamming", "Hann")},
@@ -266,78 +276,87 @@ OPERATORS: dict[str, Operator] = {
         Transpose,
         implied_defaults={"perm": AXES_REVERSED},
         weight=95,
-        cost=OperatorCost(work=WorkKind.TRANSPOSITION, stride=2),
+        cost=OperatorCost(work=WorkKind.TRANSPOSITION, copy_slowdown=2),
     ),
-    "Reshape": view_op(Reshape, roles={1: "reshape"}, shape_input=1, inferred_size_count=1),
+    "Reshape": view_op(Reshape, operand_roles={1: "reshape"}, shape_input=1, max_inferred_sizes=1),
     "Flatten": view_op(Flatten, proposals={"axis": propose_flatten_axis}),
     "Squeeze": view_op(
-        Squeeze, roles={1: "axes"}, implied_defaults={1: AXES_OF_SIZE_ONE}, proposals={"axes": propose_squeeze_axes}
+        Squeeze,
+        operand_roles={1: "axes"},
+        implied_defaults={1: AXES_OF_SIZE_ONE},
+        proposals={"axes": propose_squeeze_axes},
     ),
-    "Unsqueeze": view_op(Unsqueeze, roles={1: "axes"}, proposals={"axes": propose_unsqueeze_axes}),
-    "Split": selection_op(Split, roles={1: "split"}, cost=COPY),
+    "Unsqueeze": view_op(Unsqueeze, operand_roles={1: "axes"}, proposals={"axes": propose_unsqueeze_axes}),
+    "Split": selection_op(Split, operand_roles={1: "split"}, cost=COPY_COST),
     "Slice": selection_op(
         Slice,
-        roles={1: "zeros", 2: "sizes", 3: "axes", 4: "ones"},
+        operand_roles={1: "zeros", 2: "sizes", 3: "axes", 4: "ones"},
         implied_defaults={3: AXES_OF_STARTS, 4: STEPS_OF_STARTS},
-        is_partial_gain=True,
-        cost=COPY,
+        is_slicing=True,
+        cost=COPY_COST,
     ),
-    "Gather": selection_op(Gather, roles={1: "index"}, is_partial_gain=True, cost=COPY),
+    "Gather": selection_op(Gather, operand_roles={1: "index"}, is_slicing=True, cost=COPY_COST),
     "Expand": selection_op(
         Expand,
-        roles={1: "ones"},
+        operand_roles={1: "ones"},
         constant_effect=ConstantEffect.SELECTED,
         shape_input=1,
-        inferred_size_count=0,
+        max_inferred_sizes=0,
         proposals={"shape": propose_expanded_shape},
-        cost=COPY,
+        cost=COPY_COST,
     ),
-    "Tile": selection_op(Tile, roles={1: "ones"}, shape_input=1, cost=COPY),
-    "DepthToSpace": selection_op(DepthToSpace, extreme_operands=ExtremeOperands.NONE, cost=SCATTERED_COPY),
-    "SpaceToDepth": selection_op(SpaceToDepth, extreme_operands=ExtremeOperands.NONE, cost=SCATTERED_COPY),
+    "Tile": selection_op(Tile, operand_roles={1: "ones"}, shape_input=1, cost=COPY_COST),
+    "DepthToSpace": selection_op(DepthToSpace, extreme_operands=ExtremeOperands.NONE, cost=SCATTERED_COPY_COST),
+    "SpaceToDepth": selection_op(SpaceToDepth, extreme_operands=ExtremeOperands.NONE, cost=SCATTERED_COPY_COST),
     "Concat": movement_op(
         Concat,
         constant_effect=ConstantEffect.SELECTED,
         is_value_preserving=True,
-        is_joining=True,
+        is_concatenation=True,
         extreme_operands=ExtremeOperands.ALL,
-        cost=OperatorCost(work=WorkKind.MOVEMENT, layout=LayoutEffect.KEEPS_IF_WHOLE),
+        cost=OperatorCost(work=WorkKind.MOVEMENT, layout_effect=LayoutEffect.KEEPS_IF_WHOLE_BLOCKS),
     ),
     "Pad": movement_op(
         Pad,
         constant_effect=ConstantEffect.SELECTED,
-        roles={1: "ones", 3: "axes"},
+        operand_roles={1: "ones", 3: "axes"},
         implied_defaults={3: ALL_AXES},
         extreme_operands=ExtremeOperands.FIRST,
         proposals={
             "pads": propose_per_axis(0, 0, 1, 2, -1, times=2),
             "mode": propose_choice("constant", "reflect", "edge"),
         },
-        cost=COPY,
+        cost=COPY_COST,
     ),
     "Trilu": movement_op(Trilu, extreme_operands=ExtremeOperands.FIRST),
-    "ConstantOfShape": movement_op(ConstantOfShape, result_type=ResultType.VALUE, roles={0: "sizes"}, shape_input=0),
+    "ConstantOfShape": movement_op(
+        ConstantOfShape, result_dtype_source=ResultDtypeSource.VALUE, operand_roles={0: "sizes"}, shape_input=0
+    ),
     "Shape": size_op(Shape_),
     "Size": size_op(Size_),
-    "OneHot": movement_op(OneHot, rounding_effect=RoundingEffect.JUMPS, roles={0: "index", 1: "sizes"}),
+    "OneHot": movement_op(OneHot, rounding_effect=RoundingEffect.DISCONTINUOUS, operand_roles={0: "index", 1: "sizes"}),
     "GatherElements": movement_op(
-        GatherElements, roles={1: "index"}, extreme_operands=ExtremeOperands.FIRST, cost=SCATTERED_COPY
+        GatherElements, operand_roles={1: "index"}, extreme_operands=ExtremeOperands.FIRST, cost=SCATTERED_COPY_COST
     ),
     "GatherND": movement_op(
-        GatherND, roles={1: "index"}, indexes_all_axes=True, extreme_operands=ExtremeOperands.FIRST, cost=SCATTERED_COPY
+        GatherND,
+        operand_roles={1: "index"},
+        indexes_all_axes=True,
+        extreme_operands=ExtremeOperands.FIRST,
+        cost=SCATTERED_COPY_COST,
     ),
     "EyeLike": Operator(
         EyeLike,
         is_exact=True,
         reads_shape_only=True,
         rounding_effect=RoundingEffect.PRESERVES,
-        result_type=ResultType.DTYPE,
+        result_dtype_source=ResultDtypeSource.DTYPE,
     ),
     "Resize": Operator(
         Resize,
         is_exact=True,
         deciding_operand=2,
-        roles={2: "sizes", 3: "sizes"},
+        operand_roles={2: "sizes", 3: "sizes"},
         proposals={
             "sizes": propose_resize_shape,
             "mode": propose_choice("nearest", "linear", "cubic"),
@@ -346,41 +365,47 @@ OPERATORS: dict[str, Operator] = {
         },
         cost=OperatorCost(60),
     ),
-    "Dropout": Operator(Dropout, is_exact=True, rounding_effect=RoundingEffect.PRESERVES, cost=NO_COST),
+    "Dropout": Operator(Dropout, is_exact=True, rounding_effect=RoundingEffect.PRESERVES, cost=LAUNCH_COST),
     # products
-    "MatMul": packed_op(
+    "MatMul": prepacked_op(
         MatMul,
         reference_fidelity=ReferenceFidelity.ON_INTEGERS,
         factor_count=1,
         weights_input=1,
-        summation=SummationLength.MATRIX,
-        cost=OperatorCost(work=WorkKind.PRODUCT, head=FusionTarget.PRODUCT),
+        summation_length=SummationLength.MATRIX,
+        cost=OperatorCost(work=WorkKind.PRODUCT, fusion_target=FusionTarget.PRODUCT),
     ),
-    "Gemm": packed_op(
+    "Gemm": prepacked_op(
         Gemm,
         bias_input=2,
         constant_effect=ConstantEffect.BOTH,
         scalar_attributes=frozenset({"alpha", "beta"}),
-        summation=SummationLength.MATRIX,
-        cost=OperatorCost(work=WorkKind.PRODUCT, head=FusionTarget.GEMM),
+        summation_length=SummationLength.MATRIX,
+        cost=OperatorCost(work=WorkKind.PRODUCT, fusion_target=FusionTarget.GEMM),
     ),
-    "Conv": packed_op(
+    "Conv": prepacked_op(
         Conv,
         bias_input=2,
-        is_of_images=True,
-        implied_defaults={**ALONG_IMAGES, "kernel_shape": KERNEL_OF_WEIGHTS},
+        requires_spatial_axes=True,
+        implied_defaults={**SPATIAL_DEFAULTS, "kernel_shape": KERNEL_OF_WEIGHTS},
         weights_input=1,
-        summation=SummationLength.CONVOLUTION,
+        summation_length=SummationLength.CONVOLUTION,
         extreme_operands=ExtremeOperands.NONE,
         fails_on_empty=True,
-        cost=OperatorCost(work=WorkKind.CONVOLUTION, head=FusionTarget.CONVOLUTION, layout=LayoutEffect.ENTERS),
+        cost=OperatorCost(
+            work=WorkKind.CONVOLUTION, fusion_target=FusionTarget.CONVOLUTION, layout_effect=LayoutEffect.ENTERS_BLOCKED
+        ),
     ),
-    "ConvTranspose": packed_op(
+    "ConvTranspose": prepacked_op(
         ConvTranspose,
         bias_input=2,
-        is_of_images=True,
-        implied_defaults={**ALONG_IMAGES, "kernel_shape": KERNEL_OF_WEIGHTS, "output_padding": ZERO_PER_SPATIAL_AXIS},
-        summation=SummationLength.TRANSPOSED_CONVOLUTION,
+        requires_spatial_axes=True,
+        implied_defaults={
+            **SPATIAL_DEFAULTS,
+            "kernel_shape": KERNEL_OF_WEIGHTS,
+            "output_padding": ZERO_PER_SPATIAL_AXIS,
+        },
+        summation_length=SummationLength.TRANSPOSED_CONVOLUTION,
         extreme_operands=ExtremeOperands.NONE,
         fails_on_empty=True,
         proposals={
@@ -389,9 +414,9 @@ OPERATORS: dict[str, Operator] = {
         },
         cost=OperatorCost(work=WorkKind.TRANSPOSED_CONVOLUTION),
     ),
-    "Einsum": packed_op(
+    "Einsum": prepacked_op(
         Einsum,
-        summation=SummationLength.UNKNOWN,
+        summation_length=SummationLength.UNKNOWN,
         fails_on_empty=True,
         weight=2 * HEAVY_WEIGHT,
         cost=OperatorCost(work=WorkKind.EINSUM),
@@ -399,38 +424,40 @@ OPERATORS: dict[str, Operator] = {
     # normalizations
     "BatchNormalization": linear_op(
         BatchNormalization,
-        has_nan_gaps=True,
+        may_produce_nan=True,
         pole_operand=4,
-        roles={4: "positive"},
+        operand_roles={4: "positive"},
         weight=150,
         cost=OperatorCost(
-            fusions={FusionTarget.CONVOLUTION: EpilogueFusion.NORMALIZED_CHANNELS}, layout=LayoutEffect.KEEPS
+            fusions={FusionTarget.CONVOLUTION: EpilogueFusion.NORMALIZED_CHANNELS}, layout_effect=LayoutEffect.KEEPS
         ),
     ),
     "LayerNormalization": normalization_op(
         LayerNormalization,
         bias_input=2,
-        summation=SummationLength.UNKNOWN,
+        summation_length=SummationLength.UNKNOWN,
         weight=150,
-        cost=OperatorCost(60, work=WorkKind.LAYER_NORMALIZATION, flops_after_sum=SUM_AND_NORMALIZATION),
+        cost=OperatorCost(60, work=WorkKind.LAYER_NORMALIZATION, flops_after_sum=SUM_AND_NORMALIZATION_FLOPS),
     ),
     "RMSNormalization": normalization_op(RMSNormalization, weight=150, cost=OperatorCost(60)),
     "InstanceNormalization": normalization_op(InstanceNormalization, weight=150, cost=OperatorCost(60)),
     "GroupNormalization": normalization_op(GroupNormalization, cost=OperatorCost(60, passes=12)),
-    "LpNormalization": mixing_op(LpNormalization, rounding_effect=RoundingEffect.JUMPS, rounds_between_jumps=True),
+    "LpNormalization": mixing_op(
+        LpNormalization, rounding_effect=RoundingEffect.DISCONTINUOUS, rounds_between_jumps=True
+    ),
     "MeanVarianceNormalization": normalization_op(
-        SchemaBody(denote), rounding_effect=RoundingEffect.JUMPS, rounds_between_jumps=True
+        SchemaBody(denote), rounding_effect=RoundingEffect.DISCONTINUOUS, rounds_between_jumps=True
     ),
     # windows
     "AveragePool": pooling_op(
-        pool_denotation(window_average), cost=OperatorCost(work=WorkKind.POOL, layout=LayoutEffect.KEEPS)
+        pool_denotation(window_average), cost=OperatorCost(work=WorkKind.POOL, layout_effect=LayoutEffect.KEEPS)
     ),
     "LpPool": pooling_op(pool_denotation(window_power_mean)),
     "GlobalAveragePool": mixing_op(
         global_pool_denotation(mean_over),
-        is_of_images=True,
-        summation=SummationLength.UNKNOWN,
-        cost=OperatorCost(layout=LayoutEffect.KEEPS),
+        requires_spatial_axes=True,
+        summation_length=SummationLength.UNKNOWN,
+        cost=OperatorCost(layout_effect=LayoutEffect.KEEPS),
     ),
     "GlobalLpPool": mixing_op(GlobalLpPool),
     "MaxPool": pooling_op(
@@ -438,13 +465,13 @@ OPERATORS: dict[str, Operator] = {
         magnitude_effect=MagnitudeEffect.PRESERVED,
         rounding_effect=RoundingEffect.PRESERVES,
         index_outputs=frozenset({1}),
-        cost=OperatorCost(work=WorkKind.POOL, layout=LayoutEffect.KEEPS),
+        cost=OperatorCost(work=WorkKind.POOL, layout_effect=LayoutEffect.KEEPS),
     ),
     "GlobalMaxPool": Operator(
         global_pool_denotation(lambda n, x: fold_over("max", n, x)),
         rounding_effect=RoundingEffect.PRESERVES,
-        is_of_images=True,
-        cost=OperatorCost(layout=LayoutEffect.KEEPS),
+        requires_spatial_axes=True,
+        cost=OperatorCost(layout_effect=LayoutEffect.KEEPS),
     ),
     # along axes
     **REDUCTION_OPERATORS,
@@ -452,8 +479,8 @@ OPERATORS: dict[str, Operator] = {
         name: mixing_op(
             denotation,
             prepacks_weights=True,
-            roles={4: "ones"},  # lengths of sequences
-            summation=SummationLength.RECURRENT,
+            operand_roles={4: "ones"},  # lengths of sequences
+            summation_length=SummationLength.RECURRENT,
             weight=HEAVY_WEIGHT,
             cost=OperatorCost(work=WorkKind.RECURRENT),
         )
@@ -461,10 +488,10 @@ OPERATORS: dict[str, Operator] = {
     },
     "CumSum": Operator(
         CumSum,
-        magnitude_effect=MagnitudeEffect.GROWN,
+        magnitude_effect=MagnitudeEffect.AMPLIFIED,
         reference_fidelity=ReferenceFidelity.ON_INTEGERS,
-        roles={1: "axes"},
-        summation=SummationLength.UNKNOWN,
+        operand_roles={1: "axes"},
+        summation_length=SummationLength.UNKNOWN,
         extreme_operands=ExtremeOperands.FIRST,
         cost=OperatorCost(700),
     ),
@@ -472,37 +499,44 @@ OPERATORS: dict[str, Operator] = {
         Softmax,
         magnitude_effect=MagnitudeEffect.BOUNDED,
         is_saturating=True,
-        summation=SummationLength.UNKNOWN,
+        summation_length=SummationLength.UNKNOWN,
         cost=OperatorCost(40, passes=2),
     ),
-    "Hardmax": Operator(Hardmax, magnitude_effect=MagnitudeEffect.BOUNDED, rounding_effect=RoundingEffect.JUMPS),
+    "Hardmax": Operator(
+        Hardmax, magnitude_effect=MagnitudeEffect.BOUNDED, rounding_effect=RoundingEffect.DISCONTINUOUS
+    ),
     "LogSoftmax": Operator(LogSoftmax, is_saturating=True, cost=OperatorCost(40)),
     "ArgMax": search_op(ArgMax, reference_fidelity=ReferenceFidelity.ON_INTEGERS),
     "ArgMin": search_op(ArgMax),
-    "RotaryEmbedding": Operator(RotaryEmbedding, roles={3: "index"}, table_inputs=(1,)),
+    "RotaryEmbedding": Operator(RotaryEmbedding, operand_roles={3: "index"}, table_inputs=(1,)),
     "Range": Operator(
         Range,
-        rounding_effect=RoundingEffect.JUMPS,
+        rounding_effect=RoundingEffect.DISCONTINUOUS,
         rounds_between_jumps=True,
-        roles={0: "zeros", 1: "sizes", 2: "ones"},
+        operand_roles={0: "zeros", 1: "sizes", 2: "ones"},
     ),
     "TopK": Operator(
         TopK,
-        rounding_effect=RoundingEffect.JUMPS,
-        roles={1: "ones"},
+        rounding_effect=RoundingEffect.DISCONTINUOUS,
+        operand_roles={1: "ones"},
         index_outputs=frozenset({1}),
         cost=OperatorCost(200),
     ),
     "NonZero": Operator(
         NonZero,
         reference_fidelity=ReferenceFidelity.EVERYWHERE,
-        rounding_effect=RoundingEffect.JUMPS,
-        extreme_operands=ExtremeOperands.SATURATED,
+        rounding_effect=RoundingEffect.DISCONTINUOUS,
+        extreme_operands=ExtremeOperands.ABSORBED,
     ),
-    "ScatterElements": Operator(ScatterElements, roles={1: "index"}, has_data_races=True, cost=SCATTERED_COPY),
-    "ScatterND": Operator(ScatterND, roles={1: "index"}, indexes_all_axes=True, has_data_races=True),
+    "ScatterElements": Operator(
+        ScatterElements, operand_roles={1: "index"}, has_data_races=True, cost=SCATTERED_COPY_COST
+    ),
+    "ScatterND": Operator(ScatterND, operand_roles={1: "index"}, indexes_all_axes=True, has_data_races=True),
     "DynamicQuantizeLinear": Operator(
-        SchemaBody(denote), rounding_effect=RoundingEffect.JUMPS, rounds_between_jumps=True, may_compute_narrower=True
+        SchemaBody(denote),
+        rounding_effect=RoundingEffect.DISCONTINUOUS,
+        rounds_between_jumps=True,
+        may_compute_narrower=True,
     ),
     # they name what is rounded, or not looked into, by themselves; integers are exact in any order
     "Attention": mixing_op(
@@ -516,20 +550,20 @@ OPERATORS: dict[str, Operator] = {
     "QuantizeLinear": Operator(
         QuantizeLinear,
         is_exact=True,
-        has_nan_gaps=True,
-        rounding_effect=RoundingEffect.JUMPS,
+        may_produce_nan=True,
+        rounding_effect=RoundingEffect.DISCONTINUOUS,
         is_quantizing=True,
-        result_type=ResultType.QUANTIZED,
-        roles={1: "positive"},
-        takes_any_scale=True,
+        result_dtype_source=ResultDtypeSource.QUANTIZED,
+        operand_roles={1: "positive"},
+        allows_any_scale=True,
     ),
     "DequantizeLinear": quantized_op(
         DequantizeLinear,
         is_sum_of_products=True,
         is_foldable=False,  # integer weights would become floats, for which runtimes do not use integer kernels
-        result_type=ResultType.DEQUANTIZED,
-        roles={1: "positive"},
-        takes_any_scale=True,
+        result_dtype_source=ResultDtypeSource.DEQUANTIZED,
+        operand_roles={1: "positive"},
+        allows_any_scale=True,
         extreme_operands=ExtremeOperands.FIRST,
     ),
     "MatMulInteger": quantized_op(
@@ -538,7 +572,7 @@ OPERATORS: dict[str, Operator] = {
         weights_input=1,
         extreme_operands=ExtremeOperands.ALL,
         fails_on_empty=True,
-        cost=PRODUCT,
+        cost=PRODUCT_COST,
     ),
     "QLinearMatMul": requantizing_op(
         QLinearMatMul, factor_inputs=QUANTIZED_FACTORS, extreme_operands=ExtremeOperands.ALL, fails_on_empty=True
@@ -549,7 +583,7 @@ OPERATORS: dict[str, Operator] = {
         spatial_rank=2,
         weights_input=1,
         extreme_operands=ExtremeOperands.ALL,
-        cost=CONVOLUTION,
+        cost=CONVOLUTION_COST,
     ),
     "QLinearConv": requantizing_op(
         QLinearConv,
@@ -557,7 +591,7 @@ OPERATORS: dict[str, Operator] = {
         spatial_rank=2,
         weights_input=3,
         extreme_operands=ExtremeOperands.ALL,
-        cost=CONVOLUTION,
+        cost=CONVOLUTION_COST,
     ),
 }
 """All operators that have a meaning."""

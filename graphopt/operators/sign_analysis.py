@@ -12,7 +12,7 @@ from operator import and_
 from graphopt.expr.dims import DerivedAtom, Dim, SymbolicDim, lower_bound
 from graphopt.expr.expressions import Call, Expr, Factor, Fold, IntegerValue, TensorElement, Term
 from graphopt.expr.integers import TRUE, isolated_interner
-from graphopt.operators.symbolic_shapes import ModelContext, NodeQuery, first_output_element
+from graphopt.operators.symbolic_shapes import ModelOpContext, NodeQuery, first_output_element
 
 
 class Sign(IntFlag):
@@ -56,7 +56,7 @@ def _calls_in(value: Expr) -> Iterator[Call]:
 class _SignAnalysis:
     """The signs in the formula of one node, whose tensors are called by their positions."""
 
-    node: ModelContext
+    node: ModelOpContext
     operand_signs: Sequence[Sign]
     equal_operands: Sequence[int]
 
@@ -98,7 +98,7 @@ class _SignAnalysis:
         match factor:
             case TensorElement(tensor=position):
                 return self.operand_signs[int(position)]
-            case IntegerValue(of=size):
+            case IntegerValue(integer=size):
                 return _size_sign(self.node.to_dim(size))
             case Fold():
                 return self._fold_sign(factor)

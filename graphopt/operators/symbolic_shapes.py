@@ -27,20 +27,20 @@ from graphopt.expr.symbolic_tensors import SymbolicTensor, bind_indices
 from graphopt.ir import schemas
 from graphopt.ir.graph import Value
 from graphopt.ir.types import Shape as Sizes
-from graphopt.operators.constant_folding import may_lose_precision
+from graphopt.operators.element_evaluation import Elements, evaluate_element
 from graphopt.operators.elementwise_ops import ElementwiseDenotation
-from graphopt.operators.node_operands import MAX_SHAPE_ELEMENTS, NodeOperands, OpenShape, broadcast_dim
+from graphopt.operators.node_evaluation import may_lose_precision
+from graphopt.operators.node_operands import MAX_SHAPE_ELEMENTS, NodeOperands, PartialShape, broadcast_dim
 from graphopt.operators.op_context import (
     MAX_RANK,
     OpContext,
-    Shape,
+    SymbolicShape,
     UndefinedOperatorError,
     UnsupportedOperatorError,
     schema_default,
 )
 from graphopt.operators.operator import ReferenceFidelity
 from graphopt.operators.semantics import OPERATORS, denote
-from graphopt.operators.symbolic_elements import Elements, evaluate_element
 
 T = TypeVar("T")
 
@@ -71,17 +71,17 @@ class NodeQuery(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ModelContext(OpContext):
+class ModelOpContext(OpContext):
     """What a denotation sees of a node of a model."""
 
     query: NodeQuery
     translation: DimTranslation = field(default_factory=DimTranslation)
     read_values: dict[str, Any] = field(default_factory=dict)
-    read_inputs: set[int] = field(default_factory=set)
-    asked: set[str | int] = field(default_factory=set)
-    assumptions: list[Formula] = field(default_factory=list)
+    inputs_read_as_numbers: set[int] = field(default_factory=set)
+    queried: set[str | int] = field(default_factory=set)
+    requirements: list[Formula] = field(default_factory=list)
     reshape_sizes: dict[Polynomial, Size] = field(default_factory=dict)
-    """What a Reshape makes of the symbols that it is asked for, by what stands for it."""
+    """Sizes that a Reshape makes of the symbols it is asked for, by the symbol."""
 
     @property
     def op(self) -> str:
@@ -104,7 +104,7 @@ class ModelContext(OpContext):
         return MAX_RANK
 
     @property
-    def is_folded(self) -> bool:
+    def is_constant_folded(self) -> bool:
         return False
 
     @property
@@ -115,8 +115,8 @@ class ModelContext(OpContext):
     def dtype(self) -> DType:
         return next((operand.dtype for operand in self.query.operands if operand), DType.UNDEFINED)
 
-    def unread_parameter(self) -> str | None:
-        return next((name for name, _ in self.query.attrs if name not in self.asked), None)
+    def find_unread_parameter(self) -> str | None:
+        return next((name for name, _ in self.query.attrs if name not in self.queried), None)
 
     # what it requires
 
@@ -124,7 +124,7 @@ class ModelContext(OpContext):
         if condition == FALSE:
             raise UndefinedOperatorError(reason)
         if self.reshape_sizes:
-            self.assumptions.append(condition)
+            self.requirements.append(condition)
 
     def require_indices(self, indices: SymbolicTensor, size: Size, *, from_end: bool = True) -> None:
         pass
@@ -132,7 +132,7 @@ class ModelContext(OpContext):
     def require_divisors(self, divisors: SymbolicTensor) -> None:
         pass
 
-    def require_some(self, truths: SymbolicTensor) -> None:
+    def require_opaque(self, truths: SymbolicTensor) -> None:
         pass
 
     # what is known
@@ -140,10 +140,10 @@ class ModelContext(OpContext):
     def simplify(self, size: Size) -> Size:
         return size
 
-    def simplified_shape(self, shape: Shape) -> Shape:
+    def simplify_shape(self, shape: SymbolicShape) -> SymbolicShape:
         return shape
 
-    def known_equal(self, one: Size, other: Size) -> bool:
+    def is_known_equal(self, one: Size, other: Size) -> bool:
         return one == other
 
     def proves(self, condition: Formula) -> bool:
@@ -160,7 +160,7 @@ class ModelContext(OpContext):
         self.reshape_sizes[answer] = asked
         return answer
 
-    def scaled_size(self, size: Size, scale: Number) -> Size:
+    def scale_size(self, size: Size, scale: Number) -> Size:
         """Return the size times a factor that floating point holds exactly, rounded down."""
         factor = scale.constant
         if factor is None or factor.denominator > 64:
@@ -179,18 +179,18 @@ class ModelContext(OpContext):
     def input_count(self) -> int:
         return len(self.query.operands)
 
-    def has(self, position: int) -> bool:
+    def has_input(self, position: int) -> bool:
         return position < self.input_count and self.query.operands[position] is not None
 
-    def _operand(self, position: int) -> OperandFacts:
-        self.asked.add(position)
+    def _get_operand(self, position: int) -> OperandFacts:
+        self.queried.add(position)
         operand = self.query.operands[position] if position < self.input_count else None
         if operand is None:
             raise UndefinedOperatorError(f"{self.op} needs input {position}")
         return operand
 
     def input(self, position: int) -> SymbolicTensor:
-        operand = self._operand(position)
+        operand = self._get_operand(position)
         if operand.shape is None:
             raise UnsupportedOperatorError(f"{self.op} of a tensor of any rank")
         elements, shape = operand.elements, tuple(map(self.translation.to_int, operand.shape))
@@ -212,20 +212,20 @@ class ModelContext(OpContext):
         """Return what an input holds at a place.
 
         Raises:
-            NotKnown: that cannot be told.
+            UndecidedError: that cannot be told.
         """
-        operand = self._operand(position)
+        operand = self._get_operand(position)
         found = operand.elements[place] if operand.elements and place < len(operand.elements) else None
         if found is None or isinstance(found, float):
             raise UndecidedError
         return found
 
     def is_number(self, position: int) -> bool:
-        operand = self.query.operands[position] if self.has(position) else None
+        operand = self.query.operands[position] if self.has_input(position) else None
         return operand is not None and operand.elements is not None
 
     def numbers(self, position: int, _propose: Callable[[], Any]) -> Any:
-        operand = self._operand(position)
+        operand = self._get_operand(position)
         if operand.shape is None or len(operand.shape) > 1:
             raise UnsupportedOperatorError(f"{self.op} by numbers that are not known")
         if operand.elements is not None:
@@ -238,7 +238,7 @@ class ModelContext(OpContext):
                 raise UnsupportedOperatorError(f"{self.op} of a list whose length is not known")
             found = tuple(fresh_symbol("element") for _ in range(length))
         self.read_values[f"input{position}"] = value = found if operand.shape else found[0]
-        self.read_inputs.add(position)
+        self.inputs_read_as_numbers.add(position)
         return value
 
     def max_index_count(self) -> int:
@@ -247,7 +247,7 @@ class ModelContext(OpContext):
     # attributes
 
     def attribute(self, name: str, _propose: Callable[[], Any], default: Any = None) -> Any:
-        self.asked.add(name)
+        self.queried.add(name)
         given = dict(self.query.attrs)
         if name in given:
             value: Any = given[name]
@@ -257,11 +257,11 @@ class ModelContext(OpContext):
         self.read_values[name] = value
         return value
 
-    def unmodelled_attribute(self, name: str) -> Any:
+    def read_unmodeled_attribute(self, name: str) -> Any:
         return self.attribute(name, lambda: None)
 
     def require_absent_beside(self, name: str, what: str) -> None:
-        self.asked.add(name)
+        self.queried.add(name)
         if name in dict(self.query.attrs):
             raise UndefinedOperatorError(f"{self.op}: {name} beside {what}")
 
@@ -277,7 +277,7 @@ class ModelContext(OpContext):
         except UndecidedError:
             return None
 
-    def resolve_requested_sizes(self) -> None:
+    def solve_reshape_sizes(self) -> None:
         """Say what stands for the sizes that were asked for: at most one size each meets what is required of it alone.
 
         Where the size that was asked for does, it is the answer. What is required first is the number of elements.
@@ -285,10 +285,10 @@ class ModelContext(OpContext):
         told = Substitution({single_symbol(answer): asked for answer, asked in self.reshape_sizes.items()})
         names = frozenset(map(single_symbol, self.reshape_sizes))
         counts = (
-            bool(self.assumptions) and self.translation.decide(replace_in_formula(self.assumptions[0], told)) is True
+            bool(self.requirements) and self.translation.decide(replace_in_formula(self.requirements[0], told)) is True
         )
         for answer, asked in self.reshape_sizes.items():
-            own = [fact for fact in self.assumptions if fact.free_symbols & names == answer.free_symbols]
+            own = [fact for fact in self.requirements if fact.free_symbols & names == answer.free_symbols]
             size = self.to_dim(asked)
             if size is not None and (
                 counts or all(self.translation.is_implied(replace_in_formula(f, told)) for f in own)
@@ -299,7 +299,7 @@ class ModelContext(OpContext):
 # -- what is asked -----------------------------------------------------------------------------------------------------
 
 
-def infer_shapes(k: NodeOperands) -> list[OpenShape | None]:
+def infer_shapes(k: NodeOperands) -> list[PartialShape | None]:
     """Return what a denotation tells of the shapes of the outputs, None for each of which it tells nothing."""
     if not _has_denoted_version(k):
         return []
@@ -333,7 +333,7 @@ def _may_deviate(k: NodeOperands) -> bool:
     return may_lose_precision(k.node.op, np.array(numbers, dtype.numpy))
 
 
-def elements_query(k: NodeOperands) -> NodeQuery | None:
+def build_element_query(k: NodeOperands) -> NodeQuery | None:
     """Return what is asked of a node's elements, None where it has no meaning.
 
     Of what is computed element by element the ranks do not matter.
@@ -346,10 +346,10 @@ def elements_query(k: NodeOperands) -> NodeQuery | None:
     return question
 
 
-def first_output_element(question: NodeQuery) -> tuple[ModelContext, Number] | None:
+def first_output_element(question: NodeQuery) -> tuple[ModelOpContext, Number] | None:
     """Return an element of the first output, in which tensors are called by their positions; None where none is told.
 
-    It is good in the session in which it is asked for: ask `with fresh_integers()`.
+    It is good in the session in which it is asked for: ask `with isolated_interner()`.
     """
     node, outputs = _denote_query(question)
     try:
@@ -362,27 +362,31 @@ class UnknownRenaming:
     """Unknown sizes, numbered as one question meets them: the same is asked of each layer."""
 
     def __init__(self) -> None:
-        self._numbers: dict[NamedAtom | UnknownAtom, Dim] = {}
-        self._sizes: dict[NamedAtom | UnknownAtom, Dim] = {}
-        self._there: dict[Dim, Dim] = {}
+        self._canonical_sizes: dict[NamedAtom | UnknownAtom, Dim] = {}
+        self._original_sizes: dict[NamedAtom | UnknownAtom, Dim] = {}
+        self._canonicalized: dict[Dim, Dim] = {}
 
-    def canonical(self, dim: Dim) -> Dim:
+    def canonicalize(self, dim: Dim) -> Dim:
         """Return a size as the question has it."""
         if not isinstance(dim, SymbolicDim) or not dim.has_unknown:
             return dim
-        if dim not in self._there:
-            self._there[dim] = replace_dim_atoms(dim, self._canonical_atom)
-        return self._there[dim]
+        if dim not in self._canonicalized:
+            self._canonicalized[dim] = replace_dim_atoms(dim, self._canonical_atom)
+        return self._canonicalized[dim]
 
     def restore(self, dim: T) -> T | Dim:
         """Return a size of the answer as the model has it."""
-        return replace_dim_atoms(dim, self._sizes.get) if isinstance(dim, SymbolicDim) and dim.has_unknown else dim
+        return (
+            replace_dim_atoms(dim, self._original_sizes.get)
+            if isinstance(dim, SymbolicDim) and dim.has_unknown
+            else dim
+        )
 
     def _canonical_atom(self, atom: NamedAtom | UnknownAtom) -> Dim | None:
-        if isinstance(atom, UnknownAtom) and atom not in self._numbers:
-            number_, size = _numbered_unknown(len(self._numbers))
-            self._numbers[atom], self._sizes[number_] = size, SymbolicDim((((atom,), 1),))
-        return self._numbers.get(atom)
+        if isinstance(atom, UnknownAtom) and atom not in self._canonical_sizes:
+            number_, size = _numbered_unknown(len(self._canonical_sizes))
+            self._canonical_sizes[atom], self._original_sizes[number_] = size, SymbolicDim((((atom,), 1),))
+        return self._canonical_sizes.get(atom)
 
 
 def _has_denoted_version(k: NodeOperands) -> bool:
@@ -405,27 +409,27 @@ def build_query(k: NodeOperands, names: UnknownRenaming) -> NodeQuery:
     return NodeQuery(k.node.op, tuple(k.node.attrs.items()), tuple(operands), len(k.node.names))
 
 
-_ANY = OperandFacts(DType.UNDEFINED, None, None)
+_UNKNOWN_OPERAND = OperandFacts(DType.UNDEFINED, None, None)
 
 
 def _operand_facts(k: NodeOperands, position: int, value: Value, names: UnknownRenaming) -> OperandFacts:
     type_ = k.graph.tensor_type(value)
     if type_ is None:
-        return _ANY
-    shape = type_.shape if type_.shape is None or type_.is_static else tuple(map(names.canonical, type_.shape))
+        return _UNKNOWN_OPERAND
+    shape = type_.shape if type_.shape is None or type_.is_static else tuple(map(names.canonicalize, type_.shape))
     if shape is None or len(shape) > 1:
         return OperandFacts(type_.dtype, shape, None)
     if type_.dtype.is_float:
-        return OperandFacts(type_.dtype, shape, k.reals(position))
+        return OperandFacts(type_.dtype, shape, k.float_contents(position))
     elements = k.contents(position)
     few = elements is not None and len(elements) <= MAX_SHAPE_ELEMENTS
-    return OperandFacts(type_.dtype, shape, tuple(map(names.canonical, elements or ())) if few else None)
+    return OperandFacts(type_.dtype, shape, tuple(map(names.canonicalize, elements or ())) if few else None)
 
 
-def is_defined_for(op: str, attrs: Mapping[str, Any], operands: Sequence[OperandFacts | None], outputs: int) -> bool:
+def may_be_defined(op: str, attrs: Mapping[str, Any], operands: Sequence[OperandFacts | None], outputs: int) -> bool:
     """Return whether an operator has a meaning for numbers, as far as its denotation tells."""
     try:
-        denote(ModelContext(NodeQuery(op, tuple(attrs.items()), tuple(operands), outputs)))
+        denote(ModelOpContext(NodeQuery(op, tuple(attrs.items()), tuple(operands), outputs)))
     except (UndefinedOperatorError, ZeroDivisionError):
         return False
     except UnsupportedOperatorError:
@@ -433,19 +437,19 @@ def is_defined_for(op: str, attrs: Mapping[str, Any], operands: Sequence[Operand
     return True
 
 
-def _denote_query(question: NodeQuery) -> tuple[ModelContext, tuple[SymbolicTensor, ...]]:
+def _denote_query(question: NodeQuery) -> tuple[ModelOpContext, tuple[SymbolicTensor, ...]]:
     """Return a node with its outputs; none where its denotation does not say what they are."""
-    node = ModelContext(question)
+    node = ModelOpContext(question)
     try:
         outputs = denote(node)
-        node.resolve_requested_sizes()
+        node.solve_reshape_sizes()
     except (UndefinedOperatorError, UnsupportedOperatorError, ZeroDivisionError):
         return node, ()
     return node, outputs
 
 
 @lru_cache(4096)
-def _denoted_shapes(question: NodeQuery) -> tuple[OpenShape, ...]:
+def _denoted_shapes(question: NodeQuery) -> tuple[PartialShape, ...]:
     with isolated_interner():
         node, outputs = _denote_query(question)
         return tuple(tuple(map(node.to_dim, output.shape)) for output in outputs)
@@ -458,7 +462,7 @@ def _denoted_contents(question: NodeQuery) -> tuple[Elements | None, ...]:
         return tuple(_output_elements(node, output) for output in outputs)
 
 
-def _output_elements(node: ModelContext, output: SymbolicTensor) -> Elements | None:
+def _output_elements(node: ModelOpContext, output: SymbolicTensor) -> Elements | None:
     """Return the elements of an output with one axis at most, where each is known."""
     shape = tuple(map(node.to_dim, output.shape))
     count = shape[0] if shape else 1

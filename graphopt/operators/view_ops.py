@@ -26,12 +26,12 @@ from graphopt.expr.symbolic_tensors import SymbolicTensor
 from graphopt.operators.op_context import (
     OneOf,
     OpContext,
-    Shape,
+    SymbolicShape,
     UndefinedOperatorError,
     UnsupportedOperatorError,
     axis_subsets,
 )
-from graphopt.operators.shape_obligations import exact_division
+from graphopt.operators.shape_constraints import divide_exactly
 
 
 def Transpose(node: OpContext) -> SymbolicTensor:
@@ -55,19 +55,19 @@ def _permutations(rank: int) -> list[tuple[int, ...]]:
     return list(permutations(range(rank)))
 
 
-def reshape_elements(node: OpContext, x: SymbolicTensor, shape: Shape) -> SymbolicTensor:
+def reshape_elements(node: OpContext, x: SymbolicTensor, shape: SymbolicShape) -> SymbolicTensor:
     """Return the elements of x in order, in another shape with as many elements."""
     base = x.base
 
     def at(index: Index) -> Expr:
         return base.element(
-            unflatten_index(node.known_equal, index, node.simplified_shape(shape), node.simplified_shape(base.shape))
+            reshape_index(node.is_known_equal, index, node.simplify_shape(shape), node.simplify_shape(base.shape))
         )
 
     return SymbolicTensor(shape, at, view_of=base)
 
 
-def unflatten_index(same: Callable[[Size, Size], bool], index: Index, shape: Shape, into: Shape) -> Index:
+def reshape_index(same: Callable[[Size, Size], bool], index: Index, shape: SymbolicShape, into: SymbolicShape) -> Index:
     """Return the index in one shape of what has this index in another: equal leading and trailing axes stay."""
     axes = [(i, size) for i, size in zip(index, shape, strict=True) if not same(size, 1)]
     goals = [(axis, size) for axis, size in enumerate(into) if not same(size, 1)]
@@ -90,14 +90,14 @@ def Reshape(node: OpContext) -> SymbolicTensor:
     """To the shape that the second input asks for: -1 is inferred, 0 is copied unless `allowzero`."""
     x = node.input(0)
     literal = node.flag("allowzero")
-    asked = node.list(1, node.propose_sizes)
+    asked = node.integer_list(1, node.propose_sizes)
     shape = _resolve_reshape(node, x, asked, literal)
     for condition, reason in _reshape_conditions(x, asked, shape, literal):
         node.require(condition, reason)
     return reshape_elements(node, x, shape)
 
 
-def _resolve_reshape(node: OpContext, x: SymbolicTensor, asked: Shape, literal: bool) -> Shape:
+def _resolve_reshape(node: OpContext, x: SymbolicTensor, asked: SymbolicShape, literal: bool) -> SymbolicShape:
     """Return the sizes that are asked for: unknowns on the left side, on the right those of the left or what is asked
     for.
 
@@ -119,11 +119,13 @@ def _resolve_reshape(node: OpContext, x: SymbolicTensor, asked: Shape, literal: 
         others = product((*shape[:position], *shape[position + 1 :]))
         if others == 0:
             raise UndefinedOperatorError("Reshape with -1 beside 0")
-        shape[position] = exact_division(node, count, others, "the elements do not fill the shape")
+        shape[position] = divide_exactly(node, count, others, "the elements do not fill the shape")
     return tuple(shape)
 
 
-def _reshape_conditions(x: SymbolicTensor, asked: Shape, shape: Shape, literal: bool) -> Iterator[tuple[Formula, str]]:
+def _reshape_conditions(
+    x: SymbolicTensor, asked: SymbolicShape, shape: SymbolicShape, literal: bool
+) -> Iterator[tuple[Formula, str]]:
     """Yield what makes a shape the one that is asked for: one shape at most meets this."""
     if -1 not in asked:
         yield eq(product(shape), product(x.base.shape)), "the number of elements changes"
@@ -156,10 +158,10 @@ def Flatten(node: OpContext) -> SymbolicTensor:
 def Squeeze(node: OpContext) -> SymbolicTensor:
     """Without the axes, which have size 1."""
     x = node.input(0)
-    if not node.has(1) and not all(isinstance(size, int) for size in x.shape):
+    if not node.has_input(1) and not all(isinstance(size, int) for size in x.shape):
         raise UnsupportedOperatorError("Squeeze of all axes of size 1: the rank depends on sizes")
-    axes = node.axes(1, x.rank) if node.has(1) else tuple(i for i, size in enumerate(x.shape) if size == 1)
-    if node.has(1) and not axes:
+    axes = node.axes(1, x.rank) if node.has_input(1) else tuple(i for i, size in enumerate(x.shape) if size == 1)
+    if node.has_input(1) and not axes:
         raise UndefinedOperatorError("Squeeze of no axis: ONNX Runtime takes it for all of size 1")
     for axis in axes:
         node.require(eq(x.shape[axis], 1), "an axis to be dropped has not size 1")
@@ -176,7 +178,7 @@ def Unsqueeze(node: OpContext) -> SymbolicTensor:
     """With new axes of size 1 at the positions `axes` of the output."""
     x = node.input(0)
 
-    asked = node.list(1, lambda: OneOf(_propose_unsqueeze_axes(x.rank, node.max_rank + 1)))
+    asked = node.integer_list(1, lambda: OneOf(_propose_unsqueeze_axes(x.rank, node.max_rank + 1)))
     rank = x.rank + len(asked)
     axes = [node.normalize_axis(axis, rank) for axis in asked]
     if len(set(axes)) < len(axes):
@@ -202,7 +204,7 @@ def DepthToSpace(node: OpContext) -> SymbolicTensor:
     b = node.integer("blocksize", least=1)
     mode = node.text("mode", ("DCR", "CRD"))
     N, C, H, W = x.shape
-    depth = exact_division(node, C, b * b, "the channels do not divide into blocks")
+    depth = divide_exactly(node, C, b * b, "the channels do not divide into blocks")
 
     def at(index: Index) -> Expr:
         n, c, y, z = index
@@ -221,7 +223,7 @@ def SpaceToDepth(node: OpContext) -> SymbolicTensor:
     b = node.integer("blocksize", least=1)
     node.text("mode", ("DCR",))
     N, C, H, W = x.shape
-    height, width = (exact_division(node, s, b, "space does not divide into blocks") for s in (H, W))
+    height, width = (divide_exactly(node, s, b, "space does not divide into blocks") for s in (H, W))
 
     def at(index: Index) -> Expr:
         n, channel, y, z = index

@@ -26,43 +26,47 @@ from graphopt.operators.op_context import (
     OneOf,
     OpContext,
     ReductionFunction,
-    Shape,
+    SymbolicShape,
     UndefinedOperatorError,
 )
 from graphopt.operators.opaque_ops import output_of_shape
-from graphopt.operators.shape_obligations import check_shape, exact_division
+from graphopt.operators.shape_constraints import divide_exactly, require_shape
 
-CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv")
-FILTER_OPERATORS = (*CONVOLUTIONS, "ConvTranspose")
+CONVOLUTION_OPERATORS = ("Conv", "ConvInteger", "QLinearConv")
+FILTER_OPERATORS = (*CONVOLUTION_OPERATORS, "ConvTranspose")
 AUTO_PAD_MODES = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
 class Window:
     """How Conv and the pools walk over space: strides, dilations, and pads that may be computed."""
 
-    def __init__(self, node: OpContext, space: Shape, kernel: Shape) -> None:
+    def __init__(self, node: OpContext, space: SymbolicShape, kernel: SymbolicShape) -> None:
         rank = len(space)
         self.space, self.kernel = space, kernel
-        self.strides = node.sizes("strides", rank, 1)
-        self.dilations = node.sizes("dilations", rank, 1)
-        mode, pads = _pad_spec(node, rank)
-        self.reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, self.dilations, strict=True))
-        if node.op not in CONVOLUTIONS:  # a limit of ONNX Runtime: a window of the edge alone would see nothing
+        self.strides = node.spatial_attribute("strides", rank, 1)
+        self.dilations = node.spatial_attribute("dilations", rank, 1)
+        mode, pads = _read_padding(node, rank)
+        self.dilated_kernel = tuple((k - 1) * d + 1 for k, d in zip(kernel, self.dilations, strict=True))
+        if (
+            node.op not in CONVOLUTION_OPERATORS
+        ):  # a limit of ONNX Runtime: a window of the edge alone would see nothing
             for pad, size in zip(pads, (*kernel, *kernel), strict=True):
                 node.require(lt(pad, size), "a pad is shorter than the kernel")
         if mode == "NOTSET":
-            self.begin, self.end = pads[:rank], pads[rank:]
+            self.pads_begin, self.pads_end = pads[:rank], pads[rank:]
         elif mode == "VALID":
-            self.begin = self.end = (0,) * rank
+            self.pads_begin = self.pads_end = (0,) * rank
         else:
-            self._same_pads(node, upper=mode == "SAME_UPPER")
-        ceil = node.op not in CONVOLUTIONS and node.flag("ceil_mode")
+            self._set_same_pads(node, upper=mode == "SAME_UPPER")
+        ceil = node.op not in CONVOLUTION_OPERATORS and node.flag("ceil_mode")
         fitting = tuple(self._output_size(node, axis, ceil) for axis in range(rank))
-        self.out = tuple(map(self._strides, range(rank))) if mode.startswith("SAME") else fitting
-        self.is_inside = not ceil and all(isinstance(pad, int) and pad == 0 for pad in (*self.begin, *self.end))
-        """Whether no window reaches beyond the input."""
+        self.output_sizes = tuple(map(self._stride_count, range(rank))) if mode.startswith("SAME") else fitting
+        self.is_unpadded = not ceil and all(
+            isinstance(pad, int) and pad == 0 for pad in (*self.pads_begin, *self.pads_end)
+        )
+        """True if no window reaches beyond the input."""
 
-    def _same_pads(self, node: OpContext, *, upper: bool) -> None:
+    def _set_same_pads(self, node: OpContext, *, upper: bool) -> None:
         """Make as many outputs as there are strides in the input, rounded up; the odd element at the end or begin
         (SAME).
 
@@ -73,58 +77,58 @@ class Window:
             node.require(eq(dilation, 1), "a dilation beside SAME")
         begin: list[Size] = []
         end: list[Size] = []
-        for axis, (size, stride, reach) in enumerate(zip(self.space, self.strides, self.reach, strict=True)):
-            needed = (self._strides(axis) - 1) * stride + reach - size
-            if node.op not in CONVOLUTIONS:
+        for axis, (size, stride, reach) in enumerate(zip(self.space, self.strides, self.dilated_kernel, strict=True)):
+            needed = (self._stride_count(axis) - 1) * stride + reach - size
+            if node.op not in CONVOLUTION_OPERATORS:
                 node.require(ge(needed, -1), "a pool that leaves out more than one element")
             pad = if_then_else(ge(needed), needed, 0)
             small, large = quotient(pad, 2), pad - quotient(pad, 2)
             begin.append(small if upper else large)
             end.append(large if upper else small)
-        self.begin, self.end = tuple(begin), tuple(end)
+        self.pads_begin, self.pads_end = tuple(begin), tuple(end)
 
-    def _strides(self, axis: int) -> Size:
+    def _stride_count(self, axis: int) -> Size:
         """How many strides there are in the input, rounded up."""
         return quotient(self.space[axis] + self.strides[axis] - 1, self.strides[axis])
 
     def _output_size(self, node: OpContext, axis: int, ceil: bool) -> Size:
-        free = self.space[axis] + self.begin[axis] + self.end[axis] - self.reach[axis]
+        free = self.space[axis] + self.pads_begin[axis] + self.pads_end[axis] - self.dilated_kernel[axis]
         node.require(ge(free), "the window does not fit into the padded input")
         stride = self.strides[axis]
         if not ceil:
             return quotient(free, stride) + 1
         count = quotient(free + stride - 1, stride) + 1  # a window that starts in the padding at the end is dropped
-        return count - if_then_else(ge((count - 1) * stride, self.space[axis] + self.begin[axis]), 1, 0)
+        return count - if_then_else(ge((count - 1) * stride, self.space[axis] + self.pads_begin[axis]), 1, 0)
 
     def input_index(self, out: Index, k: Index) -> Index:
         """Where in the input the k-th element of a window lies; outside of it where padding is read."""
-        parts = zip(out, self.strides, k, self.dilations, self.begin, strict=True)
+        parts = zip(out, self.strides, k, self.dilations, self.pads_begin, strict=True)
         return tuple(o * s + j * d - p for o, s, j, d, p in parts)
 
-    def is_padding_only(self, out: Index) -> Formula:
+    def padding_only_condition(self, out: Index) -> Formula:
         """Return the condition that a window sees nothing but padding: elements that are far apart may skip a short
         input."""
         starts = self.input_index(out, (0,) * len(out))
-        parts = zip(starts, self.space, self.dilations, self.begin, strict=True)
+        parts = zip(starts, self.space, self.dilations, self.pads_begin, strict=True)
         return disjunction(
             *(conjunction(lt(i, 0), ge(remainder(i, d), n)) for i, n, d, begin in parts if d != 1 and begin != 0)
         )
 
-    def in_input(self, out: Index, *, padded: bool = False) -> Callable[[Index], Formula]:
+    def inside_condition(self, out: Index, *, padded: bool = False) -> Callable[[Index], Formula]:
         """Which elements of a window lie inside of the (padded) input; none lies before the padding."""
 
         def holds(k: Index) -> Formula:
             if not padded:
                 return in_bounds(self.input_index(out, k), self.space)
-            ends = zip(self.input_index(out, k), self.space, self.end, strict=True)
+            ends = zip(self.input_index(out, k), self.space, self.pads_end, strict=True)
             return conjunction(*(lt(i, n + e) for i, n, e in ends))
 
         return holds
 
 
-def _pad_spec(node: OpContext, rank: int) -> tuple[str, Shape]:
+def _read_padding(node: OpContext, rank: int) -> tuple[str, SymbolicShape]:
     """How it is padded, and the pads: a convolution that has another way has none, not even written zeros."""
-    mode, pads = node.text("auto_pad", AUTO_PAD_MODES), node.sizes("pads", 2 * rank, 0)
+    mode, pads = node.text("auto_pad", AUTO_PAD_MODES), node.spatial_attribute("pads", 2 * rank, 0)
     if mode != "NOTSET" and node.op in FILTER_OPERATORS:
         if not node.assumes_defined:
             node.require_absent_beside("pads", "auto_pad")
@@ -133,7 +137,7 @@ def _pad_spec(node: OpContext, rank: int) -> tuple[str, Shape]:
     return mode, pads
 
 
-def spatial_shape(node: OpContext, x: SymbolicTensor) -> Shape:
+def spatial_shape(node: OpContext, x: SymbolicTensor) -> SymbolicShape:
     if x.rank < 3:
         raise UndefinedOperatorError(f"{node.op} of rank {x.rank}")
     return x.shape[2:]
@@ -144,17 +148,17 @@ def Conv(node: OpContext) -> SymbolicTensor:
 
     Cg = C / group; g = m // (M / group) is the group of filter m; what lies outside of X counts as 0.
     """
-    return convolution(node, node.input(0), node.input(1), node.optional(2))
+    return convolution(node, node.input(0), node.input(1), node.optional_input(2))
 
 
 def convolution(node: OpContext, x: SymbolicTensor, w: SymbolicTensor, b: SymbolicTensor | None) -> SymbolicTensor:
     """Return the convolution of some tensors with the attributes of a node."""
-    group, kernel = _filter_shape(node, x, w)
+    group, kernel = _group_and_kernel_shape(node, x, w)
     (N, C), (M, Cg), space = x.shape[:2], w.shape[:2], x.shape[2:]
     node.require(eq(C, Cg * group), "the channels are not those of the weights")
-    Mg = exact_division(node, M, group, "the filters do not divide into groups")
+    Mg = divide_exactly(node, M, group, "the filters do not divide into groups")
     if b is not None:
-        check_shape(node, b.shape, (M,), "the bias is not one number per filter")
+        require_shape(node, b.shape, (M,), "the bias is not one number per filter")
     window = Window(node, space, kernel)
 
     def at(index: Index) -> Expr:
@@ -165,14 +169,16 @@ def convolution(node: OpContext, x: SymbolicTensor, w: SymbolicTensor, b: Symbol
             c, k = ck[0], ck[1:]
             position = window.input_index(out, k)
             # Padding is multiplied, too: 0 times a weight that is not finite is NaN, which the extended model counts.
-            return guard_expr(window.in_input(out)(k), x.element((n, first + c, *position))) * w.element((m, c, *k))
+            return guard_expr(window.inside_condition(out)(k), x.element((n, first + c, *position))) * w.element(
+                (m, c, *k)
+            )
 
         return sum_over((Cg, *kernel), term) + (b.element((m,)) if b is not None else 0)
 
-    return SymbolicTensor((N, M, *window.out), at)
+    return SymbolicTensor((N, M, *window.output_sizes), at)
 
 
-def _filter_shape(node: OpContext, x: SymbolicTensor, w: SymbolicTensor) -> tuple[Size, Shape]:
+def _group_and_kernel_shape(node: OpContext, x: SymbolicTensor, w: SymbolicTensor) -> tuple[Size, SymbolicShape]:
     """Return what all convolutions have in common: the number of groups and the kernel's shape."""
     if w.rank != x.rank:
         raise UndefinedOperatorError(f"{node.op}: ranks")
@@ -181,7 +187,7 @@ def _filter_shape(node: OpContext, x: SymbolicTensor, w: SymbolicTensor) -> tupl
         node.require(ge(size, 1), "there are filters, channels to filter, and elements of a kernel")
     given = node.attribute("kernel_shape", lambda: kernel)
     asked = kernel if given is None else given
-    check_shape(node, asked, kernel, "kernel_shape is not that of the weights")
+    require_shape(node, asked, kernel, "kernel_shape is not that of the weights")
     group = node.integer("group", least=1)
     return group, asked
 
@@ -192,16 +198,16 @@ def ConvTranspose(node: OpContext) -> SymbolicTensor:
     The size of Y follows from the pads, or the pads from the size of Y: `output_shape`, or SAME: input times strides.
     Undefined where they would be negative, which the text does not allow and runtimes treat in ways of their own.
     """
-    x, w, b = node.input(0), node.input(1), node.optional(2)
-    group, kernel = _filter_shape(node, x, w)
+    x, w, b = node.input(0), node.input(1), node.optional_input(2)
+    group, kernel = _group_and_kernel_shape(node, x, w)
     (N, C), (D, Mg), space = x.shape[:2], w.shape[:2], x.shape[2:]
     node.require(eq(C, D), "the channels are not those of the weights")
-    Cg = exact_division(node, C, group, "the channels do not divide into groups")
+    Cg = divide_exactly(node, C, group, "the channels do not divide into groups")
     if b is not None:
-        check_shape(node, b.shape, (Mg * group,), "the bias is not one number per filter")
+        require_shape(node, b.shape, (Mg * group,), "the bias is not one number per filter")
     rank = len(space)
-    strides, dilations = node.sizes("strides", rank, 1), node.sizes("dilations", rank, 1)
-    extra = node.sizes("output_padding", rank, 0)
+    strides, dilations = node.spatial_attribute("strides", rank, 1), node.spatial_attribute("dilations", rank, 1)
+    extra = node.spatial_attribute("output_padding", rank, 0)
     full = tuple(strides[a] * (space[a] - 1) + extra[a] + (kernel[a] - 1) * dilations[a] + 1 for a in range(rank))
     for more, stride in zip(extra, strides, strict=True):
         node.require(lt(more, stride), "output_padding is less than the stride")
@@ -223,11 +229,11 @@ def ConvTranspose(node: OpContext) -> SymbolicTensor:
     return SymbolicTensor((N, Mg * group, *out), at)
 
 
-def _transposed_sizes(node: OpContext, full: Shape, same: Shape) -> tuple[Shape, Shape]:
+def _transposed_sizes(node: OpContext, full: SymbolicShape, same: SymbolicShape) -> tuple[SymbolicShape, SymbolicShape]:
     """Return the sizes of a transposed convolution, of which `full` is left without pads, and what is cut off in
     front."""
     rank = len(full)
-    mode, pads = _pad_spec(node, rank)
+    mode, pads = _read_padding(node, rank)
     asked = node.attribute("output_shape", lambda: OneOf((None, tuple(fresh_symbol("out") for _ in full))))
     if asked is None and mode in ("NOTSET", "VALID"):
         return tuple(full[a] - pads[a] - pads[rank + a] for a in range(rank)), pads[:rank]
@@ -241,7 +247,7 @@ def _transposed_sizes(node: OpContext, full: Shape, same: Shape) -> tuple[Shape,
     return out, begin
 
 
-def _pooled_shape(node: OpContext, x: SymbolicTensor) -> Shape:
+def _pooled_shape(node: OpContext, x: SymbolicTensor) -> SymbolicShape:
     """Return the sizes of space, with what ONNX Runtime asks of an input: "Only N can be zero"."""
     space, (batch, *others) = spatial_shape(node, x), x.shape
     if len(space) > 3:
@@ -259,14 +265,14 @@ def pool_denotation(element: Callable[[OpContext, Window], Callable[[ElementBody
     def denotation(node: OpContext) -> tuple[SymbolicTensor, ...]:
         x = node.input(0)
         space = _pooled_shape(node, x)
-        kernel = node.sizes("kernel_shape", len(space), 1)
+        kernel = node.spatial_attribute("kernel_shape", len(space), 1)
         window = Window(node, space, kernel)
         combine = element(node, window)
 
         def at(index: Index) -> Expr:
             return combine(lambda k: x.element((*index[:2], *window.input_index(index[2:], k))), index[2:])
 
-        shape = (*x.shape[:2], *window.out)
+        shape = (*x.shape[:2], *window.output_sizes)
         return (
             SymbolicTensor(shape, at),
             *(output_of_shape(node, position, shape) for position in range(1, node.output_count)),
@@ -278,12 +284,12 @@ def pool_denotation(element: Callable[[OpContext, Window], Callable[[ElementBody
 def window_maximum(node: OpContext, window: Window) -> Callable[[ElementBody, Index], Expr]:
     """Return the greatest element of a window: padding does not count, and that of nothing is the least number of the
     type."""
-    node.unmodelled_attribute("storage_order")
+    node.read_unmodeled_attribute("storage_order")
     least = call_function("Least", params=(node.dtype,))
 
     def combine(x: ElementBody, out: Index) -> Expr:
-        found = fold_over("max", window.kernel, x, window.in_input(out))
-        nothing = window.is_padding_only(out)
+        found = fold_over("max", window.kernel, x, window.inside_condition(out))
+        nothing = window.padding_only_condition(out)
         return found if nothing == FALSE else select_expr(nothing, least, found)
 
     return combine
@@ -294,9 +300,9 @@ def window_average(node: OpContext, window: Window) -> Callable[[ElementBody, In
     padded = node.flag("count_include_pad")
 
     def combine(x: ElementBody, out: Index) -> Expr:
-        where = None if window.is_inside else window.in_input(out, padded=padded)
+        where = None if window.is_unpadded else window.inside_condition(out, padded=padded)
         count = sum_over(window.kernel, lambda _: constant(1), where)
-        return sum_over(window.kernel, x, window.in_input(out)) / count
+        return sum_over(window.kernel, x, window.inside_condition(out)) / count
 
     return combine
 
@@ -304,14 +310,14 @@ def window_average(node: OpContext, window: Window) -> Callable[[ElementBody, In
 def window_power_mean(node: OpContext, window: Window) -> Callable[[ElementBody, Index], Expr]:
     """Return the p-norm of what lies inside of the input."""
     norm = _p_norm(node)
-    return lambda x, out: norm(window.kernel, x, window.in_input(out))
+    return lambda x, out: norm(window.kernel, x, window.inside_condition(out))
 
 
 def _p_norm(node: OpContext) -> Callable[..., Expr]:
     """Return the p-norm of the elements at some indices."""
     p = integer_value(node.integer("p", least=1))
 
-    def norm(extents: Shape, x: ElementBody, where: Callable[[Index], Formula] | None = None) -> Expr:
+    def norm(extents: SymbolicShape, x: ElementBody, where: Callable[[Index], Formula] | None = None) -> Expr:
         return call_function(
             "Pow", sum_over(extents, lambda k: call_function("Pow", call_function("Abs", x(k)), p), where), 1 / p
         )

@@ -70,7 +70,7 @@ class Rewrite:
     """One change that was made."""
 
     name: str
-    """Of the rule or pass."""
+    """Name of the rule or pass."""
     is_rule: bool = True
     graph: str = ""
     """Name of the graph or body in which it was made."""
@@ -78,7 +78,7 @@ class Rewrite:
     """The nodes that it took out: operator and name."""
     added: tuple[str, ...] = ()
     proof: str | None = None
-    """What is known of the rule, as `Proof.claim` says it: `proved, exact`, `not proved: …`; None for a pass."""
+    """Status of the rule, as `Proof.claim_text` words it: `proved, exact`, `not proved: …`; None for a pass."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -90,13 +90,13 @@ class Report:
     after: ModelSummary
     rewrites: tuple[Rewrite, ...] = ()
     comparison: ModelComparison | None = None
-    """None where no check was wanted."""
+    """Result of the check; None where no check was wanted."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """By stage."""
+    """Seconds by stage."""
     notes: tuple[str, ...] = ()
-    """What the user should know, such as why a rule could not be applied."""
+    """Notes for the user, such as why a rule could not be applied."""
     timing: SearchTiming | None = None
-    """None where nothing was searched or timed."""
+    """Result of the search and its timing; None where nothing was searched or timed."""
     versions: Mapping[str, str] = field(default_factory=versions)
 
     @staticmethod
@@ -547,13 +547,13 @@ def _proof_parts(proofs: Sequence[Proof]) -> Iterable[RenderableType]:
 
     table = _table("rule", "verdict", "model", "ranks", "cases", "seconds")
     for proof in proofs:
-        numbers = proof.describe_coverage, str(proof.cases or ""), f"{proof.seconds:.2f}"
+        numbers = proof.coverage_text, str(proof.cases or ""), f"{proof.seconds:.2f}"
         table.add_row(proof.rule, proof.verdict, proof.model or "", *numbers, style=_VERDICT_COLOURS[proof.verdict])
     yield table
     for proof in proofs:
         if not proof.holds:
             yield ""
-            yield Text(proof.describe_failure, overflow="fold")
+            yield Text(proof.failure_text, overflow="fold")
     yield ""
     yield f"{format_proof_counts(proofs)}; {sum(proof.seconds for proof in proofs):.1f} s of processor time"
 

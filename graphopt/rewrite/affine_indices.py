@@ -24,11 +24,11 @@ from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import Shape, TensorType
 from graphopt.operators.elementwise_ops import ExtraOperands
-from graphopt.operators.node_operands import NodeOperands, broadcast_open_shapes, normalize_axis
+from graphopt.operators.node_operands import NodeOperands, broadcast_partial_shapes, normalize_axis
 from graphopt.operators.op_context import UndefinedOperatorError, UnsupportedOperatorError
 from graphopt.operators.operator_classes import extra_operands, lookup_operator
 from graphopt.operators.semantics import denote
-from graphopt.operators.symbolic_shapes import ModelContext, UnknownRenaming, build_query
+from graphopt.operators.symbolic_shapes import ModelOpContext, UnknownRenaming, build_query
 
 MAX_GRID_ELEMENTS = 1 << 20
 """Elements of a constant above which it is not looked at."""
@@ -50,7 +50,7 @@ class AffineIndices:
 
     @property
     def is_arange(self) -> bool:
-        """Whether its elements are 0, 1, 2, … in their order."""
+        """True if its elements are 0, 1, 2, … in their order."""
         if self.start != 0:
             return False
         expected: Dim = 1
@@ -65,7 +65,7 @@ class AffineIndices:
         return all(map(_is_nonnegative_integer, (self.start, *self.strides)))
 
     def is_within(self, size: Dim) -> bool:
-        """Whether its elements are indices of so many elements."""
+        """Return whether its elements are indices of so many elements."""
         largest = self.start + sum(step * (length - 1) for step, length in zip(self.strides, self.shape, strict=True))
         return self.is_nonnegative and _is_nonnegative_integer(size - 1 - largest)
 
@@ -125,7 +125,7 @@ def _affine_view(own: AffineIndices | None, shape: Shape) -> AffineIndices | Non
 
 
 @dataclass(frozen=True)
-class _AffineContext(ModelContext):
+class _AffineContext(ModelOpContext):
     """What a denotation sees of a node that reads grids."""
 
     operand_indices: Sequence[AffineIndices | None] = ()
@@ -136,7 +136,7 @@ class _AffineContext(ModelContext):
         if own is None:
             raise UnsupportedOperatorError(f"{self.op} of what is no grid")
         start, *steps = (
-            self.translation.to_int(self.renaming.canonical(number)) for number in (own.start, *own.strides)
+            self.translation.to_int(self.renaming.canonicalize(number)) for number in (own.start, *own.strides)
         )
         return replace(given, element=lambda index: expressions.integer_value(sum(map(mul, index, steps), start)))
 
@@ -195,7 +195,7 @@ def _index_columns(graph: Graph, value: Value) -> list[AffineIndices]:
         return []
     parts = [find_affine_indices(graph, part) for part in node.inputs]
     known = [part for part in parts if part is not None and part.shape[-1] == 1]
-    if len(known) < len(parts) or normalize_axis(NodeOperands(graph, node).integer("axis"), rank) != rank - 1:
+    if len(known) < len(parts) or normalize_axis(NodeOperands(graph, node).int_attribute("axis"), rank) != rank - 1:
         return []
     return [AffineIndices(part.shape[:-1], part.start, part.strides[:-1]) for part in known]
 
@@ -279,7 +279,7 @@ def _replace_by_operand(graph: Graph, vertex: int, other: Value) -> Patch | None
 
 def _broadcast_shape(graph: Graph, node: Node, shapes: Mapping[Value, Shape]) -> Shape | None:
     """Return the shape of what an elementwise operator makes of values of which some have another shape now."""
-    if extra_operands(node.op, node.domain) is not ExtraOperands.EQUALS:
+    if extra_operands(node.op, node.domain) is not ExtraOperands.MULTIDIRECTIONAL:
         return None
     operands: list[Shape] = []
     for value in node.inputs:
@@ -287,6 +287,6 @@ def _broadcast_shape(graph: Graph, node: Node, shapes: Mapping[Value, Shape]) ->
         if value is None or shape is None:
             return None
         operands.append(shapes.get(value, shape))
-    found = broadcast_open_shapes(operands)
+    found = broadcast_partial_shapes(operands)
     known = tuple(size for size in found if size is not None)
     return known if len(known) == len(found) else None

@@ -27,7 +27,7 @@ from graphopt.ir.graph import Attribute, Graph, Node, Patch, Value
 from graphopt.ir.types import TensorType, Type
 from graphopt.language.binding import ConstantBinding, DefaultBinding, evaluate_scalar
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import MAX_AXIS_SIZE, UndecidedScalar
+from graphopt.language.scalar_functions import MAX_AXIS_SIZE, UndecidedScalarError
 from graphopt.language.terms import (
     SCALAR,
     App,
@@ -40,8 +40,8 @@ from graphopt.language.terms import (
     operator_applications,
     walk_term,
 )
-from graphopt.operators.constant_folding import evaluate_node as compute
 from graphopt.operators.inference import infer_node
+from graphopt.operators.node_evaluation import evaluate_node as compute
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.rewrite import folded_constants
 from graphopt.rewrite.constant_operands import constant_tensor
@@ -58,7 +58,7 @@ MAX_REWRITE_GROWTH = 16 * 2**20
 """Bytes by which one rewrite may make the constants of a model larger."""
 
 MAX_FOLD_MULTIPLICATIONS = 1 << 36
-"""In a product of constants, at most: that is two matrices of 4096 by 4096, a few seconds on one core."""
+"""Most multiplications in a product of constants: two matrices of 4096 by 4096, a few seconds on one core."""
 
 RewriteRefused = folded_constants.RewriteRefused
 """A match that cannot be rewritten here; says why, for the report."""
@@ -95,14 +95,14 @@ def is_constant_term(term: Term | None) -> bool:
 
 
 RefusalFunction: TypeAlias = Callable[[Graph, Patch], str]
-"""Why a patch must not be made, such as that it could not run; empty where it may."""
+"""Function that says why a patch must not be made, such as that it could not run; empty where it may."""
 
 
 def build_patch(graph: Graph, match: Match, refusal: RefusalFunction | None = None) -> Patch:
     """Return the patch that puts the right side of the match's rule in the place of the left.
 
     Raises:
-        Refused: it cannot be done here without changing more than the rule says, or for the `refusal`.
+        RewriteRefused: it cannot be done here without changing more than the rule says, or for the `refusal`.
     """
     builder = _Builder(graph, match)
     try:
@@ -110,7 +110,7 @@ def build_patch(graph: Graph, match: Match, refusal: RefusalFunction | None = No
         if refusal is not None and (reason := refusal(graph, patch)):
             raise RewriteRefused(reason)
         return patch
-    except UndecidedScalar as unknown:
+    except UndecidedScalarError as unknown:
         graph.names.difference_update(builder.names)
         raise RewriteRefused(f"not known here: {unknown}") from None
     except RewriteRefused:
@@ -198,7 +198,7 @@ class _Builder:
             self._check_type(root, mapping[root])
         self._name_new_nodes()
         self._check_acyclic(mapping)
-        patch = replace_values(self.graph, mapping, self.draft.new)
+        patch = replace_values(self.graph, mapping, self.draft.drafts)
         grown = sum(_node_bytes(node) for node in patch.added) - sum(_node_bytes(node) for node in patch.removed)
         if grown > MAX_REWRITE_GROWTH:
             raise RewriteRefused(f"the constants would grow by {grown} bytes")
@@ -208,7 +208,7 @@ class _Builder:
         """Refuse what would read a value that is computed from one that it replaces: one root may lead to another."""
         if _is_independent_of_roots(self.match.rule):
             return
-        read = {value.vertex for node in self.draft.new.values() for value in node.operands}
+        read = {value.vertex for node in self.draft.drafts.values() for value in node.operands}
         read |= {value.vertex for value in mapping.values()}
         if not read.isdisjoint(_downstream_vertices(self.graph, self.match.roots)):
             raise RewriteRefused("what one result replaces is needed to compute another")
@@ -218,7 +218,7 @@ class _Builder:
     def _build_root(self, side: Term, root: Value) -> Value:
         self.required_dtypes[side] = self.draft.dtype(root)
         value = self._materialize(self._build_term(side))
-        if value.vertex in self.draft.new:
+        if value.vertex in self.draft.drafts:
             self._inherit_names(value, root)
         return value
 
@@ -268,12 +268,12 @@ class _Builder:
             self.required_dtypes.setdefault(arg, self._number_type(app, position, arg))
         built = self._build_term(arg)
         absent = isinstance(built, FoldedConstant) and built.is_absent
-        return None if absent and schemas.is_optional(app.op, app.domain, position) else built
+        return None if absent and schemas.is_optional_input(app.op, app.domain, position) else built
 
     def _number(self, app: App, position: int, term: Term) -> BuiltOperand:
         value = evaluate_scalar(term, self.match.holes, self.match.axes, self.graph)
         unknown = sum(isinstance(item, SymbolicDim) for item in value) if isinstance(value, tuple) else 0
-        inferred = lookup_operator(app.op, app.domain).inferred_size_count
+        inferred = lookup_operator(app.op, app.domain).max_inferred_sizes
         if inferred is not None and unknown > inferred:
             return self._sizes(value, app)
         if isinstance(value, SymbolicDim) and app.op == "Range":
@@ -310,7 +310,7 @@ class _Builder:
         """Return an input with the first of the sizes, at which axis it has it, and how many sizes follow there
         alike."""
         for source in map(Value, self.graph.inputs):
-            type_ = self.graph.type(source)
+            type_ = self.graph.value_type(source)
             shape = type_.shape if isinstance(type_, TensorType) and type_.shape is not None else ()
             if sizes[0] in shape:
                 axis = shape.index(sizes[0])
@@ -325,7 +325,7 @@ class _Builder:
         if reason := opset_conversion.unwritable_reason(node, self.draft):
             raise RewriteRefused(reason)
         vertex = self.graph.new_vertex()
-        self.draft.new[vertex] = infer_node(self.draft, node)
+        self.draft.drafts[vertex] = infer_node(self.draft, node)
         return Value(vertex)
 
     def _number_type(self, app: App, position: int, term: Term) -> DType:
@@ -375,7 +375,7 @@ class _Builder:
         base = base or next((c.source_name for c in constants if c is not None and c.source_name), app.op.lower())
         if dtype is DType.UNDEFINED:
             assert isinstance(values, np.ndarray), f"{app.op} has the type of what it reads"
-            dtype = DType.of(values.dtype)
+            dtype = DType.from_numpy(values.dtype)
         made = FoldedConstant(values, dtype, base)
         zero = any(c is not None and (c.is_absent or c.is_zero) for c in constants) and not made.has_nonzeros
         return replace(made, is_zero=zero)
@@ -412,7 +412,7 @@ class _Builder:
         assert built is not None, "an absent value stands for nothing"
         stored = to_stored_tensor(built)
         vertex = self.graph.new_vertex()
-        self.draft.new[vertex] = constant_node(stored, self._new_name(_name_of_folded(built.source_name)))
+        self.draft.drafts[vertex] = constant_node(stored, self._new_name(_name_of_folded(built.source_name)))
         return Value(vertex)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ class _Builder:
         if reason := opset_conversion.unwritable_reason(node, self.draft):
             raise RewriteRefused(reason)
         vertex = self.graph.new_vertex()
-        self.draft.new[vertex] = infer_node(self.draft, node)
+        self.draft.drafts[vertex] = infer_node(self.draft, node)
         return vertex
 
     def _node(self, app: App, inputs: tuple[Value | None, ...]) -> Node:
@@ -468,19 +468,19 @@ class _Builder:
     def _inherit_names(self, value: Value, root: Value) -> None:
         """Hand the name of a root's value over to what replaces it, and its node's where it has none from a like
         node."""
-        node, old = self.draft.new[value.vertex], self.graph[root.vertex]
+        node, old = self.draft.drafts[value.vertex], self.graph[root.vertex]
         names = (*node.names[: value.output], old.names[root.output], *node.names[value.output + 1 :])
         inherits = not node.name and not node.is_internal and root.vertex in self.dead_vertices
-        given = {each.name for each in self.draft.new.values() if each.name}
+        given = {each.name for each in self.draft.drafts.values() if each.name}
         name = old.name if inherits and old.name not in given else node.name
-        self.draft.new[value.vertex] = replace(node, names=names, name=name)
+        self.draft.drafts[value.vertex] = replace(node, names=names, name=name)
 
     def _name_new_nodes(self) -> None:
         """Nodes that took over no name get one derived from the root's, unless the root has none."""
         base = self.graph[self.match.roots[0].vertex].name
-        for vertex, node in self.draft.new.items():
+        for vertex, node in self.draft.drafts.items():
             if base and not node.name and not node.is_internal:
-                self.draft.new[vertex] = replace(node, name=self._new_name(f"{base}/{node.op}"))
+                self.draft.drafts[vertex] = replace(node, name=self._new_name(f"{base}/{node.op}"))
 
     def _new_name(self, base: str) -> str:
         name = self.graph.new_name(base)
@@ -491,13 +491,13 @@ class _Builder:
 
     def _check_type(self, old: Value, new: Value) -> None:
         """Give the new value the type of the old one; what was known of the old is kept."""
-        before, after = self.graph.type(old), self.draft.type(new)
+        before, after = self.graph.value_type(old), self.draft.value_type(new)
         if not types_compatible(before, after):
             raise RewriteRefused(f"the result would be {after}, not {before}")
-        if new.vertex in self.draft.new and before is not None:
-            node = self.draft.new[new.vertex]
+        if new.vertex in self.draft.drafts and before is not None:
+            node = self.draft.drafts[new.vertex]
             types = (*node.types[: new.output], before, *node.types[new.output + 1 :])
-            self.draft.new[new.vertex] = replace(node, types=types)
+            self.draft.drafts[new.vertex] = replace(node, types=types)
 
 
 def types_compatible(before: Type | None, after: Type | None) -> bool:

@@ -12,7 +12,7 @@ from graphopt.base.dtype import DType
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import Shape
-from graphopt.operators.operator import ResultType
+from graphopt.operators.operator import ResultDtypeSource
 from graphopt.operators.operator_classes import is_broadcasting, lookup_operator
 
 
@@ -24,16 +24,16 @@ def constant_tensor(graph: Graph, value: Value | None) -> Tensor | None:
     if (
         tensor is not None
         or node is None
-        or lookup_operator(node.op, node.domain).result_type is not ResultType.VALUE
+        or lookup_operator(node.op, node.domain).result_dtype_source is not ResultDtypeSource.VALUE
         or node.version == 0
     ):
         return tensor
     filling, shape = node.attrs.get("value"), graph.constant(node.inputs[0])
-    sizes = None if shape is None else shape.ints()
+    sizes = None if shape is None else shape.int_values()
     if sizes is None:
         return None
     one = filling.numpy().reshape(()) if isinstance(filling, Tensor) else np.zeros((), np.float32)
-    return Tensor(DType.of(one.dtype), sizes, lambda: np.broadcast_to(one, sizes))
+    return Tensor(DType.from_numpy(one.dtype), sizes, lambda: np.broadcast_to(one, sizes))
 
 
 def has_reciprocals(tensor: Tensor) -> bool:

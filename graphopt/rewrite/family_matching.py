@@ -10,7 +10,7 @@ from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.language.terms import SCALAR, App, is_pack, pack_holes
 from graphopt.operators.operator_classes import OperatorChoice, lookup_operator, operator_choices
-from graphopt.operators.rule_families import instantiate_family, packs_with_queries
+from graphopt.operators.rule_families import nonempty_packs, specialize_family
 
 
 def matching_instances(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[Rule]:
@@ -24,15 +24,15 @@ def matching_instances(rule: Rule, graph: Graph, vertex: int, position: int) -> 
         met = sorted(set(_operators_at_hole(graph, rule.left[position], vertex, name)))
         ways.append([(name, way) for operator in met for way in known.get(operator, ())])
     for counts in _pack_counts(graph, rule.left[position], vertex) if rule.pack_names else [{}]:
-        if counts.keys() == rule.pack_names and all(counts[name] for name in packs_with_queries(rule)):
+        if counts.keys() == rule.pack_names and all(counts[name] for name in nonempty_packs(rule)):
             for chosen in product(*ways):
-                found = instantiate_family(rule, (*chosen, *sorted(counts.items())))
+                found = specialize_family(rule, (*chosen, *sorted(counts.items())))
                 if found.has_nonempty_concats:
                     yield found
 
 
 MAX_CONCAT_OPERANDS = 100
-"""How many operands a Concat may have for any number of them to be matched."""
+"""Most operands of a Concat for which any number of them is matched."""
 
 
 def _pack_counts(graph: Graph, app: App, vertex: int) -> Iterator[Mapping[str, int]]:

@@ -18,7 +18,7 @@ from graphopt.ir import spilled
 from graphopt.ir.chunks import row_slabs
 from graphopt.ir.graph import Node
 from graphopt.ir.tensor import Tensor
-from graphopt.operators.constant_folding import evaluate_node
+from graphopt.operators.node_evaluation import evaluate_node
 from graphopt.operators.operator_classes import lookup_operator
 
 CHUNK_BYTES = 1 << 22
@@ -100,9 +100,9 @@ class FoldedConstant:
     source_name: str
     """The name of a weight that it came from."""
     is_absent: bool = False
-    """It stands for an optional input that is absent."""
+    """True if it stands for an optional input that is absent."""
     is_zero: bool = False
-    """It is computed from such an input, and nothing but zeros."""
+    """True if it is computed from such an input, and nothing but zeros."""
 
     @property
     def array(self) -> NDArray[Any]:
@@ -145,8 +145,8 @@ def to_stored_tensor(folded: FoldedConstant) -> Tensor:
     """Return the values in the type in which the model keeps them.
 
     Raises:
-        Refused: a finite number would become infinite, another one zero, or a number that is no float another one; or
-            all are so small that digits are lost.
+        RewriteRefused: a finite number would become infinite, another one zero, or a number that is no float another
+            one; or all are so small that digits are lost.
     """
     dtype, values = folded.dtype, folded.values
     if isinstance(values, np.ndarray) and values.dtype == dtype.numpy:
@@ -159,7 +159,7 @@ def to_stored_tensor(folded: FoldedConstant) -> Tensor:
 
 
 def _rounded_parts(folded: FoldedConstant) -> Iterator[NDArray[Any]]:
-    """Yield the values part by part as they are stored. Raises Refused, at the latest after the last."""
+    """Yield the values part by part as they are stored. Raises RewriteRefused, at the latest after the last."""
     dtype, peaks = folded.dtype, _MagnitudeTracker(folded.values.shape)
     for index, part in folded.parts():
         with np.errstate(all="ignore"):
@@ -201,7 +201,7 @@ def _overflows(stored: NDArray[Any], computed: NDArray[Any]) -> bool:
 
 
 LARGE_ADDEND = 2.0**20
-"""What is added to a number so large loses its digits behind the point in single precision."""
+"""Magnitude of a number beside which a summand loses its digits behind the point in single precision."""
 
 
 def has_cancellation(made: NDArray[Any], terms: Sequence[NDArray[Any] | None]) -> bool:

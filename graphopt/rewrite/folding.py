@@ -22,8 +22,8 @@ from graphopt.ir.edit import constant_node, needs_copy, replace_node, replace_va
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import Shape, TensorType, Type
-from graphopt.operators.constant_folding import NUMPY_VIEWS, evaluate_node, is_reference_exact
-from graphopt.operators.node_operands import NodeOperands, normalize_axis, plain_sizes
+from graphopt.operators.node_evaluation import NUMPY_VIEWS, evaluate_node, is_reference_exact
+from graphopt.operators.node_operands import NodeOperands, normalize_axis, static_sizes
 from graphopt.operators.operator_classes import lookup_operator
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def fold_constants(graph: Graph, *, exact: bool = False) -> Iterator[Patch]:
     than once.
     """
     budget = MAX_TOTAL_GROWTH
-    for vertex in graph.topological():
+    for vertex in graph.topological_order():
         if vertex not in graph or not _can_fold(graph, graph[vertex]):
             continue
         growth = _size_growth(graph, vertex)
@@ -129,7 +129,7 @@ def _tensor_of_result(node: Node, constants: Sequence[Tensor | None], array: NDA
         assert found is not None, f"{node.op} was computed before"
         return found[0]
 
-    return Tensor(DType.of(array.dtype), array.shape, read)
+    return Tensor(DType.from_numpy(array.dtype), array.shape, read)
 
 
 def _matches_type(tensor: Tensor, type_: Type | None) -> bool:
@@ -168,10 +168,10 @@ def fold_shapes(graph: Graph) -> Iterator[Patch]:
     Reshape and Expand with symbolic sizes become constants where 0 ("copy"), -1 ("the rest") and 1 ("as it is") say
     exactly the same, for sizes of 0 too.
     """
-    for vertex in reversed(graph.topological()):
+    for vertex in reversed(graph.topological_order()):
         if vertex in graph and _has_known_outputs(graph, vertex):
             yield _replace_by_known_contents(graph, vertex)
-    for vertex in graph.topological():
+    for vertex in graph.topological_order():
         patch = _replace_symbolic_sizes(graph, vertex) if vertex in graph else None
         if patch is not None:
             yield patch
@@ -207,7 +207,7 @@ def _replace_by_known_contents(graph: Graph, vertex: int) -> Patch:
 def _merge_equal_sizes(graph: Graph) -> Iterator[Patch]:
     """Values that hold the same sizes, in the same type, are read where the first of them is computed."""
     first: dict[tuple[object, ...], Value] = {}
-    for vertex in graph.topological():  # readers of a later value come after it, so this cannot make a cycle
+    for vertex in graph.topological_order():  # readers of a later value come after it, so this cannot make a cycle
         if vertex not in graph:
             continue
         node = graph[vertex]
@@ -260,7 +260,7 @@ def _fold_reshape(graph: Graph, vertex: int) -> Patch | None:
     target, shape, result = k.contents(1), k.shape(0), graph.shape(Value(vertex))
     if target is None or len(node.inputs) != 2:
         return None
-    allowzero = bool(k.integer("allowzero"))
+    allowzero = bool(k.int_attribute("allowzero"))
     if allowzero and 0 in target:
         return None
     if graph.constant(node.inputs[1]) is not None:
@@ -286,13 +286,13 @@ def _resolve_copied_sizes(target: Sequence[Dim], shape: Shape | None) -> list[in
     if not any(isinstance(sizes[i], int) for i in copied):
         return None
     return list(
-        plain_sizes([sizes[i] if i in copied and isinstance(sizes[i], int) else s for i, s in enumerate(target)]) or ()
+        static_sizes([sizes[i] if i in copied and isinstance(sizes[i], int) else s for i, s in enumerate(target)]) or ()
     )
 
 
 def _use_copied_sizes(target: Sequence[Dim], shape: Shape | None, result: Shape | None) -> list[int] | None:
     """Return a constant target with "copy" in the place of "the rest", where that is the size of the input's axis."""
-    elements = plain_sizes(target)
+    elements = static_sizes(target)
     if elements is None or -1 not in elements or shape is None or result is None:
         return None
     rest = elements.index(-1)
@@ -373,8 +373,8 @@ def _slice_ranges(k: NodeOperands) -> list[tuple[int, Dim, Dim, int]] | None:
     shape, starts, ends = k.shape(0), k.contents(1), k.contents(2)
     if shape is None or starts is None or ends is None:
         return None
-    axes = k.optional_ints(3, range(len(starts)))
-    steps = k.optional_ints(4, (1,) * len(starts))
+    axes = k.optional_int_contents(3, range(len(starts)))
+    steps = k.optional_int_contents(4, (1,) * len(starts))
     if axes is None or steps is None or not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         return None
     if any(not -len(shape) <= axis < len(shape) for axis in axes):  # a node that cannot be
@@ -393,7 +393,7 @@ def _normalize_slice_bounds(
             return None
         bounds.append(slice(start, end, step).indices(size))
     starts, ends = [start for start, _, _ in bounds], [end for _, end, _ in bounds]
-    if (tuple(starts), tuple(ends)) == (k.ints(1), k.ints(2)):
+    if (tuple(starts), tuple(ends)) == (k.int_contents(1), k.int_contents(2)):
         return None
     return _with_constant_inputs(graph, vertex, {1: starts, 2: ends}, {1: "starts", 2: "ends"})
 

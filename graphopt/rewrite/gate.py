@@ -39,7 +39,7 @@ from graphopt.language.definition import Definition, definitions_of
 from graphopt.language.proof import Proof, ProofLedger, ProofModel, Verdict, check_decision_tree
 from graphopt.language.rule import Rule
 from graphopt.language.terms import App, operator_applications
-from graphopt.operators.operator import FLOATS
+from graphopt.operators.operator import FLOAT_DTYPES
 from graphopt.operators.operator_classes import depends_on_dtype, lookup_operator
 from graphopt.rewrite.sites import Site
 
@@ -55,7 +55,7 @@ TRUSTED_MODULES = (
     *("expr.expressions", "expr.symbolic_tensors"),
     *("language.coverage", "language.definition", "language.function_terms", "language.rule"),
     *("language.scalar_functions", "language.type_inference", "language.terms", "language.rule_checks"),
-    *("operators.attention_ops", "operators.schema_bodies", "operators.shape_obligations"),
+    *("operators.attention_ops", "operators.schema_bodies", "operators.shape_constraints"),
     *("operators.operator_classes", "operators.operator_cost", "operators.elementwise_ops"),
     *("operators.rule_families", "operators.implied_defaults", "operators.movement_ops"),
     *("operators.op_context", "operators.normalization_ops", "operators.opaque_ops", "operators.operator"),
@@ -202,7 +202,7 @@ class InstanceProof:
 
     tree: DecisionTree
     failure: str
-    """What was not shown; nothing where all was."""
+    """Obligation that was not shown; empty where all were."""
 
 
 def prove_instance(rule: Rule, proof: Proof, answer: AnswerQuestion) -> InstanceProof:
@@ -346,7 +346,7 @@ def describe_kernel_agreement(definition: Definition) -> str:
 def deviating_dtypes(rule: Rule) -> frozenset[DType]:
     """Return the element types in which the bits depend on kernels that a rule makes, moves to other operands or drops.
 
-    Of a family, ask a particular.
+    Of a family, ask about one of its specializations.
     """
     left, right = (
         set(map(_deviating_operands, chain(*map(operator_applications, sides)))) for sides in (rule.left, rule.right)
@@ -361,7 +361,12 @@ def _deviating_operands(app: App) -> tuple[frozenset[DType], str, str, object]:
     """
     operator = lookup_operator(app.op, app.domain)
     if not operator.is_denoted:
-        return FLOATS if schemas.is_defined_operator(app.op, app.domain) else frozenset(), app.op, app.domain, app.node
+        return (
+            FLOAT_DTYPES if schemas.is_defined_operator(app.op, app.domain) else frozenset(),
+            app.op,
+            app.domain,
+            app.node,
+        )
     if not operator.is_position_sensitive:
         return operator.deviating_dtypes, app.op, "", app.node
     operand = app.inputs[0]
@@ -393,9 +398,9 @@ class Gate:
         self.exact, self.unverified, self.keep_nonfinite, self.is_cpu = exact, unverified, keep_nonfinite, is_cpu
         self.progress = progress or (lambda stage, done: None)
         self.unproved: dict[str, Proof] = {}
-        """What is known of the rules that would have been applied had they been proved, by name."""
+        """Proofs, or failures, of rules that would have been applied had they been proved, by name."""
         self.withheld: dict[str, str] = {}
-        """Why rules that are proved for finite values alone were not applied somewhere, by name."""
+        """Reasons why rules that are proved for finite values alone were not applied somewhere, by name."""
         self._proofs: dict[str, Proof] = {}
         self._instance_proofs: dict[str, list[InstanceProof]] = {}
         self._kernel_checks: dict[Definition, KernelCheck] = {}
@@ -430,7 +435,7 @@ class Gate:
                 failed.append(proof)
         if failed and not self.unverified:
             what = "a rule that is not proved is not applied (--unverified applies it all the same)"
-            raise ProofError("\n".join([what, *(proof.describe_failure for proof in failed)]))
+            raise ProofError("\n".join([what, *(proof.failure_text for proof in failed)]))
 
     def may_allow(self, rule: Rule) -> bool:
         """Return whether there may be a place where the rule is allowed."""
@@ -529,4 +534,4 @@ class Gate:
     def describe_proof(self, name: str) -> str | None:
         """Return what the report says of a rule that was asked for."""
         proof = self._proofs.get(name)
-        return None if proof is None else proof.describe_claim
+        return None if proof is None else proof.claim_text

@@ -32,12 +32,12 @@ from graphopt.language.binding import (
     unify_axes,
 )
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_scalar
 from graphopt.operators import node_facts
-from graphopt.operators.declared_operators import has_declared_shapes
+from graphopt.operators.declared_operators import satisfies_definition
 from graphopt.operators.operator_classes import is_broadcasting, lookup_operator
-from graphopt.operators.rule_families import RuleInstance
+from graphopt.operators.rule_families import RuleSpecialization
 from graphopt.operators.rule_families import root_operators as named
 from graphopt.rewrite import affine_indices
 from graphopt.rewrite.constant_operands import (
@@ -96,7 +96,7 @@ def _matches_at(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterato
 
 def _has_consistent_operand_types(graph: Graph, match: Match) -> bool:
     """Return whether the operator that a hole stands for has operands of the same element types wherever it occurs."""
-    for apps in match.rule.repeated_applications if isinstance(match.rule, RuleInstance) else ():
+    for apps in match.rule.repeated_applications if isinstance(match.rule, RuleSpecialization) else ():
         nodes = (graph[match.terms[app].vertex] for app in apps)
         types = {tuple(graph.dtype(value) for value in node.operands) for node in nodes}
         if len(types) > 1 or any(DType.UNDEFINED in each for each in types):
@@ -166,9 +166,9 @@ class _PendingConstant:
     """Shape of the other operand where this one may broadcast to it, else None."""
     may_broadcast: bool
     dtype: DType
-    """Of the reader's output: that of an input that is absent."""
+    """Element type of the reader's output: that of an absent input."""
     is_reciprocal: bool = False
-    """Whether the rule has the reciprocal in its place."""
+    """True if the rule has the reciprocal in its place."""
 
 
 def _bindings_equal(left: Binding, right: Binding) -> bool:
@@ -258,7 +258,7 @@ def _has_rule_version(graph: Graph, app: App, node: Node) -> bool:
     """Return whether a node means what rules are written for: its version, or the shapes that its declaration asks
     for."""
     if schemas.is_defined_operator(node.op, node.domain):
-        return node.version > 0 and has_declared_shapes(graph, node)
+        return node.version > 0 and satisfies_definition(graph, node)
     return node.version == schemas.newest_version(app.op, app.domain)
 
 
@@ -327,7 +327,7 @@ def _bind_implied(
     bound: _PartialMatch | None = state
     for position, (pattern, value) in enumerate(pairs):
         if bound is not None and isinstance(pattern, Var) and _is_absent_numbers(pattern, value):
-            numbers = node_facts.implied_numbers(node, graph, position)
+            numbers = node_facts.get_implied_input(node, graph, position)
             bound = None if numbers is None else bound.bind(pattern.name, numbers)
     return bound
 
@@ -406,7 +406,7 @@ def _literal_value(term: App) -> object:
     """Return what is computed in the rule, such as sqrt(2); None, which nothing equals, where that has no value."""
     try:
         return evaluate_scalar(term, {}, {}, None)
-    except UndecidedScalar:
+    except UndecidedScalarError:
         return None
 
 
@@ -442,7 +442,7 @@ def _match_elements(
         number = real_number(graph, node, value)
         return None if number is None else state.bind(hole.name, number)
     tensor, shape = graph.constant(value), graph.shape(value)
-    numbers = graph.known_contents(value) if tensor is None else tensor.ints()
+    numbers = graph.known_contents(value) if tensor is None else tensor.int_values()
     if numbers is None or value is None or shape is None:
         return None
     if hole.kind == "integer":
@@ -458,7 +458,7 @@ def _match_attributes(graph: Graph, app: App, node: Node, state: _PartialMatch) 
     found: _PartialMatch | None = state
     named = {name for name, _ in app.attrs}
     for name, pattern in app.attrs:
-        value = node_facts.attribute_with_default(node, graph, name)
+        value = node_facts.get_attribute(node, graph, name)
         found = None if value is None or found is None else _match_attribute(pattern, value, found)
         if found is None:
             return None
@@ -466,7 +466,7 @@ def _match_attributes(graph: Graph, app: App, node: Node, state: _PartialMatch) 
     if app.attributes_hole is not None:
         return found.bind(app.attributes_hole.name, others) if found else None
     for name, value in others.items():
-        default = node_facts.default_attribute(node, graph, name)
+        default = node_facts.get_default_attribute(node, graph, name)
         if default is None or not attributes_equal(default, value):
             return None
     return found
@@ -584,7 +584,7 @@ def _conditions_hold(rule: Rule, graph: Graph, match: Match) -> bool:
     try:
         said = all(evaluate_scalar(condition, match.holes, match.axes, graph) for condition in rule.conditions)
         return said and all(_is_arange_match(graph, match, app) for app in rule.arange_conditions.values())
-    except UndecidedScalar:
+    except UndecidedScalarError:
         return False
 
 

@@ -18,9 +18,9 @@ from graphopt.base.dtype import DType
 from graphopt.ir import schemas
 from graphopt.ir.chunks import bitwise_equal
 from graphopt.ir.edit import needs_copy, remove_unread, replace_values
-from graphopt.ir.graph import CAPTURE, CONSTANT, IDENTITY, INTERNAL, Graph, Node, Patch, Value
+from graphopt.ir.graph import CAPTURE, CONSTANT, IDENTITY, INTERNAL_DOMAIN, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor, tensors_equal
-from graphopt.operators.inference import refine_bodies, reinfer_graph
+from graphopt.operators.inference import body_input_patches, build_inference_patch
 from graphopt.operators.node_facts import node_weight
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.operators.proto_conversion import ExternalData
@@ -39,13 +39,15 @@ class Pass:
     run: PassFunction
     why: str
     runs_late: bool = False
-    """Runs after the rules: it makes values read more than once, which keeps rules from folding into them."""
+    """True if it runs after the rules: it makes values read more than once, which keeps rules from folding into
+    them."""
     exact_run: PassFunction | None = None
     """The form of it after which the model computes bit for bit what it did, where `run` is none."""
     written_operators: frozenset[str] = frozenset()
-    """What it may write, in the words of `written_by_patch`. Only rules rewrite: passes do where they say so."""
+    """Operators that it may write, in the words of `written_by_patch`. Only rules rewrite: passes do where they say
+    so."""
     refine_bodies: Callable[[Graph, Node], Iterable[tuple[Graph, Patch]]] | None = None
-    """What it changes in the bodies of a node before it runs in them."""
+    """Changes to the bodies of a node that are made before it runs in them."""
 
 
 def written_by_patch(patch: Patch) -> frozenset[str]:
@@ -121,7 +123,7 @@ def _find_equal_nodes(graph: Graph) -> dict[int, list[int]]:
     """Nodes with bodies by what is seen from outside: inside is looked where another is wired alike."""
     equal: dict[int, list[int]] = {}
     mapping: dict[Value, Value] = {}
-    for vertex in graph.topological():
+    for vertex in graph.topological_order():
         if graph[vertex].is_internal:
             continue
         node = graph[vertex].with_inputs_replaced(mapping) if mapping else graph[vertex]
@@ -278,7 +280,7 @@ def _splice_branch(graph: Graph, vertex: int, branch: Graph) -> Patch:
 
 
 def _is_capture(node: Node) -> bool:
-    return node.op == CAPTURE and node.domain == INTERNAL
+    return node.op == CAPTURE and node.domain == INTERNAL_DOMAIN
 
 
 def _name_counts(graph: Graph) -> Counter[str]:
@@ -302,7 +304,7 @@ def _free_name(graph: Graph, name: str, used: Counter[str]) -> str:
 
 def infer_types(graph: Graph) -> Iterator[Patch]:
     """Tell again the types that were not known in full: what was folded may have been a shape."""
-    patch = reinfer_graph(graph)
+    patch = build_inference_patch(graph)
     if patch is not None:
         yield patch
 
@@ -320,7 +322,7 @@ PASSES = (
         "infer_types",
         infer_types,
         "A shape that became known is needed by other rewrites.",
-        refine_bodies=refine_bodies,
+        refine_bodies=body_input_patches,
     ),
     Pass(
         "fold_shapes",

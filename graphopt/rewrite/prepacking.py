@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphopt.ir.edit import DraftGraph
-from graphopt.ir.graph import CAPTURE, INTERNAL, Graph, Node, Patch, Value
+from graphopt.ir.graph import CAPTURE, INTERNAL_DOMAIN, Graph, Node, Patch, Value
 from graphopt.ir.types import TensorType
 from graphopt.operators.operator_classes import lookup_operator
 
 OperandState: TypeAlias = bool | None
-"""Whether an operand is constant; None of one that comes from around a body which is looked at alone."""
+"""True if an operand is constant; None if it comes from around a body which is looked at alone."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class _PackingKernel:
     op: str
     domain: str
     states: Mapping[int, OperandState]
-    """Of the operands that may be weights, by their place."""
+    """States of the operands that may be weights, by their position."""
 
     def packs_same(self, other: _PackingKernel) -> bool:
         both = self.states.keys() & other.states.keys()
@@ -98,7 +98,7 @@ def _packing_kernels(
 
 def _may_be_weight(value: Value, facts: Graph) -> bool:
     """Return whether an operand is of a type in which there are weights, and of none for sizes and indices alone."""
-    type_ = facts.type(value)
+    type_ = facts.value_type(value)
     if not isinstance(type_, TensorType):
         return type_ is None
     return type_.dtype.is_float or (type_.dtype.is_integer and type_.dtype.bits <= 8)
@@ -106,4 +106,4 @@ def _may_be_weight(value: Value, facts: Graph) -> bool:
 
 def _operand_state(value: Value, facts: Graph, around: Callable[[int], OperandState]) -> OperandState:
     node = facts[value.vertex]
-    return around(node.capture_index) if node.op == CAPTURE and node.domain == INTERNAL else node.is_constant
+    return around(node.capture_index) if node.op == CAPTURE and node.domain == INTERNAL_DOMAIN else node.is_constant

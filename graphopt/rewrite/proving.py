@@ -16,7 +16,8 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite import gate
 
 GC_THRESHOLD = (100_000, 50, 50)
-"""How often garbage is looked for: a proof makes little of it, and to look for it took almost a tenth of the time."""
+"""Thresholds of garbage collection: a proof makes little garbage, and to look for it took almost a tenth of the
+time."""
 MIN_RULES_PER_WORKER = 4
 """Rules that are proved in the time in which a process loads the solver."""
 

@@ -18,12 +18,12 @@ from graphopt.base.dtype import DType
 from graphopt.expr.dims import SymbolicDim, substitute_names
 from graphopt.ir.chunks import iter_chunks
 from graphopt.ir.edit import remove_unread, replace_values
-from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL, Attribute, Graph, Node, Patch, Value
+from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL_DOMAIN, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType, Type
 from graphopt.operators.inference import infer_graph
-from graphopt.operators.nonfinite import Magnitude, is_finiteness_observed, may_have_magnitude
+from graphopt.operators.magnitude_analysis import Magnitude, is_finiteness_observed, may_have_magnitude
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def cut_into_blocks(graph: Graph, sizes: BlockSizes = BlockSizes()) -> list[list
     apart = {v for v in graph.vertices_with_op(IDENTITY) if not graph.readers(v)} | (
         dead.before.keys() if dead else set()
     )
-    order = [vertex for vertex in graph.topological() if not graph[vertex].is_internal and vertex not in apart]
+    order = [vertex for vertex in graph.topological_order() if not graph[vertex].is_internal and vertex not in apart]
     crossing = _crossing_counts(graph, order, sizes.crossing_window)
     found: list[list[int]] = []
     start = 0
@@ -69,7 +69,7 @@ def cut_into_blocks(graph: Graph, sizes: BlockSizes = BlockSizes()) -> list[list
 
 
 def _crossing_counts(graph: Graph, order: Sequence[int], reach: int) -> list[int]:
-    """Return, after each position, how many values made before it are read behind it, within `reach` nodes."""
+    """Return, after each position, how many values made before it are read behind it, within `dilated_kernel` nodes."""
     place = {vertex: position for position, vertex in enumerate(order)}
     change = [0] * (len(order) + 1)
     for vertex in order:
@@ -164,7 +164,7 @@ def extract_region(whole: Graph, vertices: Sequence[int]) -> Region | None:
         known |= {Value(vertex, index): Value(place, index) for index in range(len(whole[vertex].names))}
     graph.outputs = tuple(known[value] for value in outputs)
     graph.output_names = tuple(graph.new_name(f"output_{index}") for index in range(len(outputs)))
-    graph.output_types = tuple(whole.type(value) for value in outputs)
+    graph.output_types = tuple(whole.value_type(value) for value in outputs)
     graph.finiteness_requested = frozenset(
         place for place, value in enumerate(outputs) if is_finiteness_observed(whole, value.vertex)
     )
@@ -185,7 +185,7 @@ def _add_border_value(region: Region, value: Value) -> Value:
     else:
         contents = (region.whole.known_contents(value),)
         name, type_ = node.names[value.output], node.types[value.output]
-        place = region.graph.add(Node(INPUT, (), (name,), (type_,), domain=INTERNAL, contents=contents))
+        place = region.graph.add(Node(INPUT, (), (name,), (type_,), domain=INTERNAL_DOMAIN, contents=contents))
         region.graph.inputs.append(place)
         if may_have_magnitude(region.whole, [value]):
             region.graph.possibly_infinite |= {place}
@@ -213,7 +213,7 @@ def with_input_types(graph: Graph, inputs: Sequence[Type | None], contents: Sequ
 
     Inputs whose elements are known, such as the target of a Reshape, become constants: made-up ones would fit nothing.
     """
-    own = [graph.type(Value(vertex)) for vertex in graph.inputs]
+    own = [graph.value_type(Value(vertex)) for vertex in graph.inputs]
     if own == [*inputs] and all(elements is None for elements in contents):
         return graph
     twin = graph.copy()
@@ -362,5 +362,5 @@ def describe_attributes(node: Node, tell: Callable[[Tensor], Any]) -> list[tuple
 
 def _describe_tensor(tensor: Tensor) -> Any:
     """Numbers and small lists of integers by value, for rules look at them; weights by the shape alone."""
-    is_told = tensor.size == 1 or tensor.ints() is not None
+    is_told = tensor.size == 1 or tensor.int_values() is not None
     return (int(tensor.dtype), tensor.shape, tensor.numpy().tolist() if is_told else None)

@@ -18,8 +18,8 @@ from graphopt.ir.graph import IDENTITY, Graph, Node, Patch
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.language.rule import Rule, pattern_depth
+from graphopt.operators.magnitude_analysis import invalidate_analysis, mark_bodies
 from graphopt.operators.node_facts import node_weight
-from graphopt.operators.nonfinite import mark_bodies, recompute_marks
 from graphopt.rewrite.build import RefusalFunction, RewriteRefused, build_patch, missing_operator
 from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.matching import Match, find_matches, node_producer_kinds, producer_kinds, root_operators_of
@@ -54,7 +54,7 @@ class Step:
     patch: Patch
     is_rule: bool
     cause: Cause | None = None
-    """What the search made it for; None for a simplification, which is made wherever it pays."""
+    """Find or sweep that the search made it for; None for a simplification, which is made wherever it pays."""
 
     def undo(self) -> None:
         self.graph.apply(self.patch.inverse)
@@ -82,7 +82,7 @@ class Simplification:
 
 
 SitePredicate: TypeAlias = Callable[[Site], bool]
-"""Whether a rule may be applied at a place."""
+"""Predicate that says if a rule may be applied at a place."""
 
 
 def simplify_graph(
@@ -111,7 +111,7 @@ def _graph_opsets(graph: Graph) -> OpsetKey:
 
 
 RulesByRoot = Mapping[str, tuple[tuple[Rule, frozenset[str]], ...]]
-"""By root operator: the rules, with the operators that must be among those that make the root's inputs."""
+"""Rules by root operator, with the operators that must be among those that make the root's inputs."""
 
 
 class Simplifier:
@@ -126,14 +126,14 @@ class Simplifier:
         progress: Callable[[str, float], None] | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` is called often, and ends the work by raising TimeUp."""
+        """`check` is called often, and ends the work by raising DeadlineExceededError."""
         self.rules, self.passes, self.refusal, self.check = rules, passes, refusal, check
         self.allows = allows or (lambda *_: True)
         self.progress = progress or (lambda stage, done: None)
         self.steps: list[Step] = []
         self.notes: set[str] = set()
         self.missing_operators: dict[tuple[OpsetKey, str], str] = {}
-        """What a rule needs, by name, that graphs of some opsets do not have."""
+        """Operators that a rule needs, by its name, and that graphs of some opsets lack."""
         self.max_pattern_depth = max(map(_pattern_depth, rules), default=0)
         self._rules_by_opsets: dict[OpsetKey, tuple[RulesByRoot, RulesByRoot]] = {}
         self._converged_bodies: set[Graph] = set()
@@ -143,11 +143,11 @@ class Simplifier:
         """Simplify a graph and the bodies in it, in place.
 
         Raises:
-            TimeUp: the check does; then the graph is legal and equal, but not settled.
+            DeadlineExceededError: the check does; then the graph is legal and equal, but not settled.
         """
         self.steps, self.notes, self._converged_bodies = [], set(), set()
         for inner in graph.graphs():
-            recompute_marks(inner)
+            invalidate_analysis(inner)
         self._run_to_fixpoint(graph)
         return Simplification(tuple(self.steps), tuple(sorted(self.notes)))
 
@@ -156,7 +156,7 @@ class Simplifier:
         (alone, merging), before = self._expressible_rules(graph), 0
         for _ in range(MAX_ROUNDS):
             before = len(self.steps)
-            recompute_marks(graph)
+            invalidate_analysis(graph)
             self._run_passes(graph, late=False)
             self._apply_rules(graph, alone)
             self._apply_rules(graph, merging)
@@ -217,7 +217,7 @@ class Simplifier:
 
     def _apply_rules(self, graph: Graph, by_op: RulesByRoot) -> None:
         """Apply rules until none matches, looking again only where something changed."""
-        queue = deque(vertex for vertex in graph.topological() if graph[vertex].op in by_op)
+        queue = deque(vertex for vertex in graph.topological_order() if graph[vertex].op in by_op)
         queued, total = set(queue), len(queue)
         while queue:
             self.check()
@@ -326,7 +326,7 @@ def _computed_elements(node: Node) -> int:
     """Return how many elements a node computes, an open size taken as 1."""
     if node.is_internal:
         return 0
-    return sum(type_.size_with_open_dims_one for type_ in node.types if isinstance(type_, TensorType))
+    return sum(type_.static_dims_product for type_ in node.types if isinstance(type_, TensorType))
 
 
 def _constant_elements(node: Node) -> int:

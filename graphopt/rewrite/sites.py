@@ -13,16 +13,16 @@ from graphopt.ir.graph import Graph, Value
 from graphopt.language.binding import ConstantBinding, DefaultBinding
 from graphopt.language.coverage import AnswerQuestion, Label
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import Term, Var, operator_applications, walk_term
-from graphopt.operators.nonfinite import Magnitude, is_huge, may_have_magnitude
+from graphopt.operators.magnitude_analysis import Magnitude, is_huge, may_have_magnitude
 from graphopt.operators.operator_classes import lookup_operator
-from graphopt.operators.rule_families import RuleInstance
+from graphopt.operators.rule_families import RuleSpecialization
 from graphopt.rewrite.matching import Match
 
 
 def _unknown_answer(question: str) -> Label:
-    raise UndecidedScalar(question)
+    raise UndecidedScalarError(question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,18 @@ class Site:
     read_dtypes: frozenset[DType]
     """The element types of what it reads."""
     may_be_infinite: Callable[[bool], bool] = lambda constants: False
-    """Whether what it reads or has in between may hold an infinity that the model means; if so asked, its constants."""
+    """True if a value that it reads, or has in between, may hold an infinity that the model means; if so asked, its
+    constants."""
     finiteness_may_fail: Callable[[], bool] = lambda: False
-    """Whether what the rule asks to be finite may hold an infinity that the model means."""
+    """True if a value that the rule requires to be finite may hold an infinity that the model means."""
     mask_may_be_lowest: Callable[[], bool] = lambda: False
-    """Whether a mask that one side alone has may hold the least number of its type, which the kernel takes for -inf."""
+    """True if a mask that one side alone has may hold the least number of its type, which the kernel takes for -inf."""
     is_reordered: bool = False
-    """Whether operands that floats are rounded by stand in another order than in the rule."""
+    """True if operands on whose order rounding depends stand in another order than in the rule."""
     uses_reciprocal: bool = False
-    """Whether the rule multiplies by the reciprocal of what is divided by there, which floats are rounded by."""
+    """True if the rule multiplies by the reciprocal of a divisor, which rounds otherwise."""
     answer: AnswerQuestion = _unknown_answer
-    """What there is in the place of the choices of a proof."""
+    """Answers to the choices of a proof."""
 
     @staticmethod
     def from_match(graph: Graph, match: Match) -> Site:
@@ -115,14 +116,14 @@ def _answer_question(graph: Graph, match: Match, question: str) -> Label:
     """Return what a match has in the place of a choice (see `coverage.ProofChoice`).
 
     Raises:
-        Unknown: the model does not say.
+        UndecidedScalarError: the model does not say.
     """
     kind, _, name = question.partition(" ")
     if kind == "pack":
         return _answer_number(match.axes.get(f"#{name}"), question)
     if kind == "absent":
         return isinstance(match.holes[name], DefaultBinding)
-    if isinstance(match.rule, RuleInstance) and name in match.rule.generalized.pack_names:
+    if isinstance(match.rule, RuleSpecialization) and name in match.rule.generalized.pack_names:
         return len(_hole_shape(graph, match.terms[match.rule.pack_concats[name]], question))
     if kind == "rank":
         return len(_hole_shape(graph, match.holes[name], question))
@@ -133,12 +134,12 @@ def _answer_question(graph: Graph, match: Match, question: str) -> Label:
         return _answer_number(len(value) if isinstance(value, tuple) else None, question)
     if isinstance(value, int | float | str | tuple | None):
         return value
-    raise UndecidedScalar(f"what {name} is")
+    raise UndecidedScalarError(f"what {name} is")
 
 
 def _answer_number(found: object, question: str) -> int:
     if not isinstance(found, int):
-        raise UndecidedScalar(f"the {question}")
+        raise UndecidedScalarError(f"the {question}")
     return found
 
 
@@ -148,7 +149,7 @@ def _hole_shape(graph: Graph, bound: object, question: str) -> Sequence[object]:
         return bound.shape
     shape = graph.shape(bound) if isinstance(bound, Value) else None
     if shape is None:
-        raise UndecidedScalar(f"the {question}")
+        raise UndecidedScalarError(f"the {question}")
     return shape
 
 

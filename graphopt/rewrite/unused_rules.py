@@ -37,7 +37,7 @@ def _distinct_matches(graph: Graph, rules: Iterable[Rule]) -> Iterable[Match]:
     """Return where the rules match, one match for each set of roots."""
     by_op = rules_by_root(rule for rule in rules if missing_operator(rule, graph.opsets) is None)
     found: dict[tuple[str, frozenset[Value]], Match] = {}
-    for vertex in graph.topological():
+    for vertex in graph.topological_order():
         made_by = node_producer_kinds(graph, graph[vertex])
         for rule, needed in by_op.get(graph[vertex].op, ()):
             for match in find_matches(rule, graph, vertex) if needed <= made_by else ():

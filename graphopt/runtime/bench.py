@@ -44,7 +44,7 @@ class PreparedModels:
     names: tuple[str, ...]
     setting: SessionSetting
     seed: int
-    """Of the inputs that were made up."""
+    """Seed of the random inputs."""
     sessions: tuple[Any, ...]
     trials: tuple[TrialInputs, ...]
     """One for each set of sizes."""
@@ -133,7 +133,7 @@ class BenchmarkCase:
     """All models at one set of sizes."""
 
     sizes: Binding
-    """Of the open dims."""
+    """Sizes of the open dims."""
     chosen: frozenset[str]
     """The dims whose size was not given."""
     timings: tuple[ModelTiming, ...]
@@ -146,7 +146,7 @@ class Benchmark:
     models: tuple[str, ...]
     setting: SessionSetting
     seed: int
-    """Of the inputs that were made up."""
+    """Seed of the random inputs."""
     cases: tuple[BenchmarkCase, ...]
     policy: TimingPolicy = TimingPolicy()
 

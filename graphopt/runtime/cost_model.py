@@ -36,7 +36,7 @@ class CostModel(Protocol):
         """How many times as fast as `before` each of the others is, which have its inputs and outputs.
 
         Raises:
-            NotMeasurable: `before` cannot be timed.
+            NotMeasurableError: `before` cannot be timed.
         """
 
 

@@ -1,4 +1,4 @@
-"""Whether a process outlives a model: ONNX Runtime ends it for some, so another one tries first.
+"""True if a process outlives a model: ONNX Runtime ends it for some, so another one tries first.
 
 So it was seen (1.32) where a body reads what a Transpose, a Reshape or a Slice makes of a DequantizeLinear: behind that
 operator ONNX Runtime quantizes and dequantizes once more, and looks among the inputs of the If or Loop for the value
@@ -45,7 +45,7 @@ class CrashProbe:
         """Who started it: a fork of this process needs one of its own."""
         self._lock = threading.Lock()
         self._exit_names: dict[str, str] = {}
-        """How the process ended that opened a model, by what is in that; nothing if it did not."""
+        """Ways in which the process ended that opened a model, by its digest; empty where it did not end."""
 
     def check_load_survives(self, model: str | bytes, folder: str | os.PathLike[str] | None = None) -> None:
         """Open a model with ONNX Runtime's optimizations in the other process, if none like it was opened before.
@@ -57,7 +57,7 @@ class CrashProbe:
             folder: where the external data of the latter lies.
 
         Raises:
-            EndedError: the process ended, or did not begin.
+            ProcessEndedError: the process ended, or did not begin.
             OSError: the file cannot be read.
         """
         key = f"{_model_digest(model)} {ort.custom_ops_digest()}"
@@ -72,7 +72,7 @@ class CrashProbe:
         """Run a model as it is written in the other process. One that fails is endured.
 
         Raises:
-            EndedError: the process ended, or did not begin.
+            ProcessEndedError: the process ended, or did not begin.
         """
         with self._lock:
             ended = self._try(model, None, feeds)
@@ -104,7 +104,7 @@ class CrashProbe:
         return _exit_name(code)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """Return a process that has said that it is ready. Raises EndedError."""
+        """Return a process that has said that it is ready. Raises ProcessEndedError."""
         entries: list[object] = [*sys.path]  # what is no text Python does not search
         path = json.dumps([entry for entry in entries if isinstance(entry, str)])
         command = [sys.executable, "-P", "-c", self.server_code, path]
@@ -125,7 +125,7 @@ class CrashProbe:
 
 
 CRASH_PROBE = CrashProbe()
-"""Those of this process."""
+"""The probe of this process."""
 atexit.register(CRASH_PROBE.terminate)
 
 
@@ -185,7 +185,10 @@ def serve_probe() -> None:
             question = json.loads(line)
             model = question["path"] or sys.stdin.buffer.read(question["size"])
             fed = sys.stdin.buffer.read(question["fed"])
-            with suppress(Exception), ort.custom_ops(question["libraries"]):  # who asks opens it next, and is told
+            with (
+                suppress(Exception),
+                ort.registered_custom_ops(question["libraries"]),
+            ):  # who asks opens it next, and is told
                 if fed:
                     _run_model(model, fed)
                 else:
@@ -194,7 +197,7 @@ def serve_probe() -> None:
 
 
 def _load_model(model: str | bytes, folder: str) -> None:
-    options = ort.session_options(optimize=True, threads=1)
+    options = ort.make_session_options(optimize=True, threads=1)
     if folder:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     ort.require_onnxruntime().InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -11,12 +11,12 @@ from collections.abc import Container, Iterator, Mapping
 import numpy as np
 
 from graphopt.base.dtype import DType
-from graphopt.operators.operator import ExtremeOperands, ResultType
+from graphopt.operators.operator import ExtremeOperands, ResultDtypeSource
 from graphopt.runtime.model_sketch import FlatNode, ModelInput, ModelSketch
 from graphopt.runtime.sample_inputs import ALTERNATING, GREATEST, LEAST, Array, Feeds, infer_role
 
 _FLOAT_MAGNITUDE = 0xFFFF
-"""How far from 0 extremes are where floats are made of them: these are to bear their squares, and sums of those."""
+"""Magnitude of extremes that are made into floats: these must bear their squares, and sums of those."""
 
 
 def extreme_feeds(model: ModelSketch, feeds: Feeds, given: Container[str]) -> dict[str, Feeds]:
@@ -60,7 +60,7 @@ def _input_limits(model: ModelSketch, given: ModelInput) -> tuple[int, int] | No
             return None
         if dtype.bits > 8 and not _tolerates_extremes(step, slot, is_integer):  # all of 8 bits are drawn at random, too
             return None
-        in_floats |= not is_integer or step.operator.result_type is ResultType.DEQUANTIZED
+        in_floats |= not is_integer or step.operator.result_dtype_source is ResultDtypeSource.DEQUANTIZED
     low, high = dtype.limits
     return (max(low, -_FLOAT_MAGNITUDE - 1), min(high, _FLOAT_MAGNITUDE)) if in_floats else (low, high)
 
@@ -73,7 +73,7 @@ def _reached_steps(model: ModelSketch, name: str) -> Iterator[tuple[FlatNode, in
         read, is_integer = stack.pop()
         for step, slot in model.readers.get(read, ()):
             yield step, slot, is_integer
-            if step.operator.extreme_operands is ExtremeOperands.SATURATED:
+            if step.operator.extreme_operands is ExtremeOperands.ABSORBED:
                 continue
             fresh = {(made, _makes_integers(model, step, made, is_integer)) for made in step.outputs} - seen
             seen |= fresh
@@ -85,12 +85,12 @@ def _makes_integers(model: ModelSketch, step: FlatNode, made: str, reads_integer
     declared = model.types.get(made)
     if declared is not None:
         return not declared.is_float
-    match step.operator.result_type:
-        case ResultType.TARGET:
+    match step.operator.result_dtype_source:
+        case ResultDtypeSource.TARGET:
             return not DType(next(a.i for a in step.node.attribute if a.name == "to")).is_float
-        case ResultType.QUANTIZED:
+        case ResultDtypeSource.QUANTIZED:
             return True
-        case ResultType.DEQUANTIZED:
+        case ResultDtypeSource.DEQUANTIZED:
             return False
     return reads_integers
 
@@ -98,11 +98,11 @@ def _makes_integers(model: ModelSketch, step: FlatNode, made: str, reads_integer
 def _tolerates_extremes(step: FlatNode, slot: int, is_integer: bool) -> bool:
     """Return whether a step makes something of any operand, and as large a tensor."""
     facts = step.operator
-    if slot in facts.roles or step.domain:
+    if slot in facts.operand_roles or step.domain:
         return False
     if is_integer:
         is_first = facts.extreme_operands is ExtremeOperands.FIRST and slot == 0
-        return is_first or facts.extreme_operands in (ExtremeOperands.ALL, ExtremeOperands.SATURATED)
+        return is_first or facts.extreme_operands in (ExtremeOperands.ALL, ExtremeOperands.ABSORBED)
     makes_integers = facts.is_casting and not _is_float_cast(step)
     return not makes_integers and facts.extreme_operands is not ExtremeOperands.NOT_EVEN_FLOATS
 

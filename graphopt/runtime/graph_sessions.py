@@ -27,7 +27,7 @@ def random_feeds(graph: Graph, seed: int) -> sample_inputs.Feeds:
     """Ordinary values: no denormals, indices within what they index, masks that leave something.
 
     Raises:
-        NotMeasurable: an input has a type for which there are none.
+        NotMeasurableError: an input has a type for which there are none.
     """
     try:
         sketch = model_sketch.sketch_model(onnx_io.to_proto(model_of_graph(graph)))
@@ -40,7 +40,7 @@ def random_feeds(graph: Graph, seed: int) -> sample_inputs.Feeds:
 _OUT_OF_MEMORY = re.compile(
     r"bad.alloc|fail\w* to allocate|out of memory|ALLOC_FAILED|smaller than requested", re.IGNORECASE
 )
-"""How ONNX Runtime, its providers and the C++ library say it."""
+"""Messages by which ONNX Runtime, its providers and the C++ library say that memory ran out."""
 
 
 def _measurement_error(text: str, error: BaseException) -> NotMeasurableError:
@@ -53,7 +53,7 @@ class LoadedGraph(NamedTuple):
     """A graph in ONNX Runtime."""
 
     run: Callable[[], object]
-    """Runs it once; holds the session. Raises NotNow where it fails, for it went well once."""
+    """Runs it once; holds the session. Raises TemporarilyNotMeasurableError if that fails, for it went well once."""
     optimized_digest: str | None
     """Identifies what ONNX Runtime has made of it; None where it was not asked."""
 

@@ -47,7 +47,7 @@ def _fit_array(declared: ModelInput, value: Array, sizes: dict[str, int]) -> Arr
     """Return a given array as the model wants it; notes the sizes that it gives to open dims."""
     here = f"input '{declared.name}' is {declared}, the given values are {value.dtype.name}{list(value.shape)}"
     wanted = declared.dtype
-    if DType.of(value.dtype) is not wanted:
+    if DType.from_numpy(value.dtype) is not wanted:
         if not (wanted.is_float and value.dtype.kind == "f") and not (wanted.is_integer and value.dtype.kind in "iu"):
             raise UsageError(here)
         value = value.astype(wanted.numpy)
@@ -137,7 +137,7 @@ _SIZES_BY_NAME = (
     (re.compile(r"chan|^c$", re.IGNORECASE), _CHANNELS),
     (re.compile(r"height|width|side|^[hw]$", re.IGNORECASE), SIDE),
 )
-"""What the names of dims are about."""
+"""Patterns for names of dims, with the usual size of each."""
 
 
 def requested_sizes(model: ModelSketch, dims: Mapping[str, int | Sequence[int]], own: Binding) -> list[dict[str, int]]:

@@ -46,7 +46,7 @@ class KernelProbe:
             self.settings.append(replace(provider, threads=1))
         self.saturation = SaturationProbe(self.settings[-1])
         self.unavailable_reason = ""
-        """Why nothing could be asked, such as that there is no ONNX Runtime; empty where it could, or was not."""
+        """Reason why nothing could be asked, such as that there is no ONNX Runtime; empty otherwise."""
         self._refusals: dict[object, str] = {}
         self._cast_results: dict[bytes, bool] = {}
         self._cast_operators: WeakKeyDictionary[Graph, str] = WeakKeyDictionary()
@@ -212,7 +212,7 @@ def _format_error(title: str, error: str) -> str:
 def _node_title(node: Node, facts: version_tables.GraphFacts) -> str:
     """`Clip of tensor(double) in opset 10`."""
     types = dict.fromkeys(
-        version_paths.schema_type_text(facts.type(value)) or "?" for value in node.inputs if value is not None
+        version_paths.schema_type_text(facts.value_type(value)) or "?" for value in node.inputs if value is not None
     )
     name = f"{node.domain}.{node.op}".lstrip(".")
     return f"{name}{' of ' * bool(types)}{', '.join(types)} in opset {facts.opsets.get(node.domain, 1)}"
@@ -232,7 +232,7 @@ _HALF_DTYPES = (DType.FLOAT16, DType.BFLOAT16)
 
 def _uses_half(node: Node, facts: Graph) -> bool:
     """Return whether a node reads or makes half precision."""
-    types = (*(facts.type(value) for value in node.operands), *node.types)
+    types = (*(facts.value_type(value) for value in node.operands), *node.types)
     return not node.is_internal and any(map(_is_half_type, types))
 
 
@@ -245,7 +245,7 @@ def _only_drops_dead_code(patch: Patch) -> bool:
 
 def _are_isolated_halves(gone: Iterable[Node], graph: Graph, patch: Patch) -> bool:
     """Return whether nodes read no half precision that another makes which stays, here or around the body."""
-    read = {value.vertex for node in gone for value in node.operands if _is_half_type(graph.type(value))}
+    read = {value.vertex for node in gone for value in node.operands if _is_half_type(graph.value_type(value))}
     gone_too = patch.before.keys() - patch.after.keys()
     sources = (graph[vertex] for vertex in read if vertex not in gone_too or graph[vertex].is_graph_input)
     return all(node.is_internal and node.op != CAPTURE for node in sources)
@@ -268,7 +268,7 @@ def _node_model(node: Node, facts: version_tables.GraphFacts) -> bytes | None:
     model.graph.name = node.op
     names = list(_value_names(node))
     for name, value in zip(names, node.inputs, strict=True):
-        type_ = None if value is None else facts.type(value)
+        type_ = None if value is None else facts.value_type(value)
         if value is not None and (type_ is None or (isinstance(type_, TensorType) and type_.dtype is DType.UNDEFINED)):
             return None
         if type_ is not None:
@@ -293,7 +293,7 @@ def _node_feeds(node: Node, facts: version_tables.GraphFacts) -> dict[str, Any]:
     types = [type_ for _, value in named if (type_ := facts.tensor_type(value)) is not None]
     if (
         not any(0 in (type_.shape or ()) for type_ in types)
-        or sum(type_.size_with_open_dims_one for type_ in types) > MAX_TRIED_ELEMENTS
+        or sum(type_.static_dims_product for type_ in types) > MAX_TRIED_ELEMENTS
     ):
         return {}
     arrays = {name: _sample_array(value, facts) for name, value in named}

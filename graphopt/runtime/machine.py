@@ -14,7 +14,7 @@ from graphopt.base.cache import Cache
 from graphopt.base.dtype import DType
 from graphopt.base.hardware import accelerators, processor, usable_cores
 from graphopt.base.records import to_json
-from graphopt.ir.graph import INPUT, INTERNAL, Graph, Node, Value
+from graphopt.ir.graph import INPUT, INTERNAL_DOMAIN, Graph, Node, Value
 from graphopt.ir.schemas import newest_version
 from graphopt.ir.types import TensorType
 from graphopt.runtime.cost_model import NotMeasurableError, TemporarilyNotMeasurableError, cache_key, decode_cached
@@ -35,7 +35,7 @@ class Machine:
     flops_per_second: float = 1e11
     bytes_per_second: float = 4e10
     launch_seconds: float = 4e-7
-    """From one node to the next."""
+    """Seconds from one node to the next."""
     block: int = 8
     """Channels that ONNX Runtime's blocked layout of convolutions holds together (16 with AVX-512); 0: it has none,
     and fuses no activations either, as with CUDA."""
@@ -82,7 +82,7 @@ def _operator_chain(op: str, inputs: Sequence[tuple[int, ...]], output: tuple[in
     graph = Graph("chain", {"": 18})
     types = [TensorType(DType.FLOAT, shape) for shape in inputs]
     for type_ in types:
-        node = Node(INPUT, (), (graph.new_name("x"),), (type_,), domain=INTERNAL)
+        node = Node(INPUT, (), (graph.new_name("x"),), (type_,), domain=INTERNAL_DOMAIN)
         graph.inputs.append(graph.add(node))
     result = TensorType(DType.FLOAT, output)
     values = [Value(vertex) for vertex in graph.inputs]
@@ -121,4 +121,4 @@ def environment_key(setting: SessionSetting) -> str:
 
 
 _DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-"""What says which of the machine's GPUs a process may use, and so which one comes first."""
+"""Environment variables that choose the machine's GPUs for a process, and so which one comes first."""

@@ -50,7 +50,7 @@ class TimingPolicy:
     profile_runs: int = 20
     """Runs of a profile: the clock of ONNX Runtime's profiler ticks in microseconds, so short kernels need many."""
     kernel_share_runs: int = 5
-    """Runs that tell the part of the time in heavy kernels."""
+    """Runs from which the time share of heavy kernels is measured."""
     compared_bytes: int = 100_000_000
     """Bytes of a graph's weights up to which ONNX Runtime writes its optimized graph to a file, to be compared."""
 
@@ -94,12 +94,12 @@ class Speedup:
     """How many times as fast as the first the second is: above 1 is faster."""
 
     minimum: float
-    """By the fastest run of each."""
+    """Ratio of the fastest runs."""
     median: float
     """The median over the rounds of the ratio within the round."""
     low: float
     high: float
-    """Between these the true median lies, with a confidence of `confidence`."""
+    """Upper end of the interval in which the true median lies, with a confidence of `confidence`."""
     rounds: int
     confidence: float = TimingPolicy.confidence
     noise: float = TimingPolicy.noise
@@ -190,7 +190,7 @@ class TimingSchedule:
     """When runs that take turns have done so often enough."""
 
     seconds: float
-    """After which no further round begins."""
+    """Seconds after which no further round begins."""
     rounds: tuple[int, int]
     """The fewest, whatever time they take, and the most."""
     interval_width: float | None = None
@@ -279,7 +279,7 @@ class RaceTimes:
 
     original: TimingSamples
     copy: TimingSamples | None
-    """Of the second session; None where there was none."""
+    """Times of the second session; None where there was none."""
     candidates: tuple[TimingSamples, ...]
     policy: TimingPolicy = TimingPolicy()
 

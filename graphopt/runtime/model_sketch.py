@@ -16,7 +16,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from graphopt.base.dtype import DType
 from graphopt.ir.graph import CONSTANT, IDENTITY
-from graphopt.ir.schemas import domain_of
+from graphopt.ir.schemas import normalize_domain
 from graphopt.operators import proto_conversion
 from graphopt.operators.operator import Operator
 from graphopt.operators.operator_classes import lookup_operator
@@ -33,7 +33,7 @@ class FlatNode:
 
     @property
     def domain(self) -> str:
-        return domain_of(self.node.domain)
+        return normalize_domain(self.node.domain)
 
     @property
     def operator(self) -> Operator:
@@ -52,7 +52,7 @@ class ModelInput:
     shape: tuple[int | str, ...] | None
     has_default: bool = False
     keys: DType = DType.UNDEFINED
-    """Of a map."""
+    """Key type of a map."""
 
     def __str__(self) -> str:
         text = str(self.dtype.name) + ("" if self.shape is None else f"[{','.join(map(str, self.shape))}]")
@@ -67,7 +67,7 @@ class ModelSketch:
     outputs: tuple[str, ...]
     nodes: tuple[FlatNode, ...]
     shapes: Mapping[str, tuple[int, ...]]
-    """Of constants and of values whose sizes the model declares as numbers."""
+    """Shapes of constants and of values whose sizes the model declares as numbers."""
     types: Mapping[str, DType]
     """Element types of inputs, constants and values, where the model declares them."""
     weight_bytes: int = 0
@@ -262,7 +262,7 @@ def _graph_may_trap_on_division(
     for node in graph.node:
         if node.op_type == CONSTANT:
             constants |= {name: a.t for a in node.attribute if a.name == "value" for name in node.output}
-        if lookup_operator(node.op_type, domain_of(node.domain)).divides_integers:
+        if lookup_operator(node.op_type, normalize_domain(node.domain)).divides_integers:
             is_float = any(types.get(name) and _to_dtype(types[name]).is_float for name in node.input)
             if not is_float and not _is_safe_divisor(constants.get(node.input[-1])):
                 return True

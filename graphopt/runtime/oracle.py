@@ -35,7 +35,7 @@ from graphopt.base.session import current_session
 from graphopt.io import onnx_io, reader
 from graphopt.ir import schemas
 from graphopt.operators import proto_conversion
-from graphopt.operators.constant_folding import INVALID_MODEL_ERRORS
+from graphopt.operators.node_evaluation import INVALID_MODEL_ERRORS
 from graphopt.operators.operator_classes import lookup_kernel
 from graphopt.runtime import crash_probe, model_sketch, sample_inputs
 
@@ -54,7 +54,7 @@ class RunnableModel:
         packs: bool = False,
     ) -> None:
         self.packs_weights = packs
-        """Whether kernels pack large weights, as they do for users, at the price of a copy: it changes bits."""
+        """True if kernels pack large weights, as they do for users, at the price of a copy: it changes bits."""
         self.path: Path | None = None
         self._loaded_model = source if isinstance(source, onnx_io.LoadedModel) else None
         self._load_message: Callable[[], ModelProto]
@@ -85,7 +85,7 @@ class RunnableModel:
 
     @cached_property
     def is_quantized(self) -> bool:
-        """Whether ONNX Runtime may run it with kernels for integers where others are written."""
+        """True if ONNX Runtime may run it with kernels for integers where others are written."""
         if self._loaded_model is None:
             return any(lookup_kernel(name).may_compute_narrower for name in model_sketch.iter_operators(self.outline))
         inside = (node.op for graph in self._loaded_model.graph.graphs() for _, node in graph.nodes())
@@ -96,12 +96,12 @@ class RunnableModel:
 
     @cached_property
     def may_crash_on_load(self) -> bool:
-        """Whether ONNX Runtime may end the process that optimizes it."""
+        """True if ONNX Runtime may end the process that optimizes it."""
         return self.is_quantized or self.may_crash_on_run
 
     @cached_property
     def may_crash_on_run(self) -> bool:
-        """Whether ONNX Runtime may end the process that runs it."""
+        """True if ONNX Runtime may end the process that runs it."""
         return model_sketch.may_trap_on_division(self.outline)
 
     def resolve_external_data(self) -> tuple[ModelProto, Path | None]:
@@ -176,7 +176,7 @@ class RunFailedError(Exception):
 
     @property
     def is_unknown_operator(self) -> bool:
-        """Whether ONNX Runtime does not know an operator, or has no kernel for it: no defect of the model."""
+        """True if ONNX Runtime does not know an operator, or has no kernel for it: no defect of the model."""
         if (unregistered := _UNREGISTERED_MESSAGE.search(str(self))) is not None:
             domain, name, version = unregistered[1], unregistered[2], int(unregistered[3])
             return version > onnx.defs.onnx_opset_version() or schemas.schema(name, domain, version) is not None
@@ -184,13 +184,13 @@ class RunFailedError(Exception):
 
     @property
     def is_invalid_model(self) -> bool:
-        """Whether ONNX Runtime calls the model invalid: another type, attribute or shape than ONNX allows there."""
+        """True if ONNX Runtime calls the model invalid: another type, attribute or shape than ONNX allows there."""
         is_refused = self.kind in INVALID_MODEL_ERRORS or any(text in str(self) for text in _INVALID_MODEL_MESSAGES)
         return is_refused and not self.is_unknown_operator
 
 
 NO_KERNEL_MESSAGES = ("is not a registered function/op", "Could not find an implementation")
-"""How ONNX Runtime says that it does not know an operator."""
+"""Messages by which ONNX Runtime says that it does not know an operator."""
 _UNREGISTERED_MESSAGE = re.compile(
     r'In Node, \(".*", \w+, "([^"]*)", .* No Op registered for (\w+) with domain_version of (\d+)'
 )
@@ -229,7 +229,7 @@ class OracleSession(Protocol):
 T = TypeVar("T")
 
 Oracle: TypeAlias = Callable[[RunnableModel], AbstractContextManager[OracleSession]]
-"""Opens a session in a `with`; raises FailedError."""
+"""Opens a session in a `with`; raises RunFailedError."""
 
 
 # -- ONNX Runtime ------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def _onnxruntime(model: RunnableModel, *, optimize: bool, threads: int = 0) -> I
             is_large = model.weight_bytes > MAX_IN_MEMORY_BYTES
             is_mapped = is_large and not (optimize or model.is_quantized or model.packs_weights)
             with _small_allocations_returned() if is_large else nullcontext():
-                native = ort.session(loadable, optimize=optimize, threads=threads, is_mapped=is_mapped)
+                native = ort.make_cpu_session(loadable, optimize=optimize, threads=threads, is_mapped=is_mapped)
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise RunFailedError("cannot be loaded", error) from error
         setting = f"all its optimizations {'on' if optimize else 'off'}"
@@ -277,7 +277,7 @@ def check_survives(model: RunnableModel, feeds: Mapping[str, Any]) -> None:
     """Run a model in another process first, if a run may end the process.
 
     Raises:
-        FailedError: it does, or the model cannot be handed over.
+        RunFailedError: it does, or the model cannot be handed over.
     """
     if model.may_crash_on_run:
         with _loadable_source(model) as loadable:
@@ -289,7 +289,7 @@ def check_survives(model: RunnableModel, feeds: Mapping[str, Any]) -> None:
 
 def run_natively(model: str | bytes, feeds: Mapping[str, Any]) -> None:
     """Run a model as it is written, whatever that does to the process."""
-    _OnnxRuntimeSession(require_onnxruntime(), ort.session(model), "the model", "").run(feeds)
+    _OnnxRuntimeSession(require_onnxruntime(), ort.make_cpu_session(model), "the model", "").run(feeds)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.session_setting import SessionSetting, Source, make_runner, model_label, parse_model
 
 REORDER_OPERATORS = ("ReorderInput", "ReorderOutput")
-"""What ONNX Runtime inserts where its own blocked layout of images begins and ends."""
+"""Operators that ONNX Runtime inserts where its blocked layout of images begins and ends."""
 
 
 def is_heavy_kernel(name: str) -> bool:
@@ -42,13 +42,13 @@ class OperatorTime:
     """The kernels of one operator in one run of the model."""
 
     operator: str
-    """As ONNX Runtime's optimized graph names it, such as FusedConv."""
+    """Operator as ONNX Runtime's optimized graph names it, such as FusedConv."""
     count: int
     """Times that it runs; a node in the body of a loop runs more than once."""
     seconds: float
-    """Of all of them, without what bodies of theirs take: the mean over the runs."""
+    """Seconds in all its kernels, without those of their bodies: the mean over the runs."""
     share: float
-    """Of the time in all kernels, from 0 to 1."""
+    """Share of the time in all kernels, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,17 @@ class Profile:
     model: str
     provider: str
     runs: int
-    """That were counted; one before them was not."""
+    """Runs that were counted; one before them was not."""
     seconds: float
-    """Of a run while it was profiled, which makes it slower by some percent; with what is outside the kernels."""
+    """Seconds of a run under the profiler, which slows it by some percent, including what is outside the kernels."""
     rows: tuple[OperatorTime, ...]
-    """By operator, longest first."""
+    """Rows by operator, longest first."""
     before: Mapping[str, int]
     """Nodes of the model by operator, bodies included."""
     after: Mapping[str, int]
     """Nodes of ONNX Runtime's optimized graph; empty if it has none to show."""
     detail: str = ""
-    """Why `after` is empty."""
+    """Reason why `after` is empty."""
 
     @property
     def kernel_seconds(self) -> float:

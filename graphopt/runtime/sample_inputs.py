@@ -21,12 +21,12 @@ from graphopt.base.errors import UsageError
 from graphopt.base.session import current_session
 from graphopt.expr import dim_formulas
 from graphopt.ir.graph import IDENTITY
-from graphopt.operators.operator import ResultType
+from graphopt.operators.operator import ResultDtypeSource
 from graphopt.runtime.model_sketch import FlatNode, ModelInput, ModelSketch
 
 Array: TypeAlias = NDArray[Any]
 Feeds: TypeAlias = dict[str, Any]
-"""What a session is fed: arrays, lists of them for sequences, dicts for maps."""
+"""Inputs of a session by name: arrays, lists of them for sequences, dicts for maps."""
 Binding: TypeAlias = Mapping[str, int]
 """Sizes for the dims that the model leaves open, by name; an unnamed one is called `input.axis`."""
 
@@ -63,7 +63,7 @@ def infer_role(model: ModelSketch, given: ModelInput) -> InputRole:
 
 
 def _operand_role(step: FlatNode, slot: int) -> str:
-    return step.operator.roles.get(slot, "")
+    return step.operator.operand_roles.get(slot, "")
 
 
 def _value_readers(model: ModelSketch, name: str) -> Iterator[tuple[FlatNode, int]]:
@@ -72,7 +72,7 @@ def _value_readers(model: ModelSketch, name: str) -> Iterator[tuple[FlatNode, in
     while stack:
         for step, slot in model.readers.get(stack.pop(), ()):
             yield step, slot
-            if _preserves_values(step) and (slot == 0 or step.operator.is_joining):
+            if _preserves_values(step) and (slot == 0 or step.operator.is_concatenation):
                 fresh = set(step.outputs) - seen
                 seen |= fresh
                 stack += fresh
@@ -98,7 +98,10 @@ def _index_limit(model: ModelSketch, step: FlatNode) -> int | None:
 
 def _keeps_shape(step: FlatNode) -> bool:
     """Return whether a step makes a tensor of the shape of its first operand: that, or another element type of it."""
-    return step.op == IDENTITY or step.operator.result_type in (ResultType.TARGET, ResultType.DEQUANTIZED)
+    return step.op == IDENTITY or step.operator.result_dtype_source in (
+        ResultDtypeSource.TARGET,
+        ResultDtypeSource.DEQUANTIZED,
+    )
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
@@ -200,7 +203,7 @@ LEAST, GREATEST, ALTERNATING = "least", "greatest", "alternating"
 """Kinds of integers: see `extremes`."""
 EXTREME_STYLES = frozenset({LEAST, GREATEST, ALTERNATING})
 UNUSUAL_STYLES = EXTREME_STYLES | {NONFINITE, HIDDEN}
-"""Of which an original may make what is no number: there it is not compared."""
+"""Styles for which an original may make NaN or infinities: there it is not compared."""
 
 _STRING_VALUES = ("", "a", "B c", "ä", "7", "graph", "a\nb")
 
@@ -296,7 +299,7 @@ def size_values(model: ModelSketch) -> frozenset[str]:
         maker = None if name in found else model.producers.get(name)
         found.add(name)
         if maker is not None and _preserves_values(maker):
-            stack += maker.inputs if maker.operator.is_joining else maker.inputs[:1]
+            stack += maker.inputs if maker.operator.is_concatenation else maker.inputs[:1]
     return frozenset(found)
 
 
@@ -307,7 +310,7 @@ _SIZE_ROLES = ("sizes", "ones")
 def perturb_feeds(feeds: Feeds, amount: float, seed: int, fixed: Container[str] = ()) -> Feeds:
     """Return the same inputs with every float but those that are `fixed` changed by up to `amount` of its size."""
     arrays = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray) and name not in fixed}
-    floats = {name: array for name, array in arrays.items() if DType.of(array.dtype).is_float}
+    floats = {name: array for name, array in arrays.items() if DType.from_numpy(array.dtype).is_float}
     return feeds | {name: perturb_array(array, amount, seed, name) for name, array in floats.items()}
 
 

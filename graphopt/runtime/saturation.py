@@ -50,7 +50,7 @@ class SaturationProbe:
         new = [
             (node.op, _byte_dtypes(node, after))
             for node in patch.after.values()
-            if node_facts.operator_of(node).is_quantizing
+            if node_facts.operator_of_node(node).is_quantizing
         ]
         if not new:
             return ""
@@ -105,9 +105,9 @@ def _byte_dtypes(node: Node, graph: Graph) -> ByteDtypes:
 
     Nothing where a factor has no such type.
     """
-    inputs = node_facts.operator_of(node).factor_inputs
+    inputs = node_facts.operator_of_node(node).factor_inputs
     if not inputs:
-        every = (*map(graph.type, node.operands), *node.types)
+        every = (*map(graph.value_type, node.operands), *node.types)
         return tuple(each.dtype for each in every if isinstance(each, TensorType) and each.dtype in BYTE_DTYPES)
     places = inputs.split()
     factors = (graph.tensor_type(node.inputs[places.index(name)]) for name in "ab")

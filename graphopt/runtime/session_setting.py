@@ -16,7 +16,7 @@ from onnx import ModelProto
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
 from graphopt.base.hardware import usable_cores
-from graphopt.base.ort import require_onnxruntime, session_options
+from graphopt.base.ort import make_session_options, require_onnxruntime
 from graphopt.io import onnx_io
 from graphopt.runtime import crash_probe
 from graphopt.runtime.oracle import RunFailedError, RunnableModel
@@ -48,7 +48,7 @@ class SessionSetting:
     provider: str = "cpu"
     threads: int = 1
     options: Mapping[str, str] = field(default_factory=dict)
-    """For the provider."""
+    """Options for the provider."""
     spinning: bool = False
     """Threads keep their cores busy while they wait for work. ONNX Runtime does so by default; here sessions take
     turns, and the idle one would take the cores of the one that runs: four sessions of one model on two cores were
@@ -148,7 +148,7 @@ class SessionSetting:
         return own | {**self.options}
 
     def _session_options(self, optimize: bool, folder: str | os.PathLike[str] | None) -> Any:
-        options = session_options(optimize=optimize, threads=self.thread_count)
+        options = make_session_options(optimize=optimize, threads=self.thread_count)
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.spinning)))
         if self.affinity:
@@ -211,7 +211,7 @@ def bind_io(session: Any, feeds: Mapping[str, Any], device: tuple[str, int]) -> 
     """Return the inputs, copied to a device, and the outputs, to be made there, as an `IOBinding`."""
     runtime, binding = require_onnxruntime(), session.io_binding()
     for name, value in feeds.items():
-        array, dtype = np.ascontiguousarray(value), DType.of(np.asarray(value).dtype)
+        array, dtype = np.ascontiguousarray(value), DType.from_numpy(np.asarray(value).dtype)
         if dtype.numpy.isbuiltin == 1:
             held = runtime.OrtValue.ortvalue_from_numpy(array, *device)
         else:  # ONNX Runtime knows numpy's own types only, and takes others from where numpy has them

@@ -16,13 +16,13 @@ from graphopt.expr.dims import Dim, SymbolicDim
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.types import TensorType
-from graphopt.operators.node_facts import attribute_with_default, operator_of
+from graphopt.operators.node_facts import get_attribute, operator_of_node
 from graphopt.operators.operator_cost import EpilogueFusion, FusionTarget, LayoutEffect, WorkKind
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup
 
 ASSUMED_SIZE = 16
-"""What stands for each size that is not a number; where not even the rank is known, two axes of it."""
+"""Size assumed for each size that is not a number; where not even the rank is known, two axes of it."""
 
 
 class AnalyticCost:
@@ -68,7 +68,7 @@ class _GraphEstimate:
         self.open: dict[Value, FusionTarget | None] = {}
         """The values that only one node reads, and what that node may be fused into."""
         self._work: dict[int, WorkLoad] = {}
-        for vertex in graph.topological():
+        for vertex in graph.topological_order():
             self._visit(vertex, graph[vertex])
 
     @property
@@ -89,14 +89,14 @@ class _GraphEstimate:
             self._work[vertex] = _node_load(view) if fused is None else fused.work
             if _is_blocked(view, fused):
                 self.blocked.add(Value(vertex))
-            stays_open = view.cost.head if fused is None else fused.stays_open
-            if self.graph.uses(Value(vertex)) == 1:
+            stays_open = view.cost.fusion_target if fused is None else fused.stays_open
+            if self.graph.use_count(Value(vertex)) == 1:
                 self.open[Value(vertex)] = stays_open
 
     def _is_folded(self, node: Node) -> bool:
         if node.is_internal:
             return node.is_constant
-        if operator_of(node).reads_shape_only and (data := self.graph.tensor_type(node.inputs[0])):
+        if operator_of_node(node).reads_shape_only and (data := self.graph.tensor_type(node.inputs[0])):
             return data.is_static
         return is_deterministic(node) and all(value.vertex in self.known for value in node.operands)
 
@@ -121,7 +121,7 @@ class _NodeSizes:
     def __init__(self, estimate: _GraphEstimate, vertex: int) -> None:
         self.estimate, self.graph, self.vertex = estimate, estimate.graph, vertex
         self.node = self.graph[vertex]
-        self.inputs, self.cost = self.node.inputs, operator_of(self.node).cost
+        self.inputs, self.cost = self.node.inputs, operator_of_node(self.node).cost
         self.block = estimate.machine.block
 
     def shape(self, index: int) -> tuple[int, ...]:
@@ -141,11 +141,11 @@ class _NodeSizes:
         return value is not None and value.vertex in self.estimate.known
 
     def integer(self, name: str, otherwise: int) -> int:
-        found = attribute_with_default(self.node, self.graph, name)
+        found = get_attribute(self.node, self.graph, name)
         return found if isinstance(found, int) else otherwise
 
     def integers(self, name: str) -> tuple[int, ...]:
-        found = attribute_with_default(self.node, self.graph, name)
+        found = get_attribute(self.node, self.graph, name)
         return tuple(item for item in found if isinstance(item, int)) if isinstance(found, tuple) else ()
 
     @cached_property
@@ -304,7 +304,7 @@ def _is_of_product(view: _NodeSizes) -> bool:
     order = view.integers("perm")
     rank = len(order)
     swapped = rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2)
-    readers = {operator_of(view.graph[reader]).cost.head for reader in view.graph.readers(view.vertex)}
+    readers = {operator_of_node(view.graph[reader]).cost.fusion_target for reader in view.graph.readers(view.vertex)}
     return swapped and bool(readers) and readers <= {FusionTarget.PRODUCT, FusionTarget.GEMM}
 
 
@@ -314,19 +314,19 @@ def _is_of_product(view: _NodeSizes) -> bool:
 def _is_blocked(view: _NodeSizes, fused: _FusedNode | None) -> bool:
     """Return whether a node writes the blocked layout."""
     lying = [value in view.estimate.blocked for value in view.inputs]
-    if view.cost.layout is LayoutEffect.ENTERS:
+    if view.cost.layout_effect is LayoutEffect.ENTERS_BLOCKED:
         return _enters_blocked_layout(view)
     if not any(lying):
         return False
     if fused is not None:
         return True
-    match view.cost.layout:
-        case LayoutEffect.KEEPS_IF_ALIKE:
+    match view.cost.layout_effect:
+        case LayoutEffect.KEEPS_IF_SAME_SHAPE:
             return all(lying) and len({view.shape(index) for index in range(len(lying))}) == 1
-        case LayoutEffect.KEEPS_IF_WHOLE:
+        case LayoutEffect.KEEPS_IF_WHOLE_BLOCKS:
             whole = all(view.shape(index)[1] % view.block == 0 for index in range(len(lying)))
             return all(lying) and view.integer("axis", 0) == 1 and whole
-    return view.cost.layout is LayoutEffect.KEEPS
+    return view.cost.layout_effect is LayoutEffect.KEEPS
 
 
 def _enters_blocked_layout(view: _NodeSizes) -> bool:
@@ -346,7 +346,7 @@ def _enters_blocked_layout(view: _NodeSizes) -> bool:
 
 def _reads_plain_layout(view: _NodeSizes) -> bool:
     """Of few channels, a convolution reads the usual layout."""
-    is_conv = view.cost.layout is LayoutEffect.ENTERS
+    is_conv = view.cost.layout_effect is LayoutEffect.ENTERS_BLOCKED
     return is_conv and view.integer("group", 1) == 1 and view.shape(1)[1] < view.block
 
 
@@ -418,7 +418,7 @@ def _recurrent_load(view: _NodeSizes) -> WorkLoad:
 
 
 def _einsum_load(view: _NodeSizes) -> WorkLoad:
-    equation = attribute_with_default(view.node, view.graph, "equation")
+    equation = get_attribute(view.node, view.graph, "equation")
     if not isinstance(equation, str) or "..." in equation:
         return _elementwise_load(view)
     operands = equation.partition("->")[0].split(",")
@@ -432,7 +432,7 @@ def _pool_load(view: _NodeSizes) -> WorkLoad:
 
 def _movement_load(view: _NodeSizes) -> WorkLoad:
     """Return what is copied, not what it is taken from."""
-    return WorkLoad(bytes=view.cost.stride * 2 * view.written_bytes)
+    return WorkLoad(bytes=view.cost.copy_slowdown * 2 * view.written_bytes)
 
 
 def _transposition_load(view: _NodeSizes) -> WorkLoad:

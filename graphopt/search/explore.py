@@ -80,10 +80,10 @@ class _SearchState:
     operator_counts: tuple[tuple[str, int], ...]
     """Its operators."""
     estimate: float
-    """How many times as dear as the region it is thought to be."""
+    """Estimated cost, as a multiple of the region's."""
     digest: str
     unpaid_move: _UnpaidMove | None = None
-    """What the last move made if it did not pay."""
+    """Last move, if it did not pay."""
     cached_graph: Graph | None = None
     """The graph, or None to be made anew: many of them would fill the memory."""
     speedup: Speedup | None = None
@@ -150,7 +150,7 @@ class _Frontier:
 
 
 _InputFlow = tuple[tuple[Type | None, ...], tuple[tuple[int, ...] | None, ...]]
-"""What flows into a part: the types of its inputs, and their elements where these are known."""
+"""Types of a part's inputs, and their elements where these are known."""
 
 
 @dataclass(eq=False)
@@ -205,7 +205,7 @@ class _RegionSolver:
         """Look at some more graphs, until it is over, and measure those that promise most.
 
         Raises:
-            NotMeasurable: the region cannot be timed.
+            NotMeasurableError: the region cannot be timed.
         """
         self._explore(is_over)
         fastest = self._measure_pool()
@@ -252,7 +252,7 @@ class _RegionSolver:
         """See what a move leads to, where the search has not been yet.
 
         Raises:
-            Stuck: it cannot be made.
+            MoveNotApplicableError: it cannot be made.
         """
         self.begun[move.rule, move.sites] += not state.moves
         graph, made, identity = self._apply_move(before, move)
@@ -334,7 +334,7 @@ def _at_region_sizes(graph: Graph, region: Graph, numbers: Graph) -> Graph:
     for vertex in region.inputs:
         types.append(numbers[vertex].types[0])
         data = numbers[vertex].data
-        contents.append(None if data is None else data.ints())
+        contents.append(None if data is None else data.int_values())
     return with_input_types(graph, types, contents)
 
 
@@ -386,7 +386,7 @@ class _Search:
     stop: SearchStop
     progress: Callable[[str, float], None]
     pending: list[_RegionSolver] = field(default_factory=list)
-    """Those that are not done."""
+    """Solvers that are not done."""
     total: float = 0.0
     """Seconds of one run that all parts are estimated to take."""
     solutions: list[Solution] = field(default_factory=list)
@@ -521,7 +521,9 @@ def _region_copy(graph: Graph, vertices: Sequence[int], known: Sequence[Graph]) 
 
 def _input_flow(whole: Graph, region: Region) -> _InputFlow:
     values = [region.outer_values[Value(vertex)] for vertex in region.graph.inputs]
-    return tuple(map(whole.type, values)), tuple(_static_contents(whole.known_contents(value)) for value in values)
+    return tuple(map(whole.value_type, values)), tuple(
+        _static_contents(whole.known_contents(value)) for value in values
+    )
 
 
 def _static_contents(contents: Sequence[object] | None) -> tuple[int, ...] | None:

@@ -28,20 +28,20 @@ class FinalSelection:
 
     contest: RaceSeries
     apply: Callable[[Graph, Solution], Sequence[Step]]
-    """Carry a solution of the search over to a graph, in place. Raises TimeUp."""
+    """Carry a solution of the search over to a graph, in place. Raises DeadlineExceededError."""
     simplify: Callable[[Graph, frozenset[str] | None], Sequence[Step]]
-    """Simplify a graph, in place, with these rules and passes alone, or with all. Raises TimeUp."""
+    """Simplify a graph, in place, with these rules and passes alone, or with all. Raises DeadlineExceededError."""
     progress: Callable[[str, float], None] = lambda stage, done: None
     last_measurements: dict[Candidate, Measurement] = field(default_factory=dict)
-    """What the last race of the contest told of each candidate in it."""
+    """Measurement of each candidate in the last race."""
     confirmations: list[Measurement] = field(default_factory=list)
-    """What second races told."""
+    """Measurements of second races."""
     raced_keys: list[str] = field(default_factory=list)
     """The keys of the candidates of all races, in their order."""
     prior_races: int = 0
-    """How many of them before the tries that are made now: these do not count."""
+    """Number of races before the present series of tries: they do not count."""
     floor_rematch: Measurement | None = None
-    """What the second race tells of the simplified model, in which a find did not win."""
+    """Measurement of the simplified model in a second race in which a find did not win."""
 
     @property
     def budget(self) -> TimeBudget:

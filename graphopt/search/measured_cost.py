@@ -47,9 +47,9 @@ ORIGINAL_SESSIONS = 2
 """Sessions of the graph itself in a race, by which the noise is known."""
 
 SAME_SPEEDUP = Speedup(1.0, 1.0, 1.0, 1.0, rounds=0)
-"""Of graphs that ONNX Runtime turns into one and the same."""
+"""Speedup of graphs that ONNX Runtime turns into one and the same."""
 FAILED_SPEEDUP = Speedup(0.0, 0.0, 0.0, 0.0, rounds=0)
-"""Of a graph that ONNX Runtime refuses: not faster."""
+"""Speedup of a graph that ONNX Runtime refuses: not faster."""
 
 
 _RunCall = Callable[[], object]
@@ -84,7 +84,7 @@ class LocalRacer:
     setting: SessionSetting
     policy: SearchPolicy = SearchPolicy()
     seed: int = 0
-    """Of the inputs."""
+    """Seed of the inputs."""
 
     @property
     def environment_key(self) -> str:
@@ -99,7 +99,7 @@ class LocalRacer:
         None is what there was no room for.
 
         Raises:
-            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
+            NotMeasurableError: ONNX Runtime refuses `before`, or no inputs can be made up for it.
         """
         found: list[Speedup | None] = [SAME_SPEEDUP] * len(after)
         runs: dict[int, Callable[[], object]] = {}
@@ -170,7 +170,7 @@ class ClusterRacer:
         """
         if any(threads > 1 for threads in cluster.worker_threads().values()):
             raise UsageError("workers that do several things at once time nothing: dask worker --nthreads 1")
-        told = sorted(set(cluster.broadcast(environment_key, race.setting)))
+        told = sorted(set(cluster.run_on_workers(environment_key, race.setting)))
         if len(told) != 1:
             kinds = "".join(f"\n  {each}" for each in told)
             raise UsageError(f"--dask needs workers of one kind of device, and there are {len(told)}{kinds}")
@@ -185,7 +185,7 @@ class ClusterRacer:
         """Return how many times as fast each of some graphs is; None where there was no room for it.
 
         Raises:
-            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it.
+            NotMeasurableError: ONNX Runtime refuses `before`, or no inputs can be made up for it.
         """
         own, *others = (onnx_io.to_proto(model_of_graph(graph)).SerializeToString() for graph in (before, *after))
         found = dict(self.cluster.imap_unordered(_race_on_worker, [(self.race, own, other) for other in others]))
@@ -239,7 +239,7 @@ class MeasuredCost:
         self._circumstances = race.environment_key
         self.is_steady = True
         self.slowdown = 1.0
-        """How many times as long the last race took as its turns alone should on a machine that does nothing else."""
+        """Duration of the last race, as a multiple of what its turns alone take on an idle machine."""
 
     def estimate_seconds(self, graph: Graph) -> float:
         """Return the estimate by the roofline."""
@@ -251,7 +251,7 @@ class MeasuredCost:
         That is kept, too, unless memory, time or disk ran out: another time there may be enough. So it is with noise.
 
         Raises:
-            NotMeasurable: ONNX Runtime refuses `before`, or no inputs can be made up for it, or there is no time.
+            NotMeasurableError: ONNX Runtime refuses `before`, or no inputs can be made up for it, or there is no time.
         """
         own = graph_digest(before)
         how = (self._circumstances, str(self.race.seed), repr(self.race.policy))
@@ -275,7 +275,7 @@ class MeasuredCost:
         """Return as many as can take turns before the end, briefly and at length.
 
         Raises:
-            NoTime: not one can, and nothing is known of any other.
+            NoTimeToMeasureError: not one can, and nothing is known of any other.
         """
         left = max(self.end - self.clock(), 0.0)
         able = sum(self._race_seconds(before, count) <= left for count in range(1, len(batch) + 1))

@@ -45,7 +45,7 @@ from graphopt.search.stopping import StopReason, TimeBudget
 from graphopt.search.sweep import SweepRules, apply_sweep
 
 COST_MODELS = ("measured", "analytic", "none")
-"""What the search asks: ONNX Runtime, an estimate, or nobody, which means no search and no timing."""
+"""Sources of costs: ONNX Runtime, an estimate, or none, which means no search and no timing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class TuningOptions:
     setting: SessionSetting = field(default_factory=lambda: SessionSetting(threads=0))
     seconds: float = 60.0
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Of open dims, by name; several are each measured, and count the same."""
+    """Sizes of open dims, by name; several are each measured, and count the same."""
     inputs: Mapping[str, Any] | None = None
     seed: int = 0
     admitted_rules_text: str = "proved"
-    """Which rules: a search among others may have found something else."""
+    """Which rules are admitted, in words: a search among others may have found something else."""
     dask: str | None = None
     """The scheduler of a cluster of the devices that the model is for: these time its parts, and nothing else is."""
     policy: SearchPolicy = SearchPolicy()
@@ -87,7 +87,7 @@ class TuningResult:
     timing: SearchTiming | None = None
     notes: tuple[str, ...] = ()
     is_out_of_time: bool = False
-    """Whether nothing was timed because the time is too short for that."""
+    """True if nothing was timed because the time is too short for that."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Tuner:
 
     original: onnx_io.ModelSource
     model: onnx_io.LoadedModel
-    """As it was loaded."""
+    """The model as it was loaded."""
     simplified: Candidate
     rules: Sequence[Rule]
     trades: Sequence[Rule]
@@ -108,7 +108,7 @@ class Tuner:
     sweeps: SweepRules = field(default_factory=dict)
     """Timed only: what they bring is in what ONNX Runtime then fuses or leaves, of which the estimate knows nothing."""
     is_bounded: bool = True
-    """Whether there is no search where nearly all time is in heavy kernels and no estimate speaks for one."""
+    """True if there is no search where nearly all time is in heavy kernels and no estimate speaks for one."""
     clock: Callable[[], float] = time.monotonic
     cache: Cache = field(default_factory=open_cost_cache)
 
@@ -258,7 +258,7 @@ class Tuner:
         return [rule for rule in self.trades if rule.name not in swept]
 
     def _deadline_check(self, end: float) -> Callable[[], None]:
-        """Return what raises TimeUp when it is called after the end."""
+        """Return what raises DeadlineExceededError when it is called after the end."""
 
         def check() -> None:
             if self.clock() >= end:
@@ -400,7 +400,7 @@ class Tuner:
         return TuningResult(best.candidate, timing, (*found.notes, *undone_notes(first, best)))
 
     def _simplified_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
-        """Simplify a graph, in place, with these rules and passes, or with all. Raises TimeUp."""
+        """Simplify a graph, in place, with these rules and passes, or with all. Raises DeadlineExceededError."""
         rules = [rule for rule in self.rules if names is None or rule.name in names]
         passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
         check = self._deadline_check(deadline)

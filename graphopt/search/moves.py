@@ -40,9 +40,9 @@ class Solution:
     """The vertices of each copy."""
     moves: tuple[Move, ...]
     speedup: Speedup
-    """Of the part alone."""
+    """Speedup of the part alone."""
     estimated_seconds: float
-    """What the copies were estimated to take, in seconds of one run."""
+    """Estimated seconds of the copies in one run."""
     result: str
     """The digest of what each copy becomes."""
 
@@ -61,7 +61,7 @@ class Solution:
 class SearchSpace:
     """What a search may do: the rules that trade, what it tidies up with, and which rules are admitted.
 
-    What takes long calls the simplifier's `check`, which ends it by raising TimeUp, wherever it is.
+    What takes long calls the simplifier's `check`, which ends it by raising DeadlineExceededError, wherever it is.
     """
 
     trades: Sequence[Rule]
@@ -97,8 +97,8 @@ def apply_move(graph: Graph, move: Move, space: SearchSpace) -> AppliedMove:
     """Make a move in a region's graph, in place.
 
     Raises:
-        Stuck: none of its places matches.
-        TimeUp: the simplifier's check does; then the graph is somewhere on the way.
+        MoveNotApplicableError: none of its places matches.
+        DeadlineExceededError: the simplifier's check does; then the graph is somewhere on the way.
     """
     steps: list[Step] = []
     is_whole = _apply_rule_at_sites(graph, move, space, steps)
@@ -111,7 +111,7 @@ def _apply_rule_at_sites(graph: Graph, move: Move, space: SearchSpace, steps: li
     """Apply the rule of a move at its places; False where weights refused it at some place.
 
     Raises:
-        Stuck: none of its places matches.
+        MoveNotApplicableError: none of its places matches.
     """
     is_whole = True
     for site in move.sites:
@@ -136,8 +136,8 @@ def replay_moves(graph: Graph, moves: Sequence[Move], result: str, space: Search
     """Make moves that were found in one copy of a part in another, in place.
 
     Raises:
-        Stuck: its own weights do not allow them, or lead to another graph than the one with this digest, of which
-            nothing is known.
+        MoveNotApplicableError: its own weights do not allow them, or lead to another graph than the one with this
+            digest, of which nothing is known.
     """
     steps = [step for move in moves for step in apply_move(graph, move, space).steps]
     if graph_digest(graph) != result:
@@ -160,7 +160,7 @@ def find_trade_matches(graph: Graph, space: SearchSpace) -> dict[Rule, list[Matc
     """Where the rules that trade may be applied, producers first; one match for each set of roots."""
     found: dict[Rule, dict[frozenset[Value], Match]] = {}
     by_op = space.candidates(graph.opsets)
-    for vertex in graph.topological():
+    for vertex in graph.topological_order():
         space.simplifier.check()
         made_by = node_producer_kinds(graph, graph[vertex])
         for rule, needed in by_op.get(graph[vertex].op, ()):
@@ -184,7 +184,7 @@ def apply_solution(graph: Graph, solution: Solution, space: SearchSpace) -> list
     """Carry a solution over to every copy, in place; a copy whose own weights do not allow it stays as it is.
 
     Raises:
-        TimeUp: the simplifier's check does; then the graph is somewhere on the way.
+        DeadlineExceededError: the simplifier's check does; then the graph is somewhere on the way.
     """
     steps: list[Step] = []
     for vertices in solution.copies:

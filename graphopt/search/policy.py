@@ -16,9 +16,9 @@ class SearchPolicy:
     """How much is tried, how long it is timed, and how the time is shared out."""
 
     timing: TimingPolicy = TimingPolicy()
-    """How runs are timed, and when two times differ."""
+    """Policy of timing, and of when two times differ."""
     blocks: BlockSizes = BlockSizes()
-    """Where the model is cut into parts."""
+    """Sizes of the blocks that the model is cut into."""
 
     # -- the search in one region --------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class SearchPolicy:
     brief_session_seconds: float = 0.5
     """The same where there was nothing to search: only what simplification did is timed."""
     pace_runs: int = 3
-    """Runs that tell how long a run takes, before anything is known more exactly."""
+    """Runs from which the duration of a run is first estimated."""
     min_processor_share: float = 0.05
     """Part of a processor that a run is taken to have where it had less while it was timed for a moment."""
     compared_bytes: int = 1_000_000_000

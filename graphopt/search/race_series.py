@@ -115,9 +115,9 @@ class Measurement:
 
     candidate: Candidate
     outcome: RaceOutcome | None = None
-    """None where it was not timed."""
+    """Outcome of the race; None if untimed."""
     refusal: str = ""
-    """Why it cannot be timed: ONNX Runtime refuses it, or there was no room."""
+    """Reason why it cannot be timed: ONNX Runtime refuses it, or there was no room."""
     has_floor: bool = True
     """False where the simplified model does not run, over which gains are told."""
     is_original: bool = False
@@ -202,9 +202,9 @@ class RaceSeries:
         self.is_steady = True
         """Times that are taken on a busy machine are not to bind later runs."""
         self.refusals: dict[Candidate, str] = {}
-        """Why candidates cannot be timed."""
+        """Reasons why candidates cannot be timed."""
         self.told: dict[tuple[str, ...], list[RaceOutcome]] = {}
-        """What the races told, by the digests of those that took part: no race is run twice."""
+        """Outcomes of the races, by the digests of those that took part: no race is run twice."""
         fed = (text for trial in original.trials for text in (json.dumps(dict(trial.sizes)), feeds_digest(trial.feeds)))
         self._known_by = ("race", digest, *fed, environment_key(original.setting), repr(self.policy), str(heat))
 
@@ -214,7 +214,7 @@ class RaceSeries:
 
     @property
     def is_cacheable(self) -> bool:
-        """Whether times may bind later runs: those that are taken in a hurry may not."""
+        """True if times may bind later runs: those that are taken in a hurry may not."""
         return not self.budget.is_interrupted
 
     def next_series(self) -> RaceSeries:

@@ -71,7 +71,7 @@ def parse_exploration(text: str | None, rules: Sequence[Rule], graph: Graph) -> 
 
 def _solutions_fit(solutions: Sequence[Solution], rules: set[str], graph: Graph) -> bool:
     """Return whether solutions are gains by known rules, in parts of the graph that do not overlap."""
-    places = {vertex: place for place, vertex in enumerate(graph.topological()) if not graph[vertex].is_internal}
+    places = {vertex: place for place, vertex in enumerate(graph.topological_order()) if not graph[vertex].is_internal}
     parts = [part for solution in solutions for part in solution.copies]
     taken = [vertex for part in parts for vertex in part]
     if len(taken) != len(set(taken)) or not places.keys() >= set(taken):
@@ -106,7 +106,7 @@ def _is_convex(part: Sequence[int], places: Mapping[int, int], graph: Graph) -> 
 
 def graph_key(graph: Graph) -> str:
     """Identify a graph together with the numbers of its vertices, in which finds are told."""
-    numbered = [(vertex, graph[vertex].op) for vertex in graph.topological()]
+    numbered = [(vertex, graph[vertex].op) for vertex in graph.topological_order()]
     return sha256(f"{graph_digest(graph)} {numbered}".encode()).hexdigest()
 
 
@@ -119,7 +119,7 @@ def rules_key(rules: Sequence[Rule]) -> str:
 
 
 PACKAGE_FOLDER = Path(__file__).parent.parent
-"""Where the compiler lies."""
+"""Folder of the compiler's source."""
 
 
 @cache

@@ -21,15 +21,15 @@ class RewriteGroup:
     copies: int
     """Equal parts of the model in which they were made; 0 for the model as a whole."""
     speedup: float | None
-    """How many times as fast each part became, measured or estimated alone; None where it could not be timed."""
+    """Speedup of each part, measured or estimated alone; None where it could not be timed."""
     is_taken: bool
     rewrites: tuple[int, int] = (0, 0)
-    """Where in the report's list its rewrites begin and end; 0 twice where it was not taken."""
+    """Start and end of its rewrites in the report's list; 0 twice if it was not taken."""
     saved: float = 0.0
     """Seconds of a run that are hoped for, in all copies together: what they are estimated to take, at that speedup. Of
     the model as a whole they are measured."""
     reason: str = ""
-    """Why it was left out: what the whole model with it gave."""
+    """Reason why it was left out, by the race of the whole model with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class SearchTiming:
     speedup: Speedup | None = None
     """Speedup of the result over the original; None if untimed."""
     untimed: str = ""
-    """Why a result that differs from the original was not timed."""
+    """Reason why a result that differs from the original was not timed."""
     simplified: Speedup | None = None
     """Speedup of the simplified model over the original: what is done without a search."""
     searched: Speedup | None = None
@@ -51,7 +51,7 @@ class SearchTiming:
     latencies: tuple[Latency, ...] = ()
     groups: tuple[RewriteGroup, ...] = ()
     stop: str = ""
-    """Why the search came to its end."""
+    """Reason why the search ended."""
     regions: int = 0
     """Distinct parts of the model that were searched."""
     copies: int = 0
@@ -64,7 +64,7 @@ class SearchTiming:
     """The part of the simplified model's time in kernels that is outside of convolutions and matrix products; None
     where it is not known, or an estimate spoke for rewrites of these."""
     noise: float = TimingPolicy.noise
-    """As far apart as two copies of the original were seen to be: no smaller gain is taken for one."""
+    """Difference between two copies of the original: no smaller gain is taken for one."""
 
     @property
     def is_gain(self) -> bool:

@@ -25,7 +25,7 @@ from graphopt.search.policy import SearchPolicy
 log = logging.getLogger(__name__)
 
 SweepRules = Mapping[str, Sequence[Rule]]
-"""By what they are for: rules, those first which are to be applied first."""
+"""Rules of each sweep, by its purpose, in the order in which they are applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Sweep:
 
     name: str
     rules: tuple[str, ...]
-    """Those that matched somewhere."""
+    """Rules that matched somewhere."""
 
 
 def apply_sweep(
@@ -80,7 +80,7 @@ def _operator_kinds(graph: Graph) -> Counter[tuple[str, ...]]:
             *map(str, (node.types, [graph.tensor_type(value) for value in node.operands], node.attrs)),
         )
         for node in nodes
-        if not lookup_operator(node.op, node.domain).is_partial_gain
+        if not lookup_operator(node.op, node.domain).is_slicing
     )
 
 

@@ -208,7 +208,7 @@ class Grid:
         match factor:
             case TensorElement(tensor=name, index=index):
                 return self._read(self.arrays[name], [self.size(i) for i in index], str(factor))
-            case IntegerValue(of=size):
+            case IntegerValue(integer=size):
                 return self.size(size)
             case Call(function=name, args=args, params=params) if name.endswith(("!", "~")):
                 return self._named(name, list(map(self.value, args)), params)
@@ -269,7 +269,7 @@ class Grid:
     def _opaque(self, node: RuleNode, element: OpaqueElement) -> Any:
         """An element of what an operator makes of whole tensors, with the attributes that tell it from others."""
         position, folded, dtype, *used = element.params
-        assert (folded, dtype) == (node.is_folded, node.dtype)
+        assert (folded, dtype) == (node.is_constant_folded, node.dtype)
         attrs, arrays = {name: value for name, value in used if name != "types"}, list[Array | None]()
         for place, operand in enumerate(element.operands):
             outer = replace(
@@ -361,7 +361,7 @@ class Evaluation:
 
     def node(self, choices: Choices) -> RuleNode:
         """The operator as its denotation sees it."""
-        dtypes = {name: DType.of(array.dtype) for name, array in self.arrays.items()}
+        dtypes = {name: DType.from_numpy(array.dtype) for name, array in self.arrays.items()}
         typing, numbers = Typing(dtypes), dict(self.known.holes)
         instance = SymbolicInstance(
             ANY, self.exact, choices, SolverSession(), typing, bindings=numbers, typings=(typing,)

@@ -19,7 +19,7 @@ from graphopt.operators.operator import Operator
 
 HOME = Path(next(iter(operators.__path__))).resolve()
 MODULES = (
-    *("shape_obligations", "elementwise_ops", "opaque_ops", "reduction_ops", "window_ops", "normalization_ops"),
+    *("shape_constraints", "elementwise_ops", "opaque_ops", "reduction_ops", "window_ops", "normalization_ops"),
     *("view_ops", "movement_ops", "attention_ops", "indexing_ops", "quantization_ops", "schema_bodies", "semantics"),
 )
 """In the order in which they import each other."""
@@ -81,15 +81,15 @@ SIGN: dict[type[ast.AST], str] = {
 SIGN |= {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.In: "in"}
 SIGN |= {ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not", ast.And: "and", ast.Or: "or"}
 SIBLINGS = """ge lt, le lt, lt le, eq ge, conjunction disjunction, disjunction conjunction, quotient remainder,
-    remainder quotient, maximum minimum, minimum maximum, positive_condition nonzero_condition,
-    nonzero_condition positive_condition, mean_over sum_over, sum_over mean_over, any all, all any, min max, max min"""
+    remainder quotient, maximum minimum, minimum maximum, is_positive is_nonzero,
+    is_nonzero is_positive, mean_over sum_over, sum_over mean_over, any all, all any, min max, max min"""
 SIBLING = dict(pair.split() for pair in SIBLINGS.split(","))
 TEXTS = {"max": "min", "min": "max", "prod": "max", "SAME_UPPER": "SAME_LOWER", "DCR": "CRD", "reflect": "edge"}
 TEXTS |= {"Exp": "Log", "Log": "Exp", "Sqrt": "Abs", "Abs": "Sqrt", "Erf": "Tanh", "Tanh": "Erf", "edge": "wrap"}
 TEXTS |= {"rounded": "truncated", "truncated": "wrapped", "wrapped": "truncated", "~": "!", "Mod": "FMod"}
 TEXTS |= {"constant": "edge", "none": "tanh", "Greater": "Less", "Less": "Greater", "LessOrEqual": "Less"}
 ORDERED = frozenset(
-    {"quotient", "remainder", "if_then_else", "select_expr", "ge", "le", "lt", "broadcast_element", "exact_division"}
+    {"quotient", "remainder", "if_then_else", "select_expr", "ge", "le", "lt", "broadcast_element", "divide_exactly"}
 )
 """Functions whose last two arguments are not interchangeable."""
 
@@ -263,7 +263,7 @@ def _constant(node: Any, _text: Text) -> Change:
 def _call(node: Any, text: Text) -> Change:
     name, arguments = getattr(node.func, "id", ""), node.args
     if name in ORDERED and len(arguments) > 1 and not isinstance(arguments[-1], ast.Starred):
-        one, other = arguments[-2:] if name != "exact_division" else arguments[1:3]
+        one, other = arguments[-2:] if name != "divide_exactly" else arguments[1:3]
         yield _span(one, other), f"{text(other)}, {text(one)}"
     if name in ("conjunction", "disjunction"):
         for gone in (part for part in arguments if not isinstance(part, ast.Starred)):

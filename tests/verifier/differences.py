@@ -16,7 +16,7 @@ from graphopt.io import onnx_io
 from graphopt.language.coverage import covers
 from graphopt.language.proof import Proof, ProofModel
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import walk_term
 from graphopt.language.type_inference import NoInstance
 from graphopt.operators.inference import infer_graph
@@ -68,7 +68,7 @@ def difference(rule: Rule, proof: Proof, instance: ConcreteInstance, rng: np.ran
     try:
         left, right = (_with_all_outputs(side) for side in build_models(rule, instance))
         before = run(left, instance.feeds(rule))
-    except (NoInstance, UndecidedScalar, Failure):
+    except (NoInstance, UndecidedScalarError, Failure):
         return None
     if not (_as_inferred(left, before) and _is_licensed(rule, proof, instance, before)):
         return None
@@ -110,9 +110,9 @@ def _gap(before: Run, after: Run, same: Callable[[Array, Array], bool]) -> str:
 
 def _is_licensed(rule: Rule, proof: Proof, instance: ConcreteInstance, found: Run) -> bool:
     """Whether the gate lets a rule be applied where its left side computes these element types."""
-    own = {DType.of(array.dtype) for array in found.outputs}
-    computed = own | {DType.of(array.dtype) for array in found.inside} - {DType.BOOL}
-    read = {DType.of(v.dtype) for v in instance.values.values() if isinstance(v, np.ndarray)}
+    own = {DType.from_numpy(array.dtype) for array in found.outputs}
+    computed = own | {DType.from_numpy(array.dtype) for array in found.inside} - {DType.BOOL}
+    read = {DType.from_numpy(v.dtype) for v in instance.values.values() if isinstance(v, np.ndarray)}
     if depends_on_dtype(rule) and not computed | read <= set(COMPUTE_DTYPES):
         return False
     if any(not dtype.is_float for dtype in deviating_dtypes(rule) & computed):

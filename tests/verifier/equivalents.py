@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 EQUIVALENT: Mapping[str, Sequence[str]] = {
     "A truth value is 0 or 1: it is positive where it is not 0.": [
-        "elementwise_ops.IsInf: nonzero_condition -> positive_condition",
-        "elementwise_ops.ELEMENTWISE_OPERATORS: nonzero_condition -> positive_condition",
+        "elementwise_ops.IsInf: is_nonzero -> is_positive",
+        "elementwise_ops.ELEMENTWISE_OPERATORS: is_nonzero -> is_positive",
     ],
     "A difference is 0 in either order.": [
         "elementwise_ops.ELEMENTWISE_OPERATORS: a - b -> (b - a)",
@@ -25,8 +25,8 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "window_ops.convolution: 0 if group == 1 else quotient(m, Mg) * Cg -> (quotient(m, Mg) * Cg)",
         "window_ops.Conv: 1 -> (0)",
         (
-            "window_ops.ConvTranspose: (0, m) if group == 1 else (quotient(m, Mg), remainder(m, Mg)) -> "
-            "((quotient(m, Mg), remainder(m, Mg)))"
+            "window_ops.ConvTranspose: (0, m) if group == 1 else (quotient(m, Mg), remainder(m, Mg)) "
+            "-> ((quotient(m, Mg), remainder(m, Mg)))"
         ),
         "window_ops.ConvTranspose: 1 -> (0)",
     ],
@@ -34,7 +34,7 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "quantization_ops._max_distance: not x.dtype.is_integer -> False",
     ],
     "A cap is not negative, which was refused before.": [
-        "attention_ops._soft_capped: nonzero_condition -> positive_condition",
+        "attention_ops._soft_cap: is_nonzero -> is_positive",
     ],
     "-1 is odd, and an odd number of elements is refused.": [
         "attention_ops.RotaryEmbedding: 0 -> (-1)",
@@ -55,7 +55,7 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
         "attention_ops.RotaryEmbedding: 0 -> 1",
     ],
     "Where no operand is absent, to say so of each says how many there are, which is known.": [
-        "elementwise_ops.named_function: absent if any(absent) else () -> (absent)",
+        "elementwise_ops.exact_function: absent if any(absent) else () -> (absent)",
     ],
     "A step is not 0, which was refused before.": [
         "movement_ops._slice_range: 1 -> (0)",
@@ -102,39 +102,42 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     ],
     "As many windows fit as there are strides where it is padded for that, and none of them reaches beyond the end.": [
         (
-            'window_ops.Window: tuple(map(self._strides, range(rank))) if mode.startswith("SAME") else '
-            "fitting -> (fitting)"
+            'window_ops.Window: tuple(map(self._stride_count, range(rank))) if mode.startswith("SAME") '
+            "else fitting -> (fitting)"
         ),
         "window_ops.Window: large if upper else small -> (large)",
     ],
     "Proofs have no such attribute, output or function of integers: `tests/test_infer.py` asks of these.": [
         (
-            'elementwise_ops.Div: (lambda a, b: call_function("Quotient", a, b)) if node.dtype.is_integer '
-            "else lambda a, b: a / b -> (lambda a, b: a / b)"
+            'elementwise_ops.Div: (lambda a, b: call_function("Quotient", a, b)) if '
+            "node.dtype.is_integer else lambda a, b: a / b -> (lambda a, b: a / b)"
         ),
         "window_ops.pool_denotation: 1 -> 2",
         (
-            "movement_ops.ConstantOfShape: (0,) if value is None else value.ints() if isinstance(value, "
-            "Constant) else None -> ((0,))"
+            "movement_ops.ConstantOfShape: (0,) if value is None else value.int_values() if "
+            "isinstance(value, Constant) else None -> ((0,))"
         ),
-        "movement_ops.ConstantOfShape: value.ints() if isinstance(value, Constant) else None -> (value.ints())",
-        "movement_ops.ConstantOfShape: value.ints() if isinstance(value, Constant) else None -> (None)",
+        (
+            "movement_ops.ConstantOfShape: value.int_values() if isinstance(value, Constant) else None "
+            "-> (value.int_values())"
+        ),
+        "movement_ops.ConstantOfShape: value.int_values() if isinstance(value, Constant) else None -> (None)",
         "movement_ops.ConstantOfShape: numbers is None -> False",
     ],
     "An operator of another domain that nothing defines is refused in a rule, before it is asked what it computes.": [
         "semantics.denote: node.domain or node.op not in OPERATORS -> ((node.op not in OPERATORS))",
     ],
     "What has as many elements as the whole is not stretched.": [
-        "elementwise_ops._common_view_shape: all -> any",
+        "elementwise_ops._common_base_shape: all -> any",
     ],
     "Each denotation looks at all attributes, which `test_every_attribute_is_looked_at` asks of each.": [
-        "semantics.denote: (unread := node.unread_parameter()) is not None -> False",
+        "semantics.denote: (unread := node.find_unread_parameter()) is not None -> False",
     ],
     "An index along an axis that is not padded is inside of it.": [
         "movement_ops.Pad: a in begin -> True",
         (
-            "movement_ops.Pad: _mirrored_index(mode, i, x.shape[a]) if a in begin else i -> "
-            "(_mirrored_index(mode, i, x.shape[a]))"
+            "movement_ops.Pad: _pad_source_index(mode, i, x.shape[a]) if a in begin else i -> "
+            "(_pad_source_index(mode, i, x.shape[a]))"
         ),
     ],
     "Of one output the first is the last.": [
@@ -146,13 +149,13 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     ],
     "A size that broadcasts with a number that is not 1 is that number.": [
         (
-            "shape_obligations.common_size: b if isinstance(b, int) else node.broadcast_size(a, b) -> "
-            "(node.broadcast_size(a, b))"
+            "shape_constraints.require_common_size: b if isinstance(b, int) else "
+            "node.broadcast_size(a, b) -> (node.broadcast_size(a, b))"
         ),
     ],
     "What is a view of nothing is its own base.": [
-        "elementwise_ops._common_view_shape: same and any(t.view_of for t in whole) -> ((same))",
-        "elementwise_ops._common_view_shape: any -> all",
+        "elementwise_ops._common_base_shape: same and any(t.view_of for t in whole) -> ((same))",
+        "elementwise_ops._common_base_shape: any -> all",
     ],
     "None of the sizes that meet what is asked for is negative: one that is inferred is a quotient of such.": [
         "view_ops._reshape_conditions: size != -1 -> True",
@@ -165,16 +168,16 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     "Of an empty tensor no element is asked, so it does not matter which one it would be.": [
         "movement_ops.Tile: 0 -> 1",
         "movement_ops.Tile: 0 -> (-1)",
-        "movement_ops._mirrored_index: 0 -> 1",
-        "movement_ops._mirrored_index: 0 -> (-1)",
+        "movement_ops._pad_source_index: 0 -> 1",
+        "movement_ops._pad_source_index: 0 -> (-1)",
         "view_ops.SpaceToDepth: 0 -> 1",
         "view_ops.SpaceToDepth: 0 -> (-1)",
-        "view_ops.unflatten_index: 0 -> 1",
-        "view_ops.unflatten_index: 0 -> (-1)",
+        "view_ops.reshape_index: 0 -> 1",
+        "view_ops.reshape_index: 0 -> (-1)",
     ],
     "Axes of size 1 and equal axes are left out to keep an index short: the number is the same with them.": [
-        "view_ops.unflatten_index: not same(size, 1) -> True",
-        "view_ops.unflatten_index: 1 -> (0)",
+        "view_ops.reshape_index: not same(size, 1) -> True",
+        "view_ops.reshape_index: 1 -> (0)",
     ],
     "An inferred size is made so that the number of elements is that of the input, which may be said once more.": [
         "view_ops._reshape_conditions: -1 not in asked -> True",

@@ -32,12 +32,12 @@ from graphopt.base.errors import RuleError
 from graphopt.ir import schemas
 from graphopt.language.proof import Proof
 from graphopt.language.rule import Rule, binary, const, fn, integer, integers, op, pointwise, reduction, tensor, tensors
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import App, Lit, Term, Var, operator_applications, walk_term
 from graphopt.language.terms import term as term_of
 from graphopt.language.type_inference import NoInstance
 from graphopt.operators.operator_classes import operator_choices
-from graphopt.operators.rule_families import Choices, instantiate_family, representative_instances
+from graphopt.operators.rule_families import FamilyChoices, sample_specializations, specialize_family
 from graphopt.rewrite.gate import known_proof
 from graphopt.verifier.concrete_instance import ConcreteInstance
 from graphopt.verifier.counterexample import is_fatal_if_empty
@@ -238,7 +238,7 @@ WILD: dict[str, Callable[[Rule, random.Random], Iterator[Rule | None]]] = {
 # -- pairs of small terms ----------------------------------------------------------------------------------------------
 
 ANY, ANY_OF_TWO, ANY_REDUCTION, MANY = pointwise("f"), binary("g"), reduction("r"), tensors("xs")
-SEEN_AS: Choices = (
+SEEN_AS: FamilyChoices = (
     ("f", operator_choices(schemas.ANY_POINTWISE)["Sigmoid", ""][0]),
     ("g", operator_choices(schemas.ANY_BINARY)["Sub", ""][0]),
     ("r", operator_choices(schemas.ANY_REDUCTION)["ReduceL2", ""][0]),
@@ -350,12 +350,12 @@ class _Held:
         try:
             rule = Rule("seen", term, op.Identity(term))
             named = {*rule.operator_holes, *rule.pack_names}
-            rule = instantiate_family(rule, tuple(each for each in SEEN_AS if each[0] in named)) if named else rule
+            rule = specialize_family(rule, tuple(each for each in SEEN_AS if each[0] in named)) if named else rule
             left, _ = build_models(rule, ConcreteInstance(self.dims, self.values))
             onnx.shape_inference.infer_shapes(left, strict_mode=True, data_prop=True)  # some ends the process if run
             feeds = {n: v for n, v in self.values.items() if any(i.name == n for i in left.graph.input)}
             (array,) = run(left, feeds).outputs
-        except (NoInstance, UndecidedScalar, RuleError, KeyError, InferenceError, Failure):
+        except (NoInstance, UndecidedScalarError, RuleError, KeyError, InferenceError, Failure):
             return None
         return array.dtype.str, array.shape, tuple(np.round(array.astype(np.float64), 3).ravel().tolist())
 
@@ -487,7 +487,7 @@ def run_proved(rule: Rule, proof: Proof, seed: int) -> Trial:
     ran, scope = 0, BEYOND
     if is_fatal_if_empty(rule):
         scope = replace(BEYOND, sizes=BEYOND.sizes[1:])
-    for each in representative_instances(rule, PARTICULARS):
+    for each in sample_specializations(rule, PARTICULARS):
         count = INSTANCES // 3 if rule.is_family else INSTANCES
         for instance in sample_instances(each, seed=seed, count=count, attempts=600, scope=scope):
             what = difference(each, proof, instance, np.random.default_rng(seed + ran))

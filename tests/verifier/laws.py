@@ -312,4 +312,4 @@ def is_covered(name: str) -> bool:
     others, reach, cases = COVERED[name]
     left, right = (App(name, (first, *others, attributes("rest"))) for first in (op.Identity(x), x))
     proof = prove(Rule("identity_before_it", left, right), refute=False)
-    return (proof.model, proof.describe_coverage, proof.cases) == (ProofModel.EXACT, reach, cases)
+    return (proof.model, proof.coverage_text, proof.cases) == (ProofModel.EXACT, reach, cases)

@@ -11,7 +11,7 @@ import pytest
 from graphopt.base.errors import RuleError
 from graphopt.language.proof import ProofModel, Verdict
 from graphopt.language.rule import Rule, binary, const, fn, integer, integers, op, pointwise, real, tensor
-from graphopt.language.scalar_functions import BINDING_QUERIES, FUNCTIONS, PROPERTIES
+from graphopt.language.scalar_functions import BINDING_QUERIES, PROPERTIES, SCALAR_FUNCTIONS
 from graphopt.language.terms import App, Term, walk_term
 from graphopt.operators.semantics import OPERATORS
 from graphopt.runtime.oracle import RunnableModel, onnxruntime_unoptimized
@@ -125,7 +125,7 @@ def test_there_are_enough_of_them() -> None:
 
 def test_every_operator_and_every_scalar_function_is_in_a_wrong_rule() -> None:
     said = {part.op for rule in ALL for part in everything(rule) if isinstance(part, App)}
-    assert not {*OPERATORS, *FUNCTIONS, *PROPERTIES, *BINDING_QUERIES} - said
+    assert not {*OPERATORS, *SCALAR_FUNCTIONS, *PROPERTIES, *BINDING_QUERIES} - said
 
 
 def everything(rule: Rule) -> Iterator[Term]:

@@ -15,10 +15,10 @@ from graphopt.language import rule_library
 from graphopt.language.coverage import DecisionTree, OtherLabel, ProofChoice, build_decision_tree, covers, first_unknown
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule, const, fn, integers, op, string, tensor
-from graphopt.language.scalar_functions import UndecidedScalar
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.operators import inference
 from graphopt.operators.operator_classes import is_pointwise
-from graphopt.operators.rule_families import representative_instances
+from graphopt.operators.rule_families import sample_specializations
 from graphopt.rewrite import gate
 from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.sites import Site
@@ -179,14 +179,14 @@ def answers(**known: Any) -> Any:
         try:
             return known[question.replace(" ", "_").replace(".", "_")]
         except KeyError as error:
-            raise UndecidedScalar(question) from error
+            raise UndecidedScalarError(question) from error
 
     return answer
 
 
 def test_a_path_is_covered_and_no_other() -> None:
     paths = [
-        [ProofChoice("rank x", rank), ProofChoice("value perm", perm, usual=(1, 0))]
+        [ProofChoice("rank x", rank), ProofChoice("value perm", perm, default_label=(1, 0))]
         for rank, perm in ((2, (0, 1)), (2, (1, 0)), (3, (0, 2, 1)))
     ]
     tree = build_decision_tree(paths)
@@ -270,7 +270,7 @@ def test_a_crash_of_the_prover_shows_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_instances_of_built_in_rules_are_covered_or_proved(start: int) -> None:
     """Beyond lie more axes of a kernel, lists in other orders; what is refused is not defined."""
     beyond = refused = seen = 0
-    for rule in (representative_instances(each, 1)[0] for each in rule_library.load_rules(trades=True)[start::16]):
+    for rule in (sample_specializations(each, 1)[0] for each in rule_library.load_rules(trades=True)[start::16]):
         proof = gate.Gate().proof_of(rule)
         for drawn in instance_sampling.sample_instances(rule, seed=1, count=2, attempts=300):
             graph = onnx_io.load_model(instance_models.build_models(rule, drawn)[0]).graph

@@ -53,7 +53,7 @@ KILLED = {
         "self.extra_operands is ExtraOperands.SCALARS",
         "False",
     ),
-    "Conv without channels": ("_filter_shape", "Conv", "there are filters", "pass"),
+    "Conv without channels": ("_group_and_kernel_shape", "Conv", "there are filters", "pass"),
     "Reshape with -1 twice or beside 0": ("_reshape_conditions", "Reshape", "_sizes_differ(size, -1)", ""),
     "ArgMax of an empty axis": ("ArgMax", "ArgMax", "the axis is not empty", "pass"),
     "Attention with a negative scale": ("_scale", "Attention", "the scale is positive", "pass"),

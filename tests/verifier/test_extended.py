@@ -56,7 +56,7 @@ LOST = (
 def test_what_only_reorders_holds_for_infinities(rule: Rule) -> None:
     proof = prove(rule, refute=False)
     assert (proof.verdict, proof.model) == (Verdict.PROVED, ProofModel.EXTENDED), proof
-    assert proof.describe_claim == "proved, reassociates"
+    assert proof.claim_text == "proved, reassociates"
     assert differences(rule, count=20) == []
 
 

@@ -160,7 +160,7 @@ def test_the_work_is_the_same_whatever_the_clock_says(monkeypatch: pytest.Monkey
 def test_an_empty_axis_that_is_the_only_obstacle_is_excluded(rule: Rule, condition: str) -> None:
     proof = prove(rule)
     hint = f"only an empty axis stands in the way: it is proved with the condition `{condition}`"
-    assert not proof.holds and proof.describe_failure.splitlines()[-1].strip() == hint, proof
+    assert not proof.holds and proof.failure_text.splitlines()[-1].strip() == hint, proof
 
 
 column, is_float = tensor("c", "M 1"), fn.eq(fn.dtype(tensor("c", "M 1")), DType.FLOAT)
@@ -189,7 +189,7 @@ zeros = op.ConstantOfShape(op.Shape(a))
 )  # fmt: skip
 def test_an_empty_axis_of_no_tensor_is_named_and_excluded(rule: Rule, shown: str, condition: str) -> None:
     proof = prove(rule)
-    lines = [line.strip() for line in proof.describe_failure.splitlines()]
+    lines = [line.strip() for line in proof.failure_text.splitlines()]
     assert proof.verdict is Verdict.REFUTED and shown in lines, proof
     assert lines[-1] == f"only an empty axis stands in the way: it is proved with the condition `{condition}`", proof
 
@@ -203,7 +203,7 @@ def test_a_product_of_a_number_is_not_the_number(body: float) -> None:
 
 def test_an_empty_axis_is_not_blamed_for_what_is_wrong() -> None:
     wrong = Rule("greatest", op.ReduceMax(a, (1,)), op.TopK.split(2, a, (1,), axis=1, largest=0)[0], when=is_single)
-    assert "empty axis" not in prove(wrong).describe_failure
+    assert "empty axis" not in prove(wrong).failure_text
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_number_with_too_few_digits_is_named(
 ) -> None:
     monkeypatch.setattr("graphopt.verifier.counterexample.find_counterexample", lambda rule: None)
     proof = prove(Rule("near", left, right, when=fn.eq(fn.dtype(x), DType.FLOAT)))
-    assert said in proof.describe_failure.replace("\n    ", "\n").splitlines(), proof
+    assert said in proof.failure_text.replace("\n    ", "\n").splitlines(), proof
 
 
 IN_TYPES = "only the element types differ in which it is computed: cast alike on both sides"

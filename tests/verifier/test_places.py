@@ -48,9 +48,9 @@ def worth_of(atom: Atom, numbers: Mapping[Polynomial, int], lists: Mapping[Polyn
         return next(number for known, number in numbers.items() if single_symbol(known) == atom)
     places, subject = index_list_of(atom)
     listing, at = lists[places.name], worth(subject, numbers, lists)
-    if atom.kind == "nth":
+    if atom.kind == "select":
         return listing[at] if 0 <= at < len(listing) else 0
-    if atom.kind == "alike" and at not in listing:  # any position would do
+    if atom.kind == "representative" and at not in listing:  # any position would do
         return at % len(listing) if 0 <= at < worth(places.extent, numbers, lists) else len(listing)
     return listing.index(at) if at in listing else len(listing)
 
@@ -83,7 +83,7 @@ def test_what_is_simplified_is_the_same_for_any_lists(seed: int, two: Two) -> No
     for _ in range(20):
         numbers = {i: random.randrange(-2, 9), j: random.randrange(-2, 9), extent: 7, count: length}
         said = [
-            *one.facts, in_range(i, count), in_range(j, extent), one.has(i), other.has(j),
+            *one.facts, in_range(i, count), in_range(j, extent), one.contains(i), other.contains(j),
             eq(one.select(i), j), eq(i, j)
         ]  # fmt: skip
         known = get_context([fact for fact in said if holds(fact, numbers, lists)], SolverSession())
@@ -97,7 +97,7 @@ def test_places_and_their_order_undo_each_other_where_they_are_in_the_list(two: 
     i, j, extent, count, one, _ = two
     anywhere, within = (
         get_context(one.facts, SolverSession()),
-        get_context([*one.facts, in_range(i, count), one.has(j)], SolverSession()),
+        get_context([*one.facts, in_range(i, count), one.contains(j)], SolverSession()),
     )
     assert within.simplify(one.rank(one.select(i))) == i
     assert within.simplify(one.select(one.rank(j))) == j
@@ -108,7 +108,9 @@ def test_places_and_their_order_undo_each_other_where_they_are_in_the_list(two: 
 
 def test_lists_of_equal_length_are_not_the_same(two: Two) -> None:
     i, j, _, count, one, other = two
-    known = get_context([*one.facts, in_range(i, count), one.has(j), other.has(j), eq(count, 3)], SolverSession())
+    known = get_context(
+        [*one.facts, in_range(i, count), one.contains(j), other.contains(j), eq(count, 3)], SolverSession()
+    )
     assert not known.proves(eq(one.select(i), other.select(i)))
     assert known.simplify(other.rank(one.select(i))) != i
 

@@ -175,7 +175,7 @@ def test_every_attribute_is_looked_at(name: str) -> None:
             node = Evaluation(replace(opened(app), attrs=attrs), feeds, known).node(Choices())
             with suppress(UndefinedOperatorError, UnsupportedOperatorError):
                 OPERATORS[name].denotation(node)
-                assert node.unread_parameter() is None
+                assert node.find_unread_parameter() is None
 
     look()
 

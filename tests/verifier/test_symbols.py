@@ -12,7 +12,12 @@ from graphopt.base.dtype import DType
 from graphopt.expr.dims import SymbolicDim, substitute_names
 from graphopt.expr.integers import Polynomial, fresh_symbol
 from graphopt.expr.substitution import evaluate_formula, evaluate_integer, single_symbol
-from graphopt.language.scalar_functions import FUNCTIONS, PYTHON_LOGIC, UndecidedScalar, apply_scalar_function
+from graphopt.language.scalar_functions import (
+    PYTHON_LOGIC,
+    SCALAR_FUNCTIONS,
+    UndecidedScalarError,
+    apply_scalar_function,
+)
 from graphopt.operators.op_context import UnsupportedOperatorError
 from graphopt.verifier.symbolic_logic import SYMBOLIC_LOGIC, to_formula
 
@@ -86,7 +91,7 @@ def cases(name: str) -> Iterator[tuple[tuple[Any, ...], Some]]:
 
 
 def test_every_function_is_walked() -> None:
-    assert ARGUMENTS.keys() | CONCRETE == FUNCTIONS.keys()
+    assert ARGUMENTS.keys() | CONCRETE == SCALAR_FUNCTIONS.keys()
 
 
 def with_numbers(name: str, arguments: tuple[Any, ...], some: Some, chosen: tuple[int, ...]) -> Any:
@@ -94,7 +99,7 @@ def with_numbers(name: str, arguments: tuple[Any, ...], some: Some, chosen: tupl
     given = put(arguments, dict(zip(some, chosen, strict=True)))
     try:
         expected = apply_scalar_function(name, PYTHON_LOGIC, *given)
-    except UndecidedScalar:
+    except UndecidedScalarError:
         return None
     fits = name != "broadcast" or all(
         a == b or 1 in (a, b) for a, b in zip(given[0][::-1], given[1][::-1], strict=False)
@@ -116,7 +121,7 @@ def test_the_verifier_says_of_symbols_what_is_true_of_numbers(name: str) -> None
         symbols = [fresh_symbol("n") for _ in some]
         try:
             found = apply_scalar_function(name, SYMBOLIC_LOGIC, *put(arguments, dict(zip(some, symbols, strict=True))))
-        except (UnsupportedOperatorError, UndecidedScalar):
+        except (UnsupportedOperatorError, UndecidedScalarError):
             continue
         for chosen in choices(len(some), NUMBERS):
             expected = with_numbers(name, arguments, some, chosen)
@@ -142,7 +147,7 @@ def test_the_matcher_says_of_named_sizes_what_is_true_of_numbers(name: str) -> N
             found = apply_scalar_function(
                 name, PYTHON_LOGIC, *put(arguments, dict(zip(some, map(SymbolicDim.named, names), strict=True)))
             )
-        except UndecidedScalar:
+        except UndecidedScalarError:
             continue
         for chosen in choices(len(some), NUMBERS[:-1]):
             expected = with_numbers(name, arguments, some, chosen)
@@ -159,5 +164,5 @@ def in_sizes(found: Any, sizes: Mapping[str, int]) -> Any:
 @pytest.mark.parametrize("name", ["is_float", "is_integer"])
 def test_an_element_type_is_no_symbol(name: str) -> None:
     assert apply_scalar_function(name, SYMBOLIC_LOGIC, DType.FLOAT) is (name == "is_float")
-    with pytest.raises(UndecidedScalar):
+    with pytest.raises(UndecidedScalarError):
         apply_scalar_function(name, SYMBOLIC_LOGIC, fresh_symbol("n"))

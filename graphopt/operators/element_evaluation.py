@@ -9,7 +9,7 @@ from itertools import product as tuples
 from math import lcm
 from typing import Protocol, TypeAlias
 
-from graphopt.expr.dim_translation import DimTranslation, UndecidedError, all_known, is_nonnegative_dim
+from graphopt.expr.dim_translation import DimTranslation, UndecidedError, is_nonnegative_dim, kleene_all
 from graphopt.expr.dims import Dim, divide_dim, lower_bound, min_dim
 from graphopt.expr.expressions import (
     Binders,
@@ -29,7 +29,7 @@ from graphopt.expr.substitution import Substitution, replace_atoms, replace_in_f
 Elements: TypeAlias = "tuple[Dim, ...]"
 
 MAX_UNROLLED_TERMS = 256
-"""How many numbers a sum runs over that is computed."""
+"""Longest sum of numbers that is computed."""
 
 
 class ElementSource(Protocol):
@@ -45,91 +45,93 @@ def evaluate_element(given: ElementSource, value: Expr) -> Dim:
     """Return what an element is.
 
     Raises:
-        NotKnown: it depends on what names stand for, or on an element that is not known.
+        UndecidedError: it depends on what names stand for, or on an element that is not known.
     """
-    return _ElementEvaluator(given).element(value)
+    return _ElementEvaluator(given).evaluate(value)
 
 
 @dataclass(frozen=True)
 class _ElementEvaluator:
     """Elements under what binders are."""
 
-    given: ElementSource
+    source: ElementSource
     binder_values: Mapping[Atom, int] = field(default_factory=dict)
 
-    def element(self, value: Expr) -> Dim:
-        found = {self._sum(part) for condition, (part,) in split_cases(value) if self.decide(condition) is not False}
+    def evaluate(self, value: Expr) -> Dim:
+        found = {
+            self._evaluate_sum(part) for condition, (part,) in split_cases(value) if self.decide(condition) is not False
+        }
         if len(found) != 1:
             raise UndecidedError
         return found.pop()
 
-    def _sum(self, value: Expr) -> Dim:
+    def _evaluate_sum(self, value: Expr) -> Dim:
         """Return what terms add up to of which none has a condition, but on what it runs over."""
-        scale, total = lcm(*(term.coefficient.denominator for term in value.terms)), self.size(0)
+        scale, total = lcm(*(term.coefficient.denominator for term in value.terms)), self.evaluate_size(0)
         for term in value.terms:
             for inner in self._iterate_binders(term.binders, term.guard):
-                total = inner.product(term) * int(term.coefficient * scale) + total
+                total = inner.evaluate_product(term) * int(term.coefficient * scale) + total
         return _require_known(divide_dim(total, scale))
 
-    def product(self, term: Term) -> Dim:
+    def evaluate_product(self, term: Term) -> Dim:
         result: Dim = 1
         for factor in term.factors:
-            result = self._factor(factor) * result
+            result = self._evaluate_factor(factor) * result
         return result
 
     def _iterate_binders(self, binders: Binders, guard: Formula) -> Iterator[_ElementEvaluator]:
         """Under all values of binders for which a condition holds; they run over few numbers."""
-        extents = [self.size(extent) for _, extent in binders]
+        extents = [self.evaluate_size(extent) for _, extent in binders]
         numbers = [extent for extent in extents if isinstance(extent, int) and extent <= MAX_UNROLLED_TERMS]
         if len(numbers) < len(extents):
             raise UndecidedError
         for values in tuples(*map(range, numbers)):
             bound = {b: value for (b, _), value in zip(binders, values, strict=True)}
-            inner = _ElementEvaluator(self.given, {**self.binder_values, **bound}) if bound else self
+            inner = _ElementEvaluator(self.source, {**self.binder_values, **bound}) if bound else self
             holds = inner.decide(guard)
             if holds is None:
                 raise UndecidedError
             if holds:
                 yield inner
 
-    def size(self, size: Size) -> Dim:
-        return self.given.translation.to_dim(replace_atoms(size, Substitution(self.binder_values)))
+    def evaluate_size(self, size: Size) -> Dim:
+        return self.source.translation.to_dim(replace_atoms(size, Substitution(self.binder_values)))
 
-    def _factor(self, factor: Factor) -> Dim:
+    def _evaluate_factor(self, factor: Factor) -> Dim:
         match factor:
             case IntegerValue(of):
-                return self.size(of)
+                return self.evaluate_size(of)
             case TensorElement(position, index) if position.isdigit():
-                place = self.size(index[0]) if index else 0
-                return _require_known(self.given.element(int(position), place) if isinstance(place, int) else None)
+                place = self.evaluate_size(index[0]) if index else 0
+                return _require_known(self.source.element(int(position), place) if isinstance(place, int) else None)
             case Fold(monoid, pieces):
-                found = [*self._branches(pieces)]
+                found = [*self._evaluate_branches(pieces)]
                 if not found and monoid not in NEUTRAL_ELEMENTS:
                     raise UndecidedError  # the least or the greatest number of the type, or an infinity
-                return reduce(MONOIDS[monoid], found) if found else NEUTRAL_ELEMENTS[monoid]
+                return reduce(MONOID_OPERATIONS[monoid], found) if found else NEUTRAL_ELEMENTS[monoid]
             case Call(function, args, params) if function in INTEGER_FUNCTIONS:
-                return INTEGER_FUNCTIONS[function](*map(self.element, args), *params)
+                return INTEGER_FUNCTIONS[function](*map(self.evaluate, args), *params)
         raise UndecidedError
 
-    def _branches(self, pieces: Iterable[FoldBranch]) -> Iterator[Dim]:
+    def _evaluate_branches(self, pieces: Iterable[FoldBranch]) -> Iterator[Dim]:
         for piece in pieces:
             for inner in self._iterate_binders(piece.binders, piece.guard):
-                yield inner.element(piece.body)
+                yield inner.evaluate(piece.body)
 
     def decide(self, condition: Formula) -> bool | None:
         """Return whether a condition holds, None where that is not known."""
         match condition:
             case And(parts):
-                return all_known(map(self.decide, parts))
+                return kleene_all(map(self.decide, parts))
             case Or(parts):
-                none = all_known(None if one is None else not one for one in map(self.decide, parts))
+                none = kleene_all(None if one is None else not one for one in map(self.decide, parts))
                 return None if none is None else not none
             case BooleanAtom(subject, positive):
                 try:
-                    return (self.element(subject) != 0) == positive
+                    return (self.evaluate(subject) != 0) == positive
                 except UndecidedError:
                     return None
-        return self.given.translation.decide(replace_in_formula(condition, Substitution(self.binder_values)))
+        return self.source.translation.decide(replace_in_formula(condition, Substitution(self.binder_values)))
 
 
 def _require_known(found: Dim | None) -> Dim:
@@ -172,7 +174,7 @@ def _remainder(a: Dim, b: Dim) -> Dim:
     return _require_known(a % b if is_nonnegative_dim(a) and is_nonnegative_dim(b) and b != 0 else None)
 
 
-def _c_remainder(a: Dim, b: Dim) -> Dim:
+def _fmod(a: Dim, b: Dim) -> Dim:
     """Mod with the sign of the dividend, as in C."""
     if isinstance(a, int) and isinstance(b, int) and b:
         return abs(a) % abs(b) * (-1 if a < 0 else 1)
@@ -202,7 +204,7 @@ def _cast(a: Dim, kind: str, _to: str) -> Dim:
 INTEGER_FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
     "Abs": _magnitude,
     "Cast": _cast,
-    "FMod": _c_remainder,
+    "FMod": _fmod,
     "Mod": _remainder,
     "NotZero": _is_nonzero,
     "Positive": _is_positive,
@@ -211,6 +213,10 @@ INTEGER_FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
 """The functions of integers among those that denotations name."""
 
 NEUTRAL_ELEMENTS: Mapping[str, Dim] = {"prod": 1}
-"""What a monoid makes of nothing."""
+"""Result of a monoid over nothing."""
 
-MONOIDS: Mapping[str, Callable[[Dim, Dim], Dim]] = {"max": _maximum, "min": _minimum, "prod": lambda a, b: a * b}
+MONOID_OPERATIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
+    "max": _maximum,
+    "min": _minimum,
+    "prod": lambda a, b: a * b,
+}

@@ -135,4 +135,4 @@ def _attribute_value(value: Any, name: str) -> Any:
 
 
 MAX_TERM_DEPTH = 64
-"""How many terms may lie in each other in a file of rules."""
+"""Deepest nesting of terms in a file of rules."""

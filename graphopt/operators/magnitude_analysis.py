@@ -34,7 +34,7 @@ from graphopt.operators.node_operands import NodeOperands
 from graphopt.operators.operator import MagnitudeEffect
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.operators.sign_analysis import Sign, infer_sign
-from graphopt.operators.symbolic_shapes import elements_query
+from graphopt.operators.symbolic_shapes import build_element_query
 
 
 class Magnitude(Flag):
@@ -50,8 +50,8 @@ def _union(far: Iterable[Magnitude]) -> Magnitude:
     return reduce(or_, far, Magnitude.MODERATE)
 
 
-HUGE_SHARE = 0.25
-"""Of the largest number of a type, from which on a constant counts as huge."""
+HUGE_FRACTION = 0.25
+"""Part of the largest number of a type from which on a constant counts as huge."""
 
 MAX_SIGN_DEPTH = 8
 """Operators that are looked through for the sign of what is divided by."""
@@ -70,32 +70,32 @@ class MagnitudeAnalysis:
     """What is known of one graph. A vertex computes the same in every state of its graph: each is looked at once."""
 
     def __init__(self, graph: Graph) -> None:
-        self._reach: dict[int, Magnitude] = {}
+        self._magnitudes: dict[int, Magnitude] = {}
         self._signs: dict[Value, tuple[int, Sign]] = {}
-        """By value what is known of it, and how many operators were looked through for that."""
-        self.questions = tuple(_observers(graph))
+        """Known sign of a value, and the number of operators that were looked through for it."""
+        self.observers = tuple(_find_observers(graph))
         """The operators that tell infinities from other numbers, those with such bodies too."""
-        self.asked = frozenset(_observed_vertices(graph, self.questions))
+        self.observed = frozenset(_observed_vertices(graph, self.observers))
 
-    def magnitude(self, graph: Graph, value: Value) -> Magnitude:
+    def get_magnitude(self, graph: Graph, value: Value) -> Magnitude:
         """How far from zero the elements of a value may lie."""
         stack = [value.vertex]
         while stack:
             vertex = stack[-1]
-            missing = [v for v in graph.sources(vertex) if v not in self._reach and vertex not in self._reach]
+            missing = [v for v in graph.sources(vertex) if v not in self._magnitudes and vertex not in self._magnitudes]
             if missing:
                 stack += missing
                 continue
             stack.pop()
-            if vertex not in self._reach:
-                self._reach[vertex] = self._vertex_magnitude(graph, vertex)
-        return self._reach[value.vertex] if _is_float_value(graph, value) else Magnitude.MODERATE
+            if vertex not in self._magnitudes:
+                self._magnitudes[vertex] = self._vertex_magnitude(graph, vertex)
+        return self._magnitudes[value.vertex] if _is_float_value(graph, value) else Magnitude.MODERATE
 
     def _vertex_magnitude(self, graph: Graph, vertex: int) -> Magnitude:
         given = Magnitude.HUGE if vertex in graph.possibly_huge else Magnitude.MODERATE
-        if vertex in self.asked or vertex in graph.possibly_infinite:
+        if vertex in self.observed or vertex in graph.possibly_infinite:
             given |= Magnitude.INFINITE
-        if vertex in self.asked and graph[vertex].op == INPUT and not graph.is_region:
+        if vertex in self.observed and graph[vertex].op == INPUT and not graph.is_region:
             given |= Magnitude.HUGE  # a caller masks with either
         return given | self._node_magnitude(graph, graph[vertex])
 
@@ -103,9 +103,11 @@ class MagnitudeAnalysis:
         """How far the elements lie that a node holds or makes of what it reads."""
         if node.is_constant or node.is_internal:  # an input may have a default
             return Magnitude.MODERATE if node.data is None else _constant_magnitude(node.data)
-        read = [self._read_magnitude(graph, value) for value in node.operands]
+        read = [self._operand_magnitude(graph, value) for value in node.operands]
         if schemas.is_defined_operator(node.op, node.domain):  # whatever it is called
-            makes = any(_is_infinite(part) or _has_pole(part) for part in declared_operators.body_terms(node))
+            makes = any(
+                _is_infinite_literal(part) or _has_pole(part) for part in declared_operators.definition_terms(node)
+            )
             return _union(read) | (Magnitude.INFINITE if makes else Magnitude.MODERATE)
         operator, bounds = lookup_operator(node.op, node.domain), read[1:]
         read += [_constant_magnitude(value) for value in node.attrs.values() if isinstance(value, Tensor)]
@@ -123,7 +125,7 @@ class MagnitudeAnalysis:
                 return Magnitude.HUGE if highest else Magnitude.MODERATE
             case MagnitudeEffect.MIXED:
                 weights = [value for value in node.operands if graph[value.vertex].is_constant]
-                return _union(self._read_magnitude(graph, weight) for weight in weights) & Magnitude.INFINITE
+                return _union(self._operand_magnitude(graph, weight) for weight in weights) & Magnitude.INFINITE
             case reach:
                 overflows = Magnitude.HUGE in highest and _overflows(graph, node, reach, read)
                 return highest | (Magnitude.INFINITE if overflows else Magnitude.MODERATE)
@@ -150,14 +152,14 @@ class MagnitudeAnalysis:
 
     def _node_sign(self, graph: Graph, node: Node, depth: int) -> tuple[Sign, bool]:
         """Return what is known of the signs of a node's elements, and whether they may be infinite."""
-        question = elements_query(NodeOperands(graph, node))
+        question = build_element_query(NodeOperands(graph, node))
         if question is None:
             return Sign.UNKNOWN, True
         given = tuple(self._value_sign(graph, value, depth) for value in node.inputs)
         return infer_sign(question, given, tuple(map(node.inputs.index, node.inputs)))
 
-    def _read_magnitude(self, graph: Graph, value: Value) -> Magnitude:
-        return self._reach[value.vertex] if _is_float_value(graph, value) else Magnitude.MODERATE
+    def _operand_magnitude(self, graph: Graph, value: Value) -> Magnitude:
+        return self._magnitudes[value.vertex] if _is_float_value(graph, value) else Magnitude.MODERATE
 
 
 _ANALYSES: WeakKeyDictionary[Graph, MagnitudeAnalysis] = WeakKeyDictionary()
@@ -165,16 +167,16 @@ _ANALYSES: WeakKeyDictionary[Graph, MagnitudeAnalysis] = WeakKeyDictionary()
 
 def may_have_magnitude(graph: Graph, values: Iterable[Value], far: Magnitude = Magnitude.INFINITE) -> bool:
     """Return whether one of the values may hold an infinity that the model means, or a number that lies so far."""
-    known = _analysis_of(graph)
-    return any(far in known.magnitude(graph, value) for value in values)
+    known = _get_analysis(graph)
+    return any(far in known.get_magnitude(graph, value) for value in values)
 
 
 def is_finiteness_observed(graph: Graph, vertex: int) -> bool:
     """Return whether a question reads what a vertex makes, or what is made of it."""
-    return vertex in _analysis_of(graph).asked
+    return vertex in _get_analysis(graph).observed
 
 
-def _analysis_of(graph: Graph) -> MagnitudeAnalysis:
+def _get_analysis(graph: Graph) -> MagnitudeAnalysis:
     if graph not in _ANALYSES:
         _ANALYSES[graph] = MagnitudeAnalysis(graph)
     return _ANALYSES[graph]
@@ -216,15 +218,15 @@ def _set_body_marks(body: Graph, marked: Mapping[Magnitude, frozenset[int]], ask
     told = marked[Magnitude.INFINITE], marked[Magnitude.HUGE], asked
     if told != _body_marks(body):
         body.possibly_infinite, body.possibly_huge, body.finiteness_requested = told
-        recompute_marks(body)
+        invalidate_analysis(body)
 
 
-def recompute_marks(graph: Graph) -> None:
+def invalidate_analysis(graph: Graph) -> None:
     """Ask anew of a graph that has changed: a question that is gone asks for nothing, as in a model that lacks it."""
     _ANALYSES.pop(graph, None)
 
 
-def _is_infinite(part: Term) -> bool:
+def _is_infinite_literal(part: Term) -> bool:
     return isinstance(part, Lit) and isinstance(part.value, float) and abs(part.value) == inf
 
 
@@ -255,7 +257,7 @@ def _is_float_value(graph: Graph, value: Value) -> bool:
 
 
 def _body_magnitude(body: Graph) -> Magnitude:
-    return _union(_analysis_of(body).magnitude(body, value) for value in body.outputs)
+    return _union(_get_analysis(body).get_magnitude(body, value) for value in body.outputs)
 
 
 _CONSTANT_MAGNITUDES: WeakKeyDictionary[Tensor, Magnitude] = WeakKeyDictionary()
@@ -279,10 +281,10 @@ def _constant_magnitude(tensor: Tensor) -> Magnitude:
 
 def is_huge(number: float, dtype: DType) -> bool:
     """Return whether a number is near the largest of a type of floats."""
-    return abs(float(number)) > HUGE_SHARE * float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
+    return abs(float(number)) > HUGE_FRACTION * float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
 
 
-def _all_elements(graph: Graph, value: Value, of_each: Callable[[NDArray[Any]], NDArray[Any]]) -> bool:
+def _holds_for_all_elements(graph: Graph, value: Value, of_each: Callable[[NDArray[Any]], NDArray[Any]]) -> bool:
     """Return whether a value is a constant of whose elements, all of them, something holds."""
     tensor = graph.constant(value)
     if tensor is None or not tensor.is_small or not (tensor.dtype.is_float or tensor.dtype.is_integer):
@@ -291,8 +293,8 @@ def _all_elements(graph: Graph, value: Value, of_each: Callable[[NDArray[Any]], 
 
 
 def _constant_sign(graph: Graph, value: Value) -> Sign:
-    not_negative = Sign.NONNEGATIVE if _all_elements(graph, value, lambda x: x >= 0) else Sign.UNKNOWN
-    return not_negative | (Sign.NONZERO if _all_elements(graph, value, lambda x: x != 0) else Sign.UNKNOWN)
+    not_negative = Sign.NONNEGATIVE if _holds_for_all_elements(graph, value, lambda x: x >= 0) else Sign.UNKNOWN
+    return not_negative | (Sign.NONZERO if _holds_for_all_elements(graph, value, lambda x: x != 0) else Sign.UNKNOWN)
 
 
 def _overflows(graph: Graph, node: Node, reach: MagnitudeEffect, read: Sequence[Magnitude]) -> bool:
@@ -301,12 +303,12 @@ def _overflows(graph: Graph, node: Node, reach: MagnitudeEffect, read: Sequence[
         case MagnitudeEffect.SUMMED:
             return sum(Magnitude.HUGE in far for far in read) > 1
         case MagnitudeEffect.MULTIPLIED:
-            return not any(_all_elements(graph, value, lambda x: abs(x) <= 1) for value in node.operands)
-    narrows = 0 < _bit_width(node.types[0]) < max(_bit_width(graph.type(value)) for value in node.operands)
-    return reach is MagnitudeEffect.GROWN or narrows
+            return not any(_holds_for_all_elements(graph, value, lambda x: abs(x) <= 1) for value in node.operands)
+    narrows = 0 < _float_bits(node.types[0]) < max(_float_bits(graph.value_type(value)) for value in node.operands)
+    return reach is MagnitudeEffect.AMPLIFIED or narrows
 
 
-def _bit_width(type_: Type | None) -> int:
+def _float_bits(type_: Type | None) -> int:
     return type_.dtype.bits if isinstance(type_, TensorType) and type_.dtype.is_float else 0
 
 
@@ -335,7 +337,7 @@ def _observed_vertices(graph: Graph, questions: Iterable[int]) -> Iterator[int]:
         yield from _mask_inputs(graph)
 
 
-def _observers(graph: Graph) -> Iterator[int]:
+def _find_observers(graph: Graph) -> Iterator[int]:
     """Yield the operators that tell infinities from other numbers."""
     for op in COMPARISONS:
         for vertex in sorted(graph.vertices_with_op(op)):
@@ -346,7 +348,7 @@ def _observers(graph: Graph) -> Iterator[int]:
             if is_extreme or len(constants) == 1:
                 yield vertex
     for vertex, node in graph.nodes():
-        if any(_analysis_of(body).questions for body in node.bodies):
+        if any(_get_analysis(body).observers for body in node.bodies):
             yield vertex  # it may ask of what it captures
 
 

@@ -49,7 +49,7 @@ def evaluate_node(
     is no node of a model, and neither is what moves weights on the way to it, which may be of two types of floats:
     unless it is to be `as_runtime` computes, ONNX Runtime's kernels have no say.
     """
-    if node.version == 0 or any(True for _ in node.bodies) or _has_undefined_elements(node, inputs):
+    if node.version == 0 or any(True for _ in node.bodies) or _is_undefined_behavior(node, inputs):
         return None
     wide = [_widen(array, node, float64) for array in inputs]
     while wide and wide[-1] is None:
@@ -57,36 +57,36 @@ def evaluate_node(
     with np.errstate(all="ignore"):
         try:
             results = (
-                _evaluate_by_both(node, wide)
+                _evaluate_and_cross_check(node, wide)
                 if as_runtime and not float64 and _has_runtime()
-                else _evaluate_by_any(node, wide)
+                else _evaluate_by_first_available(node, wide)
             )
-        except _RuntimeRefusal as error:
+        except _RefusedNodeError as error:
             log.debug("ONNX Runtime refuses %s: %s", node.op, error)
             return None
     return None if results is None else tuple(_narrow(array, node, inputs, float64) for array in results)
 
 
-REFERENCE_LAST_ELEMENTS = 1 << 18
+LARGE_INPUT_ELEMENTS = 1 << 18
 """Elements of inputs above which `onnx.reference` is asked last: it copies, and loops, where others do not."""
 
 
-def _evaluate_by_any(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+def _evaluate_by_first_available(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     """Return what the reference computes; what it cannot, or is large, as numpy or ONNX Runtime do."""
     ways = [_evaluate_by_reference, evaluate_by_runtime]
-    if _element_count(inputs) > REFERENCE_LAST_ELEMENTS:
+    if _element_count(inputs) > LARGE_INPUT_ELEMENTS:
         ways = [_evaluate_by_numpy, evaluate_by_runtime, _evaluate_by_reference]
-    if _is_empty(node, inputs):
+    if _reads_empty_input(node, inputs):
         ways.remove(evaluate_by_runtime)
     for way in ways:
-        with suppress(_RuntimeRefusal):
+        with suppress(_RefusedNodeError):
             results = way(node, inputs)
             if results is not None:
                 return results
     return None
 
 
-def _evaluate_by_both(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
+def _evaluate_and_cross_check(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     """Return what ONNX Runtime computes, None where it cannot or the reference says otherwise.
 
     They are known to differ on scalars, on tensors without elements and on integers that overflow, so both are asked.
@@ -97,32 +97,32 @@ def _evaluate_by_both(node: Node, inputs: Sequence[Array | None]) -> Arrays | No
         _Refused: ONNX Runtime does not take the node.
     """
     exact, size = is_reference_exact(node, inputs), _element_count(inputs)
-    if not exact and _is_empty(node, inputs):
+    if not exact and _reads_empty_input(node, inputs):
         return None
     only_moves = exact and (lookup_operator(node.op, node.domain).is_movement or node.op == "Cast")
-    if only_moves and size > REFERENCE_LAST_ELEMENTS:
-        return _evaluate_by_any(node, inputs)
+    if only_moves and size > LARGE_INPUT_ELEMENTS:
+        return _evaluate_by_first_available(node, inputs)
     native = evaluate_by_runtime(node, inputs)
     if native is None:
         return _evaluate_by_reference(node, inputs) if only_moves else None
     is_whole = all(array is None or array.dtype.kind in "iub" for array in inputs)
-    is_compared = size <= REFERENCE_LAST_ELEMENTS if exact else is_whole and size <= MAX_REFERENCE_ELEMENTS
+    is_compared = size <= LARGE_INPUT_ELEMENTS if exact else is_whole and size <= MAX_REFERENCE_ELEMENTS
     expected = _evaluate_by_reference(node, inputs) if is_compared else None
     if expected is None or not (exact or all(array.dtype.kind in "iub" for array in native)):
         return native
-    if len(native) == len(expected) and all(map(_results_equal, native, expected)):
+    if len(native) == len(expected) and all(map(_are_bit_equal, native, expected)):
         return native
     log.debug("ONNX Runtime and onnx.reference disagree on %s", node.op)
     return None
 
 
-def _results_equal(native: Array, expected: Array) -> bool:
+def _are_bit_equal(native: Array, expected: Array) -> bool:
     """Return whether two results are the same bit for bit, any NaN being one."""
     is_text = native.dtype.kind in "OU" and expected.dtype.kind in "OU"
     if native.shape != expected.shape or not (is_text or native.dtype == expected.dtype):
         return False
     equal = native == expected
-    if not is_text and DType.of(native.dtype).is_float:
+    if not is_text and DType.from_numpy(native.dtype).is_float:
         equal = (equal & (np.signbit(native) == np.signbit(expected))) | (np.isnan(native) & np.isnan(expected))
     return bool(equal.all())
 
@@ -135,7 +135,7 @@ def _element_count(inputs: Sequence[Array | None]) -> int:
     return sum(array.size for array in inputs if array is not None)
 
 
-def _is_empty(node: Node, inputs: Sequence[Array | None]) -> bool:
+def _reads_empty_input(node: Node, inputs: Sequence[Array | None]) -> bool:
     """Return whether a node computes with nothing: some kernels of ONNX Runtime end the process then, others do not
     write what they give.
 
@@ -149,7 +149,7 @@ def is_reference_exact(node: Node, inputs: Sequence[Array | None]) -> bool:
     """Return whether the reference's result is ONNX Runtime's bit for bit, however that splits and orders its work."""
     operator, dtypes = (
         lookup_operator(node.op, node.domain),
-        {DType.of(array.dtype) for array in inputs if array is not None},
+        {DType.from_numpy(array.dtype) for array in inputs if array is not None},
     )
     if operator.reference_fidelity is ReferenceFidelity.NOWHERE:
         return False
@@ -159,7 +159,7 @@ def is_reference_exact(node: Node, inputs: Sequence[Array | None]) -> bool:
     return whole or operator.reference_fidelity is ReferenceFidelity.EVERYWHERE
 
 
-def _has_undefined_elements(node: Node, inputs: Sequence[Array | None]) -> bool:
+def _is_undefined_behavior(node: Node, inputs: Sequence[Array | None]) -> bool:
     """Where the two may do as they like: a division of integers by 0, a float that an integer type cannot hold."""
     if node.op in ("Div", "Mod") and len(inputs) == 2 and inputs[1] is not None and inputs[1].dtype.kind in "iu":
         return not bool(np.all(inputs[1])) or _overflows(inputs[0], inputs[1])
@@ -171,7 +171,7 @@ def _has_undefined_elements(node: Node, inputs: Sequence[Array | None]) -> bool:
         return bool((inputs[1] == 0).any() and (inputs[1] == -1).any())
     if node.op == "Squeeze" and len(inputs) > 1:  # of no axis, which ONNX Runtime takes for all of size 1
         return inputs[1] is not None and not inputs[1].size
-    if node.op != "Cast" or inputs[0] is None or not DType.of(inputs[0].dtype).is_float:
+    if node.op != "Cast" or inputs[0] is None or not DType.from_numpy(inputs[0].dtype).is_float:
         return False
     target = node.attrs.get("to")
     if not isinstance(target, int) or not DType(target).is_integer:
@@ -199,7 +199,7 @@ def may_lose_precision(op: str, integers: Array) -> bool:
             most = magnitudes.prod()
         else:
             most = (magnitudes if op in ("ReduceSum", "ReduceMean", "ReduceL1") else magnitudes**2).sum()
-    return bool(most > min(MAX_EXACT_INTEGER, DType.of(integers.dtype).limits[1]))
+    return bool(most > min(MAX_EXACT_INTEGER, DType.from_numpy(integers.dtype).limits[1]))
 
 
 def _overflows(dividend: Array | None, divisor: Array) -> bool:
@@ -215,7 +215,7 @@ def _overflows(dividend: Array | None, divisor: Array) -> bool:
 def _widen(array: Array | None, node: Node, float64: bool) -> Array | None:
     if array is None:
         return None
-    dtype = DType.of(array.dtype)
+    dtype = DType.from_numpy(array.dtype)
     if float64:
         return array.astype(np.float64, copy=False) if dtype.is_float else array
     if dtype in _HALF_DTYPES and not lookup_operator(node.op, node.domain).is_movement and node.op != "Cast":
@@ -225,7 +225,7 @@ def _widen(array: Array | None, node: Node, float64: bool) -> Array | None:
 
 def _narrow(array: Array, node: Node, inputs: Sequence[Array | None], float64: bool) -> Array:
     """Back to the half type that the inputs came in."""
-    halves = {DType.of(i.dtype) for i in inputs if i is not None} & set(_HALF_DTYPES)
+    halves = {DType.from_numpy(i.dtype) for i in inputs if i is not None} & set(_HALF_DTYPES)
     if float64 or len(halves) != 1 or array.dtype != np.float32 or node.op == "Cast":
         return array
     return array.astype(halves.pop().numpy)
@@ -255,7 +255,7 @@ def _reference_operator(node: Node, arity: int) -> Any:
     try:
         return _cached_reference_operator(node.op, schema.since_version, key, arity, len(node.names))
     except TypeError:  # an attribute that has no hash
-        return _make_reference_operator(node, schema, arity)
+        return _build_reference_operator(node, schema, arity)
 
 
 @lru_cache(4096)
@@ -265,12 +265,12 @@ def _cached_reference_operator(
     schema = schemas.schema(op, "", version)
     assert schema is not None, op
     spelled = {name: value for name, value, _ in attrs}
-    return _make_reference_operator(
+    return _build_reference_operator(
         Node(op, (None,) * arity, ("",) * outputs, (None,) * outputs, spelled), schema, arity
     )
 
 
-def _make_reference_operator(node: Node, schema: OpSchema, arity: int) -> Any:
+def _build_reference_operator(node: Node, schema: OpSchema, arity: int) -> Any:
     from onnx.reference.ops._op_list import load_op
 
     outputs = [f"o{i}" for i in range(len(node.names))]
@@ -304,7 +304,7 @@ def _default_attributes(schema: OpSchema) -> Mapping[str, AttributeProto]:
 def _evaluate_by_numpy(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
     """Return the output of arithmetic on float64, or a view where elements only get another shape or order."""
     given = [array for array in inputs if array is not None]
-    if not _has_numpy_spelling(node, given) or len(given) != len(inputs):
+    if not _is_supported_by_numpy(node, given) or len(given) != len(inputs):
         return None
     try:
         if node.op in NUMPY_VIEWS:
@@ -315,7 +315,7 @@ def _evaluate_by_numpy(node: Node, inputs: Sequence[Array | None]) -> Arrays | N
         return None
 
 
-def _has_numpy_spelling(node: Node, given: Sequence[Array]) -> bool:
+def _is_supported_by_numpy(node: Node, given: Sequence[Array]) -> bool:
     """Return whether numpy has what a node is spelled as: in its newest version, with the inputs that this has."""
     if node.domain or node.version != schemas.newest_version(node.op):
         return False
@@ -383,14 +383,14 @@ def _has_runtime() -> bool:
     return True
 
 
-class _RuntimeRefusal(Exception):
+class _RefusedNodeError(Exception):
     """ONNX Runtime says that a node cannot be, or cannot be run on these inputs."""
 
 
 INVALID_MODEL_ERRORS = frozenset({"InvalidArgument", "InvalidGraph", "InvalidProtobuf"})
 """Errors of ONNX Runtime, by their classes, that say that a model or its inputs are not as ONNX allows."""
 _REFUSAL_ERRORS = INVALID_MODEL_ERRORS | {"Fail", "RuntimeException"}
-"""Those that refuse a node; the usual other is that there is no kernel for these types."""
+"""Errors that refuse a node; the usual other is that there is no kernel for these types."""
 
 
 def evaluate_by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
@@ -405,14 +405,14 @@ def evaluate_by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | 
     proto = node_to_proto(node, names, outputs)
     for version in _compatible_versions(node.op, node.domain, node.version):
         try:
-            model = _one_node_model(proto, node.domain, version, feeds, outputs)
-            results = ort.session(model.SerializeToString(), threads=1).run(outputs, feeds)
+            model = _build_single_node_model(proto, node.domain, version, feeds, outputs)
+            results = ort.make_cpu_session(model.SerializeToString(), threads=1).run(outputs, feeds)
         except Exception as error:  # its errors have no common type
             log.debug("ONNX Runtime cannot compute %s(%d): %s", node.op, version, error)
             if type(error).__name__ == "NotImplemented":
                 continue
             if _are_native_arrays(feeds.values()) and type(error).__name__ in _REFUSAL_ERRORS:
-                raise _RuntimeRefusal(error) from error
+                raise _RefusedNodeError(error) from error
             return None
         return tuple(results) if all(isinstance(array, np.ndarray) for array in results) else None
     return None
@@ -432,14 +432,14 @@ def _compatible_versions(op: str, domain: str, version: int) -> tuple[int, ...]:
     found, newer = [version], schemas.schema(op, domain, version)
     while newer is not None:
         older = schemas.schema(op, domain, newer.since_version - 1)
-        if older is None or _schema_form(older) != _schema_form(newer):
+        if older is None or _schema_signature(older) != _schema_signature(newer):
             break
         found.append(older.since_version)
         newer = older
     return tuple(found)
 
 
-def _schema_form(schema: OpSchema) -> object:
+def _schema_signature(schema: OpSchema) -> object:
     """Return what a schema says of a node's spelling, all but the types."""
     attributes = {
         name: (own.type, own.required, own.default_value.SerializeToString()) for name, own in schema.attributes.items()
@@ -448,7 +448,7 @@ def _schema_form(schema: OpSchema) -> object:
     return attributes, formals, len(schema.inputs), schema.deprecated
 
 
-def _one_node_model(
+def _build_single_node_model(
     proto: NodeProto, domain: str, version: int, feeds: Mapping[str, Array], outputs: Sequence[str]
 ) -> ModelProto:
     """Return a model of one node; the types of its outputs are for ONNX Runtime to infer."""
@@ -457,7 +457,7 @@ def _one_node_model(
     model.graph.name = proto.op_type
     model.graph.node.append(proto)
     for name, array in feeds.items():
-        model.graph.input.add(name=name, type=type_to_proto(TensorType(DType.of(array.dtype), array.shape)))
+        model.graph.input.add(name=name, type=type_to_proto(TensorType(DType.from_numpy(array.dtype), array.shape)))
     for name in outputs:
         model.graph.output.add(name=name)
     return model
