@@ -1,157 +1,260 @@
-"""What a run of the pipeline is asked: one option a field, with what it means and its default."""
+"""The options of a run: each is declared once, for Python, the command line and the documentation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from numbers import Integral
 from operator import index
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from graphopt.base import option_values as forms
 from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.base.limits import DEFAULT_SECONDS, RunLimits
-from graphopt.language import rule_library
-from graphopt.language.rule import Rule
-from graphopt.language.terms import operator_applications
-from graphopt.runtime.session_setting import SessionSetting
+from graphopt.base.option_fields import document_options, option
 
-MICROSOFT = "com.microsoft"
+if TYPE_CHECKING:  # the command line reads this module for its help
+    from graphopt.language.rule_library import RuleSource
+    from graphopt.runtime.session_setting import SessionSetting
+
 AUTO = "auto"
 """The opset in which the result is faster."""
+LATEST = "latest"
+"""The newest opset that ONNX Runtime is known to run."""
 TARGETS = ("onnx", "onnxruntime")
 """Runtimes by whose operators they have: any that runs ONNX, or ONNX Runtime."""
+COSTS = ("measured", "analytic", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a model is to be optimized.
+class RunOptions:
+    """How a model is run."""
 
-    Attributes:
-        skip: names of rules and passes to leave out; `graphopt rules` lists them.
-        only: names of the only rules and passes to use.
-        rules: further rules, or `.py` and `.jsonl` files of them; they are proved first.
-        unverified: apply rules that are not proved, too; the report says where. Not with `exact` or
-            `keep_nonfinite`.
-        exact: change no bit of the outputs: use only rules and passes that round nothing otherwise, and none in
-            half precision where ONNX Runtime computes some of it in single precision. What is computed from
-            weights alone is not folded in front of kernels that pack constants, and round otherwise with them.
-        keep_nonfinite: keep infinities and NaN where they are: use no rule that is proved for finite values
-            only.
-        check: run the original and the result on random inputs and compare. A rewrite that made a difference is
-            left out, with a warning and a note in the report, and all is done again without it.
-        strict: raise an error where the check finds a difference, rather than leave a rewrite out. A model that cannot
-            be run is none: the report says so.
-        input_shapes: shapes of inputs to fix for good: a number fixes a size, a name calls it so, None leaves it.
-        dims: sizes of named dims to fix for good. A dim with several sizes stays open and is measured at each;
-            what is not said is measured at a usual size.
-        target_opset: the opset of the result; by default that of the model. With the check, it is an error
-            where ONNX Runtime has a kernel for a node in the model's opset, and none in this. "auto" tries the first
-            opset that has all operators which rules write, too, and takes what is made there if it is measured to be
-            faster than what is made in the model's.
-        target: whose operators may be written: "onnx", the standard set, or "onnxruntime", its own (`com.microsoft`),
-            too. Domains of your own are written by your own rules in any case.
-        custom_ops: shared libraries of custom operators, which every session of ONNX Runtime registers: what the model
-            has of them is checked and timed, and what your own rules write of them has to be what they say it is.
-        inline_functions: put the bodies of model-local functions in the place of their calls.
-        cost: what the search asks: "measured", or "analytic", an estimate for which nothing is run, or "none":
-            no search and no timing.
-        dask: the scheduler of a Dask cluster whose workers have the device that the model is for, tcp://host:8786: they
-            time the parts of the model; the result as a whole is not timed.
-        provider: the execution provider of ONNX Runtime to measure with: cpu, cuda, dml, openvino, rocm, tensorrt, or
-            the name that ONNX Runtime has.
-        provider_options: options of the provider, by name.
-        threads: of ONNX Runtime, to measure with; 0 is one a core.
-        seconds: for the search and the timing, about, at most.
-        fresh: time again what earlier runs have timed, for all of that is kept.
-        seed: of the inputs that check and timing make up.
-        inputs: arrays by input, for check and timing.
-        run_limit: the most seconds that one run of a model may take; 300 by default.
-        memory_limit: the most gigabytes that the process may take in all to run a model. It is looked at before a run,
-            ten times a second, and after it: a peak in between is not seen. By default only single values are refused
-            that are larger than what the process takes and nine tenths of what is free.
-        progress: told the stage and how much of it is done, 0 to 1.
-
-    Raises:
-        UsageError: two options exclude each other, or one has a value that it cannot have.
-    """
-
-    skip: Sequence[str] = ()
-    only: Sequence[str] | None = None
-    rules: Sequence[rule_library.RuleSource] = ()
-    unverified: bool = False
-    exact: bool = False
-    keep_nonfinite: bool = False
-    check: bool = True
-    strict: bool = False
-    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None
-    dims: Mapping[str, int | Sequence[int]] | None = None
-    target_opset: int | str | None = None
-    target: str = "onnx"
-    custom_ops: Sequence[str | PathLike[str]] = ()
-    inline_functions: bool = True
-    cost: str = "measured"
-    dask: str | None = None
-    provider: str = "cpu"
-    provider_options: Mapping[str, str] | None = None
-    threads: int = 0
-    seconds: float = 60.0
-    fresh: bool = False
-    seed: int = 0
-    inputs: Mapping[str, Any] | None = None
-    run_limit: float = DEFAULT_SECONDS
-    memory_limit: float | None = None
-    progress: Callable[[str, float], None] | None = None
+    inputs: Mapping[str, Any] | None = option(
+        None,
+        "Run on this input, not on a made-up one.",
+        more="Arrays by the names of the inputs.",
+        metavar="name:FILE.npy",
+        flags=("--input",),
+        form=forms.ARRAYS,
+    )
+    seed: int = option(0, "Seed of the random inputs.", metavar="N", minimum=0)
+    custom_ops: Sequence[str | PathLike[str]] = option(
+        (),
+        "Library of custom operators, for ONNX Runtime to register.",
+        more="What the model has of them is checked and timed; what rules of your own write of them must be what the "
+        "rules say it is.",
+        metavar="FILE",
+        form=forms.PATHS,
+    )
+    run_limit: float = option(
+        DEFAULT_SECONDS, "Longest time that one run of a model may take.", metavar="SECONDS", minimum=0.001
+    )
+    memory_limit: float | None = option(
+        None,
+        "Most memory that the whole process may take while a model runs.",
+        more="It is looked at before a run, ten times a second and after it, so a peak in between is not seen. "
+        "Without it only a single value is refused that is larger than what the process takes and nine tenths of what "
+        "is free.",
+        metavar="GB",
+        type=float,
+        minimum=0.001,
+    )
 
     def __post_init__(self) -> None:
-        if self.dask is not None and self.cost != "measured":
-            raise UsageError(f"a Dask cluster times parts of the model, and cost {self.cost} times nothing")
-        if isinstance(self.target_opset, str) and self.target_opset != AUTO:
-            raise UsageError(f"'{self.target_opset}' is no opset: give a number, or {AUTO}")
-        if self.target_opset == AUTO and (self.cost != "measured" or self.dask is not None):
-            raise UsageError(f"which opset is faster is measured here: {AUTO} needs cost measured, and no cluster")
-        if self.strict and not self.check:
-            raise UsageError("strict needs the check: without it no difference is found")
-        if self.target not in TARGETS:
-            hint = did_you_mean(self.target, TARGETS)
-            raise UsageError(f"there is no target '{self.target}', only {' and '.join(TARGETS)}{hint}")
         given = self.custom_ops
         if isinstance(given, str | PathLike) or not all(isinstance(path, str | PathLike) for path in given):
             raise UsageError(f"custom_ops is a list of paths, not {given!r}")
-        for name, number in (("seed", self.seed), ("threads", self.threads)):
-            if number < 0:
-                raise UsageError(f"{name} cannot be {number}: it is 0 or more")
-
-    @property
-    def report_progress(self) -> Callable[[str, float], None]:
-        """Whom to tell of the progress, or nobody."""
-        return self.progress or (lambda stage, done: None)
-
-    @property
-    def setting(self) -> SessionSetting:
-        """Of the sessions of ONNX Runtime that are timed."""
-        return SessionSetting(self.provider, self.threads, self.provider_options or {})
+        if self.seed < 0:
+            raise UsageError(f"seed cannot be {self.seed}: it is 0 or more")
 
     @property
     def limits(self) -> RunLimits:
         return RunLimits(self.run_limit, self.memory_limit)
 
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions:
+    """Where a model is to be fast."""
+
+    provider: str = option(
+        "cpu",
+        "Execution provider: cpu, cuda, dml, openvino, rocm, tensorrt, or ONNX Runtime's name.",
+        metavar="NAME",
+    )
+    provider_options: Mapping[str, str] | None = option(
+        None,
+        "An option of the provider.",
+        metavar="key=value",
+        flags=("--provider-option",),
+        form=forms.SETTINGS,
+    )
+    threads: int = option(
+        0, "Threads of ONNX Runtime, which sleep while they wait; 0: one a core.", metavar="N", minimum=0
+    )
+
+    @property
+    def setting(self) -> SessionSetting:
+        """Setting of the sessions that are timed.
+
+        Raises:
+            UsageError: the number of threads is negative.
+        """
+        from graphopt.runtime.session_setting import SessionSetting
+
+        if self.threads < 0:
+            raise UsageError(f"threads cannot be {self.threads}: it is 0 or more")
+        return SessionSetting(self.provider, self.threads, self.provider_options or {})
+
+
+@document_options
+@dataclass(frozen=True, kw_only=True)
+class Options(DeviceOptions, RunOptions):
+    """How a model is to be optimized.
+
+    Raises:
+        UsageError: two options exclude each other, or one has a value that it cannot have.
+    """
+
+    skip: Sequence[str] = option(
+        (),
+        "Leave out these rules or passes.",
+        more="`graphopt rules` lists them.",
+        metavar="RULE...",
+        form=forms.NAMES,
+    )
+    only: Sequence[str] | None = option(None, "Use only these rules and passes.", metavar="RULE...", form=forms.NAMES)
+    rules: Sequence[RuleSource] = option(
+        (),
+        "Further rules, in a .py or .jsonl file; they are proved first.",
+        more="In Python also `graphopt.Rule` objects.",
+        metavar="FILE",
+        form=forms.PATHS,
+    )
+    unverified: bool = option(
+        False,
+        "Apply rules that are not proved, too; the report says where.",
+        more="Not with `exact` or `keep_nonfinite`.",
+    )
+    exact: bool = option(
+        False,
+        "Change no bit of the outputs; fewer rules can be used.",
+        more="Half precision is left alone where ONNX Runtime computes some of it in single precision. What is "
+        "computed from weights alone is not folded in front of kernels that pack constants, because with constants "
+        "they round differently.",
+    )
+    keep_nonfinite: bool = option(
+        False,
+        "Keep infinities and NaN where they are; fewer rules can be used.",
+        more="Rules that are proved for finite values only are not used.",
+    )
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None = option(
+        None,
+        "Fix the shape of an input; the name may be left out if there is one.",
+        more="A number fixes a size, a name gives it that name, and `?` (None in Python) leaves it as it is.",
+        metavar="name:1,3,224,224",
+        flags=("--input-shape", "--overwrite-input-shape"),
+        form=forms.SHAPES,
+    )
+    dims: Mapping[str, int | Sequence[int]] | None = option(
+        None,
+        "Fix a dim; with several sizes it stays open, and the search measures at each.",
+        more="The result is slower at none of them. A dim that is not given is measured at a usual size.",
+        metavar="batch=1|seq=16,128",
+        flags=("--dim",),
+        form=forms.DIMS,
+    )
+    cost: str = option(
+        "measured",
+        "measured; analytic: an estimate, nothing is run; none: no search, no timing.",
+        metavar="KIND",
+        choices=COSTS,
+    )
+    dask: str | None = option(
+        None,
+        "Scheduler of a Dask cluster that times the parts of the model; needs graphopt[dask].",
+        more="Its workers have the device that the model is for (workers of one kind, `--nthreads 1`). The result as a "
+        "whole is not timed.",
+        metavar="tcp://HOST:PORT",
+        type=str,
+    )
+    seconds: float = option(60.0, "About how long search and timing may take together.", metavar="SECONDS", minimum=0.0)
+    fresh: bool = option(False, "Time again, or look up what was timed before.", flags=("--fresh/--cached",))
+    target_opset: int | str | None = option(
+        None,
+        "Opset of the result: by default the model's; auto: a newer one if faster.",
+        more="`latest` is the newest that ONNX Runtime is known to run. `auto` gives nearly half of the time to the "
+        "first opset that has all operators which rules write (23: Attention, RMSNormalization, RotaryEmbedding), and "
+        "takes it where it is measured to be faster. With the check, an opset in which ONNX Runtime lacks a kernel "
+        "that it has in the model's is an error.",
+        metavar="N|latest|auto",
+        type=str,
+    )
+    target: str = option(
+        "onnx",
+        "onnx: standard operators; onnxruntime: its own, too.",
+        more="These are of the domain `com.microsoft`. Domains of your own are written by your own rules in any case.",
+        metavar="KIND",
+        choices=TARGETS,
+    )
+    inline_functions: bool = option(
+        True,
+        "Inline local functions, or keep them.",
+        flags=("--inline-functions/--keep-functions",),
+    )
+    check: bool = option(
+        True,
+        "Compare the result with the original.",
+        more="A rewrite that makes a difference is left out, with a warning and a note in the report, and all is done "
+        "again without it.",
+        flags=("--check/--no-check",),
+    )
+    strict: bool = option(
+        False,
+        "Fail where the outputs differ, rather than leave a rewrite out.",
+        more="A model that cannot be run is a warning in any case.",
+    )
+    progress: Callable[[str, float], None] | None = option(
+        None, "Called with the stage and how much of it is done, 0 to 1.", in_shell=False
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dask is not None and self.cost != "measured":
+            raise UsageError(f"a Dask cluster times parts of the model, and cost {self.cost} times nothing")
+        if isinstance(self.target_opset, str) and not self.target_opset.isdecimal():
+            if self.target_opset not in (AUTO, LATEST):
+                raise UsageError(f"'{self.target_opset}' is no opset: give a number, {LATEST} or {AUTO}")
+            if self.target_opset == AUTO and (self.cost != "measured" or self.dask is not None):
+                raise UsageError(f"which opset is faster is measured here: {AUTO} needs cost measured, and no cluster")
+        if self.strict and not self.check:
+            raise UsageError("strict needs the check: without it no difference is found")
+        if self.target not in TARGETS:
+            hint = did_you_mean(self.target, TARGETS)
+            raise UsageError(f"there is no target '{self.target}', only {' and '.join(TARGETS)}{hint}")
+        if self.threads < 0:
+            raise UsageError(f"threads cannot be {self.threads}: it is 0 or more")
+
+    @property
+    def report_progress(self) -> Callable[[str, float], None]:
+        """The function to call with the progress; one that does nothing if there is none."""
+        return self.progress or (lambda stage, done: None)
+
     @property
     def opset(self) -> int | None:
-        """The opset to which the model is to be converted, None where it stays in its own."""
-        return None if isinstance(self.target_opset, str) else self.target_opset
+        """Opset to which the model is to be converted; None if it stays in its own."""
+        if self.target_opset == LATEST:
+            from graphopt.ir.schemas import MAX_LOADED_OPSET
+
+            return MAX_LOADED_OPSET
+        return None if self.target_opset in (None, AUTO) else int(self.target_opset)
 
     @property
     def admitted_rules_text(self) -> str:
         """Which rules are admitted, in words: a search among others may find something else."""
         which = "exact" if self.exact else "unverified" if self.unverified else "proved"
         return f"{which}, nonfinite kept" if self.keep_nonfinite else which
-
-    def supports(self, rule: Rule) -> bool:
-        """Return whether the target has all operators that a rule writes."""
-        return self.target == "onnxruntime" or MICROSOFT not in _written_domains(rule)
 
     @property
     def fixed_shapes(self) -> dict[str, list[int | str | None]]:
@@ -164,12 +267,12 @@ class Options:
     @property
     def fixed_dims(self) -> dict[str, int]:
         """Sizes that are fixed for good."""
-        return {name: int(size) for name, size in (self.dims or {}).items() if isinstance(size, int | np.integer)}
+        return {name: int(size) for name, size in (self.dims or {}).items() if isinstance(size, int | Integral)}
 
     @property
     def open_dims(self) -> dict[str, Sequence[int]]:
-        """The sizes at which dims that stay open are measured."""
-        return {name: sizes for name, sizes in (self.dims or {}).items() if not isinstance(sizes, int | np.integer)}
+        """Sizes at which dims that stay open are measured."""
+        return {name: sizes for name, sizes in (self.dims or {}).items() if not isinstance(sizes, int | Integral)}
 
 
 def _checked_size(name: str, size: object) -> int:
@@ -178,9 +281,3 @@ def _checked_size(name: str, size: object) -> int:
         return index(size)  # type: ignore[arg-type]
     except TypeError:
         raise UsageError(f"the shape of input '{name}' has {size!r} in it, which is no size") from None
-
-
-@cache
-def _written_domains(rule: Rule) -> frozenset[str]:
-    """Return the domains of the operators that a rule writes."""
-    return frozenset(app.domain for side in rule.right for app in operator_applications(side))

@@ -24,6 +24,7 @@ from graphopt.ir.graph import Graph, Patch
 from graphopt.ir.types import TensorType
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
+from graphopt.language.terms import operator_applications
 from graphopt.operators import inference
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     import onnx
 
 log = logging.getLogger(__name__)
+
+MICROSOFT = "com.microsoft"
+"""Domain of the operators that ONNX Runtime has beside the standard ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +206,7 @@ class _Pipeline:
 
     def _target_notes(self) -> list[str]:
         """Return what to say of rules that were given, and that write what the target does not have."""
-        lacking = [rule.name for rule in self._given_rules.all_rules if not self.options.supports(rule)]
+        lacking = [rule.name for rule in self._given_rules.all_rules if not _is_supported(rule, self.options.target)]
         if not lacking:
             return []
         note = f"{', '.join(lacking)}: not used, as only --target onnxruntime has ONNX Runtime's own operators"
@@ -443,8 +447,8 @@ class _RewriteSpace:
         chosen = rule_library.select_names(names, options.skip, options.only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _RewriteSpace(
-            [rule for rule in known.rules if rule.name in chosen and options.supports(rule)],
-            [rule for rule in known.trades if rule.name in chosen and options.supports(rule)],
+            [rule for rule in known.rules if rule.name in chosen and _is_supported(rule, options.target)],
+            [rule for rule in known.trades if rule.name in chosen and _is_supported(rule, options.target)],
             to_exact_passes(passes) if options.exact else passes,
         )
 
@@ -499,4 +503,11 @@ def _reported_rewrites(steps: Sequence[Step], gate: Gate) -> tuple[Rewrite, ...]
             proof=gate.describe_proof(step.name) if step.is_rule else None,
         )
         for step in steps
+    )
+
+
+def _is_supported(rule: Rule, target: str) -> bool:
+    """Return whether a target has all operators that a rule writes."""
+    return target == "onnxruntime" or all(
+        app.domain != MICROSOFT for side in rule.right for app in operator_applications(side)
     )

@@ -190,7 +190,7 @@ def test_options_that_cannot_be(folder: Path, options: list[str], line: str) -> 
 
 def test_a_shape_without_a_name_needs_a_single_input(folder: Path) -> None:
     onnx.save(model("g (float[2] x, float[2] y) => (float[2] z) { z = Add(x, y) }"), folder / "two.onnx")
-    line = r"two.onnx has 2 inputs: say which, as in x:1,3,224,224"
+    line = r"the model has 2 inputs: say which, as in x:1,3,224,224"
     refused(folder, folder / "two.onnx", folder / "out/o.onnx", "--input-shape", "2", code=2, line=line)
 
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper, parser
 from typer.testing import CliRunner, Result
 
-from graphopt.cli import arguments
+from graphopt.base.option_values import SETTINGS
 from graphopt.cli.arguments import COMMANDS
 from graphopt.cli.main import app
 from graphopt.report.report import Report
@@ -363,7 +363,7 @@ def test_searches_that_cannot_be(model: Path, tmp_path: Path, options: list[str]
 
 
 def test_a_value_of_an_option_of_the_provider_may_have_an_equals_sign() -> None:
-    assert arguments.parse_options(["flags=a=b", "level=3"]) == {"flags": "a=b", "level": "3"}
+    assert SETTINGS.parse(["flags=a=b", "level=3"]) == {"flags": "a=b", "level": "3"}
 
 
 # -- the other commands ------------------------------------------------------------------------------------------------

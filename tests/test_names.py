@@ -131,3 +131,23 @@ def test_the_docstring_of_an_attribute_names_the_thing(path: Path) -> None:
     """As "Speedup of the result", not as "Of the result" or "How many times as fast"."""
     texts = attribute_docstrings(ast.parse(path.read_text(encoding="utf-8")).body)
     assert not [text for text in texts if VAGUE.match(text)]
+
+
+MAX_PARAMETERS = 8
+FOREIGN_SIGNATURES = {"simplify"}
+"""Functions with the parameters of another project's: onnxsim's."""
+
+
+def test_no_function_takes_more_than_eight_parameters() -> None:
+    found = [
+        f"{path.name}: {node.name}"
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if sum(
+            each.arg not in ("self", "cls") for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        )
+        > MAX_PARAMETERS
+        if node.name not in FOREIGN_SIGNATURES
+    ]
+    assert not found

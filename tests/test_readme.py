@@ -17,6 +17,7 @@ import graphopt
 from benchmarks import profiles, published, report, scaling
 from benchmarks.results import Results, Row, digest, read_rows
 from graphopt.cli.main import app
+from tests import option_tables
 from tests.text import parse
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +39,10 @@ def examples() -> Iterator[tuple[str, str, str]]:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What the first command prints."""
     return run([sys.executable, "-m", "graphopt", "demo"], tmp_path_factory.mktemp("demo")).stdout
+
+
+def test_the_table_of_options_is_made_of_the_options() -> None:
+    assert option_tables.page() == PAGES["command-line"], "python -m tests.option_tables"
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -74,6 +74,8 @@ MAX_REFERENCE_BYTES = 100_000_000
 MAX_PERTURBED_BYTES = 500_000_000
 """Bytes of weights above which only the inputs are changed when a model's steadiness is measured."""
 DEFAULT_SEEDS = (0, 1, 2)
+MAX_TRIED_SIZES = 20
+"""Choices of sizes that are tried until the model takes one."""
 QUANTIZATION_TOLERANCE, MEAN_QUANTIZATION_TOLERANCE = 16 / 256, 2 / 256
 """Or so far, of the largest element, for more values are rounded to 8 bits than in the original. In small BERTs, ViTs
 and GPTs that `quantize_static` made, 1/40 and 1/190 were seen."""
@@ -90,19 +92,18 @@ def compare_models(
     *,
     seeds: Sequence[int] = DEFAULT_SEEDS,
     bindings: Sequence[Binding] | None = None,
-    inputs: Feeds | None = None,
+    inputs: Mapping[str, Any] | None = None,
     exact: bool = False,
     keep_nonfinite: bool = False,
-    tries: int = 20,
     progress: Callable[[float], None] | None = None,
 ) -> ModelComparison:
     """Run both models on the same inputs, one set of them per seed, and say whether all outputs agree.
 
-    `bindings` are sizes for open dims, used in turn; what they leave out is chosen, `tries` times at most if the model
-    refuses it. `inputs` are used in every case in the place of made-up ones. `exact` allows no rounding: every bit is
-    to be the same. A model that compares or masks its inputs is also fed infinities, NaN and masks that hide a whole
-    row, and one of integers the least, the greatest and both in turns; what it makes of them is compared where its own
-    result is finite, and with `keep_nonfinite` everywhere. Neither model is changed.
+    `bindings` are sizes for open dims, used in turn; what they leave out is chosen, several times if the model
+    refuses it. `inputs` are used in every case in the place of made-up ones. `exact` allows no rounding: every bit
+    is to be the same. A model that compares or masks its inputs is also fed infinities, NaN and masks that hide a
+    whole row, and one of integers the least, the greatest and both in turns; what it makes of them is compared
+    where its own result is finite, and with `keep_nonfinite` everywhere. Neither model is changed.
 
     Raises:
         UsageError: `inputs` or `bindings` do not fit the model, or onnxruntime is not installed.
@@ -116,7 +117,7 @@ def compare_models(
     )
     if reason:
         return ModelComparison(EqualityVerdict.DIFFERENT, reason=reason)
-    plan = replace(_make_plan(before, seeds, bindings or ({},), inputs or {}), tries=tries)
+    plan = replace(_make_plan(before, seeds, bindings or ({},), inputs or {}), tries=MAX_TRIED_SIZES)
     if reason := _why_no_inputs(plan):
         return ModelComparison(EqualityVerdict.SKIPPED, reason=reason)
     opened: _OpenedModel | None = None
@@ -227,7 +228,9 @@ class _OriginalRun:
         )
 
 
-def _make_plan(model: ModelSketch, seeds: Sequence[int], bindings: Sequence[Binding], given: Feeds) -> _Plan:
+def _make_plan(
+    model: ModelSketch, seeds: Sequence[int], bindings: Sequence[Binding], given: Mapping[str, Any]
+) -> _Plan:
     """Return what is to be run. Raises UsageError where the caller's sizes or inputs do not fit the model."""
     known = {name for binding in sample_inputs.candidate_bindings(model.inputs, 0, {}) for name in binding}
     for name in {name for binding in bindings for name in binding}:

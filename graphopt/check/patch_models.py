@@ -51,7 +51,7 @@ def compare_region(
     found = ModelComparison(EqualityVerdict.SKIPPED)
     for context in CONTEXT_NODE_COUNTS:
         models = patch_models(graph, patch, context=context)
-        found = compare_models(*models, seeds=seeds, exact=exact, keep_nonfinite=keep_nonfinite, tries=3)
+        found = compare_models(*models, seeds=seeds, exact=exact, keep_nonfinite=keep_nonfinite)
         if found.verdict is EqualityVerdict.EQUAL:
             return found
     if found.verdict is EqualityVerdict.DIFFERENT and not any_values:

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from graphopt.base import files, ort
 from graphopt.base.errors import UsageError
-from graphopt.cli import arguments
-from graphopt.cli import option_types as opt
+from graphopt.cli.option_flags import DiscoveryOptions, Messages, takes_options
 from graphopt.cli.terminal import Progress, console, set_up_logging
 
 if TYPE_CHECKING:
@@ -25,23 +26,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+@takes_options
 def discover(
-    output: opt.FoundRules,
-    size: opt.Size = 2,
-    ops: opt.Ops = None,
-    library: opt.WithLibrary = True,
-    rules: opt.Rules = None,
-    model: opt.Models = None,
-    cost: opt.CostKind = opt.CostMode.ANALYTIC,
-    workers: opt.Workers = None,
-    dask: opt.DaskAddress = None,
-    custom_ops: opt.CustomOps = None,
-    journal: opt.JournalPath = None,
-    seed: opt.TensorSeed = 0,
-    timeout: opt.ProofTimeout = None,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
+    output: Annotated[
+        Path,
+        typer.Option("--output", metavar="FILE.jsonl", help="Where the rules go; - is stdout.", show_default=False),
+    ],
+    options: DiscoveryOptions,
+    messages: Messages,
 ) -> None:
     """Find rules that no one wrote: small terms that compute the same, proved for all sizes.
 
@@ -49,10 +41,10 @@ def discover(
     equal and not derived from other rules the most general rule is sought that can be proved; nothing else is written.
     A run that is ended, by whatever, goes on where it was when it is started again.
     """
-    set_up_logging(verbose, debug)
+    set_up_logging(messages.verbose, messages.debug)
     if output.suffix != ".jsonl" and not files.is_stdout(output):
         raise UsageError(f"--output {output}: rules are written to a .jsonl file")
-    if files.is_stdout(output) and journal is None:
+    if files.is_stdout(output) and options.journal is None:
         raise UsageError("--output - has no place for what was settled so far: name a file with --journal")
     files.check_writable(output)
     from graphopt.base.executors import make_executor
@@ -64,25 +56,31 @@ def discover(
     from graphopt.language import rule_library as libraries
     from graphopt.operators.operator_classes import DISCOVERY_OPERATORS
 
-    given = libraries.read_rules(rules or ())
-    graphs = {name: read_graph(name) for name in model or ()}
-    chosen = resolve_operators(arguments.parse_names(ops)) if ops else DISCOVERY_OPERATORS
-    plan = Plan(size, chosen, seed, timeout or Plan.timeout, tuple(path.resolve() for path in rules or ()))
-    path = journal or output.with_name(f"{output.name}.journal")
+    given = libraries.read_rules(options.rules)
+    graphs = {name: read_graph(name) for name in map(str, options.models)}
+    chosen = resolve_operators(options.ops) if options.ops else DISCOVERY_OPERATORS
+    plan = Plan(
+        options.size,
+        chosen,
+        options.seed,
+        options.timeout or Plan.timeout,
+        tuple(path.resolve() for path in options.rules),
+    )
+    path = options.journal or output.with_name(f"{output.name}.journal")
     with (
-        Progress(enabled=not quiet) as progress,
-        ort.registered_custom_ops(custom_ops or ()),
-        make_executor(workers or 1, dask) as runs,
-        Journal(path, keep=journal is not None) as kept,
+        Progress(enabled=not messages.quiet) as progress,
+        ort.registered_custom_ops(options.custom_ops),
+        make_executor(options.workers, options.dask) as runs,
+        Journal(path, keep=options.journal is not None) as kept,
     ):
-        outcome = Run(plan, runs, kept, progress, partial(_print_line, quiet=quiet)).run()
-        known = libraries.load_library(given) if library else given
-        gains = GainEstimator(cost_model(cost), known, graphs) if cost is not opt.CostMode.NONE else None
-        lookups = [LookupTask(each.rule, plan.files, library) for each in outcome.rules if known.all_rules]
+        outcome = Run(plan, runs, kept, progress, partial(_print_line, quiet=messages.quiet)).run()
+        known = libraries.load_library(given) if options.library else given
+        gains = GainEstimator(cost_model(options.cost), known, graphs) if options.cost != "none" else None
+        lookups = [LookupTask(each.rule, plan.files, options.library) for each in outcome.rules if known.all_rules]
         answers = dict(_with_progress(runs.imap_unordered(run_lookup, lookups), len(lookups), progress))
-        lines = _lines(outcome, plan, answers, gains, progress, quiet=quiet)
+        lines = _lines(outcome, plan, answers, gains, progress, quiet=messages.quiet)
         files.write_text(output, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
-    if not quiet:
+    if not messages.quiet:
         _show(outcome, lines, output)
 
 

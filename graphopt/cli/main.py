@@ -6,6 +6,7 @@ command loads what it needs.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import signal
@@ -13,7 +14,8 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
@@ -29,13 +31,25 @@ from graphopt.base.errors import (
     OutputError,
     UsageError,
 )
-from graphopt.base.limits import DEFAULT_SECONDS, RunLimits
-from graphopt.base.session import current_session
+from graphopt.base.option_fields import changed_flags
 from graphopt.cli import arguments, output_files
-from graphopt.cli import option_types as opt
 from graphopt.cli.discover_command import discover
+from graphopt.cli.option_flags import (
+    ComparisonOptions,
+    Debug,
+    JsonFormat,
+    MeasuringOptions,
+    Model,
+    Printing,
+    ResultOptions,
+    RuleFiles,
+    running,
+    takes_options,
+    value_patterns,
+)
 from graphopt.cli.rule_commands import rules, verify
 from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
+from graphopt.options import Options
 
 if TYPE_CHECKING:
     from graphopt.report.report import Report
@@ -54,7 +68,7 @@ class Commands(TyperGroup):
         given = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in given
         try:
-            given = arguments.normalize_arguments(given)
+            given = arguments.normalize_arguments(given, value_patterns())
             with warnings.catch_warnings():
                 if not debug:
                     warnings.simplefilter("ignore")  # what libraries tell developers
@@ -98,132 +112,64 @@ def global_options(
 
 
 @app.command(short_help="Rewrite a model into an equal one that runs faster.")
+@takes_options
 def optimize(
-    model: opt.Model,
-    output: opt.Output,
-    skip: opt.Skip = None,
-    only: opt.Only = None,
-    rules: opt.Rules = None,
-    unverified: opt.Unverified = False,
-    exact: opt.Exact = False,
-    keep_nonfinite: opt.KeepNonfinite = False,
-    input_shape: opt.InputShapes = None,
-    overwrite_input_shape: opt.OverwriteInputShapes = None,
-    dim: opt.FixedDims = None,
-    cost: opt.CostKind = opt.CostMode.MEASURED,
-    dask: opt.DaskAddress = None,
-    provider: opt.Provider = "cpu",
-    provider_option: opt.ProviderOptions = None,
-    threads: opt.Threads = 0,
-    seconds: opt.Seconds = 60.0,
-    fresh: opt.Fresh = False,
-    require_speedup: opt.RequiredSpeedup = None,
-    target_opset: opt.TargetOpset = None,
-    target: opt.TargetKind = opt.Target.ONNX,
-    custom_ops: opt.CustomOps = None,
-    keep_functions: opt.KeepFunctions = False,
-    external_data: opt.ExternalData = None,
-    check: opt.Check = True,
-    strict: opt.Strict = False,
-    inputs: opt.Inputs = None,
-    seed: opt.Seed = 0,
-    run_limit: opt.RunLimit = DEFAULT_SECONDS,
-    memory_limit: opt.MemoryLimit = None,
-    report: opt.ReportPath = None,
-    as_json: opt.AsJson = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
+    model: Model,
+    output: Annotated[
+        str, typer.Argument(metavar="OUTPUT", help="Where the result goes; - is stdout.", show_default=False)
+    ],
+    options: Options,
+    wanted: ResultOptions,
+    printing: Printing,
 ) -> None:
     """Rewrite a model into an equal one that runs faster, time and check it, and say what was done.
 
     Rewrites that pay in some models only are tried by measuring, and versions of the model take turns with the
     original: the result is faster, or it is no slower and the report says "no gain".
     """
-    set_up_logging(verbose, debug)
-    path = Path(output)
-    if require_speedup is not None and cost is not opt.CostMode.MEASURED:
+    set_up_logging(printing.verbose, printing.debug)
+    if wanted.require_speedup is not None and options.cost != "measured":
         raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
-    if require_speedup is not None and dask is not None:
+    if wanted.require_speedup is not None and options.dask is not None:
         raise UsageError("--require-speedup excludes --dask: a cluster times parts of the model, not the whole")
     files.check_readable(Path(model))
-    output_files.check_outputs(Path(model), path, report, external_data, as_json=as_json)
-    keywords = {
-        "skip": arguments.parse_names(skip),
-        "only": arguments.parse_names(only) if only else None,
-        "rules": rules or (),
-        "unverified": unverified,
-        "exact": exact,
-        "keep_nonfinite": keep_nonfinite,
-        "check": check,
-        "strict": strict,
-        "input_shapes": arguments.parse_shapes([*(input_shape or ()), *(overwrite_input_shape or ())], model) or None,
-        "dims": {name: sizes[0] if len(sizes) == 1 else sizes for name, sizes in arguments.parse_sizes(dim).items()}
-        or None,
-        "cost": str(cost),
-        "dask": dask,
-        "provider": provider,
-        "provider_options": arguments.parse_options(provider_option),
-        "threads": threads,
-        "seconds": seconds,
-        "fresh": fresh,
-        "target_opset": arguments.parse_opset(target_opset),
-        "target": str(target),
-        "custom_ops": custom_ops or (),
-        "inline_functions": not keep_functions,
-        "seed": seed,
-        "inputs": arguments.load_arrays(inputs) or None,
-        "run_limit": run_limit,
-        "memory_limit": memory_limit,
-    }
-    _optimize(model, path, keywords, external_data, report, require_speedup, as_json=as_json, quiet=quiet)
+    output_files.check_outputs(Path(model), Path(output), wanted.report, wanted.external_data, as_json=printing.as_json)
+    _optimize(model, Path(output), options, wanted, printing)
 
 
-def _optimize(
-    model: str,
-    target: Path,
-    keywords: Mapping[str, Any],
-    external: bool | None = None,
-    report_path: Path | None = None,
-    required: float | None = None,
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    if keywords.get("check", True) or keywords.get("cost", "measured") == "measured":
-        from graphopt.base.ort import require_onnxruntime
-
-        require_onnxruntime()  # now, not when the work is done
+def _optimize(model: str, target: Path, options: Options, wanted: ResultOptions, printing: Printing) -> None:
+    if options.check or options.cost == "measured":
+        ort.require_onnxruntime()  # now, not when the work is done
     from graphopt.pipeline import optimize
 
-    with Progress(enabled=not quiet) as progress:
-        result = optimize(model, **keywords, progress=progress)
+    with Progress(enabled=not printing.quiet) as progress:
+        result = optimize(model, **vars(replace(options, progress=progress)))
         try:
-            if required is not None:
-                _require(required, result.report.timing, model)
+            if wanted.require_speedup is not None:
+                _require(wanted.require_speedup, result.report.timing, model)
         except NoSpeedupError:
-            output_files.write_report(result.report, report_path)
+            output_files.write_report(result.report, wanted.report)
             raise
     before = files.file_identity(target)
     try:
-        with Progress(enabled=not quiet) as progress:
+        with Progress(enabled=not printing.quiet) as progress:
             progress("save", 0.0)
-            report = output_files.save_result(result, target, external)
+            report = output_files.save_result(result, target, wanted.external_data)
         with output_files.report_model_written_on_failure():
-            output_files.write_report(report, report_path)
-            _show(report, as_json=as_json, quiet=quiet, stderr=files.is_stdout(target))
+            output_files.write_report(report, wanted.report)
+            _show(report, printing, stderr=files.is_stdout(target))
     except (KeyboardInterrupt, SystemExit) as error:
         if files.file_identity(target) == before:  # what is on the disk decides, at whatever instant the signal came
             raise
         raise OutputError(f"interrupted when {target} was written already; the report may be missing") from error
 
 
-def _show(report: Report, *, as_json: bool, quiet: bool, stderr: bool) -> None:
+def _show(report: Report, printing: Printing, *, stderr: bool) -> None:
     for line in report.decisions():
         log.info("%s", line)
-    if as_json:
+    if printing.as_json:
         sys.stdout.write(report.to_json() + "\n")
-    elif not quiet:
+    elif not printing.quiet:
         report.print(console(stderr=stderr))
     found = report.comparison
     if found is not None and found.verdict != "equal":
@@ -240,47 +186,35 @@ def _require(ratio: float, timing: SearchTiming | None, model: str) -> None:
 
 
 @app.command(short_help="Say whether two models agree; exit code 3 if they do not.")
+@takes_options
 def compare(
     original: Annotated[str, typer.Argument(metavar="ORIGINAL", help="The model as it was.", show_default=False)],
     optimized: Annotated[str, typer.Argument(metavar="OPTIMIZED", help="What became of it.", show_default=False)],
-    dim: opt.Dims = None,
-    inputs: opt.Inputs = None,
-    seed: opt.Seed = 0,
-    exact: opt.SameBits = False,
-    keep_nonfinite: opt.SameNonfinite = False,
-    custom_ops: opt.CustomOps = None,
-    run_limit: opt.RunLimit = DEFAULT_SECONDS,
-    memory_limit: opt.MemoryLimit = None,
-    as_json: opt.AsJson = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
+    options: ComparisonOptions,
+    printing: Printing,
 ) -> None:
     """Run two models on the same inputs and say whether they agree; exit code 3 if they do not."""
-    set_up_logging(verbose, debug)
+    set_up_logging(printing.verbose, printing.debug)
     from graphopt.check import compare as comparing
     from graphopt.check.verdict import EqualityVerdict
     from graphopt.report.report import comparison_json, print_comparison
 
-    dims = arguments.parse_dims(dim)
-    with (
-        Progress(enabled=not quiet) as progress,
-        current_session().replace(limits=RunLimits(run_limit, memory_limit)),
-        ort.registered_custom_ops(custom_ops or ()),
-    ):
+    sizes = options.dims or {}
+    bindings = [dict(zip(sizes, chosen, strict=True)) for chosen in itertools.product(*sizes.values())]
+    with Progress(enabled=not printing.quiet) as progress, running(options):
         found = comparing.compare_models(
             original,
             optimized,
-            seeds=tuple(seed + number for number in comparing.DEFAULT_SEEDS),
-            bindings=[dims] if dims else None,
-            inputs=arguments.load_arrays(inputs) or None,
-            exact=exact,
-            keep_nonfinite=keep_nonfinite,
+            seeds=range(options.seed, options.seed + max(len(comparing.DEFAULT_SEEDS), len(bindings))),
+            bindings=bindings,
+            inputs=options.inputs,
+            exact=options.exact,
+            keep_nonfinite=options.keep_nonfinite,
             progress=lambda done: progress("compare", done),
         )
-    if as_json:
+    if printing.as_json:
         sys.stdout.write(comparison_json(found) + "\n")
-    elif not quiet:
+    elif not printing.quiet:
         print_comparison(found, console())
     if found.verdict is EqualityVerdict.DIFFERENT:
         raise DifferenceError(f"{original} and {optimized} differ: {found.reason or found.worst}")
@@ -289,55 +223,45 @@ def compare(
 
 
 @app.command(short_help="Time models in ONNX Runtime, each against the first.")
+@takes_options
 def bench(
     models: Annotated[list[str], typer.Argument(metavar="MODEL", help="The models, .onnx files.", show_default=False)],
-    provider: opt.Provider = "cpu",
-    provider_option: opt.ProviderOptions = None,
-    threads: opt.Threads = 0,
+    *,
+    options: MeasuringOptions,
     seconds: Annotated[
         float,
         typer.Option(
             metavar="SECONDS", help="For each model and size, at most: ends when the ratios are certain.", min=0
         ),
     ] = 2.0,
-    dim: opt.Sizes = None,
-    inputs: opt.Inputs = None,
-    seed: opt.Seed = 0,
-    custom_ops: opt.CustomOps = None,
-    run_limit: opt.RunLimit = DEFAULT_SECONDS,
-    memory_limit: opt.MemoryLimit = None,
     profile: Annotated[
         bool, typer.Option("--profile", metavar="", help="Say for each model how long its operators take.")
     ] = False,
-    as_json: opt.AsJson = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
+    printing: Printing,
 ) -> None:
     """Time models in ONNX Runtime with all its optimizations, in turns, and say how each compares with the first.
 
     A speedup above 1 is faster. Between is where the true one lies, with a confidence of 95 %.
     """
-    set_up_logging(verbose, debug)
-    from graphopt.runtime.bench import prepare_models, time_models
-    from graphopt.runtime.session_setting import SessionSetting
+    set_up_logging(printing.verbose, printing.debug)
+    from graphopt.runtime.bench import time_models
 
-    setting = SessionSetting(provider, threads, arguments.parse_options(provider_option))
-    with (
-        Progress(enabled=not quiet) as progress,
-        current_session().replace(limits=RunLimits(run_limit, memory_limit)),
-        ort.registered_custom_ops(custom_ops or ()),
-    ):
-        progress("load", 0.0)
-        ready = prepare_models(
-            models, setting, dims=arguments.parse_sizes(dim), inputs=arguments.load_arrays(inputs), seed=seed
-        )
+    with Progress(enabled=not printing.quiet) as progress, running(options):
+        ready = _prepare(models, options, progress)
         found = time_models(ready, seconds=seconds, progress=lambda done: progress("time", done))
         profiles = _profiles(ready, models, progress) if profile else None
-    if as_json:
+    if printing.as_json:
         _print_json(found.to_json(), profiles)
-    elif not quiet:
+    elif not printing.quiet:
         print_text("\n\n".join([str(found), *_texts(profiles or ())]))
+
+
+def _prepare(models: Sequence[str], options: MeasuringOptions, progress: Progress) -> PreparedModels:
+    """Load models, and make inputs up that all of them accept."""
+    from graphopt.runtime.bench import prepare_models
+
+    progress("load", 0.0)
+    return prepare_models(models, options.setting, dims=options.dims, inputs=options.inputs, seed=options.seed)
 
 
 _Profiles: TypeAlias = "list[tuple[TrialInputs, Profile]]"
@@ -369,64 +293,35 @@ def _texts(profiles: Iterable[tuple[TrialInputs, Profile]]) -> Iterator[str]:
 
 
 @app.command(short_help="Print what is in a model.")
+@takes_options
 def inspect(
-    model: opt.Model,
+    model: Model,
+    further: RuleFiles,
+    *,
+    options: MeasuringOptions,
     profile: Annotated[
         bool, typer.Option("--profile", metavar="", help="Run it, too, and say how long its operators take.")
     ] = False,
-    rules: opt.Rules = None,
-    provider: opt.Provider = "cpu",
-    provider_option: opt.ProviderOptions = None,
-    threads: opt.Threads = 0,
-    dim: opt.Sizes = None,
-    inputs: opt.Inputs = None,
-    custom_ops: opt.CustomOps = None,
-    run_limit: opt.RunLimit = DEFAULT_SECONDS,
-    memory_limit: opt.MemoryLimit = None,
-    as_json: opt.AsJson = False,
-    debug: opt.Debug = False,
+    printing: JsonFormat,
 ) -> None:
     """Print what is in a model: inputs, outputs, operators, weights, and what graphopt does not know.
 
     Operators that a file of `--rules` defines are known.
     """
-    set_up_logging(verbose=False, debug=debug)
+    set_up_logging(verbose=False, debug=printing.debug)
+    if not profile and (flags := changed_flags(options)):
+        raise UsageError(f"{flags[0]} says how a model is run: that is for --profile")
     from graphopt.io import onnx_io
     from graphopt.language import rule_library
     from graphopt.report.report import ModelInspection
 
-    rule_library.read_rules(rules or ())
+    rule_library.read_rules(further.rules)
     found = ModelInspection.from_model(onnx_io.load_model(model, inline_functions=False))
     profiles = None
     if profile:
-        from graphopt.runtime.bench import prepare_models
-        from graphopt.runtime.session_setting import SessionSetting
-
-        with (
-            Progress(enabled=True) as progress,
-            current_session().replace(limits=RunLimits(run_limit, memory_limit)),
-            ort.registered_custom_ops(custom_ops or ()),
-        ):
-            progress("load", 0.0)
-            setting = SessionSetting(provider, threads, arguments.parse_options(provider_option))
-            ready = prepare_models(
-                [model], setting, dims=arguments.parse_sizes(dim), inputs=arguments.load_arrays(inputs)
-            )
-            profiles = _profiles(ready, [model], progress)
-    else:
-        given = {
-            "--provider": provider != "cpu",
-            "--provider-option": provider_option,
-            "--threads": threads,
-            "--dim": dim,
-            "--input": inputs,
-            "--custom-ops": custom_ops,
-            "--run-limit": run_limit != DEFAULT_SECONDS,
-            "--memory-limit": memory_limit,
-        }
-        for name in filter(given.get, given):
-            raise UsageError(f"{name} says how a model is run: that is for --profile")
-    if as_json:
+        with Progress(enabled=True) as progress, running(options):
+            profiles = _profiles(_prepare([model], options, progress), [model], progress)
+    if printing.as_json:
         _print_json(found.to_json(), profiles)
     else:
         found.print(console())
@@ -435,6 +330,7 @@ def inspect(
 
 
 @app.command(short_help="Optimize models that need no download, one that gains and one that does not.")
+@takes_options
 def demo(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="Only this model; --list names them.", show_default=False)
@@ -442,14 +338,15 @@ def demo(
     output: Annotated[
         str | None, typer.Argument(metavar="[OUTPUT]", help="Where the result goes; by default a temporary folder.")
     ] = None,
+    *,
     list_: Annotated[bool, typer.Option("--list", metavar="", help="Name the models.")] = False,
-    debug: opt.Debug = False,
+    messages: Debug,
 ) -> None:
     """Optimize real models that need no download: made here or in the onnx package, with random weights.
 
     The first becomes faster; the second does not, and the report says so.
     """
-    set_up_logging(verbose=False, debug=debug)
+    set_up_logging(verbose=False, debug=messages.debug)
     from graphopt.cli import demo as demos
 
     if list_:
@@ -461,7 +358,7 @@ def demo(
         files.check_writable(target)
         source.write_bytes(demos.build_demo_model(shown).SerializeToString())
         print_text(f"{demos.DESCRIPTIONS.get(shown, shown)}\n$ graphopt optimize {source} {target}\n")
-        _optimize(str(source), target, {"seconds": demos.SECONDS.get(shown, 11.0)}, as_json=False, quiet=False)
+        _optimize(str(source), target, Options(seconds=demos.SECONDS.get(shown, 11.0)), ResultOptions(), Printing())
         print_text("")
     print_text("For a model of your own:\n$ graphopt optimize model.onnx fast.onnx")
 

@@ -15,7 +15,7 @@ from graphopt.base.errors import (
     ProofError,
     UsageError,
 )
-from graphopt.cli import option_types as opt
+from graphopt.cli.option_flags import JsonFormat, Printing, ProvingOptions, RuleFiles, takes_options
 from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
 
 if TYPE_CHECKING:
@@ -25,34 +25,27 @@ if TYPE_CHECKING:
     from graphopt.language.rule_library import RuleLibrary, RuleSource
 
 
+@takes_options
 def verify(
     what: Annotated[
         list[str] | None,
         typer.Argument(metavar="RULE|FILE", help="Names of rules; .py or .jsonl files.", show_default=False),
     ] = None,
+    *,
     everything: Annotated[bool, typer.Option("--all", metavar="", help="All installed rules.")] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh/--cached", metavar="", help="Prove again, or look up what was proved before.")
-    ] = True,
     write: Annotated[
         bool,
         typer.Option("--write", metavar="", help="With --all: write the ledger of the built-in rules, and their list."),
     ] = False,
-    timeout: opt.Timeout = None,
-    workers: opt.Workers = None,
-    dask: opt.DaskAddress = None,
-    custom_ops: opt.CustomOps = None,
-    as_json: opt.AsJson = False,
-    quiet: opt.Quiet = False,
-    verbose: opt.Verbose = False,
-    debug: opt.Debug = False,
+    options: ProvingOptions,
+    printing: Printing,
 ) -> None:
     """Prove rules for all tensor sizes, on all processors; exit code 3 if one is not proved.
 
     What a rule must fulfil is shown with Z3; where that fails, small models are run in search of a counterexample.
     Definitions of operators are put to the kernels that ONNX Runtime has of them, and what these say is printed.
     """
-    set_up_logging(verbose, debug)
+    set_up_logging(printing.verbose, printing.debug)
     if write and not everything:
         raise UsageError("--write writes the whole ledger: use it with --all")
     from graphopt.report.report import print_proofs
@@ -60,13 +53,13 @@ def verify(
     from graphopt.rewrite.proving import prove_all
 
     rules, defined = _select_rules(what or (), everything)
-    with Progress(enabled=not quiet) as progress, ort.registered_custom_ops(custom_ops or ()):
+    with Progress(enabled=not printing.quiet) as progress, ort.registered_custom_ops(options.custom_ops):
         proofs = prove_all(
             rules,
-            cached=not fresh,
-            timeout=timeout or PROOF_TIMEOUT,
-            workers=workers,
-            dask=dask,
+            cached=not options.fresh,
+            timeout=options.timeout or PROOF_TIMEOUT,
+            workers=options.workers,
+            dask=options.dask,
             progress=lambda done: progress("prove", done),
         )
         heard = [f"{each}\n    {describe_kernel_agreement(each)}" for each in defined]
@@ -77,9 +70,9 @@ def verify(
 
         with files.naming_write_errors(catalogue.rules_folder()):
             catalogue.write_catalogue(proofs)
-    if as_json:
+    if printing.as_json:
         print_text(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
-    elif not quiet:
+    elif not printing.quiet:
         if proofs:
             print_proofs(proofs, console())
         if heard:
@@ -91,7 +84,7 @@ def verify(
         more = [f"and {len(failed) - 5} more"] if len(failed) > 5 else []
         raise ProofError(f"{len(failed)} of {len(proofs)} rules not proved: {', '.join([*failed[:5], *more])}")
     if said:
-        raise ProofError(said if as_json or quiet else said.splitlines()[0])
+        raise ProofError(said if printing.as_json or printing.quiet else said.splitlines()[0])
 
 
 def _select_rules(what: Sequence[str], everything: bool) -> tuple[list[Rule], list[Definition]]:
@@ -130,6 +123,7 @@ def _is_file(name: str) -> bool:
     return Path(name).suffix in (".py", ".jsonl")
 
 
+@takes_options
 def rules(
     name: Annotated[
         str | None,
@@ -137,15 +131,15 @@ def rules(
             metavar="[NAME|FILE]", help="One rule in full, or the rules of a .py or .jsonl file.", show_default=False
         ),
     ] = None,
-    rules: opt.Rules = None,
-    as_json: opt.AsJson = False,
-    debug: opt.Debug = False,
+    *,
+    further: RuleFiles,
+    printing: JsonFormat,
 ) -> None:
     """List the rules and passes: name, proof, algebra, and why it pays; of a file, its definitions of operators, too.
 
     This proves nothing: `graphopt verify` does.
     """
-    set_up_logging(verbose=False, debug=debug)
+    set_up_logging(verbose=False, debug=printing.debug)
     from graphopt.language import rule_library
     from graphopt.rewrite import gate
     from graphopt.rewrite.passes import PASSES, Pass
@@ -153,9 +147,9 @@ def rules(
     passes: Sequence[Pass]
     defined: list[Definition] = []
     if name is not None and _is_file(name):
-        (all_rules, defined), passes, name = _read_rules([*(rules or ()), name]), (), None
+        (all_rules, defined), passes, name = _read_rules([*further.rules, name]), (), None
     else:
-        all_rules, passes = rule_library.load_library(rule_library.read_rules(rules or ())), PASSES
+        all_rules, passes = rule_library.load_library(rule_library.read_rules(further.rules)), PASSES
     found, trades = all_rules.all_rules, {rule.name for rule in all_rules.trades}
     known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in passes}
     rule_library.select_names(list(known), (), [name] if name else None)
@@ -164,11 +158,11 @@ def rules(
     if rule is not None:
         proof = gate.known_proof(rule)
         data = rule.to_json() | {"proof": proof and proof.to_json()}
-        print_text(json.dumps(data, ensure_ascii=False) if as_json else _in_full(rule, proof))
+        print_text(json.dumps(data, ensure_ascii=False) if printing.as_json else _in_full(rule, proof))
         return
     claims = {rule.name: proof.claim_text if (proof := gate.known_proof(rule)) else "no proof yet" for rule in found}
     claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
-    if as_json:
+    if printing.as_json:
         listed = [
             {"name": n, "proof": claims.get(n), "algebra": algebra.get(n), "why": why}
             for n, why in known.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from graphopt.base.dtype import DType
@@ -17,7 +17,7 @@ from graphopt.operators.inference import infer_graph, symbolic_sizes
 def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], dims: Mapping[str, int]) -> None:
     """Give inputs a shape, and named sizes a number, everywhere in the model; then infer it anew, in place.
 
-    An element of a shape is a number, a name, or None for "as it is".
+    An element of a shape is a number, a name, or None for "as it is". The name of the only input may be empty.
 
     Raises:
         UsageError: no input or size has that name, or the model or another wish says something else.
@@ -25,7 +25,8 @@ def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], d
     """
     inputs = {graph[vertex].names[0]: vertex for vertex in graph.inputs}
     sizes = _named_sizes(graph, dims)
-    for name, wanted in shapes.items():
+    for given_name, wanted in shapes.items():
+        name = given_name or _only_input(inputs)
         if name not in inputs:
             raise UsageError(f"the model has no input '{name}'; it has {quoted_list(sorted(inputs))}")
         vertex = inputs[name]
@@ -40,6 +41,16 @@ def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], d
             _bind_sizes(name, declared.shape, wanted, sizes)
     _substitute_sizes(graph, {**sizes, **_fixed_formulas(graph, sizes)})
     infer_graph(graph, strict=True)
+
+
+def _only_input(names: Iterable[str]) -> str:
+    """Return the name of the only input; raises UsageError if there is another."""
+    found = list(names)
+    if len(found) != 1:
+        raise UsageError(
+            f"the model has {len(found)} inputs: say which, as in {found[0] if found else 'name'}:1,3,224,224"
+        )
+    return found[0]
 
 
 def _symbol(size: str | None) -> SymbolicDim:
