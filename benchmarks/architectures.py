@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 Axes = Mapping[str, Mapping[int, str]]
@@ -28,19 +27,11 @@ class Case:
     axes: Axes
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """How to build one architecture; small ones hold every kind of block and become fixtures of the tests."""
-
-    family: str
-    build: Callable[[], Case]
-
-
 def vision(architecture: str, size: int, *, images: int = 1, open_size: bool = False, **config: Any) -> Case:
     """An image classifier of timm on images of size x size."""
+    import timm
     import torch
 
-    timm = _timm()
     _seed(architecture)
     axes = {0: "batch", 2: "height", 3: "width"} if open_size else {0: "batch"}
     module = timm.create_model(architecture, pretrained=False, num_classes=100, **config)
@@ -90,15 +81,6 @@ def encoder(hidden: int, layers: int, heads: int, sequence: int, vocabulary: int
     )  # fmt: skip
 
 
-def small_bert(attention: str = "sdpa") -> Case:
-    """Two layers of BERT on two sequences."""
-    return text(
-        "BertModel", _BERT_INPUTS, _BERT_OUTPUTS, shape=(2, 16), vocab_size=1000, hidden_size=128,
-        num_hidden_layers=2, num_attention_heads=4, intermediate_size=512, max_position_embeddings=64,
-        attn_implementation=attention,
-    )  # fmt: skip
-
-
 def gpt2(width: int, layers: int, heads: int, shape: tuple[int, int], **config: Any) -> Case:
     """GPT-2 with its tied language-model head."""
     return text(
@@ -126,156 +108,6 @@ def llama_step(width: int, heads: int, past: int, **config: Any) -> Case:
     cached = {f"{part}{layer}": torch.randn(shape) for layer in range(nets.Step.LAYERS) for part in "kv"}
     inputs = {**whole.inputs, "input_ids": whole.inputs["input_ids"][:, -1:], **cached}
     return Case(nets.Step(whole.module).eval(), inputs, ("logits", *(f"longer_{name}" for name in cached)), {})
-
-
-_SMALL_SWIN: Mapping[str, Any] = {
-    "img_size": 64,
-    "window_size": 4,
-    "embed_dim": 32,
-    "depths": (2, 2),
-    "num_heads": (1, 2),
-}
-
-SMALL: Mapping[str, Architecture] = {
-    "resnet18": Architecture("ResNet", partial(vision, "resnet18", 64, images=2)),
-    "mobilenetv3": Architecture("MobileNetV3", partial(vision, "mobilenetv3_small_100", 64, images=2)),
-    "mobilenetv3-same": Architecture(
-        "MobileNetV3", partial(vision, "tf_mobilenetv3_small_100", 64, images=2, open_size=True)
-    ),
-    "efficientnet": Architecture("EfficientNet", partial(vision, "efficientnet_b0", 64, images=2)),
-    "swin": Architecture("Swin", partial(vision, "swin_tiny_patch4_window7_224", 64, images=2, **_SMALL_SWIN)),
-    "vit": Architecture("ViT", partial(vision, "vit_tiny_patch16_224", 64, images=2, img_size=64, depth=2)),
-    "bert": Architecture("BERT", small_bert),
-    "bert-eager": Architecture("BERT", partial(small_bert, attention="eager")),
-    "gpt2": Architecture("GPT-2", partial(gpt2, 128, 2, 4, (2, 16), vocab_size=1000, n_positions=64)),
-    "llama": Architecture(
-        "Llama",
-        partial(llama, 128, 2, 4, (2, 16), vocab_size=1000, intermediate_size=344, max_position_embeddings=64),
-    ),
-}
-"""Small configurations with every kind of block, for the fixtures of the tests."""
-
-REDUCED: Mapping[str, Architecture] = {
-    "resnet50": Architecture("ResNet", partial(vision, "resnet50", 160)),
-    "resnext50": Architecture("ResNeXt", partial(vision, "resnext50_32x4d", 128)),
-    "regnety": Architecture("RegNet", partial(vision, "regnety_008", 160)),
-    "densenet121": Architecture("DenseNet", partial(vision, "densenet121", 128)),
-    "googlenet": Architecture("Inception", partial(written_out, "googlenet", 1, 3, 160, 160)),
-    "squeezenet": Architecture("SqueezeNet", partial(written_out, "squeezenet", 1, 3, 160, 160)),
-    "mobilenetv2": Architecture("MobileNetV2", partial(vision, "mobilenetv2_100", 160)),
-    "mobilenetv3": Architecture("MobileNetV3", partial(vision, "mobilenetv3_large_100", 160)),
-    "efficientnet-b0": Architecture("EfficientNet", partial(vision, "efficientnet_b0", 160)),
-    "shufflenetv2": Architecture("ShuffleNet", partial(written_out, "shufflenet", 1, 3, 160, 160)),
-    "ghostnet": Architecture("GhostNet", partial(vision, "ghostnet_100", 160)),
-    "repvgg": Architecture("RepVGG", partial(vision, "repvgg_a2", 128)),
-    "mobileone": Architecture("MobileOne", partial(vision, "mobileone_s1", 128)),
-    "fastvit": Architecture("FastViT", partial(vision, "fastvit_t8", 128)),
-    "repvit": Architecture("RepViT", partial(vision, "repvit_m1", 128)),
-    "convnext": Architecture("ConvNeXt", partial(vision, "convnext_atto", 160)),
-    "edgenext": Architecture("EdgeNeXt", partial(vision, "edgenext_xx_small", 160)),
-    "swin-tiny": Architecture("Swin", partial(vision, "swin_tiny_patch4_window7_224", 224, depths=(2, 2, 2, 2))),
-    "deit-tiny": Architecture("ViT", partial(vision, "deit_tiny_patch16_224", 224)),
-    "mixer": Architecture("Mixer", partial(vision, "mixer_s32_224", 224)),
-    "segformer": Architecture(
-        "SegFormer",
-        partial(signal, "SegformerForSemanticSegmentation", {"pixel_values": (1, 3, 128, 128)}, "logits"),
-    ),
-    "minilm-16": Architecture("MiniLM", partial(encoder, 384, 6, 12, 16)),
-    "minilm-128": Architecture("MiniLM", partial(encoder, 384, 6, 12, 128)),
-    "minilm-512": Architecture("MiniLM", partial(encoder, 384, 6, 12, 512)),
-    "bert-128": Architecture("BERT", partial(encoder, 768, 4, 12, 128)),
-    "distilbert": Architecture(
-        "DistilBERT",
-        partial(
-            text, "DistilBertModel", ("input_ids", "attention_mask"), ("last_hidden_state",), vocab_size=8000,
-            dim=768, n_layers=3, n_heads=12, hidden_dim=3072,
-        ),
-    ),
-    "gpt2-mini": Architecture("GPT-2", partial(gpt2, 384, 6, 6, (1, 64), vocab_size=8000)),
-    "llama-mini": Architecture(
-        "Llama", partial(llama, 512, 4, 8, (1, 64), vocab_size=8000, intermediate_size=1376)
-    ),
-    "llama-step": Architecture(
-        "Llama", partial(llama_step, 512, 8, 511, vocab_size=8000, intermediate_size=1376)
-    ),
-    "t5-encoder": Architecture(
-        "T5",
-        partial(
-            text, "T5EncoderModel", ("input_ids", "attention_mask"), ("last_hidden_state",), shape=(1, 64),
-            vocab_size=8000, d_model=512, d_ff=1024, d_kv=64, num_layers=4, num_heads=8,
-        ),
-    ),
-    "whisper-encoder": Architecture(
-        "Whisper",
-        partial(
-            signal, "WhisperModel", {"input_features": (1, 80, 1000)}, "last_hidden_state", part="encoder",
-            vocab_size=1000, d_model=384, encoder_layers=4, decoder_layers=1, encoder_attention_heads=6,
-            encoder_ffn_dim=1536, max_source_positions=500, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-            decoder_start_token_id=1,
-        ),
-    ),
-    "wav2vec2": Architecture(
-        "wav2vec2",
-        partial(
-            signal, "Wav2Vec2Model", {"input_values": (1, 8000)}, "last_hidden_state", hidden_size=384,
-            num_hidden_layers=4, num_attention_heads=6, intermediate_size=1536, conv_dim=(256,) * 7,
-            num_conv_pos_embeddings=64,
-        ),
-    ),
-    "vocoder": Architecture("HiFi-GAN", partial(written_out, "Vocoder", 1, 80, 64)),
-    "unet": Architecture("UNet", partial(written_out, "Unet", 1, 3, 64, 64)),
-    "arcface": Architecture("ArcFace", partial(written_out, "arcface", 1, 3, 112, 112)),
-    "yolo": Architecture("YOLO", partial(written_out, "Yolo", 1, 3, 256, 256)),
-}  # fmt: skip
-"""What is benchmarked, one input at a time: smaller than in use, so that a run of everything ends within hours.
-
-Of timm's nets and SegFormer only the images are smaller, 128 to 160 pixels a side where a net takes any size, the
-classes 100, and Swin's depths (2, 2, 2, 2). Those in `nets.py` are in the manner of what they are named after. BERT and
-DistilBERT have a third and a half of their layers, and text models 8000 tokens to choose from; MiniLM and the encoder
-of Whisper are as deep and wide as published (the latter on a third of the sound), GPT-2, Llama, T5 and wav2vec2 are
-not.
-"""
-
-PUBLISHED: Mapping[str, Architecture] = {
-    "resnet50": Architecture("ResNet", partial(vision, "resnet50", 224)),
-    "resnext50": Architecture("ResNeXt", partial(vision, "resnext50_32x4d", 224)),
-    "regnety": Architecture("RegNet", partial(vision, "regnety_008", 224)),
-    "densenet121": Architecture("DenseNet", partial(vision, "densenet121", 224)),
-    "mobilenetv2": Architecture("MobileNetV2", partial(vision, "mobilenetv2_100", 224)),
-    "mobilenetv3": Architecture("MobileNetV3", partial(vision, "mobilenetv3_large_100", 224)),
-    "efficientnet-b0": Architecture("EfficientNet", partial(vision, "efficientnet_b0", 224)),
-    "ghostnet": Architecture("GhostNet", partial(vision, "ghostnet_100", 224)),
-    "repvgg": Architecture("RepVGG", partial(vision, "repvgg_a2", 224)),
-    "mobileone": Architecture("MobileOne", partial(vision, "mobileone_s1", 224)),
-    "fastvit": Architecture("FastViT", partial(vision, "fastvit_t8", 256)),
-    "repvit": Architecture("RepViT", partial(vision, "repvit_m1", 224)),
-    "convnext": Architecture("ConvNeXt", partial(vision, "convnext_tiny", 224)),
-    "edgenext": Architecture("EdgeNeXt", partial(vision, "edgenext_xx_small", 256)),
-    "swin-tiny": Architecture("Swin", partial(vision, "swin_tiny_patch4_window7_224", 224)),
-    "vit-b16": Architecture("ViT", partial(vision, "vit_base_patch16_224", 224)),
-    "segformer": Architecture(
-        "SegFormer",
-        partial(signal, "SegformerForSemanticSegmentation", {"pixel_values": (1, 3, 512, 512)}, "logits"),
-    ),
-    "bert-base": Architecture("BERT", partial(encoder, 768, 12, 12, 128, 30522)),
-    "distilbert": Architecture(
-        "DistilBERT", partial(text, "DistilBertModel", ("input_ids", "attention_mask"), ("last_hidden_state",),
-                              vocab_size=30522),
-    ),
-    "gpt2": Architecture("GPT-2", partial(gpt2, 768, 12, 12, (1, 128), vocab_size=50257)),
-    "whisper-base": Architecture(
-        "Whisper",
-        partial(
-            signal, "WhisperModel", {"input_features": (1, 80, 3000)}, "last_hidden_state", part="encoder",
-            d_model=512, encoder_layers=6, decoder_layers=1, encoder_attention_heads=8, decoder_attention_heads=8,
-            encoder_ffn_dim=2048,
-        ),
-    ),
-    "wav2vec2-base": Architecture(
-        "wav2vec2", partial(signal, "Wav2Vec2Model", {"input_values": (1, 16000)}, "last_hidden_state")
-    ),
-}  # fmt: skip
-"""Sizes as published and in use, with 100 classes: what a smaller input spends outside its heavy kernels flatters."""
 
 
 def _case(module: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...], axes: Axes) -> Case:
@@ -345,13 +177,6 @@ def settled(module: Any, inputs: Mapping[str, Any], *, batch: int = 8, seed: int
 
 
 _TINY = 0.01
-
-
-def reparameterized(module: Any) -> Any:
-    """A re-parameterisable net of timm in the form that is meant for use: its parallel branches are one convolution."""
-    from timm.utils.model import reparameterize_model
-
-    return reparameterize_model(module)
 
 
 def _is_batch_norm(layer: Any) -> bool:
@@ -429,7 +254,8 @@ def _tokens(shape: tuple[int, int], vocabulary: int, *names: str) -> dict[str, A
 
 def _transformer(model: str) -> Any:
     """A class of models of transformers; random numbers start anew, from a seed of its name."""
-    transformers = _transformers()
+    import transformers
+
     _seed({"BertModel": "bert", "GPT2LMHeadModel": "gpt2", "LlamaForCausalLM": "llama"}.get(model, model))
     return getattr(transformers, model)
 
@@ -439,31 +265,3 @@ def _seed(architecture: str) -> None:
     import torch
 
     torch.manual_seed(zlib.crc32(architecture.encode()))
-
-
-def _timm() -> Any:
-    """timm, also beside a torchvision whose compiled part does not load: declaring its operators is enough."""
-    import torch
-
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError:
-        library = torch.library.Library("torchvision", "DEF")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _KEPT.append(library)
-    import timm
-
-    return timm
-
-
-def _transformers() -> Any:
-    """transformers, after timm's workaround: it imports torchvision too."""
-    _timm()
-    import transformers
-
-    return transformers
-
-
-_KEPT: list[Any] = []
-"""torch forgets the declarations of a Library that is garbage collected."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -86,10 +87,20 @@ def _deviation(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> float
     return float(np.sqrt(np.mean(gap**2))) if gap.size else 0.0
 
 
-def computed(session: Any, source: str, seed: int) -> dict[str, Any]:
-    """Return what a session computes of ordinary inputs: normal numbers, tokens in range, open sizes as in use."""
-    wanted = sketch_model(onnx.load(source))
-    drawn = make_feeds(wanted, default_sizes(wanted, {}), seed=seed, style=NORMAL)
+def load_inputs(folder: str) -> dict[str, np.ndarray[Any, Any]] | None:
+    """Return the inputs that are kept in a folder; None if there is no such folder."""
+    return {path.stem: np.load(path) for path in Path(folder).glob("*.npy")} if os.path.isdir(folder) else None
+
+
+def computed(session: Any, source: str, folder: str, seed: int) -> dict[str, Any]:
+    """Return what a session computes of inputs: those kept in the folder, or ordinary ones.
+
+    These are normal numbers, tokens in range, open sizes as in use.
+    """
+    drawn: Mapping[str, Any] | None = load_inputs(f"{folder}/inputs-{seed}")
+    if drawn is None:
+        wanted = sketch_model(onnx.load(source))
+        drawn = make_feeds(wanted, default_sizes(wanted, {}), seed=seed, style=NORMAL)
     return dict(zip([output.name for output in session.get_outputs()], session.run(None, drawn), strict=True))
 
 
@@ -97,7 +108,7 @@ def reference(source: str, folder: str) -> dict[str, Any]:
     """Keep what the original computes on the CPU, not optimized; return the error if that cannot be compared with."""
     try:
         session = SessionSetting().open(source, optimize=False)
-        found = [computed(session, source, seed) for seed in SEEDS]
+        found = [computed(session, source, folder, seed) for seed in SEEDS]
     except Exception as error:  # whatever stops the original from running is the row's result
         return {"error": f"the original does not run: {one_line(error)}"}
     if any(not np.isfinite(values.astype(np.float64)).all() for outputs in found for values in outputs.values()):
@@ -122,7 +133,7 @@ def check(source: str, target: str, folder: str, provider: str, threads: int) ->
             expected.append({name: held[f"arr_{number}"] for number, name in enumerate(names)})
     try:
         session = setting.open(target)
-        actual = [computed(session, source, seed) for seed in SEEDS]
+        actual = [computed(session, source, folder, seed) for seed in SEEDS]
     except Exception as error:  # whatever stops the outcome from running is its result
         return {"error": f"does not run: {one_line(error)}"}
     if list(actual[0]) != names:
@@ -135,7 +146,7 @@ def check(source: str, target: str, folder: str, provider: str, threads: int) ->
     gap, accepted = gap_of(actual), TOLERANCE if setting.is_cpu else DEVICE_TOLERANCE
     if accepted < gap < float("inf"):
         optimized = setting.open(source)
-        own = QUANTA * gap_of([computed(optimized, source, seed) for seed in SEEDS])
+        own = QUANTA * gap_of([computed(optimized, source, folder, seed) for seed in SEEDS])
         accepted += own if own < 1 else 0.0  # beyond, it tells no more than another input does
     if not gap <= accepted:
         return {"wrong": f"outputs differ by {gap:.2g} of how far they move"}

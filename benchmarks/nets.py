@@ -1,4 +1,4 @@
-"""Architectures that neither timm nor transformers ships, written out. Imports torch: load it late."""
+"""Architectures that neither timm nor transformers ships. Imports torch: load it late."""
 
 from __future__ import annotations
 
@@ -24,28 +24,11 @@ def conv(
     return nn.Sequential(*layers, *([] if act is None else [act]))
 
 
-class Fire(nn.Module):
-    """SqueezeNet (arXiv 1602.07360): squeeze by 1x1, expand by 1x1 and 3x3 side by side."""
-
-    def __init__(self, inner: int, squeeze: int, expand: int) -> None:
-        super().__init__()
-        self.squeeze = nn.Conv2d(inner, squeeze, 1)
-        self.one = nn.Conv2d(squeeze, expand, 1)
-        self.three = nn.Conv2d(squeeze, expand, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.squeeze(x).relu()
-        return torch.cat([self.one(x).relu(), self.three(x).relu()], 1)
-
-
 def squeezenet(classes: int = 100) -> nn.Module:
-    """SqueezeNet 1.1."""
-    pool = lambda: nn.MaxPool2d(3, 2, ceil_mode=True)  # noqa: E731
-    return Net(
-        nn.Conv2d(3, 64, 3, 2), nn.ReLU(), pool(), Fire(64, 16, 64), Fire(128, 16, 64), pool(), Fire(128, 32, 128),
-        Fire(256, 32, 128), pool(), Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256),
-        nn.Conv2d(512, classes, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-    )  # fmt: skip
+    """SqueezeNet 1.1, of torchvision."""
+    from torchvision.models import squeezenet1_1
+
+    return squeezenet1_1(num_classes=classes)
 
 
 class Inception(nn.Module):

@@ -98,13 +98,19 @@ def _outcome_text(row: Row) -> str:
 
 def _conditions(results: Results) -> Iterator[str]:
     """Yield what was measured and for how long."""
-    whole, originals = len(_published(results)), [*results.models.values()]
+    whole, originals = len(_published(results)), [row for row in results.models.values() if "package" not in row]
     reduced = "at reduced size (images mostly of 128 to 160 pixels a side, fewer layers and tokens)"
     published = f" and {whole} of the size that was published" if whole else ""
-    yield (
-        f"Models: {many(len(originals), 'export')} of {many(len(values(originals, 'family')), 'architecture')}, with "
-        f"random weights, of fixed shapes for one input, {len(originals) - whole} {reduced}{published}"
-    )
+    given = [row["package"] for row in results.models.values() if "package" in row]
+    if packages := sorted({package for package in given if package}):
+        yield f"Models: those that packages ship, with trained weights, at their sizes; out of {', '.join(packages)}"
+    if files := given.count(""):
+        yield f"Models: {many(files, 'file')}, as given"
+    if originals:
+        yield (
+            f"Models: {many(len(originals), 'export')} of {many(len(values(originals, 'family')), 'architecture')}, "
+            f"with random weights, of fixed shapes for one input, {len(originals) - whole} {reduced}{published}"
+        )
     yield "Threads do not spin while they wait"
     seconds = _either(values(results.rows, "made", "seconds"))
     yield f"Timed for about {seconds} s for each outcome and setting, and in at least 21 rounds"

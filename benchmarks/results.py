@@ -21,11 +21,13 @@ The row of an outcome goes on with::
 and the row of the original, whose tool is `original`, with::
 
      "family": "ResNet", "published": false, "quantized": "", "exporters": {package: version},
+     ["package": "magika==1.0.3",]  # empty for a file that was given
      ["opset": 20, "nodes": 122, "bytes": 1000,] ["error": "no export, it does not run, or no input moves its outputs",]
-     ["minimum_ms": 1.0, "median_ms": 1.1, "spread": 0.02, "headroom": 1.2,] ["profile": {"Conv": [81, 5.14],}]}
+     ["minimum_ms": 1.0, "median_ms": 1.1, "spread": 0.02, "headroom": 1.2,]}
 
 A setting is a provider and the number of threads, like `cpu-1` or `cpu-all`. `headroom` is the time in all kernels as
-a multiple of that in convolutions and matrix products; it is null on devices and where there are none of these.
+a multiple of that in convolutions and matrix products; it is null on devices and where there are none of these. Older
+rows have a `profile`, too: runs and milliseconds of the kernels of each operator.
 """
 
 from __future__ import annotations

@@ -24,22 +24,23 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import onnx
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import track
 
 from benchmarks import tools
-from benchmarks.environment import digest, gpu, job, made, one_line
-from benchmarks.models import MODELS, export, exporters
+from benchmarks.checks import SEEDS
+from benchmarks.environment import file_digest, gpu, job, machine, made, one_line
+from benchmarks.models import MODELS, WHEELS, describe, draw_inputs, locate
 from benchmarks.results import ORIGINAL, Results, Row, reason, values, write_rows
-from benchmarks.tools import ALL, OWN, PLAIN, SEARCH, Task
+from benchmarks.tools import ALL, PLAIN, SEARCH, Task
 from graphopt.base.errors import UsageError
-from graphopt.base.executors import make_executor
 from graphopt.runtime.measure import Speedup, TimingVerdict, geometric_mean_speedup
 from graphopt.runtime.profile import is_heavy_kernel
 from graphopt.runtime.session_setting import SessionSetting
 
 LIMIT = 900.0
-"""Seconds after which a check or a process of a timing is given up."""
+"""Seconds, beside those for a search, after which a tool, a check or a process of a timing is given up."""
 
 PROCESSES = 3
 """Processes of each timing."""
@@ -50,6 +51,7 @@ class Plan:
     """What is to be measured."""
 
     models: Sequence[str]
+    """Names of exports or of models of packages, or paths of files."""
     tools: Sequence[str]
     settings: Sequence[SessionSetting]
     seconds: float
@@ -58,17 +60,7 @@ class Plan:
     """Limit of the search for each model and setting, in seconds."""
     again: bool = False
     """Measure also what the file holds."""
-    failed: bool = False
-    """Measure again what failed: a time limit may have been the reason, or a machine."""
-    limit: float | None = None
-    """Seconds after which a tool, a check or a process of a timing is given up, instead of the two `LIMIT`."""
-    dask: str | None = None
-    """Scheduler of a cluster of equal machines, each of which measures one model at once."""
-
-
-def name_of(setting: SessionSetting) -> str:
-    """Return the name of a setting in result files, like `cpu-1`."""
-    return f"{setting.provider}-{setting.threads or 'all'}"
+    limit: float = LIMIT
 
 
 def run(plan: Plan, path: Path) -> Results:
@@ -77,148 +69,142 @@ def run(plan: Plan, path: Path) -> Results:
     Raises:
         UsageError: the file was made on another machine, or is none; or a device or the exporters are missing.
     """
-    columns = (TextColumn("{task.description:24}"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
     results = Results.read(path) if path.exists() else Results(())
-    with make_executor(dask=plan.dask) as runs, Progress(*columns) as progress:
-        ((_, here),) = runs.imap_unordered(_require_start, [plan.settings[0]])
-        for machine in values(results.rows, "made", "machine"):
-            if machine != here:
-                raise UsageError(f"{path} is of another machine, {machine} and not {here}; name another with --output")
-        bar = progress.add_task("models", total=len(plan.models))
-        known = {name: Results(tuple(row for row in results.rows if row["model"] == name)) for name in plan.models}
-        for place, rows in runs.imap_unordered(_measured, [(name, plan, known[name]) for name in plan.models]):
-            results = _updated(results, rows)
-            if len(machines := values(results.rows, "made", "machine")) > 1:
-                raise UsageError(f"the workers are not alike, and one file is of one machine: {' and '.join(machines)}")
-            write_rows(path, results.rows)
-            progress.update(bar, advance=1, description=plan.models[place])
+    _require_start(plan.settings[0])
+    for other in values(results.rows, "made", "machine"):
+        if other != machine():
+            raise UsageError(f"{path} is of another machine, {other} and not {machine()}; name another with --output")
+    for name in track(plan.models, description="models"):
+        rows = [*results.rows, *measured(name, plan, results)]
+        found = {(row["model"], row["tool"], row["setting"]): row for row in rows}
+        models, names = list(dict.fromkeys([*MODELS, *WHEELS, *(key[0] for key in found)])), [ORIGINAL, *ALL]
+        order = sorted(found, key=lambda key: (models.index(key[0]), key[2], names.index(key[1])))
+        results = Results(tuple(found[key] for key in order))
+        write_rows(path, results.rows)
     return results
 
 
-def _require_start(setting: SessionSetting) -> str:
-    """Return the machine; raise UsageError if the provider does not start: no tool is to be blamed for that."""
+def _require_start(setting: SessionSetting) -> None:
+    """Raise UsageError if the provider does not start: no tool is to be blamed for that."""
     if not setting.is_cpu:
         value = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
         graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", value[:1], value[1:])
         setting.open(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10))
-    return str(made("onnxruntime")["machine"])
-
-
-def _updated(results: Results, rows: Sequence[Row]) -> Results:
-    """Return results with rows added or replaced, in the order of the suite."""
-    found = {(row["model"], row["tool"], row["setting"]): row for row in (*results.rows, *rows)}
-    models, names = list(MODELS), [ORIGINAL, *ALL]
-    order = sorted(found, key=lambda key: (models.index(key[0]), key[2], names.index(key[1])))
-    return Results(tuple(found[key] for key in order))
 
 
 # -- a model -----------------------------------------------------------------------------------------------------------
 
 
-def _measured(task: tuple[str, Plan, Results]) -> list[Row]:
-    name, plan, known = task
-    with tempfile.TemporaryDirectory() as folder:
-        return _Model(name, plan, known, Path(folder)).measure()
-
-
 def is_current(row: Row, circumstances: Row) -> bool:
     """Return whether a row was made under the same circumstances, on whatever day and commit."""
-
-    def deciding(some: Row) -> Row:
-        return {key: value for key, value in some.items() if key not in ("date", "graphopt")}
-
-    return deciding(row.get("made", {})) == deciding(circumstances)
+    one, other = (
+        {key: some[key] for key in some if key not in ("date", "graphopt")}
+        for some in (row.get("made", {}), circumstances)
+    )
+    return one == other
 
 
 Timings: TypeAlias = Mapping[str, Row]
 """Times of the original, under no name, and of outcomes, by tool; or why they cannot be timed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """One model, of which some rows may be known."""
+def measured(name: str, plan: Plan, known: Results) -> list[Row]:
+    """Return the rows of a model that are missing, or of other circumstances."""
+    facts, rows = describe(name), list[Row]()
+    with tempfile.TemporaryDirectory() as folder:
+        if name in WHEELS:
+            _keep_inputs(name, Path(folder))
+        for setting in plan.settings:
+            run = _Run(name, plan, setting, known, Path(folder))
+            try:
+                source = locate(name)
+                facts |= tools.facts(source)
+            except ModuleNotFoundError as error:
+                how = "pip install -e '.[cpu,bench]'"
+                raise UsageError(f"{error.name} is missing, and models are exported with it: {how}") from error
+            except Exception as error:  # an exporter that fails is a result
+                failure = {"error": f"{'export' if name in MODELS else 'the file'}: {one_line(error)}"}
+                rows.append(run.row(ORIGINAL, run.circumstances(PLAIN, ""), facts | failure))
+            else:
+                rows += run.measure(source, facts)
+    return rows
 
-    name: str
+
+def _keep_inputs(name: str, folder: Path) -> None:
+    """Write the inputs of a model that takes no others, where checks and timings find them."""
+    for seed in SEEDS:
+        (folder / f"inputs-{seed}").mkdir()
+        for each, array in draw_inputs(WHEELS[name], seed).items():
+            np.save(folder / f"inputs-{seed}" / f"{each}.npy", array)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One model in one setting, of which some rows may be known."""
+
+    model: str
     plan: Plan
+    setting: SessionSetting
     known: Results
     folder: Path
     """Folder of outcomes and of the outputs of the original, for as long as they are needed."""
 
     @property
-    def limit(self) -> float:
-        return self.plan.limit or LIMIT
+    def inputs(self) -> Path:
+        """The folder of inputs to optimize for and to time, if there are any that are not made up."""
+        return self.folder / f"inputs-{SEEDS[0]}"
 
-    def measure(self) -> list[Row]:
-        """Return the rows that are missing, or of other circumstances."""
-        model = MODELS[self.name]
-        facts: Row = {"family": model.architecture.family, "published": model.is_published}
-        facts |= {"quantized": model.quantized, "exporters": exporters()}
-        try:
-            source = export(self.name)
-        except ModuleNotFoundError as error:
-            how = "pip install -e '.[cpu,bench]'"
-            raise UsageError(f"{error.name} is missing, and models are exported with it: {how}") from error
-        except Exception as error:  # an exporter that fails is a result
-            failure = facts | {"error": f"export: {one_line(error)}"}
-            made_at, names = self.circumstances(PLAIN, ""), map(name_of, self.plan.settings)
-            return [self.row(ORIGINAL, setting, made_at, failure) for setting in names]
-        facts |= tools.facts(source)
-        return [row for setting in self.plan.settings for row in self.measure_in(setting, source, facts)]
-
-    def row(self, tool: str, setting: str, circumstances: Row, found: Row) -> Row:
-        return {"model": self.name, "tool": tool, "setting": setting, "made": circumstances, **found}
+    def row(self, tool: str, circumstances: Row, found: Row) -> Row:
+        return {"model": self.model, "tool": tool, "setting": name_of(self.setting), "made": circumstances, **found}
 
     def circumstances(self, tool: str, file: str) -> Row:
         """Return what the numbers of a tool depend on."""
         limits = {"seconds": self.plan.seconds} | ({"search": self.plan.search} if ALL[tool].searches else {})
-        device = {} if self.plan.settings[0].is_cpu or not (found := gpu()) else {"gpu": found}
-        return made(ALL[tool].package) | device | {"file": file} | limits
+        device = {} if self.setting.is_cpu or not (found := gpu()) else {"gpu": found}
+        return made("onnx", "onnxruntime", ALL[tool].package) | device | {"file": file} | limits
 
-    def measure_in(self, setting: SessionSetting, source: Path, facts: Row) -> list[Row]:
-        """Return the rows of one setting; each timing has its own copy of the original."""
-        name, file = name_of(setting), digest(source)
-        conditions = {
-            tool: self.circumstances(tool, file) for tool in self.plan.tools if tools.applies(tool, facts["family"])
-        }
-        wanted = [
-            tool for tool in conditions if self.is_wanted(self.known.get(self.name, tool, name), conditions[tool])
-        ]
+    def measure(self, source: Path, facts: Row) -> list[Row]:
+        """Return the rows; each timing has its own copy of the original."""
+        file = file_digest(source)
+        named = [tool for tool in self.plan.tools if tools.applies(tool, facts["family"])]
+        conditions = {tool: self.circumstances(tool, file) for tool in named}
+        wanted = [tool for tool in named if self.is_wanted(tool, conditions[tool])]
         if not wanted:
             return []
-        if PLAIN in conditions:
-            wanted = list(dict.fromkeys([PLAIN, *wanted]))
-        original = self.row(ORIGINAL, name, self.circumstances(PLAIN, file), facts)
-        said = self.job("reference", {"source": str(source), "folder": str(self.folder)})
-        if said:
-            return [original | said]
-        outcomes = {tool: self.outcome(tool, setting, source, facts["family"]) for tool in wanted}
-        timings = self.timings([tool for tool in wanted if not reason(outcomes[tool])], setting, source)
+        wanted = [tool for tool in named if tool in wanted or tool == PLAIN]
+        original = self.row(ORIGINAL, self.circumstances(PLAIN, file), facts)
+        if failure := self.check("reference", {"source": str(source), "folder": str(self.folder)}):
+            return [original | failure]
+        outcomes = {tool: self.outcome(tool, source, facts["family"]) for tool in wanted}
+        timings = self.timings([tool for tool in wanted if not reason(outcomes[tool])], source)
         if "error" in timings[""]:
-            return [original | {"error": f"timing, {name}: {timings['']['error']}"}]
-        profiles = self.profiles([tool for tool in OWN if "timing" in timings.get(tool, {})], setting, source)
-        found = {tool: outcomes[tool] | timings.get(tool, {}) | profiles.get(tool, {}) for tool in wanted}
-        rows = [self.row(tool, name, conditions[tool], found[tool]) for tool in wanted]
-        return [original | timings[""] | profiles[""], *rows]
+            return [original | {"error": f"timing, {name_of(self.setting)}: {timings['']['error']}"}]
+        rows = [self.row(tool, conditions[tool], outcomes[tool] | timings.get(tool, {})) for tool in wanted]
+        return [original | timings[""] | self.headroom(source), *rows]
 
-    def is_wanted(self, row: Row, circumstances: Row) -> bool:
-        return self.plan.again or not is_current(row, circumstances) or (self.plan.failed and bool(reason(row)))
+    def is_wanted(self, tool: str, circumstances: Row) -> bool:
+        known = self.known.get(self.model, tool, name_of(self.setting))
+        return self.plan.again or not is_current(known, circumstances)
 
-    def job(self, kind: str, arguments: Row) -> Row:
-        return job("benchmarks.checks", kind, json.dumps(arguments), limit=self.limit)
+    def check(self, kind: str, arguments: Row) -> Row:
+        return job("benchmarks.checks", kind, json.dumps(arguments), limit=self.plan.limit)
 
-    def target(self, tool: str, setting: SessionSetting) -> Path:
-        return self.folder / f"{tool}-{name_of(setting)}.onnx"
+    def target(self, tool: str) -> Path:
+        return self.folder / f"{tool}-{name_of(self.setting)}.onnx"
 
-    def outcome(self, tool: str, setting: SessionSetting, source: Path, family: str) -> Row:
+    def outcome(self, tool: str, source: Path, family: str) -> Row:
         """Return what an outcome cost, how large it is, and how far it is from the original, or why there is none."""
-        target = self.target(tool, setting)
-        task = Task(tool, str(source), str(target), family, setting.provider, setting.threads, self.plan.search)
-        found = tools.run(task, self.plan.limit or tools.LIMIT)
+        where: Row = {"provider": self.setting.provider, "threads": self.setting.threads}
+        target = self.target(tool)
+        found = tools.run(
+            Task(tool, str(source), str(target), family, str(self.inputs), seconds=self.plan.search, **where),
+            self.plan.limit,
+        )
         if "error" not in found:
             try:
                 found |= {"nodes": tools.count(onnx.load(target)), "bytes": target.stat().st_size}
-                where = {"folder": str(self.folder), "provider": setting.provider, "threads": setting.threads}
-                found |= self.job("check", {"source": str(source), "target": str(target), **where})
+                paths = {"source": str(source), "target": str(target), "folder": str(self.folder)}
+                found |= self.check("check", paths | where)
             except Exception as error:  # an outcome that is no model is the result
                 found["error"] = f"no model: {one_line(error)}"
         return {key: self.placeless(value) if isinstance(value, str) else value for key, value in found.items()}
@@ -229,63 +215,54 @@ class _Model:
 
     # -- timings -------------------------------------------------------------------------------------------------------
 
-    def timings(self, timed: Sequence[str], setting: SessionSetting, source: Path) -> Timings:
+    def timings(self, timed: Sequence[str], source: Path) -> Timings:
         """Time the original and outcomes; an outcome that cannot be timed with the original alone has an error."""
         failed: dict[str, Row] = {}
-        found = self.interleaved(timed, setting, source, self.plan.seconds, PROCESSES)
-        if "error" in found[""] and "error" not in self.interleaved([], setting, source, 0.0, 1)[""]:
+        found = self.interleaved(timed, source, self.plan.seconds, PROCESSES)
+        if "error" in found[""] and "error" not in self.interleaved([], source, 0.0, 1)[""]:
             for tool in timed:
-                alone = self.interleaved([tool], setting, source, 0.0, 1)[""]
-                if "error" in alone:
-                    failed[tool] = {"error": self.placeless(f"timing: {alone['error']}")}
+                if error := self.interleaved([tool], source, 0.0, 1)[""].get("error"):
+                    failed[tool] = {"error": self.placeless(f"timing: {error}")}
             left = [tool for tool in timed if tool not in failed]
-            found = self.interleaved(left, setting, source, self.plan.seconds, PROCESSES)
+            found = self.interleaved(left, source, self.plan.seconds, PROCESSES)
         return {**found, **failed}
 
-    def interleaved(
-        self, timed: Sequence[str], setting: SessionSetting, source: Path, seconds: float, processes: int
-    ) -> Timings:
+    def interleaved(self, timed: Sequence[str], source: Path, seconds: float, processes: int) -> Timings:
         """Time the original and outcomes in some processes, one after the other."""
         parts = []
         for number in range(processes):
-            names = random.Random(number).sample(timed, len(timed))
-            paths = [str(source), *(str(self.target(name, setting)) for name in names)]
-            found = self.bench(paths, setting, "--seconds", str(seconds / processes))
+            names = ["", *random.Random(number).sample(timed, len(timed))]
+            found = self.bench(names, source, "--seconds", str(seconds / processes))
             if "error" in found:
                 return {"": found}
-            parts.append(dict(zip(["", *names], found["cases"][0]["timings"], strict=True)))
-        spread = {name: statistics.median(part[name]["spread"] for part in parts) for name in parts[0]}
-        timings: dict[str, Row] = {
-            name: {"timing": pooled([part[name]["speedup"] for part in parts]) | {"spread": round(spread[name], 4)}}
-            for name in timed
-        }
-        own = [part[""] for part in parts]
-        timings[""] = {
-            "minimum_ms": round(min(each["minimum"] for each in own) * 1e3, 4),
-            "median_ms": round(statistics.median(each["median"] for each in own) * 1e3, 4),
-            "spread": round(spread[""], 4),
-        }
-        return timings
+            parts.append(dict(zip(names, found["cases"][0]["timings"], strict=True)))
+        spread = {name: round(statistics.median(part[name]["spread"] for part in parts), 4) for name in parts[0]}
+        minimum = min(part[""]["minimum"] for part in parts) * 1e3
+        median = statistics.median(part[""]["median"] for part in parts) * 1e3
+        own = {"minimum_ms": round(minimum, 4), "median_ms": round(median, 4), "spread": spread[""]}
+        ratios = {name: pooled([part[name]["speedup"] for part in parts]) for name in timed}
+        return {"": own, **{name: {"timing": ratio | {"spread": spread[name]}} for name, ratio in ratios.items()}}
 
-    def bench(self, paths: Sequence[str], setting: SessionSetting, *options: str) -> Row:
-        """Run `graphopt bench` in a process of its own."""
-        where = ("--provider", setting.provider, "--threads", str(setting.threads), "--json")
-        return job("graphopt", "bench", *paths, *where, *options, limit=self.limit)
+    def bench(self, names: Sequence[str], source: Path, *options: str) -> Row:
+        """Run `graphopt bench` on outcomes, or the original, which has no name, in a process of its own."""
+        paths = [str(self.target(name) if name else source) for name in names]
+        where = ("--provider", self.setting.provider, "--threads", str(self.setting.threads), "--json")
+        given = [f"--input={path.stem}:{path}" for path in self.inputs.glob("*.npy")]
+        return job("graphopt", "bench", *paths, *where, *given, *options, limit=self.plan.limit)
 
-    def profiles(self, timed: Sequence[str], setting: SessionSetting, source: Path) -> Timings:
-        """Profile the original, whose headroom follows, and outcomes; on devices a kernel's time is not known."""
-        found: dict[str, Row] = {"": {"headroom": None}}
-        if setting.is_cpu:
-            paths = [str(source), *(str(self.target(tool, setting)) for tool in timed)]
-            listed = self.bench(paths, setting, "--seconds", "0", "--profile").get("profiles", [])
-            for tool, profile in zip(["", *timed], listed, strict=bool(listed)):
-                kernels = {row["operator"]: [row["count"], round(row["seconds"] * 1e3, 4)] for row in profile["rows"]}
-                found[tool] = {"profile": kernels}
-                heavy = sum(ms for operator, (_, ms) in kernels.items() if is_heavy_kernel(operator))
-                if not tool:
-                    whole = sum(ms for _, ms in kernels.values())
-                    found[""]["headroom"] = round(whole / heavy, 3) if heavy else None
-        return found
+    def headroom(self, source: Path) -> Row:
+        """Return the time in all kernels of the original, as a multiple of that in the heavy ones, if it is known."""
+        profiles = (
+            self.bench([""], source, "--seconds", "0", "--profile").get("profiles") if self.setting.is_cpu else None
+        )
+        kernels = {row["operator"]: row["seconds"] for row in profiles[0]["rows"]} if profiles else {}
+        heavy = sum(seconds for operator, seconds in kernels.items() if is_heavy_kernel(operator))
+        return {"headroom": round(sum(kernels.values()) / heavy, 3) if heavy else None}
+
+
+def name_of(setting: SessionSetting) -> str:
+    """Return the name of a setting in result files, like `cpu-1`."""
+    return f"{setting.provider}-{setting.threads or 'all'}"
 
 
 def pooled(parts: Sequence[Mapping[str, Any]]) -> Row:

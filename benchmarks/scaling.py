@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.environment import installed, job, machine, today
+from benchmarks.environment import job, made
 from benchmarks.pictures import panels, saved
 from benchmarks.report import circumstances, table
 from benchmarks.results import Row, write_rows
@@ -183,8 +183,7 @@ KINDS = {"transformer": transformer, "convolutional": convolutional, "varied": v
 
 def run(sizes: Sequence[int], path: Path) -> Path:
     """Measure each kind and size; the file and the page have a row as soon as it is measured, the picture all."""
-    versions = {package: installed(package) for package in ("graphopt", "numpy", "onnx")}
-    conditions = {"machine": machine(), "date": today(), "versions": versions}
+    conditions = made("graphopt", "numpy", "onnx")
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for kind, build in KINDS.items():

@@ -10,10 +10,8 @@ import os
 import resource
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -22,14 +20,11 @@ from typing import Any
 import onnx
 import onnx.inliner
 
+from benchmarks.checks import load_inputs
 from benchmarks.environment import job, one_line
-from graphopt.base.files import cache_folder
 
 SEARCH = 60.0
 """Seconds for which a tool that searches may do so, unless said otherwise: graphopt's own default."""
-
-LIMIT = 600.0
-"""Seconds, beside those for a search, after which a tool is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +36,8 @@ class Task:
     target: str
     family: str = ""
     """Family of the model's architecture."""
+    inputs: str = ""
+    """Folder of inputs to search with, if there is one; others are made up."""
     provider: str = "cpu"
     threads: int = 0
     """The setting that tools which search optimize for, as `SessionSetting` takes it."""
@@ -56,86 +53,54 @@ class Tool:
     """Name on the package index."""
     text: str
     """The call, as a user would write it."""
-    call: Callable[[onnx.ModelProto], Any] | None = None
-    """The same on a model in memory."""
-    call_file: Callable[[Task], tuple[Any, dict[str, Any]]] | None = None
-    """The same on a file, where the tool takes none in memory: the outcome, and what is told of a search."""
+    call: Callable[[Task], Any]
+    """Returns the outcome, which should be a ModelProto; of a tool that searches also what is told of the search."""
     families: Collection[str] | None = None
     """Families of architectures to which the tool applies; None for all."""
     searches: bool = False
     """The tool optimizes for one setting by measuring, so that its outcome depends on provider and threads."""
 
-    def optimize(self, task: Task) -> tuple[Any, dict[str, Any]]:
-        """Return the outcome, which should be a ModelProto, and what is told of a search.
 
-        Raises:
-            Exception: whatever the tool raises.
-        """
-        if self.call_file is not None:
-            return self.call_file(task)
-        model = onnx.load(task.source)
-        return (model if self.call is None else self.call(model)), {}
-
-
-def _onnxsim(model: onnx.ModelProto) -> Any:
+def _onnxsim(task: Task) -> Any:
     import onnxsim
 
-    simplified, valid = onnxsim.simplify(model)
+    simplified, valid = onnxsim.simplify(onnx.load(task.source))
     if not valid:
         raise ValueError("onnxsim could not validate its result")
     return simplified
 
 
-def _onnxslim(model: onnx.ModelProto) -> Any:
+def _onnxslim(task: Task) -> Any:
     import onnxslim
 
-    return onnxslim.slim(model)
+    return onnxslim.slim(onnx.load(task.source))
 
 
-def _onnxoptimizer(model: onnx.ModelProto) -> Any:
+def _onnxoptimizer(task: Task) -> Any:
     import onnxoptimizer
 
-    return onnxoptimizer.optimize(model)
+    return onnxoptimizer.optimize(onnx.load(task.source))
 
 
-def _onnxscript(model: onnx.ModelProto) -> Any:
+def _onnxscript(task: Task) -> Any:
     from onnxscript import optimizer, rewriter
 
-    return rewriter.rewrite(optimizer.optimize(model))
+    return rewriter.rewrite(optimizer.optimize(onnx.load(task.source)))
 
 
-def _onnxscript_ort(model: onnx.ModelProto) -> Any:
+def _onnxscript_ort(task: Task) -> Any:
     import onnx_ir
     from onnxscript.rewriter import ort_fusions
 
-    fused = ort_fusions.optimize_for_ort(onnx_ir.from_proto(model))
+    fused = ort_fusions.optimize_for_ort(onnx_ir.from_proto(onnx.load(task.source)))
     return onnx_ir.to_proto(fused[0] if isinstance(fused, tuple) else fused)
 
 
-def _graphopt_simplify(model: onnx.ModelProto) -> Any:
-    import graphopt
-
-    return graphopt.optimize(model, cost="none").model
-
-
-def _graphopt(task: Task, target: str = "onnx") -> tuple[Any, dict[str, Any]]:
-    import graphopt
-
-    result = graphopt.optimize(
-        task.source, provider=task.provider, threads=task.threads, seconds=task.seconds, target=target
-    )
-    timing, notes = result.report.timing, list(result.report.notes)
-    if timing is None:
-        return result.model, {"timed": False, "notes": notes}
-    counts = {name: getattr(timing, name) for name in ("stop", "regions", "copies", "states", "trials")}
-    return result.model, counts | {"timed": timing.speedup is not None, "notes": notes}
-
-
-def _ort_transformers(task: Task) -> tuple[Any, dict[str, Any]]:
+def _ort_transformers(task: Task) -> Any:
     from onnxruntime.transformers import optimizer
 
     options = {"model_type": _MODEL_TYPES[task.family], "use_gpu": task.provider != "cpu"}
-    return optimizer.optimize_model(task.source, **options).model, {}
+    return optimizer.optimize_model(task.source, **options).model
 
 
 _MODEL_TYPES = {
@@ -145,11 +110,30 @@ _MODEL_TYPES = {
 """The families for which onnxruntime.transformers names a type of model."""
 
 
-def _timm(task: Task) -> tuple[Any, dict[str, Any]]:
+def _graphopt_simplify(task: Task) -> Any:
+    import graphopt
+
+    return graphopt.optimize(onnx.load(task.source), cost="none").model
+
+
+def _graphopt(task: Task, target: str = "onnx") -> tuple[Any, dict[str, Any]]:
+    import graphopt
+
+    where: dict[str, Any] = {"provider": task.provider, "threads": task.threads}
+    inputs = load_inputs(task.inputs)
+    result = graphopt.optimize(task.source, inputs=inputs, seconds=task.seconds, target=target, fresh=True, **where)
+    timing, told = result.report.timing, {"timed": False, "notes": list(result.report.notes)}
+    if timing is not None:
+        told |= {name: getattr(timing, name) for name in ("stop", "regions", "copies", "states", "trials")}
+        told["timed"] = timing.speedup is not None
+    return result.model, told
+
+
+def _timm(task: Task) -> Any:
     from benchmarks.models import export_reparameterized
 
     export_reparameterized(Path(task.source).stem, Path(task.target))
-    return onnx.load(task.target), {}
+    return onnx.load(task.target)
 
 
 PLAIN = "plain"
@@ -169,8 +153,8 @@ _ORT_TARGET = 'the same with `target="onnxruntime"`'
 
 OWN: Mapping[str, Tool] = {
     "graphopt-simplify": Tool("graphopt", _SIMPLIFY, _graphopt_simplify),
-    "graphopt": Tool("graphopt", _SEARCH, call_file=_graphopt, searches=True),
-    "graphopt-ort": Tool("graphopt", _ORT_TARGET, call_file=partial(_graphopt, target="onnxruntime"), searches=True),
+    "graphopt": Tool("graphopt", _SEARCH, _graphopt, searches=True),
+    "graphopt-ort": Tool("graphopt", _ORT_TARGET, partial(_graphopt, target="onnxruntime"), searches=True),
 }
 """The columns that the others are compared with; the last may use ONNX Runtime's own operators."""
 
@@ -180,12 +164,12 @@ _MERGE = "`timm.utils.model.reparameterize_model(module)`, and the export of tha
 _MERGED = ("FastViT", "MobileOne", "RepVGG", "RepViT")
 
 ALL: Mapping[str, Tool] = {
-    PLAIN: Tool("onnxruntime", "the original once more"),
+    PLAIN: Tool("onnxruntime", "the original once more", lambda task: onnx.load(task.source)),
     **PEERS,
     **OWN,
     "onnxscript-ort": Tool("onnxscript", _FUSIONS, _onnxscript_ort),
-    "ort-transformers": Tool("onnxruntime", _OPTIMIZER, call_file=_ort_transformers, families=_MODEL_TYPES),
-    "timm": Tool("timm", _MERGE, call_file=_timm, families=_MERGED),
+    "ort-transformers": Tool("onnxruntime", _OPTIMIZER, _ort_transformers, families=_MODEL_TYPES),
+    "timm": Tool("timm", _MERGE, _timm, families=_MERGED),
 }
 """The last has the model's source and changes that: no tool for a file, but what one can be held against."""
 
@@ -215,28 +199,17 @@ def facts(path: Path) -> dict[str, int]:
     return {"opset": opset, "nodes": count(model), "bytes": path.stat().st_size}
 
 
-def run(task: Task, limit: float = LIMIT) -> dict[str, Any]:
+def run(task: Task, limit: float) -> dict[str, Any]:
     """Run a tool in a process of its own; return seconds and peak memory (MB) of the whole process, or the error.
 
     A tool that searches has the seconds of its search beside the limit, and what it tells of it is under `search`.
     graphopt finds no times of an earlier search: each run is like a user's first.
     """
     limit += task.seconds * ALL[task.tool].searches
-    with _without_times() as cache:
-        start = time.perf_counter()
-        found = job("benchmarks.tools", json.dumps(asdict(task)), limit=limit, cache=cache)
-        seconds = round(time.perf_counter() - start, 2)
+    start = time.perf_counter()
+    found = job("benchmarks.tools", json.dumps(asdict(task)), limit=limit)
+    seconds = round(time.perf_counter() - start, 2)
     return found if "error" in found else {"seconds": seconds, **found}
-
-
-@contextmanager
-def _without_times() -> Iterator[str]:
-    """Yield a cache for graphopt that has the user's proofs, which ship with a release, and nothing else."""
-    proofs = cache_folder() / "proofs"
-    proofs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "proofs").symlink_to(proofs.absolute(), target_is_directory=True)
-        yield folder
 
 
 def peak_memory() -> int:
@@ -252,8 +225,10 @@ def main(task: Task) -> None:
     """Run one tool once, and print what there is to tell; the reason of a failure is the last line on stderr."""
     stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a tool prints is not what is told
+    tool = ALL[task.tool]
     try:
-        model, search = ALL[task.tool].optimize(task)
+        found = tool.call(task)
+        model, search = found if tool.searches else (found, {})
         if not isinstance(model, onnx.ModelProto):
             raise TypeError(f"returned {type(model).__name__} instead of a model")
         if task.tool == PLAIN:  # written anew, it might have other bytes

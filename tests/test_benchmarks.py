@@ -3,7 +3,6 @@
 What is shown of them is in test_report_benchmarks.py, the models are in test_models.py.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,27 +13,24 @@ import pytest
 
 import graphopt
 from benchmarks import __main__ as commands
-from benchmarks import checks, environment, run, scaling, tools
-from benchmarks.models import FIXTURES, MODELS, QUICK, SUITE
+from benchmarks import checks, environment, models, run, scaling, tools
+from benchmarks.models import MODELS, QUICK, Model
 from benchmarks.results import ORIGINAL, Results, Row, write_rows
 from benchmarks.run import Plan
 from benchmarks.tools import PLAIN, Task
 from graphopt.base.errors import UsageError
-from graphopt.base.executors import InProcess
 from graphopt.base.ort import require_onnxruntime
 from graphopt.runtime.measure import Speedup
 from graphopt.runtime.session_setting import SessionSetting
-from tests import zoo
 from tests.text import parse
 
-NET, SECOND = "resnet50.dynamo", "resnet50.torchscript"
+NET = "resnet50.dynamo"
 SETTINGS = (SessionSetting(threads=1), SessionSetting(threads=0))
 
 
 def test_the_suite_has_36_models_of_12_families_and_a_quick_part() -> None:
-    assert len(SUITE) >= 36 and len({MODELS[name].architecture.family for name in SUITE}) >= 12
-    assert set(QUICK) < set(SUITE)
-    assert sorted(FIXTURES) == sorted(zoo.names())
+    assert len(MODELS) >= 36 and len({model.architecture.family for model in MODELS.values()}) >= 12
+    assert set(QUICK) < set(MODELS)
 
 
 @pytest.mark.parametrize("kind", scaling.KINDS)
@@ -81,7 +77,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, source: Path) -> list[Any]:
         times = {"minimum": 0.002, "median": 0.002, "spread": 0.1}
         return {"cases": [{"timings": [times, *({**times, "speedup": ratio()} for _ in paths)]}]}
 
-    monkeypatch.setattr(run, "export", lambda name: source)
+    monkeypatch.setattr(models, "export", lambda model: source)
     monkeypatch.setattr(tools, "run", optimize)
     monkeypatch.setattr(run, "job", job)
     return found
@@ -102,7 +98,6 @@ def test_a_run_times_each_outcome_in_each_setting_several_times(asked: list[Any]
     original, row = found.get(NET, ORIGINAL, "cpu-1"), found.get(NET, "graphopt", "cpu-1")
     assert (original["family"], original["minimum_ms"], original["headroom"]) == ("ResNet", 2.0, 1.25)
     assert (row["nodes"], row["difference"], row["timing"]["rounds"]) == (7, 0.0, 27)
-    assert row["profile"] == original["profile"] == {"FusedConv": [2, 0.8], "Softmax": [1, 0.2]}
     assert row["made"]["search"] == 5.0 and row["made"]["sources"] and row["made"]["versions"]["graphopt"]
     assert row["made"]["machine"] == environment.machine() and "search" not in found.get(NET, PLAIN, "cpu-1")["made"]
 
@@ -140,10 +135,10 @@ def test_what_was_made_under_other_circumstances_is_measured_again(
     asked.clear()
     found = measured(plan, path)
     assert bool(asked) is again
-    assert found.get(NET, "graphopt", "cpu-1")["made"]["file"] == environment.digest(source)
+    assert found.get(NET, "graphopt", "cpu-1")["made"]["file"] == environment.file_digest(source)
 
 
-def test_what_failed_is_measured_again_on_request(
+def test_a_failure_is_a_result_that_names_no_folder_of_its_run(
     asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, plan = tmp_path / "cpu.jsonl", Plan([NET], ["onnxsim", "OnnxSlim"], SETTINGS[:1], 1.0)
@@ -152,41 +147,21 @@ def test_what_failed_is_measured_again_on_request(
     def fail(task: Task, limit: float) -> Row:
         return {"error": f"{task.target} cannot be written"} if task.tool == "onnxsim" else optimize(task, limit)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(tools, "run", fail)
-        found = measured(plan, path)
-    error = found.get(NET, "onnxsim", "cpu-1")["error"]
-    assert error == "onnxsim-cpu-1.onnx cannot be written", "a reason names no folder of its run"
+    monkeypatch.setattr(tools, "run", fail)
+    found = measured(plan, path)
+    assert found.get(NET, "onnxsim", "cpu-1")["error"] == "onnxsim-cpu-1.onnx cannot be written"
     asked.clear()
     assert measured(plan, path) == found and asked == []
-    assert "error" not in measured(replace(plan, failed=True), path).get(NET, "onnxsim", "cpu-1")
-    assert [what[0] for what in asked] == ["onnxsim", "1", "1", "1"]
-
-
-class Cluster(InProcess):
-    """Stands for workers, which say what machines they are."""
-
-    def __init__(self, *machines: str) -> None:
-        self.machines = machines
-
-    def imap_unordered(self, function: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        for place, answer in reversed(list(super().imap_unordered(function, tasks))):
-            if isinstance(answer, str):
-                yield place, self.machines[0]
-                continue
-            for row in answer:
-                row["made"]["machine"] = self.machines[place % len(self.machines)]
-            yield place, answer
 
 
 @pytest.mark.usefixtures("asked")
-def test_a_cluster_of_equal_machines_measures_a_model_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan([NET, SECOND], ["onnxsim"], SETTINGS[:1], 1.0, dask="tcp://host:8786")
-    monkeypatch.setattr(run, "make_executor", lambda dask: Cluster("a board", "a board"))
-    assert list(measured(plan, tmp_path / "alike.jsonl").models) == [NET, SECOND]
-    monkeypatch.setattr(run, "make_executor", lambda dask: Cluster("a board", "a phone"))
-    with pytest.raises(UsageError, match="the workers are not alike"):
-        run.run(plan, tmp_path / "others.jsonl")
+def test_a_file_is_measured_as_it_is(tmp_path: Path, source: Path) -> None:
+    found = measured(Plan([str(source), NET], ["onnxsim"], SETTINGS[:1], 1.0), tmp_path / "cpu.jsonl")
+    assert list(found.models) == [NET, str(source)], "behind those of the suite"
+    original = found.models[str(source)]
+    assert (original["family"], original["exporters"], original["nodes"]) == ("net", {}, 7)
+    measured(Plan(["missing.onnx"], ["onnxsim"], SETTINGS[:1], 1.0), tmp_path / "other.jsonl")
+    assert Results.read(tmp_path / "other.jsonl").rows[0]["error"].startswith("the file: FileNotFoundError")
 
 
 def test_a_file_that_was_made_elsewhere_is_not_added_to(asked: list[Any], tmp_path: Path) -> None:
@@ -199,20 +174,20 @@ def test_a_file_that_was_made_elsewhere_is_not_added_to(asked: list[Any], tmp_pa
 
 
 def test_without_the_exporters_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def export(_: str) -> Path:
+    def export(_: Model) -> Path:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setattr(run, "export", export)
+    monkeypatch.setattr(models, "export", export)
     with pytest.raises(UsageError, match=r"torch is missing.*pip install -e '\.\[cpu,bench\]'"):
         run.run(Plan([NET], ["onnxsim"], SETTINGS, 1.0), tmp_path / "cpu.jsonl")
     assert not (tmp_path / "cpu.jsonl").exists()
 
 
 def test_an_export_that_fails_is_an_error_of_the_original(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def export(name: str) -> Path:
-        raise ValueError(f"no {name}")
+    def export(model: Model) -> Path:
+        raise ValueError(f"no {model.name}")
 
-    monkeypatch.setattr(run, "export", export)
+    monkeypatch.setattr(models, "export", export)
     rows = measured(Plan([NET], ["onnxsim"], SETTINGS, 1.0), tmp_path / "cpu.jsonl").rows
     assert [(row["tool"], row["setting"]) for row in rows] == [(ORIGINAL, "cpu-1"), (ORIGINAL, "cpu-all")]
     assert rows[0]["family"] == "ResNet" and rows[0]["error"] == f"export: ValueError: no {NET}"
@@ -241,13 +216,13 @@ def test_an_interrupted_run_keeps_what_is_done_and_goes_on(
     path = tmp_path / "cpu.jsonl"
     arguments = ["run", "--models", *QUICK[:2], "--tools", "onnxsim", "--threads", "1", "--output", str(path)]
 
-    def interrupted(name: str) -> Path:
-        if name == QUICK[1]:
+    def interrupted(model: Model) -> Path:
+        if model.name == QUICK[1]:
             raise KeyboardInterrupt
         return source
 
     with monkeypatch.context() as patched:
-        patched.setattr(run, "export", interrupted)
+        patched.setattr(models, "export", interrupted)
         with pytest.raises(SystemExit) as ended:
             commands.main(arguments)
     assert ended.value.code == 130 and "interrupted" in capsys.readouterr().err
@@ -305,8 +280,8 @@ def test_an_outcome_may_differ_twice_as_far_as_the_runtime_itself(
     def opened(setting: SessionSetting, path: str, optimize: bool = True) -> tuple[Any, float]:
         return opening(setting, path, optimize=optimize), shifts[optimize][Path(path).name]
 
-    def shifted(session: tuple[Any, float], source: str, seed: int) -> dict[str, Any]:
-        return {name: values + session[1] for name, values in computed(session[0], source, seed).items()}
+    def shifted(session: tuple[Any, float], *arguments: Any) -> dict[str, Any]:
+        return {name: values + session[1] for name, values in computed(session[0], *arguments).items()}
 
     opening = SessionSetting.open
     monkeypatch.setattr(SessionSetting, "open", opened)
@@ -377,9 +352,9 @@ def test_an_outcome_that_crashes_takes_no_other_timing_along(
         onnx.save(unknown() if task.tool == "OnnxSlim" else onnx.load(source), task.target)
         return {"seconds": 1.0, "memory_mb": 100}
 
-    monkeypatch.setattr(run, "export", lambda name: source)
+    monkeypatch.setattr(models, "export", lambda model: source)
     monkeypatch.setattr(tools, "run", optimize)
-    monkeypatch.setattr(run._Model, "job", lambda self, kind, arguments: {})
+    monkeypatch.setattr(run._Run, "check", lambda self, kind, arguments: {})
     plan = Plan([NET], ["onnxsim", "OnnxSlim"], SETTINGS[:1], 0.01)
     found = measured(plan, tmp_path / "cpu.jsonl")
     timing = found.get(NET, "onnxsim", "cpu-1")["timing"]
@@ -399,10 +374,10 @@ def test_a_process_that_takes_too_long_or_crashes_has_an_error() -> None:
 
 
 def test_where_no_heavy_kernel_is_known_there_is_no_headroom(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = run._Model(NET, Plan([], [], SETTINGS, 1.0), Results(()), Path())
+    some = run._Run(NET, Plan([], [], SETTINGS, 1.0), SETTINGS[0], Results(()), Path())
     for told in ({"profiles": [{"rows": KERNELS[1:]}]}, {"error": "crashed"}):
         monkeypatch.setattr(run, "job", lambda *arguments, limit, told=told: told)
-        assert some.profiles([], SETTINGS[0], Path("net.onnx"))[""].get("headroom") is None
+        assert some.headroom(Path("net.onnx")) == {"headroom": None}
 
 
 # -- other providers ---------------------------------------------------------------------------------------------------
@@ -428,5 +403,5 @@ def test_outcomes_are_checked_with_the_provider_in_one_setting(tmp_path: Path, m
     with pytest.raises(UsageError, match="--threads takes one number"):
         commands._settings(OTHER, [1, 2], quick=False)
     monkeypatch.setattr(run, "gpu", lambda: "a processor")
-    some = run._Model(NET, Plan([], [], [SessionSetting(OTHER, 1)], 1.0), Results(()), tmp_path)
+    some = run._Run(NET, Plan([], [], [], 1.0), SessionSetting(OTHER, 1), Results(()), tmp_path)
     assert some.circumstances(PLAIN, "")["gpu"] == "a processor"

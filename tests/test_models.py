@@ -8,10 +8,12 @@ import onnx
 import pytest
 
 from benchmarks import models, quantized
-from benchmarks.architectures import REDUCED, Case, reparameterized, settled
-from benchmarks.models import FIXTURES, MODELS, SUITE, Model
-from tests import zoo
+from benchmarks.architectures import Case, settled
+from benchmarks.models import MODELS, PUBLISHED, REDUCED, Model
+from tests import fixture_models, zoo
 from tests.text import parse, run
+
+YOLO = MODELS["yolo.dynamo"]
 
 
 def net(torch: Any, *norms: Any) -> Any:
@@ -92,14 +94,14 @@ def test_shared_weights_stay_shared_and_tiny_scales_grow() -> None:
 @pytest.mark.slow
 def test_a_reparameterized_net_computes_the_same_without_branches() -> None:
     torch = pytest.importorskip("torch")
-    pytest.importorskip("timm")
-    case = REDUCED["repvgg"].build()
+    utils = pytest.importorskip("timm.utils.model")
+    case = REDUCED["repvgg"].case()
     (x,) = case.inputs.values()
     module = settled(case.module, case.inputs)
     with torch.no_grad():
         before = module(x)
         convs = sum(isinstance(layer, torch.nn.Conv2d) for layer in module.modules())
-        deployed = reparameterized(module)
+        deployed = utils.reparameterize_model(module)
         after = deployed(x)
     assert sum(isinstance(layer, torch.nn.Conv2d) for layer in deployed.modules()) == convs / 2
     assert not any(isinstance(layer, torch.nn.BatchNorm2d) for layer in deployed.modules())
@@ -111,7 +113,7 @@ def exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what is exported, into an empty cache; the sources are a file that can be changed."""
     made: list[str] = []
 
-    def exporter(model: Model, _: Case, path: Path) -> None:
+    def noted(model: Model, _: Case, path: Path) -> None:
         made.append(model.name)
         path.write_bytes(b"a model")
 
@@ -119,28 +121,28 @@ def exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(models, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(models, "SOURCES", (tmp_path / "source.py",))
     monkeypatch.setattr(models, "_case", lambda model: Case(None, {}, (), {}))
-    monkeypatch.setattr(models, "_EXPORTERS", {"dynamo": exporter, "torchscript": exporter})
+    monkeypatch.setattr(models, "_export", noted)
     return made
 
 
 def test_what_the_cache_holds_is_not_exported_again(exports: list[str]) -> None:
-    path = models.export("yolo.dynamo")
+    path = models.export(YOLO)
     assert path.name == "yolo.dynamo.onnx" and path.read_bytes() == b"a model"
-    assert models.export("yolo.dynamo") == path
+    assert models.export(YOLO) == path
     assert exports == ["yolo.dynamo"]
-    models.export("yolo.dynamo", again=True)
+    models.export(YOLO, again=True)
     assert exports == ["yolo.dynamo"] * 2
 
 
 def test_changed_sources_and_packages_are_exported_again(
     exports: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models.export("yolo.dynamo")
+    models.export(YOLO)
     (tmp_path / "source.py").write_text("width = 2", encoding="utf-8")
-    models.export("yolo.dynamo")
+    models.export(YOLO)
     assert len(exports) == 2
     monkeypatch.setattr(models, "installed", lambda package: "0.0")
-    models.export("yolo.dynamo")
+    models.export(YOLO)
     assert len(exports) == 3
 
 
@@ -148,18 +150,20 @@ def test_changed_sources_and_packages_are_exported_again(
 def test_files_of_unknown_making_are_exported_again(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "yolo.dynamo.onnx").write_bytes(b"of long ago")
-    assert models.export("yolo.dynamo").read_bytes() == b"a model"
+    assert models.export(YOLO).read_bytes() == b"a model"
 
 
-def test_no_two_models_have_one_key() -> None:
-    assert len({models.key(model) for model in MODELS.values()}) == len(MODELS) == len(SUITE) + len(FIXTURES)
+def test_no_two_models_have_one_key_and_each_fixture_has_a_model() -> None:
+    fixtures = fixture_models.models()
+    assert sorted(fixtures) == zoo.names()
+    known = [*MODELS.values(), *fixtures.values()]
+    assert len({models.key(model) for model in known}) == len(known)
 
 
 def test_numbers_in_the_documentation() -> None:
     families = {architecture.family for architecture in REDUCED.values()}
-    published = [name for name in SUITE if MODELS[name].is_published]
-    said = f"{len(REDUCED)} architectures of {len(families)} families in {len(SUITE) - len(published)} exports"
-    assert said in (models.__doc__ or "") and f"{len(published)} are as published" in (models.__doc__ or "")
+    said = f"{len(REDUCED)} architectures of {len(families)} families in {len(MODELS) - len(PUBLISHED)} exports"
+    assert said in (models.__doc__ or "") and f"{len(PUBLISHED)} are as published" in (models.__doc__ or "")
 
 
 @pytest.mark.parametrize("form", quantized.FORMS)

@@ -1,14 +1,11 @@
 """What is shown of benchmarks: pages, the README's table, pictures, and what changed between two files."""
 
-import json
-import subprocess
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
-from benchmarks import comparison, pictures, profiles, report, scaling
+from benchmarks import comparison, pictures, report, scaling
 from benchmarks.results import ORIGINAL, Results, Row, digest, read_rows, write_rows
 from benchmarks.tools import ALL, PLAIN
 from graphopt.search.stopping import StopReason
@@ -89,6 +86,9 @@ def test_a_page_says_how_the_file_was_made() -> None:
     ):
         assert line in page
     assert "searched for" not in report.markdown(results(onnxsim=1.0), CPU)
+    others = Results((original("a.1x8", package="a==1.0"), original("own/net.onnx", package="")))
+    page = report.markdown(others, CPU)
+    assert "at their sizes; out of a==1.0\n- Models: 1 file, as given\n- Threads" in page
 
 
 def test_each_setting_has_tables_of_its_own() -> None:
@@ -299,29 +299,16 @@ def test_each_row_is_kept_as_soon_as_it_is_measured(monkeypatch: pytest.MonkeyPa
     pytest.importorskip("matplotlib")
     path, known = tmp_path / "scaling.jsonl", list[int]()
 
-    def run(command: list[str], **_: Any) -> CompletedProcess[str]:
+    def job(_: str, file: str, **__: float) -> Row:
         known.append(len(read_rows(path)))
-        if "convolutional" in command[-1]:
-            return CompletedProcess(command, 1, "", "Traceback\nMemoryError: too large")
-        row = {fact: grown()[0][fact] for fact in ("left", "memory_mb", "seconds", "search")}
-        return CompletedProcess(command, 0, json.dumps(row), "")
+        if "convolutional" in file:
+            return {"error": "MemoryError: too large"}
+        return {fact: grown()[0][fact] for fact in ("left", "memory_mb", "seconds", "search")}
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(scaling, "job", job)
     scaling.run([3], path)
     rows = {row["kind"]: row for row in read_rows(path)}
     assert list(rows) == list(scaling.KINDS) and known == [*range(len(scaling.KINDS))]
     assert rows["convolutional"]["error"] == "MemoryError: too large" and "error" not in rows["varied"]
     page = (tmp_path / "scaling.md").read_text()
     assert "| fails |" in page and "MemoryError: too large" in page and (tmp_path / "scaling.png").exists()
-
-
-# -- profiles ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_page_of_profiles_names_what_takes_time_before_or_after() -> None:
-    before = {"Conv": [2, 6.0], "Transpose": [1, 3.99], "Cast": [3, 0.01]}
-    after = outcome("graphopt", 1.2, profile={"Conv": [2, 4.0], "Mul": [1, 1.0]})
-    page = profiles.markdown(Results((original(profile=before), after, original("odd", error="no kernel"))))
-    assert "| Conv | 2 | 6.00 | 60% | 2 | 4.00 | 80% |" in page and "| Mul |  |  |  | 1 | 1.00 | 20% |" in page
-    assert "| Transpose | 1 | 3.99 | 40% |  |  |  |" in page and "| others | 3 | 0.01 | 0% |  |  |  |" in page
-    assert "| all | 6 | 10.00 | 100% | 3 | 5.00 | 100% |" in page and "✗ no kernel" in page

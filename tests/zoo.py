@@ -1,7 +1,7 @@
 """The fixtures: real exports with their weights reduced to recipes, so that tests need neither torch nor large files.
 
 ``names()`` lists them, ``load(name)`` restores one, ``inputs(model)`` makes a realistic feed for it. They are written
-by ``python -m benchmarks.fixtures``. A recipe is JSON in the doc string of a tensor that has dims and a type but no
+by ``python -m tests.fixture_models``. A recipe is JSON in the doc string of a tensor that has dims and a type but no
 values: ``{"seed": 7, "normal": [mean, deviation]}``, ``{"seed": 7, "uniform": [low, high]}`` or ``{"fill": value}``.
 """
 

@@ -1,22 +1,24 @@
-"""Write the fixtures of the tests: each exported model as a whole graph, its large weights reduced to recipes.
+"""Write the fixtures: each exported model as a whole graph, its large weights reduced to recipes.
 
-``python -m benchmarks.fixtures [NAME ...]`` exports what the cache lacks and fills ``tests/fixtures``. What a recipe is
-and how it is followed stands in ``tests/zoo.py``. Kept as they are: names, small tensors, integers, and tensors of few
-distinct values, such as masks. Long metadata is dropped: stack traces, which name files of the exporting machine.
+``python -m tests.fixture_models [NAME ...]`` exports what ``fixtures/models.toml`` names and the cache of the
+benchmarks lacks. What a recipe is and how it is followed stands in ``zoo.py``. Kept as they are: names, small tensors,
+integers, and tensors of few distinct values, such as masks. Long metadata is dropped: stack traces, which name files of
+the exporting machine.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import tomllib
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from benchmarks.models import FIXTURES, export
+from benchmarks.models import Model, export, read_architecture
 from tests import zoo
 
 SMALL = 128
@@ -25,6 +27,16 @@ SMALL = 128
 _FEW_VALUES = 8
 _LONG_METADATA = 120
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+
+
+def models() -> Mapping[str, Model]:
+    """Return the models by the names of their fixtures; their weights are not settled, for few of them are kept."""
+    tables = tomllib.loads((zoo.FIXTURES / "models.toml").read_text(encoding="utf-8"))
+    architectures = {name: read_architecture(entry) for name, entry in tables["architectures"].items()}
+    return {
+        name: Model(name, **{**row, "architecture": architectures[row["architecture"]]}, is_settled=False)
+        for name, row in tables["exports"].items()
+    }
 
 
 def reduce(model: onnx.ModelProto) -> None:
@@ -38,7 +50,7 @@ def reduce(model: onnx.ModelProto) -> None:
 
 
 def _recipe(tensor: onnx.TensorProto) -> dict[str, object] | None:
-    """How to make a tensor of the same kind, or None where the values themselves matter or are few.
+    """Return how to make a tensor of the same kind, or None where the values themselves matter or are few.
 
     The seed is a digest of the values, so that equal tensors stay equal. A tensor of one sign keeps it: a variance
     stays positive.
@@ -58,7 +70,7 @@ def _recipe(tensor: onnx.TensorProto) -> dict[str, object] | None:
 
 
 def _short(number: float) -> float:
-    """Six digits: a recipe is read by people too."""
+    """Return six digits: a recipe is read by people too."""
     return float(f"{number:.6g}")
 
 
@@ -74,21 +86,16 @@ def strip(model: onnx.ModelProto) -> None:
         holder.metadata_props.extend(short)
 
 
-def write(name: str) -> int:
-    """Write the fixture of one model; its size in bytes."""
-    model = onnx.load(export(name))
-    reduce(model)
-    strip(model)
-    path = zoo.FIXTURES / f"{name}.onnx"
-    onnx.save(model, path)
-    return path.stat().st_size
-
-
-def main(arguments: list[str]) -> None:
+def main(names: Iterable[str]) -> None:
     """Write the named fixtures, or all, and say how large they are."""
-    zoo.FIXTURES.mkdir(exist_ok=True)
-    for name in arguments or FIXTURES:
-        print(f"{name}: {write(name) / 1000:.0f} kB")
+    known = models()
+    for name in names or known:
+        model = onnx.load(export(known[name]))
+        reduce(model)
+        strip(model)
+        path = zoo.FIXTURES / f"{name}.onnx"
+        onnx.save(model, path)
+        print(f"{name}: {path.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":
