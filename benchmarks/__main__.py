@@ -1,4 +1,4 @@
-"""``python -m benchmarks run | report | compare | scaling``: the commands that measure and show."""
+"""``python -m benchmarks run | report | compare | scaling | calibration | search_time``: the commands that measure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks import comparison, report, scaling
+from benchmarks import calibration, comparison, report, scaling, search_time
 from benchmarks.models import MODELS, QUICK, WHEELS
 from benchmarks.results import FOLDER, ORIGINAL, Row, reason
 from benchmarks.run import LIMIT, Plan, run
@@ -101,6 +101,14 @@ def _scaling(given: argparse.Namespace) -> None:
     print(f"written: {scaling.run(given.sizes, given.output)}")
 
 
+def _calibration(given: argparse.Namespace) -> None:
+    print(f"written: {calibration.run(given.models, given.loops, given.races, given.output)}")
+
+
+def _search_time(given: argparse.Namespace) -> None:
+    print(f"written: {search_time.run(given.models, given.search_seconds, given.output)}")
+
+
 def _above(least: Number, convert: Callable[[str], Number]) -> Callable[[str], Number]:
     """Return what converts an argument to a number above another."""
 
@@ -144,6 +152,13 @@ def _parser() -> argparse.ArgumentParser:
     option("new", type=Path)
     option = add(_scaling, "seconds and memory against the number of nodes", FOLDER / "scaling.jsonl")
     option("--sizes", nargs="+", type=_above(0, int), default=[100, 300, 1000, 3000, 10000, 30000])
+    option = add(_calibration, "how often races of a model with its copy are wrong", FOLDER / "calibration.jsonl")
+    option("models", nargs="+", metavar="MODEL.onnx")
+    option("--races", type=_above(1, int), default=200, help="of each kind; half as many with a planted gain")
+    option("--loops", nargs="+", type=_above(-1, int), default=[0, 2], help="busy loops that compute beside")
+    option = add(_search_time, "where the seconds of a run go", FOLDER / "search-time.jsonl")
+    option("models", nargs="+", metavar="MODEL.onnx")
+    option("--search-seconds", type=seconds, metavar="SECONDS", default=30.0, help="that graphopt may search; 30")
     return parser
 
 

@@ -114,6 +114,7 @@ def test_what_wraps_alike_on_both_sides_needs_no_bound(rule: Rule) -> None:
 # -- declarations ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("when", "is_right"), [((), False), ((fn.le(K, 33_025),), True)])
 def test_a_declaration_that_forgets_that_it_wraps_is_contradicted(when: tuple[Term, ...], is_right: bool) -> None:
     """A kernel that adds up in 32 bits, said to be a product of floats."""
@@ -129,6 +130,7 @@ def test_a_declaration_that_forgets_that_it_wraps_is_contradicted(when: tuple[Te
     assert is_right or "is not what its definition says: values differ" in proof.counterexample
 
 
+@pytest.mark.slow
 def test_the_declarations_of_the_library_wrap_as_their_kernels_do() -> None:
     one, other = (tensor("a", "M K"), *(tensor(f"a_{x}", "") for x in "sz")), (b, *(tensor(f"b_{x}", "") for x in "sz"))
     made = tensor("y_s", ""), tensor("y_z", "")
@@ -170,6 +172,7 @@ def test_open_sizes_are_refused() -> None:
     assert "MatMulInteger" not in {node.op_type for node in result.model.graph.node}
 
 
+@pytest.mark.slow
 def test_the_check_sees_what_an_unverified_rule_leaves_out() -> None:
     """All inputs 255, 40,000 of them."""
     careless = bounded("forget_that_it_wraps", fn.le(1, K))

@@ -111,6 +111,7 @@ def test_a_stack_of_matrices_that_may_be_empty_stays() -> None:
     assert simplified(stack("2,3,n,5", "6,-1,5", "2,3,5,-1")).graph.operator_counts() == {"Reshape": 2, "Transpose": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-dynamo", "llama-dynamo-raw", "llama-torchscript"])
 def test_no_export_of_llama_copies_its_keys(name: str) -> None:
     model = zoo.load(name)

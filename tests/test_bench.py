@@ -84,21 +84,8 @@ def test_models_are_timed_against_the_first(long: Path, short: Path) -> None:
     assert case.timings[0].speedup is None
     for timing in case.timings[1:]:
         assert timing.speedup is not None
-        assert timing.speedup.rounds == len(timing.samples.seconds) == 7
+        assert timing.speedup.rounds == len(timing.samples.seconds) == 11
         assert timing.speedup.low <= timing.speedup.median <= timing.speedup.high
-
-
-def test_two_sessions_of_the_first_tell_the_noise(long: Path, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = [TimingSamples((seconds,) * 7) for seconds in (1.0, 1.1, 0.95)]
-    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", lambda runs, *_, **__: times[: len(runs)])
-    found = run_benchmark([long, short], SessionSetting(), dims={"batch": 1, "seq": 4})
-    assert [timing.model for timing in found.cases[0].timings] == [str(long), str(short)]
-    _, ratio = found.overall_speedups
-    assert ratio is not None
-    assert ratio.median == pytest.approx(1 / 0.95)
-    assert ratio.verdict is TimingVerdict.SAME
-    assert f"two sessions of {long} differ by up to 10%: what is nearer to 1 is no difference" in str(found)
-    assert "two sessions" not in str(run_benchmark([long], SessionSetting(), dims={"batch": 1, "seq": 4}))
 
 
 def test_every_choice_of_the_sizes_is_measured(long: Path, short: Path) -> None:
@@ -113,7 +100,7 @@ def test_every_choice_of_the_sizes_is_measured(long: Path, short: Path) -> None:
 
 
 def ratio(median: float) -> Speedup:
-    return Speedup(median, median, 0.99 * median, 1.01 * median, 10)
+    return Speedup(median, median, 0.99 * median, 1.01 * median, 15)
 
 
 def test_sizes_together_are_a_geometric_mean() -> None:
@@ -127,7 +114,7 @@ def test_sizes_together_are_a_geometric_mean() -> None:
     assert none is None
     assert second is not None
     assert [second.minimum, second.median, second.low, second.high] == pytest.approx([3.0, 3.0, 2.97, 3.03])
-    assert second.rounds == 10
+    assert second.rounds == 15
     assert second.verdict is TimingVerdict.FASTER
 
 
@@ -212,7 +199,7 @@ def test_a_model_over_2_gb_is_timed_and_its_weights_are_not_copied(tmp_path: Pat
         file.truncate(rows * 4096)  # a hole, which takes no space
     path = saved(tmp_path / "large.onnx", model)
     (case,) = run_benchmark([path], SessionSetting(), seconds=0.0).cases
-    assert len(case.timings[0].samples.seconds) == 7
+    assert len(case.timings[0].samples.seconds) == 11
 
 
 def test_tables_are_aligned() -> None:
@@ -341,9 +328,9 @@ def test_bench(long: Path, short: Path) -> None:
     assert re.fullmatch(r"onnxruntime \S+, CPUExecutionProvider, 1 thread, seed 0", lines[0])
     assert lines[2] == "seq=4, batch=1 (chosen here: batch)"
     assert lines[3].split("  ")[0] == "model"
-    assert re.match(rf"{re.escape(str(long))} +[\d.]+ +[\d.]+ +[\d.]+% +7$", lines[4])
+    assert re.match(rf"{re.escape(str(long))} +[\d.]+ +[\d.]+ +[\d.]+% +11$", lines[4])
     ratios = r"[\d.]+ +[\d.]+–[\d.]+  (faster|slower|no difference)$"
-    assert re.match(rf"{re.escape(str(short))} +[\d.]+ +[\d.]+ +[\d.]+% +7 +{ratios}", lines[5])
+    assert re.match(rf"{re.escape(str(short))} +[\d.]+ +[\d.]+ +[\d.]+% +11 +{ratios}", lines[5])
 
 
 def test_bench_of_one_model_gives_its_own_times(long: Path) -> None:
@@ -456,7 +443,7 @@ def test_inspect_with_a_profile_runs_what_is_given(long: Path, tmp_path: Path) -
 
 
 HOW_TO_RUN = (
-    *("--dim seq=4", "--input x:x.npy", "--threads 1", "--provider cuda", "--provider-option a=b"),
+    *("--dim seq=4", "--seed 7", "--threads 1", "--provider cuda", "--provider-option a=b"),
     *("--custom-ops a.so", "--run-limit 5", "--memory-limit 5"),
 )
 

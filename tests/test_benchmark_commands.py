@@ -155,6 +155,7 @@ def test_a_tool_runs_in_a_process_of_its_own(tool: str, tmp_path: Path) -> None:
         assert cell["search"].get("stop") or cell["search"]["notes"]  # why it ended, or was not begun
 
 
+@pytest.mark.slow
 def test_a_search_is_for_the_setting_of_the_task(monkeypatch: pytest.MonkeyPatch, source: Path) -> None:
     said = list[Any]()
     optimize = graphopt.optimize
@@ -186,6 +187,7 @@ def test_ort_fuses_for_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == [{"model_type": "bert", "use_gpu": False}, {"model_type": "bert", "use_gpu": True}]
 
 
+@pytest.mark.slow
 def test_a_copy_has_the_bytes_of_the_original(source: Path, tmp_path: Path) -> None:
     task = Task(PLAIN, str(source), str(tmp_path / "out.onnx"))
     assert tools.run(task, LIMIT).keys() == {"seconds", "memory_mb"}
@@ -212,6 +214,7 @@ def test_a_revision_follows_the_sources_and_proofs(tmp_path: Path) -> None:
     assert len(found) == 4
 
 
+@pytest.mark.slow
 def test_a_tool_that_fails_says_why(tmp_path: Path) -> None:
     (tmp_path / "in.onnx").write_bytes(b"no model")
     task = Task("graphopt-simplify", str(tmp_path / "in.onnx"), str(tmp_path / "out.onnx"))

@@ -55,6 +55,7 @@ def test_a_wrong_rule_is_left_out_and_the_rest_is_done(cost: str, caplog: pytest
     assert note in caplog.text
 
 
+@pytest.mark.slow
 def test_the_first_attempt_is_gone_when_the_second_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that it has made would be in memory with those of the second. The model itself is loaded once."""
     load, loads = onnx_io.load_model, list[Any]()
@@ -255,6 +256,7 @@ def test_what_no_rewrite_did_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
         graphopt.optimize(BOTH, cost="none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guilty", [[FORGET_RELU], [FORGET_EXP], [FORGET_EXP, FORGET_RELU]])
 def test_what_cannot_be_run_whole_is_compared_rewrite_by_rewrite(
     guilty: list[Rule], monkeypatch: pytest.MonkeyPatch

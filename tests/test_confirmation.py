@@ -36,13 +36,13 @@ class Timed(Made):
         self.clock[0] += seconds
 
     def time_models(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[RaceOutcome]:
-        once = (len(sessions) + 2) * self.slowdown * SESSION / 7
+        once = (len(sessions) + 1) * self.slowdown * SESSION / 11
         wanted, limit = seconds
-        rounds = int(min(max(7, wanted // once), limit // once))
+        rounds = int(min(max(11, wanted // once), limit // once))
         self.spend(max(rounds, 1) * once)
         found = super().time_models(keys, sessions)
         seen = [replace(outcome.speedup, rounds=rounds) for outcome in found]
-        if rounds < 6:
+        if rounds < 11:
             seen = [Speedup(0.64, 0.64, 0.64, 0.64, rounds=rounds) for _ in found]
         return [
             replace(outcome, speedup=ratio, gain=replace(outcome.gain, rounds=rounds))
@@ -67,7 +67,7 @@ def found(ops: Ops, gain: float = 1.3) -> float:
 @pytest.mark.parametrize("slowdown", [1.0, 1.5, 2.0, 4.0, 5.0])
 @pytest.mark.parametrize("seconds", [60.0, 90.0])
 def test_a_plain_gain_is_confirmed_where_all_takes_longer_than_at_first(slowdown: float, seconds: float) -> None:
-    """A session takes five seconds by then: three versions race with two of the original, and two of them again."""
+    """A session takes five seconds by then: three versions race with the original, and two of them again."""
     made = case(found, seconds=seconds, slowdown=slowdown)
     assert made.choose().solutions
     assert made.best.is_faster
@@ -88,7 +88,7 @@ def test_a_plain_gain_of_a_sweep_is_confirmed() -> None:
     assert made.best.is_faster
 
 
-@pytest.mark.parametrize("seconds", [6.2, 7.5])
+@pytest.mark.parametrize("seconds", [4.2, 5.0])
 def test_where_time_is_left_for_two_races_of_the_simplified_model_alone_that_is_timed(seconds: float) -> None:
     made = case(lambda _: 1.3, seconds=seconds)
     assert made.choose().is_faster
@@ -173,56 +173,19 @@ def test_what_is_no_gain_over_the_original_in_one_race_is_none() -> None:
     assert (best.speedup.median, best.speedup.verdict) == (1.01, TimingVerdict.SAME)
 
 
-# -- on a busy machine -------------------------------------------------------------------------------------------------
-
-
-def noisy(speed: float, noise: float) -> Speedup:
-    return Speedup(speed, speed, speed * 0.99, speed * 1.01, 60, noise=noise)
-
-
-class Busy(Made):
-    """Two copies of the original differ by so much."""
-
-    noise = 0.107
-
-    def time_models(self, keys: Sequence[str], sessions: Sequence[Speedup], *seconds: float) -> list[RaceOutcome]:
-        outcomes = super().time_models(keys, sessions, *seconds)
-        return [
-            RaceOutcome(replace(outcome.speedup, noise=self.noise), replace(outcome.gain, noise=self.noise))
-            for outcome in outcomes
-        ]
+# -- whatever is measured ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("as_sweep", [False, True])
-@pytest.mark.parametrize(
-    ("gain", "noise", "taken"),
-    [
-        (1.07, 0.107, False),
-        (1.1, 0.107, False),
-        (1.07, 0.05, True),
-        (1.2, 0.107, True),
-        (1.015, TimingPolicy().noise, True),
-    ],
-)
-def test_what_is_within_the_noise_is_no_gain_though_it_adds_to_one(
-    gain: float, noise: float, *, taken: bool, as_sweep: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("gain", "taken"), [(1.0, False), (1.005, True), (1.02, True)])
+def test_a_find_is_taken_that_makes_a_gain_of_none(gain: float, *, taken: bool, as_sweep: bool) -> None:
     """Of the simplified model nothing is known, with the find it is faster than the original."""
-    floor = 1 + 0.9 * noise
+    floor = 1 + 0.9 * TimingPolicy().noise
     made = Case(lambda ops: floor * gain if "Div" not in ops else floor)
-    monkeypatch.setattr(Busy, "noise", noise)
-    made.contest = made.chooser.contest = Busy(made.model, made.contest.speed)
     best = made.choose([], made.swept("quarter_is_product").candidate) if as_sweep else made.choose(made.solutions[:1])
     assert bool(best.sweeps or best.solutions) is taken
     if not taken:
         assert (best.steps, made.changed) == (made.first.steps, BOTH)
-
-
-def test_which_part_makes_a_model_slower_is_not_asked_of_a_busy_machine() -> None:
-    made = Case(lambda ops: 0.6 if ops.get("Neg", 0) != 2 else 1.0)
-    made.contest = made.chooser.contest = Busy(made.model, made.contest.speed)
-    assert made.choose([]).steps == ()
-    assert len(made.contest.raced) == 2
 
 
 def drawn(seed: int) -> Callable[[Ops], Speedup]:
@@ -230,8 +193,8 @@ def drawn(seed: int) -> Callable[[Ops], Speedup]:
     rng = random.Random(seed)
 
     def speed(_: Ops) -> Speedup:
-        median, noise = rng.lognormvariate(0, 0.3), rng.choice([0.02, 0.05, 0.2, 0.6])
-        return Speedup(median * rng.uniform(0.9, 1.1), median, median * 0.9, median * 1.1, 9, noise=noise)
+        median, width = rng.lognormvariate(0, 0.3), rng.choice([1.02, 1.1, 1.3])
+        return Speedup(median * rng.uniform(0.9, 1.1), median, median / width, median * width, 15)
 
     return speed
 

@@ -117,19 +117,19 @@ def test_versions_are_fed_types_that_numpy_does_not_have() -> None:
 
 
 def racing(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> list[int]:
-    """Let the original, its copy and versions take so many seconds; tells how many took turns each time."""
+    """Let the original and versions take so many seconds; tells how many took turns each time."""
     raced: list[int] = []
 
     def timed(runs: Sequence[Callable[[], object]], *_: Any, **__: Any) -> tuple[TimingSamples, ...]:
         raced.append(len(runs))
-        return tuple(TimingSamples((each,) * 9) for each in seconds[: len(runs)])
+        return tuple(TimingSamples((each,) * 15) for each in seconds[: len(runs)])
 
     monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", timed)
     return raced
 
 
 def test_what_was_timed_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    racing(monkeypatch, 1.0, 1.0, 0.5)
+    racing(monkeypatch, 1.0, 0.5)
     contest, model = entered()
     found = contest.time_models(["key"], [contest.open_session(model)], 0.0)
     assert found[0].speedup.median == 2
@@ -140,11 +140,12 @@ def test_what_was_timed_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_timed_on_a_busy_machine_binds_no_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy of the original takes a tenth longer."""
-    racing(monkeypatch, 1.0, 1.1, 0.5)
+    """Rounds are far apart, and say of no version that it is faster."""
+    apart = [TimingSamples((1.0,) * 15), TimingSamples((1.0, 2.0, 0.5) * 5)]
+    monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", lambda *_, **__: apart)
     contest, model = entered()
     (found,) = contest.time_models(["key"], [contest.open_session(model)], 0.0)
-    assert found.speedup.noise == pytest.approx(0.1)
+    assert not found.speedup.is_steady(POLICY.timing)
     contest.record_timeout(["key"])
     assert not open_cost_cache().path.exists()
 
@@ -161,16 +162,16 @@ def test_a_race_that_was_cut_short_binds_no_later_run(monkeypatch: pytest.Monkey
 def test_a_contest_that_the_runtime_times_has_all_that_was_asked_for() -> None:
     contest, model = entered()
     (found,) = contest.time_models(["key"], [contest.open_session(model)], 0.0)
-    assert found.speedup.rounds == found.gain.rounds == 7
+    assert found.speedup.rounds == found.gain.rounds == 11
 
 
 def test_how_long_a_run_takes_is_asked_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of runs that are short the fastest of a few counts, at each of two sizes."""
     contest, _ = entered()
-    monkeypatch.setattr(SessionSetting, "timer", property(lambda _: iter([0.0, 4.625]).__next__))
-    times = [0.0, 3.0, 0.0, 0.25, 1.0, 1.125, 2.0, 2.25, 3.0, 4.0]
+    monkeypatch.setattr(SessionSetting, "timer", property(lambda _: iter([0.0, 1.625]).__next__))
+    times = [0.0, 0.25, 1.0, 1.125, 2.0, 2.25, 3.0, 4.0]
     contest.budget.clock = iter(times).__next__
-    assert contest.measure_pace() == ModelPace(3.0, (1 + 3 + 7) * 0.125 + (1 + 1 + 7) * 1.0)
+    assert contest.measure_pace().racing_seconds == (1 + 3 + 11) * 0.125 + (1 + 1 + 11) * 1.0
 
 
 @pytest.mark.parametrize(("share", "times"), [(1.0, 1), (0.5, 2), (0.125, 8), (0.001, 20), (2.0, 1), (0.0, 1)])
@@ -179,7 +180,7 @@ def test_turns_take_longer_where_a_run_has_a_share_of_a_processor(
 ) -> None:
     """A turn of short runs lasts ten milliseconds of the processor, whoever else wants it."""
     contest, _ = entered()
-    monkeypatch.setattr(SessionSetting, "timer", property(lambda _: iter([0.0, share * 7e-9]).__next__))
+    monkeypatch.setattr(SessionSetting, "timer", property(lambda _: iter([0.0, share * 6e-9]).__next__))
     now = [0.0]
 
     def clock() -> float:
@@ -187,7 +188,7 @@ def test_turns_take_longer_where_a_run_has_a_share_of_a_processor(
         return now[0]
 
     contest.budget.clock = clock
-    assert contest.measure_pace().racing_seconds == pytest.approx(2 * 7 * POLICY.timing.turn_seconds * times, rel=0.01)
+    assert contest.measure_pace().racing_seconds == pytest.approx(2 * 11 * POLICY.timing.turn_seconds * times, rel=0.01)
 
 
 def test_what_was_timed_in_a_hurry_binds_no_later_run() -> None:
@@ -213,8 +214,8 @@ def test_a_second_race_is_run_in_sessions_of_its_own(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(SessionSetting, "open", opening)
     second = contest.next_series()
     second.time_models(["key"], [second.open_session(model)], 0.0)
-    assert len(opened) == 3
-    assert opened[1] is opened[2] is GIVEN
+    assert len(opened) == 2
+    assert opened[1] is GIVEN
 
 
 def test_a_version_that_the_runtime_refuses_does_not_enter() -> None:
@@ -273,6 +274,7 @@ def test_a_search_under_other_circumstances_is_another(monkeypatch: pytest.Monke
     assert len(made) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "other", [{"seconds": 30.0}, {"seed": 1}, {"inputs": {"x": np.ones((1, 8), np.float32)}}, {"sizes": {"n": [1, 3]}}]
 )
@@ -294,7 +296,7 @@ def test_where_time_was_up_it_is_up_in_the_next_run(monkeypatch: pytest.MonkeyPa
     def racing(runs: Sequence[Callable[[], object]], *_: Any, **__: Any) -> tuple[TimingSamples, ...]:
         raced.append(len(runs))
         now[0] += 9.99
-        return TimingSamples((1.0,) * 9), TimingSamples((1.0,) * 9), *[TimingSamples((1.2,) * 9)] * (len(runs) - 2)
+        return TimingSamples((1.0,) * 15), *[TimingSamples((1.2,) * 15)] * (len(runs) - 1)
 
     monkeypatch.setattr(RaceSeries, "measure_pace", lambda *_: ModelPace(0.0, 0.09))
     monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", racing)
@@ -303,7 +305,7 @@ def test_where_time_was_up_it_is_up_in_the_next_run(monkeypatch: pytest.MonkeyPa
         _, model, tuned = tuner(NEG_AND_ABS, [DOUBLE_NEG, DOUBLE_ABS], clock=lambda: now[0])
         assert tuned.candidate.steps == ()
         assert model.graph.operator_counts() == {"Neg": 2, "Abs": 2, "Exp": 1}
-    assert raced == [3, 3]
+    assert raced == [2, 2]
 
 
 @pytest.mark.parametrize("once", [0.05, 0.2, 0.5])
@@ -338,7 +340,7 @@ def test_a_model_that_is_too_slow_to_be_timed_twice_is_not_timed(monkeypatch: py
     monkeypatch.setattr(RaceSeries, "measure_pace", lambda *_: ModelPace(1.0, 18.0))
     _, model, tuned = tuner(seconds=60.0, clock=lambda: 0.0)
     assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
-    assert tuned.notes == ("not timed: two races would take 112 s, and 60 s are left of --seconds 60",)
+    assert tuned.notes == ("not timed: two races would take 75 s, and 60 s are left of --seconds 60",)
 
 
 def test_a_run_that_is_too_long_says_how_many_seconds_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +349,7 @@ def test_a_run_that_is_too_long_says_how_many_seconds_are_needed(monkeypatch: py
 
     monkeypatch.setattr("graphopt.runtime.bench.run_interruptibly", slow)
     _, _, tuned = tuner(seconds=60.0)
-    needed = math.ceil(POLICY.least_sessions * 9 * 12)
+    needed = math.ceil(POLICY.least_sessions * (2 + POLICY.race_rounds[0]) * 12)
     assert tuned.notes == (f"not timed: a run takes more than 12 s, so --seconds {needed} at least are needed",)
 
 

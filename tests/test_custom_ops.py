@@ -76,6 +76,7 @@ def operators(model: onnx.ModelProto) -> list[str]:
 # -- optimize ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_rule_writes_a_kernel_of_the_user_s_own_and_the_check_runs_it(
     model: Path, library: Path, defined: Rule
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_kernel_is_asked_at_sizes_of_which_the_definition_speaks() -> None:
     assert proof.verdict is Verdict.REFUTED and "is not what its definition says" in proof.counterexample, proof
 
 
+@pytest.mark.slow
 def test_without_an_instance_infinities_are_not_promised() -> None:
     of_34 = fn.eq(fn.size("N") * fn.size("N"), 1156)
     define(microsoft.Inverse(x), x * op.Sigmoid(x), when=(of_34,))
@@ -123,6 +124,7 @@ def test_true_rules_on_declared_operators_are_proved(rule: Rule) -> None:
     assert prove(rule).holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [
@@ -152,6 +154,7 @@ def test_a_definition_that_the_kernel_contradicts_is_refuted_with_an_instance(fo
     assert proof.counterexample.startswith("com.microsoft.FastGelu is not what its definition says: values differ")
 
 
+@pytest.mark.slow
 def test_a_default_that_the_kernel_contradicts_is_refuted_with_an_instance(forget: Callable[[str], None]) -> None:
     forget("FusedMatMul")
     product = Operators("com.microsoft").FusedMatMul
@@ -170,12 +173,14 @@ def test_a_definition_of_more_than_the_kernel_takes_is_refuted_with_an_instance(
     assert proof.verdict is Verdict.REFUTED and "the kernel refuses it" in proof.counterexample
 
 
+@pytest.mark.slow
 def test_an_attribute_keeps_no_number_of_a_model_in_double() -> None:
     assert not prove(Rule("any_scale", y + scale * z, my.ScaledAdd(y, z, scale=scale))).holds
     known = Rule("their_scale", my.ScaledAdd(y, z, scale=scale) * 1.0, my.ScaledAdd(y, z, scale=scale))
     assert prove(known).holds
 
 
+@pytest.mark.slow
 def test_element_types_that_a_definition_asks_for_are_shown() -> None:
     single = Operators("tests.single").Relu
     define(single(y), op.Relu(y), when=fn.eq(fn.dtype(y), DType.FLOAT))
@@ -418,6 +423,7 @@ def test_an_operator_of_onnx_is_named_as_it_is_called() -> None:
 # -- as data, and errors -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_rule_brings_its_definitions_along() -> None:
     rule = Rule("twice", y + 2.0 * z, my.ScaledAdd(y, z, scale=2.0))
     code = (
@@ -429,6 +435,7 @@ def test_a_rule_brings_its_definitions_along() -> None:
     assert read.stdout.split(maxsplit=1) == [rule.digest, f"{rule.definitions[0]}\n"]
 
 
+@pytest.mark.slow
 def test_rules_on_declared_operators_are_proved_in_other_processes() -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         assert pool.submit(prove, FUSE_BIAS).result().holds

@@ -12,10 +12,10 @@ from tests.test_search import DETOUR, DOUBLE, Prices, found, space, x
 class Doubtful(Prices):
     """Graphs with a difference look fastest, and are not shown to be faster."""
 
-    def measure_speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
-        found = zip(super().measure_speedups(before, after), after, strict=True)
+    def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
+        found = zip(super().measure_speedups(before, after, least_gain), after, strict=True)
         return [
-            replace(ratio, low=0.9, rounds=9) if "Sub" in graph.operator_counts() else ratio for ratio, graph in found
+            replace(ratio, low=0.9, rounds=15) if "Sub" in graph.operator_counts() else ratio for ratio, graph in found
         ]
 
 

@@ -240,6 +240,7 @@ def random_graphs(draw: st.DrawFn) -> Graph:
     return build("\n".join([*lines, f"return = {', '.join(returned)}"]))[0]
 
 
+@pytest.mark.slow
 @given(random_graphs(), st.data())
 def test_replacing_leaves_no_new_dead_nodes_and_can_be_undone(graph: Graph, data: st.DataObject) -> None:
     first = remove_unread(graph)

@@ -137,7 +137,7 @@ def test_all_the_time_is_for_the_models_opset_where_half_of_it_is_too_little(mon
         raise TimeoutError("a run takes too long")
 
     monkeypatch.setattr("graphopt.runtime.bench.run_interruptibly", slow)
-    needed = math.ceil(POLICY.least_sessions * 9 * POLICY.first_run_share * 10)
+    needed = math.ceil(POLICY.least_sessions * (2 + POLICY.race_rounds[0]) * POLICY.first_run_share * 10)
     assert auto().report.notes[-2:] == (
         f"not timed: a run takes too long, so --seconds {needed} at least are needed",
         "opset 23 was not tried: half of --seconds is too little to time anything",
@@ -195,7 +195,7 @@ def test_an_interrupt_in_the_last_race_is_told(monkeypatch: pytest.MonkeyPatch) 
         if left:
             left.pop()
             raise KeyboardInterrupt
-        return tuple(TimingSamples((1.0,) * 9) for _ in runs)
+        return tuple(TimingSamples((1.0,) * 15) for _ in runs)
 
     monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", interleaved)
     monkeypatch.setattr(Tuner, "_cached_exploration", lambda *_: Exploration((), StopReason.DONE))
@@ -258,9 +258,9 @@ def raced(
     return opset_choice.race_two_models(*models(), tuning, limit, open_cost_cache(fresh=fresh), clock)
 
 
-def test_two_models_take_turns_with_a_copy_of_the_first() -> None:
+def test_two_models_take_turns() -> None:
     found = raced()
-    assert found.speedup.rounds >= 7 and len(found.latencies) == 1
+    assert found.speedup.rounds >= 11 and len(found.latencies) == 1
 
 
 def test_what_was_raced_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,23 +268,23 @@ def test_what_was_raced_once_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def interleaved(runs: list[Callable[[], object]], *_: Any, **__: Any) -> tuple[TimingSamples, ...]:
         turns.append(len(runs))
-        return tuple(TimingSamples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
+        return tuple(TimingSamples((seconds,) * 15) for seconds in (1.0, 0.5))
 
     monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", interleaved)
     assert raced() == raced()
-    assert turns == [3, 3], "what won a race has to win a second one"
+    assert turns == [2, 2], "what won a race has to win a second one"
     assert raced(fresh=True).is_faster
-    assert turns == [3, 3, 3, 3]
+    assert turns == [2, 2, 2, 2]
 
 
-@pytest.mark.parametrize(("second", "faster"), [(0.5, True), (0.99, False), (1.0, False), (1.5, False)])
+@pytest.mark.parametrize(("second", "faster"), [(0.5, True), (0.995, False), (1.0, False), (1.5, False)])
 def test_what_wins_one_race_alone_is_not_faster(
     monkeypatch: pytest.MonkeyPatch, second: float, *, faster: bool
 ) -> None:
     told = [second, 0.5]
 
     def interleaved(*_: Any, **__: Any) -> tuple[TimingSamples, ...]:
-        return tuple(TimingSamples((seconds,) * 9) for seconds in (1.0, 1.0, told.pop()))
+        return tuple(TimingSamples((seconds,) * 15) for seconds in (1.0, told.pop()))
 
     monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", interleaved)
     assert raced().is_faster is faster
@@ -295,7 +295,7 @@ def test_what_wins_a_race_and_has_no_time_for_a_second_is_not_faster(monkeypatch
 
     def interleaved(*_: Any, **__: Any) -> tuple[TimingSamples, ...]:
         now[0] += 60.0
-        return tuple(TimingSamples((seconds,) * 9) for seconds in (1.0, 1.0, 0.5))
+        return tuple(TimingSamples((seconds,) * 15) for seconds in (1.0, 0.5))
 
     monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", interleaved)
     with pytest.raises(ModelError, match=r"it is 2.000 times as fast .* in one race, and in no second: a race would"):

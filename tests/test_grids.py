@@ -113,6 +113,7 @@ def test_sizes_count_like_numbers() -> None:
 MOVES = st.sampled_from(["Unsqueeze({0}, [0])", "Unsqueeze({0}, [1])", "Add({0}, 1)", "Sub({0}, 1)", "Mul({0}, 2)"])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_gathers_at_computed_indices_compute_what_they_did(data: st.DataObject) -> None:

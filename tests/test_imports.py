@@ -238,3 +238,50 @@ def test_importing_graphopt_loads_no_solver_and_no_runtime() -> None:
     heavy = ("z3", "onnxruntime", "torch", "graphopt.rules", "graphopt.verifier")
     assert [module for module in loaded if module.startswith(heavy)] == []
     assert "graphopt" in loaded
+
+
+# -- how much a module has to know -------------------------------------------------------------------------------------
+
+MOST_IMPORTS = 15
+WIDE = {
+    "verifier/prove.py": 32,
+    "graphopt/pipeline.py": 30,
+    "graphopt/search/model_tuner.py": 30,
+    "rules/__init__.py": 24,
+    "graphopt/cli/main.py": 22,
+    "verifier/symbolic_instance.py": 21,
+    "verifier/instance_sampling.py": 20,
+    "graphopt/operators/semantics.py": 19,
+    "graphopt/rewrite/gate.py": 19,
+    "graphopt/search/race_series.py": 19,
+    "graphopt/discover/gain_estimation.py": 17,
+    "graphopt/discover/library_lookup.py": 17,
+    "graphopt/operators/symbolic_shapes.py": 17,
+    "graphopt/rewrite/affine_indices.py": 17,
+    "graphopt/rewrite/build.py": 17,
+    "graphopt/search/measured_cost.py": 16,
+}
+"""Modules that import more: numbers become only smaller, and a module that imports few enough leaves the list."""
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Return the modules of graphopt that a file imports, or imports names of."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.startswith("graphopt")}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "graphopt":
+            for alias in node.names:
+                inner = rooms.ROOT / f"{node.module}.{alias.name}".replace(".", "/")
+                is_module = inner.is_dir() or inner.with_suffix(".py").exists()
+                found.add(f"{node.module}.{alias.name}" if is_module else str(node.module))
+    return found
+
+
+def test_no_module_imports_more_than_it_did() -> None:
+    counts = {
+        path.relative_to(rooms.ROOT).as_posix(): len(imported_modules(path))
+        for paths in rooms.rooms().values()
+        for path in paths
+    }
+    assert {path: count for path, count in counts.items() if count > MOST_IMPORTS} == WIDE

@@ -186,6 +186,7 @@ def linear_bytes(size: int, layers: int = 4) -> int:
     return layers * 2 * 4 * size * size * 4
 
 
+@pytest.mark.slow
 def test_what_is_allocated_to_simplify_and_save(tmp_path: Path) -> None:
     """No more than the weights and a fifth, though all of them are written anew."""
     size, out = 704, tmp_path / "out.onnx"  # 63 MB

@@ -52,12 +52,14 @@ def graphopt(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]
 OPTIMIZE = ("optimize", "model.onnx", "fast.onnx", "--rules", "my_ops.py", "--cost", "none")
 
 
+@pytest.mark.slow
 def test_own_operators_are_proved(folder: Path) -> None:
     done = graphopt(folder, "verify", "my_ops.py")
     assert done.returncode == 0 and "3 rules: 3 proved" in done.stdout, done.stderr
     assert "com.microsoft.BiasGelu(x, b)  =  Gelu(x + b)\n    ONNX Runtime's kernel computes the same" in done.stdout
 
 
+@pytest.mark.slow
 def test_own_operators_are_listed_as_they_were_read(folder: Path) -> None:
     shown = graphopt(folder, "rules", "my_ops.py").stdout
     assert "\n\nmy.domain.Softcap  (a definition)\n    my.domain.Softcap(y, cap=cap)  =  Tanh(y / cap) * cap\n" in shown
@@ -66,6 +68,7 @@ def test_own_operators_are_listed_as_they_were_read(folder: Path) -> None:
     assert "com.microsoft.BiasGelu(x, b)  =  Gelu(x + b)" in [each["algebra"] for each in listed]
 
 
+@pytest.mark.slow
 def test_own_operators_are_not_called_unknown(folder: Path) -> None:
     model = parse("float[n,8] x", "y = my.domain.Softcap(x)", outputs="float[n,8] y", opset=20)
     model.opset_import.add(domain="my.domain", version=1)
@@ -77,6 +80,7 @@ def test_own_operators_are_not_called_unknown(folder: Path) -> None:
     assert found == [["my.domain.Softcap"], []]
 
 
+@pytest.mark.slow
 def test_what_has_a_kernel_is_written_and_checked_and_told(folder: Path) -> None:
     done = graphopt(folder, *OPTIMIZE, "--target", "onnxruntime", "--report", "report.json")
     assert done.returncode == 0, done.stderr
@@ -90,11 +94,13 @@ def test_what_has_a_kernel_is_written_and_checked_and_told(folder: Path) -> None
     assert {entry.domain for entry in model.opset_import} == {"", "com.microsoft"}
 
 
+@pytest.mark.slow
 def test_the_standard_target_has_no_operators_of_onnx_runtime(folder: Path) -> None:
     assert graphopt(folder, *OPTIMIZE).returncode == 0
     assert {node.domain for node in onnx.load(folder / "fast.onnx").graph.node} == {""}
 
 
+@pytest.mark.slow
 def test_an_operator_of_a_function_is_replaced_by_what_it_means(folder: Path) -> None:
     model = parse("float[n,8] x", "y = TwiceRelu(x)", outputs="float[n,8] y", opset=20)
     model.graph.node[0].domain = "my.domain"
@@ -112,6 +118,7 @@ RULES = (*RULES, Rule("fuse_trilu", op.Relu(m), microsoft.Trilu(m)))
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_definition_is_refused_with_an_instance(folder: Path) -> None:
     (folder / "my_ops.py").write_text(MY_OPS + WRONG)
     for command in (("verify", "my_ops.py"), (*OPTIMIZE, "--target", "onnxruntime")):
@@ -123,6 +130,7 @@ def test_a_wrong_definition_is_refused_with_an_instance(folder: Path) -> None:
     assert not (folder / "fast.onnx").exists()
 
 
+@pytest.mark.slow
 def test_what_the_library_defines_otherwise_is_refused(folder: Path) -> None:
     (folder / "my_ops.py").write_text(MY_OPS.replace("op.Gelu(x + b)", "op.Gelu(x - b)"))
     done = graphopt(folder, "verify", "my_ops.py")

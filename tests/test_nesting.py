@@ -139,6 +139,7 @@ NESTS: Mapping[str, Level] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", NESTS.values(), ids=NESTS)
 def test_work_grows_with_the_depth_of_bodies_as_the_nodes_do(level: Level) -> None:
     def work(depth: int) -> Counter[str]:
@@ -151,6 +152,7 @@ def test_work_grows_with_the_depth_of_bodies_as_the_nodes_do(level: Level) -> No
     assert high.total() < 4 * low.total()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"cost": "none"}, {"cost": "analytic"}], ids=["checked", "estimated"])
 def test_a_nest_that_is_checked_and_estimated_takes_time_by_its_depth(options: Mapping[str, Any]) -> None:
     def work(depth: int) -> int:

@@ -46,6 +46,7 @@ DYING: dict[str, tuple[str, str, dict[str, Any]]] = {
 Case: TypeAlias = tuple[str, str, dict[str, Any]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", DYING.values(), ids=DYING)
 def test_the_process_outlives_it(case: Case) -> None:
     comparison = graphopt.optimize(parse(*case), cost="none").report.comparison
@@ -60,6 +61,7 @@ def test_and_its_timing(name: str, check: bool) -> None:
     assert graphopt.optimize(parse(*DYING[name]), seconds=2, check=check).model.graph.node
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="other processors give some number")
 def test_an_input_that_ends_the_process_is_named() -> None:
     model = parse("int64[2] x", "y = Div(x, b)", {"b": MINUS})

@@ -10,6 +10,7 @@ import graphopt
 from graphopt.runtime.oracle import RunnableModel, onnxruntime_unoptimized
 from graphopt.runtime.sample_inputs import Array
 from tests.text import parse
+from tests.tiers import sampled
 
 RNG = np.random.default_rng(0)
 
@@ -76,7 +77,7 @@ def demand_same_bits(given: ModelProto, *sizes: Mapping[str, tuple[int, ...]]) -
     return result
 
 
-@pytest.mark.parametrize("front", FRONT)
+@pytest.mark.parametrize("front", sampled(FRONT, 4))
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_what_stands_between_a_constant_and_a_kernel_stays(front: str, kernel: str) -> None:
     (inputs, product, others), (body, weights) = KERNELS[kernel], FRONT[front]

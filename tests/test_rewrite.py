@@ -105,6 +105,7 @@ def test_factors_that_would_vanish_together_stay_apart() -> None:
     assert any("underflow FLOAT16" in note for note in done.notes)
 
 
+@pytest.mark.slow
 def test_a_product_of_weights_that_takes_too_long_is_refused() -> None:
     def notes(rows: int) -> tuple[str, ...]:
         given = {"v": np.ones((rows, 4096), np.float32), "w": np.ones((4096, 4096), np.float32)}

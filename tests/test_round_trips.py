@@ -114,6 +114,7 @@ def graphs(draw: st.DrawFn) -> ModelProto:
     return model(f"{head} {{ {' '.join(order)} }}")
 
 
+@pytest.mark.slow
 @given(graphs())
 @settings(max_examples=200, deadline=None)
 def test_loading_twice_is_loading_once(proto: ModelProto) -> None:

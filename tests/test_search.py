@@ -69,7 +69,7 @@ class Prices:
     def price(self, graph: Graph, vertex: int) -> float:
         return self.prices.get(graph[vertex].op, 1.0)
 
-    def measure_speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+    def measure_speedups(self, before: Graph, after: Sequence[Graph], _least_gain: float = 0.0) -> list[Speedup]:
         self.measured += len(after)
         ratios = [self.estimate_seconds(before) / self.estimate_seconds(graph) for graph in after]
         return [Speedup(ratio, ratio, ratio, ratio, rounds=0) for ratio in ratios]
@@ -172,9 +172,9 @@ class Watched(MeasuredCost):
         super().__init__(*arguments, **more)
         self.asked: list[Mapping[str, int]] = []
 
-    def measure_speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+    def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
         self.asked += [graph.operator_counts() for graph in after]
-        return super().measure_speedups(before, after)
+        return super().measure_speedups(before, after, least_gain)
 
 
 @pytest.mark.slow
@@ -402,10 +402,10 @@ class Events(Prices):
         super().__init__(Mul=2, Add=0.5, Sin=1.1, **prices)
         self.ops, self.happens = {*ops.split()}, happens
 
-    def measure_speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+    def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
         if any(self.ops <= graph.operator_counts().keys() for graph in after):
             self.happens()
-        return super().measure_speedups(before, after)
+        return super().measure_speedups(before, after, least_gain)
 
 
 def fail(error: BaseException) -> Callable[[], None]:
@@ -446,9 +446,9 @@ class Slow(Prices):
     def clock(self) -> float:
         return self.now
 
-    def measure_speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+    def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
         self.now += 10.0 * len(after)
-        return self.truth.measure_speedups(before, after)
+        return self.truth.measure_speedups(before, after, least_gain)
 
 
 def test_time_that_a_part_leaves_is_given_to_those_that_need_more() -> None:

@@ -92,6 +92,7 @@ def test_a_small_tensor_and_a_view_of_a_file_stay_as_they_are() -> None:
     assert spilled.spill(seen).numpy() is seen
 
 
+@pytest.mark.slow
 def test_a_part_is_used_again_when_nothing_shows_it() -> None:
     first = spilled.spill(WEIGHT)
     shown = first.numpy()

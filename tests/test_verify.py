@@ -62,6 +62,7 @@ define(Operators("{}").TransposeMatMul(x, y, alpha=0.25), (x @ y) * {})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("domain", "factor", "code"), [("com.microsoft", 0.25, 0), ("com.microsoft", 0.5, 3), ("own", 0.5, 0)]
 )

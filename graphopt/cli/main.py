@@ -241,7 +241,7 @@ def bench(
 ) -> None:
     """Time models in ONNX Runtime with all its optimizations, in turns, and say how each compares with the first.
 
-    A speedup above 1 is faster. Between is where the true one lies, with a confidence of 95 %.
+    A speedup above 1 is faster. Between is where the true one lies, with a confidence of 99 %.
     """
     set_up_logging(printing.verbose, printing.debug)
     from graphopt.runtime.bench import time_models

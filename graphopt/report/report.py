@@ -340,9 +340,6 @@ def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[Renderab
         table.add_row("", f"{format_speedup(timing.searched)} as without the finds of the search")
     if timing.speedup is not None and (reason := why_no_gain(timing.speedup, TimingPolicy())):
         table.add_row("", f"no gain: {reason}")
-    if timing.noise > TimingPolicy().quiet_noise:
-        text = f"two copies of the original differed by up to {timing.noise:.0%}: nothing smaller is taken for a gain,"
-        table.add_row("noise", f"{text} and what was timed is not kept", style="yellow")
     table.add_row("search", format_search(timing))
     yield table
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import permutations
+from itertools import chain, islice, permutations, product
 
 import numpy as np
 from onnx.defs import OpSchema
@@ -33,11 +33,11 @@ from graphopt.language.binding import (
 )
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import UndecidedScalarError
-from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_scalar
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_pack, is_scalar, pack_holes
 from graphopt.operators import node_facts
 from graphopt.operators.declared_operators import satisfies_definition
-from graphopt.operators.operator_classes import is_broadcasting, lookup_operator
-from graphopt.operators.rule_families import RuleSpecialization
+from graphopt.operators.operator_classes import OperatorChoice, is_broadcasting, lookup_operator, operator_choices
+from graphopt.operators.rule_families import RuleSpecialization, nonempty_packs, specialize_family
 from graphopt.operators.rule_families import root_operators as named
 from graphopt.rewrite import affine_indices
 from graphopt.rewrite.constant_operands import (
@@ -49,7 +49,6 @@ from graphopt.rewrite.constant_operands import (
     other_operand_shape,
     real_number,
 )
-from graphopt.rewrite.family_matching import matching_instances
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,12 @@ def find_matches(rule: Rule, graph: Graph, vertex: int | None = None) -> Iterato
     """Yield the matches of a rule: everywhere, or those in which one of its left sides ends at `vertex`."""
     if vertex is None:
         for candidate in sorted(set().union(*map(graph.vertices_with_op, root_operators_of(rule.left[0])))):
-            for each in matching_instances(rule, graph, candidate, 0):
+            for each in _matching_instances(rule, graph, candidate, 0):
                 yield from _matches_at(each, graph, candidate, 0)
         return
     for position, side in enumerate(rule.left):
         if graph[vertex].op in root_operators_of(side):
-            for each in matching_instances(rule, graph, vertex, position):
+            for each in _matching_instances(rule, graph, vertex, position):
                 yield from _matches_at(each, graph, vertex, position)
 
 
@@ -323,9 +322,12 @@ def _is_absent_numbers(pattern: Term | None, value: Value | None) -> bool:
 def _bind_implied(
     graph: Graph, node: Node, pairs: Sequence[tuple[Term | None, Value | None]], state: _PartialMatch
 ) -> _PartialMatch | None:
-    """Bind the holes of absent inputs to the numbers that these stand for."""
+    """Bind the holes of absent inputs to the numbers that these stand for; None if an input is not the number that the
+    pattern says, which rules out most nodes and is looked at before other inputs are."""
     bound: _PartialMatch | None = state
     for position, (pattern, value) in enumerate(pairs):
+        if isinstance(pattern, Lit) and not is_number_constant(graph, node, pattern.value, value):
+            return None
         if bound is not None and isinstance(pattern, Var) and _is_absent_numbers(pattern, value):
             numbers = node_facts.get_implied_input(node, graph, position)
             bound = None if numbers is None else bound.bind(pattern.name, numbers)
@@ -595,3 +597,76 @@ def _is_arange_match(graph: Graph, match: Match, counts: App) -> bool:
         return True
     sizes = (evaluate_scalar(arg, match.holes, match.axes, graph) for arg in counts.operands[1:])
     return graph.constant(value) is not None or affine_indices.is_known_arange(graph, value, *sizes)
+
+
+# -- rules with holes for operators and for any number of tensors ------------------------------------------------------
+
+
+def _matching_instances(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[Rule]:
+    """Yield the rules of a family for what is met in the places of its holes; another rule as it is."""
+    if not rule.is_family:
+        yield rule
+        return
+    ways: list[list[tuple[str, OperatorChoice | int]]] = []
+    for name, class_ in rule.operator_holes.items():
+        known = operator_choices(class_)
+        met = sorted(set(_operators_at_hole(graph, rule.left[position], vertex, name)))
+        ways.append([(name, way) for operator in met for way in known.get(operator, ())])
+    for counts in _pack_counts(graph, rule.left[position], vertex) if rule.pack_names else [{}]:
+        if counts.keys() == rule.pack_names and all(counts[name] for name in nonempty_packs(rule)):
+            for chosen in product(*ways):
+                found = specialize_family(rule, (*chosen, *sorted(counts.items())))
+                if found.has_nonempty_concats:
+                    yield found
+
+
+MAX_CONCAT_OPERANDS = 100
+"""Most operands of a Concat for which any number of them is matched."""
+
+
+def _pack_counts(graph: Graph, app: App, vertex: int) -> Iterator[Mapping[str, int]]:
+    """Yield the numbers of tensors that holes may stand for in a pattern that ends at a vertex."""
+    node = graph[vertex]
+    if app.domain in schemas.CLASS_SCHEMAS:
+        pairs = [(arg, value) for arg in app.inputs for value in node.inputs]
+        found = [_pack_counts(graph, arg, value.vertex) for arg, value in pairs if isinstance(arg, App) and value]
+        yield from chain.from_iterable(found)
+        return
+    if (node.op, node.domain) != (app.op, app.domain) or len(node.inputs) > MAX_CONCAT_OPERANDS:
+        return
+    names = [pack.name for arg in app.inputs if arg and is_pack(arg) for pack in pack_holes(arg)]
+    for numbers in _compositions(len(node.inputs) - len(app.inputs) + len(names), len(names)):
+        known, places = dict(zip(names, numbers, strict=True)), iter(node.inputs)
+        inner = []
+        for arg in app.inputs:
+            taken = list(islice(places, known[next(pack_holes(arg)).name] if arg and is_pack(arg) else 1))
+            if isinstance(arg, App) and arg.domain != SCALAR and not is_pack(arg):
+                inner.append([] if taken in ([], [None]) else list(_pack_counts(graph, arg, taken[0].vertex)))  # type: ignore[union-attr]
+        for several in product(*inner):
+            yield {name: number for part in (known, *several) for name, number in part.items()}
+
+
+def _compositions(count: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to make a number of so many parts, which may be 0."""
+    if parts <= 1:
+        yield from [(count,)] if parts and count >= 0 else [()] if not parts else []
+        return
+    for first in range(count + 1):
+        yield from ((first, *rest) for rest in _compositions(count - first, parts - 1))
+
+
+def _operators_at_hole(graph: Graph, app: App, vertex: int, hole: str) -> Iterator[tuple[str, str]]:
+    """Yield the operators of the nodes that may be in the place of a hole of a pattern that ends at a vertex."""
+    node, is_hole = graph[vertex], app.domain in schemas.CLASS_SCHEMAS
+    if is_hole and app.op == hole:
+        yield node.op, node.domain
+        return
+    if not is_hole and (node.op, node.domain) != (app.op, app.domain):
+        return
+    in_any_order = is_hole or lookup_operator(app.op, app.domain).is_commutative
+    for position, arg in enumerate(app.inputs):
+        if isinstance(arg, App) and arg.domain != SCALAR:
+            inputs = node.inputs if in_any_order else node.inputs[position : position + 1]
+            for value in inputs:
+                if value is not None:
+                    yield from _operators_at_hole(graph, arg, value.vertex, hole)

@@ -136,18 +136,30 @@ class Simplifier:
         """Operators that a rule needs, by its name, and that graphs of some opsets lack."""
         self.max_pattern_depth = max(map(_pattern_depth, rules), default=0)
         self._rules_by_opsets: dict[OpsetKey, tuple[RulesByRoot, RulesByRoot]] = {}
+        self._unvisited: dict[bool, set[int]] | None = None
+        """Vertices at which rules are to be tried, those that merge branches apart; None for all."""
         self._converged_bodies: set[Graph] = set()
         """The bodies in which there is nothing left to do, until they are told of something new."""
 
-    def run(self, graph: Graph) -> Simplification:
+    def run(self, graph: Graph, since: Sequence[Step] | None = None) -> Simplification:
         """Simplify a graph and the bodies in it, in place.
+
+        Args:
+            graph: what is simplified.
+            since: what was done to a graph that was simplified already: rules are tried only near that, and near what
+                they do themselves. In a graph with bodies they are tried everywhere all the same.
 
         Raises:
             DeadlineExceededError: the check does; then the graph is legal and equal, but not settled.
         """
-        self.steps, self.notes, self._converged_bodies = [], set(), set()
-        for inner in graph.graphs():
-            invalidate_analysis(inner)
+        self.steps, self.notes, self._converged_bodies, self._unvisited = [], set(), set(), None
+        inner = list(graph.graphs())
+        for each in inner:
+            invalidate_analysis(each)
+        if since is not None and len(inner) == 1:
+            self._unvisited = {False: set(), True: set()}
+            for step in since:
+                self._note_affected(graph, step.patch)
         self._run_to_fixpoint(graph)
         return Simplification(tuple(self.steps), tuple(sorted(self.notes)))
 
@@ -158,8 +170,8 @@ class Simplifier:
             before = len(self.steps)
             invalidate_analysis(graph)
             self._run_passes(graph, late=False)
-            self._apply_rules(graph, alone)
-            self._apply_rules(graph, merging)
+            self._apply_rules(graph, alone, merging=False)
+            self._apply_rules(graph, merging, merging=True)
             self._run_passes(graph, late=True)
             for vertex, node in list(graph.nodes()):
                 self._converged_bodies -= self._refine_bodies(graph, vertex, node)
@@ -215,9 +227,12 @@ class Simplifier:
             self._rules_by_opsets[opsets] = rules_by_root(alone), rules_by_root(merging)
         return self._rules_by_opsets[opsets]
 
-    def _apply_rules(self, graph: Graph, by_op: RulesByRoot) -> None:
+    def _apply_rules(self, graph: Graph, by_op: RulesByRoot, *, merging: bool) -> None:
         """Apply rules until none matches, looking again only where something changed."""
         queue = deque(vertex for vertex in graph.topological_order() if graph[vertex].op in by_op)
+        if self._unvisited is not None:
+            queue = deque(vertex for vertex in queue if vertex in self._unvisited[merging])
+            self._unvisited[merging].clear()
         queued, total = set(queue), len(queue)
         while queue:
             self.check()
@@ -268,7 +283,14 @@ class Simplifier:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s: %s", name, _describe_patch(patch))
         self.steps.append(Step(name, graph, patch, is_rule))
+        self._note_affected(graph, patch)
         return patch
+
+    def _note_affected(self, graph: Graph, patch: Patch) -> None:
+        if self._unvisited is not None:
+            near = set(self._affected_vertices(graph, patch))
+            self._unvisited[False] |= near
+            self._unvisited[True] |= near
 
     def _affected_vertices(self, graph: Graph, patch: Patch) -> Iterator[int]:
         """Where a match may have become possible: what changed, what lost a reader, and what they lead to."""

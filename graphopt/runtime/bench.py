@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from graphopt.runtime.input_sizes import (
     requested_sizes,
 )
 from graphopt.runtime.measure import (
+    PreciseRatios,
     Speedup,
     TimingPolicy,
     TimingSamples,
@@ -48,8 +50,8 @@ class PreparedModels:
     sessions: tuple[Any, ...]
     trials: tuple[TrialInputs, ...]
     """One for each set of sizes."""
-    copy: Any = None
-    """Another session of the first model, where there are several: how far two of one model are apart is noise."""
+    opening_seconds: float = 0.0
+    """Seconds in which a session of the first model was opened."""
 
 
 def prepare_models(
@@ -74,7 +76,10 @@ def prepare_models(
     common = common_sketch((*names, *map(model_label, also)), sketches, frozenset(inputs or ()))
     given, own = fit_inputs(common, inputs or {})
     bindings = requested_sizes(common, dims or {}, own)
-    sessions = tuple(setting.open(model) for model in models)
+    start = time.perf_counter()
+    first = setting.open(models[0])
+    opening = time.perf_counter() - start
+    sessions = (first, *(setting.open(model) for model in models[1:]))
     tried = [RunnableModel(parse_model(model) if isinstance(model, bytes) else model) for model in models]
     share = None if limit is None else limit / len(bindings)
 
@@ -95,7 +100,7 @@ def prepare_models(
     for number, trial in itertools.product(range(1, len(names)), trials):
         if reason := refusal(trial.feeds, number):
             raise ModelError(f"{reason}{format_run_sizes(trial.sizes)}")
-    return PreparedModels(names, setting, seed, sessions, trials, setting.open(models[0]) if len(models) > 1 else None)
+    return PreparedModels(names, setting, seed, sessions, trials, opening)
 
 
 class TooSlowError(ModelError):
@@ -168,10 +173,6 @@ class Benchmark:
             ]
             head = ("model", "speedup", "between", "verdict")
             lines += ["", "all sizes, as a geometric mean", format_table([head, *rows], left=(0, 3))]
-        apart = max((ratio.noise for ratio in self.overall_speedups if ratio), default=0.0)
-        if apart > self.policy.noise:
-            text = f"two sessions of {self.models[0]} differ by up to {apart:.0%}: what is nearer to 1 is no difference"
-            lines += ["", text]
         spread = max(timing.samples.spread for case in self.cases for timing in case.timings)
         if spread > self.policy.busy_spread:
             lines += [
@@ -235,20 +236,17 @@ def time_models(
     policy: TimingPolicy = TimingPolicy(),
 ) -> Benchmark:
     """Time what is ready to run; arguments are those of `run_benchmark`."""
-    cases, count = [], len(ready.sessions) + (ready.copy is not None)
+    cases, count = [], len(ready.sessions)
     for number, trial in enumerate(ready.trials):
         own, *rivals = (make_runner(session, trial.feeds, ready.setting) for session in ready.sessions)
-        copy = None if ready.copy is None else make_runner(ready.copy, trial.feeds, ready.setting)
 
         def advance(done: float, before: int = number) -> None:
             if progress is not None:
                 progress((before + done) / len(ready.trials))
 
-        schedule = TimingSchedule(
-            seconds=seconds * count, rounds=policy.bench_rounds, interval_width=policy.interval_width
-        )
+        schedule = TimingSchedule(seconds=seconds * count, rounds=policy.bench_rounds, open_runs=PreciseRatios(policy))
         meter = ready.setting.timer
-        found = time_race(own, copy, rivals, schedule, meter=meter, progress=advance, policy=policy)
+        found = time_race(own, rivals, schedule, meter=meter, progress=advance, policy=policy)
         timings = zip(ready.names, (found.original, *found.candidates), (None, *found.speedups()), strict=True)
         cases.append(
             BenchmarkCase(trial.sizes, trial.defaulted_dims, tuple(ModelTiming(*timing) for timing in timings))

@@ -32,8 +32,10 @@ class CostModel(Protocol):
     def estimate_seconds(self, graph: Graph) -> float:
         """Return an estimate of one run, for which nothing is run; the same for the same graph."""
 
-    def measure_speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+    def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
         """How many times as fast as `before` each of the others is, which have its inputs and outputs.
+
+        What is probably faster by no more than the `least_gain`, as a part of 1, need not be told from what is slower.
 
         Raises:
             NotMeasurableError: `before` cannot be timed.

@@ -1,52 +1,56 @@
 """Paired timing: runs take turns in one process, so that what disturbs one disturbs all.
 
-An absolute time means nothing on a machine that does other work too; the ratio of two times of one round does. What
-is left of the disturbance is seen where two copies of one model take turns, too: see `copy_noise`.
+An absolute time means nothing on a machine that does other work too; the ratio of two times of one round does. Of these
+ratios the median is asked, and an interval that holds it at all times, so that a timing may end when it says enough.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
-from itertools import combinations
+from functools import cache, cached_property
 
 
 @dataclass(frozen=True)
 class TimingPolicy:
     """How runs are timed, and when two times differ: the knobs of the timer, of `bench` and of races."""
 
-    noise: float = 0.02
-    """Distance of a ratio from 1 up to which there is no difference: two sessions of one model differ by as much."""
-    quiet_noise: float = 0.04
-    """Noise (as `copy_noise`) up to which the machine is quiet enough for a verdict that later runs rely on."""
-    confidence: float = 0.95
-    """Probability that an interval holds the true median."""
+    noise: float = 0.01
+    """Distance of a ratio from 1 up to which there is no difference: two sessions of one model were seen to differ by
+    0.6 % after hundreds of rounds."""
+    confidence: float = 0.99
+    """Probability that an interval holds the true median, at whatever round one looks. With 0.95, 2 of 50 races of a
+    model with its copy called one of them faster by over 2 %: rounds are not quite independent."""
+    futility_confidence: float = 0.8
+    """The same for the interval that says of a candidate that it is no gain, and ends its rounds: a gain that is missed
+    costs less than one that is none."""
     interval_width: float = 0.01
     """Width of an interval, as a part of the ratio in it, that more rounds need not narrow."""
-    turn_seconds: float = 0.01
+    turn_seconds: float = 0.002
     """Least seconds of a turn: the switch to another session costs something, so short runs are repeated."""
     piece_seconds: float = 0.0005
     """Least seconds of the pieces of a turn that are timed: long enough for the clock, and short enough that other
     processes, which take a processor for a few milliseconds, do not interrupt each of them."""
-    long_run_seconds: float = 0.05
-    """Seconds of a run from which on it is not warmed up at each turn."""
+    long_run_seconds: float = 0.005
+    """Seconds of a run from which on it is not warmed up at each turn: caches are filled in a part of one."""
     warm_run_seconds: float = 0.5
     """Seconds of a first run from which on it has warmed up the session; of shorter ones two more are made."""
     calibration_seconds: float = 0.2
     """Seconds for each of the models by which a machine is calibrated."""
     calibration_rounds: tuple[int, int] = (7, 60)
     """Fewest and most rounds of these."""
-    bench_rounds: tuple[int, int] = (7, 500)
+    bench_rounds: tuple[int, int] = (11, 500)
     """Fewest and most rounds of `bench`."""
     busy_spread: float = 0.2
-    """Distance between the quartiles of a model's times, as a part of the median, that only a busy machine causes."""
+    """Distance between the quartiles of a model's times, or of ratios, as a part of the median, that only a busy
+    machine causes: a tenth was seen of ratios on quiet ones, a third beside two busy loops."""
     profile_runs: int = 20
     """Runs of a profile: the clock of ONNX Runtime's profiler ticks in microseconds, so short kernels need many."""
     kernel_share_runs: int = 5
@@ -94,7 +98,7 @@ class Speedup:
     """How many times as fast as the first the second is: above 1 is faster."""
 
     minimum: float
-    """Ratio of the fastest runs."""
+    """Ratio of the fastest runs: of equal sessions they were seen to differ by 9 %, so no verdict asks for it."""
     median: float
     """The median over the rounds of the ratio within the round."""
     low: float
@@ -103,66 +107,94 @@ class Speedup:
     rounds: int
     confidence: float = TimingPolicy.confidence
     noise: float = TimingPolicy.noise
-    """Ratios nearer to 1 count as no difference: as far as two copies of one model may be apart."""
+    """Ratios nearer to 1 count as no difference."""
+    spread: float = 0.0
+    """The distance between the quartiles of the ratios, as a part of the median."""
 
     def __post_init__(self) -> None:
-        if not all(0 <= ratio < math.inf for ratio in (self.minimum, self.median, self.low, self.high, self.noise)):
+        if not all(
+            0 <= ratio < math.inf for ratio in (self.minimum, self.median, self.low, self.high, self.noise, self.spread)
+        ):
             raise ValueError(f"nothing is that slow, or that fast: {self}")
         if self.low > self.high or self.rounds < 0 or not 0 < self.confidence < 1:
             raise ValueError(f"no timing ends with this: {self}")
 
     @property
     def verdict(self) -> TimingVerdict:
-        """Faster or slower only where the fastest runs, the medians and the interval say so, beyond noise."""
+        """Faster or slower only where the median is, beyond noise, and the whole interval is."""
         if self.has_too_few_rounds:
             return TimingVerdict.SAME
-        if min(self.minimum, self.median) > 1 + self.noise and self.low > 1:
+        if self.median > 1 + self.noise and self.low > 1:
             return TimingVerdict.FASTER
-        if max(self.minimum, self.median) < 1 / (1 + self.noise) and self.high < 1:
+        if self.median < 1 / (1 + self.noise) and self.high < 1:
             return TimingVerdict.SLOWER
         return TimingVerdict.SAME
 
     @property
     def has_too_few_rounds(self) -> bool:
-        """True where no interval of so many rounds holds the median with this confidence: under 6 for 95 %."""
-        return 0 < self.rounds < 1 - math.log2(1 - self.confidence)
+        """True where no interval of so many rounds holds the median with this confidence: under 11 for 99 %."""
+        return 0 < self.rounds < min_rounds(self.confidence)
+
+    @property
+    def is_decided(self) -> bool:
+        """True where it is known whether there is a difference: it is told, or all of the interval is within noise."""
+        return self.verdict is not TimingVerdict.SAME or (self.is_equal and not self.has_too_few_rounds)
+
+    @property
+    def is_equal(self) -> bool:
+        """True where all of the interval is within noise of 1."""
+        return 1 / (1 + self.noise) <= self.low and self.high <= 1 + self.noise
 
     def is_steady(self, policy: TimingPolicy) -> bool:
-        """Return whether the machine was quiet enough to rely on this another time."""
-        return self.noise <= policy.quiet_noise
+        """Return whether to rely on this another time: more is not known because the time was up, not because the
+        machine was busy."""
+        return self.is_decided or self.spread <= policy.busy_spread
 
 
 def compute_speedup(
-    before: TimingSamples, after: TimingSamples, noise: float | None = None, policy: TimingPolicy = TimingPolicy()
+    before: TimingSamples,
+    after: TimingSamples,
+    policy: TimingPolicy = TimingPolicy(),
+    *,
+    confidence: float | None = None,
 ) -> Speedup:
-    """Return how much faster `after` ran than `before`, from rounds in which both took a turn.
+    """Return how much faster `after` ran than `before`, from the rounds in which both took a turn.
 
-    Ratios within the `copy_noise` are no difference; unless it was measured, it is that of the policy.
+    The `confidence` of the interval is the policy's unless another is given.
     """
-    ratios = sorted(b / a for b, a in zip(before.seconds, after.seconds, strict=True))
-    low, high = _median_interval(len(ratios), policy.confidence)
+    ratios = sorted(b / a for b, a in zip(before.seconds, after.seconds, strict=False))
+    sure = policy.confidence if confidence is None else confidence
+    low, high = median_interval(len(ratios), sure)
+    minimum, spread = before.minimum / after.minimum, TimingSamples(tuple(ratios)).spread
     median = statistics.median(ratios)
-    minimum, apart = before.minimum / after.minimum, policy.noise if noise is None else noise
-    return Speedup(minimum, median, ratios[low], ratios[high], len(ratios), policy.confidence, apart)
+    return Speedup(minimum, median, ratios[low], ratios[high], len(ratios), sure, policy.noise, spread)
 
 
-def copy_noise(one: TimingSamples, copy: TimingSamples, policy: TimingPolicy = TimingPolicy()) -> float:
-    """Return how far apart two copies of one model may be, which took turns: at least the noise of the policy."""
-    ratio = compute_speedup(one, copy, policy=policy)
-    return max(policy.noise, ratio.high - 1, 1 / ratio.low - 1)
+def median_interval(count: int, confidence: float) -> tuple[int, int]:
+    """Return the places, in a sorted sample, between which the median lies, whatever the distribution.
 
-
-def _median_interval(count: int, confidence: float) -> tuple[int, int]:
-    """Return the places, in a sorted sample, between which the median lies: by order statistics, whatever the
-    distribution.
-
-    The sample's least and greatest where it is too small for the confidence (under 6 for 95 %).
+    That holds at all counts at once, so one may look after each round and stop when the interval says enough: a place
+    is excluded where the sign test's likelihood ratio, mixed evenly over all alternatives, exceeds what a fair coin's
+    ever does with this probability (Robbins, "Statistical methods related to the law of the iterated logarithm", 1970;
+    Howard and Ramdas, "Sequential estimation of quantiles", 2022). The sample's least and greatest where it is too
+    small for the confidence (under 11 for 99 %).
     """
-    tail, place = 0.5**count, 0
-    while place < (count - 1) // 2 and tail + math.comb(count, place + 1) * 0.5**count <= (1 - confidence) / 2:
+    place = 0
+    while place < (count - 1) // 2 and _excludes(count, place + 1, confidence):
         place += 1
-        tail += math.comb(count, place) * 0.5**count
     return place, count - 1 - place
+
+
+@cache
+def min_rounds(confidence: float) -> int:
+    """Return the fewest rounds of which an interval holds the median with this confidence."""
+    return next(count for count in itertools.count(1) if _excludes(count, 0, confidence))
+
+
+@cache
+def _excludes(count: int, fewer: int, confidence: float) -> bool:
+    """Return whether a number, which so `fewer` of the ratios are below, is not their median."""
+    return count - math.log2((count + 1) * math.comb(count, fewer)) >= -math.log2(1 - confidence)
 
 
 def geometric_mean_speedup(ratios: Sequence[Speedup]) -> Speedup:
@@ -175,8 +207,8 @@ def geometric_mean_speedup(ratios: Sequence[Speedup]) -> Speedup:
     parts = zip(*((ratio.minimum, ratio.median, ratio.low, ratio.high) for ratio in ratios), strict=True)
     minimum, median, low, high = (math.exp(statistics.fmean(math.log(max(r, 1e-9)) for r in part)) for part in parts)
     rounds = min((ratio.rounds for ratio in ratios if ratio.rounds), default=0)  # a verdict needs enough at each size
-    largest = max(ratio.noise for ratio in ratios)
-    return Speedup(minimum, median, low, high, rounds, ratios[0].confidence, largest)
+    spread = max(ratio.spread for ratio in ratios)
+    return Speedup(minimum, median, low, high, rounds, ratios[0].confidence, ratios[0].noise, spread)
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------
@@ -193,12 +225,9 @@ class TimingSchedule:
     """Seconds after which no further round begins."""
     rounds: tuple[int, int]
     """The fewest, whatever time they take, and the most."""
-    interval_width: float | None = None
-    """Width of the interval of each ratio to the first, or of the time of a run alone, as a part of it, that ends the
-    timing. It is the width and not the verdict: to stop at the first clear one would favour chance."""
-    noise: float = 0.0
-    """Distance from 1 that ends the timing, too, where the whole interval of each pair lies within it: that favours
-    only equality."""
+    open_runs: Callable[[Sequence[TimingSamples]], Collection[int]] | None = None
+    """Returns the places of the runs of which more rounds may tell more, by the times of all; none ends the timing.
+    None where all runs take all rounds."""
     hard_limit: float = math.inf
     """Seconds, with what warms the runs up, after which no further round begins even before the fewest."""
 
@@ -207,23 +236,93 @@ class TimingSchedule:
         fewest, most = self.rounds
         return min(1.0, max(rounds / most, min(rounds / fewest, seconds / max(self.seconds, 1e-9))))
 
-    def is_over(self, found: Sequence[Sequence[float]], seconds: float, policy: TimingPolicy) -> bool:
-        """Return whether the rounds that there were are enough."""
-        return len(found[0]) >= self.rounds[0] and (seconds > self.seconds or self._is_certain(found, policy))
+    def next_runs(self, found: Sequence[Sequence[float]], seconds: float) -> Collection[int]:
+        """Return the places of the runs that take another turn after so many seconds."""
+        rounds = max(map(len, found))
+        if rounds < self.rounds[0]:
+            return range(len(found))
+        if rounds >= self.rounds[1] or seconds > self.seconds:
+            return ()
+        if self.open_runs is None:
+            return range(len(found))
+        return self.open_runs([TimingSamples(tuple(samples)) for samples in found])
 
-    def _is_certain(self, found: Sequence[Sequence[float]], policy: TimingPolicy) -> bool:
-        """Return whether more rounds would tell no more than these: all ratios to the first have narrow intervals, or
-        those of any two are within the noise."""
-        if self.interval_width is None:
-            return False
-        first, *others = all_ = [TimingSamples(tuple(samples)) for samples in found]
-        rivals = others or [TimingSamples((1.0,) * len(first.seconds))]
-        ratios = [compute_speedup(first, other, policy=policy) for other in rivals]
-        if all(ratio.high - ratio.low <= self.interval_width * ratio.median for ratio in ratios):
+
+@dataclass(frozen=True, slots=True)
+class PreciseRatios:
+    """Goes on until the ratio of each run to the first has a narrow interval, or the time of a run alone has."""
+
+    policy: TimingPolicy
+
+    def __call__(self, found: Sequence[TimingSamples]) -> Collection[int]:
+        """Return the runs whose ratio is not known well enough, and the first."""
+        first = found[0]
+        if len(found) == 1:
+            own = compute_speedup(first, TimingSamples((1.0,) * len(first.seconds)), self.policy)
+            return [0] if self._is_wide(own) else []
+        ratios = {place: compute_speedup(first, found[place], self.policy) for place in _running(found) if place}
+        wide = [place for place, ratio in ratios.items() if self._is_wide(ratio)]
+        return [0, *wide] if wide else []
+
+    def _is_wide(self, ratio: Speedup) -> bool:
+        return ratio.high - ratio.low > self.policy.interval_width * ratio.median
+
+
+@dataclass(frozen=True, slots=True)
+class FastestRun:
+    """Goes on until it is known which run is the fastest, and whether it is faster than what it is to replace.
+
+    Rounds go to what is undecided: a run takes no more of them when it is probably no gain, or slower than another one.
+    """
+
+    policy: TimingPolicy
+    has_floor: bool = False
+    """True where the second run is what the others are compared with, and is a candidate itself: the simplified model.
+    Else it is the first."""
+    tells_gains: bool = False
+    """True where it is also to be known which of the others are gains, for they may be made together."""
+    least_gain: float = 0.0
+    """Gain, as a part of the time, below which nothing is gained: noise at least."""
+
+    def __call__(self, found: Sequence[TimingSamples]) -> Collection[int]:
+        """Return the rivals that may still win, and what they are compared with."""
+        base, first_rival = (1, 2) if self.has_floor else (0, 1)
+        able = [
+            place
+            for place in _running(found)
+            if place >= first_rival and not self._is_probably_no_gain(found[base], found[place], self.least_gain)
+        ]
+        best = min(able, key=lambda place: found[place].median, default=base)
+        able = [
+            place
+            for place in able
+            if place == best
+            or not self._is_probably_no_gain(found[best], found[place])
+            or (self.tells_gains and not self._is_decided(found[base], found[place]))
+        ]
+        if able == [best] and self._is_decided(found[base], found[best]) and self._is_decided(found[0], found[best]):
+            able = []
+        is_floor_open = self.has_floor and not self._is_decided(found[0], found[1])
+        return [*range(first_rival), *able] if able or is_floor_open else []
+
+    def _is_probably_no_gain(self, base: TimingSamples, rival: TimingSamples, least: float = 0.0) -> bool:
+        """Return whether a run is hardly faster than another one, by more than that or noise."""
+        probable = compute_speedup(base, rival, self.policy, confidence=self.policy.futility_confidence)
+        return not probable.has_too_few_rounds and probable.high <= 1 + max(self.policy.noise, least)
+
+    def _is_decided(self, before: TimingSamples, after: TimingSamples) -> bool:
+        """Return whether there is a difference, or probably none."""
+        if compute_speedup(before, after, self.policy).is_decided:
             return True
-        between = (compute_speedup(*pair, policy=policy) for pair in combinations(all_, 2))
-        limit = 1 + self.noise
-        return self.noise > 0 and all(ratio.high <= limit and ratio.low >= 1 / limit for ratio in between)
+        likely = replace(self.policy, noise=2 * self.policy.noise)
+        probable = compute_speedup(before, after, likely, confidence=self.policy.futility_confidence)
+        return probable.is_equal and not probable.has_too_few_rounds
+
+
+def _running(found: Sequence[TimingSamples]) -> list[int]:
+    """Return the places of the runs that took part in the last round: who left does not come back."""
+    rounds = max(len(samples.seconds) for samples in found)
+    return [place for place, samples in enumerate(found) if len(samples.seconds) == rounds]
 
 
 def time_interleaved(
@@ -253,7 +352,10 @@ def time_interleaved(
         meter: seconds that a run is charged; those that pass unless another is given.
         progress: is told the part that is done, from 0 to 1.
         seed: of the orders.
-        policy: how long turns are, and what ratios tell.
+        policy: how long turns are.
+
+    Returns:
+        The times of each run, one a round, from the first round on: of those that left early there are fewer.
     """
     meter = meter or clock
     with _TIMING_LOCK:
@@ -262,41 +364,33 @@ def time_interleaved(
         found: list[list[float]] = [[] for _ in runs]
         drawn = random.Random(seed)
         start = clock()
-        for number in range(1, schedule.rounds[1] + 1):
-            for which in drawn.sample(range(len(runs)), len(runs)):
+        able: Collection[int] = range(len(runs))
+        while able:
+            for which in drawn.sample(list(able), len(able)):
                 found[which].append(turns[which].seconds(meter))
             passed = clock() - start
             if progress is not None:
-                progress(schedule.progress(number, passed))
-            if clock() - began > schedule.hard_limit or schedule.is_over(found, passed, policy):
-                break
+                progress(schedule.progress(max(map(len, found)), passed))
+            able = () if clock() - began > schedule.hard_limit else schedule.next_runs(found, passed)
     return tuple(TimingSamples(tuple(samples)) for samples in found)
 
 
 @dataclass(frozen=True)
 class RaceTimes:
-    """The times of runs that took turns with two sessions of one model, which tell the noise."""
+    """The times of runs that took turns with a model."""
 
     original: TimingSamples
-    copy: TimingSamples | None
-    """Times of the second session; None where there was none."""
     candidates: tuple[TimingSamples, ...]
     policy: TimingPolicy = TimingPolicy()
-
-    @cached_property
-    def noise(self) -> float:
-        """How far apart the two sessions may be."""
-        return self.policy.noise if self.copy is None else copy_noise(self.original, self.copy, self.policy)
 
     def speedups(self, over: TimingSamples | None = None) -> list[Speedup]:
         """Return how much faster each rival ran than the model, or than another rival."""
         before = self.original if over is None else over
-        return [compute_speedup(before, after, self.noise, self.policy) for after in self.candidates]
+        return [compute_speedup(before, after, self.policy) for after in self.candidates]
 
 
 def time_race(
     own: Callable[[], object],
-    copy: Callable[[], object] | None,
     rivals: Sequence[Callable[[], object]],
     schedule: TimingSchedule,
     *,
@@ -304,11 +398,9 @@ def time_race(
     policy: TimingPolicy,
     progress: Callable[[float], object] | None = None,
 ) -> RaceTimes:
-    """Let rivals take turns with a model and a copy of it, as far as there is one: all timing that compares is this."""
-    copies = [] if copy is None else [copy]
-    found = time_interleaved([own, *copies, *rivals], schedule, meter=meter, progress=progress, policy=policy)
-    others = found[1 + len(copies) :]
-    return RaceTimes(found[0], found[1] if copies else None, others, policy)
+    """Let rivals take turns with a model: all timing that compares is this."""
+    first, *others = time_interleaved([own, *rivals], schedule, meter=meter, progress=progress, policy=policy)
+    return RaceTimes(first, tuple(others), policy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,9 +179,20 @@ class _RegionSolver:
     """
 
     def __init__(
-        self, space: SearchSpace, cost: CostModel, policy: SearchPolicy, weight: float, copies: Sequence[_RegionCopy]
+        self,
+        space: SearchSpace,
+        cost: CostModel,
+        policy: SearchPolicy,
+        share: float,
+        weight: float,
+        copies: Sequence[_RegionCopy],
     ) -> None:
+        """Take the seconds that all copies take in one run (`weight`), and the part of the model's that these are."""
         self.space, self.cost, self.policy, self.weight, self.copies = space, cost, policy, weight, copies
+        self.share = share
+        saved = min(policy.least_saving / max(share, 1e-9), policy.most_saving)
+        self.least_gain = saved / (1 - saved)
+        """Gain of the region below which nothing is seen in the model."""
         self.region = copies[0]
         self.dear = [max(cost.estimate_seconds(graph), 1e-9) for graph in self.region.static_graphs]
         identity = graph_digest(self.region.region.graph)
@@ -305,7 +316,7 @@ class _RegionSolver:
         found = []
         for before, graphs in zip(self.region.static_graphs, after, strict=True):
             self.space.simplifier.check()
-            found.append(self.cost.measure_speedups(before, graphs))
+            found.append(self.cost.measure_speedups(before, graphs, self.least_gain))
         self.trials += len(chosen)
         for state, speedups in zip(chosen, zip(*found, strict=True), strict=True):
             state.speedup = geometric_mean_speedup(speedups)
@@ -399,8 +410,16 @@ class _Search:
     def run(self, graph: Graph, shapes: Sequence[InputShapes]) -> None:
         classes = _region_classes(graph, self.space, self.cost, shapes, self.policy)
         self.regions, self.copies = len(classes), sum(len(copies) for _, copies in classes)
-        self.pending = [_RegionSolver(self.space, self.cost, self.policy, weight, copies) for weight, copies in classes]
-        self.total = sum(weight for weight, _ in classes)
+        model = sum(weight for weight, _ in classes) + 1e-9
+        if classes:
+            model = max(model, _estimated_seconds(self.cost, [_with_static_shapes(graph, each) for each in shapes]))
+        enough = self.policy.least_saving / self.policy.most_saving * model
+        self.pending = [
+            _RegionSolver(self.space, self.cost, self.policy, weight / model, weight, copies)
+            for weight, copies in classes
+            if weight >= enough
+        ]
+        self.total = sum(solver.weight for solver in self.pending)
         while self.pending and not self.stop.is_over():
             self._run_round()
 
@@ -426,7 +445,8 @@ class _Search:
             self.pending.remove(solver)
             if remaining:
                 weight = solver.weight * len(remaining) / len(solver.copies)
-                self.pending.append(_RegionSolver(self.space, self.cost, self.policy, weight, remaining))
+                share = solver.share * len(remaining) / len(solver.copies)
+                self.pending.append(_RegionSolver(self.space, self.cost, self.policy, share, weight, remaining))
 
     def _record_solution(self, solver: _RegionSolver) -> list[_RegionCopy]:
         """Note what was found; returns the copies whose weights do not allow it: they need a solution of their own."""
@@ -482,14 +502,17 @@ def _region_classes(
     for copies in classes.values():
         space.simplifier.check()
         try:
-            seconds = _geometric_mean(
-                [max(cost.estimate_seconds(numbers), 1e-9) for numbers in copies[0].static_graphs]
-            )
+            seconds = _estimated_seconds(cost, copies[0].static_graphs)
         except ModelError as error:
             logger.info("a part of %d nodes is left as it is: %s", len(copies[0].vertices), error)
         else:
             weighed.append((seconds * len(copies), copies))
     return sorted(weighed, key=lambda pair: -pair[0])
+
+
+def _estimated_seconds(cost: CostModel, graphs: Sequence[Graph]) -> float:
+    """Return the estimate of one graph at each set of sizes, as a geometric mean."""
+    return _geometric_mean([max(cost.estimate_seconds(graph), 1e-9) for graph in graphs])
 
 
 def _with_static_shapes(graph: Graph, shapes: InputShapes) -> Graph:

@@ -223,7 +223,7 @@ class FinalSelection:
 
     def _runs_like_original(self, candidate: Candidate) -> bool:
         """Return whether ONNX Runtime runs of a candidate what it runs of the original."""
-        return self.contest.retry_once_interrupted(lambda: self.contest.is_original(self.contest.model_of(candidate)))
+        return self.contest.retry_once_interrupted(lambda: self.contest.is_like_original(candidate))
 
     def _subsets(self, simplified: Candidate, base: Candidate, solutions: Sequence[Solution]) -> Iterator[Candidate]:
         """Where all solutions together do not win: each half, then each that remains of the better half."""
@@ -254,7 +254,7 @@ class FinalSelection:
             if floor.speedup is not None:
                 self.floor_rematch = floor
             first = self.measurement_of(candidate)
-            if twin.beats(floor, self.policy.timing):
+            if twin.beats(floor):
                 return _combine_races(first, twin)
             if first.outcome and first.gain and twin.gain:
                 gain = min(first.gain, twin.gain, key=lambda ratio: ratio.median)
@@ -282,9 +282,7 @@ class FinalSelection:
             self.last_measurements[simplified] = replace(first, is_unconfirmed=True)
             return original if first.is_slower else twin if first.is_faster else first
         if first.is_slower and twin.is_slower:
-            ratios, timing = (first.speedup, twin.speedup), self.policy.timing
-            is_steady = all(ratio.is_steady(timing) for ratio in ratios)  # else chance would tell which part
-            return (self._reduce_simplified(simplified) if is_steady else None) or original
+            return self._reduce_simplified(simplified) or original
         seen = _combine_races(first, twin)
         return original if seen.is_slower else seen
 
@@ -322,7 +320,7 @@ class FinalSelection:
         return first | self._find_culprits(simplified, halves[1], gone | first)
 
     def _beats(self, candidate: Candidate, floor: Candidate) -> bool:
-        return self.measurement_of(candidate).beats(self.measurement_of(floor), self.policy.timing)
+        return self.measurement_of(candidate).beats(self.measurement_of(floor))
 
     def _improves(self, candidate: Candidate, base: Candidate, simplified: Candidate) -> bool:
         """Return whether a candidate is faster than the simplified model, and no slower than what it was made of."""

@@ -36,15 +36,12 @@ from graphopt.runtime.cost_model import (
 )
 from graphopt.runtime.graph_sessions import load_graph, model_of_graph, random_feeds
 from graphopt.runtime.machine import Machine, environment_key
-from graphopt.runtime.measure import Speedup, TimingSchedule, min_timing_seconds, time_race
+from graphopt.runtime.measure import FastestRun, Speedup, TimingSchedule, min_timing_seconds, time_race
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.search.policy import SearchPolicy
 
 log = logging.getLogger(__name__)
-
-ORIGINAL_SESSIONS = 2
-"""Sessions of the graph itself in a race, by which the noise is known."""
 
 SAME_SPEEDUP = Speedup(1.0, 1.0, 1.0, 1.0, rounds=0)
 """Speedup of graphs that ONNX Runtime turns into one and the same."""
@@ -73,7 +70,7 @@ class CandidateRacer(Protocol):
     def sessions_in_turn(self, count: int) -> int:
         """Return how many sessions run one after the other where there are so many candidates."""
 
-    def __call__(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
+    def __call__(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup | None]:
         """Return how many times as fast as `before` each of the others is; None where there was no room for it."""
 
 
@@ -91,9 +88,9 @@ class LocalRacer:
         return environment_key(self.setting)
 
     def sessions_in_turn(self, count: int) -> int:
-        return count + ORIGINAL_SESSIONS
+        return count + 1
 
-    def __call__(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
+    def __call__(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup | None]:
         """Load all, then let them take turns. What becomes the same as `before` is not timed.
 
         None is what there was no room for.
@@ -116,29 +113,19 @@ class LocalRacer:
                 if own.optimized_digest is None or own.optimized_digest != other.optimized_digest:
                     runs[place] = other.run
             if runs:
-                copy = load_graph(before, folder / "copy.onnx", feeds, self.setting, self.policy.timing)
-                for place, ratio in self._race_in_two_stages((own.run, copy.run), runs).items():
+                for place, ratio in zip(runs, self._time(own.run, list(runs.values()), least_gain), strict=True):
                     found[place] = ratio
         return found
 
-    def _race_in_two_stages(self, own: tuple[_RunCall, _RunCall], runs: Mapping[int, _RunCall]) -> dict[int, Speedup]:
-        """Time all briefly, for most are no faster; then those that may be the fastest, until one of them is."""
-        policy = self.policy
-        found = self._time(own, runs, 0.0, policy.brief_rounds)
-        sure = dict[int, Speedup]()
-        while chosen := _promising(found, sure, policy):
-            some = {place: runs[place] for place in chosen}
-            sure |= self._time(own, some, policy.pair_seconds * (len(chosen) + 1), policy.long_rounds)
-        return found | sure
-
-    def _time(
-        self, own: tuple[_RunCall, _RunCall], runs: Mapping[int, _RunCall], seconds: float, rounds: tuple[int, int]
-    ) -> dict[int, Speedup]:
-        """How many times as fast as `own`, of which there are two, each run is."""
-        timing = self.policy.timing
-        schedule = TimingSchedule(seconds=seconds, rounds=rounds, interval_width=timing.interval_width)
-        found = time_race(*own, list(runs.values()), schedule, meter=self.setting.timer, policy=timing)
-        return dict(zip(runs, found.speedups(), strict=True))
+    def _time(self, own: _RunCall, runs: Sequence[_RunCall], least_gain: float) -> list[Speedup]:
+        """Return how many times as fast as the graph itself each run is, from rounds that go to the fastest."""
+        policy, timing = self.policy, self.policy.timing
+        schedule = TimingSchedule(
+            seconds=policy.pair_seconds * (len(runs) + 1),
+            rounds=policy.region_rounds,
+            open_runs=FastestRun(timing, least_gain=least_gain),
+        )
+        return time_race(own, runs, schedule, meter=self.setting.timer, policy=timing).speedups()
 
 
 # -- on the workers of a cluster ---------------------------------------------------------------------------------------
@@ -179,16 +166,18 @@ class ClusterRacer:
 
     def sessions_in_turn(self, count: int) -> int:
         """Return how many sessions run one after the other: each worker lets one candidate race at once."""
-        return ceil(count / len(self.cluster.worker_threads())) * (1 + ORIGINAL_SESSIONS)
+        return ceil(count / len(self.cluster.worker_threads())) * 2
 
-    def __call__(self, before: Graph, after: Sequence[Graph]) -> list[Speedup | None]:
+    def __call__(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup | None]:
         """Return how many times as fast each of some graphs is; None where there was no room for it.
 
         Raises:
             NotMeasurableError: ONNX Runtime refuses `before`, or no inputs can be made up for it.
         """
         own, *others = (onnx_io.to_proto(model_of_graph(graph)).SerializeToString() for graph in (before, *after))
-        found = dict(self.cluster.imap_unordered(_race_on_worker, [(self.race, own, other) for other in others]))
+        found = dict(
+            self.cluster.imap_unordered(_race_on_worker, [(self.race, own, other, least_gain) for other in others])
+        )
         return [found[place] for place in range(len(others))]
 
 
@@ -197,11 +186,10 @@ def _worker_machine(race: LocalRacer) -> Machine:
     return Machine.calibrate(race.setting, open_cost_cache(), race.policy.timing)
 
 
-def _race_on_worker(task: tuple[LocalRacer, bytes, bytes]) -> Speedup | None:
+def _race_on_worker(task: tuple[LocalRacer, bytes, bytes, float]) -> Speedup | None:
     """Return what a worker's device makes of one candidate."""
-    race, *sides = task
-    before, after = map(_parse_graph, sides)
-    return race(before, [after])[0]
+    race, before, after, least_gain = task
+    return race(_parse_graph(before), [_parse_graph(after)], least_gain)[0]
 
 
 def _parse_graph(data: bytes) -> Graph:
@@ -216,7 +204,7 @@ def _parse_graph(data: bytes) -> Graph:
 class MeasuredCost:
     """What ONNX Runtime takes, with all its optimizations, under one setting; asked twice, it looks into the cache.
 
-    What was measured while two sessions of one graph differed is not kept, nor a search that had to leave things out.
+    What a busy machine left open is not kept, nor a search that had to leave things out.
 
     Costs of one provider, processor, number of threads or version of ONNX Runtime are never used for another. The
     values of weights do not count: those of one region stand for all that are alike.
@@ -245,7 +233,7 @@ class MeasuredCost:
         """Return the estimate by the roofline."""
         return self._analytic.estimate_seconds(graph)
 
-    def measure_speedups(self, before: Graph, after: Sequence[Graph]) -> list[Speedup]:
+    def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
         """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED_SPEEDUP`.
 
         That is kept, too, unless memory, time or disk ran out: another time there may be enough. So it is with noise.
@@ -254,7 +242,8 @@ class MeasuredCost:
             NotMeasurableError: ONNX Runtime refuses `before`, or no inputs can be made up for it, or there is no time.
         """
         own = graph_digest(before)
-        how = (self._circumstances, str(self.race.seed), repr(self.race.policy))
+        coarse = _rounded_down(least_gain, self.race.policy.timing.noise)
+        how = (self._circumstances, str(self.race.seed), repr(self.race.policy), str(coarse))
         keys = [cache_key("speedup", own, graph_digest(graph), *how) for graph in after]
         kept = self.cache.get(keys)
         found = {key: ratio for key in keys if (ratio := decode_cached(Speedup, kept.get(key))) is not None}
@@ -262,7 +251,7 @@ class MeasuredCost:
         for batch in _memory_batches(before, missing, self.race.policy):
             some = self._affordable_batch(before, batch, is_all=not found)
             start = self.clock()
-            fresh = dict(zip(some, self.race(before, list(some.values())), strict=True)) if some else {}
+            fresh = dict(zip(some, self.race(before, list(some.values()), coarse), strict=True)) if some else {}
             self._record_duration(before, len(some), self.clock() - start)
             known = {key: made for key, made in fresh.items() if made is not None}
             lasting = {key: to_json(made) for key, made in known.items() if made.is_steady(self.race.policy.timing)}
@@ -272,7 +261,7 @@ class MeasuredCost:
         return [found.get(key, FAILED_SPEEDUP) for key in keys]
 
     def _affordable_batch(self, before: Graph, batch: Mapping[str, Graph], *, is_all: bool) -> Mapping[str, Graph]:
-        """Return as many as can take turns before the end, briefly and at length.
+        """Return as many as can take turns before the end.
 
         Raises:
             NoTimeToMeasureError: not one can, and nothing is known of any other.
@@ -287,10 +276,9 @@ class MeasuredCost:
         return dict(islice(batch.items(), able))
 
     def _race_seconds(self, before: Graph, count: int) -> float:
-        """Return the seconds in which so many candidates take turns with a graph, briefly and at length."""
+        """Return the seconds in which so many candidates take turns with a graph, at least."""
         once, policy = self.estimate_seconds(before), self.race.policy
-        fewest = (policy.brief_rounds[0], policy.long_rounds[0])
-        turn = once + sum(min_timing_seconds(once, rounds, policy.timing) for rounds in fewest)
+        turn = once + min_timing_seconds(once, policy.region_rounds[0], policy.timing)
         return self.race.sessions_in_turn(count) * turn * self.slowdown
 
     def _record_duration(self, before: Graph, count: int, seconds: float) -> None:
@@ -299,13 +287,9 @@ class MeasuredCost:
             self.slowdown = max(1.0, self.slowdown * seconds / self._race_seconds(before, count))
 
 
-def _promising(brief: Mapping[int, Speedup], sure: Mapping[int, Speedup], policy: SearchPolicy) -> list[int]:
-    """Return the best few by a brief timing that may beat all of which more is known, if that is faster beyond
-    doubt."""
-    least = max([1 + policy.timing.noise / 2, *(ratio.median for ratio in sure.values())])
-    able = [place for place in brief if place not in sure and min(brief[place].median, brief[place].minimum) > least]
-    best = sorted(able, key=lambda place: -brief[place].median)[: policy.candidates_at_length]
-    return [place for place in able if place in best]
+def _rounded_down(least_gain: float, noise: float) -> float:
+    """Return a gain in steps of powers of two, in which what is kept serves models that ask alike."""
+    return 0.0 if least_gain < 2 * noise else noise * 2.0 ** math.floor(math.log2(least_gain / noise))
 
 
 def _memory_batches(before: Graph, after: Mapping[str, Graph], policy: SearchPolicy) -> Iterator[dict[str, Graph]]:

@@ -395,7 +395,6 @@ class Tuner:
             searched=best.gain if best.candidate.causes else None,
             latencies=best.latencies,
             gainable=gainable,
-            noise=max((each.speedup.noise for each in raced if each.speedup), default=policy.noise),
         )
         return TuningResult(best.candidate, timing, (*found.notes, *undone_notes(first, best)))
 

@@ -103,7 +103,7 @@ def apply_move(graph: Graph, move: Move, space: SearchSpace) -> AppliedMove:
     steps: list[Step] = []
     is_whole = _apply_rule_at_sites(graph, move, space, steps)
     if move.simplified:
-        steps += space.simplifier.run(graph).steps
+        steps += space.simplifier.run(graph, steps).steps
     return AppliedMove(steps, is_whole)
 
 

@@ -32,6 +32,10 @@ class SearchPolicy:
     """Estimated cost of a step on the way, as a multiple of the region's, up to which it is gone on from."""
     measure_within: float = 1.05
     """Estimated cost up to which a graph is measured, as a multiple of the best known; DESIGN.md has the numbers."""
+    least_saving: float = 0.002
+    """Part of the model's time that a region has to save to be worth a measurement: less is not seen in a race."""
+    most_saving: float = 0.5
+    """Part of a region's time that a find may save, at most: a region of which that is too little is left."""
     max_idle_rounds: int = 3
     """Rounds without an improvement after which a region is left."""
     refusing_copies: int = 4
@@ -52,21 +56,18 @@ class SearchPolicy:
     # -- races of regions ----------------------------------------------------------------------------------------------
 
     pair_seconds: float = 0.4
-    """Seconds for which a region and one candidate are timed at length."""
-    brief_rounds: tuple[int, int] = (5, 5)
-    """Fewest and most rounds of a brief timing, which leaves out most of what is slower."""
-    long_rounds: tuple[int, int] = (7, 60)
-    """Fewest and most rounds of a timing at length."""
+    """Seconds for which a region and one candidate take turns, at most."""
+    region_rounds: tuple[int, int] = (5, 100)
+    """Fewest and most rounds in which candidates take turns with a region: after five that are all slower a candidate
+    is probably no gain."""
     candidates_at_once: int = 8
     """Candidates that are timed in turn with each other: each waits for all of them."""
-    candidates_at_length: int = 3
-    """Candidates that are timed at length in turn with each other, the best by a brief timing of all."""
     loaded_bytes: int = 1_000_000_000
     """Bytes of weights that lie in memory at once; a session may hold its own twice."""
 
     # -- races of whole models -----------------------------------------------------------------------------------------
 
-    race_rounds: tuple[int, int] = (7, 400)
+    race_rounds: tuple[int, int] = (11, 400)
     """Fewest and most rounds."""
     session_seconds: float = 3.0
     """Seconds for which one session is timed in a race, at most."""
@@ -92,14 +93,14 @@ class SearchPolicy:
     first_run_share: float = 0.2
     """Part of the time in which one run of the original has to end: it is run twice before it is known whether to time
     it."""
-    least_sessions: int = 6
+    least_sessions: int = 4
     """Sessions that race in the time, at least: a model that is slower than that is not timed. They are those of the
-    original, a copy of it and the simplified model, in two races."""
-    least_openings: int = 4
-    """Sessions that are opened for these two races, beside those of the original that are open."""
-    reserved_sessions: int = 10
-    """Sessions that the last word takes where there is a find: six in the first race and four in the second."""
-    confirming_sessions: int = 4
+    original and the simplified model, in two races."""
+    least_openings: int = 3
+    """Sessions that are opened for these two races, beside that of the original that is open."""
+    reserved_sessions: int = 7
+    """Sessions that the last word takes where there is a find: four in the first race and three in the second."""
+    confirming_sessions: int = 3
     """Sessions of the second race."""
 
     # -- shares of the time --------------------------------------------------------------------------------------------

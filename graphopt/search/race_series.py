@@ -1,7 +1,6 @@
-"""Races: candidates for one model in ONNX Runtime, in turns with the original and a copy of it.
+"""Races: candidates for one model in ONNX Runtime, in turns with the original, until it is known which is the fastest.
 
-The copy tells the noise: of a candidate no more can be said than of two sessions of one and the same model. What was
-timed on a quiet machine is kept, so that the same question has the same answer; what was timed on a busy one is not.
+What was timed is kept, so that the same question has the same answer; what a busy machine left open is not.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from graphopt.runtime.bench import PreparedModels
 from graphopt.runtime.cost_model import cache_key, decode_cached
 from graphopt.runtime.machine import environment_key
 from graphopt.runtime.measure import (
+    FastestRun,
     RaceTimes,
     Speedup,
-    TimingPolicy,
     TimingSamples,
     TimingSchedule,
     TimingVerdict,
@@ -166,15 +165,15 @@ class Measurement:
         """By more than noise, at some size."""
         return self.outcome is not None and self.outcome.is_slower
 
-    def beats(self, floor: Measurement, policy: TimingPolicy) -> bool:
+    def beats(self, floor: Measurement) -> bool:
         """Return whether it is shown to be faster than the simplified model was in the same race.
 
         Where that is no gain itself, what is a gain over the original has to be faster only beyond doubt, not by more
-        than noise; on a busy machine there is doubt about all that copies of the original differ by.
+        than noise.
         """
         if self.gain is None or self.is_slower:
             return False
-        is_sure = self.is_faster and not floor.is_faster and self.gain.low > 1 and self.gain.is_steady(policy)
+        is_sure = self.is_faster and not floor.is_faster and self.gain.low > 1
         return self.gain.verdict is TimingVerdict.FASTER or is_sure
 
 
@@ -200,7 +199,9 @@ class RaceSeries:
         self.original, self.source, self.model, self.digest = original, source, model, digest
         self.cache, self.budget, self.heat = cache, budget, heat
         self.is_steady = True
-        """Times that are taken on a busy machine are not to bind later runs."""
+        """False where a busy machine left a race open: it is not to bind later runs."""
+        self.runs_like_original: dict[Candidate, bool] = {}
+        """True where ONNX Runtime runs of a candidate what it runs of the original, as far as that was asked."""
         self.refusals: dict[Candidate, str] = {}
         """Reasons why candidates cannot be timed."""
         self.told: dict[tuple[str, ...], list[RaceOutcome]] = {}
@@ -222,6 +223,7 @@ class RaceSeries:
         parts = (self.original, self.source, self.model, self.digest, self.cache, self.budget)
         contest = RaceSeries(*parts, self.heat + 1)
         contest.is_steady, contest.refusals = self.is_steady, dict(self.refusals)
+        contest.runs_like_original = self.runs_like_original
         return contest
 
     # -- races ---------------------------------------------------------------------------------------------------------
@@ -275,7 +277,7 @@ class RaceSeries:
             return told
 
         def timed() -> list[RaceOutcome]:
-            self.open_originals()
+            self.open_original()
             seconds = budget.race_seconds(len(keys), share)
             return self.time_models(keys, sessions, seconds, budget.seconds_until(end))
 
@@ -290,8 +292,11 @@ class RaceSeries:
         return outcomes
 
     def _try_open(self, candidate: Candidate) -> Any:
-        """Return a session of a candidate; None where it is refused, which is noted."""
+        """Return a session of a candidate, which is that of the original where ONNX Runtime runs the same of both; None
+        where it is refused, which is noted."""
         try:
+            if self.is_like_original(candidate):
+                return self._original_session
             return self.retry_once_interrupted(lambda: self.open_session(self.model_of(candidate)))
         except ModelError as error:
             self.refusals[candidate] = str(error)
@@ -312,7 +317,7 @@ class RaceSeries:
             return work()
 
     def measure_pace(self) -> ModelPace:
-        """Return the original's pace, from the copy of it.
+        """Return the original's pace.
 
         Turns last some time of the processor: beside other processes, of which each has its share, they take longer.
 
@@ -320,13 +325,20 @@ class RaceSeries:
             ModelError: ONNX Runtime refuses to run it.
         """
         meter, clock = self.original.setting.timer, self.budget.clock
-        used, start = meter(), clock()
-        _, copy = self._originals
-        opening = clock() - start
-        runs = [_time_briefly(self._runner(copy, trial.feeds), clock, self.policy) for trial in self.original.trials]
-        used, passed = meter() - used, opening + sum(map(sum, runs))
+        session, used = self._original_session, meter()
+        runs = [_time_briefly(self._runner(session, trial.feeds), clock, self.policy) for trial in self.original.trials]
+        used, passed = meter() - used, sum(map(sum, runs))
         share = min(max(used / passed, self.policy.min_processor_share), 1.0) if used > 0 and passed > 0 else 1.0
-        return ModelPace(opening, sum(min_race_seconds(min(found) * share, self.policy) / share for found in runs))
+        racing = sum(min_race_seconds(min(found) * share, self.policy) / share for found in runs)
+        return ModelPace(self.original.opening_seconds, racing)
+
+    def is_like_original(self, candidate: Candidate) -> bool:
+        """Return whether a candidate that was only simplified need not be timed, for it is known to run as the original
+        does."""
+        if candidate not in self.runs_like_original:
+            is_same = not candidate.steps or (not candidate.causes and self.is_original(self.model_of(candidate)))
+            self.runs_like_original[candidate] = is_same
+        return self.runs_like_original[candidate]
 
     def is_original(self, model: onnx_io.LoadedModel) -> bool:
         """Return whether ONNX Runtime runs of a model what it runs of the original: then neither is faster.
@@ -361,19 +373,18 @@ class RaceSeries:
         return known
 
     @cached_property
-    def _originals(self) -> tuple[Any, Any]:
-        """Two sessions of the original; the first contest has one already."""
-        opened = self.original.setting.open
-        return self.original.sessions[0] if self.heat == 1 else opened(self.source), opened(self.source)
+    def _original_session(self) -> Any:
+        """A session of the original: a second contest has one of its own."""
+        return self.original.sessions[0] if self.heat == 1 else self.original.setting.open(self.source)
 
-    def open_originals(self) -> None:
+    def open_original(self) -> None:
         """Open what the candidates are timed against, if that was not done yet.
 
         Raises:
             ModelError: there is no room for it.
             UsageError: the provider does not start.
         """
-        _ = self._originals
+        _ = self._original_session
 
     def open_session(self, model: onnx_io.LoadedModel) -> Any:
         """Return a session of a model as it is now, that has run on all inputs.
@@ -420,19 +431,22 @@ class RaceSeries:
             UsageError: the provider does not start.
         """
         timing, meter, count = self.policy.timing, self.original.setting.timer, len(self.original.trials)
+        own, rivals = self._original_session, [each for each in sessions if each is not self._original_session]
         schedule = TimingSchedule(
             seconds=seconds / count,
             rounds=self.policy.race_rounds,
-            interval_width=timing.interval_width,
-            noise=timing.noise,
+            open_runs=FastestRun(timing, has_floor=rivals[:1] == [*sessions[:1]], tells_gains=True),
             hard_limit=limit / count,
         )
         timed: list[tuple[Mapping[str, int], RaceTimes]] = []
         for trial in self.original.trials:
-            own, copy, *rivals = (self._runner(session, trial.feeds) for session in (*self._originals, *sessions))
-            timed.append((trial.sizes, time_race(own, copy, rivals, schedule, meter=meter, policy=timing)))
+            first, *others = (self._runner(session, trial.feeds) for session in (own, *rivals))
+            times = time_race(first, others, schedule, meter=meter, policy=timing)
+            waiting = iter(times.candidates)
+            found = tuple(times.original if session is own else next(waiting) for session in sessions)
+            timed.append((trial.sizes, replace(times, candidates=found)))
         outcomes = judge_race(timed)
-        is_steady = all(outcome.speedup.is_steady(timing) for outcome in outcomes)
+        is_steady = all(ratio.is_steady(timing) for outcome in outcomes for ratio in (outcome.speedup, outcome.gain))
         self.is_steady &= is_steady
         is_whole = all(len(found.original.seconds) >= schedule.rounds[0] for _, found in timed)
         if self.is_cacheable and is_steady and is_whole:

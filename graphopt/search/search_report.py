@@ -63,8 +63,6 @@ class SearchTiming:
     gainable: float | None = None
     """The part of the simplified model's time in kernels that is outside of convolutions and matrix products; None
     where it is not known, or an estimate spoke for rewrites of these."""
-    noise: float = TimingPolicy.noise
-    """Difference between two copies of the original: no smaller gain is taken for one."""
 
     @property
     def is_gain(self) -> bool:
@@ -81,16 +79,12 @@ def why_no_gain(ratio: Speedup, policy: TimingPolicy) -> str:
     """Return why a ratio is no gain; nothing where it is one."""
     if ratio.verdict is not TimingVerdict.SAME:
         return "" if ratio.verdict is TimingVerdict.FASTER else "it is slower"
-    gain = ratio.median - 1
-    if gain <= policy.noise:
-        return f"what differs by {policy.noise:.0%} or less is not told from chance"
-    if not ratio.is_steady(policy):
-        return f"two copies of the original differ by up to {ratio.noise:.0%}: a quieter machine may tell"
+    if ratio.median <= 1 + policy.noise:
+        few = f"after {ratio.rounds} rounds it is probably none" if ratio.has_too_few_rounds else ""
+        return few or f"what differs by {policy.noise:.0%} or less is not told from chance"
     if ratio.has_too_few_rounds:
         return f"{ratio.rounds} rounds are too few to tell: --seconds gives it longer"
-    if ratio.low <= 1:
-        return "it may be chance, for the interval reaches below 1"
-    return f"not all of it is beyond the {ratio.noise:.0%} by which two copies of the original may differ"
+    return f"it is between {ratio.low:.3f} and {ratio.high:.3f} after {ratio.rounds} rounds: --seconds gives it longer"
 
 
 # -- what was taken and left -------------------------------------------------------------------------------------------
@@ -147,7 +141,7 @@ def _sweep_group(
     ratio, saved = _gain_and_savings(found)
     timed = [found] if found.gain else [found, *beside]
     reason = "" if taken else rejection_reason(timed, policy, is_faster=bool(best.candidate.causes))
-    if not taken and best.sweeps and found.gain is not None and found.beats(first, policy):
+    if not taken and best.sweeps and found.gain is not None and found.beats(first):
         reason = (
             f"the model with it is {format_speedup(found.gain)} as without it; beside what was taken no gain was shown"
         )

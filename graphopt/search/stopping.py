@@ -110,15 +110,15 @@ class TimeBudget:
         return self.policy.confirming_sessions * self.session_seconds
 
     def race_cost(self, count: int) -> float:
-        """Return the seconds that a race of so many, the simplified model and two copies of the original takes."""
-        return (count + 3) * self.session_seconds
+        """Return the seconds that a race of so many, the simplified model and the original takes."""
+        return (count + 2) * self.session_seconds
 
     def race_seconds(self, count: int, share: float) -> float:
-        """Return how long a race of so many and two copies of the original may take, in a share of the time left."""
+        """Return how long a race of so many and the original may take, in a share of the time left."""
         if self.is_interrupted:
             return 0.0
         once = self.policy.brief_session_seconds if self.is_brief else self.policy.session_seconds
-        return min(once * (count + 2), share * self.remaining)
+        return min(once * (count + 1), share * self.remaining)
 
     # -- until when ----------------------------------------------------------------------------------------------------
 
@@ -145,11 +145,11 @@ class TimeBudget:
 
     def race_end(self, count: int, *, is_first: bool) -> float:
         """Return when a race of so many has to end: a first one leaves the time of a second, of the best of them and
-        the simplified model; with two copies of the original in both."""
+        the simplified model; with the original in both."""
         if not is_first:
             return self.deadline
-        second, left = 2 + min(count, 2), self.remaining
-        return self.clock() + min(left - second * self.session_seconds, left * (count + 2) / (count + 2 + second))
+        second, left = 1 + min(count, 2), self.remaining
+        return self.clock() + min(left - second * self.session_seconds, left * (count + 1) / (count + 1 + second))
 
     def search_seconds(self, end: float) -> float:
         """Return the seconds that the search has of those that are left before the end."""

@@ -51,6 +51,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_what_is_written_is_proved_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
     done = run("--size", 2, "--ops", "Neg,Transpose", "--no-library", "--output", path)
@@ -118,6 +119,7 @@ class Mortal(InProcess):
                 raise Killed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answers", "cut"), [(1, 0), (2, 7)])
 def test_a_run_that_was_ended_goes_on_where_it_was(tmp_path: Path, answers: int, cut: int) -> None:
     (tmp_path / "whole").mkdir()
@@ -170,6 +172,7 @@ def test_a_journal_of_another_source_is_begun_anew(tmp_path: Path, caplog: pytes
 # -- what is wrong is no rule ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_fingerprint_that_is_broken_makes_refuted_candidates_and_no_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

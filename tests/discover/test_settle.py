@@ -34,11 +34,13 @@ def test_sizes_that_have_to_be_the_same_have_one_name() -> None:
     assert axes["y"] == axes["z"] and axes["x"].split()[-1] == axes["y"].split()[-2]
 
 
+@pytest.mark.slow
 def test_stacks_of_matrices_and_matrices_by_themselves_are_two_rules() -> None:
     found = said(settled((x @ y) @ z, x @ (y @ z)))
     assert {axes["y"] for _, axes in found} == {"*b B C", "B C"}
 
 
+@pytest.mark.slow
 def test_images_may_have_any_number_of_axes() -> None:
     found = said(
         settled(
@@ -52,6 +54,7 @@ def test_images_may_have_any_number_of_axes() -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_does_not_hold_for_groups_holds_without() -> None:
     joined, whole = op.Concat(conv(w), conv(v), axis=1), conv(op.Concat(w, v, axis=0))
     text, _ = said(settled(joined, whole, "images"))[0]
@@ -105,6 +108,7 @@ def test_branches_that_share_an_input_become_one_operator() -> None:
     )
 
 
+@pytest.mark.slow
 def test_rules_with_two_outputs_are_proved_and_run_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
     side_by_side, whole = op.Concat(x @ y, x @ z, axis=-1), x @ op.Concat(y, z, axis=-1)
     assert any(len(rule.left) == 2 for rule, _ in settled(side_by_side, whole).rules)
@@ -120,6 +124,7 @@ def test_a_wrong_order_of_two_outputs_is_seen_when_it_is_run() -> None:
     assert "values differ" in find_runtime_difference(Rule("parts", (x @ y, x @ z), parts[::-1]), EXACT)
 
 
+@pytest.mark.slow
 def test_what_is_proved_of_floats_is_not_refuted_by_whole_numbers() -> None:
     """Their mean is rounded, and so no rule over the real numbers is used for them."""
     found = settled(op.ReduceMean(x @ y, (-2,), keepdims=1), op.ReduceMean(x, (-2,), keepdims=1) @ y)

@@ -61,6 +61,7 @@ def defining() -> Iterator[Callable[..., Definition]]:
         yield defined
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("meaning", MASKS.values(), ids=MASKS)
 def test_a_mask_that_is_declared_otherwise_is_contradicted(meaning: App, defining: Callable[..., Definition]) -> None:
     found = kernel_conformance.find_contradiction([defining(pooled, meaning)])
@@ -161,6 +162,7 @@ NEAR = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("head", "meaning", "when"), NEAR.values(), ids=NEAR)
 def test_what_is_declared_in_few_digits_is_contradicted(
     head: App, meaning: App, when: Term | tuple[Term, ...], defining: Callable[..., Definition]
@@ -169,6 +171,7 @@ def test_what_is_declared_in_few_digits_is_contradicted(
     assert kernel_conformance.find_contradiction([said]) is not None
 
 
+@pytest.mark.slow
 def test_what_is_declared_in_all_digits_is_not(defining: Callable[..., Definition]) -> None:
     for head, meaning in ((microsoft.FastGelu(columns), tanh_gelu(0.7978845608028654, 0.044715)), (layer, normalized)):
         when = fn.ne(fn.dtype(columns), DType.DOUBLE) if head is not layer else epsilon >= 0

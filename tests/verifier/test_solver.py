@@ -192,6 +192,7 @@ def test_bounds_within_bounds_are_compared_once_each(name: str, monkeypatch: pyt
     assert counts[1] <= 10 * counts[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

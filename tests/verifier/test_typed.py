@@ -107,6 +107,7 @@ def test_a_place_is_found_where_at_most_equals_have_become_one_number(rule: Rule
     assert prove(rule, refute=False).holds
 
 
+@pytest.mark.slow
 def test_a_left_side_that_no_sizes_fit_is_refuted_with_the_shape_of_the_right_side() -> None:
     one, other = typed.inner, typed.outer
     proof = prove(Rule("columns", op.Concat(one, one, axis=1) @ other, one @ other, when=of(FLOAT, one)))
