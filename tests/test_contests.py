@@ -34,7 +34,7 @@ from graphopt.search.final_selection import FinalSelection
 from graphopt.search.model_tuner import Tuner, TuningOptions
 from graphopt.search.moves import SearchSpace, apply_solution
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race_series import RaceOutcome, RaceSeries
+from graphopt.search.race_series import LIKE_ORIGINAL, RaceOutcome, RaceSeries
 from graphopt.search.stopping import ModelPace, StopReason, TimeBudget
 from graphopt.search.sweep import Sweep, SweepRules, apply_sweep
 from tests.test_search import Prices
@@ -386,6 +386,35 @@ def test_an_interrupt_while_the_machine_is_timed_leaves_the_search_out(monkeypat
     assert tuned.timing is not None
     assert tuned.timing.stop == StopReason.INTERRUPTED
     assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
+
+
+def test_an_interrupt_while_optimized_graphs_are_compared_ends_the_run_with_what_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is asked again, and nothing further is tried."""
+    asked: list[object] = []
+
+    def interrupted(_: RaceSeries, model: object) -> bool:
+        asked.append(model)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return False
+
+    estimate(monkeypatch, Mul=2, Add=0.5)
+    outcomes(monkeypatch, 1.5)
+    monkeypatch.setattr(RaceSeries, "is_original", interrupted)
+    _, _, tuned = tuner()
+    assert len(asked) >= 2
+    assert tuned.timing is not None and tuned.timing.stop == StopReason.INTERRUPTED
+
+
+def test_a_simplified_model_that_runs_like_the_original_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was told of the original is told of it, and the other candidate's gain is over that."""
+    raced = racing(monkeypatch, 1.0, 0.5)
+    contest, model = entered()
+    same, faster = contest.time_models(["same", "faster"], [LIKE_ORIGINAL, contest.open_session(model)], 0.0)
+    assert raced == [2, 2], "at each of two sizes"
+    assert (same.speedup.median, faster.speedup.median, faster.gain.median) == (1.0, 2.0, 2.0)
 
 
 def test_an_interrupt_while_sweeps_are_made_keeps_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:

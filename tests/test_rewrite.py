@@ -1,5 +1,6 @@
 """What a rewrite does to a graph: what is built, computed, named, and refused."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,13 +12,13 @@ import graphopt
 from graphopt.check.compare import compare_models
 from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
-from graphopt.ir.graph import Graph
+from graphopt.ir.graph import Graph, Patch
 from graphopt.language.rule import Rule, attributes, const, fn, op, tensor
 from graphopt.operators import inference
 from graphopt.rewrite.build import RewriteRefused, build_patch
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.matching import find_matches
-from graphopt.rewrite.simplify import Simplification, Simplifier, simplify_graph
+from graphopt.rewrite.simplify import Simplification, Simplifier, Step, simplify_graph
 from graphopt.rules.layout import MOVES
 from tests.text import parse, run
 
@@ -351,3 +352,20 @@ def test_a_large_number_that_is_added_and_taken_away_again_rounds() -> None:
     feeds = {"x": np.array([0.25, 1.5, -2.75, 3.125], np.float32)}
     result = graphopt.optimize(model, cost="none", check=False)
     assert np.array_equal(run(result.model, feeds)["y"], np.round(feeds["x"]))
+
+
+def test_after_a_change_rules_are_tried_only_near_it() -> None:
+    """Of two double negations, one is put in by a step: it goes, and the other is left where nothing changed."""
+    rule = Rule("double_neg", op.Neg(op.Neg(tensor("x"))), tensor("x"))
+    chain = "".join(f"t{number + 1} = Exp(t{number}); " for number in range(12))
+    loaded = onnx_io.load_model(parse("float[4] x", f"a = Neg(x); t0 = Neg(a); {chain}c = Abs(t12); y = Abs(c)"))
+    inference.infer_graph(loaded.graph)
+    (last,) = loaded.graph.outputs
+    (vertex,) = loaded.graph.sources(last.vertex)
+    before = {each: loaded.graph[each] for each in (vertex, last.vertex)}
+    patch = Patch(before, {each: replace(node, op="Neg") for each, node in before.items()})
+    loaded.graph.apply(patch)
+    Simplifier([rule], []).run(loaded.graph, [Step("change", loaded.graph, patch, is_rule=True)])
+    assert loaded.graph.operator_counts()["Neg"] == 2
+    Simplifier([rule], []).run(loaded.graph)
+    assert "Neg" not in loaded.graph.operator_counts()

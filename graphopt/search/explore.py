@@ -16,6 +16,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 from itertools import chain, count
 from math import exp, inf, log
+from typing import TypeAlias
 
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
@@ -408,16 +409,14 @@ class _Search:
     notes: list[str] = field(default_factory=list)
 
     def run(self, graph: Graph, shapes: Sequence[InputShapes]) -> None:
-        classes = _region_classes(graph, self.space, self.cost, shapes, self.policy)
+        static = [_with_static_shapes(graph, each) for each in shapes]
+        classes = _region_classes(graph, static, self.space, self.cost, self.policy)
         self.regions, self.copies = len(classes), sum(len(copies) for _, copies in classes)
-        model = sum(weight for weight, _ in classes) + 1e-9
-        if classes:
-            model = max(model, _estimated_seconds(self.cost, [_with_static_shapes(graph, each) for each in shapes]))
-        enough = self.policy.least_saving / self.policy.most_saving * model
+        model = _model_seconds(self.cost, static, classes)
         self.pending = [
             _RegionSolver(self.space, self.cost, self.policy, weight / model, weight, copies)
             for weight, copies in classes
-            if weight >= enough
+            if weight / model * self.policy.most_saving >= self.policy.least_saving
         ]
         self.total = sum(solver.weight for solver in self.pending)
         while self.pending and not self.stop.is_over():
@@ -486,16 +485,19 @@ class _Search:
         return Exploration(tuple(solutions), reason, *counts, tuple(self.notes), is_steady)
 
 
+_RegionClass: TypeAlias = tuple[float, list[_RegionCopy]]
+"""Seconds that equal parts take in one run, and the parts."""
+
+
 def _region_classes(
-    graph: Graph, space: SearchSpace, cost: CostModel, shapes: Sequence[InputShapes], policy: SearchPolicy
-) -> list[tuple[float, list[_RegionCopy]]]:
-    """Return the parts in which some rule matches, equal ones together, with what they take in all; the dearest
-    first."""
-    known = [_with_static_shapes(graph, each) for each in shapes]
+    graph: Graph, static: Sequence[Graph], space: SearchSpace, cost: CostModel, policy: SearchPolicy
+) -> list[_RegionClass]:
+    """Return the parts of a graph in which some rule matches, equal ones together, the dearest first; `static` is the
+    graph at each set of sizes."""
     classes: dict[tuple[str, tuple[_InputFlow, ...]], list[_RegionCopy]] = {}
     for vertices in _matching_blocks(graph, space, policy.blocks):
         space.simplifier.check()
-        copy = _region_copy(graph, vertices, known)
+        copy = _region_copy(graph, vertices, static)
         if copy is not None:
             classes.setdefault(copy.key, []).append(copy)
     weighed = []
@@ -508,6 +510,16 @@ def _region_classes(
         else:
             weighed.append((seconds * len(copies), copies))
     return sorted(weighed, key=lambda pair: -pair[0])
+
+
+def _model_seconds(cost: CostModel, static: Sequence[Graph], classes: Sequence[_RegionClass]) -> float:
+    """Return the estimate of a whole graph; where there is none, or it is less, that of its parts."""
+    parts = sum((seconds for seconds, _ in classes), 1e-9)
+    try:
+        return max(parts, _estimated_seconds(cost, static)) if classes else parts
+    except ModelError as error:
+        logger.info("of the model there is no estimate: %s", error)
+        return parts
 
 
 def _estimated_seconds(cost: CostModel, graphs: Sequence[Graph]) -> float:

@@ -50,6 +50,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LIKE_ORIGINAL = object()
+"""In the place of a candidate's session: it runs as the original does, and takes no turns of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimeSummary:
@@ -292,12 +295,13 @@ class RaceSeries:
         return outcomes
 
     def _try_open(self, candidate: Candidate) -> Any:
-        """Return a session of a candidate, which is that of the original where ONNX Runtime runs the same of both; None
-        where it is refused, which is noted."""
+        """Return a session of a candidate, or `LIKE_ORIGINAL`; None where it is refused, which is noted."""
+
+        def opened() -> Any:
+            return LIKE_ORIGINAL if self.is_like_original(candidate) else self.open_session(self.model_of(candidate))
+
         try:
-            if self.is_like_original(candidate):
-                return self._original_session
-            return self.retry_once_interrupted(lambda: self.open_session(self.model_of(candidate)))
+            return self.retry_once_interrupted(opened)
         except ModelError as error:
             self.refusals[candidate] = str(error)
             log.warning("a version of the model does not run, and is left: %s", error)
@@ -333,8 +337,7 @@ class RaceSeries:
         return ModelPace(self.original.opening_seconds, racing)
 
     def is_like_original(self, candidate: Candidate) -> bool:
-        """Return whether a candidate that was only simplified need not be timed, for it is known to run as the original
-        does."""
+        """Return whether ONNX Runtime runs of a candidate that was only simplified what it runs of the original."""
         if candidate not in self.runs_like_original:
             is_same = not candidate.steps or (not candidate.causes and self.is_original(self.model_of(candidate)))
             self.runs_like_original[candidate] = is_same
@@ -424,14 +427,15 @@ class RaceSeries:
     ) -> list[RaceOutcome]:
         """Return how fast models with these digests are, in `seconds` for all of them together.
 
-        It takes longer where these are too few for the fewest rounds, up to the `limit`.
+        It takes longer where these are too few for the fewest rounds, up to the `limit`. In the place of a session
+        there may be `LIKE_ORIGINAL`.
 
         Raises:
             ModelError: there is no room for the sessions of the original, or for all that run in turn.
             UsageError: the provider does not start.
         """
         timing, meter, count = self.policy.timing, self.original.setting.timer, len(self.original.trials)
-        own, rivals = self._original_session, [each for each in sessions if each is not self._original_session]
+        rivals = [session for session in sessions if session is not LIKE_ORIGINAL]
         schedule = TimingSchedule(
             seconds=seconds / count,
             rounds=self.policy.race_rounds,
@@ -440,10 +444,10 @@ class RaceSeries:
         )
         timed: list[tuple[Mapping[str, int], RaceTimes]] = []
         for trial in self.original.trials:
-            first, *others = (self._runner(session, trial.feeds) for session in (own, *rivals))
+            first, *others = (self._runner(session, trial.feeds) for session in (self._original_session, *rivals))
             times = time_race(first, others, schedule, meter=meter, policy=timing)
             waiting = iter(times.candidates)
-            found = tuple(times.original if session is own else next(waiting) for session in sessions)
+            found = tuple(times.original if session is LIKE_ORIGINAL else next(waiting) for session in sessions)
             timed.append((trial.sizes, replace(times, candidates=found)))
         outcomes = judge_race(timed)
         is_steady = all(ratio.is_steady(timing) for outcome in outcomes for ratio in (outcome.speedup, outcome.gain))
