@@ -152,11 +152,11 @@ def _parser() -> argparse.ArgumentParser:
     option("new", type=Path)
     option = add(_scaling, "seconds and memory against the number of nodes", FOLDER / "scaling.jsonl")
     option("--sizes", nargs="+", type=_above(0, int), default=[100, 300, 1000, 3000, 10000, 30000])
-    option = add(_calibration, "how often races of a model with its copy are wrong", FOLDER / "calibration.jsonl")
+    option = add(_calibration, "error rates of races between a model and its copy", FOLDER / "calibration.jsonl")
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--races", type=_above(1, int), default=200, help="of each kind; half as many with a planted gain")
     option("--loops", nargs="+", type=_above(-1, int), default=[0, 2], help="busy loops that compute beside")
-    option = add(_search_time, "where the seconds of a run go", FOLDER / "search-time.jsonl")
+    option = add(_search_time, "seconds of a run, by phase and by kind of work", FOLDER / "search-time.jsonl")
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--search-seconds", type=seconds, metavar="SECONDS", default=30.0, help="that graphopt may search; 30")
     return parser

@@ -1,4 +1,4 @@
-"""How often races are wrong: a model against its copy, and against itself with a planted loss, quiet and beside load.
+"""Error rates of races: a model against its copy, and against itself with a planted loss, quiet and beside load.
 
 ``python -m benchmarks calibration MODEL...`` writes ``benchmarks/results/calibration.jsonl`` and ``calibration.md``.
 Every race has two sessions of its own and ends as those of graphopt do. Of a model and its copy neither is faster, so
@@ -26,7 +26,7 @@ from graphopt.runtime.session_setting import SessionSetting, make_runner
 from graphopt.search.policy import SearchPolicy
 
 PLANTED = (0.0, 0.03)
-"""Gains: none, and one that is to be told."""
+"""Planted gains: none, and one that is to be detected."""
 LIMIT = 20.0
 """Seconds of a race, at most."""
 SETTING = SessionSetting(threads=1)
@@ -127,7 +127,7 @@ def markdown(rows: Sequence[Row]) -> str:
         "longest",
     )
     lines = [
-        "# How often races are wrong",
+        "# Error rates of races",
         "",
         "Races of a model with a copy of it, each in sessions of its own, with one thread and its processor time; with",
         "a gain the original spins for that part of its time. Rounds and seconds are medians.",

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.report import listed, many
-from benchmarks.results import Results, Row, geometric_mean, reason, setting_text, values, versions
+from benchmarks.results import LIMITS_BEFORE, Results, Row, geometric_mean, reason, setting_text, values, versions
 from benchmarks.tools import ALL, PLAIN
-from graphopt.runtime.measure import TimingPolicy
 
 DEARER = {"seconds": (1.5, "s"), "memory_mb": (1.2, "MB")}
 """Factors below which a change of what a tool takes is not worth a line: its seconds are those of one run."""
@@ -99,7 +98,8 @@ def _changed(old: Row, new: Row) -> Iterator[str]:
         if cost in old and cost in new and not 1 / factor <= new[cost] / max(old[cost], 1e-9) <= factor:
             yield f"optimizer: {old[cost]:g} -> {new[cost]:g} {unit}"
     if "timing" in old and "timing" in new:
-        one, other, most = old["timing"], new["timing"], 1 + TimingPolicy().noise
+        one, other = old["timing"], new["timing"]
+        most = 1 + max(timing.get("noise", LIMITS_BEFORE["noise"]) for timing in (one, other))
         is_apart = one["high"] < other["low"] or other["high"] < one["low"]
         if is_apart and not 1 / most <= other["median"] / one["median"] <= most:
             yield f"{one['median']:.2f} -> {other['median']:.2f}"

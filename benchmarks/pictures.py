@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import Results, Row, digest, geometric_mean, setting_text
-from graphopt.runtime.measure import TimingPolicy
 
 COLOURS = {
     "onnxsim": "#0072b2", "OnnxSlim": "#56b4e9", "onnxoptimizer": "#009e73", "onnxscript": "#e69f00",
@@ -48,15 +47,16 @@ def overview(results: Results) -> Any:
     for setting in results.settings:
         lines = {tool: _medians(results.timings(tool, setting).values()) for tool in results.tools}
         found.append(lines | {UNCHANGED: _medians(results.unchanged(setting))})
-    count = len(results.settings)
+    count, noise = len(results.settings), max(results.limits("noise"), default=0.0)
     figure, axes = panels(count, 1, (9, (0.42 * len(names) + 1) * count), sharex=True)
     everything = [ratio for lines in found for ratios in lines.values() for ratio in ratios]
     for axis, setting, lines in zip(axes[:, 0], results.settings, found, strict=True):
         for place, name in enumerate(reversed(names)):
             _dots(axis, place, lines[name], COLOURS.get(name, "#bbbbbb"))
         axis.set_yticks(range(len(names)), list(reversed(names)))
-        _ratio_axis(axis, everything)
-        axis.set_title(f"{setting_text(setting)}: a dot a model; the bar: geometric mean, of so many; the band: ±2 %")
+        _ratio_axis(axis, everything, noise)
+        text = f"a dot a model; the bar: geometric mean, of so many; the band: ±{100 * noise:.0f} %"
+        axis.set_title(f"{setting_text(setting)}: {text}")
     axes[-1, 0].set_xlabel("times as fast as the original, both under ORT_ENABLE_ALL")
     return figure
 
@@ -74,7 +74,7 @@ def _dots(axis: Any, place: int, ratios: Sequence[float], colour: str) -> None:
         axis.annotate(f"{mean:.3f} ({len(ratios)})", (1.01, place), xycoords=("axes fraction", "data"), va="center")
 
 
-def _ratio_axis(axis: Any, ratios: Iterable[float]) -> None:
+def _ratio_axis(axis: Any, ratios: Iterable[float], noise: float) -> None:
     """Make an axis logarithmic, as twice and half are equally far from 1; wide enough, with a band for noise."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
@@ -86,7 +86,6 @@ def _ratio_axis(axis: Any, ratios: Iterable[float]) -> None:
     axis.xaxis.set_major_locator(FixedLocator(sorted((*steps, *near))))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axis.xaxis.set_minor_formatter(NullFormatter())
-    noise = TimingPolicy().noise
     axis.axvspan(1 - noise, 1 + noise, color="#000000", alpha=0.06, linewidth=0, zorder=-0.5)
     axis.axvline(1, color="black", linewidth=0.8, zorder=0)
     axis.grid(axis="x", color="#dddddd", linewidth=0.6, zorder=0)

@@ -67,6 +67,8 @@ def _percent(share: float) -> str:
 
 def markdown(results: Results, path: Path) -> str:
     """Return the page: what was measured where, the summary, every model, what failed, what optimizing costs."""
+    sure, limit = (" or ".join(map(_percent, results.limits(name))) for name in ("confidence", "noise"))
+    median_lies = f"median lies with {sure} confidence"
     head = [
         f"# Benchmarks: {path.stem}",
         "",
@@ -77,8 +79,8 @@ def markdown(results: Results, path: Path) -> str:
         "",
         "A ratio is how many times as fast as ONNX Runtime's own full optimization makes the original the outcome",
         "runs, both under ORT_ENABLE_ALL: the median over interleaved rounds. In brackets the interval in which that",
-        "median lies with 95 % confidence, or the medians of single processes where they lie farther apart. ▲ faster,",
-        "▼ slower; no mark: no difference is resolved, or one within 2 %.",
+        f"{median_lies}, or the medians of single processes where they lie farther apart. ▲ faster,",
+        f"▼ slower; no mark: no difference is resolved, or one within {limit}.",
     ]
     parts = [head, _summary(results)]
     if _picture(path).exists():

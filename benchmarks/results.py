@@ -16,7 +16,7 @@ The row of an outcome goes on with::
                  "timed": true, "notes": ["..."]},]
      ["difference": 1e-7, "loading": 1.0,]
      ["timing": {"minimum": 1.1, "median": 1.1, "low": 1.05, "high": 1.15, "processes": [1.09, 1.1, 1.12],
-                 "rounds": 180, "spread": 0.02, "verdict": "faster"}]}
+                 "rounds": 180, "spread": 0.02, "verdict": "faster", ["confidence": 0.99, "noise": 0.01]}]}
 
 and the row of the original, whose tool is `original`, with::
 
@@ -102,6 +102,10 @@ def _at(row: Row, path: Sequence[str]) -> Row:
     return row
 
 
+LIMITS_BEFORE = {"confidence": 0.95, "noise": 0.02}
+"""Limits of the verdicts in rows that do not say them."""
+
+
 @dataclass(frozen=True)
 class Results:
     """What a run of the benchmark found; see the module for what a row holds."""
@@ -125,6 +129,10 @@ class Results:
     @cached_property
     def _by_key(self) -> dict[tuple[str, str, str], Row]:
         return {(row["model"], row["tool"], row["setting"]): row for row in self.rows}
+
+    def limits(self, name: str) -> list[float]:
+        """Return the `confidence` or the `noise` of verdicts, which may differ between rows."""
+        return sorted({row["timing"].get(name, LIMITS_BEFORE[name]) for row in self.rows if "timing" in row})
 
     @cached_property
     def models(self) -> dict[str, Row]:

@@ -9,8 +9,8 @@ goes on where it was, and one after a change measures what the change concerns.
 
 `processes` has the median of each process, and `median` is their geometric mean (in rows that were made before
 2026-11-26, the median of all rounds). `low` and `high` are the widest of these medians and of the interval in which the
-median lies with 95 % confidence: no confidence can be stated for so few processes. There is a verdict where the rounds
-of each process say the same by themselves.
+median lies with its `confidence` (95 % in rows without one): none can be stated for so few processes. There is a
+verdict where the rounds of each process say the same by themselves.
 """
 
 from __future__ import annotations
@@ -274,4 +274,5 @@ def pooled(parts: Sequence[Mapping[str, Any]]) -> Row:
     numbers = {name: round(getattr(whole, name), 4) for name in ("minimum", "median", "low", "high")}
     rounds = sum(ratio.rounds for ratio in ratios)
     verdict = verdicts.pop() if len(verdicts) == 1 else TimingVerdict.SAME
-    return {**numbers, "processes": [round(each, 4) for each in medians], "rounds": rounds, "verdict": str(verdict)}
+    found = {**numbers, "confidence": whole.confidence, "noise": whole.noise, "rounds": rounds, "verdict": str(verdict)}
+    return {**found, "processes": [round(each, 4) for each in medians]}

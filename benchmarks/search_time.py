@@ -1,4 +1,4 @@
-"""Where the seconds of a run go: its stack is sampled, and each sample counts for the phase and the work that it is in.
+"""Profile of a run by phase and by kind of work, sampled from its stack.
 
 ``python -m benchmarks search_time MODEL.onnx...`` writes ``benchmarks/results/search-time.jsonl`` and
 ``search-time.md``: for each model the seconds of each phase by what was done in them, and how many regions, graphs and
@@ -111,7 +111,7 @@ def _first(kinds: dict[str, tuple[str, ...]], names: Sequence[str]) -> str:
 def markdown(rows: Sequence[Row]) -> str:
     """Return the page: a table of phases, and one of the work in them."""
     lines = [
-        "# Where the seconds of a run go",
+        "# Seconds of a run by phase",
         "",
         f"One run a model with `--seconds {rows[0]['limit']:g}`, one thread, without the check: seconds by phase, and",
         "then by what was done in them, sampled from the stack.",

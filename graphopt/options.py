@@ -29,7 +29,7 @@ COSTS = ("measured", "analytic", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a model is run."""
+    """Options for running a model: inputs, limits, custom operators."""
 
     inputs: Mapping[str, Any] | None = option(
         None,
@@ -76,7 +76,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """Where a model is to be fast."""
+    """Options for the device on which a model is to be fast."""
 
     provider: str = option(
         "cpu",
@@ -111,7 +111,7 @@ class DeviceOptions:
 @document_options
 @dataclass(frozen=True, kw_only=True)
 class Options(DeviceOptions, RunOptions):
-    """How a model is to be optimized.
+    """Options for optimizing a model.
 
     Raises:
         UsageError: two options exclude each other, or one has a value that it cannot have.

@@ -216,7 +216,7 @@ def test_two_files_are_compared_row_by_row(tmp_path: Path) -> None:
 
 def test_a_change_within_the_intervals_or_the_noise_is_none() -> None:
     assert list(comparison.changes(results(graphopt=1.0), results(graphopt=1.01))) == []
-    narrow = [outcome("graphopt", 1.0, timing={"median": ratio, "low": ratio, "high": ratio}) for ratio in (1.0, 1.008)]
+    narrow = [outcome("graphopt", 1.0, timing={"median": ratio, "low": ratio, "high": ratio}) for ratio in (1.0, 1.015)]
     assert list(comparison.changes(results(narrow[0]), results(narrow[1]))) == []
 
 

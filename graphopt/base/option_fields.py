@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TextForm:
-    """How values are written in a shell, where an option may be repeated, and what they are in Python."""
+    """A form of values in a shell, where an option may be repeated, and the function that reads it."""
 
     parse: Callable[[Sequence[str]], Any]
     """Turns all texts of the option into its value; raises UsageError where one is of another form."""
@@ -26,7 +26,7 @@ class TextForm:
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What is said of a field."""
+    """The description of an option: its help, and its spelling in a shell."""
 
     help: str
     """One sentence, as the help of a command has it."""
@@ -47,13 +47,13 @@ class Option:
     maximum: float | None = None
     """Greatest value."""
     shown_default: str | bool = True
-    """The default, where help words it otherwise; False if it is not worth showing."""
+    """Default as help shows it: True for the value itself, a text for that text, False for none."""
     in_shell: bool = True
-    """True unless only Python can say it."""
+    """True unless it is a keyword of Python alone."""
 
 
 def option(default: Any, help: str, **details: Any) -> Any:  # noqa: A002  (as typer and argparse call it)
-    """Declare a field of a dataclass, with its default and the help and other `details` of its `Option`."""
+    """Declare a field of a dataclass: its default, and the help and other `details` of its `Option`."""
     return field(default=default, metadata={"option": Option(help=help, **details)})
 
 
@@ -72,7 +72,7 @@ def flags_of(name: str, said: Option) -> tuple[str, ...]:
 
 
 def changed_flags(options: Any) -> list[str]:
-    """Return the flags of what was set to anything but its default."""
+    """Return the flags of the options that differ from their defaults."""
     return [
         flags_of(each.name, said)[0]
         for each, said in iter_options(type(options))
@@ -81,7 +81,7 @@ def changed_flags(options: Any) -> list[str]:
 
 
 def document_options(kind: type[T]) -> type[T]:
-    """Add to the docstring of a dataclass what is said of its fields, for `help` and readers of the class."""
+    """Add the descriptions of the fields to the docstring of a dataclass, for `help`."""
     lines = [f"{each.name}: {' '.join(filter(None, (said.help, said.more)))}" for each, said in iter_options(kind)]
     wrapped = (fill(line, 100, initial_indent="    ", subsequent_indent=" " * 8) for line in lines)
     kind.__doc__ = "\n".join([cleandoc(kind.__doc__ or ""), "\nAttributes:", *wrapped])

@@ -1,4 +1,4 @@
-"""Options of commands out of the dataclasses that declare them."""
+"""Command-line options, made of the dataclasses that declare them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from graphopt.options import COSTS, DeviceOptions, Options, RunOptions
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take the fields of each dataclass among its parameters as options of its own.
+    """Turn the fields of the dataclasses among a command's parameters into options.
 
-    Typer sees a function of the fields; the command gets the dataclasses, with what was typed in them as values.
+    Typer sees a function of the fields; the command gets the dataclasses, filled with the values that were typed.
     """
     parameters = inspect.signature(command, eval_str=True).parameters.values()
     groups: dict[str, Any] = {each.name: each.annotation for each in parameters if is_dataclass(each.annotation)}
@@ -82,14 +82,14 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model, an .onnx
 
 @dataclass(frozen=True, kw_only=True)
 class Debug:
-    """What is printed of errors."""
+    """Option for tracing errors."""
 
     debug: bool = option(False, "Say more, and show where an error comes from.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Messages(Debug):
-    """What is printed."""
+    """Options for how much is printed."""
 
     quiet: bool = option(False, "Print no table.")
     verbose: bool = option(False, "Say on stderr what is done and decided.")
@@ -97,14 +97,14 @@ class Messages(Debug):
 
 @dataclass(frozen=True, kw_only=True)
 class JsonFormat(Debug):
-    """The form of what is printed."""
+    """Option for the form of the output."""
 
     as_json: bool = option(False, "Print JSON instead of a table.", flags=("--json",))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Printing(JsonFormat, Messages):
-    """What is printed, and in which form."""
+    """Options for the output: how much, and in which form."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,12 +129,12 @@ class Sizes:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuringOptions(Sizes, DeviceOptions, RunOptions):
-    """How models are measured."""
+    """Options for measuring models."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonOptions(Sizes, RunOptions):
-    """How models are compared."""
+    """Options for comparing models."""
 
     exact: bool = option(False, "Allow no rounding: every bit is to be the same.")
     keep_nonfinite: bool = option(False, "Compare what is made of infinities and NaN, too.")
@@ -142,7 +142,7 @@ class ComparisonOptions(Sizes, RunOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ResultOptions:
-    """What becomes of the result of `optimize`."""
+    """Options for the files that `optimize` writes."""
 
     require_speedup: float | None = option(
         None,
@@ -170,7 +170,7 @@ class ResultOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProverOptions:
-    """What proves rules."""
+    """Options for the processes that prove rules."""
 
     dask: str | None = option(
         None, "Scheduler of a Dask cluster; needs graphopt[dask].", metavar="tcp://HOST:PORT", type=str
@@ -182,7 +182,7 @@ class ProverOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProvingOptions(ProverOptions):
-    """How rules are proved by `verify`."""
+    """Options for proving rules with `verify`."""
 
     fresh: bool = option(
         True,
@@ -199,7 +199,7 @@ class ProvingOptions(ProverOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryOptions(RuleFiles, ProverOptions):
-    """What `discover` looks for, and how."""
+    """Options for finding rules with `discover`."""
 
     size: int = option(2, "Operators of a term, at most.", metavar="N", minimum=1, maximum=6)
     ops: Sequence[str] = option(

@@ -1,0 +1,55 @@
+"""Pages of how often races are wrong, and of where the seconds of a run go, on what a run is told to have found."""
+
+import ast
+from pathlib import Path
+
+import onnx
+
+import graphopt
+from benchmarks import calibration, search_time
+from benchmarks.results import read_rows
+from tests.text import parse
+
+
+def race(ratio: float, verdict: str) -> dict[str, object]:
+    times = {"rounds": 20, "seconds": 1.5, "milliseconds": 15.0}
+    return {"ratio": ratio, "between": [ratio - 0.01, ratio + 0.01], "verdict": verdict, **times}
+
+
+def test_verdicts_are_counted_by_what_would_have_been_right() -> None:
+    races = [race(1.0, "no difference"), race(1.03, "faster"), race(0.985, "slower")]
+    rows = [{"model": "net", "loops": 2, "gain": gain, "races": races, "made": {}} for gain in (0.0, 0.03)]
+    page = calibration.markdown(rows)
+    assert "| net | 15 | 2 | none | 1 of 3 | 2 | 1 | 20 | 1.5 | 1.5 |" in page
+    assert "| net | 15 | 2 | 3% | 1 of 3 | 2 | 1 | 20 | 1.5 | 1.5 |" in page
+
+
+def test_a_model_races_with_its_copy_and_with_itself_slowed_down(tmp_path: Path) -> None:
+    model = tmp_path / "net.onnx"
+    onnx.save(parse("float[64,64] x", "y = MatMul(x, x)", outputs="float[64,64] y"), model)
+    path = calibration.run([str(model)], [0], 2, tmp_path / "found.jsonl")
+    none, planted = read_rows(path)
+    assert (none["gain"], len(none["races"]), planted["gain"], len(planted["races"])) == (0.0, 2, 0.03, 1)
+    assert all(found["rounds"] >= 5 for found in none["races"])
+    assert path.with_suffix(".md").exists()
+
+
+def test_seconds_are_summed_by_phase_and_by_work() -> None:
+    parts = {"regions: timed runs": 2.0, "regions: simplifying": 1.0, "first race: timed runs": 3.0}
+    row = {"model": "net", "limit": 30.0, "seconds": 6.0, "parts": parts, "speedup": 1.1, "made": {}}
+    page = search_time.markdown([{**row, "regions": 4, "states": 9, "trials": 5}, FAILED])
+    phases, work = (line for line in page.splitlines() if line.startswith("| net |"))
+    assert phases.startswith("| net | 1.100 | 4 | 9 | 5 | 0.0 | 0.0 | 3.0 |")
+    assert work.startswith("| net | 6 | 5.0 |")
+    assert "- net: not done after 900 s" in page
+
+
+FAILED = {"model": "net", "limit": 30.0, "error": "not done after 900 s", "made": {}}
+
+
+def test_phases_and_work_are_named_after_functions_that_exist() -> None:
+    sources = Path(graphopt.__file__).parent.rglob("*.py")
+    nodes = (node for path in sources for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    known = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    named = {name for kinds in (search_time.PHASES, search_time.WORK) for names in kinds.values() for name in names}
+    assert named <= known
