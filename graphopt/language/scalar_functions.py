@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from inspect import Parameter, signature
 from itertools import pairwise
 from math import prod, sqrt
@@ -270,7 +270,7 @@ def _inverse(logic: Logic, perm: Sequence[Scalar]) -> tuple[int, ...]:
     return tuple(sorted(range(len(perm)), key=_concrete_ints(logic, perm).__getitem__))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScalarFunction:
     """A scalar function, and its line in the guide."""
 
@@ -280,9 +280,9 @@ class ScalarFunction:
     def __call__(self, logic: Logic, *arguments: Scalars) -> Scalars:
         return self.compute(logic, *arguments)
 
-    @property
+    @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """What it takes: names, `*parts` for any number. The logic is none of the rule's."""
+        """Names of what it takes, `*parts` for any number, without the logic, which is none of the rule's."""
         taken = list(signature(self.compute).parameters.values())[1:]
         return tuple(str(parameter.replace(annotation=Parameter.empty)) for parameter in taken)
 

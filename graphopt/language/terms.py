@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias, TypeGuard
 
@@ -132,6 +133,8 @@ class App(_OperatorOverloads):
     """The arguments in the positions of the operator's inputs, absent ones included."""
     attributes_hole: Var | None = field(init=False, repr=False, compare=False)
     """The hole for "the other attributes", if it has one."""
+    parts: tuple[Term, ...] = field(init=False, repr=False, compare=False)
+    """The application and every term in it, attributes included, outermost first."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:  # matching asks for these all the time: made once
@@ -139,6 +142,8 @@ class App(_OperatorOverloads):
         bundles = [arg for arg in self.args if isinstance(arg, Var) and arg.kind == "attributes"]
         object.__setattr__(self, "inputs", tuple(arg for arg in self.args if arg not in bundles))
         object.__setattr__(self, "attributes_hole", bundles[0] if bundles else None)
+        inner = (walk_term(part) for part in (*self.args, *(value for _, value in self.attrs)) if part is not None)
+        object.__setattr__(self, "parts", (self, *chain.from_iterable(inner)))
         object.__setattr__(self, "_hash", hash(identity))
 
     def __hash__(self) -> int:
@@ -451,15 +456,9 @@ def reduction(name: str) -> OperatorBuilder:
 # -- walking and printing ------------------------------------------------------------------------------------------
 
 
-def walk_term(subject: Term) -> Iterator[Term]:
-    """Yield the term and everything in it, attributes included, outermost first."""
-    yield subject
-    if isinstance(subject, App):
-        for arg in subject.args:
-            if arg is not None:
-                yield from walk_term(arg)
-        for _, value in subject.attrs:
-            yield from walk_term(value)
+def walk_term(subject: Term) -> tuple[Term, ...]:
+    """Return the term and every term in it, attributes included, outermost first."""
+    return subject.parts if isinstance(subject, App) else (subject,)
 
 
 def holes(subject: Term) -> Iterator[Var]:
