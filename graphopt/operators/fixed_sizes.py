@@ -34,7 +34,7 @@ def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], d
         if declared is None:
             raise UsageError(f"input '{name}' is no tensor: it takes no shape")
         if declared.shape is None:
-            shape = tuple(size if isinstance(size, int) else _symbol(size) for size in wanted)
+            shape = tuple(SymbolicDim.fresh() if size is None else _to_dim(size) for size in wanted)
             given = replace(graph[vertex], types=(TensorType(declared.dtype, shape),))
             graph.apply(Patch({vertex: graph[vertex]}, {vertex: given}))
         else:
@@ -53,8 +53,8 @@ def _only_input(names: Iterable[str]) -> str:
     return found[0]
 
 
-def _symbol(size: str | None) -> SymbolicDim:
-    return SymbolicDim.fresh() if size is None else SymbolicDim.named(size)
+def _to_dim(size: int | str) -> Dim:
+    return SymbolicDim.named(size) if isinstance(size, str) else size
 
 
 def _size_names(graph: Graph) -> set[str]:
@@ -89,7 +89,7 @@ def _fixed_formulas(graph: Graph, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
             raise UsageError(f"size '{name}' would be less than 1")
         if isinstance(size, int) and sizes.get(name, size) != size:
             raise UsageError(f"size '{name}' is {size}, not {sizes[name]}")
-        found[name] = SymbolicDim.named(size) if isinstance(size, str) else size
+        found[name] = _to_dim(size)
     return found
 
 
@@ -114,7 +114,7 @@ def _bind_sizes(name: str, shape: Shape, wanted: Sequence[int | str | None], siz
             raise UsageError(f"axis {axis} of input '{name}' cannot be {size}")
         if isinstance(own, int):
             raise UsageError(f"axis {axis} of input '{name}' is {own} in the model ({declared}), not {size}")
-        new = SymbolicDim.named(size) if isinstance(size, str) else size
+        new = _to_dim(size)
         if sizes.setdefault(str(own), new) != new:
             raise UsageError(f"axis {axis} of input '{name}' is '{own}', which is {sizes[str(own)]}, not {size}")
 

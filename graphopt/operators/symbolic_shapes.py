@@ -1,15 +1,15 @@
-"""What denotations say of a node of a model: the sizes of its outputs, and what small tensors of integers hold.
+"""Sizes of a node's outputs, and the elements of small tensors of integers, as the denotation of its operator has them.
 
-A denotation is read over the sizes that the model names. What a proof enumerates is known of a node (ranks, attributes,
-the lengths of lists), or nothing is told. Names stand for any size, 0 included, and a claim holds wherever the node is
-defined. Two things are taken for undefined, as in ONNX's own inference: a window longer than its padded axis; and a
-symbolic element of Reshape's target that is 0 (which Reshape reads as "copy"), where the element counts agree, so that
-it can concern only an empty tensor.
+A denotation is read over the sizes that the model names. Whatever a proof enumerates (ranks, attributes, the lengths of
+lists) has to be known of a node, or nothing is told. Names stand for any size, 0 included, and a claim holds wherever
+the node is defined. Two things are taken for undefined, as in ONNX's own inference: a window longer than its padded
+axis; and a symbolic element of Reshape's target that is 0 (which Reshape reads as "copy"), where the element counts
+agree, so that it can concern only an empty tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, reduce
 from itertools import product as tuples
@@ -36,7 +36,6 @@ from graphopt.expr.expressions import (
     Expr,
     Factor,
     Fold,
-    FoldBranch,
     Index,
     IntegerValue,
     TensorElement,
@@ -89,7 +88,7 @@ SIZE_DTYPES = frozenset({DType.INT32, DType.INT64})
 
 
 class OperandFacts(NamedTuple):
-    """What is known of a value that a node reads."""
+    """Facts known of a value that a node reads."""
 
     dtype: DType
     shape: Sizes | None
@@ -112,7 +111,7 @@ class NodeQuery(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelOpContext(OpContext):
-    """What a denotation sees of a node of a model."""
+    """A node of a model as a denotation sees it."""
 
     query: NodeQuery
     translation: DimTranslation = field(default_factory=DimTranslation)
@@ -240,13 +239,11 @@ class ModelOpContext(OpContext):
         def at(index: Index) -> Expr:
             place = index[0] if index else 0
             if elements is not None and isinstance(place, int) and 0 <= place < len(elements):
-                return self._operand_value(elements[place])
+                known = elements[place]
+                return constant(known) if isinstance(known, float) else integer_value(self.translation.to_int(known))
             return expr_of_factor(TensorElement(str(position), index))
 
         return SymbolicTensor(shape, at, operand.dtype, operand.dtype)
-
-    def _operand_value(self, number_: Dim | float) -> Expr:
-        return constant(number_) if isinstance(number_, float) else integer_value(self.translation.to_int(number_))
 
     def element(self, position: int, place: int) -> Dim:
         """Return what an input holds at a place.
@@ -581,18 +578,17 @@ class _ElementEvaluator:
                 place = self.evaluate_size(index[0]) if index else 0
                 return _require_known(self.node.element(int(position), place) if isinstance(place, int) else None)
             case Fold(monoid, pieces):
-                found = [*self._evaluate_branches(pieces)]
+                found = [
+                    inner.evaluate(piece.body)
+                    for piece in pieces
+                    for inner in self._iterate_binders(piece.binders, piece.guard)
+                ]
                 if not found and monoid not in NEUTRAL_ELEMENTS:
                     raise UndecidedError  # the least or the greatest number of the type, or an infinity
                 return reduce(MONOID_OPERATIONS[monoid], found) if found else NEUTRAL_ELEMENTS[monoid]
             case Call(function, args, params) if function in INTEGER_FUNCTIONS:
                 return INTEGER_FUNCTIONS[function](*map(self.evaluate, args), *params)
         raise UndecidedError
-
-    def _evaluate_branches(self, pieces: Iterable[FoldBranch]) -> Iterator[Dim]:
-        for piece in pieces:
-            for inner in self._iterate_binders(piece.binders, piece.guard):
-                yield inner.evaluate(piece.body)
 
     def decide(self, condition: Formula) -> bool | None:
         """Return whether a condition holds, None where that is not known."""
@@ -665,18 +661,9 @@ def _minimum(a: Dim, b: Dim) -> Dim:
     return _require_known(found if found in (a, b) or (is_nonnegative_dim(a) and is_nonnegative_dim(b)) else None)
 
 
-def _maximum(a: Dim, b: Dim) -> Dim:
-    return a + b - _minimum(a, b)
-
-
-def _cast(a: Dim, kind: str, _to: str) -> Dim:
-    """Return an integer that the type holds, which is asked of what comes out."""
-    return _require_known(a if kind == "wrapped" else None)
-
-
 INTEGER_FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
     "Abs": _magnitude,
-    "Cast": _cast,
+    "Cast": lambda a, kind, _to: _require_known(a if kind == "wrapped" else None),  # the caller checks that it fits
     "FMod": _fmod,
     "Mod": _remainder,
     "NotZero": _is_nonzero,
@@ -689,7 +676,7 @@ NEUTRAL_ELEMENTS: Mapping[str, Dim] = {"prod": 1}
 """Result of a monoid over nothing."""
 
 MONOID_OPERATIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
-    "max": _maximum,
+    "max": lambda a, b: a + b - _minimum(a, b),
     "min": _minimum,
     "prod": lambda a, b: a * b,
 }
