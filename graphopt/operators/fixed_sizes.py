@@ -121,10 +121,10 @@ def _bind_sizes(name: str, shape: Shape, wanted: Sequence[int | str | None], siz
 
 def _substitute_sizes(graph: Graph, sizes: Mapping[str, Dim]) -> None:
     """Replace named sizes in every type and in known contents, in bodies too."""
-    graph.output_types = tuple(_substitute_in_type(type_, sizes) for type_ in graph.output_types)
+    graph.output_types = tuple(substitute_in_type(type_, sizes) for type_ in graph.output_types)
     changed = {}
     for vertex, node in graph.vertices_and_nodes():
-        types = tuple(_substitute_in_type(type_, sizes) for type_ in node.types)
+        types = tuple(substitute_in_type(type_, sizes) for type_ in node.types)
         if types != node.types:
             changed[vertex] = replace(node, types=types, contents=())
         for body in node.bodies:
@@ -132,7 +132,8 @@ def _substitute_sizes(graph: Graph, sizes: Mapping[str, Dim]) -> None:
     graph.apply(Patch({vertex: graph[vertex] for vertex in changed}, changed))
 
 
-def _substitute_in_type(type_: Type | None, sizes: Mapping[str, Dim]) -> Type | None:
-    if not isinstance(type_, TensorType) or type_.shape is None:
+def substitute_in_type(type_: Type | None, sizes: Mapping[str, Dim]) -> Type | None:
+    """Return a type with sizes in the place of names."""
+    if not isinstance(type_, TensorType) or type_.shape is None or type_.is_static:
         return type_
     return TensorType(type_.dtype, tuple(substitute_names(dim, sizes) for dim in type_.shape))

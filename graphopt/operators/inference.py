@@ -153,14 +153,14 @@ def _type_from_schema(schema: OpSchema, graph: Graph, node: Node, output: int) -
     if output >= len(schema.outputs):
         return None
     allowed, text = schema.outputs[output].types, schema.outputs[output].type_str
-    if len(allowed) == 1 and next(iter(allowed)) in _FIXED_DTYPES:
-        return TensorType(_FIXED_DTYPES[next(iter(allowed))])
+    if len(allowed) == 1 and next(iter(allowed)) in DTYPES_BY_TYPE_STRING:
+        return TensorType(DTYPES_BY_TYPE_STRING[next(iter(allowed))])
     same = [value for formal, value in zip(schema.inputs, node.inputs, strict=False) if formal.type_str == text]
     types = [graph.tensor_type(value) for value in same]
     return next((TensorType(type_.dtype) for type_ in types if type_ is not None), None)
 
 
-_FIXED_DTYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
+DTYPES_BY_TYPE_STRING = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
 
 
 @lru_cache(4096)
