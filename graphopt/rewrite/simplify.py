@@ -39,7 +39,7 @@ MANY_READERS = 64
 
 
 class Cause(Protocol):
-    """What a search takes or leaves as a whole, with all steps that are made for it."""
+    """A find or sweep, which a search takes or leaves as a whole, with all steps that are made for it."""
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -294,7 +294,7 @@ class Simplifier:
             self._unvisited[True] |= near
 
     def _affected_vertices(self, graph: Graph, patch: Patch) -> Iterator[int]:
-        """Where a match may have become possible: what changed, what lost a reader, and what they lead to."""
+        """Yield where a match may have become possible: what changed, what lost a reader, and what they lead to."""
         changed = [vertex for vertex in patch.after if vertex in graph]
         operands = {value.vertex for node in (*patch.before.values(), *patch.after.values()) for value in node.operands}
         level = dict.fromkeys([*changed, *(vertex for vertex in operands if vertex in graph)])
@@ -329,7 +329,7 @@ def measure_decrease(patch: Patch) -> tuple[int, int, int]:
     return (
         _decrease_of(patch, node_weight),
         _decrease_of(patch, _computed_elements),
-        _decrease_of(patch, _constant_elements),
+        _decrease_of(patch, lambda node: node.data.size if isinstance(node.data, Tensor) else 0),
     )
 
 
@@ -350,10 +350,6 @@ def _computed_elements(node: Node) -> int:
     if node.is_internal:
         return 0
     return sum(type_.static_dims_product for type_ in node.types if isinstance(type_, TensorType))
-
-
-def _constant_elements(node: Node) -> int:
-    return node.data.size if isinstance(node.data, Tensor) else 0
 
 
 def _describe_patch(patch: Patch) -> str:
