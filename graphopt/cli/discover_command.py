@@ -49,9 +49,8 @@ def discover(
     files.check_writable(output)
     from graphopt.base.executors import make_executor
     from graphopt.discover.gain_estimation import GainEstimator, cost_model
-    from graphopt.discover.journal import Journal
     from graphopt.discover.library_lookup import LookupTask, read_graph, run_lookup
-    from graphopt.discover.run import Plan, Run
+    from graphopt.discover.run import Journal, Plan, Run
     from graphopt.discover.worlds import resolve_operators
     from graphopt.language import rule_library as libraries
     from graphopt.operators.operator_classes import DISCOVERY_OPERATORS

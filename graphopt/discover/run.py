@@ -6,24 +6,34 @@ them may answer for another waits. So the result does not depend on who answers,
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
+from graphopt.base.errors import OutputError
 from graphopt.base.executors import Executor
 from graphopt.discover.derivation import Derivation, WorldTerms
 from graphopt.discover.equation_proving import EquationAnswer, EquationStatus, EquationTask, prove_equation
 from graphopt.discover.equivalence_classes import EqualTerms, EquivalenceClasses
 from graphopt.discover.generalization import canonical_text, drop_axes
-from graphopt.discover.journal import Journal
 from graphopt.discover.worlds import WORLDS, World
 from graphopt.language.proof import Proof
 from graphopt.language.rule import Rule
 from graphopt.language.terms import holes
 from graphopt.operators.operator_classes import DISCOVERY_OPERATORS
 from graphopt.rewrite import gate
+
+log = logging.getLogger(__name__)
 
 BATCH_SIZE = 64
 """Questions that are asked together, whoever answers them: the more, the more of them turn out to be derived."""
@@ -201,3 +211,89 @@ class Run:
         gate.cache_proof(proof)
         for each in self._worlds:
             each.derivation.add(rule)
+
+
+# -- the journal -------------------------------------------------------------------------------------------------------
+
+
+@cache
+def get_source_digest() -> str:
+    """Return what identifies the source that asks and answers."""
+    digest = sha256(gate.prover_digest().encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
+    return digest.hexdigest()
+
+
+class Journal(AbstractContextManager["Journal"]):
+    """Answers by question."""
+
+    def __init__(self, path: Path, *, keep: bool) -> None:
+        """`keep` it when the run is done; one that was not done keeps it in any case.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        self.path, self.keep = path, keep
+        self.answers: dict[str, Mapping[str, Any]] = {}
+        whole = self._read()
+        try:
+            self._file = path.open("ab")
+            self._file.truncate(whole)
+        except OSError as error:
+            raise OutputError(f"{path} cannot be written: {error.strerror}") from error
+        if not whole:
+            self._write({"source": get_source_digest()})
+
+    def _read(self) -> int:
+        """Take over the answers that the file has; return where the last whole line ends, 0 where none counts."""
+        try:
+            lines = self.path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise OutputError(f"{self.path} cannot be read: {error.strerror}") from error
+        end = 0
+        for number, line in enumerate(lines):
+            said = _parse_line(line)
+            if said is None or (number == 0 and said != {"source": get_source_digest()}):
+                break
+            end += len(line)
+            if number:
+                self.answers[said["question"]] = said["answer"]
+        if lines and not end:
+            log.warning("%s is of another version of graphopt, and begun anew", self.path)
+        elif self.answers:
+            log.warning("%s: %d questions are answered already", self.path, len(self.answers), extra={"plain": True})
+        return end
+
+    def add(self, question: str, answer: Mapping[str, Any]) -> None:
+        """Keep the answer to a question."""
+        self.answers[question] = answer
+        self._write({"question": question, "answer": answer})
+
+    def _write(self, said: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(said, ensure_ascii=False).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if kind is None and not self.keep:
+            with suppress(OSError):
+                self.path.unlink()
+
+
+def _parse_line(line: bytes) -> Any:
+    """Return what a line says, None for one that is not whole."""
+    try:
+        said = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    return (
+        said
+        if isinstance(said, dict) and (said.keys() == {"source"} or said.keys() == {"question", "answer"})
+        else None
+    )

@@ -1,6 +1,6 @@
-"""How attributes and lists are proposed that make an operator defined, for the drawing of examples.
+"""Proposals of attributes and lists for which an operator is defined, for the drawing of examples.
 
-Entries of operators name what is special to them; what attributes of a name get of any operator is in the verifier.
+Entries of operators name their own; those by the name of an attribute, whatever the operator, are in the verifier.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NumberScope(Protocol):
 
 
 class DraftInstance(Protocol):
-    """What is drawn of an example so far."""
+    """The part of an example that is drawn already."""
 
     rng: random.Random
     types: TypeConstraints
@@ -51,7 +51,7 @@ class ProposalContext:
 
     @property
     def shape(self) -> StaticShape:
-        """Of the first input."""
+        """Shape of the first input."""
         return (self.inputs[0] if self.inputs else None) or ()
 
     @property

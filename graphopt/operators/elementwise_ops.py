@@ -87,7 +87,7 @@ def Clip(_: OpContext) -> ElementFunction:
 
 
 def Celu(node: OpContext) -> ElementFunction:
-    """As the text says: the body of the schema says the same only where alpha is above 0."""
+    """Compute the text's formula; the body in the schema agrees with it only for positive alpha."""
     alpha = node.real("alpha")
     return lambda x: maximum(constant(0), x) + minimum(constant(0), alpha * (call_function("Exp", x / alpha) - 1))
 
@@ -101,7 +101,7 @@ def Gelu(node: OpContext) -> ElementFunction:
 
 
 def Div(node: OpContext) -> ElementFunction:
-    """Of integers, rounded towards 0."""
+    """Division; the quotient of integers is rounded towards 0."""
     return (lambda a, b: call_function("Quotient", a, b)) if node.dtype.is_integer else lambda a, b: a / b
 
 
@@ -182,7 +182,7 @@ def exact_function(node: OpContext) -> ElementFunction:
 
 
 class ExtraOperands(Enum):
-    """What an elementwise operator takes beside its first operand."""
+    """Operands that an elementwise operator takes beside its first."""
 
     MULTIDIRECTIONAL = auto()
     """Tensors: all broadcast to one shape."""
@@ -207,7 +207,9 @@ class ElementwiseDenotation:
         first = 1 if self.extra_operands is ExtraOperands.DTYPE_ONLY else node.input_count
         inputs = [node.optional_input(i) for i in range(first)]
         present = [tensor for tensor in inputs if tensor is not None]
-        shape = self._broadcast_operands(node, present)
+        if self.extra_operands is ExtraOperands.SCALARS and any(tensor.rank for tensor in present[1:]):
+            raise UndefinedOperatorError(f"{node.op}: a bound is no scalar")
+        shape = broadcast_shapes(node, [tensor.shape for tensor in present])
         if node.op in ("Div", "Mod"):
             divisor = node.input(1)
             node.require_divisors(SymbolicTensor(shape, lambda index: broadcast_element(divisor, shape, index)))
@@ -217,11 +219,6 @@ class ElementwiseDenotation:
         if not (self.is_exact_function or compares_exactly or chooses_exactly) and node.is_exact:
             function = exact_function(node)
         return _map_elements(inputs, shape, function)
-
-    def _broadcast_operands(self, node: OpContext, operands: Sequence[SymbolicTensor]) -> SymbolicShape:
-        if self.extra_operands is ExtraOperands.SCALARS and any(tensor.rank for tensor in operands[1:]):
-            raise UndefinedOperatorError(f"{node.op}: a bound is no scalar")
-        return broadcast_shapes(node, [tensor.shape for tensor in operands])
 
 
 def unknown_elementwise(node: OpContext) -> SymbolicTensor:

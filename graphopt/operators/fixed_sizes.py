@@ -34,7 +34,7 @@ def fix_inputs(graph: Graph, shapes: Mapping[str, Sequence[int | str | None]], d
         if declared is None:
             raise UsageError(f"input '{name}' is no tensor: it takes no shape")
         if declared.shape is None:
-            shape = tuple(size if isinstance(size, int) else _symbol(size) for size in wanted)
+            shape = tuple(SymbolicDim.fresh() if size is None else _to_dim(size) for size in wanted)
             given = replace(graph[vertex], types=(TensorType(declared.dtype, shape),))
             graph.apply(Patch({vertex: graph[vertex]}, {vertex: given}))
         else:
@@ -53,8 +53,8 @@ def _only_input(names: Iterable[str]) -> str:
     return found[0]
 
 
-def _symbol(size: str | None) -> SymbolicDim:
-    return SymbolicDim.fresh() if size is None else SymbolicDim.named(size)
+def _to_dim(size: int | str) -> Dim:
+    return SymbolicDim.named(size) if isinstance(size, str) else size
 
 
 def _size_names(graph: Graph) -> set[str]:
@@ -89,7 +89,7 @@ def _fixed_formulas(graph: Graph, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
             raise UsageError(f"size '{name}' would be less than 1")
         if isinstance(size, int) and sizes.get(name, size) != size:
             raise UsageError(f"size '{name}' is {size}, not {sizes[name]}")
-        found[name] = SymbolicDim.named(size) if isinstance(size, str) else size
+        found[name] = _to_dim(size)
     return found
 
 
@@ -114,17 +114,17 @@ def _bind_sizes(name: str, shape: Shape, wanted: Sequence[int | str | None], siz
             raise UsageError(f"axis {axis} of input '{name}' cannot be {size}")
         if isinstance(own, int):
             raise UsageError(f"axis {axis} of input '{name}' is {own} in the model ({declared}), not {size}")
-        new = SymbolicDim.named(size) if isinstance(size, str) else size
+        new = _to_dim(size)
         if sizes.setdefault(str(own), new) != new:
             raise UsageError(f"axis {axis} of input '{name}' is '{own}', which is {sizes[str(own)]}, not {size}")
 
 
 def _substitute_sizes(graph: Graph, sizes: Mapping[str, Dim]) -> None:
     """Replace named sizes in every type and in known contents, in bodies too."""
-    graph.output_types = tuple(_substitute_in_type(type_, sizes) for type_ in graph.output_types)
+    graph.output_types = tuple(substitute_in_type(type_, sizes) for type_ in graph.output_types)
     changed = {}
     for vertex, node in graph.vertices_and_nodes():
-        types = tuple(_substitute_in_type(type_, sizes) for type_ in node.types)
+        types = tuple(substitute_in_type(type_, sizes) for type_ in node.types)
         if types != node.types:
             changed[vertex] = replace(node, types=types, contents=())
         for body in node.bodies:
@@ -132,7 +132,8 @@ def _substitute_sizes(graph: Graph, sizes: Mapping[str, Dim]) -> None:
     graph.apply(Patch({vertex: graph[vertex] for vertex in changed}, changed))
 
 
-def _substitute_in_type(type_: Type | None, sizes: Mapping[str, Dim]) -> Type | None:
-    if not isinstance(type_, TensorType) or type_.shape is None:
+def substitute_in_type(type_: Type | None, sizes: Mapping[str, Dim]) -> Type | None:
+    """Return a type with sizes in the place of names."""
+    if not isinstance(type_, TensorType) or type_.shape is None or type_.is_static:
         return type_
     return TensorType(type_.dtype, tuple(substitute_names(dim, sizes) for dim in type_.shape))

@@ -13,14 +13,14 @@ ImpliedNumbers: TypeAlias = "tuple[int, ...] | None"
 
 @dataclass(frozen=True, slots=True)
 class ImpliedDefault:
-    """What an absent attribute or input stands for, by the sizes of an input, where these are known."""
+    """Value that an absent attribute or input stands for, by the sizes of an input, where these are known."""
 
     compute: Callable[[Shape], ImpliedNumbers]
     input_position: int = 0
     reads_elements: bool = False
     """True if the elements of the input decide, not its sizes."""
     overriding_attribute: str = ""
-    """An attribute that makes it mean something else."""
+    """An attribute whose presence gives the absent value another meaning."""
 
 
 def _spatial_sizes(weights: Shape) -> ImpliedNumbers:

@@ -52,7 +52,7 @@ def Range(node: OpContext) -> SymbolicTensor:
 
 
 def _range_length(node: OpContext, start: Expr, limit: Expr, delta: Expr) -> Size:
-    """How many there are: where the step is not known it is some number, the same for the same three."""
+    """Return the number of elements; an unknown one, equal for equal operands, where the step is not known."""
     first, last, step = map(as_integer, (start, limit, delta))
     if step is not None:
         node.require(negate(eq(step)), "the step is not 0")
@@ -139,7 +139,7 @@ def OneHot(node: OpContext) -> SymbolicTensor:
 
 
 def NonZero(node: OpContext) -> SymbolicTensor:
-    """Where the elements are that are not 0, in order: one row per axis, as many columns as there are."""
+    """Positions of the elements that are not 0, in order: one row per axis, one column per element."""
     x = node.input(0)
     if not x.rank:
         raise UnsupportedOperatorError("NonZero of a scalar")
@@ -211,7 +211,7 @@ def _element_at_places(x: SymbolicTensor, before: Index, places: Sequence[Expr],
 
 
 def _index_size(node: OpContext, indices: SymbolicTensor, most: int) -> int:
-    """How many numbers an index has: as many as the last axis of the indices."""
+    """Return the length of an index, which is the size of the last axis of the indices."""
     count = node.simplify(indices.shape[-1])
     if isinstance(count, Polynomial):
         raise UnsupportedOperatorError(f"{node.op} whose indices have a number of axes that is not known")

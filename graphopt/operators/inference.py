@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
 
 import numpy as np
 from onnx import TensorProto, TypeProto, checker, numpy_helper, shape_inference
@@ -22,7 +21,7 @@ from graphopt.expr.dims import DerivedAtom, Dim, DimAtom, SymbolicDim, UnknownAt
 from graphopt.ir import schemas
 from graphopt.ir.edit import DraftGraph
 from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
-from graphopt.ir.types import Shape, TensorType, Type
+from graphopt.ir.types import TensorType, Type
 from graphopt.operators import declared_operators
 from graphopt.operators.movement_ops import ENDLESS_ENDS
 from graphopt.operators.node_operands import (
@@ -89,13 +88,12 @@ def _infer_output_types(graph: Graph, node: Node, mark: int, strict: bool) -> li
     base = _infer_by_onnx(graph, node, strict)
     if base is None:
         return [None] * len(node.names)
-    refined = infer_shapes(NodeOperands(graph, node)) if any(_is_refinable(type_, mark) for type_ in base) else []
+    is_open = any(
+        isinstance(type_, TensorType) and (type_.shape is None or any(_is_newer(size, mark) for size in type_.shape))
+        for type_ in base
+    )
+    refined = infer_shapes(NodeOperands(graph, node)) if is_open else []
     return [_refine(own, more) for own, more in zip(base, [*refined, *[None] * len(base)], strict=False)]
-
-
-def _is_refinable(type_: Type | None, mark: int) -> bool:
-    """Return whether there is more to be told of a shape."""
-    return isinstance(type_, TensorType) and (type_.shape is None or any(_is_newer(size, mark) for size in type_.shape))
 
 
 def _refine(base: Type | None, shape: PartialShape | None) -> Type | None:
@@ -105,12 +103,11 @@ def _refine(base: Type | None, shape: PartialShape | None) -> Type | None:
     own: Sequence[Dim | None] = (None,) * len(shape) if base.shape is None else base.shape
     if len(own) != len(shape):
         return base
-    sizes = [a if isinstance(a, int) or not _is_valid_size(b) else b for a, b in zip(own, shape, strict=True)]
+    sizes = [
+        a if isinstance(a, int) or b is None or (isinstance(b, int) and b < 0) else b
+        for a, b in zip(own, shape, strict=True)
+    ]
     return TensorType(base.dtype, tuple(SymbolicDim.fresh() if size is None else size for size in sizes))
-
-
-def _is_valid_size(dim: Dim | None) -> bool:
-    return dim is not None and not (isinstance(dim, int) and dim < 0)
 
 
 def _infer_by_onnx(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
@@ -130,7 +127,9 @@ def _infer_by_onnx(graph: Graph, node: Node, strict: bool) -> list[Type | None] 
     outputs = [f"o{i}" if name else "" for i, name in enumerate(node.names)]
     present = [(name, value) for name, value in zip(inputs, node.inputs, strict=True) if value is not None]
     types = {name: _type_proto(graph.value_type(value)) for name, value in present}
-    reads_data = not is_broadcasting(node.op, node.domain) and not _has_endless_slice(graph, node)
+    ends = graph.known_contents(node.inputs[2]) if node.op == "Slice" and len(node.inputs) > 4 else None
+    is_misread = any(end in ENDLESS_ENDS for end in ends or ())  # by the onnx package, not by ONNX Runtime
+    reads_data = not is_broadcasting(node.op, node.domain) and not is_misread
     data = {
         name: proto
         for name, value in present
@@ -148,26 +147,20 @@ def _infer_by_onnx(graph: Graph, node: Node, strict: bool) -> list[Type | None] 
     return [_type_from_schema(schema, graph, node, i) if type_ is None else type_ for i, type_ in enumerate(known)]
 
 
-def _has_endless_slice(graph: Graph, node: Node) -> bool:
-    """Return whether the onnx package would misread a Slice: ONNX Runtime takes some ends to be endless."""
-    ends = graph.known_contents(node.inputs[2]) if node.op == "Slice" and len(node.inputs) > 4 else None
-    return ends is not None and any(end in ENDLESS_ENDS for end in ends)
-
-
 def _type_from_schema(schema: OpSchema, graph: Graph, node: Node, output: int) -> Type | None:
     """Return the element type that a schema gives an output: the only one, or that of an input with the same
     variable."""
     if output >= len(schema.outputs):
         return None
     allowed, text = schema.outputs[output].types, schema.outputs[output].type_str
-    if len(allowed) == 1 and next(iter(allowed)) in _FIXED_DTYPES:
-        return TensorType(_FIXED_DTYPES[next(iter(allowed))])
+    if len(allowed) == 1 and next(iter(allowed)) in DTYPES_BY_TYPE_STRING:
+        return TensorType(DTYPES_BY_TYPE_STRING[next(iter(allowed))])
     same = [value for formal, value in zip(schema.inputs, node.inputs, strict=False) if formal.type_str == text]
     types = [graph.tensor_type(value) for value in same]
     return next((TensorType(type_.dtype) for type_ in types if type_ is not None), None)
 
 
-_FIXED_DTYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
+DTYPES_BY_TYPE_STRING = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
 
 
 @lru_cache(4096)
@@ -215,16 +208,12 @@ def _merge_types(found: Type | None, declared: Type | None, mark: int, label: st
         raise ModelError(f"{label} is declared {declared}, but computes {found}")
     if found.shape is None or declared.shape is None:
         return found  # a shape that nothing confirms is not believed: rewrites would rest on it
-    if strict and not _are_compatible(found.shape, declared.shape):
+    has_same_rank, pairs = len(found.shape) == len(declared.shape), list(zip(found.shape, declared.shape, strict=False))
+    if strict and not (has_same_rank and all(not isinstance(a - b, int) or a == b for a, b in pairs)):
         raise ModelError(f"{label} is declared {declared}, but computes {found}")
-    if len(found.shape) != len(declared.shape):
+    if not has_same_rank:
         return found
-    sizes = [own if _is_newer(size, mark) else size for size, own in zip(found.shape, declared.shape, strict=True)]
-    return TensorType(found.dtype, tuple(sizes))
-
-
-def _are_compatible(a: Shape, b: Shape) -> bool:
-    return len(a) == len(b) and all(not isinstance(x - y, int) or x == y for x, y in zip(a, b, strict=True))
+    return TensorType(found.dtype, tuple(own if _is_newer(size, mark) else size for size, own in pairs))
 
 
 def _infer_node_contents(graph: Graph, node: Node, types: Sequence[Type | None]) -> tuple[tuple[Dim, ...] | None, ...]:
@@ -263,7 +252,13 @@ def build_inference_patch(graph: Graph) -> Patch | None:
     What has become an output since is read as one that a file declares.
     """
     draft, outputs = DraftGraph(graph), dict(zip(graph.outputs, graph.output_types, strict=True))
-    given = frozenset(_input_atoms(graph))
+    given = frozenset(
+        atom
+        for vertex in (*graph.inputs, *graph.vertices_with_op(CAPTURE))
+        for type_ in graph[vertex].types
+        for size in symbolic_sizes(type_)
+        for atom in size.atoms
+    )
     for vertex in graph.topological_order():
         node = draft[vertex]
         if node.is_internal or not _has_incomplete_output(node, given):
@@ -285,24 +280,20 @@ def _fill_from_declared(type_: Type | None, declared: Type | None) -> Type | Non
     return TensorType(type_.dtype, tuple(b if _has_unknown(a) and not _has_unknown(b) else a for a, b in pairs))
 
 
-def _input_atoms(graph: Graph) -> Iterator[DimAtom]:
-    """Yield the sizes that come from outside, or parts of them."""
-    for vertex in (*graph.inputs, *graph.vertices_with_op(CAPTURE)):
-        for size in chain.from_iterable(map(symbolic_sizes, graph[vertex].types)):
-            yield from size.atoms
-
-
 def _has_incomplete_output(node: Node, given: frozenset[DimAtom]) -> bool:
     """Return whether a size is unknown or only declared, or the elements of what may be a shape are unknown."""
-    return any(
-        type_ is None
-        or (isinstance(type_, TensorType) and (_is_unconfirmed(type_, given) or _lacks_contents(node, index, type_)))
-        for index, type_ in enumerate(node.types)
-    )
-
-
-def _is_unconfirmed(type_: TensorType, given: frozenset[DimAtom]) -> bool:
-    return type_.shape is None or not all(_is_derived_from(size, given) for size in type_.shape)
+    for index, type_ in enumerate(node.types):
+        if type_ is None:
+            return True
+        if not isinstance(type_, TensorType):
+            continue
+        if type_.shape is None or not all(_is_derived_from(size, given) for size in type_.shape):
+            return True
+        if len(type_.shape) <= 1 and (type_.dtype.is_integer or type_.dtype is DType.BOOL):
+            elements = node.contents[index] if node.contents else None
+            if elements is None or any(map(_has_unknown, elements)):
+                return True
+    return False
 
 
 def _is_derived_from(size: Dim, given: frozenset[DimAtom]) -> bool:
@@ -320,13 +311,6 @@ def _has_unknown(size: Dim) -> bool:
     return isinstance(size, SymbolicDim) and size.has_unknown
 
 
-def _lacks_contents(node: Node, index: int, type_: TensorType) -> bool:
-    if type_.shape is None or len(type_.shape) > 1 or not (type_.dtype.is_integer or type_.dtype is DType.BOOL):
-        return False
-    elements = node.contents[index] if node.contents else None
-    return elements is None or any(map(_has_unknown, elements))
-
-
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 
@@ -336,12 +320,19 @@ def body_input_patches(graph: Graph, node: Node) -> Iterator[tuple[Graph, Patch]
         return
     inputs = _BODY_INPUT_INFERENCE[node.op](graph, node) if node.op in _BODY_INPUT_INFERENCE else []
     for body in node.bodies:
-        known = {v: _retype_input(body[v], type_) for v, type_ in zip(body.inputs, inputs, strict=False)}
+        known: dict[int, Node] = {}
+        for vertex, type_ in zip(body.inputs, inputs, strict=False):
+            own, label = body[vertex], f"input '{body[vertex].names[0]}' of a body"
+            merged = _merge_types(type_, own.types[0], _unknown_size_mark(), label, strict=False)
+            known[vertex] = replace(own, types=(merged,))
         for vertex in body.vertices_with_op(CAPTURE):
             own = body[vertex]
             if own.is_internal:
-                known[vertex] = _retype_capture(graph, own, node.captures[own.capture_index])
-        new = {vertex: now for vertex, now in known.items() if now is not body[vertex]}
+                value = node.captures[own.capture_index]
+                elements, type_ = graph.known_contents(value), graph.value_type(value) or own.types[0]
+                contents = () if elements is None or len(elements) > MAX_SHAPE_ELEMENTS else (elements,)
+                known[vertex] = replace(own, types=(type_,), contents=contents)
+        new = {v: own for v, own in known.items() if (own.types, own.contents) != (body[v].types, body[v].contents)}
         if new:
             yield body, Patch({vertex: body[vertex] for vertex in new}, new)
 
@@ -353,20 +344,6 @@ def _is_control_flow(node: Node) -> bool:
 
 def _body_result_types(body: Graph) -> list[Type | None]:
     return [body.value_type(value) for value in body.outputs]
-
-
-def _retype_input(node: Node, type_: Type | None) -> Node:
-    """Return an input of a body with the type that flows into it."""
-    merged = _merge_types(
-        type_, node.types[0], _unknown_size_mark(), f"input '{node.names[0]}' of a body", strict=False
-    )
-    return node if merged == node.types[0] else replace(node, types=(merged,))
-
-
-def _retype_capture(graph: Graph, node: Node, value: Value) -> Node:
-    known, type_ = graph.known_contents(value), graph.value_type(value) or node.types[0]
-    held = () if known is None or len(known) > MAX_SHAPE_ELEMENTS else (known,)
-    return node if (node.types, node.contents) == ((type_,), held) else replace(node, types=(type_,), contents=held)
 
 
 def _body_attribute(node: Node, name: str) -> Graph | None:
@@ -395,7 +372,8 @@ def _join_types(a: Type | None, b: Type | None) -> Type | None:
 
 def _loop_input_types(graph: Graph, node: Node) -> list[Type | None]:
     counters: list[Type | None] = [TensorType(DType.INT64), TensorType(DType.BOOL)]
-    return [*counters, *map(_without_shape, _loop_carried_types(graph, node))]
+    carried = _loop_carried_types(graph, node)  # their shapes may change from turn to turn
+    return [*counters, *(TensorType(type_.dtype) if isinstance(type_, TensorType) else type_ for type_ in carried)]
 
 
 def _infer_loop(graph: Graph, node: Node) -> list[Type | None]:
@@ -407,10 +385,6 @@ def _infer_loop(graph: Graph, node: Node) -> list[Type | None]:
 
 def _loop_carried_types(graph: Graph, node: Node) -> list[Type | None]:
     return [None if value is None else graph.value_type(value) for value in node.inputs[2:]]
-
-
-def _without_shape(type_: Type | None) -> Type | None:
-    return TensorType(type_.dtype) if isinstance(type_, TensorType) else type_
 
 
 def _stack_type(type_: Type | None, axis: int, count: Dim) -> Type | None:

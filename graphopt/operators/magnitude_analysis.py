@@ -1,11 +1,11 @@
-"""Which values of a graph may hold an infinity that the model means: -inf in a mask, the logarithm of 0, 1/0.
+"""Values of a graph that may hold an infinity which the model means: -inf in a mask, the logarithm of 0, 1/0.
 
-And which may hold numbers near the largest of their type, as masks do, too: two of them make an infinity.
+Masks also hold numbers near the largest of their type, and two of these make an infinity: they are found, too.
 
-A rule that is proved for finite values alone is kept away from them. Infinities that numbers overflow to are not
-looked for, neither are those that a caller feeds, unless the model asks for them or takes them for a mask: any value
-might hold one. What adds up products (a convolution, a normalization) makes no use of an infinity: behind it none is
-meant, unless it is one of its weights.
+A rule that is proved for finite values alone is kept away from both. Overflows are not looked for, and neither are
+infinities that a caller feeds, unless the model asks for them or takes them for a mask: any value might hold one. An
+operator that adds up products (a convolution, a normalization) makes no use of an infinity: behind it none is meant,
+unless a weight is one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from graphopt.operators.symbolic_shapes import build_element_query
 
 
 class Magnitude(Flag):
-    """How far from zero the elements of a value may lie; some of them in one way, and some in another."""
+    """Distances from zero at which elements of a value may lie, beside moderate ones."""
 
     MODERATE = 0
     HUGE = 1
@@ -67,7 +67,7 @@ MASKED_OPERATORS = ("Softmax", "LogSoftmax")
 
 
 class MagnitudeAnalysis:
-    """What is known of one graph. A vertex computes the same in every state of its graph: each is looked at once."""
+    """Magnitudes and signs in one graph. A vertex computes the same in every state of it, so each is visited once."""
 
     def __init__(self, graph: Graph) -> None:
         self._magnitudes: dict[int, Magnitude] = {}
@@ -78,7 +78,7 @@ class MagnitudeAnalysis:
         self.observed = frozenset(_observed_vertices(graph, self.observers))
 
     def get_magnitude(self, graph: Graph, value: Value) -> Magnitude:
-        """How far from zero the elements of a value may lie."""
+        """Return how far from zero the elements of a value may lie."""
         stack = [value.vertex]
         while stack:
             vertex = stack[-1]
@@ -100,18 +100,17 @@ class MagnitudeAnalysis:
         return given | self._node_magnitude(graph, graph[vertex])
 
     def _node_magnitude(self, graph: Graph, node: Node) -> Magnitude:
-        """How far the elements lie that a node holds or makes of what it reads."""
+        """Return how far from zero the elements of a node may lie, given those that it reads."""
         if node.is_constant or node.is_internal:  # an input may have a default
             return Magnitude.MODERATE if node.data is None else _constant_magnitude(node.data)
         read = [self._operand_magnitude(graph, value) for value in node.operands]
         if schemas.is_defined_operator(node.op, node.domain):  # whatever it is called
-            makes = any(
-                _is_infinite_literal(part) or _has_pole(part) for part in declared_operators.definition_terms(node)
-            )
+            makes = any(map(_may_make_infinity, declared_operators.definition_terms(node)))
             return _union(read) | (Magnitude.INFINITE if makes else Magnitude.MODERATE)
         operator, bounds = lookup_operator(node.op, node.domain), read[1:]
         read += [_constant_magnitude(value) for value in node.attrs.values() if isinstance(value, Tensor)]
-        highest = _union([*read, *map(_body_magnitude, node.bodies)])
+        made = (_get_analysis(body).get_magnitude(body, value) for body in node.bodies for value in body.outputs)
+        highest = _union([*read, *made])
         if operator.has_poles and self._node_sign(graph, node, MAX_SIGN_DEPTH)[1]:
             return highest | Magnitude.INFINITE
         match operator.magnitude_effect:
@@ -142,7 +141,8 @@ class MagnitudeAnalysis:
                 operator.is_sum_of_products and operator.magnitude_effect is MagnitudeEffect.MIXED
             )  # with weights of either sign
             if node.is_constant:
-                found = _constant_sign(graph, value)
+                found = Sign.NONNEGATIVE if _holds_for_all_elements(graph, value, lambda x: x >= 0) else Sign.UNKNOWN
+                found |= Sign.NONZERO if _holds_for_all_elements(graph, value, lambda x: x != 0) else Sign.UNKNOWN
             elif operator.selects_elements:
                 found = self._value_sign(graph, node.inputs[0], depth - 1)
             elif not (node.is_internal or value.output or is_mixed):
@@ -226,12 +226,11 @@ def invalidate_analysis(graph: Graph) -> None:
     _ANALYSES.pop(graph, None)
 
 
-def _is_infinite_literal(part: Term) -> bool:
-    return isinstance(part, Lit) and isinstance(part.value, float) and abs(part.value) == inf
-
-
-def _has_pole(part: Term) -> bool:
-    """Return whether an operator of a meaning may make infinities: it divides, say, by more than a written number."""
+def _may_make_infinity(part: Term) -> bool:
+    """Return whether a part of a meaning is an infinity, or an operator that may make one: it divides, say, by more
+    than a written number."""
+    if isinstance(part, Lit):
+        return isinstance(part.value, float) and abs(part.value) == inf
     if not isinstance(part, App) or not lookup_operator(part.op, part.domain).has_poles:
         return False
     return not any(
@@ -256,15 +255,11 @@ def _is_float_value(graph: Graph, value: Value) -> bool:
     return dtype.is_float or dtype is DType.UNDEFINED
 
 
-def _body_magnitude(body: Graph) -> Magnitude:
-    return _union(_get_analysis(body).get_magnitude(body, value) for value in body.outputs)
-
-
 _CONSTANT_MAGNITUDES: WeakKeyDictionary[Tensor, Magnitude] = WeakKeyDictionary()
 
 
 def _constant_magnitude(tensor: Tensor) -> Magnitude:
-    """How far the elements of a constant reach; each is read once. What is larger than any mask is weights."""
+    """Return the magnitude of a constant, read once. A tensor that is larger than any mask holds weights."""
     if not tensor.dtype.is_float or not 0 < tensor.size <= MAX_MASK_ELEMENTS:
         return Magnitude.MODERATE
     if tensor not in _CONSTANT_MAGNITUDES:
@@ -290,11 +285,6 @@ def _holds_for_all_elements(graph: Graph, value: Value, of_each: Callable[[NDArr
     if tensor is None or not tensor.is_small or not (tensor.dtype.is_float or tensor.dtype.is_integer):
         return False
     return bool(np.all(of_each(tensor.numpy().astype(np.float64))))
-
-
-def _constant_sign(graph: Graph, value: Value) -> Sign:
-    not_negative = Sign.NONNEGATIVE if _holds_for_all_elements(graph, value, lambda x: x >= 0) else Sign.UNKNOWN
-    return not_negative | (Sign.NONZERO if _holds_for_all_elements(graph, value, lambda x: x != 0) else Sign.UNKNOWN)
 
 
 def _overflows(graph: Graph, node: Node, reach: MagnitudeEffect, read: Sequence[Magnitude]) -> bool:

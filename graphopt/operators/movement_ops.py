@@ -16,7 +16,6 @@ from graphopt.expr.expressions import (
     Index,
     OpaqueElement,
     TensorArgument,
-    Term,
     call_function,
     constant,
     expr_of_factor,
@@ -28,7 +27,6 @@ from graphopt.expr.index_lists import is_index_list_atom
 from graphopt.expr.integers import (
     FALSE,
     TRUE,
-    Atom,
     Formula,
     Polynomial,
     Size,
@@ -110,7 +108,7 @@ def Split(node: OpContext) -> tuple[SymbolicTensor, ...]:
     size = x.shape[axis]
     if node.has_input(1):
         node.require_absent_beside("num_outputs", "lengths")
-        lengths = node.integer_list(1, lambda: _propose_lengths(count))
+        lengths = node.integer_list(1, lambda: tuple(fresh_symbol("part") for _ in range(count)))
         if len(lengths) != count:
             raise UndefinedOperatorError("Split into another number of parts")
         for length in lengths:
@@ -129,10 +127,6 @@ def Split(node: OpContext) -> tuple[SymbolicTensor, ...]:
         return SymbolicTensor(shape, lambda index: x.element((*index[:axis], index[axis] + start, *index[axis + 1 :])))
 
     return tuple(part(start, length) for start, length in zip(starts, lengths, strict=True))
-
-
-def _propose_lengths(count: int) -> tuple[Size, ...]:
-    return tuple(fresh_symbol("part") for _ in range(count))
 
 
 def Slice(node: OpContext) -> SymbolicTensor:
@@ -254,7 +248,9 @@ def lookup_element(size: Size, row: ElementBody, where: Expr) -> Expr:
     def at_place(value: Expr) -> Expr:
         if place not in value.free_symbols:
             return value
-        if any(place in _range_symbols(term) for term in value.terms):
+        extents = (extent for term in value.terms for _, extent in term.binders)
+        guards = (term.guard.free_symbols for term in value.terms)
+        if any(place in symbols for symbols in (*guards, *map(free_symbols, extents))):
             return expr_of_factor(_opaque_lookup(replace(chosen, body=value), where))
         found = constant(0)
         for term in value.terms:
@@ -281,11 +277,6 @@ def lookup_element(size: Size, row: ElementBody, where: Expr) -> Expr:
         )
 
     return at_place(chosen.body)
-
-
-def _range_symbols(term: Term) -> frozenset[Atom]:
-    """Return what the range of a term depends on."""
-    return term.guard.free_symbols.union(*(free_symbols(extent) for _, extent in term.binders))
 
 
 def _opaque_lookup(row: TensorArgument, where: Expr) -> OpaqueElement:

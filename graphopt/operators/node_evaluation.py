@@ -9,7 +9,7 @@ brings a `Node` for its operator and attributes, and arrays for its inputs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from math import prod
@@ -160,9 +160,13 @@ def is_reference_exact(node: Node, inputs: Sequence[Array | None]) -> bool:
 
 
 def _is_undefined_behavior(node: Node, inputs: Sequence[Array | None]) -> bool:
-    """Where the two may do as they like: a division of integers by 0, a float that an integer type cannot hold."""
+    """Return whether ONNX leaves the result open: integers divided by 0, a float that an integer type cannot hold."""
     if node.op in ("Div", "Mod") and len(inputs) == 2 and inputs[1] is not None and inputs[1].dtype.kind in "iu":
-        return not bool(np.all(inputs[1])) or _overflows(inputs[0], inputs[1])
+        dividend, divisor = inputs[0], inputs[1]
+        if dividend is None or divisor.dtype.kind == "u":
+            return not np.all(divisor)
+        least = np.iinfo(divisor.dtype).min  # divided by -1, it ends the process
+        return bool(not np.all(divisor) or ((divisor == -1).any() and (dividend == least).any()))
     if inputs and inputs[0] is not None and inputs[0].dtype.kind in "iu" and may_lose_precision(node.op, inputs[0]):
         return True
     if node.op == "Slice" and len(inputs) > 4:  # an end that ONNX Runtime takes for one in either direction
@@ -200,13 +204,6 @@ def may_lose_precision(op: str, integers: Array) -> bool:
         else:
             most = (magnitudes if op in ("ReduceSum", "ReduceMean", "ReduceL1") else magnitudes**2).sum()
     return bool(most > min(MAX_EXACT_INTEGER, DType.from_numpy(integers.dtype).limits[1]))
-
-
-def _overflows(dividend: Array | None, divisor: Array) -> bool:
-    """Return whether the least number of a type may be divided by -1, which ends a process."""
-    if dividend is None or divisor.dtype.kind == "u":
-        return False
-    return bool((divisor == -1).any() and (dividend == np.iinfo(divisor.dtype).min).any())
 
 
 # -- element types -----------------------------------------------------------------------------------------------------
@@ -275,27 +272,19 @@ def _build_reference_operator(node: Node, schema: OpSchema, arity: int) -> Any:
 
     outputs = [f"o{i}" for i in range(len(node.names))]
     proto = node_to_proto(node, [f"i{i}" for i in range(arity)], outputs)
-    proto.attribute.extend(a for name, a in _default_attributes(schema).items() if name not in node.attrs)
-    parameters = {"log": _discard, "opsets": {"": schema.since_version}, "verbose": 0, "new_ops": {}}
+    defaults = _schema_defaults(node.op, schema.since_version)
+    proto.attribute.extend(default for name, default in defaults.items() if name not in node.attrs)
+    parameters = {"log": lambda *_: None, "opsets": {"": schema.since_version}, "verbose": 0, "new_ops": {}}
     return load_op("", node.op, schema.since_version)(proto, parameters)
-
-
-def _discard(*_: object) -> None:
-    """Keep what the reference wants to tell to itself."""
 
 
 @cache
 def _schema_defaults(op: str, version: int) -> Mapping[str, AttributeProto]:
+    """Return the defaults of attributes; the reference would take those of the newest schema."""
     schema = schemas.schema(op, "", version)
     assert schema is not None, op
     protos = {name: attribute.default_value for name, attribute in schema.attributes.items()}
     return {name: proto for name, proto in protos.items() if proto.type != AttributeProto.UNDEFINED}
-
-
-def _default_attributes(schema: OpSchema) -> Mapping[str, AttributeProto]:
-    """Return the attributes that a schema gives a node by itself; the reference would take those of the newest
-    schema."""
-    return _schema_defaults(schema.name, schema.since_version)
 
 
 # -- numpy -------------------------------------------------------------------------------------------------------------
@@ -338,10 +327,6 @@ _ARITHMETIC: Mapping[str, Callable[..., Array]] = {
 }
 
 
-def _transpose(attrs: Mapping[str, Any], array: Array) -> Array:
-    return np.transpose(array, attrs.get("perm"))
-
-
 def _flatten(attrs: Mapping[str, Any], array: Array) -> Array:
     axis = attrs.get("axis", 1)
     return array.reshape(prod(array.shape[: axis if axis >= 0 else axis + array.ndim]), -1)
@@ -352,20 +337,12 @@ def _reshape(attrs: Mapping[str, Any], array: Array, sizes: Array) -> Array:
     return array.reshape([array.shape[i] if copied and size == 0 else size for i, size in enumerate(sizes.tolist())])
 
 
-def _squeeze(_: Mapping[str, Any], array: Array, axes: Array) -> Array:
-    return np.squeeze(array, tuple(axes.tolist()))
-
-
-def _unsqueeze(_: Mapping[str, Any], array: Array, axes: Array) -> Array:
-    return np.expand_dims(array, tuple(axes.tolist()))
-
-
 NUMPY_VIEWS: Mapping[str, Callable[..., Array]] = {
-    "Transpose": _transpose,
+    "Transpose": lambda attrs, array: np.transpose(array, attrs.get("perm")),
     "Flatten": _flatten,
     "Reshape": _reshape,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
+    "Squeeze": lambda _, array, axes: np.squeeze(array, tuple(axes.tolist())),
+    "Unsqueeze": lambda _, array, axes: np.expand_dims(array, tuple(axes.tolist())),
     "Identity": lambda _, array: array,
 }
 """Operators whose result is the elements of a constant, as they lie or in another order."""
@@ -411,16 +388,12 @@ def evaluate_by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | 
             log.debug("ONNX Runtime cannot compute %s(%d): %s", node.op, version, error)
             if type(error).__name__ == "NotImplemented":
                 continue
-            if _are_native_arrays(feeds.values()) and type(error).__name__ in _REFUSAL_ERRORS:
+            reads_inputs = all(array.dtype.kind in "biufOU" for array in feeds.values())  # others it may not know
+            if reads_inputs and type(error).__name__ in _REFUSAL_ERRORS:
                 raise _RefusedNodeError(error) from error
             return None
         return tuple(results) if all(isinstance(array, np.ndarray) for array in results) else None
     return None
-
-
-def _are_native_arrays(arrays: Iterable[Array | None]) -> bool:
-    """Return whether ONNX Runtime reads all arrays from numpy; it may not read others."""
-    return all(array is None or array.dtype.kind in "biufOU" for array in arrays)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What the table of operators says of a node of a graph."""
+"""Entries of the table of operators, looked up for nodes of a graph."""
 
 from __future__ import annotations
 

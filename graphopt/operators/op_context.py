@@ -1,6 +1,6 @@
-"""What a denotation is given: an operator with its inputs and attributes.
+"""The argument of denotations: an operator with its inputs and attributes.
 
-Who reads denotations says where these come from: a proof, from an instance of a rule; inference, from a model.
+Each reader of denotations says where these come from: a proof, from an instance of a rule; inference, from a model.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SymbolLists:
 
 
 class OpContext(ABC):
-    """What a denotation sees of an operator: inputs, attributes, and where to say what it requires."""
+    """An operator as a denotation sees it: inputs, attributes, and where to say what it requires."""
 
     read_values: dict[str, Any]
     """The numbers and attributes that the denotation read."""
@@ -93,7 +93,7 @@ class OpContext(ABC):
     @property
     @abstractmethod
     def output_count(self) -> int:
-        """How many outputs there are."""
+        """Number of outputs."""
 
     @property
     @abstractmethod
@@ -207,7 +207,7 @@ class OpContext(ABC):
     @property
     @abstractmethod
     def input_count(self) -> int:
-        """How many inputs there are, absent ones included."""
+        """Number of inputs, absent ones included."""
 
     @abstractmethod
     def has_input(self, position: int) -> bool:

@@ -1,4 +1,4 @@
-"""What is known of an operator: its denotation, and the facts that are not read off it."""
+"""The entry of an operator: its denotation, and the facts that are not read off it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOAT_DTYPES = frozenset(dtype for dtype in DType if dtype.is_float)
 
 
 class MagnitudeEffect(Enum):
-    """How far from zero the elements of a result may lie, by how far those do that are read."""
+    """Distance from zero of the elements of a result, by that of the elements read."""
 
     PRESERVED = auto()
     """As far as what is read."""
@@ -37,7 +37,7 @@ class MagnitudeEffect(Enum):
 
 
 class ReferenceFidelity(Enum):
-    """Where the result of `onnx.reference` is ONNX Runtime's, bit for bit, however that splits and orders its work."""
+    """Element types for which `onnx.reference` and ONNX Runtime agree bit for bit, in whatever order they compute."""
 
     NOWHERE = auto()
     ON_INTEGERS = auto()
@@ -46,7 +46,7 @@ class ReferenceFidelity(Enum):
 
 
 class RoundingEffect(Enum):
-    """What an operator does to floats that were rounded."""
+    """Effect of an operator on floats that were rounded."""
 
     ROUNDS = auto()
     """Rounds, too."""
@@ -60,7 +60,7 @@ class RoundingEffect(Enum):
 
 
 class ResultDtypeSource(Enum):
-    """Where the element type of the result comes from."""
+    """Source of the result's element type."""
 
     SCHEMA = auto()
     """The schema says it: a fixed type, or that of an input."""
@@ -79,7 +79,7 @@ class ResultDtypeSource(Enum):
 
 
 class ConstantEffect(Enum):
-    """What numbers that a rule writes as operands, or as the attributes `scalars`, do to the other operands."""
+    """Effect of numbers that a rule writes as operands, or as the attributes `scalars`, on the other operands."""
 
     NOTHING = auto()
     ADDED = auto()
@@ -92,7 +92,7 @@ class ConstantEffect(Enum):
 
 
 class ExtremeOperands(Enum):
-    """Which operands may be the least and greatest integers, without an error and without a larger result."""
+    """Operands that may be the least and greatest integers, without an error and without a larger result."""
 
     NONE = auto()
     """No integers; floats that were made of such may."""
@@ -104,7 +104,7 @@ class ExtremeOperands(Enum):
 
 
 class SummationLength(Enum):
-    """How many terms are added up for an element of the result."""
+    """Number of terms that are added up for an element of the result."""
 
     NONE = auto()
     UNKNOWN = auto()
@@ -137,17 +137,15 @@ def no_denotation(node: OpContext) -> SymbolicTensor:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What is known of an operator: all who want to know it read it here, and nowhere else.
+    """All that the compiler knows of an operator.
 
-    First what proofs, inference, folding and matching read, then what simplification, the estimate, made-up inputs, the
-    comparison of results and the drawing of examples do.
+    First the facts that proofs, inference, folding and matching read, then those for simplification, the estimate,
+    made-up inputs, the comparison of results and the drawing of examples.
     """
 
     denotation: Denotation = no_denotation
     is_exact: bool = False
     """True if its denotation holds bit for bit: it moves data, or computes each element by one named function.
-    Elementwise operators are exact, whatever this says.
-
     Elementwise operators are exact, whatever this says.
     """
     selects_elements: bool = False

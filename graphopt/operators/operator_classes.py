@@ -70,12 +70,10 @@ def mentions_quantization(rule: Rule) -> bool:
 def depends_on_dtype(rule: Rule) -> bool:
     """Return whether what a rule says may depend on element types: it casts, asks for them, or makes another."""
     apps = (part for term in rule.all_terms for part in walk_term(term) if isinstance(part, App))
-    return any(_application_depends_on_dtype(app) for app in apps)
-
-
-def _application_depends_on_dtype(app: App) -> bool:
-    facts = lookup_operator(app.op, app.domain)
-    return app.op == "dtype" or "dtype" in dict(app.attrs) or facts.is_casting or facts.is_quantizing
+    return any(
+        app.op == "dtype" or "dtype" in dict(app.attrs) or operator.is_casting or operator.is_quantizing
+        for app, operator in ((app, lookup_operator(app.op, app.domain)) for app in apps)
+    )
 
 
 def extra_operands(op: str, domain: str = "") -> ExtraOperands | None:
@@ -205,7 +203,8 @@ _InputSlots: TypeAlias = "tuple[int | str | None, ...]"
 
 
 def _input_slots(op: str, beside: ExtraOperands, class_: str) -> Sequence[_InputSlots]:
-    """How an operator stands for a function of elements: which inputs are operands of the hole, and which its own."""
+    """Yield the ways in which an operator stands for a function of elements: which inputs are operands of the hole, and
+    which its own."""
     schema = schemas.schema(op)
     assert schema is not None, op
     if beside is ExtraOperands.MULTIDIRECTIONAL:

@@ -1,6 +1,6 @@
-"""What an operator costs: the constants of a roofline of ONNX Runtime's CPU kernels, and of what it fuses as it loads.
+"""Costs of operators: the constants of a roofline of ONNX Runtime's CPU kernels, and of its fusions at load time.
 
-`search/analytic_cost.py` computes with them. They say nothing of what an operator means, so no proof depends on them.
+`search/analytic_cost.py` computes with them. They say nothing of meanings, so no proof depends on them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 
 class WorkKind(Enum):
-    """How the work of a node follows from the shapes of what it reads and writes."""
+    """Formula of a node's work, given the shapes that it reads and writes."""
 
     ELEMENTWISE = auto()
     """Some operations an element, and passes over what is read and written."""
@@ -40,7 +40,7 @@ class WorkKind(Enum):
 
 
 class FusionTarget(Enum):
-    """What later nodes may be fused into."""
+    """Role of a node that later nodes may be fused into."""
 
     CONVOLUTION = auto()
     GEMM = auto()
@@ -50,7 +50,7 @@ class FusionTarget(Enum):
 
 
 class EpilogueFusion(Enum):
-    """How a node is fused into the one before it."""
+    """Way in which a node is fused into the one before it."""
 
     ACTIVATION = auto()
     BLOCKED_ACTIVATION = auto()
@@ -69,7 +69,7 @@ class EpilogueFusion(Enum):
 
 
 class LayoutEffect(Enum):
-    """What a node does to the layout that blocks the channels of images."""
+    """Effect of a node on the layout that blocks the channels of images."""
 
     PLAIN = auto()
     """Reads the usual layout; blocked operands are copied back before it."""
@@ -84,7 +84,7 @@ class LayoutEffect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorCost:
-    """What an operator costs."""
+    """Cost of an operator, as constants of the roofline."""
 
     flops: float = 10
     """Operations an element, counted at the rate of a matrix product (as measured with ONNX Runtime 1.31)."""

@@ -353,7 +353,7 @@ def file_chunks(file: FileIO, start: int, end: int) -> Iterator[bytes]:
 
 
 def _next_data_offset(file: FileIO, start: int, end: int) -> int:
-    """Where a file has data again, from a place on; that place, if the system knows of no holes."""
+    """Return the first offset from `start` on at which a file has data; `start`, if the system knows of no holes."""
     if not hasattr(os, "SEEK_DATA"):
         return start
     try:
@@ -579,7 +579,7 @@ def prune_large_fields(wire: memoryview, path: Sequence[int], larger: int) -> by
 
 
 def _wire_fields(wire: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Of each field of a serialized message its number, where it starts, where its content does, and where it ends."""
+    """Yield each field of a serialized message: its number, and the offsets of its start, its content and its end."""
     at, size = 0, len(wire)
     while at < size:
         start = at

@@ -116,7 +116,7 @@ def _zero_point(node: OpContext, given: SymbolicTensor | None, of: SymbolicTenso
 
 
 def saturate(steps: Expr, zero: Expr, made: DType) -> Expr:
-    """So many steps from the zero point, or as near as an integer type allows."""
+    """Return a number of steps from the zero point, clamped to the range of an integer type."""
     if not made.is_integer:
         raise UnsupportedOperatorError(f"quantization to {made.name}")
     low, high = made.limits

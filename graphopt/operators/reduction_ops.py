@@ -36,7 +36,7 @@ from graphopt.operators.shape_constraints import broadcast_element, broadcast_sh
 
 
 def MatMul(node: OpContext) -> SymbolicTensor:
-    """As numpy.matmul: a vector is a row or a column, leading axes broadcast."""
+    """Multiply as numpy.matmul does: a vector is a row or a column, leading axes broadcast."""
     return matrix_product(node, node.input(0), node.input(1))
 
 
@@ -264,7 +264,7 @@ ARG_FUNCTIONS = {"ArgMax": "place of the greatest", "ArgMin": "place of the leas
 
 
 def ArgMax(node: OpContext) -> SymbolicTensor:
-    """Where along an axis the greatest (least) element is: a function of what lies along the axis."""
+    """Position of the greatest (least) element along an axis: a function of the elements along it."""
     x = node.input(0)
     axis = node.axis("axis", x.rank)
     keep, last = node.flag("keepdims"), node.flag("select_last_index")

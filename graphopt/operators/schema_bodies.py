@@ -57,7 +57,7 @@ class SchemaBody:
 
 @dataclass(frozen=True)
 class ElementwiseBody:
-    """What an elementwise operator computes of elements, by the body that its schema has."""
+    """Function of elements that an elementwise operator computes, read off the body in its schema."""
 
     denote: DenoteFunction
 

@@ -1,4 +1,4 @@
-"""What each ONNX operator computes, over exact real numbers: the trusted base of every proof.
+"""The function that each ONNX operator computes, over exact real numbers: the trusted base of every proof.
 
 One function per operator, in the words of https://onnx.ai/onnx/operators/ (the page `onnx__<Operator>.html`). It says
 what shape the outputs have, when the operator is defined (`node.require`), and what each element is. Tested operator

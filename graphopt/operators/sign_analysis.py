@@ -16,9 +16,9 @@ from graphopt.operators.symbolic_shapes import ModelOpContext, NodeQuery, first_
 
 
 class Sign(IntFlag):
-    """What is known of the sign of all elements of a value, as they are rounded.
+    """Signs that all elements of a value have, once rounded: a positive number may become 0.
 
-    The probability of what is masked is 0. Of an axis without elements there is nothing to be said.
+    An axis is taken to have elements.
     """
 
     UNKNOWN = 0
@@ -117,7 +117,7 @@ class _SignAnalysis:
         return Sign.UNKNOWN
 
     def _fold_sign(self, fold: Fold) -> Sign:
-        """Of the greatest it is enough to know one that is among them whatever there is."""
+        """Return the sign of a maximum or the like: of a maximum, one branch that is always among them is enough."""
         signs = [self.sign_of(piece.body) for piece in fold.branches]
         certain = [sign for sign, piece in zip(signs, fold.branches, strict=True) if piece.guard == TRUE]
         if fold.monoid == "max" and (highest := max((s for s in certain if s & Sign.NONNEGATIVE), default=None)):

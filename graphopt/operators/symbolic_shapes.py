@@ -1,33 +1,68 @@
-"""What denotations say of a node of a model: the sizes of its outputs, and what small tensors of integers hold.
+"""Sizes of a node's outputs, and the elements of small tensors of integers, as the denotation of its operator has them.
 
-A denotation is read over the sizes that the model names. What a proof enumerates is known of a node (ranks, attributes,
-the lengths of lists), or nothing is told. Names stand for any size, 0 included, and a claim holds wherever the node is
-defined. Two things are taken for undefined, as in ONNX's own inference: a window longer than its padded axis; and a
-symbolic element of Reshape's target that is 0 (which Reshape reads as "copy"), where the element counts agree, so that
-it can concern only an empty tensor.
+A denotation is read over the sizes that the model names. Whatever a proof enumerates (ranks, attributes, the lengths of
+lists) has to be known of a node, or nothing is told. Names stand for any size, 0 included, and a claim holds wherever
+the node is defined. Two things are taken for undefined, as in ONNX's own inference: a window longer than its padded
+axis; and a symbolic element of Reshape's target that is 0 (which Reshape reads as "copy"), where the element counts
+agree, so that it can concern only an empty tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from typing import Any, NamedTuple, TypeVar
+from functools import cache, lru_cache, reduce
+from itertools import product as tuples
+from math import lcm
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from graphopt.base.dtype import DType
-from graphopt.expr.dim_translation import DimTranslation, UndecidedError
-from graphopt.expr.dims import Dim, NamedAtom, SymbolicDim, UnknownAtom, replace_dim_atoms
-from graphopt.expr.expressions import Expr as Number
-from graphopt.expr.expressions import Index, TensorElement, constant, expr_of_factor, integer_value
-from graphopt.expr.integers import FALSE, TRUE, Formula, Polynomial, Size, fresh_symbol, isolated_interner
-from graphopt.expr.substitution import Substitution, replace_in_formula, single_symbol
+from graphopt.expr.dim_translation import DimTranslation, UndecidedError, is_nonnegative_dim, kleene_all
+from graphopt.expr.dims import (
+    Dim,
+    NamedAtom,
+    SymbolicDim,
+    UnknownAtom,
+    divide_dim,
+    lower_bound,
+    min_dim,
+    replace_dim_atoms,
+)
+from graphopt.expr.expressions import (
+    Binders,
+    Call,
+    Expr,
+    Factor,
+    Fold,
+    Index,
+    IntegerValue,
+    TensorElement,
+    Term,
+    constant,
+    expr_of_factor,
+    integer_value,
+    split_cases,
+)
+from graphopt.expr.integers import (
+    FALSE,
+    TRUE,
+    And,
+    Atom,
+    BooleanAtom,
+    Formula,
+    Or,
+    Polynomial,
+    Size,
+    fresh_symbol,
+    isolated_interner,
+)
+from graphopt.expr.substitution import Substitution, replace_atoms, replace_in_formula, single_symbol
 from graphopt.expr.symbolic_tensors import SymbolicTensor, bind_indices
 from graphopt.ir import schemas
 from graphopt.ir.graph import Value
 from graphopt.ir.types import Shape as Sizes
-from graphopt.operators.element_evaluation import Elements, evaluate_element
 from graphopt.operators.elementwise_ops import ElementwiseDenotation
 from graphopt.operators.node_evaluation import may_lose_precision
 from graphopt.operators.node_operands import MAX_SHAPE_ELEMENTS, NodeOperands, PartialShape, broadcast_dim
@@ -43,13 +78,17 @@ from graphopt.operators.operator import ReferenceFidelity
 from graphopt.operators.semantics import OPERATORS, denote
 
 T = TypeVar("T")
+Elements: TypeAlias = "tuple[Dim, ...]"
+
+MAX_UNROLLED_TERMS = 256
+"""Longest sum of numbers that is computed."""
 
 SIZE_DTYPES = frozenset({DType.INT32, DType.INT64})
 """Element types in which a symbolic size can be kept: no size exceeds them."""
 
 
 class OperandFacts(NamedTuple):
-    """What is known of a value that a node reads."""
+    """Facts known of a value that a node reads."""
 
     dtype: DType
     shape: Sizes | None
@@ -72,7 +111,7 @@ class NodeQuery(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelOpContext(OpContext):
-    """What a denotation sees of a node of a model."""
+    """A node of a model as a denotation sees it."""
 
     query: NodeQuery
     translation: DimTranslation = field(default_factory=DimTranslation)
@@ -160,14 +199,14 @@ class ModelOpContext(OpContext):
         self.reshape_sizes[answer] = asked
         return answer
 
-    def scale_size(self, size: Size, scale: Number) -> Size:
+    def scale_size(self, size: Size, scale: Expr) -> Size:
         """Return the size times a factor that floating point holds exactly, rounded down."""
         factor = scale.constant
         if factor is None or factor.denominator > 64:
             return fresh_symbol("scaled")
         return size * factor.numerator // factor.denominator
 
-    def size_from_elements(self, _key: Number) -> Size:
+    def size_from_elements(self, _key: Expr) -> Size:
         return fresh_symbol("size")
 
     def fresh_nonnegative(self, name: str) -> Size:
@@ -197,16 +236,14 @@ class ModelOpContext(OpContext):
         if elements is not None and shape:
             shape = (len(elements),)
 
-        def at(index: Index) -> Number:
+        def at(index: Index) -> Expr:
             place = index[0] if index else 0
             if elements is not None and isinstance(place, int) and 0 <= place < len(elements):
-                return self._operand_value(elements[place])
+                known = elements[place]
+                return constant(known) if isinstance(known, float) else integer_value(self.translation.to_int(known))
             return expr_of_factor(TensorElement(str(position), index))
 
         return SymbolicTensor(shape, at, operand.dtype, operand.dtype)
-
-    def _operand_value(self, number_: Dim | float) -> Number:
-        return constant(number_) if isinstance(number_, float) else integer_value(self.translation.to_int(number_))
 
     def element(self, position: int, place: int) -> Dim:
         """Return what an input holds at a place.
@@ -346,7 +383,7 @@ def build_element_query(k: NodeOperands) -> NodeQuery | None:
     return question
 
 
-def first_output_element(question: NodeQuery) -> tuple[ModelOpContext, Number] | None:
+def first_output_element(question: NodeQuery) -> tuple[ModelOpContext, Expr] | None:
     """Return an element of the first output, in which tensors are called by their positions; None where none is told.
 
     It is good in the session in which it is asked for: ask `with isolated_interner()`.
@@ -469,7 +506,7 @@ def _output_elements(node: ModelOpContext, output: SymbolicTensor) -> Elements |
     if len(shape) > 1 or not isinstance(count, int) or count > MAX_SHAPE_ELEMENTS:
         return None
     try:
-        return tuple(evaluate_element(node, output.element((i,) if shape else ())) for i in range(count))
+        return tuple(_ElementEvaluator(node).evaluate(output.element((i,) if shape else ())) for i in range(count))
     except (UndecidedError, UndefinedOperatorError, UnsupportedOperatorError, ZeroDivisionError):
         return None
 
@@ -481,3 +518,165 @@ def _representable(elements: Elements | None, dtype: DType | None) -> Elements |
     low, high = (0, 1) if dtype is DType.BOOL else dtype.limits
     fits = all(low <= e <= high if isinstance(e, int) else dtype in SIZE_DTYPES for e in elements)
     return elements if fits else None
+
+
+# -- elements ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _ElementEvaluator:
+    """Evaluates elements of denotations as sizes of a model: the arithmetic on shapes that exporters leave behind."""
+
+    node: ModelOpContext
+    binder_values: Mapping[Atom, int] = field(default_factory=dict)
+
+    def evaluate(self, value: Expr) -> Dim:
+        found = {
+            self._evaluate_sum(part) for condition, (part,) in split_cases(value) if self.decide(condition) is not False
+        }
+        if len(found) != 1:
+            raise UndecidedError
+        return found.pop()
+
+    def _evaluate_sum(self, value: Expr) -> Dim:
+        """Return what terms add up to of which none has a condition, but on what it runs over."""
+        scale, total = lcm(*(term.coefficient.denominator for term in value.terms)), self.evaluate_size(0)
+        for term in value.terms:
+            for inner in self._iterate_binders(term.binders, term.guard):
+                total = inner.evaluate_product(term) * int(term.coefficient * scale) + total
+        return _require_known(divide_dim(total, scale))
+
+    def evaluate_product(self, term: Term) -> Dim:
+        result: Dim = 1
+        for factor in term.factors:
+            result = self._evaluate_factor(factor) * result
+        return result
+
+    def _iterate_binders(self, binders: Binders, guard: Formula) -> Iterator[_ElementEvaluator]:
+        """Under all values of binders for which a condition holds; they run over few numbers."""
+        extents = [self.evaluate_size(extent) for _, extent in binders]
+        numbers = [extent for extent in extents if isinstance(extent, int) and extent <= MAX_UNROLLED_TERMS]
+        if len(numbers) < len(extents):
+            raise UndecidedError
+        for values in tuples(*map(range, numbers)):
+            bound = {b: value for (b, _), value in zip(binders, values, strict=True)}
+            inner = _ElementEvaluator(self.node, {**self.binder_values, **bound}) if bound else self
+            holds = inner.decide(guard)
+            if holds is None:
+                raise UndecidedError
+            if holds:
+                yield inner
+
+    def evaluate_size(self, size: Size) -> Dim:
+        return self.node.translation.to_dim(replace_atoms(size, Substitution(self.binder_values)))
+
+    def _evaluate_factor(self, factor: Factor) -> Dim:
+        match factor:
+            case IntegerValue(of):
+                return self.evaluate_size(of)
+            case TensorElement(position, index) if position.isdigit():
+                place = self.evaluate_size(index[0]) if index else 0
+                return _require_known(self.node.element(int(position), place) if isinstance(place, int) else None)
+            case Fold(monoid, pieces):
+                found = [
+                    inner.evaluate(piece.body)
+                    for piece in pieces
+                    for inner in self._iterate_binders(piece.binders, piece.guard)
+                ]
+                if not found and monoid not in NEUTRAL_ELEMENTS:
+                    raise UndecidedError  # the least or the greatest number of the type, or an infinity
+                return reduce(MONOID_OPERATIONS[monoid], found) if found else NEUTRAL_ELEMENTS[monoid]
+            case Call(function, args, params) if function in INTEGER_FUNCTIONS:
+                return INTEGER_FUNCTIONS[function](*map(self.evaluate, args), *params)
+        raise UndecidedError
+
+    def decide(self, condition: Formula) -> bool | None:
+        """Return whether a condition holds, None where that is not known."""
+        match condition:
+            case And(parts):
+                return kleene_all(map(self.decide, parts))
+            case Or(parts):
+                none = kleene_all(None if one is None else not one for one in map(self.decide, parts))
+                return None if none is None else not none
+            case BooleanAtom(subject, positive):
+                try:
+                    return (self.evaluate(subject) != 0) == positive
+                except UndecidedError:
+                    return None
+        return self.node.translation.decide(replace_in_formula(condition, Substitution(self.binder_values)))
+
+
+def _require_known(found: Dim | None) -> Dim:
+    if found is None:
+        raise UndecidedError
+    return found
+
+
+def _is_positive(a: Dim) -> Dim:
+    if (lower_bound(a) or 0) >= 1:
+        return 1
+    return _require_known(0 if is_nonnegative_dim(-a) else None)
+
+
+def _is_nonzero(a: Dim) -> Dim:
+    if isinstance(a, int):
+        return int(a != 0)
+    return _require_known(1 if (lower_bound(a) or 0) >= 1 or (lower_bound(-a) or 0) >= 1 else None)
+
+
+def _quotient(a: Dim, b: Dim) -> Dim:
+    """Integer division as ONNX Runtime does it: towards zero."""
+    if isinstance(a, int) and isinstance(b, int):
+        return _require_known(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else None)
+    exact = divide_dim(a, b)
+    if exact is None and is_nonnegative_dim(a) and is_nonnegative_dim(b) and b != 0:
+        return a // b
+    return _require_known(exact)
+
+
+def _remainder(a: Dim, b: Dim) -> Dim:
+    """Mod with the sign of the divisor."""
+    if isinstance(a, int) and isinstance(b, int):
+        return _require_known(a % b if b else None)
+    if divide_dim(a, b) is not None:
+        return 0
+    return _require_known(a % b if is_nonnegative_dim(a) and is_nonnegative_dim(b) and b != 0 else None)
+
+
+def _fmod(a: Dim, b: Dim) -> Dim:
+    """Mod with the sign of the dividend, as in C."""
+    if isinstance(a, int) and isinstance(b, int) and b:
+        return abs(a) % abs(b) * (-1 if a < 0 else 1)
+    return _remainder(a, b)
+
+
+def _magnitude(a: Dim) -> Dim:
+    if is_nonnegative_dim(a):
+        return a
+    return _require_known(-a if is_nonnegative_dim(-a) else None)
+
+
+def _minimum(a: Dim, b: Dim) -> Dim:
+    found = min_dim(a, b)
+    return _require_known(found if found in (a, b) or (is_nonnegative_dim(a) and is_nonnegative_dim(b)) else None)
+
+
+INTEGER_FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
+    "Abs": _magnitude,
+    "Cast": lambda a, kind, _to: _require_known(a if kind == "wrapped" else None),  # the caller checks that it fits
+    "FMod": _fmod,
+    "Mod": _remainder,
+    "NotZero": _is_nonzero,
+    "Positive": _is_positive,
+    "Quotient": _quotient,
+}
+"""The functions of integers among those that denotations name."""
+
+NEUTRAL_ELEMENTS: Mapping[str, Dim] = {"prod": 1}
+"""Result of a monoid over nothing."""
+
+MONOID_OPERATIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
+    "max": lambda a, b: a + b - _minimum(a, b),
+    "min": _minimum,
+    "prod": lambda a, b: a * b,
+}

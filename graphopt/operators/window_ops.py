@@ -38,7 +38,7 @@ AUTO_PAD_MODES = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
 class Window:
-    """How Conv and the pools walk over space: strides, dilations, and pads that may be computed."""
+    """The walk of Conv and the pools over space: strides, dilations, and pads that may be computed."""
 
     def __init__(self, node: OpContext, space: SymbolicShape, kernel: SymbolicShape) -> None:
         rank = len(space)
@@ -88,7 +88,7 @@ class Window:
         self.pads_begin, self.pads_end = tuple(begin), tuple(end)
 
     def _stride_count(self, axis: int) -> Size:
-        """How many strides there are in the input, rounded up."""
+        """Return the number of strides in the input, rounded up."""
         return quotient(self.space[axis] + self.strides[axis] - 1, self.strides[axis])
 
     def _output_size(self, node: OpContext, axis: int, ceil: bool) -> Size:
@@ -101,7 +101,7 @@ class Window:
         return count - if_then_else(ge((count - 1) * stride, self.space[axis] + self.pads_begin[axis]), 1, 0)
 
     def input_index(self, out: Index, k: Index) -> Index:
-        """Where in the input the k-th element of a window lies; outside of it where padding is read."""
+        """Return the position in the input of the k-th element of a window; outside of it where padding is read."""
         parts = zip(out, self.strides, k, self.dilations, self.pads_begin, strict=True)
         return tuple(o * s + j * d - p for o, s, j, d, p in parts)
 
@@ -115,7 +115,7 @@ class Window:
         )
 
     def inside_condition(self, out: Index, *, padded: bool = False) -> Callable[[Index], Formula]:
-        """Which elements of a window lie inside of the (padded) input; none lies before the padding."""
+        """Return the condition that an element of a window lies in the (padded) input; none lies before the padding."""
 
         def holds(k: Index) -> Formula:
             if not padded:
@@ -127,7 +127,7 @@ class Window:
 
 
 def _read_padding(node: OpContext, rank: int) -> tuple[str, SymbolicShape]:
-    """How it is padded, and the pads: a convolution that has another way has none, not even written zeros."""
+    """Return the mode of padding, and the pads; a convolution with `auto_pad` has none, not even written zeros."""
     mode, pads = node.text("auto_pad", AUTO_PAD_MODES), node.spatial_attribute("pads", 2 * rank, 0)
     if mode != "NOTSET" and node.op in FILTER_OPERATORS:
         if not node.assumes_defined:

@@ -126,7 +126,7 @@ def _affine_view(own: AffineIndices | None, shape: Shape) -> AffineIndices | Non
 
 @dataclass(frozen=True)
 class _AffineContext(ModelOpContext):
-    """What a denotation sees of a node that reads grids."""
+    """A node that reads grids, as a denotation sees it."""
 
     operand_indices: Sequence[AffineIndices | None] = ()
     renaming: UnknownRenaming = field(default_factory=UnknownRenaming)

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx.defs import OpSchema
 
 from graphopt.base.dtype import DType
 from graphopt.expr.dims import SymbolicDim
@@ -40,7 +39,7 @@ from graphopt.language.terms import (
     operator_applications,
     walk_term,
 )
-from graphopt.operators.inference import infer_node
+from graphopt.operators.inference import DTYPES_BY_TYPE_STRING, infer_node
 from graphopt.operators.node_evaluation import evaluate_node as compute
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.rewrite import folded_constants
@@ -196,7 +195,10 @@ class _Builder:
         for side, root in zip(self.match.rule.right, self.match.roots, strict=True):
             mapping[root] = self._build_root(side, root)
             self._check_type(root, mapping[root])
-        self._name_new_nodes()
+        base = self.graph[self.match.roots[0].vertex].name
+        for vertex, node in self.draft.drafts.items():
+            if base and not node.name and not node.is_internal:  # it took over no name
+                self.draft.drafts[vertex] = replace(node, name=self._new_name(f"{base}/{node.op}"))
         self._check_acyclic(mapping)
         patch = replace_values(self.graph, mapping, self.draft.drafts)
         grown = sum(_node_bytes(node) for node in patch.added) - sum(_node_bytes(node) for node in patch.removed)
@@ -251,7 +253,11 @@ class _Builder:
         if app.node in self.emitted_vertices:
             return Value(self.emitted_vertices[app.node], app.output)
         operands = [self._operand(app, position) for position in range(len(app.inputs))]
-        if operands and lookup_operator(app.op, app.domain).is_foldable and all(map(self._is_constant, operands)):
+        are_constant = (
+            built is None or isinstance(built, FoldedConstant) or constant_tensor(self.draft, built) is not None
+            for built in operands
+        )
+        if operands and lookup_operator(app.op, app.domain).is_foldable and all(are_constant):
             return self.folded_terms.setdefault(app, self._fold(app, operands))
         vertex = self._emit(app, operands)
         self.emitted_vertices[app.node] = vertex
@@ -289,22 +295,18 @@ class _Builder:
         return FoldedConstant(array, dtype, app.op.lower())
 
     def _sizes(self, sizes: tuple[int | SymbolicDim, ...], app: App) -> Value:
-        """Sizes that are not all numbers, as they are known when the model runs: read off the graph's inputs."""
+        """Return sizes that are not all numbers, as they are known when the model runs: read off the graph's inputs."""
         parts: list[Value] = []
         for is_open, group in groupby(sizes, lambda size: isinstance(size, SymbolicDim)):
             some = tuple(group)
-            if is_open:
-                parts += self._size_slices(some, app)
-            else:
+            if not is_open:
                 parts.append(self._materialize(FoldedConstant(np.asarray(some, np.int64), DType.INT64, app.op.lower())))
+                continue
+            while some:  # as many as possible from one input at a time
+                source, axis, count = self._size_source(some, app)
+                parts.append(self._emit_plain("Shape", [source], {"start": axis, "end": axis + count}))
+                some = some[count:]
         return parts[0] if len(parts) == 1 else self._emit_plain("Concat", parts, {"axis": 0})
-
-    def _size_slices(self, sizes: tuple[int | SymbolicDim, ...], app: App) -> Iterator[Value]:
-        """As many as possible from one input at a time."""
-        while sizes:
-            source, axis, count = self._size_source(sizes, app)
-            yield self._emit_plain("Shape", [source], {"start": axis, "end": axis + count})
-            sizes = sizes[count:]
 
     def _size_source(self, sizes: tuple[int | SymbolicDim, ...], app: App) -> tuple[Value, int, int]:
         """Return an input with the first of the sizes, at which axis it has it, and how many sizes follow there
@@ -343,9 +345,6 @@ class _Builder:
         return DType.UNDEFINED if built is None else self.draft.dtype(built)
 
     # -- constants -------------------------------------------------------------------------------------------------
-
-    def _is_constant(self, built: BuiltOperand) -> bool:
-        return built is None or isinstance(built, FoldedConstant) or constant_tensor(self.draft, built) is not None
 
     def _constant(self, built: BuiltOperand) -> FoldedConstant | None:
         """Return the values of a constant, None for an absent one; read once."""
@@ -401,9 +400,9 @@ class _Builder:
         assert schema is not None, app.op
         declared = schema.outputs[min(app.output, len(schema.outputs) - 1)].type_str
         for position, constant in enumerate(constants):
-            if constant is not None and _formal_parameter(app, position).type_str == declared:
+            if constant is not None and schema.inputs[min(position, len(schema.inputs) - 1)].type_str == declared:
                 return constant.dtype
-        return _DTYPE_BY_TYPE_STRING.get(declared, DType.UNDEFINED)
+        return DTYPES_BY_TYPE_STRING.get(declared, DType.UNDEFINED)
 
     def _materialize(self, built: BuiltOperand) -> Value:
         """Return a value of the graph: what is computed becomes a constant of its own."""
@@ -411,8 +410,9 @@ class _Builder:
             return built
         assert built is not None, "an absent value stands for nothing"
         stored = to_stored_tensor(built)
+        base = _FOLDED_SUFFIX.sub("", built.source_name) or "constant"  # what was folded before keeps its name
         vertex = self.graph.new_vertex()
-        self.draft.drafts[vertex] = constant_node(stored, self._new_name(_name_of_folded(built.source_name)))
+        self.draft.drafts[vertex] = constant_node(stored, self._new_name(f"{base}_folded"))
         return Value(vertex)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
@@ -436,6 +436,9 @@ class _Builder:
     def _node(self, app: App, inputs: tuple[Value | None, ...]) -> Node:
         root = self.graph[self.match.roots[0].vertex]
         value_name = self.graph.value_name(self.match.roots[0])
+        metadata: dict[str, str] = {}
+        for vertex in sorted(self.dead_vertices):
+            metadata = {**self.graph[vertex].metadata, **metadata}
         return Node(
             app.op,
             inputs,
@@ -446,7 +449,7 @@ class _Builder:
             schemas.newest_version(app.op, app.domain),
             self.reusable_names.pop(app.op, ""),
             doc=root.doc,
-            metadata=self._metadata(),
+            metadata=metadata,
         )
 
     def _attrs(self, app: App) -> Mapping[str, Attribute]:
@@ -459,12 +462,6 @@ class _Builder:
             attrs[name] = _concrete_numbers(evaluate_scalar(term, self.match.holes, self.match.axes, self.graph), app)
         return {name: value for name, value in attrs.items() if value != ()}
 
-    def _metadata(self) -> Mapping[str, str]:
-        merged: dict[str, str] = {}
-        for vertex in sorted(self.dead_vertices):
-            merged = {**self.graph[vertex].metadata, **merged}
-        return merged
-
     def _inherit_names(self, value: Value, root: Value) -> None:
         """Hand the name of a root's value over to what replaces it, and its node's where it has none from a like
         node."""
@@ -474,13 +471,6 @@ class _Builder:
         given = {each.name for each in self.draft.drafts.values() if each.name}
         name = old.name if inherits and old.name not in given else node.name
         self.draft.drafts[value.vertex] = replace(node, names=names, name=name)
-
-    def _name_new_nodes(self) -> None:
-        """Nodes that took over no name get one derived from the root's, unless the root has none."""
-        base = self.graph[self.match.roots[0].vertex].name
-        for vertex, node in self.draft.drafts.items():
-            if base and not node.name and not node.is_internal:
-                self.draft.drafts[vertex] = replace(node, name=self._new_name(f"{base}/{node.op}"))
 
     def _new_name(self, base: str) -> str:
         name = self.graph.new_name(base)
@@ -516,15 +506,6 @@ def types_compatible(before: Type | None, after: Type | None) -> bool:
     )
 
 
-_DTYPE_BY_TYPE_STRING = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
-
-
-def _formal_parameter(app: App, position: int) -> OpSchema.FormalParameter:
-    schema = schemas.schema(app.op, app.domain)
-    assert schema is not None, app.op
-    return schema.inputs[min(position, len(schema.inputs) - 1)]
-
-
 def _adds_only_zeros(app: App, position: int, operand: BuiltOperand) -> bool:
     """Return whether an operand that came of an absent one is all zeros again, where zeros may as well be absent."""
     return (
@@ -535,7 +516,7 @@ def _adds_only_zeros(app: App, position: int, operand: BuiltOperand) -> bool:
 
 
 def _concrete_numbers(value: Any, app: App) -> Any:
-    """Numbers for an attribute or a constant input; one unknown size of a Reshape's target is -1."""
+    """Return numbers for an attribute or a constant input; one unknown size of a Reshape's target is -1."""
     if isinstance(value, SymbolicDim):
         raise RewriteRefused(f"{app.op} needs a number, not {value}")
     for number in value if isinstance(value, tuple) else (value,):
@@ -567,13 +548,8 @@ def _as_computed(constant: FoldedConstant, moves: bool) -> NDArray[Any]:
 _FOLDED_SUFFIX = re.compile(r"(?:_folded(?:_\d+)?)+$")
 
 
-def _name_of_folded(base: str) -> str:
-    """Return the name of what is computed of a constant; of what was computed itself, the same, so that none grows."""
-    return f"{_FOLDED_SUFFIX.sub('', base) or 'constant'}_folded"
-
-
 def _multiplication_count(op: str, arrays: Sequence[NDArray[Any] | None]) -> int:
-    """In the product of two constants; 0 for operators whose time is in proportion to what they read or write."""
+    """Return the multiplications in a product of constants; 0 where time is proportional to what is read or written."""
     if op != "MatMul" or len(arrays) != 2:
         return 0
     left, right = arrays

@@ -38,7 +38,7 @@ class Candidate:
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """What its steps were made for, in their order, but for simplification."""
+        """Finds and sweeps that its steps were made for, in their order."""
         return tuple(dict.fromkeys(step.cause for step in self.steps if step.cause is not None))
 
     @property

@@ -67,15 +67,14 @@ class DeferredArithmetic:
         return results[0]
 
     def operand_parts(self, index: Index) -> list[NDArray[Any]]:
-        """Return what of the operands, which broadcast, a part of the result is made of."""
-        return [_operand_part(operand, index, self.shape) for operand in self.operands]
-
-
-def _operand_part(operand: NDArray[Any] | DeferredArithmetic, index: Index, shape: tuple[int, ...]) -> NDArray[Any]:
-    own = index[max(0, len(shape) - len(operand.shape)) :]
-    if own and operand.shape[len(own) - 1] != shape[len(index) - 1]:
-        own = ()  # it is the same for all rows
-    return operand.compute_part(own) if isinstance(operand, DeferredArithmetic) else operand[own]
+        """Return the parts of the operands, which broadcast, that a part of the result is made of."""
+        parts = []
+        for operand in self.operands:
+            own = index[max(0, len(self.shape) - len(operand.shape)) :]
+            if own and operand.shape[len(own) - 1] != self.shape[len(index) - 1]:
+                own = ()  # it is the same for all rows
+            parts.append(operand.compute_part(own) if isinstance(operand, DeferredArithmetic) else operand[own])
+        return parts
 
 
 Index: TypeAlias = tuple[slice, ...]
@@ -164,7 +163,7 @@ def _rounded_parts(folded: FoldedConstant) -> Iterator[NDArray[Any]]:
     for index, part in folded.parts():
         with np.errstate(all="ignore"):
             array = np.array(part, dtype.numpy, order="C")
-        if dtype.is_float and not np.isfinite(array).all() and _overflows(array, part):
+        if dtype.is_float and np.any(~np.isfinite(array) & np.isfinite(part.astype(np.float64, copy=False))):
             raise RewriteRefused(f"{folded.source_name} would overflow {dtype.name}")
         if dtype.is_float and np.count_nonzero(array) != np.count_nonzero(part):
             raise RewriteRefused(f"{folded.source_name} would underflow {dtype.name}")
@@ -194,10 +193,6 @@ class _MagnitudeTracker:
     def magnitudes(self) -> Iterator[float]:
         for found in self._magnitudes:
             yield from map(float, np.unique(found))
-
-
-def _overflows(stored: NDArray[Any], computed: NDArray[Any]) -> bool:
-    return bool(np.any(np.isfinite(computed.astype(np.float64)) & ~np.isfinite(stored)))
 
 
 LARGE_ADDEND = 2.0**20

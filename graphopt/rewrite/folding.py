@@ -87,7 +87,8 @@ def _size_growth(graph: Graph, vertex: int) -> int | None:
             given if given <= MAX_FOLD_GROWTH else None
         )  # data-dependent: NonZero, Compress; not larger than that by much
     made = sum(size for size in sizes if size is not None)
-    freed = sum(tensor.nbytes for value, tensor in read.items() if _is_only_reader(graph, vertex, value))
+    unread = (value for value in read if value not in graph.outputs and {*graph.readers(value.vertex)} <= {vertex})
+    freed = sum(read[value].nbytes for value in unread)
     return made - freed if max(made, given) <= MAX_FOLDED_BYTES else None
 
 
@@ -97,10 +98,6 @@ def _nbytes(type_: Type | None, name: str) -> int | None:
     if not isinstance(type_, TensorType) or not isinstance(type_.size, int):
         return None
     return (type_.size * type_.dtype.bits + 7) // 8
-
-
-def _is_only_reader(graph: Graph, vertex: int, value: Value) -> bool:
-    return value not in graph.outputs and all(reader == vertex for reader in graph.readers(value.vertex))
 
 
 def _compute_outputs(graph: Graph, node: Node, exact: bool) -> list[Tensor] | None:
@@ -181,16 +178,13 @@ def fold_shapes(graph: Graph) -> Iterator[Patch]:
 def _has_known_outputs(graph: Graph, vertex: int) -> bool:
     """Return whether all outputs of a node that is no constant are known numbers."""
     node = graph[vertex]
-    if node.is_constant or not node.contents or not (any(graph.readers(vertex)) or _has_graph_output(graph, vertex)):
+    if node.is_constant or not node.contents:
         return False
-    return all(
+    is_read = any(graph.readers(vertex)) or any(value.vertex == vertex for value in graph.outputs)
+    return is_read and all(
         elements is not None and all(isinstance(element, int) for element in elements) and isinstance(type_, TensorType)
         for elements, type_ in zip(node.contents, node.types, strict=True)
     )
-
-
-def _has_graph_output(graph: Graph, vertex: int) -> bool:
-    return any(value.vertex == vertex for value in graph.outputs)
 
 
 def _replace_by_known_contents(graph: Graph, vertex: int) -> Patch:

@@ -1,4 +1,4 @@
-"""Which rules may touch a model: those that are proved.
+"""The gate that lets rules touch a model: those that are proved.
 
 A proof comes from the ledger that ships with the rules, from the user's cache, or is made when a rule is first wanted.
 The solver is loaded only then: the built-in rules need none.
@@ -176,7 +176,7 @@ def _proof_cache(folder: Path) -> Cache:
 
 
 def _proof_key(digest: str) -> str:
-    """Of the proof of a rule by this verifier, which asks the kernels of declared operators that there are."""
+    """Return the key of a rule's proof by this verifier, which asks the kernels of the operators declared now."""
     return f"{prover_digest()} {digest} {ort.custom_ops_digest()}".rstrip()
 
 
@@ -271,7 +271,7 @@ def _instances_key(proof: Proof) -> str:
 
 
 class KernelCheck(NamedTuple):
-    """What the kernel of a declared operator makes of drawn instances that is not declared; nothing if nothing."""
+    """Contradictions between a declared operator and its kernel, on drawn instances; empty if there are none."""
 
     contradiction: str
     nonfinite_contradiction: str
@@ -291,7 +291,14 @@ def check_kernel(definition: Definition) -> KernelCheck:
     all_said = [each.to_json() for each in (definition, *definitions_of(definition.body))]
     said = sha256(json.dumps(all_said, sort_keys=True).encode()).hexdigest()
     key = f"{_proof_key(said)} onnxruntime {runtime.__version__} {sha256(processor().encode()).hexdigest()}"
-    known = _read_cached(key, _kernel_check_from_json)
+
+    def kernel_check(data: Any) -> KernelCheck:
+        match data:
+            case [str(contradiction), str(nonfinite_contradiction)]:
+                return KernelCheck(contradiction, nonfinite_contradiction)
+        raise ValueError(f"{data!r:.40} is no check of a kernel")
+
+    known = _read_cached(key, kernel_check)
     if known is not None:
         return known
     found = _run_kernel_check(definition)
@@ -463,7 +470,9 @@ class Gate:
             return False
         if not self._keeps_bits(site, proof) or not self._are_finite(site, proof):
             return False
-        return self._is_covered(site, proof) and self._matches_declarations(site)
+        contradictions = (self._kernel_check_of(each).contradiction for each in rule.definitions)
+        objection = self._instance_objection(site, proof) or next(filter(None, contradictions), "")
+        return self._check_objection(objection, site)
 
     def _keeps_bits(self, site: Site, proof: Proof) -> bool:
         """Return whether nothing is rounded in a way of its own: floats may be, unless it is `exact`."""
@@ -499,23 +508,16 @@ class Gate:
             (why for each in rule.definitions if (why := self._kernel_check_of(each).nonfinite_contradiction)), ""
         )
 
-    def _is_covered(self, site: Site, proof: Proof) -> bool:
-        """Return whether the ranks, lists and attributes are some that it is proved for, now if need be; notes why
-        not."""
-        return covers(proof.coverage, site.answer) or self._check_objection(self._instance_objection(site, proof), site)
-
-    def _matches_declarations(self, site: Site) -> bool:
-        """Return whether the kernels of declared operators compute what is declared; notes why not."""
-        why_not = (why for each in site.rule.definitions if (why := self._kernel_check_of(each).contradiction))
-        return self._check_objection(next(why_not, ""), site)
-
     def _kernel_check_of(self, definition: Definition) -> KernelCheck:
         if definition not in self._kernel_checks:
             self._kernel_checks[definition] = check_kernel(definition)
         return self._kernel_checks[definition]
 
     def _instance_objection(self, site: Site, proof: Proof) -> str:
-        """Why a rule is not known to hold at a place beyond what its proof covers, nothing where it holds."""
+        """Return why a rule is not known to hold for the ranks, lists and attributes of a place, nothing where it does;
+        those that its proof does not cover are proved now."""
+        if covers(proof.coverage, site.answer):
+            return ""
         tried = self._instance_proofs.setdefault(site.rule.name, cached_instance_proofs(site.rule.generalized, proof))
         for instance in tried:
             if covers(instance.tree, site.answer):

@@ -53,7 +53,7 @@ from graphopt.rewrite.constant_operands import (
 
 @dataclass(frozen=True)
 class Match:
-    """Where a rule applies: the values its left sides stand for, and what its holes and axes are bound to."""
+    """A place where a rule applies: the values its left sides stand for, and what its holes and axes are bound to."""
 
     rule: Rule
     roots: tuple[Value, ...]
@@ -88,13 +88,16 @@ def _matches_at(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterato
     for state in _match_app(graph, side, Value(vertex, side.output), _PartialMatch({}, {}, {})):
         for complete in _match_other_sides(graph, others, state):
             settled = _resolve_constants(complete)
-            match = settled and _completed_match(rule, settled)
-            if match and _conditions_hold(rule, graph, match) and _has_consistent_operand_types(graph, match):
+            if settled is None:
+                continue
+            roots = tuple(settled.terms[side] for side in rule.left)
+            match = Match(rule, roots, settled.holes, settled.axes, settled.terms, settled.is_reordered)
+            if _conditions_hold(rule, graph, match) and _has_consistent_operand_types(graph, match):
                 yield match
 
 
 def _has_consistent_operand_types(graph: Graph, match: Match) -> bool:
-    """Return whether the operator that a hole stands for has operands of the same element types wherever it occurs."""
+    """Return whether all occurrences of an operator hole have operands of equal element types."""
     for apps in match.rule.repeated_applications if isinstance(match.rule, RuleSpecialization) else ():
         nodes = (graph[match.terms[app].vertex] for app in apps)
         types = {tuple(graph.dtype(value) for value in node.operands) for node in nodes}
@@ -190,11 +193,9 @@ def _match_app(graph: Graph, app: App, value: Value, state: _PartialMatch) -> It
         yield from _match_quotient(graph, app, value, state)
     if node.op != app.op or node.domain != app.domain or value.output != app.output:
         return
-    if (
-        not _has_rule_version(graph, app, node)
-        or not _producers_may_match(graph, app, node)
-        or not _output_count_matches(app, node)
-    ):
+    extra_outputs = len(node.names) - app.outputs  # unread ones do not matter, unless the operator has any number
+    has_outputs = extra_outputs == 0 or (extra_outputs > 0 and not _is_variadic(app.op, app.domain))
+    if not has_outputs or not _has_rule_version(graph, app, node) or not _producers_may_match(graph, app, node):
         return
     if app in state.terms:
         if state.terms[app] == value:
@@ -208,9 +209,9 @@ def _match_app(graph: Graph, app: App, value: Value, state: _PartialMatch) -> It
         return
     terms = {**state.terms, app: value}
     seen = _PartialMatch(with_attributes.holes, state.axes, terms, state.pending, state.is_reordered)
-    for order in _input_orders(app, inputs[: len(app.inputs)]):
+    for order, rounds_otherwise in _input_orders(app, inputs[: len(app.inputs)]):
         pairs = tuple(zip(app.inputs, order, strict=True))
-        bound = _bind_implied(graph, node, pairs, seen.with_reordering(_changes_rounding(app.op, order, inputs)))
+        bound = _bind_implied(graph, node, pairs, seen.with_reordering(rounds_otherwise))
         if bound is not None:
             yield from _match_inputs(graph, node, [pair for pair in pairs if not _is_absent_numbers(*pair)], bound)
 
@@ -334,11 +335,14 @@ def _bind_implied(
     return bound
 
 
-def _output_count_matches(app: App, node: Node) -> bool:
-    """Return whether a node with a variable number of outputs has as many as the pattern; others may have unread
-    ones."""
-    count = len(node.names)
-    return count == app.outputs or (count > app.outputs and not _is_variadic(app.op, app.domain))
+def _input_orders(app: App, inputs: tuple[Value | None, ...]) -> Iterator[tuple[tuple[Value | None, ...], bool]]:
+    """Yield the inputs in every order that means the same, and whether floats may be rounded otherwise in it."""
+    operator = lookup_operator(app.op, app.domain)
+    if not (1 < len(inputs) <= 3 and operator.is_commutative):
+        yield inputs, False
+        return
+    for order in dict.fromkeys(permutations(inputs)):
+        yield order, order != inputs and (len(order) > 2 or not operator.is_exactly_commutative)
 
 
 @schemas.memoized_by_schema
@@ -348,19 +352,6 @@ def _is_variadic(op: str, domain: str) -> bool:
 
 
 _VARIADIC = OpSchema.FormalParameterOption.Variadic
-
-
-def _input_orders(app: App, inputs: tuple[Value | None, ...]) -> Iterator[tuple[Value | None, ...]]:
-    """Yield the inputs in every order that means the same."""
-    if 1 < len(inputs) <= 3 and lookup_operator(app.op, app.domain).is_commutative:
-        yield from dict.fromkeys(permutations(inputs))
-    else:
-        yield inputs
-
-
-def _changes_rounding(op: str, order: tuple[Value | None, ...], inputs: tuple[Value | None, ...]) -> bool:
-    """Return whether another order of inputs may give another float."""
-    return order != inputs[: len(order)] and (len(order) > 2 or not lookup_operator(op).is_exactly_commutative)
 
 
 def _match_inputs(
@@ -575,11 +566,6 @@ def _acts_like_declared(own: tuple[int, ...], declared: tuple[int, ...], other: 
 
 
 # -- the end of a match --------------------------------------------------------------------------------------------
-
-
-def _completed_match(rule: Rule, state: _PartialMatch) -> Match:
-    roots = tuple(state.terms[side] for side in rule.left)
-    return Match(rule, roots, state.holes, state.axes, state.terms, state.is_reordered)
 
 
 def _conditions_hold(rule: Rule, graph: Graph, match: Match) -> bool:

@@ -1,4 +1,4 @@
-"""What cannot be said as a rule: folding, common subexpressions, dead code, duplicate weights, constant branches.
+"""Passes, which no rule can say: folding, common subexpressions, dead code, duplicate weights, constant branches.
 
 A pass is a generator of patches. Each is made for the graph as it is when the pass is asked for it, so the caller
 applies a patch before asking for the next, or leaves it and goes on. A pass that yields nothing, or only what was left
@@ -107,7 +107,7 @@ def _needed_captures(node: Node) -> tuple[Value, ...]:
 
 
 def merge_common_subexpressions(graph: Graph) -> Iterator[Patch]:
-    """Of nodes that compute the same from the same values, keep the first."""
+    """Keep the first of nodes that compute the same from the same values."""
     for first, others in _find_equal_nodes(graph).items():
         there = [v for v in others if v in graph] if first in graph else []
         pairs = [{Value(v, i): Value(first, i) for i, name in enumerate(graph[v].names) if name} for v in there]
@@ -151,21 +151,17 @@ def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
     return copies == 0 or (copies == 1 and node_weight(node) > lookup_operator(IDENTITY).weight)
 
 
-def _canonical_operands(node: Node) -> tuple[Value | None, ...]:
-    """Return the inputs, in a fixed order where the operator does not mind."""
-    if len(node.inputs) == 2 and lookup_operator(node.op, node.domain).is_exactly_commutative:
-        return tuple(sorted(node.inputs, key=lambda value: value or (-1, -1)))
-    return node.inputs
-
-
 def _computation_key(node: Node) -> object:
-    """Equal for two nodes exactly if they compute the same."""
+    """Return a key that is equal for two nodes exactly if they compute the same."""
     return _node_key(node), repr(describe_attributes(node, _tensor_key)) if node.attrs else ""
 
 
 def _node_key(node: Node) -> object:
-    """Return what a node is, but for its attributes."""
-    return (node.op, node.domain, node.version, _canonical_operands(node), node.captures, tuple(map(bool, node.names)))
+    """Return what a node is, but for its attributes: inputs in a fixed order where the operator does not mind."""
+    inputs = node.inputs
+    if len(inputs) == 2 and lookup_operator(node.op, node.domain).is_exactly_commutative:
+        inputs = tuple(sorted(inputs, key=lambda value: value or (-1, -1)))
+    return (node.op, node.domain, node.version, inputs, node.captures, tuple(map(bool, node.names)))
 
 
 def _tensor_key(tensor: Tensor) -> object:
@@ -185,7 +181,7 @@ MAX_COMPARED_BYTES = 256 << 20
 
 
 def merge_duplicate_initializers(graph: Graph) -> Iterator[Patch]:
-    """Of constants that are equal bit for bit, keep the first. All of a tensor is read only where a sample agrees."""
+    """Keep the first of constants that are equal bit for bit. All of a tensor is read only where a sample agrees."""
     alike: dict[tuple[DType, tuple[int, ...]], list[int]] = {}
     for vertex in sorted(graph.vertices_with_op(CONSTANT)):
         data = graph[vertex].data
@@ -284,7 +280,7 @@ def _is_capture(node: Node) -> bool:
 
 
 def _name_counts(graph: Graph) -> Counter[str]:
-    """How often each name is given in the graph and the bodies in it: two bodies may use the same."""
+    """Return how often each name is given in the graph and the bodies in it: two bodies may use the same."""
     counts: Counter[str] = Counter()
     for vertex in graph:
         node = graph[vertex]

@@ -52,18 +52,13 @@ def repacking_refusal(graph: Graph, patch: Patch) -> str:
         new = draft[vertex]
         old = graph[vertex] if vertex in graph else None  # noqa: SIM401 - a graph has no `get`
         if old is not None and (old.op, old.domain) == (new.op, new.domain):
-            changed = _first_newly_packing(_packing_kernels(new, draft), _packing_kernels(old, graph))
+            pairs = zip(_packing_kernels(new, draft), _packing_kernels(old, graph), strict=False)
+            changed = next((now for now, was in pairs if now.is_same_kind(was) and not now.packs_same(was)), None)
         else:
             changed = _first_unmatched(_packing_kernels(new, draft), gone)
         if changed is not None:
             return f"ONNX Runtime's {changed.op} rounds differently when its weights are constants"
     return ""
-
-
-def _first_newly_packing(kernels: Iterable[_PackingKernel], before: Iterable[_PackingKernel]) -> _PackingKernel | None:
-    """Return the first kernel that packs what it did not."""
-    pairs = zip(kernels, before, strict=False)
-    return next((new for new, old in pairs if new.is_same_kind(old) and not new.packs_same(old)), None)
 
 
 def _first_unmatched(kernels: Iterable[_PackingKernel], gone: Iterable[_PackingKernel]) -> _PackingKernel | None:

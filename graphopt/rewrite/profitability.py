@@ -1,4 +1,4 @@
-"""What a rewrite takes off the measure, before anything is built."""
+"""Estimates of what a rewrite takes off the measure, before anything is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves many rules at once, in parallel processes, and writes down what came of it."""
+"""Proofs of many rules at once, in parallel processes, and the ledger of what came of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def prove_all(
 
 
 def _prove_in(rules: Sequence[Rule], timeout: float, runs: Executor) -> Iterator[Proof]:
-    """Proofs as they are made."""
+    """Yield proofs as they are made."""
     source = gate.source_digest()
     for _, (proof, made_by) in runs.imap_unordered(partial(_prove_with_source, timeout=timeout), _longest_first(rules)):
         if made_by != source:
@@ -78,7 +78,7 @@ def write_ledger(proofs: Iterable[Proof]) -> ProofLedger:
 
 
 def _longest_first(rules: Sequence[Rule]) -> list[Rule]:
-    """Rules by the time of their last proof, new ones before all others: no process ends with a long one."""
+    """Return the rules by the time of their last proof, new ones before all others: no process ends with a long one."""
     took = {name: proof.seconds for name, proof in _previous_proofs().items()}
     return sorted(rules, key=lambda rule: took.get(rule.name, inf), reverse=True)
 

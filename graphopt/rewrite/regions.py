@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 
 from graphopt.base.dtype import DType
-from graphopt.expr.dims import SymbolicDim, substitute_names
 from graphopt.ir.chunks import iter_chunks
 from graphopt.ir.edit import remove_unread, replace_values
 from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL_DOMAIN, Attribute, Graph, Node, Patch, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType, Type
+from graphopt.operators.fixed_sizes import substitute_in_type
 from graphopt.operators.inference import infer_graph
 from graphopt.operators.magnitude_analysis import Magnitude, is_finiteness_observed, may_have_magnitude
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSizes:
-    """Where a graph is cut into blocks, in nodes."""
+    """Sizes of the blocks that a graph is cut into, in nodes."""
 
     min_nodes: int = 6
     """Nodes of a block, unless the next one is long: what surrounds an operator decides what it costs."""
@@ -220,15 +220,20 @@ def with_input_types(graph: Graph, inputs: Sequence[Type | None], contents: Sequ
     sizes = _bound_sizes(graph, inputs)
     changed: dict[int, Node] = {}
     for vertex, node in twin.vertices_and_nodes():
-        types = tuple(_substitute_in_type(type_, sizes) for type_ in node.types)
+        types = tuple(substitute_in_type(type_, sizes) for type_ in node.types)
         if types != node.types and not node.is_constant:
             changed[vertex] = replace(node, types=types, contents=())
     for vertex, type_, elements in zip(graph.inputs, inputs, contents, strict=True):
         given = replace(twin[vertex], types=(type_,), contents=())
-        changed[vertex] = given if elements is None else _as_constant(given, elements)
+        if elements is not None:
+            assert isinstance(type_, TensorType), "elements are known of tensors only"
+            array = np.array(elements, type_.dtype.numpy).reshape([len(elements)] if type_.shape else [])
+            data = Tensor.from_array(array)
+            given = replace(given, op=CONSTANT, types=(TensorType(data.dtype, data.shape),), data=data)
+        changed[vertex] = given
     twin.inputs = [vertex for vertex in twin.inputs if not changed[vertex].is_constant]
     twin.apply(Patch({vertex: twin[vertex] for vertex in changed}, changed))
-    twin.output_types = tuple(_substitute_in_type(type_, sizes) for type_ in twin.output_types)
+    twin.output_types = tuple(substitute_in_type(type_, sizes) for type_ in twin.output_types)
     infer_graph(twin)
     return twin
 
@@ -241,23 +246,6 @@ def _bound_sizes(graph: Graph, inputs: Sequence[Type | None]) -> dict[str, int]:
         if own is not None and isinstance(type_, TensorType) and type_.shape is not None:
             found |= {str(a): b for a, b in zip(own, type_.shape, strict=True) if isinstance(b, int)}
     return {name: size for name, size in found.items() if not name.isdecimal()}
-
-
-def _substitute_in_type(type_: Type | None, sizes: Mapping[str, int]) -> Type | None:
-    if (
-        not isinstance(type_, TensorType)
-        or type_.shape is None
-        or not any(isinstance(d, SymbolicDim) for d in type_.shape)
-    ):
-        return type_
-    return TensorType(type_.dtype, tuple(substitute_names(dim, sizes) for dim in type_.shape))
-
-
-def _as_constant(node: Node, elements: tuple[int, ...]) -> Node:
-    type_ = node.types[0]
-    assert isinstance(type_, TensorType), "elements are known of tensors only"
-    data = Tensor.from_array(np.array(elements, type_.dtype.numpy).reshape([len(elements)] if type_.shape else []))
-    return replace(node, op=CONSTANT, types=(TensorType(data.dtype, data.shape),), data=data)
 
 
 # -- identity ----------------------------------------------------------------------------------------------------------

@@ -8,16 +8,17 @@ change is a `Step` that can be undone.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol, TypeAlias
 
-from graphopt.ir.graph import IDENTITY, Graph, Node, Patch
+from graphopt.ir.graph import IDENTITY, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.language.rule import Rule, pattern_depth
+from graphopt.language.terms import operator_applications
 from graphopt.operators.magnitude_analysis import invalidate_analysis, mark_bodies
 from graphopt.operators.node_facts import node_weight
 from graphopt.rewrite.build import RefusalFunction, RewriteRefused, build_patch, missing_operator
@@ -38,7 +39,7 @@ MANY_READERS = 64
 
 
 class Cause(Protocol):
-    """What a search takes or leaves as a whole, with all steps that are made for it."""
+    """A find or sweep, which a search takes or leaves as a whole, with all steps that are made for it."""
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -293,7 +294,7 @@ class Simplifier:
             self._unvisited[True] |= near
 
     def _affected_vertices(self, graph: Graph, patch: Patch) -> Iterator[int]:
-        """Where a match may have become possible: what changed, what lost a reader, and what they lead to."""
+        """Yield where a match may have become possible: what changed, what lost a reader, and what they lead to."""
         changed = [vertex for vertex in patch.after if vertex in graph]
         operands = {value.vertex for node in (*patch.before.values(), *patch.after.values()) for value in node.operands}
         level = dict.fromkeys([*changed, *(vertex for vertex in operands if vertex in graph)])
@@ -328,7 +329,7 @@ def measure_decrease(patch: Patch) -> tuple[int, int, int]:
     return (
         _decrease_of(patch, node_weight),
         _decrease_of(patch, _computed_elements),
-        _decrease_of(patch, _constant_elements),
+        _decrease_of(patch, lambda node: node.data.size if isinstance(node.data, Tensor) else 0),
     )
 
 
@@ -351,10 +352,6 @@ def _computed_elements(node: Node) -> int:
     return sum(type_.static_dims_product for type_ in node.types if isinstance(type_, TensorType))
 
 
-def _constant_elements(node: Node) -> int:
-    return node.data.size if isinstance(node.data, Tensor) else 0
-
-
 def _describe_patch(patch: Patch) -> str:
     """Return what a patch does, in operators: `Conv, BatchNormalization -> Conv`."""
     sides = ([node.op for node in nodes if not node.is_internal] for nodes in (patch.removed, patch.added))
@@ -362,3 +359,62 @@ def _describe_patch(patch: Patch) -> str:
     if before or after:
         return f"{before or 'nothing'} -> {after or 'nothing'}"
     return f"changes {len(patch.after.keys() & patch.before.keys())} nodes in place"
+
+
+# -- notes on rules that are proved and yet not applied ----------------------------------------------------------------
+
+
+def notes_on_unprofitable_rules(
+    graph: Graph, rules: Sequence[Rule], allows: SitePredicate, refusal: RefusalFunction | None = None
+) -> Iterator[str]:
+    """Yield a note for each rule that matches in a simplified graph, where it makes nothing smaller."""
+    matches = [
+        (inner, match) for inner in (graph.graphs() if rules else ()) for match in _distinct_matches(inner, rules)
+    ]
+    counts = Counter(
+        match.rule.generalized.name for inner, match in matches if _would_apply(inner, match, allows, refusal)
+    )
+    for name, count in sorted(counts.items()):
+        what = f"rule {name} matches at {count} place{'s' * (count > 1)} and makes nothing smaller there"
+        yield f"{what}: list it in TRADES, and the search times it"
+
+
+def _distinct_matches(graph: Graph, rules: Iterable[Rule]) -> Iterable[Match]:
+    """Return where the rules match, one match for each set of roots."""
+    by_op = rules_by_root(rule for rule in rules if missing_operator(rule, graph.opsets) is None)
+    found: dict[tuple[str, frozenset[Value]], Match] = {}
+    for vertex in graph.topological_order():
+        made_by = node_producer_kinds(graph, graph[vertex])
+        for rule, needed in by_op.get(graph[vertex].op, ()):
+            for match in find_matches(rule, graph, vertex) if needed <= made_by else ():
+                found.setdefault((rule.name, frozenset(match.roots)), match)
+    return found.values()
+
+
+def _would_apply(graph: Graph, match: Match, allows: SitePredicate, refusal: RefusalFunction | None) -> bool:
+    """Return whether nothing is against a match but that it gains nothing."""
+    if not allows(Site.from_match(graph, match)):
+        return False
+    if min_measure_decrease(graph, match) < 0 or repeats_heavy_work(graph, match):
+        return True
+    try:
+        build_patch(graph, match, refusal)
+    except RewriteRefused:  # which is said already
+        return False
+    return True
+
+
+def notes_on_function_operators(
+    graph: Graph, rules: Sequence[Rule], functions: Collection[tuple[str, str]]
+) -> Iterator[str]:
+    """Yield a note for each rule on an operator that is a function of the model, by domain and name: what the function
+    computes is not what was declared."""
+    nodes = (node for inner in graph.graphs() for _, node in inner.nodes())
+    called = {(node.domain, node.op) for node in nodes} & {*functions}
+    for rule in rules:
+        named = {(app.domain, app.op) for side in rule.left for app in operator_applications(side)}
+        for domain, name in sorted(named & called):
+            yield (
+                f"rule {rule.name} was not applied: {domain}.{name} is a function of the model, which may compute"
+                " something else; without --keep-functions its body is in the place of its calls"
+            )

@@ -1,4 +1,4 @@
-"""What the gate asks of the place where a rule matches: element types, infinities, and what a proof chose there."""
+"""Sites: what the gate asks of the place where a rule matches: element types, infinities, and a proof's choices."""
 
 from __future__ import annotations
 
@@ -53,22 +53,23 @@ class Site:
         """Return the place of a match."""
 
         def may_be_infinite(constants: bool) -> bool:
-            inside = [value for value in match.terms.values() if value not in match.roots]
+            between = [value for value in match.terms.values() if value not in match.roots]
             known = [bound.value for bound in match.holes.values() if isinstance(bound, ConstantBinding)]
             numbers = (bound for bound in match.holes.values() if isinstance(bound, float))
-            looked_at = known if constants else [*_read_values(match), *inside]
+            looked_at = known if constants else [*_read_values(match), *between]
             return not all(map(isfinite, numbers)) or may_have_magnitude(graph, looked_at)
 
         finite = [app.args[0] for app in match.rule.property_conditions if app.op == "is_finite"]
         asked = [bound for hole in finite if isinstance(bound := match.holes[str(hole)], Value)]
-        masked = [match.holes[hole] for hole in _one_sided_masks(match.rule)]
+        one_sided = {*_mask_operands(match.rule.left)} ^ {*_mask_operands(match.rule.right)}
+        masked = [match.holes[part.name] for mask in one_sided for part in walk_term(mask) if isinstance(part, Var)]
         masks, written = _bound_values(masked), [number for number in masked if isinstance(number, float)]
         has_huge = any(is_huge(number, graph.dtype(match.roots[0])) for number in written)
-        read = frozenset(map(graph.dtype, _read_values(match)))
+        inside = frozenset(map(graph.dtype, match.terms.values())) - {DType.BOOL}  # truth values neither round nor wrap
         return Site(
             match.rule,
-            _computed_dtypes(graph, match),
-            read,
+            inside | frozenset(map(graph.dtype, match.roots)),
+            frozenset(map(graph.dtype, _read_values(match))),
             may_be_infinite,
             lambda: may_have_magnitude(graph, asked),
             lambda: has_huge or may_have_magnitude(graph, masks, Magnitude.HUGE),
@@ -78,28 +79,13 @@ class Site:
         )
 
 
-def _one_sided_masks(rule: Rule) -> Iterator[str]:
-    """Yield the holes in what one side of a rule gives to operators as a mask, and the other side does not."""
-    left, right = ({*_mask_operands(sides)} for sides in (rule.left, rule.right))
-    for mask in left ^ right:
-        yield from (part.name for part in walk_term(mask) if isinstance(part, Var))
-
-
 def _mask_operands(sides: Iterable[Term]) -> Iterator[Term]:
+    """Yield what a side of a rule gives to operators as a mask."""
     for app in chain.from_iterable(map(operator_applications, sides)):
         place = lookup_operator(app.op, app.domain).mask_input
         mask = app.inputs[place] if place is not None and place < len(app.inputs) else None
         if mask is not None:
             yield mask
-
-
-def _computed_dtypes(graph: Graph, match: Match) -> frozenset[DType]:
-    """Return the element types in which the left side of a match computes.
-
-    A truth value inside it does not count: it is neither rounded nor does it wrap around.
-    """
-    inside = frozenset(map(graph.dtype, match.terms.values()))
-    return inside - {DType.BOOL} | frozenset(map(graph.dtype, match.roots))
 
 
 def _read_values(match: Match) -> list[Value]:
@@ -129,7 +115,13 @@ def _answer_question(graph: Graph, match: Match, question: str) -> Label:
         return len(_hole_shape(graph, match.holes[name], question))
     if kind == "elements":
         return _answer_number(next(iter(_hole_shape(graph, match.holes[name], question)), None), question)
-    value = match.holes[name] if name in match.holes else _bundled_attribute(match, name)
+    if name in match.holes:
+        value: Any = match.holes[name]
+    else:  # one of "the other attributes", None where the operator does not have it
+        bundle, _, attribute = name.rpartition(".")
+        others = match.holes[bundle]
+        assert isinstance(others, dict)
+        value = others.get(attribute)
     if kind == "length":
         return _answer_number(len(value) if isinstance(value, tuple) else None, question)
     if isinstance(value, int | float | str | tuple | None):
@@ -151,11 +143,3 @@ def _hole_shape(graph: Graph, bound: object, question: str) -> Sequence[object]:
     if shape is None:
         raise UndecidedScalarError(f"the {question}")
     return shape
-
-
-def _bundled_attribute(match: Match, name: str) -> Any:
-    """Return the value of one of "the other attributes", None where the operator does not have it."""
-    bundle, _, attribute = name.rpartition(".")
-    others = match.holes[bundle]
-    assert isinstance(others, dict)
-    return others.get(attribute)

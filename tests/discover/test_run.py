@@ -19,8 +19,7 @@ from graphopt.base.limits import MemoryTrimmer
 from graphopt.cli.main import app
 from graphopt.discover.batch_arithmetic import Field
 from graphopt.discover.equation_proving import EquationStatus, evaluators
-from graphopt.discover.journal import Journal
-from graphopt.discover.run import DiscoveryResult, Plan, Run
+from graphopt.discover.run import DiscoveryResult, Journal, Plan, Run
 from graphopt.discover.worlds import ELEMENTS, MATRICES
 from graphopt.language import rule_library
 from graphopt.operators import semantics
