@@ -163,6 +163,34 @@ GELU = (
     ),
 )
 
+# In opsets without Gelu, ONNX Runtime makes it of these forms: erf of a quotient, tanh of one cubic. A half that comes
+# last would be folded into weights that follow.
+GELU_AS_FUSED: tuple[tuple[str, App], ...] = (
+    ("", (x * 0.5) * (op.Erf(x / sqrt(2)) + 1.0)),
+    ("_tanh", (x * 0.5) * (op.Tanh((x + op.Pow(x, 3.0) * COEFFICIENT) * root) + 1.0)),
+)
+GELU_SPELLINGS = tuple(
+    Rule(
+        f"reorder_gelu{kind}_{spelling}_{order}",
+        halved(x, inner),
+        fused,
+        when=floats,
+        why="ONNX Runtime fuses this order of the operators into one fast kernel.",
+        canonical=True,
+    )
+    for (kind, fused), inners in zip(
+        GELU_AS_FUSED,
+        (
+            (("div", op.Erf(x / sqrt(2))), ("mul", op.Erf(x * sqrt(1 / 2)))),
+            tuple((spelling, op.Tanh(cubic)) for spelling, cubic in CUBICS),
+        ),
+        strict=True,
+    )
+    for spelling, inner in inners
+    for order, halved in HALVES
+    if (spelling, order) not in {("div", "half_last"), ("div", "half_first"), ("pow", "half_first")}
+)
+
 # -- others --------------------------------------------------------------------------------------------------------
 
 at_most_one = fn.le(a, 1.0)
@@ -249,4 +277,4 @@ TRADES = (
     ),
 )
 
-RULES = (*CLAMPS, *HARD, *GELU, *OTHERS)
+RULES = (*CLAMPS, *HARD, *GELU, *GELU_SPELLINGS, *OTHERS)

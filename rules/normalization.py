@@ -61,7 +61,7 @@ def mean_over_axes(value: Term) -> App:
 
 
 SQUARES: Mapping[str, Callable[[Term], App]] = {"pow": lambda v: op.Pow(v, 2), "mul": lambda v: v * v}
-"""Neither is rewritten as the other: in older opsets ONNX Runtime has fusions of its own, which look for the first."""
+"""In opsets without the normalization, ONNX Runtime makes it of powers alone."""
 centred = y - mean_over_axes(y)
 
 
@@ -100,6 +100,17 @@ WRITTEN_OUT = tuple(
     )
 )
 
+SPELLINGS = (
+    Rule(
+        "write_mean_of_squares_with_power",
+        mean_over_axes(y * y),
+        mean_over_axes(op.Pow(y, 2.0)),
+        when=(floats, last_axis),
+        why="In this form ONNX Runtime fuses layer and RMS normalizations where the opset has no such operator.",
+        canonical=True,
+    ),
+)
+
 # -- what follows a layer or RMS normalization ---------------------------------------------------------------------
 
 weights, bias, k = const("w", "N"), const("b", "N", default=0), const("c", "N")
@@ -133,4 +144,4 @@ FOLLOWED = (
     ),
 )
 
-RULES = (*BATCH, *WRITTEN_OUT, *FOLLOWED)
+RULES = (*BATCH, *WRITTEN_OUT, *SPELLINGS, *FOLLOWED)

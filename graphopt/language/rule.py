@@ -84,7 +84,8 @@ class Rule:
     What is true without a condition, which says only where the rewrite gains something, belongs to `pays`: a match has
     to fulfil it as well, but no proof rests on it. Both sides are one term, or tuples of equal length: a rule with
     several outputs. An operator of the right side whose inputs are all constant is evaluated when the rule is applied,
-    not emitted.
+    not emitted. A rule that is `canonical` writes the form that runtimes recognize: among the rules that are always
+    applied, it is applied to each value once, also where nothing gets smaller by it.
 
     Raises:
         RuleError: what is no term, a hole of the right side that the left does not bind, one name declared two ways, an
@@ -99,6 +100,7 @@ class Rule:
     when: Term | tuple[Term, ...] = ()
     why: str = ""
     pays: Term | tuple[Term, ...] = field(default=(), kw_only=True)
+    canonical: bool = field(default=False, kw_only=True)
     definitions: tuple[Definition, ...] = field(init=False, repr=False)
     """Definitions of its operators that ONNX does not define."""
 
@@ -120,7 +122,7 @@ class Rule:
     def __reduce__(self) -> tuple[Any, ...]:
         """Made again where it is unpickled: another process has to be told what its operators are."""
         said = (self.name, self.lhs, self.rhs, self.when, self.why)
-        return _rule_from_parts, (self.definitions[::-1], self.pays, *said)
+        return _rule_from_parts, (self.definitions[::-1], self.pays, self.canonical, *said)
 
     @cached_property
     def left(self) -> tuple[App, ...]:
@@ -222,6 +224,7 @@ class Rule:
             "when": [term_to_json(condition) for condition in _as_tuple(self.when)],
             "why": self.why,
             **({} if self.pays == () else {"pays": [term_to_json(condition) for condition in _as_tuple(self.pays)]}),
+            **({"canonical": True} if self.canonical else {}),
             **({"definitions": [each.to_json() for each in self.definitions]} if self.definitions else {}),
         }
 
@@ -231,31 +234,35 @@ class Rule:
         if not isinstance(data, Mapping):
             raise RuleError(f"a rule is not in graphopt's JSON form: {str(data)[:40]} is no object")
         try:
-            check_keys(data, "name", "holes", "lhs", "rhs", "when", "why", "pays", "definitions")
+            check_keys(data, "name", "holes", "lhs", "rhs", "when", "why", "pays", "canonical", "definitions")
             for said in reversed(data.get("definitions", ())):  # what others are made of comes last
                 declare(Definition.from_json(said))
             name, why = checked_text(data["name"], "the name"), checked_text(data.get("why", ""), "why")
             known = {hole: hole_from_json(hole, said) for hole, said in data["holes"].items()}
             lhs, rhs, when = (tuple(term_from_json(t, known) for t in data[key]) for key in ("lhs", "rhs", "when"))
             pays = tuple(term_from_json(t, known) for t in data.get("pays", ()))
+            canonical = data.get("canonical", False)
+            if not isinstance(canonical, bool):
+                raise TypeError(f"'canonical' is {canonical!r}, neither true nor false")
         except KeyError as error:
             raise RuleError(f"{_name_in_json(data)} is not in graphopt's JSON form: {error} is missing") from error
         except (TypeError, ValueError, AttributeError) as error:
             raise RuleError(f"{_name_in_json(data)} is not in graphopt's JSON form: {error}") from error
-        rule = Rule(
-            name, _unwrap_single(lhs), _unwrap_single(rhs), _unwrap_single(when), why, pays=_unwrap_single(pays)
-        )
+        sides = (_unwrap_single(lhs), _unwrap_single(rhs))
+        rule = Rule(name, *sides, _unwrap_single(when), why, pays=_unwrap_single(pays), canonical=canonical)
         for hole in known:
             if hole not in rule.holes:
                 raise RuleError(f"{_name_in_json(data)} declares hole '{hole}' and does not use it")
         return rule
 
 
-def _rule_from_parts(definitions: tuple[Definition, ...], pays: Term | tuple[Term, ...], *said: Any) -> Rule:
+def _rule_from_parts(
+    definitions: tuple[Definition, ...], pays: Term | tuple[Term, ...], canonical: bool, *said: Any
+) -> Rule:
     """Return the rule, once what its operators compute is known, that of what others are made of first."""
     for definition in definitions:
         declare(definition)
-    return Rule(*said, pays=pays)
+    return Rule(*said, pays=pays, canonical=canonical)
 
 
 def _name_in_json(data: Mapping[str, Any]) -> str:

@@ -158,6 +158,9 @@ selection_reduction_op = partial(
     extreme_operands=ExtremeOperands.FIRST,
 )
 
+TERM_BY_TERM = OperatorCost(90)
+"""Cost of a sum of functions of the elements, which ONNX Runtime computes one after the other."""
+
 REDUCTION_OPERATORS: Mapping[str, Operator] = {
     "ReduceSum": summation_op(
         ReductionDenotation(sum_over), is_sum_of_products=True, reference_fidelity=ReferenceFidelity.ON_INTEGERS
@@ -173,14 +176,16 @@ REDUCTION_OPERATORS: Mapping[str, Operator] = {
         factor_count=2,
     ),
     "ReduceSumSquare": summation_op(
-        ReductionDenotation(lambda n, x: sum_over(n, lambda k: x(k) * x(k))), factor_count=2, cost=OperatorCost(60)
+        ReductionDenotation(lambda n, x: sum_over(n, lambda k: x(k) * x(k))), factor_count=2, cost=TERM_BY_TERM
     ),
-    "ReduceL1": summation_op(ReductionDenotation(lambda n, x: sum_over(n, lambda k: call_function("Abs", x(k))))),
+    "ReduceL1": summation_op(
+        ReductionDenotation(lambda n, x: sum_over(n, lambda k: call_function("Abs", x(k)))), cost=TERM_BY_TERM
+    ),
     "ReduceL2": reduction_op(
         ReductionDenotation(lambda n, x: call_function("Sqrt", sum_over(n, lambda k: x(k) * x(k)))),
         magnitude_effect=MagnitudeEffect.AMPLIFIED,
         factor_count=2,
-        cost=OperatorCost(60),
+        cost=TERM_BY_TERM,
     ),
     "ReduceLogSum": reduction_op(
         ReductionDenotation(lambda n, x: call_function("Log", sum_over(n, x))), pole_operand=0

@@ -92,8 +92,15 @@ def _matches_at(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterato
                 continue
             roots = tuple(settled.terms[side] for side in rule.left)
             match = Match(rule, roots, settled.holes, settled.axes, settled.terms, settled.is_reordered)
+            if rule.canonical and not _is_spelled_alike(graph, match):
+                continue
             if _conditions_hold(rule, graph, match) and _has_consistent_operand_types(graph, match):
                 yield match
+
+
+def _is_spelled_alike(graph: Graph, match: Match) -> bool:
+    """Return whether products are products, and no quotients: a canonical rule tells them apart."""
+    return all(graph[value.vertex].op == app.op for app, value in match.terms.items())
 
 
 def _has_consistent_operand_types(graph: Graph, match: Match) -> bool:

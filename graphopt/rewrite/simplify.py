@@ -1,8 +1,9 @@
 """The simplify phase: passes and rules to a fixpoint, without search.
 
-A rule is applied only where it makes the measure smaller, so the phase ends whatever the rules are: `ops.weight`,
-summed over the nodes; where that stays as it is, the elements that they compute, and then those of constants. Every
-change is a `Step` that can be undone.
+A rule is applied only where it makes the measure smaller, so the phase ends whatever the rules are: `Operator.weight`,
+summed over the nodes; where that stays as it is, the elements that they compute, and then those of constants. A
+canonical rule leaves the measure as it is, and is applied to each value once. Every change is a `Step` that can be
+undone.
 """
 
 from __future__ import annotations
@@ -139,6 +140,8 @@ class Simplifier:
         self._rules_by_opsets: dict[OpsetKey, tuple[RulesByRoot, RulesByRoot]] = {}
         self._unvisited: dict[bool, set[int]] | None = None
         """Vertices at which rules are to be tried, those that merge branches apart; None for all."""
+        self._canonicalized: set[tuple[str, str]] = set()
+        """Canonical rules that were applied, each with the name of the value: none is applied to it again."""
         self._converged_bodies: set[Graph] = set()
         """The bodies in which there is nothing left to do, until they are told of something new."""
 
@@ -154,6 +157,7 @@ class Simplifier:
             DeadlineExceededError: the check does; then the graph is legal and equal, but not settled.
         """
         self.steps, self.notes, self._converged_bodies, self._unvisited = [], set(), set(), None
+        self._canonicalized = set()
         inner = list(graph.graphs())
         for each in inner:
             invalidate_analysis(each)
@@ -256,12 +260,18 @@ class Simplifier:
             for match in find_matches(rule, graph, vertex) if needed <= made_by else ():
                 patch = self._improving_patch(graph, match)
                 if patch is not None:
+                    if rule.canonical:
+                        self._canonicalized.add((rule.name, graph.value_name(match.roots[0])))
                     return self._apply(rule.name, graph, patch, is_rule=True)
         return None
 
     def _improving_patch(self, graph: Graph, match: Match) -> Patch | None:
-        """Return the patch of a match where it makes the measure smaller."""
-        if min_measure_decrease(graph, match) < 0 and not match.rule.drops_inputs:
+        """Return the patch of a match where it makes the measure smaller, or something canonical that was not."""
+        rule = match.rule
+        if rule.canonical:
+            if (rule.name, graph.value_name(match.roots[0])) in self._canonicalized:
+                return None
+        elif min_measure_decrease(graph, match) < 0 and not rule.drops_inputs:
             return None
         if repeats_heavy_work(graph, match):
             return None
@@ -277,7 +287,8 @@ class Simplifier:
             if not refused.is_reported:
                 self.notes.add(f"rule {match.rule.name} was not applied at '{where}': {refused}")
             return None
-        return patch if measure_decrease(patch) > (0, 0, 0) and not _adds_identities(patch) else None
+        is_better = _adds_no_operators(patch) if rule.canonical else measure_decrease(patch) > (0, 0, 0)
+        return patch if is_better and not _adds_identities(patch) else None
 
     def _apply(self, name: str, graph: Graph, patch: Patch, *, is_rule: bool) -> Patch:
         graph.apply(patch)
@@ -331,6 +342,12 @@ def measure_decrease(patch: Patch) -> tuple[int, int, int]:
         _decrease_of(patch, _computed_elements),
         _decrease_of(patch, lambda node: node.data.size if isinstance(node.data, Tensor) else 0),
     )
+
+
+def _adds_no_operators(patch: Patch) -> bool:
+    """Return whether something is written, and no more nodes than are removed."""
+    removed, added = (sum(not node.is_internal for node in nodes) for nodes in (patch.removed, patch.added))
+    return 0 < added <= removed
 
 
 def _adds_identities(patch: Patch) -> bool:
