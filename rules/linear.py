@@ -64,6 +64,7 @@ MATMUL = (
 )
 
 rows, columns = tensor("x", "M K"), tensor("w", "K N")
+several, target = tensor("x", "B M K"), integers("target")
 
 TO_GEMM = (
     Rule(
@@ -86,6 +87,20 @@ TO_GEMM = (
         op.Gemm(rows, w * bn.factor, bn.shift),
         when=(runs_as_gemm(rows), *bn.same_type_conditions(rows)),
         why="A batch normalization after a product with weights is folded into them and a bias.",
+    ),
+    Rule(
+        "fuse_bn_after_reshape_into_matmul",
+        bn.apply(op.Reshape(several @ w, target)),
+        op.Gemm(op.Reshape(several, fn.concat(-1, fn.size("K"))), w * bn.factor, bn.shift),
+        when=(
+            fn.eq(fn.length(target), 2),
+            fn.eq(fn.compose(target, fn.concat(1)), fn.concat(fn.size("N"))),
+            fn.lt(0, fn.size("N")),
+            fn.lt(0, fn.size("K")),
+            runs_as_gemm(several),
+            *bn.same_type_conditions(several),
+        ),
+        why="A batch normalization of the rows of a product with weights is folded into them and a bias.",
     ),
     Rule(
         "fuse_bn_before_matmul",
@@ -353,7 +368,7 @@ SUMS = tuple(
 # -- a factor behind views of the product --------------------------------------------------------------------------
 
 # Attention scales its queries and keys after they were split into heads; the factor can be in the weights.
-perm, target, view = integers("perm"), integers("target"), attributes("view")
+perm, view = integers("perm"), attributes("view")
 one_for_all, batch = const("c", ""), tensor("x", "B M K")
 HEADS: Mapping[str, Callable[[Term], App]] = {
     "transpose": lambda value: op.Transpose(value, perm=perm),

@@ -1,4 +1,4 @@
-"""Canonical rules: what ONNX Runtime would fuse in another spelling is written in that, in opsets without the operator."""
+"""Canonical rules: in opsets without an operator, what it stands for is written as ONNX Runtime fuses it."""
 
 from collections import Counter
 from pathlib import Path

@@ -242,7 +242,7 @@ class FinalSelection:
             left = parts[max(parts, key=lambda half: _median_gain(self.measurement_of(half)))]
 
     def _confirm(self, finalists: Sequence[Candidate], simplified: Candidate) -> Measurement | None:
-        """Return the first of these that wins a second race too.
+        """Return the first of these that wins a second race too, or leaves no doubt and no time for one.
 
         The fastest of several was lucky, as a rule: what it is worth, the race that it won does not tell.
         """
@@ -256,6 +256,8 @@ class FinalSelection:
             first = self.measurement_of(candidate)
             if twin.beats(floor):
                 return _combine_races(first, twin)
+            if twin.outcome is None and not twin.refusal and first.needs_no_second_race:
+                return replace(first, is_unconfirmed=True)
             if first.outcome and first.gain and twin.gain:
                 gain = min(first.gain, twin.gain, key=lambda ratio: ratio.median)
                 self.last_measurements[candidate] = replace(
@@ -267,7 +269,8 @@ class FinalSelection:
         """Return the simplified model unless it does not run, or is slower; then less of it where two races show that
         this is better, and else the original.
 
-        One race makes no gain; but what it shows to be slower is not returned where no time is left for a second.
+        Where no time is left for a second race, what one shows to be slower is not returned, and what it shows to be
+        faster is a gain only where it leaves no doubt.
         """
         self.prior_races = len(self.raced_keys)
         first, original = self.measurement_of(simplified), Measurement(self._original_candidate)
@@ -279,7 +282,9 @@ class FinalSelection:
             return first
         twin = self.floor_rematch or self._rematch(simplified)[0]
         if twin.speedup is None:
-            self.last_measurements[simplified] = replace(first, is_unconfirmed=True)
+            first = self.last_measurements[simplified] = replace(first, is_unconfirmed=True)
+            if first.needs_no_second_race and not twin.refusal:
+                return first
             return original if first.is_slower else twin if first.is_faster else first
         if first.is_slower and twin.is_slower:
             return self._reduce_simplified(simplified) or original

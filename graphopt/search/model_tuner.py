@@ -40,7 +40,7 @@ from graphopt.search.measured_cost import ClusterRacer, LocalRacer, MeasuredCost
 from graphopt.search.moves import SearchSpace, apply_solution
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_series import Measurement, RaceSeries, min_race_seconds, model_digest
-from graphopt.search.search_report import SearchTiming, find_groups, sweep_groups, undone_notes, untimed_reason
+from graphopt.search.search_report import SearchTiming, find_groups, sweep_groups, race_notes, untimed_reason
 from graphopt.search.stopping import StopReason, TimeBudget
 from graphopt.search.sweep import SweepRules, apply_sweep
 
@@ -396,7 +396,7 @@ class Tuner:
             latencies=best.latencies,
             gainable=gainable,
         )
-        return TuningResult(best.candidate, timing, (*found.notes, *undone_notes(first, best)))
+        return TuningResult(best.candidate, timing, (*found.notes, *race_notes(first, best)))
 
     def _simplified_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
         """Simplify a graph, in place, with these rules and passes, or with all. Raises DeadlineExceededError."""

@@ -127,7 +127,7 @@ class Measurement:
     has_lost: bool = False
     """True where it won a race and not the second."""
     is_unconfirmed: bool = False
-    """True where no time or room was left for a second race."""
+    """True where no time or room was left for a second race; it may be taken for a gain all the same."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -167,6 +167,15 @@ class Measurement:
     def is_slower(self) -> bool:
         """By more than noise, at some size."""
         return self.outcome is not None and self.outcome.is_slower
+
+    @property
+    def needs_no_second_race(self) -> bool:
+        """True where the whole interval of one race lies beyond noise, over the original and the simplified model.
+
+        By so much two sessions of one model do not differ.
+        """
+        ratios = [ratio for ratio in (self.speedup, self.gain if self.candidate.causes else None) if ratio is not None]
+        return self.is_faster and all(ratio.low > 1 + ratio.noise for ratio in ratios)
 
     def beats(self, floor: Measurement) -> bool:
         """Return whether it is shown to be faster than the simplified model was in the same race.

@@ -192,10 +192,12 @@ def untimed_reason(first: Measurement, best: Measurement) -> str:
     return f"{once}: {best.refusal or 'there was no time or no room'}"
 
 
-def undone_notes(first: Measurement, best: Measurement) -> Iterator[str]:
-    """Yield what to say of simplifications that were undone because they could not be timed, or made the model
-    slower."""
+def race_notes(first: Measurement, best: Measurement) -> Iterator[str]:
+    """Yield what to say of a gain that one race shows, and of simplifications that were undone because they could not
+    be timed, or made the model slower."""
     refusal, was = first.refusal, first.speedup
+    if best.is_unconfirmed and best.is_faster:
+        yield "the gain is of one race: no time was left for a second"
     if best.steps == first.steps:
         if first.steps and best.speedup is None and not best.is_original:
             yield f"the simplified model was {untimed_reason(first, best)}"
