@@ -1,4 +1,4 @@
-"""What a proof covers: the ranks, lists and attributes that it was made for, and whether a match is one of them.
+"""The coverage of a proof: the ranks, lists and attributes that it was made for, and whether a match is one of them.
 
 A proof chooses what it cannot leave open: how many axes a pack has, the rank of a hole, how long a list is, which axes.
 Each way through the choices at which both sides were shown to be equal is a path. The paths are kept as a decision tree

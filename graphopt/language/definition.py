@@ -105,7 +105,7 @@ class Definition:
 
     @cached_property
     def canonical_form(self) -> tuple[object, ...]:
-        """What is the same of two definitions that differ in the names of holes and axes alone."""
+        """Key that is equal for definitions which differ in the names of holes and axes alone."""
         called = self._canonical_holes
         attrs = tuple((name, called[said.name] if isinstance(said, Var) else said) for name, said in self.head.attrs)
         absent = tuple(arg is None for arg in self.head.inputs)
@@ -136,7 +136,7 @@ class Definition:
 
     @cached_property
     def conditions(self) -> tuple[Term, ...]:
-        """What has to hold for the operator to be defined, and those in its meaning, as far as it is of its holes."""
+        """Conditions under which the operator is defined, and those in its meaning that are about its holes."""
         found: list[Term] = []
         for hole in self._inputs():
             if hole.axes is not None:
@@ -201,7 +201,7 @@ class InstantiatedDefinition:
 
     @property
     def conditions(self) -> tuple[Term, ...]:
-        """What has to hold for the operator to be defined."""
+        """Conditions under which the operator is defined."""
         return tuple(self.substitute(condition) for condition in self.definition.conditions)
 
     def substitute(self, part: Term) -> Term:
@@ -260,16 +260,13 @@ def define(
     if not isinstance(first, App) or heads != tuple(replace(first, output=i) for i in range(first.outputs)):
         raise RuleError(f"a definition is of an operator and all of its outputs, not of {', '.join(map(str, heads))}")
     sides = meaning if isinstance(meaning, tuple) else (meaning,)
-    given = tuple(sorted((name, _default_literal(name, value)) for name, value in defaults.items()))
+    given: list[tuple[str, Lit]] = []
+    for name, value in sorted((name, term(value)) for name, value in defaults.items()):
+        if not isinstance(value, Lit):
+            raise RuleError(f"the default of {name} is '{value}', no number, text or list of numbers")
+        given.append((name, value))
     conditions = tuple(when) if isinstance(when, Sequence) else (when,)
-    return declare(Definition(first, tuple(map(term, sides)), given, conditions))
-
-
-def _default_literal(name: str, value: TermLike) -> Lit:
-    found = term(value)
-    if not isinstance(found, Lit):
-        raise RuleError(f"the default of {name} is '{found}', no number, text or list of numbers")
-    return found
+    return declare(Definition(first, tuple(map(term, sides)), tuple(given), conditions))
 
 
 def declare(definition: Definition) -> Definition:
@@ -402,7 +399,9 @@ def _unused_parts(definition: Definition) -> Iterator[str]:
     for name, default in definition.defaults:
         if name not in dict(definition.head.attrs):
             yield f"{name} has a default and is none of its attributes"
-        elif not _is_of_type(default, _attribute_type(dict(definition.head.attrs)[name])):
+            continue
+        types = _attribute_type(default), _attribute_type(dict(definition.head.attrs)[name])
+        if len(set(types)) > 1 and types != (OpSchema.AttrType.INT, OpSchema.AttrType.FLOAT):  # whole numbers are real
             yield f"{name} is an attribute of another kind than its default, {default}"
     for hole in set(holes(definition.head)).difference(*map(holes, definition.body)):
         also = "" if hole.kind == "tensor" else "; an attribute may be given the one value that is meant"
@@ -537,12 +536,6 @@ def _attribute_type(value: Term) -> OpSchema.AttrType:
         case Lit(value=int()):
             return OpSchema.AttrType.INT
     return OpSchema.AttrType.FLOAT
-
-
-def _is_of_type(value: Lit, kind: OpSchema.AttrType) -> bool:
-    """Return whether a value is of the type of an attribute; whole numbers are real ones, too."""
-    found = _attribute_type(value)
-    return found is kind or (found, kind) == (OpSchema.AttrType.INT, OpSchema.AttrType.FLOAT)
 
 
 def _attribute_default(name: str, kind: OpSchema.AttrType, value: Any) -> AttributeProto:

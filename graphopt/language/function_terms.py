@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ _HOLE_MAKERS = {
 
 
 class NotExpressibleError(Exception):
-    """What a term cannot say."""
+    """A part of a function that no term expresses."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,18 @@ def read_function(proto: FunctionProto) -> FunctionTerms:
             used in.
     """
     inputs = tuple(map(tensor, proto.input))
-    reader = _FunctionReader(dict(_attribute_holes(proto)), {"": None, **{hole.name: hole for hole in inputs}})
+    references = (attribute for node in proto.node for attribute in node.attribute if attribute.ref_attr_name)
+    attributes = {
+        each.ref_attr_name: _HOLE_MAKERS[each.type](each.ref_attr_name)
+        for each in references
+        if each.type in _HOLE_MAKERS
+    }
+    reader = _FunctionReader(attributes, {"": None, **{hole.name: hole for hole in inputs}})
     for node in proto.node:
         reader.read(node)
     outputs = tuple(map(reader.term, proto.output))
     reader.check_cast_types(proto.output, outputs)
     return FunctionTerms(inputs, reader.holes, outputs)
-
-
-def _attribute_holes(proto: FunctionProto) -> Iterator[tuple[str, Var]]:
-    """Yield the function's attributes, as holes of the kind that the nodes read them as."""
-    for attribute in (attribute for node in proto.node for attribute in node.attribute):
-        if attribute.ref_attr_name and attribute.type in _HOLE_MAKERS:
-            yield attribute.ref_attr_name, _HOLE_MAKERS[attribute.type](attribute.ref_attr_name)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is known of a rule's truth: a proof's verdict, and the ledger that ships with the rules. Knows no solver."""
+"""Proofs of rules: the verdict of each, and the ledger that ships with the rules. Knows no solver."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Proof:
 
     @property
     def claim_text(self) -> str:
-        """What a report says beside a rewrite."""
+        """Text beside a rewrite in a report."""
         if not self.holds:
             return f"not proved: {self.verdict.lower()}"
         if not self.reassociates:

@@ -134,7 +134,7 @@ class Rule:
 
     @cached_property
     def conditions(self) -> tuple[Term, ...]:
-        """What a match has to fulfil."""
+        """Conditions that a match has to fulfil."""
         return (*_as_tuple(self.when), *_as_tuple(self.pays))
 
     @cached_property
@@ -164,12 +164,12 @@ class Rule:
 
     @cached_property
     def arange_conditions(self) -> Mapping[str, App]:
-        """What the conditions say of the holes whose elements count, by name."""
+        """Conditions that the elements of a hole count up, by its name."""
         return {str(app.args[0]): app for app in self.property_conditions if app.op == "is_arange"}
 
     @cached_property
     def content_queries(self) -> tuple[App, ...]:
-        """What it asks of the contents of constants: where they are zero, or equal."""
+        """Questions that it asks of the contents of constants: where they are zero, or equal."""
         parts = (part for side in (*self.left, *self.right, *self.conditions) for part in walk_term(side))
         return tuple(dict.fromkeys(part for part in parts if is_content_query(part)))
 
@@ -185,7 +185,7 @@ class Rule:
 
     @property
     def unique_label(self) -> str:
-        """What tells it from all other rules."""
+        """Text that tells it from all other rules."""
         return self.name
 
     @cached_property
@@ -209,7 +209,8 @@ class Rule:
         said = _format_conditions("where", _as_tuple(self.when)) + _format_conditions(
             "paying where", _as_tuple(self.pays)
         )
-        operators = _format_operator_holes(self.operator_holes)
+        classes = {name: domain.removeprefix("any ") for name, domain in self.operator_holes.items()}
+        operators = "".join(f"  for any {class_} {name}" for name, class_ in classes.items())
         return f"{_format_sides(self.left)}  ->  {_format_sides(self.right)}{said}{operators}"
 
     def to_json(self) -> dict[str, Any]:
@@ -282,13 +283,8 @@ def _format_conditions(word: str, conditions: tuple[Term, ...]) -> str:
     return f"  {word} {' and '.join(map(render_term, conditions))}" if conditions else ""
 
 
-def _format_operator_holes(operators: Mapping[str, str]) -> str:
-    classes = {name: domain.removeprefix("any ") for name, domain in operators.items()}
-    return "".join(f"  for any {class_} {name}" for name, class_ in classes.items())
-
-
 def pattern_depth(rule: Rule) -> int:
-    """How many operators lie between a root of the left side and its farthest leaf."""
+    """Return the greatest number of operators between a root of the left side and a leaf."""
     return max(_term_depth(side) for side in rule.left)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a rule or a definition as it is written, in the words of who wrote it."""
+"""Checks of rules and definitions as they are written; problems are told in the words of who wrote them."""
 
 from __future__ import annotations
 
@@ -328,17 +328,13 @@ def _bundle_defaults(app: App, known: set[str]) -> set[tuple[Any, ...]]:
     schema = schemas.schema(app.op, app.domain)
     if schema is None:
         return {("attributes that are not known", app.op)}
-    return {
-        (name, attribute.type, attribute.required, _absent_attribute_value(attribute, app.op))
-        for name, attribute in schema.attributes.items()
-        if name not in known and name not in dict(app.attrs)
-    }
-
-
-def _absent_attribute_value(attribute: OpSchema.Attribute, operator: str) -> Any:
-    """Return the value of an attribute that is absent; one that the schema does not state is the operator's own."""
-    value = schemas.attribute_value(attribute.default_value)
-    return operator if value is None and not attribute.required else value
+    found = set[tuple[Any, ...]]()
+    for name, attribute in schema.attributes.items():
+        if name not in known and name not in dict(app.attrs):
+            value = schemas.attribute_value(attribute.default_value)
+            is_own = value is None and not attribute.required  # a default that the operator states in words
+            found.add((name, attribute.type, attribute.required, app.op if is_own else value))
+    return found
 
 
 def invalid_applications(part: Term) -> Iterator[str]:
@@ -421,7 +417,8 @@ def _schema_violations(app: App) -> Iterator[str]:
     for position, arg in enumerate(app.inputs):
         if isinstance(arg, Lit) and isinstance(arg.value, str):
             yield f"input {position} of {app.op} is the text {arg}: tensors hold numbers"
-        if arg is None and _parameter_option(schema, position) == OpSchema.FormalParameterOption.Single:
+        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if arg is None and formal.option == OpSchema.FormalParameterOption.Single:
             yield f"input {position} of {app.op} is not optional"
 
 
@@ -473,7 +470,3 @@ def _unknown_attribute_message(schema: OpSchema, name: str) -> str:
     if name in inputs:
         return f"{problem}: it is an input, op.{schema.name}({', '.join(inputs[: inputs.index(name) + 1])})"
     return f"{problem}; it has {', '.join(sorted(schema.attributes)) or 'none'}"
-
-
-def _parameter_option(schema: OpSchema, position: int) -> OpSchema.FormalParameterOption:
-    return schema.inputs[min(position, len(schema.inputs) - 1)].option

@@ -1,4 +1,4 @@
-"""Where rules come from: entry points (the built-in library is one of them), `.py` and `.jsonl` files."""
+"""Sources of rules: entry points (the built-in library is one of them), `.py` and `.jsonl` files."""
 
 from __future__ import annotations
 
@@ -145,14 +145,10 @@ def _import_file(path: Path) -> ModuleType:
     except RuleError as error:
         raise RuleError(f"{path}: {error}") from error
     except Exception as error:
-        raise RuleError(f"{path}: {type(error).__name__}: {error}{_suggest_argument(error)}") from error
+        unknown = re.search(r"Rule\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+        hint = did_you_mean(unknown[1], [each.name for each in fields(Rule)]) if unknown else ""
+        raise RuleError(f"{path}: {type(error).__name__}: {error}{hint}") from error
     return module
-
-
-def _suggest_argument(error: Exception) -> str:
-    """Return what may have been meant by an argument that a rule does not take; empty for another error."""
-    found = re.search(r"Rule\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
-    return did_you_mean(found[1], [each.name for each in fields(Rule)]) if found else ""
 
 
 def _module_rules(module: ModuleType, source: str) -> RuleModule:
@@ -188,19 +184,15 @@ def _read_jsonl(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
             try:
                 said = json.loads(line.decode(), object_pairs_hook=_without_duplicate_keys)
                 about = said.pop("found", {}) if isinstance(said, dict) else {}
-                rules[_is_trade(about)].append(Rule.from_json(said))
+                is_trade = about.get("trade", False) if isinstance(about, dict) else None
+                if not isinstance(is_trade, bool):
+                    raise ValueError("what was 'found' is no object with a truth value as 'trade'")
+                rules[is_trade].append(Rule.from_json(said))
             except (ValueError, RuleError) as error:  # of the text, or of a number with thousands of digits
                 raise RuleError(f"{path}:{number}: {error}") from error
             except RecursionError as error:
                 raise RuleError(f"{path}:{number}: the rule is nested too deeply") from error
     return tuple(rules[0]), tuple(rules[1])
-
-
-def _is_trade(about: object) -> bool:
-    """Return whether what is known of a rule says that it pays in some models only; raises ValueError for no object."""
-    if not isinstance(about, dict) or not isinstance(about.get("trade", False), bool):
-        raise ValueError("what was 'found' is no object with a truth value as 'trade'")
-    return bool(about.get("trade", False))
 
 
 def _without_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
