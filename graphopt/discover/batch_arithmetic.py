@@ -21,7 +21,7 @@ Axes: TypeAlias = "tuple[int, ...]"
 
 
 class BatchArithmetic(Protocol):
-    """What values are computed with; `monoid` is "max", "min" or "prod"."""
+    """Arithmetic on batches of values; `monoid` is "max", "min" or "prod"."""
 
     parts: int
 

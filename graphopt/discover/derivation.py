@@ -1,4 +1,4 @@
-"""What is derived already: terms are rewritten by kept rules, always to one that comes earlier in the canonical order.
+"""Derivation of equations from kept rules: terms are rewritten, always to one that is earlier in the canonical order.
 
 Rules are used both ways, where the result comes earlier, so no rule has to be oriented and every chain ends. A rule
 matches where the shapes are what its holes declare; of what it says of constants nothing is asked.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from graphopt.base.dtype import DType
@@ -26,7 +27,7 @@ Order: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class TermBinding:
-    """What the holes and axes of a rule stand for; sizes and packs in each round."""
+    """Terms that the holes of a rule stand for, and the sizes and packs of its axes in each round."""
 
     holes: Mapping[str, Term]
     axes: Mapping[str, tuple[Any, ...]]
@@ -180,7 +181,7 @@ class Derivation:
                 found = self._sizes(axes_in(pattern), axes_in(term), bound) if pattern.op == term.op else None
                 if found is not None:
                     yield found
-            case App() if isinstance(term, App) and _same_operator(pattern, term):
+            case App() if isinstance(term, App) and _operator_and_output(pattern) == _operator_and_output(term):
                 yield from self._match_operator(pattern, term, bound)
             case Lit() | None if pattern == term:
                 yield bound
@@ -339,10 +340,7 @@ def _attribute_default(app: App, name: str) -> Lit | None:
     return Lit(found) if isinstance(found, int | float | str) else None
 
 
-def _same_operator(pattern: App, term: App) -> bool:
-    return (pattern.op, pattern.domain, pattern.output, pattern.outputs) == (
-        *(term.op, term.domain, term.output, term.outputs),
-    )
+_operator_and_output = attrgetter("op", "domain", "output", "outputs")
 
 
 def _of_kind(hole: Var, literal: Lit) -> bool:

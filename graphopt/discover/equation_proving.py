@@ -1,12 +1,12 @@
-"""What becomes of two equal terms: the most general rules that are proved, or why there is none.
+"""Proofs of equations between two terms: the most general rules that are proved, or why there is none.
 
-One such question is a task of its own: it knows no other, so it may be answered anywhere.
+Each equation is a task of its own: it knows no other, so it may be answered anywhere.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -35,7 +35,7 @@ REPAIRS = 6
 
 
 class EquationStatus(StrEnum):
-    """What became of two equal terms."""
+    """Outcome of an equation between two terms."""
 
     PROVED = "proved"
     UNKNOWN = "not decided"
@@ -88,7 +88,7 @@ class EquationAnswer:
 
 @cache
 def evaluators() -> tuple[Evaluator, ...]:
-    """Return what terms are compared with in this process: what is equal in one arithmetic may be a rule."""
+    """Return the evaluators that compare terms in this process: what is equal in one arithmetic may be a rule."""
     return Evaluator(Field()), Evaluator(Reals())
 
 
@@ -113,19 +113,14 @@ def prove_equation(question: EquationTask) -> EquationAnswer:
         return EquationAnswer(EquationStatus.REFUTED, detail=wrong, seconds=_since(start))
     if proved:
         return EquationAnswer(EquationStatus.PROVED, proved, seconds=_since(start))
-    return _build_unproved_answer(found, question.timeout, start)
+    narrowest = tuple(ladder.narrowest for ladder in found)
+    proof = gate.prove_now(narrowest[0], question.timeout)
+    fate = EquationStatus.REFUTED if proof.verdict is Verdict.REFUTED else EquationStatus.UNKNOWN
+    return EquationAnswer(fate, (), narrowest, proof.counterexample or proof.detail, _since(start))
 
 
 def _since(start: float) -> float:
     return round(time.thread_time() - start, 3)
-
-
-def _build_unproved_answer(found: Sequence[GeneralizationLadder], timeout: float, start: float) -> EquationAnswer:
-    """Return the answer where nothing is proved: refuted if the narrowest form is."""
-    narrowest = tuple(ladder.narrowest for ladder in found)
-    proof = gate.prove_now(narrowest[0], timeout)
-    fate = EquationStatus.REFUTED if proof.verdict is Verdict.REFUTED else EquationStatus.UNKNOWN
-    return EquationAnswer(fate, (), narrowest, proof.counterexample or proof.detail, _since(start))
 
 
 def _highest(ladder: GeneralizationLadder, timeout: float) -> list[tuple[Rule, Proof]]:

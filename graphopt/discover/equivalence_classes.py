@@ -245,21 +245,16 @@ class EquivalenceClasses:
 
     def _results(self, position: int, kernels: Sequence[Kernel], operands: Sequence[Numbers]) -> list[Array]:
         """Return the values of terms in one arithmetic, round by round."""
+        stored = [self._values[self._type_of[classes[0]]][position] for classes in operands]  # each of one type
+        rows = [(self._row_of[classes][:, None] * SAMPLES + np.arange(SAMPLES)).ravel() for classes in operands]
         found = []
-        for round_, each in enumerate(kernels):
+        for round_, kernel in enumerate(kernels):
             with np.errstate(all="ignore"):
-                found.append(each.compute([self._read(position, round_, classes) for classes in operands]))
-        return found
-
-    def _read(self, arithmetic: int, round_: int, classes: Numbers) -> Array:
-        """Return the values of classes of one type."""
-        values = self._values[self._type_of[classes[0]]][arithmetic][round_]
-        rows = (self._row_of[classes][:, None] * SAMPLES + np.arange(SAMPLES)).ravel()
-        found: Array = values[:, rows]
+                found.append(kernel.compute([v[round_][:, own] for v, own in zip(stored, rows, strict=True)]))
         return found
 
     def _fingerprints(self, arithmetic: BatchArithmetic, rounds: Sequence[Array], type_: Type) -> Numbers:
-        """One number for the values of a term in all rounds and samples; 0 where it has none in one of them."""
+        """Return one number for the values of each term in all rounds and samples; 0 where it lacks one of them."""
         parts = np.concatenate([arithmetic.fingerprints(v).reshape(-1, SAMPLES) for v in rounds], axis=1)
         mixed = seeded_generator("type", type_).integers(0, 2**63, len(parts[:1])).astype(np.uint64)
         for part in parts.T.astype(np.uint64):
@@ -314,7 +309,7 @@ class EquivalenceClasses:
 
 
 def _pairs(first: Numbers, second: Numbers | None, commutes: bool) -> Iterator[tuple[Numbers, Numbers | None]]:
-    """All operands, or pairs of them, some thousands at a time."""
+    """Yield all operands, or pairs of them, some thousands at a time."""
     if second is None:
         for start in range(0, len(first), BATCH_SIZE):
             yield first[start : start + BATCH_SIZE], None
@@ -345,7 +340,7 @@ def _first_of_equals(numbers: Numbers) -> Numbers:
 
 
 class _HoleOrders:
-    """In which order terms use holes that are alike: of equations that differ in names one is kept."""
+    """Orders in which terms use holes that are alike: of equations that differ in names one is kept."""
 
     def __init__(self, world: World) -> None:
         kinds: dict[object, list[int]] = {}
@@ -353,12 +348,12 @@ class _HoleOrders:
             if isinstance(leaf, Var):
                 kinds.setdefault(leaf.axes, []).append(number)
         self.groups = list(kinds.values())
-        self.codes = [self._of_leaves(group, len(world.leaves)) for group in self.groups]
+        self.codes: list[Numbers] = []
         """Number of the sequence in which a class uses the holes of a group, by group and class."""
-
-    def _of_leaves(self, group: list[int], count: int) -> Numbers:
-        sequences = self.sequences(len(group))
-        return np.array([sequences.index((group.index(i),)) if i in group else 0 for i in range(count)])
+        for group in self.groups:
+            sequences, leaves = self.sequences(len(group)), range(len(world.leaves))
+            codes = [sequences.index((group.index(leaf),)) if leaf in group else 0 for leaf in leaves]
+            self.codes.append(np.array(codes))
 
     @staticmethod
     def sequences(count: int) -> list[tuple[int, ...]]:

@@ -1,7 +1,7 @@
-"""How much faster a rule makes what it is applied to: large tensors drawn for it, and the parts of models.
+"""Speedups by a rule: of large tensors drawn for it, and of the parts of models that it changes.
 
-One cost model is asked: the estimate of the search, for which nothing is run, or what ONNX Runtime takes. Models are
-simplified with the library first, so that what is gained is gained beside it.
+One cost model is asked: the estimate of the search, for which nothing is run, or the time that ONNX Runtime takes.
+Models are simplified with the library first, so that only what it gains beyond the library counts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def cost_model(name: str) -> CostModel:
 
 @dataclass(frozen=True)
 class ModelGain:
-    """What a rule does in a model that the library has simplified."""
+    """Effect of a rule in a model that the library has simplified."""
 
     matches: int
     gain: float | None
@@ -54,7 +54,7 @@ class ModelGain:
 
 
 class GainEstimator:
-    """What rules gain by one cost model."""
+    """Estimates what rules gain by one cost model."""
 
     def __init__(self, cost: CostModel, known: RuleLibrary, models: Mapping[str, Graph]) -> None:
         """Take models, which the library simplifies, in place."""

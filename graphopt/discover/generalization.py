@@ -265,13 +265,10 @@ def measure_weight(*terms: Term) -> int:
 def name_of(*terms: Term) -> str:
     """Return a name that says the operators of both sides, and tells the rule from others with the same."""
     source, target = ("_".join(app.op.lower() for app in operator_applications(term)) or "operand" for term in terms)
-    digest = sha256(" -> ".join(map(_format_with_axes, terms)).encode()).hexdigest()[:6]
+    axes = ({(hole.name, " ".join(hole.axes or ())) for hole in holes(term)} for term in terms)
+    described = " -> ".join(f"{term} {sorted(own)}" for term, own in zip(terms, axes, strict=True))
+    digest = sha256(described.encode()).hexdigest()[:6]
     return f"{source}_to_{target}_{digest}"
-
-
-def _format_with_axes(term: Term) -> str:
-    """Return a term with the axes of its holes."""
-    return f"{term} {sorted({(hole.name, ' '.join(hole.axes or ())) for hole in holes(term)})}"
 
 
 def _rule(name: str, source: Term, target: Term, when: tuple[Term, ...] = ()) -> Rule | None:

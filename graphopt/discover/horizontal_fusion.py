@@ -40,7 +40,10 @@ def _build_merge_rule(rule: Rule, joined: Term, whole: Term) -> Rule | None:
         return None
     branches = joined.operands
     axis = dict(joined.attrs)["axis"]
-    if not all(isinstance(branch, App) for branch in branches) or not _share(branches) or not isinstance(axis, Lit):
+    if not all(isinstance(branch, App) for branch in branches) or not isinstance(axis, Lit):
+        return None
+    tensors = [{hole.name for hole in holes(branch) if not is_scalar(hole)} for branch in branches]
+    if not set.intersection(*tensors):
         return None
     lengths = [_find_axis_name(rule, branch, axis) for branch in branches]
     if None in lengths:
@@ -50,11 +53,6 @@ def _build_merge_rule(rule: Rule, joined: Term, whole: Term) -> Rule | None:
         return Rule(f"merge_{name_of(branches[0], parts[0])}", tuple(branches), tuple(parts), rule.conditions)
     except RuleError:
         return None
-
-
-def _share(branches: Iterable[Term]) -> bool:
-    """Return whether some hole is in all of the branches."""
-    return bool(frozenset.intersection(*(frozenset(h.name for h in holes(b) if not is_scalar(h)) for b in branches)))
 
 
 @cache
@@ -75,7 +73,7 @@ def _find_axis_name(rule: Rule, branch: Term, axis: Lit) -> str | None:
     }
 
     def plain(part: Term) -> Term | None:
-        """Return the attributes that are left open, as the usual ones."""
+        """Return an operator with the usual attributes in the place of those that are left open."""
         if isinstance(part, App) and part.attributes_hole is not None:
             args = tuple(None if arg is None else map_term(arg, plain) for arg in part.inputs)
             return App(part.op, args, part.attrs, part.domain, part.output, part.outputs)

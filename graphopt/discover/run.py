@@ -41,7 +41,7 @@ BATCH_SIZE = 64
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run looks at."""
+    """Scope of a run: sizes, operators, worlds, and the time for a proof."""
 
     size: int = 2
     operators: tuple[str, ...] = DISCOVERY_OPERATORS
@@ -53,7 +53,7 @@ class Plan:
 
 @dataclass
 class Stage:
-    """What one world gave at one size."""
+    """Counts of one world at one size."""
 
     world: str
     size: int
@@ -218,7 +218,7 @@ class Run:
 
 @cache
 def get_source_digest() -> str:
-    """Return what identifies the source that asks and answers."""
+    """Identify the source that asks and answers."""
     digest = sha256(gate.prover_digest().encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
@@ -226,7 +226,11 @@ def get_source_digest() -> str:
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """Answers by question."""
+    """Answers by question, in a file: a run that was killed goes on from there.
+
+    One answer a line, each on the disk before the next question counts as answered. A line that was cut off is left
+    out; so are answers of another source, for it may ask and prove otherwise.
+    """
 
     def __init__(self, path: Path, *, keep: bool) -> None:
         """`keep` it when the run is done; one that was not done keeps it in any case.

@@ -1,7 +1,8 @@
-"""Where terms are made: a few holes of fixed ranks, and the operators that are applied to them, in canonical order.
+"""Worlds in which terms are made: a few holes of fixed ranks, and the operators applied to them, in canonical order.
 
 In a world all axes of one kind have one size, so that few kinds of tensors give many terms; which sizes have to be the
-same is found out afterwards, for each pair of equal terms by itself (`lifting`). So a world needs no types but ranks.
+same is found out afterwards, for each pair of equal terms by itself (`generalization`). So a world needs no types but
+ranks.
 """
 
 from __future__ import annotations
