@@ -64,7 +64,11 @@ def evaluate_node(
         except _RefusedNodeError as error:
             log.debug("ONNX Runtime refuses %s: %s", node.op, error)
             return None
-    return None if results is None else tuple(_narrow(array, node, inputs, float64) for array in results)
+    halves = {DType.from_numpy(array.dtype) for array in inputs if array is not None} & set(_HALF_DTYPES)
+    if results is None or float64 or len(halves) != 1 or node.op == "Cast":
+        return results
+    half = halves.pop().numpy  # what was widened goes back to it
+    return tuple(array.astype(half) if array.dtype == np.float32 else array for array in results)
 
 
 LARGE_INPUT_ELEMENTS = 1 << 18
@@ -218,14 +222,6 @@ def _widen(array: Array | None, node: Node, float64: bool) -> Array | None:
     if dtype in _HALF_DTYPES and not lookup_operator(node.op, node.domain).is_movement and node.op != "Cast":
         return array.astype(np.float32)
     return array
-
-
-def _narrow(array: Array, node: Node, inputs: Sequence[Array | None], float64: bool) -> Array:
-    """Back to the half type that the inputs came in."""
-    halves = {DType.from_numpy(i.dtype) for i in inputs if i is not None} & set(_HALF_DTYPES)
-    if float64 or len(halves) != 1 or array.dtype != np.float32 or node.op == "Cast":
-        return array
-    return array.astype(halves.pop().numpy)
 
 
 # -- onnx.reference ----------------------------------------------------------------------------------------------------

@@ -80,10 +80,6 @@ class NodeOperands:
         found = self.attribute(name)
         return found if isinstance(found, int) else default
 
-    def int_list_attribute(self, name: str) -> tuple[int, ...] | None:
-        found = self.attribute(name)
-        return tuple(i for i in found if isinstance(i, int)) if isinstance(found, tuple) else None
-
 
 def static_sizes(elements: Iterable[Dim | None] | None) -> tuple[int, ...] | None:
     """Return the sizes if all are plain numbers."""

@@ -302,11 +302,6 @@ class OpContext(ABC):
         """Return some real number."""
         return expr_of_factor(TensorElement(f"{self.op}.{name}'{fresh_symbol(name)}", ()))
 
-    def require_absent(self, name: str) -> None:
-        """Ask that an attribute is absent, with which the operator is not denoted."""
-        if self.attribute(name, lambda: OneOf((None,))) is not None:
-            raise UnsupportedOperatorError(f"{self.op} with {name}")
-
     def axis(self, name: str, rank: int) -> int:
         """Return an axis, counted from the start."""
         value = self.attribute(name, lambda: OneOf(range(-rank, rank)))
