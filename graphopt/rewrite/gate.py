@@ -306,13 +306,6 @@ def check_kernel(definition: Definition) -> KernelCheck:
     return found
 
 
-def _kernel_check_from_json(data: Any) -> KernelCheck:
-    match data:
-        case [str(contradiction), str(spoilt)]:
-            return KernelCheck(contradiction, spoilt)
-    raise ValueError(f"{data!r:.40} is nothing that was seen")
-
-
 def _run_kernel_check(definition: Definition) -> KernelCheck:
     from graphopt.verifier.kernel_conformance import explain_nonfinite_deviation, find_contradiction
 
