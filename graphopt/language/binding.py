@@ -52,8 +52,7 @@ class ConstantBinding:
         return self.shape == self.tensor.shape and not self.is_reciprocal
 
     def stored_values(self) -> np.ndarray[Any, Any]:
-        """Return what it stands for in the shape of the constant; reciprocals as precisely as they are computed
-        with."""
+        """Return the values in the shape of the constant; reciprocals as precisely as they are computed with."""
         own = self.tensor.numpy()
         return np.reciprocal(own.astype(np.float64)) if self.is_reciprocal else own
 

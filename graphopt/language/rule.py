@@ -118,7 +118,8 @@ class Rule:
             raise RuleError(f"rule '{self.name}': {error}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Made again where it is unpickled: another process has to be told what its operators are."""
+        """Return how to make the rule when it is unpickled: another process must be told the meanings of its
+        operators."""
         said = (self.name, self.lhs, self.rhs, self.when, self.why)
         return _rule_from_parts, (self.definitions[::-1], self.pays, *said)
 
@@ -139,7 +140,7 @@ class Rule:
 
     @cached_property
     def without_profitability(self) -> Rule:
-        """The rule wherever it is true, whether it pays or not: what is proved of it."""
+        """The rule wherever it is true, whether it pays or not, as it is proved."""
         return self if self.pays == () else replace(self, pays=())
 
     @cached_property
@@ -159,7 +160,7 @@ class Rule:
 
     @cached_property
     def property_conditions(self) -> tuple[App, ...]:
-        """The properties of constants and tensors that the conditions say."""
+        """Properties of constants and tensors among the conditions."""
         return tuple(chain.from_iterable(map(property_applications, self.conditions)))
 
     @cached_property
@@ -180,7 +181,7 @@ class Rule:
 
     @property
     def generalized(self) -> Rule:
-        """The rule itself; of one whose operators are named in the place of holes, that with the holes."""
+        """The rule itself; for a specialization, the rule with holes that it came from."""
         return self
 
     @property
@@ -190,7 +191,7 @@ class Rule:
 
     @cached_property
     def drops_inputs(self) -> bool:
-        """True where a tensor of the left side does not occur on the right: what made it may die with the rewrite."""
+        """True if a tensor of the left side does not occur on the right: the nodes that make it may die."""
         left, right = ({h.name for side in sides for h in holes(side)} for sides in (self.left, self.right))
         return any(self.holes[name].kind in ("tensor", "tensors") for name in left - right)
 
@@ -201,7 +202,7 @@ class Rule:
 
     @cached_property
     def digest(self) -> str:
-        """Identifies what the rule says (not why): the key of its proof."""
+        """Digest of what the rule says, without its reason: the key of its proof."""
         said = {key: value for key, value in self.to_json().items() if key != "why"}
         return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
@@ -253,14 +254,14 @@ class Rule:
 
 
 def _rule_from_parts(definitions: tuple[Definition, ...], pays: Term | tuple[Term, ...], *said: Any) -> Rule:
-    """Return the rule, once what its operators compute is known, that of what others are made of first."""
+    """Return the rule, after declaring its operators, the innermost first."""
     for definition in definitions:
         declare(definition)
     return Rule(*said, pays=pays)
 
 
 def _name_in_json(data: Mapping[str, Any]) -> str:
-    """Return what a rule in a file is called, if it says so."""
+    """Return the name of a rule in a file, if it says one."""
     return f"rule '{data['name']}'" if isinstance(data.get("name"), str) else "a rule"
 
 

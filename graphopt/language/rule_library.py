@@ -32,20 +32,20 @@ RuleSource: TypeAlias = "str | os.PathLike[str] | Rule"
 
 @dataclass(frozen=True)
 class RuleModule:
-    """The rules of one module or file, under the names by which the module has them."""
+    """The rules of one module or file, by the lists in which they stand."""
 
     source: str
     rules: tuple[Rule, ...] = ()
-    """Applied wherever they match."""
+    """Rules that are applied wherever they match."""
     trades: tuple[Rule, ...] = ()
-    """Pay in some models only: a search tries them."""
+    """Rules that pay in some models only: a search tries them."""
     sweeps: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
-    """Trades that pay together, by what they are for."""
+    """Trades that pay together, by their purpose."""
 
 
 @dataclass(frozen=True)
 class RuleLibrary:
-    """The rules of several parts; what comes first is tried first."""
+    """Rules of several modules, in the order in which they are tried."""
 
     modules: tuple[RuleModule, ...] = ()
 
@@ -126,7 +126,7 @@ def _read_source(source: RuleSource) -> RuleModule:
 
 
 class _UncachedLoader(SourceFileLoader):
-    """Loads a file of the user's and puts no `__pycache__` beside it."""
+    """Loads a user's file without leaving a `__pycache__` beside it."""
 
     def set_data(self, path: str, data: object, *, _mode: int = 0) -> None:
         pass
@@ -196,8 +196,7 @@ def _read_jsonl(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
 
 
 def _without_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of some pairs; raises ValueError for a key that is there twice, of which JSON keeps the
-    last."""
+    """Return an object from its pairs; raises ValueError for a repeated key, of which JSON would keep the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
