@@ -1,7 +1,7 @@
 """Derivation of equations from kept rules: terms are rewritten, always to one that is earlier in the canonical order.
 
-Rules are used both ways, where the result comes earlier, so no rule has to be oriented and every chain ends. A rule
-matches where the shapes are what its holes declare; of what it says of constants nothing is asked.
+Rules are used in whichever direction leads to an earlier term, so none has to be oriented and every chain ends. A rule
+matches where shapes are as its holes declare; its conditions on constants are taken to hold.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class WorldTerms:
         return self._types[term]
 
     def order(self, term: Term) -> Order:
-        """Return what terms are ordered by: their sizes, operators and operands; as they are enumerated."""
+        """Return the sort key of a term: its size, operators and operands, in the order of enumeration."""
         if term not in self._orders:
             if isinstance(term, App):
                 choice, operands = split_operands(term)
@@ -83,7 +83,7 @@ class WorldTerms:
         return self._orders[term]
 
     def canonical(self, term: Term) -> Term:
-        """Return a term with the operands of operators that commute in order."""
+        """Return a term with the operands of commutative operators in order."""
         if not isinstance(term, App):
             return term
         choice, operands = split_operands(term)
@@ -94,7 +94,7 @@ class WorldTerms:
 
 
 def _apply_operator(choice: App, operands: Sequence[Term]) -> App:
-    """Return an operator applied to operands, in the places of the holes that wait for them."""
+    """Return an operator applied to operands, in the places of its holes."""
     _, places = split_operands(choice)
     given = dict(zip(places, operands, strict=True))
     args = tuple(given.get(arg, arg) if isinstance(arg, Var) else arg for arg in choice.args)
@@ -103,7 +103,7 @@ def _apply_operator(choice: App, operands: Sequence[Term]) -> App:
 
 @dataclass(frozen=True)
 class _DirectedRule:
-    """Two equal terms, read in one direction."""
+    """An equation of two terms, read in one direction."""
 
     source: App
     target: Term
@@ -111,7 +111,7 @@ class _DirectedRule:
 
 
 class Derivation:
-    """Rewrites the terms of a world by rules, to the first one that they lead to."""
+    """Rewrites the terms of a world by rules, to the first term that they lead to."""
 
     def __init__(self, terms: WorldTerms, rules: Iterable[Rule] = ()) -> None:
         self.terms = terms
@@ -121,13 +121,13 @@ class Derivation:
             self.add(rule)
 
     def add(self, rule: Rule) -> None:
-        """Take a rule, in each direction in which it says what to write."""
+        """Add a rule, in each direction in which the left side binds all holes of the right."""
         if len(rule.left) > 1:
             return
         self.add_equal(rule.left[0], rule.right[0], rule.conditions)
 
     def add_equal(self, one: Term, other: Term, when: Sequence[Term] = ()) -> None:
-        """Take two equal terms, their holes of the shapes that they declare; where conditions hold."""
+        """Add an equation of terms, for holes with the shapes that they declare."""
         self._normal.clear()
         for source, target in ((one, other), (other, one)):
             bound = {hole.name for hole in holes(source)}
@@ -135,7 +135,7 @@ class Derivation:
                 self._by_root.setdefault(source.op, []).append(_DirectedRule(source, target, tuple(when)))
 
     def steps(self, term: Term) -> Iterator[Term]:
-        """Yield the earlier terms that one rule makes of a term as a whole."""
+        """Yield the earlier terms that one rule makes of a whole term."""
         if not isinstance(term, App):
             return
         own = self.terms.order(term)
@@ -146,7 +146,7 @@ class Derivation:
                     yield made
 
     def is_reducible(self, term: Term) -> bool:
-        """Return whether a rule makes an earlier term of a term as a whole."""
+        """Return whether a rule makes an earlier term of the whole term."""
         return next(self.steps(term), None) is not None
 
     def normalize(self, term: Term) -> Term:
@@ -227,7 +227,7 @@ class Derivation:
         return self._bind_shape(hole.axes, shapes, bound)
 
     def _bind_shape(self, axes: Sequence[str], shapes: Type, bound: TermBinding | None) -> TermBinding | None:
-        """Return the bindings with what a shape says of the axes that are declared for it."""
+        """Return the bindings, extended by the sizes that a shape gives to declared axes."""
         pack = next((i for i, axis in enumerate(axes) if "*" in axis), None)
         rank = len(shapes[0])
         if rank < len(axes) - (pack is not None) or (pack is None and rank != len(axes)):
@@ -257,7 +257,7 @@ class Derivation:
     # -- making
 
     def _instantiate(self, target: Term, bound: TermBinding) -> Term | None:
-        """Return the instance of a term, None where the world has no words for it."""
+        """Return the instance of a term, None if the world cannot express it."""
         if isinstance(target, Lit):
             return target
         if isinstance(target, Var):
@@ -307,7 +307,7 @@ class Derivation:
             return False
 
     def _scalar(self, term: Term, bound: TermBinding, round_: int) -> Any:
-        """Return the value of a scalar term in one round; what is said of constants is taken to hold."""
+        """Return the value of a scalar term in one round; properties of constants are taken to hold."""
         match term:
             case Lit(value=value):
                 return value
@@ -332,7 +332,7 @@ class Derivation:
 
 @schemas.memoized_by_schema
 def _attribute_default(app: App, name: str) -> Lit | None:
-    """Return the default of an attribute, which terms do not write."""
+    """Return the default of an attribute, which terms leave out."""
     schema = schemas.schema(app.op, app.domain)
     found = (
         schemas.attribute_value(schema.attributes[name].default_value) if schema and name in schema.attributes else None

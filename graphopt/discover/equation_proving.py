@@ -31,7 +31,7 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite import gate
 
 REPAIRS = 6
-"""Conditions that are tried of a rule that lacks one."""
+"""Conditions that are tried for a rule that lacks one."""
 
 
 class EquationStatus(StrEnum):
@@ -52,7 +52,7 @@ class EquationTask:
     equation: EqualTerms
     timeout: float = 2.0
     files: tuple[Path, ...] = ()
-    """Files of rules that say what operators compute which ONNX does not define."""
+    """Files of rules that define operators which ONNX does not."""
 
     @property
     def key(self) -> str:
@@ -61,7 +61,7 @@ class EquationTask:
 
 @dataclass(frozen=True)
 class EquationAnswer:
-    """The answer: rules with their proofs, the steps of the first ladder in which some were proved."""
+    """The answer: rules with their proofs, from the first step of a ladder in which some were proved."""
 
     fate: EquationStatus
     rules: tuple[tuple[Rule, Proof], ...] = ()
@@ -134,7 +134,8 @@ def _highest(ladder: GeneralizationLadder, timeout: float) -> list[tuple[Rule, P
 
 
 def _prove_with_repair(rule: Rule, timeout: float) -> tuple[Rule, Proof] | None:
-    """Return a rule with its proof: as it is, or with a condition that tells where it holds from where it does not."""
+    """Return a rule with its proof: as it is, or with a condition that separates where it holds from where it does
+    not."""
     for candidate in _candidates(rule):
         proof = gate.prove_now(candidate, timeout, refute=False)
         if proof.holds:

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 TRIED_INSTANCES = 2
 """Instances at which the library has to do what a rule does."""
 IDENTITY_RULE = "eliminate_identity"
-"""The rule for what the model of a bare hole is, which says nothing of the others."""
+"""The rule that applies to the model of a bare hole, and says nothing about other rules."""
 LARGE = 64
 PACKS: Mapping[str, tuple[int, ...]] = {"b": (8,), "s": (28, 28), "k": (3, 3)}
 ANY = (8, 64, 64)
-"""The sizes of what is drawn: of axes, of packs, of tensors of any rank."""
+"""Sizes of drawn tensors: of axes, of packs, of tensors of any rank."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def run_lookup(task: LookupTask) -> LookupResult:
 
 
 def find_in_library(rule: Rule, library: RuleLibrary) -> LookupResult:
-    """Return whether the library leads from the left side of a rule to the right one, or to what that becomes, too.
+    """Return whether the library leads from the left side of a rule to the right one, or to its simplified form.
 
     Its simplifying rules are used on both, and one of its trades on the left.
     """
