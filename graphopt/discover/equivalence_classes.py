@@ -79,7 +79,7 @@ class EquivalenceClasses:
         self.arithmetics = tuple(each.arithmetic for each in self.evaluators)
         self.evaluated_count = 0
         self.terms: list[Term] = list(world.leaves)
-        """Representative term of each class that terms are made of."""
+        """Terms that represent the classes of which larger terms are made."""
         self.count = len(world.leaves)
         self.size = 0
         self._starts = [0, self.count]
