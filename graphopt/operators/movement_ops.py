@@ -16,6 +16,7 @@ from graphopt.expr.expressions import (
     Index,
     OpaqueElement,
     TensorArgument,
+    Term,
     call_function,
     constant,
     expr_of_factor,
@@ -27,6 +28,7 @@ from graphopt.expr.index_lists import is_index_list_atom
 from graphopt.expr.integers import (
     FALSE,
     TRUE,
+    Atom,
     Formula,
     Polynomial,
     Size,
@@ -248,9 +250,7 @@ def lookup_element(size: Size, row: ElementBody, where: Expr) -> Expr:
     def at_place(value: Expr) -> Expr:
         if place not in value.free_symbols:
             return value
-        extents = (extent for term in value.terms for _, extent in term.binders)
-        guards = (term.guard.free_symbols for term in value.terms)
-        if any(place in symbols for symbols in (*guards, *map(free_symbols, extents))):
+        if any(place in _range_symbols(term) for term in value.terms):
             return expr_of_factor(_opaque_lookup(replace(chosen, body=value), where))
         found = constant(0)
         for term in value.terms:
@@ -277,6 +277,11 @@ def lookup_element(size: Size, row: ElementBody, where: Expr) -> Expr:
         )
 
     return at_place(chosen.body)
+
+
+def _range_symbols(term: Term) -> frozenset[Atom]:
+    """Return the symbols on which the range of a term depends."""
+    return term.guard.free_symbols.union(*(free_symbols(extent) for _, extent in term.binders))
 
 
 def _opaque_lookup(row: TensorArgument, where: Expr) -> OpaqueElement:
