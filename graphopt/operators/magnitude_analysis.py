@@ -116,9 +116,7 @@ class MagnitudeAnalysis:
         match operator.magnitude_effect:
             case MagnitudeEffect.BOUNDED:
                 return Magnitude.MODERATE
-            case (
-                MagnitudeEffect.CLAMPED
-            ):  # by bounds that may be infinite: then they let infinities pass, and make none
+            case MagnitudeEffect.CLAMPED:  # infinite bounds let infinities pass, and make none
                 if Magnitude.INFINITE in _union(bounds):
                     return read[0] | (highest & Magnitude.HUGE)
                 return Magnitude.HUGE if highest else Magnitude.MODERATE
@@ -137,9 +135,8 @@ class MagnitudeAnalysis:
         if seen < depth:
             node = graph[value.vertex]
             operator = lookup_operator(node.op, node.domain)
-            is_mixed = (
-                operator.is_sum_of_products and operator.magnitude_effect is MagnitudeEffect.MIXED
-            )  # with weights of either sign
+            # with weights of either sign
+            is_mixed = operator.is_sum_of_products and operator.magnitude_effect is MagnitudeEffect.MIXED
             if node.is_constant:
                 found = Sign.NONNEGATIVE if _holds_for_all_elements(graph, value, lambda x: x >= 0) else Sign.UNKNOWN
                 found |= Sign.NONZERO if _holds_for_all_elements(graph, value, lambda x: x != 0) else Sign.UNKNOWN
@@ -314,9 +311,8 @@ def _observed_vertices(graph: Graph, questions: Iterable[int]) -> Iterator[int]:
     seen = set(stack)
     while stack:
         vertex = stack.pop()
-        mixes = (
-            _magnitude_effect(graph[vertex]) is MagnitudeEffect.MIXED
-        )  # then a row of weights is asked whether it is NaN, if anything
+        # behind a product, at most a row of attention weights is asked whether it is NaN
+        mixes = _magnitude_effect(graph[vertex]) is MagnitudeEffect.MIXED
         for source in graph.sources(vertex):
             is_read = not mixes or graph[source].op in MASKED_OPERATORS or source == _mask_vertex(graph, vertex)
             if source in seen or graph[source].is_constant or not is_read:

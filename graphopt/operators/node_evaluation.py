@@ -321,11 +321,6 @@ _ARITHMETIC: Mapping[str, Callable[..., Array]] = {
 }
 
 
-def _flatten(attrs: Mapping[str, Any], array: Array) -> Array:
-    axis = attrs.get("axis", 1)
-    return array.reshape(prod(array.shape[: axis if axis >= 0 else axis + array.ndim]), -1)
-
-
 def _reshape(attrs: Mapping[str, Any], array: Array, sizes: Array) -> Array:
     copied = not attrs.get("allowzero", 0)
     return array.reshape([array.shape[i] if copied and size == 0 else size for i, size in enumerate(sizes.tolist())])
@@ -333,7 +328,7 @@ def _reshape(attrs: Mapping[str, Any], array: Array, sizes: Array) -> Array:
 
 NUMPY_VIEWS: Mapping[str, Callable[..., Array]] = {
     "Transpose": lambda attrs, array: np.transpose(array, attrs.get("perm")),
-    "Flatten": _flatten,
+    "Flatten": lambda attrs, array: array.reshape(prod(array.shape[: attrs.get("axis", 1)]), -1),
     "Reshape": _reshape,
     "Squeeze": lambda _, array, axes: np.squeeze(array, tuple(axes.tolist())),
     "Unsqueeze": lambda _, array, axes: np.expand_dims(array, tuple(axes.tolist())),

@@ -78,9 +78,7 @@ _KNOWN_DTYPES = frozenset(int(dtype) for dtype in DType)
 
 def _dim_from_proto(proto: onnx.TensorShapeProto.Dimension, sizes: Mapping[str, SymbolicDim]) -> Dim:
     if proto.HasField("dim_value"):
-        return (
-            proto.dim_value if proto.dim_value >= 0 else SymbolicDim.fresh()
-        )  # -1 is how some exporters say "unknown"
+        return proto.dim_value if proto.dim_value >= 0 else SymbolicDim.fresh()  # some exporters write -1 for "unknown"
     name = dim_name(proto)
     return sizes.get(proto.dim_param) or (SymbolicDim.named(name) if name else SymbolicDim.fresh())
 
@@ -331,9 +329,8 @@ def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
     else:
         array, bits = np.asarray(tensor.numpy()), tensor.dtype.bits
         is_plain = sys.byteorder == "little" and bits and bits % 8 == 0
-        for piece in iter_chunks(
-            array if is_plain else np.ascontiguousarray(array), COPY_CHUNK_BYTES
-        ):  # packed ones of whole bytes
+        # chunks of packed elements are of whole bytes
+        for piece in iter_chunks(array if is_plain else np.ascontiguousarray(array), COPY_CHUNK_BYTES):
             yield piece.view(np.uint8).data if is_plain else numpy_helper.from_array(piece).raw_data
 
 

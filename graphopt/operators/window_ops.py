@@ -47,9 +47,8 @@ class Window:
         self.dilations = node.spatial_attribute("dilations", rank, 1)
         mode, pads = _read_padding(node, rank)
         self.dilated_kernel = tuple((k - 1) * d + 1 for k, d in zip(kernel, self.dilations, strict=True))
-        if (
-            node.op not in CONVOLUTION_OPERATORS
-        ):  # a limit of ONNX Runtime: a window of the edge alone would see nothing
+        # a limit of ONNX Runtime: otherwise a window at the edge may cover nothing but padding
+        if node.op not in CONVOLUTION_OPERATORS:
             for pad, size in zip(pads, (*kernel, *kernel), strict=True):
                 node.require(lt(pad, size), "a pad is shorter than the kernel")
         if mode == "NOTSET":
