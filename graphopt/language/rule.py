@@ -107,9 +107,8 @@ class Rule:
             if isinstance(terms := getattr(self, part), list):
                 object.__setattr__(self, part, tuple(terms))
         for part in ("when", "pays"):
-            object.__setattr__(
-                self, part, _unwrap_single(_as_tuple(getattr(self, part)))
-            )  # one condition has one spelling
+            only = _unwrap_single(_as_tuple(getattr(self, part)))  # one condition has one spelling
+            object.__setattr__(self, part, only)
         for problem in rule_problems(self.name, _as_tuple(self.lhs), self.right, self.conditions):
             raise RuleError(f"rule '{self.name}': {problem}")
         try:

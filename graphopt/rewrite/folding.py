@@ -83,9 +83,8 @@ def _size_growth(graph: Graph, vertex: int) -> int | None:
     sizes = [_nbytes(type_, name) for type_, name in zip(node.types, node.names, strict=True)]
     given = sum(tensor.nbytes for tensor in read.values())
     if any(size is None for size in sizes):
-        return (
-            given if given <= MAX_FOLD_GROWTH else None
-        )  # data-dependent: NonZero, Compress; not larger than that by much
+        # the size depends on data, as that of NonZero and Compress does, and is not much larger than the inputs
+        return given if given <= MAX_FOLD_GROWTH else None
     made = sum(size for size in sizes if size is not None)
     unread = (value for value in read if value not in graph.outputs and {*graph.readers(value.vertex)} <= {vertex})
     freed = sum(read[value].nbytes for value in unread)

@@ -473,9 +473,7 @@ class Gate:
         """Return whether a rule keeps bits where it has to: for floats only in `exact`, for others always."""
         if self.exact and site.is_reordered and any(dtype.is_float for dtype in site.computed_dtypes):
             return False
-        if (
-            site.uses_reciprocal and proof.model is ProofModel.EXACT
-        ):  # such a proof does not look at what is rounded before a jump
+        if site.uses_reciprocal and proof.model is ProofModel.EXACT:  # which does not see rounding before a jump
             return False
         minded = [dtype for dtype in site.computed_dtypes if self.exact or not dtype.is_float]
         return deviating_dtypes(site.rule).isdisjoint(minded)
