@@ -86,8 +86,8 @@ def _size_growth(graph: Graph, vertex: int) -> int | None:
         # the size depends on data, as that of NonZero and Compress does, and is not much larger than the inputs
         return given if given <= MAX_FOLD_GROWTH else None
     made = sum(size for size in sizes if size is not None)
-    unread = (value for value in read if value not in graph.outputs and {*graph.readers(value.vertex)} <= {vertex})
-    freed = sum(read[value].nbytes for value in unread)
+    own = (value for value in read if value not in graph.outputs and {*graph.readers(value.vertex)} <= {vertex})
+    freed = sum(read[value].nbytes for value in own)  # no other node reads them
     return made - freed if max(made, given) <= MAX_FOLDED_BYTES else None
 
 
