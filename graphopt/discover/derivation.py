@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from graphopt.base.dtype import DType
 from graphopt.discover.evaluation import Evaluator, Shape, UndefinedTerm, axes_in, is_axis_size, split_operands
 from graphopt.discover.generalization import rename_axes
-from graphopt.discover.worlds import Sizes, World, commutes, get_leaf_shape
+from graphopt.discover.worlds import World, commutes, get_leaf_shape
 from graphopt.ir import schemas
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import PROPERTIES, PYTHON_LOGIC, UndecidedScalarError, apply_scalar_function
@@ -281,7 +281,9 @@ class Derivation:
     def _instantiate_scalar(self, scalar: App, bound: TermBinding) -> Term | None:
         named = [part for part in walk_term(scalar) if is_axis_size(part)]
         if named:
-            kinds = {axis: self._kind(bound.axes.get(axis)) for part in named for axis in axes_in(part)}
+            rounds = self.terms.world.rounds
+            kind_of = {tuple(sizes[kind] for sizes in rounds): kind for kind in reversed(list(rounds[0]))}
+            kinds = {axis: kind_of.get(bound.axes.get(axis, ())) for part in named for axis in axes_in(part)}
             known = {axis: kind for axis, kind in kinds.items() if kind is not None}
             return rename_axes(scalar, known) if len(known) == len(kinds) else None
         try:
@@ -289,10 +291,6 @@ class Derivation:
         except (UndecidedScalarError, KeyError):
             return None
         return Lit(value) if isinstance(value, int | float | tuple) else None
-
-    def _kind(self, sizes: tuple[Any, ...] | None) -> str | None:
-        rounds: tuple[Sizes, ...] = self.terms.world.rounds
-        return next((kind for kind in rounds[0] if tuple(each[kind] for each in rounds) == sizes), None)
 
     # -- conditions
 
