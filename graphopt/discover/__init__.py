@@ -1,5 +1,5 @@
-"""Knows how rules are found that no one wrote: terms are told apart by their values, and equal ones are proved.
+"""Discovery of rules that no one wrote: terms are told apart by their values, and equal ones are proved.
 
-Must not know what operators compute, beside how those that are tried by default are applied (`worlds`).
-Begin with `run`.
+It must not know what operators compute, only how those are applied that are tried by default (`worlds`). Begin with
+`run`.
 """

@@ -1,8 +1,8 @@
 """Two arithmetics in which many tensors are computed at once: a prime field, and the real numbers as floats.
 
-Arrays have the shape (parts, batch, *indices). In the field nothing is rounded and nothing is too large, and functions
-of which only the name is known are random ones, so that what is equal is equal whatever they are. The real numbers know
-an order that products respect, and roots; two of them are equal to nine digits.
+Arrays have the shape (parts, batch, *indices). The field neither rounds nor overflows, and functions of which only the
+name is known are random ones, so that terms are equal only if they are so for every function. The real numbers have an
+order that products respect, and roots; two of them are equal if they agree to nine digits.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Axes: TypeAlias = "tuple[int, ...]"
 
 
 class BatchArithmetic(Protocol):
-    """What values are computed with; `monoid` is "max", "min" or "prod"."""
+    """Arithmetic on batches of values; `monoid` is "max", "min" or "prod"."""
 
     parts: int
 
     def draw_tensors(self, seed: Sequence[object], shape: Sequence[int]) -> Array:
-        """Return random tensors: the first size is that of the batch."""
+        """Return random tensors, whose first size is that of the batch."""
         ...
 
     def constant(self, number: Fraction) -> Array: ...
@@ -40,16 +40,16 @@ class BatchArithmetic(Protocol):
         ...
 
     def fold(self, monoid: str, values: Array, asked: Array) -> Array:
-        """Combine along the first axis of indices the values that are asked for."""
+        """Combine, along the first axis of indices, the values that a mask selects."""
         ...
 
     def fingerprints(self, values: Array) -> Array:
-        """Return one 64-bit number for each member of the batch; 0 for what has no value."""
+        """Return one 64-bit number for each member of the batch; 0 for one without a value."""
         ...
 
 
 def seeded_generator(*said: object) -> np.random.Generator:
-    """Return a generator of random numbers, the same for the same texts and numbers."""
+    """Return a generator of random numbers that depends on nothing but the texts and numbers given."""
     digest = blake2b(repr(said).encode(), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
@@ -73,7 +73,7 @@ def _moduli(values: Array) -> Array:
 
 
 class Field:
-    """Pairs of residues. The greatest of several is that with the greatest first half, from -P/2 to P/2."""
+    """Pairs of residues. The greatest of several is the one with the greatest first half, from -P/2 to P/2."""
 
     parts = 2
 
@@ -169,7 +169,7 @@ def _signed(values: Array) -> Array:
 
 
 def _mixed(bits: Array) -> Array:
-    """Return 64-bit numbers in which each bit hangs on all bits (the finalizer of splitmix64)."""
+    """Return 64-bit numbers in which each bit depends on all bits (the finalizer of splitmix64)."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     result: Array = bits ^ (bits >> np.uint64(31))
@@ -187,7 +187,7 @@ _OF_SIGNS: Mapping[str, Callable[[Array, Array], Array]] = {
 
 
 class Reals:
-    """Floats. What is no number, as the root of a negative one, stays none and equals nothing."""
+    """Floats. An undefined value, as the root of a negative number, stays undefined and equals nothing."""
 
     parts = 1
 

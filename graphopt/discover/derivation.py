@@ -1,19 +1,20 @@
-"""What is derived already: terms are rewritten by kept rules, always to one that comes earlier in the canonical order.
+"""Derivation of equations from kept rules: terms are rewritten, always to one that is earlier in the canonical order.
 
-Rules are used both ways, where the result comes earlier, so no rule has to be oriented and every chain ends. A rule
-matches where the shapes are what its holes declare; of what it says of constants nothing is asked.
+Rules are used in whichever direction leads to an earlier term, so none has to be oriented and every chain ends. A rule
+matches where shapes are as its holes declare; its conditions on constants are taken to hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from graphopt.base.dtype import DType
 from graphopt.discover.evaluation import Evaluator, Shape, UndefinedTerm, axes_in, is_axis_size, split_operands
 from graphopt.discover.generalization import rename_axes
-from graphopt.discover.worlds import Sizes, World, commutes, get_leaf_shape
+from graphopt.discover.worlds import World, commutes, get_leaf_shape
 from graphopt.ir import schemas
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import PROPERTIES, PYTHON_LOGIC, UndecidedScalarError, apply_scalar_function
@@ -26,7 +27,7 @@ Order: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class TermBinding:
-    """What the holes and axes of a rule stand for; sizes and packs in each round."""
+    """Terms that the holes of a rule stand for, and the sizes and packs of its axes in each round."""
 
     holes: Mapping[str, Term]
     axes: Mapping[str, tuple[Any, ...]]
@@ -69,7 +70,7 @@ class WorldTerms:
         return self._types[term]
 
     def order(self, term: Term) -> Order:
-        """Return what terms are ordered by: their sizes, operators and operands; as they are enumerated."""
+        """Return the sort key of a term: its size, operators and operands, in the order of enumeration."""
         if term not in self._orders:
             if isinstance(term, App):
                 choice, operands = split_operands(term)
@@ -82,7 +83,7 @@ class WorldTerms:
         return self._orders[term]
 
     def canonical(self, term: Term) -> Term:
-        """Return a term with the operands of operators that commute in order."""
+        """Return a term with the operands of commutative operators in order."""
         if not isinstance(term, App):
             return term
         choice, operands = split_operands(term)
@@ -93,7 +94,7 @@ class WorldTerms:
 
 
 def _apply_operator(choice: App, operands: Sequence[Term]) -> App:
-    """Return an operator applied to operands, in the places of the holes that wait for them."""
+    """Return an operator applied to operands, in the places of its holes."""
     _, places = split_operands(choice)
     given = dict(zip(places, operands, strict=True))
     args = tuple(given.get(arg, arg) if isinstance(arg, Var) else arg for arg in choice.args)
@@ -102,7 +103,7 @@ def _apply_operator(choice: App, operands: Sequence[Term]) -> App:
 
 @dataclass(frozen=True)
 class _DirectedRule:
-    """Two equal terms, read in one direction."""
+    """An equation of two terms, read in one direction."""
 
     source: App
     target: Term
@@ -110,7 +111,7 @@ class _DirectedRule:
 
 
 class Derivation:
-    """Rewrites the terms of a world by rules, to the first one that they lead to."""
+    """Rewrites the terms of a world by rules, to the first term that they lead to."""
 
     def __init__(self, terms: WorldTerms, rules: Iterable[Rule] = ()) -> None:
         self.terms = terms
@@ -120,13 +121,13 @@ class Derivation:
             self.add(rule)
 
     def add(self, rule: Rule) -> None:
-        """Take a rule, in each direction in which it says what to write."""
+        """Add a rule, in each direction in which the left side binds all holes of the right."""
         if len(rule.left) > 1:
             return
         self.add_equal(rule.left[0], rule.right[0], rule.conditions)
 
     def add_equal(self, one: Term, other: Term, when: Sequence[Term] = ()) -> None:
-        """Take two equal terms, their holes of the shapes that they declare; where conditions hold."""
+        """Add an equation of terms, for holes with the shapes that they declare."""
         self._normal.clear()
         for source, target in ((one, other), (other, one)):
             bound = {hole.name for hole in holes(source)}
@@ -134,7 +135,7 @@ class Derivation:
                 self._by_root.setdefault(source.op, []).append(_DirectedRule(source, target, tuple(when)))
 
     def steps(self, term: Term) -> Iterator[Term]:
-        """Yield the earlier terms that one rule makes of a term as a whole."""
+        """Yield the earlier terms that one rule makes of a whole term."""
         if not isinstance(term, App):
             return
         own = self.terms.order(term)
@@ -145,7 +146,7 @@ class Derivation:
                     yield made
 
     def is_reducible(self, term: Term) -> bool:
-        """Return whether a rule makes an earlier term of a term as a whole."""
+        """Return whether a rule makes an earlier term of the whole term."""
         return next(self.steps(term), None) is not None
 
     def normalize(self, term: Term) -> Term:
@@ -180,7 +181,7 @@ class Derivation:
                 found = self._sizes(axes_in(pattern), axes_in(term), bound) if pattern.op == term.op else None
                 if found is not None:
                     yield found
-            case App() if isinstance(term, App) and _same_operator(pattern, term):
+            case App() if isinstance(term, App) and _operator_and_output(pattern) == _operator_and_output(term):
                 yield from self._match_operator(pattern, term, bound)
             case Lit() | None if pattern == term:
                 yield bound
@@ -226,7 +227,7 @@ class Derivation:
         return self._bind_shape(hole.axes, shapes, bound)
 
     def _bind_shape(self, axes: Sequence[str], shapes: Type, bound: TermBinding | None) -> TermBinding | None:
-        """Return the bindings with what a shape says of the axes that are declared for it."""
+        """Return the bindings, extended by the sizes that a shape gives to declared axes."""
         pack = next((i for i, axis in enumerate(axes) if "*" in axis), None)
         rank = len(shapes[0])
         if rank < len(axes) - (pack is not None) or (pack is None and rank != len(axes)):
@@ -256,7 +257,7 @@ class Derivation:
     # -- making
 
     def _instantiate(self, target: Term, bound: TermBinding) -> Term | None:
-        """Return the instance of a term, None where the world has no words for it."""
+        """Return the instance of a term, None if the world cannot express it."""
         if isinstance(target, Lit):
             return target
         if isinstance(target, Var):
@@ -280,7 +281,9 @@ class Derivation:
     def _instantiate_scalar(self, scalar: App, bound: TermBinding) -> Term | None:
         named = [part for part in walk_term(scalar) if is_axis_size(part)]
         if named:
-            kinds = {axis: self._kind(bound.axes.get(axis)) for part in named for axis in axes_in(part)}
+            rounds = self.terms.world.rounds
+            kind_of = {tuple(sizes[kind] for sizes in rounds): kind for kind in reversed(list(rounds[0]))}
+            kinds = {axis: kind_of.get(bound.axes.get(axis, ())) for part in named for axis in axes_in(part)}
             known = {axis: kind for axis, kind in kinds.items() if kind is not None}
             return rename_axes(scalar, known) if len(known) == len(kinds) else None
         try:
@@ -288,10 +291,6 @@ class Derivation:
         except (UndecidedScalarError, KeyError):
             return None
         return Lit(value) if isinstance(value, int | float | tuple) else None
-
-    def _kind(self, sizes: tuple[Any, ...] | None) -> str | None:
-        rounds: tuple[Sizes, ...] = self.terms.world.rounds
-        return next((kind for kind in rounds[0] if tuple(each[kind] for each in rounds) == sizes), None)
 
     # -- conditions
 
@@ -306,7 +305,7 @@ class Derivation:
             return False
 
     def _scalar(self, term: Term, bound: TermBinding, round_: int) -> Any:
-        """Return the value of a scalar term in one round; what is said of constants is taken to hold."""
+        """Return the value of a scalar term in one round; properties of constants are taken to hold."""
         match term:
             case Lit(value=value):
                 return value
@@ -331,7 +330,7 @@ class Derivation:
 
 @schemas.memoized_by_schema
 def _attribute_default(app: App, name: str) -> Lit | None:
-    """Return the default of an attribute, which terms do not write."""
+    """Return the default of an attribute, which terms leave out."""
     schema = schemas.schema(app.op, app.domain)
     found = (
         schemas.attribute_value(schema.attributes[name].default_value) if schema and name in schema.attributes else None
@@ -339,10 +338,7 @@ def _attribute_default(app: App, name: str) -> Lit | None:
     return Lit(found) if isinstance(found, int | float | str) else None
 
 
-def _same_operator(pattern: App, term: App) -> bool:
-    return (pattern.op, pattern.domain, pattern.output, pattern.outputs) == (
-        *(term.op, term.domain, term.output, term.outputs),
-    )
+_operator_and_output = attrgetter("op", "domain", "output", "outputs")
 
 
 def _of_kind(hole: Var, literal: Lit) -> bool:

@@ -1,12 +1,12 @@
-"""What becomes of two equal terms: the most general rules that are proved, or why there is none.
+"""Proofs of equations between two terms: the most general rules that are proved, or why there is none.
 
-One such question is a task of its own: it knows no other, so it may be answered anywhere.
+Each equation is a task of its own: it knows no other, so it may be answered anywhere.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -31,11 +31,11 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite import gate
 
 REPAIRS = 6
-"""Conditions that are tried of a rule that lacks one."""
+"""Conditions that are tried for a rule that lacks one."""
 
 
 class EquationStatus(StrEnum):
-    """What became of two equal terms."""
+    """Outcome of an equation between two terms."""
 
     PROVED = "proved"
     UNKNOWN = "not decided"
@@ -52,7 +52,7 @@ class EquationTask:
     equation: EqualTerms
     timeout: float = 2.0
     files: tuple[Path, ...] = ()
-    """Files of rules that say what operators compute which ONNX does not define."""
+    """Files of rules that define operators which ONNX does not."""
 
     @property
     def key(self) -> str:
@@ -61,7 +61,7 @@ class EquationTask:
 
 @dataclass(frozen=True)
 class EquationAnswer:
-    """The answer: rules with their proofs, the steps of the first ladder in which some were proved."""
+    """The answer: rules with their proofs, from the first step of a ladder in which some were proved."""
 
     fate: EquationStatus
     rules: tuple[tuple[Rule, Proof], ...] = ()
@@ -88,7 +88,7 @@ class EquationAnswer:
 
 @cache
 def evaluators() -> tuple[Evaluator, ...]:
-    """Return what terms are compared with in this process: what is equal in one arithmetic may be a rule."""
+    """Return the evaluators that compare terms in this process: what is equal in one arithmetic may be a rule."""
     return Evaluator(Field()), Evaluator(Reals())
 
 
@@ -113,19 +113,14 @@ def prove_equation(question: EquationTask) -> EquationAnswer:
         return EquationAnswer(EquationStatus.REFUTED, detail=wrong, seconds=_since(start))
     if proved:
         return EquationAnswer(EquationStatus.PROVED, proved, seconds=_since(start))
-    return _build_unproved_answer(found, question.timeout, start)
+    narrowest = tuple(ladder.narrowest for ladder in found)
+    proof = gate.prove_now(narrowest[0], question.timeout)
+    fate = EquationStatus.REFUTED if proof.verdict is Verdict.REFUTED else EquationStatus.UNKNOWN
+    return EquationAnswer(fate, (), narrowest, proof.counterexample or proof.detail, _since(start))
 
 
 def _since(start: float) -> float:
     return round(time.thread_time() - start, 3)
-
-
-def _build_unproved_answer(found: Sequence[GeneralizationLadder], timeout: float, start: float) -> EquationAnswer:
-    """Return the answer where nothing is proved: refuted if the narrowest form is."""
-    narrowest = tuple(ladder.narrowest for ladder in found)
-    proof = gate.prove_now(narrowest[0], timeout)
-    fate = EquationStatus.REFUTED if proof.verdict is Verdict.REFUTED else EquationStatus.UNKNOWN
-    return EquationAnswer(fate, (), narrowest, proof.counterexample or proof.detail, _since(start))
 
 
 def _highest(ladder: GeneralizationLadder, timeout: float) -> list[tuple[Rule, Proof]]:
@@ -139,7 +134,8 @@ def _highest(ladder: GeneralizationLadder, timeout: float) -> list[tuple[Rule, P
 
 
 def _prove_with_repair(rule: Rule, timeout: float) -> tuple[Rule, Proof] | None:
-    """Return a rule with its proof: as it is, or with a condition that tells where it holds from where it does not."""
+    """Return a rule with its proof: as it is, or with a condition that separates where it holds from where it does
+    not."""
     for candidate in _candidates(rule):
         proof = gate.prove_now(candidate, timeout, refute=False)
         if proof.holds:

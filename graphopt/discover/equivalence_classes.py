@@ -1,7 +1,7 @@
 """Terms up to a size, by what they compute: those with equal values on random tensors are in one class.
 
-A term is one operator on classes of smaller terms, of which the first in the canonical order stands for all: so each
-term is one evaluation, of thousands at once. The order is that of sizes, then of operators, then of operands.
+A term is one operator on classes of smaller terms, each represented by its first term in the canonical order: so a term
+costs one evaluation, and thousands are evaluated at once. The order is by size, then by operators, then by operands.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Type: TypeAlias = tuple[Shape, ...]
 BATCH_SIZE = 1 << 12
 """Terms that are evaluated together."""
 SAMPLES = 3
-"""Values that each hole has in a round: a number alone may be positive by accident."""
+"""Values that each hole has in a round: a single number may be positive by accident."""
 MAX_TERMS = 20_000_000
-"""Terms of one size that are told apart: at some 100 bytes each while they are sorted, they take less than 4 GB."""
+"""Terms of one size that are told apart; at some 100 bytes each while they are sorted, they take less than 4 GB."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Columns:
     key: Numbers
     """Fingerprints in the field, over all rounds."""
     real: Numbers
-    """The same over the real numbers; 0 where there is none."""
+    """Fingerprints over the real numbers; 0 where there is none."""
     ordered: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class Columns:
 
 @dataclass
 class EqualTerms:
-    """A term, and the class of a term before it that computes the same."""
+    """A term, and an earlier one that computes the same."""
 
     term: Term
     other: Term
@@ -79,7 +79,7 @@ class EquivalenceClasses:
         self.arithmetics = tuple(each.arithmetic for each in self.evaluators)
         self.evaluated_count = 0
         self.terms: list[Term] = list(world.leaves)
-        """Representative term of each class that terms are made of."""
+        """Terms that represent the classes of which larger terms are made."""
         self.count = len(world.leaves)
         self.size = 0
         self._starts = [0, self.count]
@@ -106,7 +106,7 @@ class EquivalenceClasses:
         self._has_hole = np.array(
             [isinstance(leaf, Var) and leaf not in world.broadcast_leaves for leaf in world.leaves]
         )
-        """Mask of the classes with a hole: of numbers alone, and of what stands beside others, no term is made."""
+        """Mask of the classes with a hole. No term is made of numbers alone, or of leaves that only broadcast."""
         self._is_expandable = np.ones(len(world.leaves), bool)
 
     # -- what is kept of classes
@@ -123,7 +123,7 @@ class EquivalenceClasses:
         return [[made(a, i, sizes) for i, sizes in enumerate(self.world.rounds)] for a in self.arithmetics]
 
     def _store(self, type_: Type, values: list[list[Array]]) -> tuple[int, Numbers]:
-        """Keep the values of new classes of one type; return its number, and the row of each class."""
+        """Keep the values of new classes of one type; return the number of the type, and the row of each class."""
         number = self._types.setdefault(type_, len(self._types))
         if number == len(self._values):
             self._values.append([[array[:, :0] for array in rounds] for rounds in values])
@@ -176,7 +176,7 @@ class EquivalenceClasses:
         return {int(t): classes[types == t] for t in np.unique(types)}
 
     def _evaluate_terms(self) -> Iterator[Columns]:
-        """All terms of the next size, thousands at a time."""
+        """Yield all terms of the next size, thousands at a time."""
         work = list(self._work())
         count = sum(len(first) * (1 if second is None else len(second)) for _, _, first, second in work)
         if count > MAX_TERMS:
@@ -208,8 +208,7 @@ class EquivalenceClasses:
                         yield number, kernels, first, second
 
     def _find_kernels(self, choice: App, *types: Type) -> list[list[Kernel]] | None:
-        """Return the kernels of an operator; None where it has none, or is applied to what stands beside larger
-        tensors."""
+        """Return the kernels of an operator; None if it has none, or is applied to leaves that only broadcast."""
         if not is_broadcasting(choice.op, choice.domain) and not self._broadcast_types.isdisjoint(types):
             return None
         return self._get_kernels(choice, *types)
@@ -245,21 +244,16 @@ class EquivalenceClasses:
 
     def _results(self, position: int, kernels: Sequence[Kernel], operands: Sequence[Numbers]) -> list[Array]:
         """Return the values of terms in one arithmetic, round by round."""
+        stored = [self._values[self._type_of[classes[0]]][position] for classes in operands]  # each of one type
+        rows = [(self._row_of[classes][:, None] * SAMPLES + np.arange(SAMPLES)).ravel() for classes in operands]
         found = []
-        for round_, each in enumerate(kernels):
+        for round_, kernel in enumerate(kernels):
             with np.errstate(all="ignore"):
-                found.append(each.compute([self._read(position, round_, classes) for classes in operands]))
-        return found
-
-    def _read(self, arithmetic: int, round_: int, classes: Numbers) -> Array:
-        """Return the values of classes of one type."""
-        values = self._values[self._type_of[classes[0]]][arithmetic][round_]
-        rows = (self._row_of[classes][:, None] * SAMPLES + np.arange(SAMPLES)).ravel()
-        found: Array = values[:, rows]
+                found.append(kernel.compute([v[round_][:, own] for v, own in zip(stored, rows, strict=True)]))
         return found
 
     def _fingerprints(self, arithmetic: BatchArithmetic, rounds: Sequence[Array], type_: Type) -> Numbers:
-        """One number for the values of a term in all rounds and samples; 0 where it has none in one of them."""
+        """Return one number for the values of each term in all rounds and samples; 0 where it lacks one of them."""
         parts = np.concatenate([arithmetic.fingerprints(v).reshape(-1, SAMPLES) for v in rounds], axis=1)
         mixed = seeded_generator("type", type_).integers(0, 2**63, len(parts[:1])).astype(np.uint64)
         for part in parts.T.astype(np.uint64):
@@ -270,7 +264,7 @@ class EquivalenceClasses:
     # -- classes
 
     def _assign_classes(self, found: Columns) -> tuple[Numbers, Numbers]:
-        """Return the class of each term, and the places of those that are the first of a new one."""
+        """Return the class of each term, and the indices of the terms that begin a new one."""
         class_of = _first_positions(self._key, found.key)
         by_value = np.where(found.real == 0, -1, _first_positions(self._real, found.real))
         agrees = found.ordered | (self._ordered[by_value] > 0)
@@ -307,14 +301,14 @@ class EquivalenceClasses:
         self._is_expandable = np.concatenate([self._is_expandable, ~np.fromiter(constant, bool, len(new))])
 
     def _is_constant(self, type_: int, row: int) -> bool:
-        """Return whether a class has one number for all elements, as x - x has: what is made of it is seldom wanted."""
+        """Return whether a class has one number for all elements, as x - x has: terms made of it are seldom wanted."""
         values = self._values[type_][0]
         rows = [array[0, row * SAMPLES : (row + 1) * SAMPLES] for array in values]
         return all((array == rows[0].flat[0]).all() for array in rows)
 
 
 def _pairs(first: Numbers, second: Numbers | None, commutes: bool) -> Iterator[tuple[Numbers, Numbers | None]]:
-    """All operands, or pairs of them, some thousands at a time."""
+    """Yield all operands, or pairs of them, some thousands at a time."""
     if second is None:
         for start in range(0, len(first), BATCH_SIZE):
             yield first[start : start + BATCH_SIZE], None
@@ -330,7 +324,7 @@ def _pairs(first: Numbers, second: Numbers | None, commutes: bool) -> Iterator[t
 
 
 def _first_positions(known: Numbers, wanted: Numbers) -> Numbers:
-    """Return the first place at which each number is known, or -1."""
+    """Return the first position at which each number is known, or -1."""
     if not len(known):
         return np.full(len(wanted), -1)
     numbers, places = np.unique(known, return_index=True)
@@ -339,13 +333,13 @@ def _first_positions(known: Numbers, wanted: Numbers) -> Numbers:
 
 
 def _first_of_equals(numbers: Numbers) -> Numbers:
-    """For each place the first one with the same number."""
+    """Return, for each position, the first one with the same number."""
     _, places, back = np.unique(numbers, return_index=True, return_inverse=True)
     return np.asarray(places[back])
 
 
 class _HoleOrders:
-    """In which order terms use holes that are alike: of equations that differ in names one is kept."""
+    """Orders in which terms use interchangeable holes: of equations that differ only in names, one is kept."""
 
     def __init__(self, world: World) -> None:
         kinds: dict[object, list[int]] = {}
@@ -353,19 +347,19 @@ class _HoleOrders:
             if isinstance(leaf, Var):
                 kinds.setdefault(leaf.axes, []).append(number)
         self.groups = list(kinds.values())
-        self.codes = [self._of_leaves(group, len(world.leaves)) for group in self.groups]
+        self.codes: list[Numbers] = []
         """Number of the sequence in which a class uses the holes of a group, by group and class."""
-
-    def _of_leaves(self, group: list[int], count: int) -> Numbers:
-        sequences = self.sequences(len(group))
-        return np.array([sequences.index((group.index(i),)) if i in group else 0 for i in range(count)])
+        for group in self.groups:
+            sequences, leaves = self.sequences(len(group)), range(len(world.leaves))
+            codes = [sequences.index((group.index(leaf),)) if leaf in group else 0 for leaf in leaves]
+            self.codes.append(np.array(codes))
 
     @staticmethod
     def sequences(count: int) -> list[tuple[int, ...]]:
         return [s for length in range(count + 1) for s in permutations(range(count), length)]
 
     def update(self, found: Columns, class_of: Numbers, new: Numbers) -> NDArray[np.bool_]:
-        """Take over new classes; say which terms are to be told as equal to another, named in order."""
+        """Add new classes; return which terms are to be told as equal to another, their holes named in order."""
         wanted = np.ones(len(found), bool)
         wanted[new] = False
         grown = []

@@ -1,7 +1,7 @@
 """Operators as functions of many tensors at once, made from their meanings: one kernel for each choice of shapes.
 
-The meaning of an operator says what each element is, as a sum of guarded products; here the indices are worked out once
-for all of a tensor, and what is left is arithmetic on whole batches.
+The meaning of an operator gives each element as a sum of guarded products. Its indices are computed once for the whole
+tensor; the rest is arithmetic on batches.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ Inputs: TypeAlias = Sequence[Array]
 BatchFunction: TypeAlias = Callable[[Inputs], Array]
 
 OF_ORDER = frozenset({"Abs", "Sign", "Positive", "Sqrt", "Pow", "Floor", "Ceil", "Round", "Log"})
-"""Functions of which the real numbers know more than that they are functions."""
+"""Functions of which the real numbers satisfy more than congruence."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """An operator at given shapes of its inputs, in one arithmetic: values in a batch to values in a batch."""
+    """An operator at given shapes of its inputs, in one arithmetic: a function from batches to batches."""
 
     shape: Shape
     compute: BatchFunction
     is_ordered: bool
-    """True if it compares, or has roots: the real numbers may know equalities that the field does not."""
+    """True if it compares, or has roots: the real numbers may satisfy equations that the field does not."""
 
 
 class UndefinedTerm(Exception):
@@ -72,7 +72,7 @@ class UndefinedTerm(Exception):
 
 @isolated_interner()
 def compile_kernel(app: App, shapes: Sequence[Shape], sizes: Mapping[str, int], arithmetic: BatchArithmetic) -> Kernel:
-    """Return the kernel of an operator whose operands are holes, of tensors with these shapes.
+    """Return the kernel of an operator whose operands are holes, for tensors of these shapes.
 
     Raises:
         UndefinedTerm: it is not defined for them, or not looked into.
@@ -126,13 +126,13 @@ def _read(name: str, index: Index) -> Expr:
 
 @dataclass(frozen=True)
 class IndexGrid:
-    """All indices of some shape at once: each symbol is an array along an axis of its own, binders come in front."""
+    """All indices of a shape at once: each symbol is an array along an axis of its own, with binders in front."""
 
     shape: Shape = ()
     symbols: Mapping[Atom, Array] = field(default_factory=dict)
 
     def with_binders(self, binders: Binders) -> IndexGrid:
-        """Return a grid with one more axis for each binder: in front, in their order."""
+        """Return a grid with one more axis in front for each binder, in their order."""
         symbols, shape = dict(self.symbols), self.shape
         for atom, extent in reversed(binders):
             length = self.concrete_size(extent)
@@ -170,7 +170,7 @@ class IndexGrid:
         return over // by if atom.kind == "quotient" else over % by
 
     def holds(self, formula: Formula) -> Any:
-        """Return whether what is said of indices holds at each of them."""
+        """Return whether a condition on indices holds at each of them."""
         match formula:
             case And(parts):
                 return reduce(np.logical_and, map(self.holds, parts), np.True_)
@@ -189,7 +189,7 @@ def _depends_on_values(formula: Formula) -> bool:
 
 
 class _Compiler:
-    """Turns values into functions of batches."""
+    """Turns symbolic values into functions of batches."""
 
     def __init__(self, arithmetic: BatchArithmetic, holes: Mapping[str, int]) -> None:
         self.arithmetic, self.holes = arithmetic, holes
@@ -235,7 +235,7 @@ class _Compiler:
         return compute
 
     def formula(self, formula: Formula, grid: IndexGrid) -> BatchFunction:
-        """Return truth values of what hangs on values, too."""
+        """Return truth values of a formula that may depend on values."""
         match formula:
             case And(parts) | Or(parts):
                 each = [self.formula(part, grid) for part in parts]
@@ -268,7 +268,7 @@ class _Compiler:
         raise UndefinedTerm(f"{factor.operator} is not looked into")
 
     def _read(self, position: int, index: list[Array], grid: IndexGrid) -> BatchFunction:
-        """Return the elements at some indices; what is not asked for may lie outside."""
+        """Return the elements at some indices; indices that a mask excludes may lie outside."""
         if not index:
             return lambda inputs: inputs[position].reshape(*inputs[position].shape[:2], *(1,) * len(grid.shape))
 
@@ -283,7 +283,7 @@ class _Compiler:
         return compute
 
     def _fold(self, fold: Fold, grid: IndexGrid) -> BatchFunction:
-        """Return the greatest, the least or the product of all that the pieces run over."""
+        """Return the greatest, the least or the product of all values that the pieces range over."""
         self.is_ordered = self.is_ordered or fold.monoid != "prod"
         pieces = []
         for piece in fold.branches:
@@ -292,7 +292,7 @@ class _Compiler:
         rank, parts = len(grid.shape), self.arithmetic.parts
 
         def laid_out(array: Array, shape: Shape) -> Array:
-            """Put the axes that a piece runs over into one, in front of the others."""
+            """Merge the axes that a piece ranges over into one, in front of the others."""
             array = np.broadcast_to(array, (*array.shape[:2], *shape))
             return array.reshape(*array.shape[:2], -1, *shape[len(shape) - rank :])
 
@@ -315,7 +315,7 @@ class Evaluator:
         self._kernels: dict[tuple[App, tuple[Shape, ...], tuple[int, ...]], Kernel | UndefinedTerm] = {}
 
     def kernel(self, choice: App, shapes: Sequence[Shape], sizes: Mapping[str, int]) -> Kernel:
-        """Return the kernel of an operator applied to holes of some shapes; raise UndefinedTerm where it has none."""
+        """Return the kernel of an operator applied to holes of some shapes; raise UndefinedTerm if it has none."""
         key = choice, tuple(shapes), tuple(sizes[axis] for axis in axes_read(choice))
         found = self._kernels.get(key)
         if found is None:
@@ -336,7 +336,7 @@ class Evaluator:
         return shapes[term.name] if isinstance(term, Var) else ()
 
     def value(self, term: Term, values: Mapping[str, Array], sizes: Mapping[str, int]) -> Array:
-        """Return what a term computes of a batch of values of its holes; raise UndefinedTerm where that is nothing."""
+        """Return the value of a term for a batch of values of its holes; raise UndefinedTerm if it has none."""
         if isinstance(term, Var):
             return values[term.name]
         if isinstance(term, Lit):
@@ -348,12 +348,12 @@ class Evaluator:
 
 
 OPERANDS = tuple(tensor(name) for name in "abcdefgh")
-"""The operands of an operator that waits for them."""
+"""Holes for the operands of an operator alone."""
 
 
 @cache
 def split_operands(app: App) -> tuple[App, tuple[Term, ...]]:
-    """Return an operator as it is applied to holes of its own, and what it is applied to; numbers stay."""
+    """Return an operator applied to holes of its own, and its operands; numbers stay."""
     places = iter(OPERANDS)
     operands = [arg for arg in app.inputs if arg is not None and is_operand(arg)]
     args = tuple(next(places) if arg is not None and is_operand(arg) else arg for arg in app.args)
@@ -372,23 +372,23 @@ def number_of(literal: Lit) -> Fraction:
 
 
 def is_axis_size(part: Term) -> TypeGuard[App]:
-    """Return whether a term is the sizes of axes: one as a number, or several as a list."""
+    """Return whether a term is a list of sizes of axes, or one as a number."""
     return isinstance(part, App) and part.domain == SCALAR and part.op in ("size", "sizes")
 
 
 def axes_in(sizes: App) -> list[str]:
-    """Return the names of the axes whose sizes a term is."""
+    """Return the names of the axes whose sizes a term lists."""
     (said,) = sizes.args
     assert isinstance(said, Lit)
     return str(said.value).split()
 
 
 def with_axes(sizes: App, names: Iterable[str]) -> App:
-    """Return the sizes of other axes."""
+    """Return the sizes of other axes in the place of these."""
     return replace(sizes, args=(Lit(" ".join(names)),))
 
 
 @cache
 def axes_read(choice: App) -> tuple[str, ...]:
-    """Return the names of axes whose sizes an operator takes."""
+    """Return the names of axes whose sizes an operator reads."""
     return tuple(axis for part in walk_term(choice) if is_axis_size(part) for axis in axes_in(part))

@@ -1,7 +1,7 @@
-"""How much faster a rule makes what it is applied to: large tensors drawn for it, and the parts of models.
+"""Speedups by a rule: of large tensors drawn for it, and of the parts of models that it changes.
 
-One cost model is asked: the estimate of the search, for which nothing is run, or what ONNX Runtime takes. Models are
-simplified with the library first, so that what is gained is gained beside it.
+One cost model is asked: the estimate of the search, for which nothing is run, or the time that ONNX Runtime takes.
+Models are simplified with the library first, so that only what it gains beyond the library counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECONDS = 30.0
 
 
 def cost_model(name: str) -> CostModel:
-    """Return the cost model of this name, "analytic" or "measured": as a search without options asks it."""
+    """Return the cost model "analytic" or "measured", with the settings of a search without options."""
     if name == AnalyticCost.name:
         return AnalyticCost()
     setting, cache = SessionSetting(threads=0), open_cost_cache()
@@ -46,7 +46,7 @@ def cost_model(name: str) -> CostModel:
 
 @dataclass(frozen=True)
 class ModelGain:
-    """What a rule does in a model that the library has simplified."""
+    """Effect of a rule in a model that the library has simplified."""
 
     matches: int
     gain: float | None
@@ -54,10 +54,10 @@ class ModelGain:
 
 
 class GainEstimator:
-    """What rules gain by one cost model."""
+    """Estimates what rules gain by one cost model."""
 
     def __init__(self, cost: CostModel, known: RuleLibrary, models: Mapping[str, Graph]) -> None:
-        """Take models, which the library simplifies, in place."""
+        """Take models, which are simplified with the library, in place."""
         self.cost, self.models = cost, models
         self.gate = Gate()
         self.simplifier = Simplifier(known.rules, PASSES, self.gate.allows)
@@ -66,7 +66,7 @@ class GainEstimator:
         self.shapes = {name: _shapes(graph) for name, graph in models.items()}
 
     def on_large_tensors(self, rule: Rule) -> float | None:
-        """Return how many times as fast the right side is as the left one; None where nothing large was drawn."""
+        """Return the speedup of the right side over the left one; None if no large tensors were drawn."""
         sides = large_sides(rule)
         try:
             return round(self.cost.measure_speedups(sides[0], sides[1:])[0].median, 3) if sides else None
@@ -74,7 +74,7 @@ class GainEstimator:
             return None
 
     def in_models(self, rule: Rule) -> dict[str, ModelGain]:
-        """Return what the rule does in each of the models."""
+        """Return the effect of the rule in each of the models."""
         return {name: self._in_model(rule, graph, self.shapes[name]) for name, graph in self.models.items()}
 
     def _in_model(self, rule: Rule, graph: Graph, shapes: InputShapes) -> ModelGain:
@@ -87,7 +87,7 @@ class GainEstimator:
 
 
 def _shapes(graph: Graph) -> InputShapes:
-    """Shapes of the inputs with usual sizes for what is open; none where none can be made up."""
+    """Return shapes of the inputs, with usual sizes for open ones; none if none can be made up."""
     try:
         feeds = random_feeds(graph, seed=0)
     except NotMeasurableError:

@@ -1,8 +1,8 @@
 """From two equal terms of a world to rules: which sizes have to be the same, for which ranks, under which conditions.
 
-In a world all axes of a kind have one size. Here each axis has a name of its own first, and those that have to be the
-same are found by giving them other sizes. Then more is left open: ranks, axes, attributes. What is left open too much
-is refuted by drawn instances, which also say what condition is missing.
+In a world all axes of a kind have one size. Here each axis first gets a name of its own, and other sizes show which
+have to be the same. Then more is left open: ranks, axes, attributes. Drawn instances refute what was left too open, and
+also show which condition is missing.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from graphopt.operators.operator_classes import lookup_operator
 
 Evaluators: TypeAlias = Sequence[Evaluator]
 DrawnInstance: TypeAlias = Any
-"""One of the verifier's, drawn: sizes, attributes and values."""
+"""An instance that the verifier drew: sizes, attributes and values."""
 
 DRAWN = 8
 """Instances on which a rule is tried before it is proved."""
 PACKS = {"L": "*s", "K": "*k", "S": "*s"}
-"""Axes of which there may be any number, by their kind: those of images, of kernels, of vectors."""
+"""Axes of which there may be any number, by kind: those of images, of kernels, of vectors."""
 DIVISIONS = 8
-"""Ways to divide axes into parts that are tried: which parts vary by themselves says not yet which vary together."""
+"""Most partitions of axes that are tried: parts that vary alone need not vary together."""
 RUN_INSTANCES = 4
-"""Instances on which a rule that is proved is run."""
+"""Instances on which a proved rule is run."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 # -- which sizes have to be the same -----------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class SeparatedTerms:
     left: Term
     right: Term
     kinds: Mapping[str, str]
-    """The kind of axes of the world that each axis is of, by name."""
+    """Kind of axes of the world, by the name of an axis."""
 
 
 def separate_axes(equal: EqualTerms) -> SeparatedTerms:
@@ -107,7 +107,7 @@ def separate_axes(equal: EqualTerms) -> SeparatedTerms:
 
 
 def find_axis_partition(this: SeparatedTerms, world: World, evaluators: Evaluators) -> list[frozenset[str]] | None:
-    """Return which axes have to be of one size: the finest parts that may each have another one.
+    """Return which axes have to be of one size: the finest partition whose parts may each have another size.
 
     None where the two terms are not equal once the sizes of the parts differ: they are by an accident of the sizes.
     """
@@ -118,7 +118,7 @@ def find_axis_partition(this: SeparatedTerms, world: World, evaluators: Evaluato
         return _agree(this, {name: size + (name in block) for name, size in usual.items()}, evaluators)
 
     def divided(left: Sequence[str]) -> Iterator[list[frozenset[str]]]:
-        """Yield the ways to divide axes into parts that may vary by themselves: the finest parts first."""
+        """Yield the partitions of axes into parts that may vary independently, the finest first."""
         if not left:
             yield []
             return
@@ -151,7 +151,7 @@ def are_equal(
     sizes: Mapping[str, int],
     evaluators: Evaluators,
 ) -> bool | None:
-    """Return whether terms are equal on random tensors in one arithmetic; None where the left ones are not defined."""
+    """Return whether terms are equal on random tensors in one arithmetic; None if the left ones are undefined."""
     answers = [_are_equal(left, right, shapes, sizes, evaluator) for evaluator in evaluators]
     return None if None in answers else any(answers)
 
@@ -180,7 +180,7 @@ def _are_equal(
 
 @dataclass(frozen=True)
 class GeneralizationLadder:
-    """Rules that say the same of ever fewer models, by steps: of the first step that holds all are kept."""
+    """Rules for ever fewer models, by steps: the first step with a rule that holds is the one that is kept."""
 
     steps: tuple[tuple[Rule, ...], ...]
 
@@ -228,7 +228,7 @@ def share_axes(equal: EqualTerms, world: World, evaluators: Evaluators) -> tuple
 
 
 def directions(one: Term, other: Term) -> list[tuple[Term, Term]]:
-    """Return in which directions two equal terms may be wanted: to what weighs less, or both where that is the same."""
+    """Return the directions in which an equation may be wanted: to the lesser weight, or both if that is equal."""
     weights = measure_weight(one), measure_weight(other)
     ways = [(one, other), (other, one)]
     if weights[0] != weights[1]:
@@ -251,31 +251,28 @@ def canonical_text(terms: Sequence[Term]) -> str:
 
 
 def can_be_written(source: Term, target: Term) -> bool:
-    """Return whether a rule may lead from one term to another: whether all holes of that are known."""
+    """Return whether a rule may lead from one term to another: the first has all holes of the second."""
     bound = {hole.name for hole in holes(source)}
     return isinstance(source, App) and all(hole.name in bound for hole in holes(target))
 
 
 def measure_weight(*terms: Term) -> int:
-    """Return the measure that simplification makes smaller, of terms; what they share counts once."""
+    """Return the measure of terms that simplification makes smaller; shared parts count once."""
     nodes = {app.node for term in terms for app in operator_applications(term)}
     return sum(lookup_operator(node.op, node.domain).weight for node in nodes)
 
 
 def name_of(*terms: Term) -> str:
-    """Return a name that says the operators of both sides, and tells the rule from others with the same."""
+    """Return a name made of the operators of both sides, with a digest to tell it from rules with the same."""
     source, target = ("_".join(app.op.lower() for app in operator_applications(term)) or "operand" for term in terms)
-    digest = sha256(" -> ".join(map(_format_with_axes, terms)).encode()).hexdigest()[:6]
+    axes = ({(hole.name, " ".join(hole.axes or ())) for hole in holes(term)} for term in terms)
+    described = " -> ".join(f"{term} {sorted(own)}" for term, own in zip(terms, axes, strict=True))
+    digest = sha256(described.encode()).hexdigest()[:6]
     return f"{source}_to_{target}_{digest}"
 
 
-def _format_with_axes(term: Term) -> str:
-    """Return a term with the axes of its holes."""
-    return f"{term} {sorted({(hole.name, ' '.join(hole.axes or ())) for hole in holes(term)})}"
-
-
 def _rule(name: str, source: Term, target: Term, when: tuple[Term, ...] = ()) -> Rule | None:
-    """Return the rule, None where it cannot be written: where sizes of the right side are not bound by the left."""
+    """Return the rule, None if it cannot be written because the left side does not bind some size on the right."""
     try:
         return Rule(name, source, target, when)
     except RuleError:
@@ -296,7 +293,7 @@ def rename_axes(term: Term, axes: Mapping[str, str]) -> Term:
 
 
 def map_term(term: Term, change: Any) -> Term:
-    """Return a term in which parts are replaced, outermost first: by what `change` gives that is not None."""
+    """Return a term with parts replaced, outermost first, by what `change` returns unless that is None."""
     new: Term | None = change(term)
     if new is not None:
         return new
@@ -311,7 +308,7 @@ def map_term(term: Term, change: Any) -> Term:
 
 
 def _any_rank_forms(name: str, source: Term, target: Term) -> Iterator[tuple[Rule | None, ...]]:
-    """Yield the rule for tensors of any rank: with axes that are left open, too, then as they are written."""
+    """Yield the rule for tensors of any rank: first with axes left open, too, then as they are written."""
     if any(is_axis_size(part) for side in (source, target) for part in walk_term(side)):
         return
 
@@ -378,7 +375,7 @@ def _open_windows(term: Term, *, plain: bool = False) -> Term:
 
 @cache
 def _usual_numbers(name: str) -> tuple[tuple[str, Term], ...]:
-    """Return the attributes of an operator that are whole numbers by default, with these."""
+    """Return the attributes of an operator that are whole numbers by default, with these defaults."""
     schema = schemas.schema(name)
     usual = {key: schemas.attribute_value(a.default_value) for key, a in schema.attributes.items()} if schema else {}
     return tuple(sorted((key, Lit(value)) for key, value in usual.items() if isinstance(value, int)))
@@ -419,7 +416,7 @@ def _stacked(term: Term, which: frozenset[str]) -> Term:
 
 
 def _weights(sides: Sequence[Term]) -> frozenset[str]:
-    """Return the holes that are multiplied with from the right, and nothing else."""
+    """Return the holes that occur only as right factors of products."""
     right, left = set[str](), set[str]()
 
     def look(term: Term, is_right: bool) -> None:
@@ -438,7 +435,7 @@ def _weights(sides: Sequence[Term]) -> frozenset[str]:
 
 
 def partition_instances(rule: Rule, evaluators: Evaluators) -> tuple[list[DrawnInstance], list[DrawnInstance]]:
-    """Return drawn instances at which a rule holds, and those at which it does not."""
+    """Return the drawn instances at which a rule holds, and those at which it does not."""
     from graphopt.verifier.instance_sampling import sample_instances
 
     good: list[DrawnInstance] = []
@@ -454,9 +451,9 @@ def partition_instances(rule: Rule, evaluators: Evaluators) -> tuple[list[DrawnI
 
 
 def find_runtime_difference(rule: Rule, proof: Proof) -> str:
-    """Return how the two sides of a rule differ when ONNX Runtime runs them at drawn instances; nothing if they agree.
+    """Return how both sides of a rule differ when ONNX Runtime runs them at drawn instances; empty if they agree.
 
-    A proof believes what is declared of operators; this does not. Drawn are element types of which the proof speaks.
+    A proof believes declarations of operators; this does not. Only element types that the proof covers are drawn.
     """
     from graphopt.verifier.counterexample import compare_sides
     from graphopt.verifier.instance_sampling import sample_instances
@@ -472,8 +469,8 @@ def find_runtime_difference(rule: Rule, proof: Proof) -> str:
 
 
 def _holds_at(rule: Rule, instance: DrawnInstance, evaluators: Evaluators) -> bool | None:
-    """Return whether both sides are equal at the shapes and attributes of an instance; None where the left is not
-    defined."""
+    """Return whether both sides are equal at the shapes and attributes of an instance; None if the left is
+    undefined."""
     from graphopt.verifier.concrete_instance import array_of, evaluate_scalar_at
 
     def number(part: Term) -> Term | None:
@@ -496,7 +493,7 @@ def _holds_at(rule: Rule, instance: DrawnInstance, evaluators: Evaluators) -> bo
 
 
 def with_conditions(rule: Rule) -> Iterator[Rule]:
-    """Yield a rule with one condition more, of those that such rules often lack, or with two."""
+    """Yield a rule with one or two of the conditions that such rules often lack."""
     axes = [hole for hole in rule.holes.values() if hole.kind == "integer"]
     tensors = [hole for hole in rule.holes.values() if hole.kind == "tensor"]
     floats = [fn.is_float(fn.dtype(hole)) for hole in tensors[:1]]
@@ -528,7 +525,7 @@ def _replace_hole(rule: Rule, hole: Var, other: Var) -> Rule:
 
 
 def repair_rule(rule: Rule, good: Sequence[DrawnInstance], bad: Sequence[DrawnInstance]) -> Iterator[Rule]:
-    """Yield a rule with a condition that some instances at which it holds fulfil, and none at which it does not."""
+    """Yield a rule with a condition that holds at some of the good instances, and at none of the bad ones."""
     from graphopt.verifier.concrete_instance import satisfies
 
     for candidate in with_conditions(rule):

@@ -1,7 +1,7 @@
-"""Rules for branches that share an input, from rules on their results side by side.
+"""Horizontal fusion: rules that merge branches sharing an input, from rules on their results side by side.
 
-Where `Concat(f(x), g(x))` is one operator on x, the branches f and g are the two parts of that: a rule with two
-outputs, which no term says.
+Where `Concat(f(x), g(x))` is one operator on x, the branches f and g are the two parts of its result: a rule with two
+outputs, which no single term expresses.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from graphopt.language.terms import App, Lit, Term, fn, holes, is_scalar, op
 from graphopt.operators.operator_classes import lookup_operator
 
 PRIMES = (53, 47, 43, 41, 37, 31, 29, 23, 19, 17)
-"""Sizes of axes, each its own; what comes first, as an image, is larger than what follows, as its kernel."""
+"""Distinct sizes of axes; earlier axes, as those of images, are larger than later ones, as those of kernels."""
 
 
 def merge_branches(rules: Iterable[Rule]) -> Iterator[Rule]:
-    """Yield, for rules that make one operator of branches side by side, the rule for the branches by themselves."""
+    """Yield, for rules that join branches into one operator, the rule that merges the branches themselves."""
     for rule in rules:
         if len(rule.left) == 1:
             for joined, whole in ((rule.left[0], rule.right[0]), (rule.right[0], rule.left[0])):
@@ -40,7 +40,10 @@ def _build_merge_rule(rule: Rule, joined: Term, whole: Term) -> Rule | None:
         return None
     branches = joined.operands
     axis = dict(joined.attrs)["axis"]
-    if not all(isinstance(branch, App) for branch in branches) or not _share(branches) or not isinstance(axis, Lit):
+    if not all(isinstance(branch, App) for branch in branches) or not isinstance(axis, Lit):
+        return None
+    tensors = [{hole.name for hole in holes(branch) if not is_scalar(hole)} for branch in branches]
+    if not set.intersection(*tensors):
         return None
     lengths = [_find_axis_name(rule, branch, axis) for branch in branches]
     if None in lengths:
@@ -52,18 +55,13 @@ def _build_merge_rule(rule: Rule, joined: Term, whole: Term) -> Rule | None:
         return None
 
 
-def _share(branches: Iterable[Term]) -> bool:
-    """Return whether some hole is in all of the branches."""
-    return bool(frozenset.intersection(*(frozenset(h.name for h in holes(b) if not is_scalar(h)) for b in branches)))
-
-
 @cache
 def _evaluator() -> Evaluator:
     return Evaluator(Field())
 
 
 def _find_axis_name(rule: Rule, branch: Term, axis: Lit) -> str | None:
-    """Return the name of the axis along which a branch lies beside the others, if it is one of a hole."""
+    """Return the name of the axis along which a branch is joined to the others, if it is an axis of a hole."""
     tensors = [hole for hole in rule.holes.values() if hole.kind in ("tensor", "const")]
     if any(hole.axes is None for hole in tensors):
         return None
@@ -75,7 +73,7 @@ def _find_axis_name(rule: Rule, branch: Term, axis: Lit) -> str | None:
     }
 
     def plain(part: Term) -> Term | None:
-        """Return the attributes that are left open, as the usual ones."""
+        """Return an operator with the usual attributes in the place of those that are left open."""
         if isinstance(part, App) and part.attributes_hole is not None:
             args = tuple(None if arg is None else map_term(arg, plain) for arg in part.inputs)
             return App(part.op, args, part.attrs, part.domain, part.output, part.outputs)

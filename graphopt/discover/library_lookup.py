@@ -1,4 +1,4 @@
-"""What the installed rules do already: looked up on small models drawn for a rule; and large ones, to be timed."""
+"""Look-up of rules in a library, on small models drawn for a rule; and large models of it, to be timed."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 TRIED_INSTANCES = 2
 """Instances at which the library has to do what a rule does."""
 IDENTITY_RULE = "eliminate_identity"
-"""The rule for what the model of a bare hole is, which says nothing of the others."""
+"""The rule that applies to the model of a bare hole, and says nothing about other rules."""
 LARGE = 64
 PACKS: Mapping[str, tuple[int, ...]] = {"b": (8,), "s": (28, 28), "k": (3, 3)}
 ANY = (8, 64, 64)
-"""The sizes of what is drawn: of axes, of packs, of tensors of any rank."""
+"""Sizes of drawn tensors: of axes, of packs, of tensors of any rank."""
 
 
 @dataclass(frozen=True)
 class LookupResult:
-    """What the library has of a rule: the rules that do the same together; none where it has not."""
+    """The rules of a library that do together what a rule does; none where it lacks that."""
 
     rules: tuple[str, ...]
     is_found: bool
@@ -54,16 +54,12 @@ class LookupTask:
 
 def run_lookup(task: LookupTask) -> LookupResult:
     """Return whether a library has a rule: a task of its own, so that it may be answered anywhere."""
-    return find_in_library(task.rule, _load_library(task.files, task.installed))
-
-
-def _load_library(files: tuple[Path, ...], installed: bool) -> RuleLibrary:
-    given = libraries.read_rules(files)
-    return libraries.load_library(given) if installed else given
+    given = libraries.read_rules(task.files)
+    return find_in_library(task.rule, libraries.load_library(given) if task.installed else given)
 
 
 def find_in_library(rule: Rule, library: RuleLibrary) -> LookupResult:
-    """Return whether the library leads from the left side of a rule to the right one, or to what that becomes, too.
+    """Return whether the library leads from the left side of a rule to the right one, or to its simplified form.
 
     Its simplifying rules are used on both, and one of its trades on the left.
     """
@@ -120,7 +116,7 @@ def read_graph(model: ModelProto | str) -> Graph:
 
 
 def _models(rule: Rule, count: int) -> Iterator[tuple[ModelProto, ModelProto]]:
-    """Both sides of a rule at drawn instances, as models of floats."""
+    """Yield both sides of a rule at drawn instances, as models of floats."""
     from graphopt.base.dtype import DType
     from graphopt.verifier.instance_models import build_models
     from graphopt.verifier.instance_sampling import sample_instances
@@ -150,7 +146,7 @@ def large_sides(rule: Rule) -> tuple[Graph, Graph] | None:
 
 
 def _large(rule: Rule) -> Mapping[str, int | tuple[int, ...]]:
-    """Large sizes for the axes, packs and holes of a rule."""
+    """Return large sizes for the axes, packs and holes of a rule."""
     dims: dict[str, int | tuple[int, ...]] = {}
     for hole in rule.holes.values():
         if hole.kind not in ("tensor", "const"):

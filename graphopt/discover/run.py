@@ -1,7 +1,7 @@
-"""One run: terms are grown, equal ones asked about unless that is derived, and what is proved is kept.
+"""One run of discovery: terms are grown, equations among them asked about unless derivable, and proved ones kept.
 
-Sizes come one after the other, in each the worlds. Questions are asked in canonical order, some at a time; what one of
-them may answer for another waits. So the result does not depend on who answers, nor when.
+Sizes come one after the other, in each the worlds. Questions are asked in canonical order, in batches; a question that
+another one of the batch may derive waits. So the result does not depend on who answers, nor when.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from graphopt.rewrite import gate
 log = logging.getLogger(__name__)
 
 BATCH_SIZE = 64
-"""Questions that are asked together, whoever answers them: the more, the more of them turn out to be derived."""
+"""Questions that are asked together. The larger a batch, the more of its questions turn out to be derivable."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run looks at."""
+    """Scope of a run: sizes, operators, worlds, and the time for a proof."""
 
     size: int = 2
     operators: tuple[str, ...] = DISCOVERY_OPERATORS
@@ -53,7 +53,7 @@ class Plan:
 
 @dataclass
 class Stage:
-    """What one world gave at one size."""
+    """Counts of one world at one size."""
 
     world: str
     size: int
@@ -87,7 +87,7 @@ class DiscoveredRule:
 
 @dataclass
 class DiscoveryResult:
-    """All that a run found, and what it took."""
+    """All rules that a run found, and the counts of its stages."""
 
     rules: list[DiscoveredRule] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
@@ -96,7 +96,7 @@ class DiscoveryResult:
 
 
 class _WorldState:
-    """The terms of a world, and what is derived of them."""
+    """The terms of a world, and the equations derived among them."""
 
     def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
@@ -128,14 +128,14 @@ class Run:
         progress: Callable[[str, float], None] = lambda *_: None,
         tell: Callable[[Stage], None] = lambda _: None,
     ) -> None:
-        """`progress` is told what is done, and how much of it, 0 to 1; `tell` what came of each stage."""
+        """`progress` is told the current stage and its fraction done, 0 to 1; `tell` the result of each stage."""
         self.plan, self.engine, self.journal, self.progress, self.tell = plan, engine, journal, progress, tell
         self.outcome = DiscoveryResult()
         self._worlds = [_WorldState(world, plan) for world in plan.worlds if world.choices(plan.operators)]
         self._seen: set[str] = set()
 
     def run(self) -> DiscoveryResult:
-        """Return all that is found."""
+        """Return all rules that are found."""
         for size in range(1, self.plan.size + 1):
             for each in self._worlds:
                 stage = self._stage(each, size)
@@ -167,7 +167,7 @@ class Run:
         return stage
 
     def _batch(self, each: _WorldState, waiting: deque[EqualTerms]) -> list[EqualTerms]:
-        """Take the next questions that nothing derives; what one of them might derive stays for later."""
+        """Take the next questions that are not derivable; those that one of the batch might derive stay for later."""
         batch, later, tentative = list[EqualTerms](), list[EqualTerms](), Derivation(each.terms)
         while waiting and len(batch) < BATCH_SIZE:
             equal = waiting.popleft()
@@ -190,7 +190,7 @@ class Run:
             yield question, EquationAnswer.from_json(self.journal.answers[question.key])
 
     def _record_answer(self, each: _WorldState, question: EquationTask, settled: EquationAnswer) -> None:
-        """Keep what is proved; what was not decided is believed where others follow from it, and not written."""
+        """Keep what is proved; undecided equations count in derivations, but are not written."""
         for rule, proof in settled.rules:
             self._keep_rule(rule, proof, each.world.name)
         if settled.fate is EquationStatus.UNKNOWN:
@@ -218,7 +218,7 @@ class Run:
 
 @cache
 def get_source_digest() -> str:
-    """Return what identifies the source that asks and answers."""
+    """Identify the source that asks and answers."""
     digest = sha256(gate.prover_digest().encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes().replace(b"\r\n", b"\n"))
@@ -226,7 +226,11 @@ def get_source_digest() -> str:
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """Answers by question."""
+    """Answers by question, in a file: a run that was killed goes on from there.
+
+    One answer a line, each on the disk before the next question counts as answered. A line that was cut off is left
+    out; so are answers of another source, for it may ask and prove otherwise.
+    """
 
     def __init__(self, path: Path, *, keep: bool) -> None:
         """`keep` it when the run is done; one that was not done keeps it in any case.
@@ -287,7 +291,7 @@ class Journal(AbstractContextManager["Journal"]):
 
 
 def _parse_line(line: bytes) -> Any:
-    """Return what a line says, None for one that is not whole."""
+    """Return the content of a line, None for one that is incomplete."""
     try:
         said = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

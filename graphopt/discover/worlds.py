@@ -1,7 +1,8 @@
-"""Where terms are made: a few holes of fixed ranks, and the operators that are applied to them, in canonical order.
+"""Worlds in which terms are made: a few holes of fixed ranks, and the operators applied to them, in canonical order.
 
 In a world all axes of one kind have one size, so that few kinds of tensors give many terms; which sizes have to be the
-same is found out afterwards, for each pair of equal terms by itself (`lifting`). So a world needs no types but ranks.
+same is found out afterwards, for each pair of equal terms by itself (`generalization`). So a world needs no types but
+ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ A, B = OPERANDS[:2]
 
 @dataclass(frozen=True)
 class World:
-    """Holes, by the kinds of their axes; the sizes of these kinds in each round of evaluation."""
+    """A world: holes by the kinds of their axes, and the sizes of these kinds in each round of evaluation."""
 
     name: str
     leaves: tuple[Term, ...]
@@ -36,9 +37,9 @@ class World:
     pack: str
     """Position of further axes: in "front" of the others, or "behind" them."""
     operators: Callable[[str], Iterable[App]]
-    """The ways in which an operator of this name is applied to A and B."""
+    """Function that yields the ways to apply an operator to A and B, by its name."""
     broadcast_leaves: tuple[Var, ...] = ()
-    """Holes that are only operands beside larger ones, by elementwise operators; and so is what has their shape."""
+    """Leaves that are only operands of elementwise operators, beside larger ones; so are results of their shape."""
 
     def choices(self, names: Sequence[str]) -> tuple[App, ...]:
         """Return the ways to apply the operators of these names, in canonical order."""
@@ -54,13 +55,13 @@ def apply_choice(choice: App, *operands: Term) -> App:
 
 @cache
 def arity(choice: App) -> int:
-    """Return how many operands a choice waits for."""
+    """Return the number of operands that a choice takes."""
     return len({arg for arg in choice.args if arg in (A, B)})
 
 
 @cache
 def commutes(choice: App) -> bool:
-    """Return whether the two operands may be swapped: only one order of them is tried."""
+    """Return whether the two operands may be swapped, so that only one order of them is tried."""
     return arity(choice) == 2 and lookup_operator(choice.op, choice.domain).is_commutative
 
 

@@ -1,4 +1,4 @@
-"""What the holes of a rule are bound to, and what its terms are worth under a binding."""
+"""Bindings of the holes of a rule, and the values of its terms under a binding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from graphopt.language.terms import (
 
 @dataclass(frozen=True, slots=True)
 class ConstantBinding:
-    """What a `const` hole is bound to: a constant of the graph, seen in the shape that the rule declares."""
+    """Binding of a `const` hole: a constant of the graph, seen in the shape that the rule declares."""
 
     value: Value
     tensor: Tensor
@@ -52,8 +52,7 @@ class ConstantBinding:
         return self.shape == self.tensor.shape and not self.is_reciprocal
 
     def stored_values(self) -> np.ndarray[Any, Any]:
-        """Return what it stands for in the shape of the constant; reciprocals as precisely as they are computed
-        with."""
+        """Return the values in the shape of the constant; reciprocals as precisely as they are computed with."""
         own = self.tensor.numpy()
         return np.reciprocal(own.astype(np.float64)) if self.is_reciprocal else own
 
@@ -66,7 +65,7 @@ class ConstantBinding:
 
 @dataclass(frozen=True, slots=True)
 class DefaultBinding:
-    """What a `const` hole with a default is bound to where the optional input is not there."""
+    """Binding of a `const` hole with a default where the optional input is absent."""
 
     default: float
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What a proof covers: the ranks, lists and attributes that it was made for, and whether a match is one of them.
+"""The coverage of a proof: the ranks, lists and attributes that it was made for, and whether a match is one of them.
 
 A proof chooses what it cannot leave open: how many axes a pack has, the rank of a hole, how long a list is, which axes.
 Each way through the choices at which both sides were shown to be equal is a path. The paths are kept as a decision tree
@@ -30,7 +30,7 @@ plain JSON, which is read as it is.
 
 @dataclass(frozen=True, slots=True)
 class OtherLabel:
-    """Whatever is not among the labels; also what is not known, if there are none."""
+    """Any label but these; if there are none, also one that is not known."""
 
     excluded: tuple[Label, ...] = ()
 
@@ -77,7 +77,7 @@ def build_decision_tree(paths: Iterable[Iterable[ProofChoice]]) -> DecisionTree:
 
 
 def _node_id(grown: Mapping[Any, Any], numbers: dict[Any, int]) -> int:
-    """Return the position of a node, equal ones having the same."""
+    """Return the position of a node; equal nodes have the same."""
     node: Any = ()
     ((key, branches),) = grown.items()
     if key is not None:
@@ -93,7 +93,7 @@ def _node_id(grown: Mapping[Any, Any], numbers: dict[Any, int]) -> int:
 
 
 def _node_to_json(node: Any) -> list[Any]:
-    """Return a node as JSON has it."""
+    """Return a node as plain JSON."""
     if not node:
         return []
     question, usual, leads = node
@@ -120,7 +120,7 @@ _UNKNOWN = object()
 
 
 def _answer_label(answer: AnswerQuestion, question: str, usual: Any) -> Any:
-    """Return what a match has, as JSON has it."""
+    """Return the label of a match, as in JSON."""
     try:
         label = _label_to_json(answer(question))
     except UndecidedScalarError:
@@ -129,12 +129,12 @@ def _answer_label(answer: AnswerQuestion, question: str, usual: Any) -> Any:
 
 
 def _label_matches(label: Any, labels: list[Any], other: bool) -> bool:
-    """Return whether a label is listed, or is another than those that are."""
+    """Return whether a label is listed, or differs from all that are."""
     return (not labels if label is _UNKNOWN else label not in labels) if other else label in labels
 
 
 def first_unknown(tree: DecisionTree, answer: AnswerQuestion) -> str:
-    """Return what a proof has to know and a match does not say, nothing where it says all."""
+    """Return a choice that a proof has to know and a match does not say, empty if it says all."""
     for node in filter(None, tree):
         question, _, leads = node
         if (
@@ -146,7 +146,7 @@ def first_unknown(tree: DecisionTree, answer: AnswerQuestion) -> str:
 
 
 def describe_tree(tree: DecisionTree, kinds: Sequence[str] = ("pack", "rank", "length", "elements")) -> str:
-    """Return what was chosen from, in words: `*b of 0–2 axes, p of 0–3 numbers, x of rank 0–4`."""
+    """Return the choices of a proof in words: `*b of 0–2 axes, p of 0–3 numbers, x of rank 0–4`."""
     found: dict[str, list[Any]] = {}
     for question, _, leads in filter(None, tree):
         found.setdefault(question, []).extend(label for labels, *_ in leads for label in labels)
@@ -173,7 +173,7 @@ def _format_range(numbers: Sequence[int]) -> str:
 
 
 def without_ranks(path: Iterable[ProofChoice]) -> tuple[ProofChoice, ...]:
-    """Return a path on which no rank is told from another."""
+    """Return a path on which ranks are not told apart."""
     return tuple(
         ProofChoice(choice.question, OtherLabel()) if choice.question.startswith("rank ") else choice for choice in path
     )

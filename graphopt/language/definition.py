@@ -1,7 +1,7 @@
-"""Operators that are declared by a term: what an operator that ONNX does not define computes.
+"""Operators that are declared by a term, which says what an operator computes that ONNX does not define.
 
-A definition is read as a rule is: its inputs are holes, which may name axes, and its attributes are holes, too. One
-operator may have several, for different inputs or attributes: of any application at most one fits.
+A definition is read as a rule is: its inputs are holes, which may name axes, and its attributes are holes, too. An
+operator may have several, for different inputs or attributes: at most one fits an application.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Definition:
     """
 
     head: App
-    """The operator applied to holes; of several outputs the first."""
+    """The operator applied to holes; the first output if there are several."""
     body: tuple[Term, ...]
     """One term for each output."""
     defaults: tuple[tuple[str, Lit], ...] = ()
@@ -82,7 +82,7 @@ class Definition:
         return self.head.op, self.head.domain
 
     def instantiate(self, app: App) -> InstantiatedDefinition | None:
-        """Return what an application of the operator means; None where it has other inputs or attributes than these."""
+        """Return the meaning of an application; None if it has other inputs or attributes than these."""
         inputs = app.inputs
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
@@ -105,7 +105,7 @@ class Definition:
 
     @cached_property
     def canonical_form(self) -> tuple[object, ...]:
-        """What is the same of two definitions that differ in the names of holes and axes alone."""
+        """Key that is equal for definitions which differ in the names of holes and axes alone."""
         called = self._canonical_holes
         attrs = tuple((name, called[said.name] if isinstance(said, Var) else said) for name, said in self.head.attrs)
         absent = tuple(arg is None for arg in self.head.inputs)
@@ -114,20 +114,20 @@ class Definition:
 
     @cached_property
     def _canonical_holes(self) -> dict[str, Var]:
-        """The holes, by name, called by their places."""
+        """Holes with names by their places, by their own names."""
         inputs = ((f"input_{i}", hole) for i, hole in enumerate(self.head.inputs))
         return {
             hole.name: Var(place, hole.kind) for place, hole in (*inputs, *self.head.attrs) if isinstance(hole, Var)
         }
 
     def agrees_with(self, other: Definition) -> bool:
-        """Return whether another definition, of more outputs or fewer, says the same of those that both have."""
+        """Return whether a definition with more outputs, or fewer, says the same of those that both have."""
         said, said_too = (InstantiatedDefinition(each, each._canonical_holes).outputs for each in (self, other))
         return len(said) != len(said_too) and all(one == two for one, two in zip(said, said_too, strict=False))
 
     @cached_property
     def axes(self) -> Mapping[str, Term]:
-        """The sizes that the inputs name, as terms over them: of `x` with `"*b N"`, N is the last of its shape."""
+        """Sizes that the inputs name, as terms over them: N of `x` with `"*b N"` is the last of its shape."""
         found: dict[str, Term] = {}
         for token, size in self._axis_sizes():
             if not token.isdigit() and token != "_":
@@ -136,7 +136,7 @@ class Definition:
 
     @cached_property
     def conditions(self) -> tuple[Term, ...]:
-        """What has to hold for the operator to be defined, and those in its meaning, as far as it is of its holes."""
+        """Conditions under which the operator is defined, and those in its meaning that are about its holes."""
         found: list[Term] = []
         for hole in self._inputs():
             if hole.axes is not None:
@@ -155,7 +155,7 @@ class Definition:
         return (hole for hole in self.head.inputs if isinstance(hole, Var))
 
     def _axis_sizes(self) -> Iterator[tuple[str, App]]:
-        """Each axis of the inputs, with its size; of a pack, all sizes."""
+        """Yield each axis of the inputs with its size; a pack with all its sizes."""
         for hole in self._inputs():
             tokens, shape = hole.axes or (), fn.shape(hole)
             pack = next((i for i, token in enumerate(tokens) if "*" in token), len(tokens))
@@ -190,7 +190,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class InstantiatedDefinition:
-    """One application of a defined operator, with what its holes stand for."""
+    """One application of a defined operator, with the terms that its holes stand for."""
 
     definition: Definition
     binding: Mapping[str, Term | None]
@@ -201,7 +201,7 @@ class InstantiatedDefinition:
 
     @property
     def conditions(self) -> tuple[Term, ...]:
-        """What has to hold for the operator to be defined."""
+        """Conditions under which the operator is defined."""
         return tuple(self.substitute(condition) for condition in self.definition.conditions)
 
     def substitute(self, part: Term) -> Term:
@@ -230,7 +230,7 @@ def _attributes_equal(one: Term, other: Term) -> bool:
 
 
 def is_about_holes(condition: Term) -> bool:
-    """Return whether a condition asks for the shapes and element types of holes alone, as those of a rule do."""
+    """Return whether a condition asks only for shapes and element types of holes, as those of a rule do."""
     asked = (part for part in walk_term(condition) if isinstance(part, App) and part.op in ("shape", "rank", "dtype"))
     return all(isinstance(part.args[0], Var) for part in asked)
 
@@ -260,16 +260,13 @@ def define(
     if not isinstance(first, App) or heads != tuple(replace(first, output=i) for i in range(first.outputs)):
         raise RuleError(f"a definition is of an operator and all of its outputs, not of {', '.join(map(str, heads))}")
     sides = meaning if isinstance(meaning, tuple) else (meaning,)
-    given = tuple(sorted((name, _default_literal(name, value)) for name, value in defaults.items()))
+    given: list[tuple[str, Lit]] = []
+    for name, value in sorted((name, term(value)) for name, value in defaults.items()):
+        if not isinstance(value, Lit):
+            raise RuleError(f"the default of {name} is '{value}', no number, text or list of numbers")
+        given.append((name, value))
     conditions = tuple(when) if isinstance(when, Sequence) else (when,)
-    return declare(Definition(first, tuple(map(term, sides)), given, conditions))
-
-
-def _default_literal(name: str, value: TermLike) -> Lit:
-    found = term(value)
-    if not isinstance(found, Lit):
-        raise RuleError(f"the default of {name} is '{found}', no number, text or list of numbers")
-    return found
+    return declare(Definition(first, tuple(map(term, sides)), tuple(given), conditions))
 
 
 def declare(definition: Definition) -> Definition:
@@ -293,7 +290,7 @@ def declare(definition: Definition) -> Definition:
 
 
 def _conflicts(one: Definition, other: Definition) -> Iterator[str]:
-    """Yield what two definitions of one operator say otherwise of the same."""
+    """Yield contradictions between two definitions of one operator."""
     for name, value in one.head.attrs:
         for beside in (said for own, said in other.head.attrs if own == name):
             if _attribute_type(value) is not _attribute_type(beside):
@@ -322,7 +319,7 @@ def _common_attributes(one: Definition, other: Definition) -> Mapping[str, Lit] 
 
 
 def _excludes(definition: Definition, settled: Mapping[str, Lit]) -> bool:
-    """Return whether the conditions of a definition say that it is of no application with these attributes."""
+    """Return whether the conditions of a definition rule out applications with these attributes."""
     attrs = definition.head.attrs
     bound = {hole.name: settled[name].value for name, hole in attrs if isinstance(hole, Var) and name in settled}
     return any(
@@ -375,7 +372,7 @@ def definitions_of(sides: Iterable[Term]) -> tuple[Definition, ...]:
 
 
 def _definition_problems(definition: Definition) -> Iterator[str]:
-    """Yield what is wrong with a definition, in the order in which it should be mended."""
+    """Yield the problems of a definition, in the order in which they should be mended."""
     head, meaning = definition.head, definition.body
     yield from non_terms(definition.when, "condition")
     if head.domain in ("", "ai.onnx", SCALAR) or has(head.op, domain=head.domain) or head.output:
@@ -402,7 +399,9 @@ def _unused_parts(definition: Definition) -> Iterator[str]:
     for name, default in definition.defaults:
         if name not in dict(definition.head.attrs):
             yield f"{name} has a default and is none of its attributes"
-        elif not _is_of_type(default, _attribute_type(dict(definition.head.attrs)[name])):
+            continue
+        types = _attribute_type(default), _attribute_type(dict(definition.head.attrs)[name])
+        if len(set(types)) > 1 and types != (OpSchema.AttrType.INT, OpSchema.AttrType.FLOAT):  # whole numbers are real
             yield f"{name} is an attribute of another kind than its default, {default}"
     for hole in set(holes(definition.head)).difference(*map(holes, definition.body)):
         also = "" if hole.kind == "tensor" else "; an attribute may be given the one value that is meant"
@@ -410,7 +409,7 @@ def _unused_parts(definition: Definition) -> Iterator[str]:
 
 
 def _unsatisfiable_parts(definition: Definition) -> Iterator[str]:
-    """Yield what is no function of the inputs, and conditions that cannot hold of any input."""
+    """Yield parts that are no function of the inputs, and conditions that no input fulfils."""
     for app in (app for side in definition.body for app in operator_applications(side)):
         if not app.domain and schemas.is_random(app.op):
             yield f"{app.op} is drawn anew each time: it is no function of the inputs"
@@ -420,7 +419,7 @@ def _unsatisfiable_parts(definition: Definition) -> Iterator[str]:
 
 
 def _invalid_head_parts(head: App) -> Iterator[str]:
-    """Yield inputs and attributes that are none of a definition."""
+    """Yield inputs and attributes that no definition may have."""
     inputs = [arg for arg in head.inputs if arg is not None]
     if not all(isinstance(arg, Var) and arg.kind == "tensor" for arg in inputs) or len(set(inputs)) < len(inputs):
         yield "its inputs are holes, tensor('x'), of which each is another"
@@ -537,12 +536,6 @@ def _attribute_type(value: Term) -> OpSchema.AttrType:
         case Lit(value=int()):
             return OpSchema.AttrType.INT
     return OpSchema.AttrType.FLOAT
-
-
-def _is_of_type(value: Lit, kind: OpSchema.AttrType) -> bool:
-    """Return whether a value is of the type of an attribute; whole numbers are real ones, too."""
-    found = _attribute_type(value)
-    return found is kind or (found, kind) == (OpSchema.AttrType.INT, OpSchema.AttrType.FLOAT)
 
 
 def _attribute_default(name: str, kind: OpSchema.AttrType, value: Any) -> AttributeProto:

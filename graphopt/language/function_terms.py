@@ -1,8 +1,8 @@
-"""ONNX functions as terms: what an `onnx.FunctionProto` computes, over holes for its inputs and attributes."""
+"""ONNX functions as terms: the meaning of an `onnx.FunctionProto` over holes for its inputs and attributes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ _HOLE_MAKERS = {
 
 
 class NotExpressibleError(Exception):
-    """What a term cannot say."""
+    """A part of a function that no term expresses."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,18 @@ def read_function(proto: FunctionProto) -> FunctionTerms:
             used in.
     """
     inputs = tuple(map(tensor, proto.input))
-    reader = _FunctionReader(dict(_attribute_holes(proto)), {"": None, **{hole.name: hole for hole in inputs}})
+    references = (attribute for node in proto.node for attribute in node.attribute if attribute.ref_attr_name)
+    attributes = {
+        each.ref_attr_name: _HOLE_MAKERS[each.type](each.ref_attr_name)
+        for each in references
+        if each.type in _HOLE_MAKERS
+    }
+    reader = _FunctionReader(attributes, {"": None, **{hole.name: hole for hole in inputs}})
     for node in proto.node:
         reader.read(node)
     outputs = tuple(map(reader.term, proto.output))
     reader.check_cast_types(proto.output, outputs)
     return FunctionTerms(inputs, reader.holes, outputs)
-
-
-def _attribute_holes(proto: FunctionProto) -> Iterator[tuple[str, Var]]:
-    """Yield the function's attributes, as holes of the kind that the nodes read them as."""
-    for attribute in (attribute for node in proto.node for attribute in node.attribute):
-        if attribute.ref_attr_name and attribute.type in _HOLE_MAKERS:
-            yield attribute.ref_attr_name, _HOLE_MAKERS[attribute.type](attribute.ref_attr_name)
 
 
 @dataclass(frozen=True)
@@ -129,8 +128,8 @@ class _FunctionReader:
 
 
 def _is_dtype_independent(app: App, place: int) -> bool:
-    """Return whether an input is a number that is the same in all types that the operator takes there alone: the
-    exponent of a square."""
+    """Return whether an input is a small number of a type of its own, the same in all types: the exponent of a
+    square."""
     operator, number = signature_of(app), app.inputs[place]
     formal = operator.input(place)
     others = [each.variable for each in (*operator.inputs, *operator.outputs) if each.name != formal.name]
@@ -139,7 +138,7 @@ def _is_dtype_independent(app: App, place: int) -> bool:
 
 
 def plain_attribute(attribute: AttributeProto, of: str = "") -> Any:
-    """Return the number, text or list that an attribute is; raises NotExpressibleError where it is something else."""
+    """Return an attribute that is a number, a text or a list; raises NotExpressibleError for any other."""
     value = schemas.attribute_value(attribute)
     if value is None or isinstance(value, bytes):
         raise NotExpressibleError(f"attribute '{attribute.name}'{of} is no number, text or list of numbers")
@@ -149,12 +148,12 @@ def plain_attribute(attribute: AttributeProto, of: str = "") -> Any:
 
 
 def _shortest_decimal(value: float) -> float:
-    """Return the shortest decimal that is this number in single precision: 0.1 for 0.1f, which it is meant for."""
+    """Return the shortest decimal that rounds to a number in single precision: 0.1 for 0.1f."""
     return float(str(np.float32(value)))
 
 
 def _constant_value(node: NodeProto) -> Any:
-    """Return the number or the list of numbers that the tensor of a Constant is."""
+    """Return the number or the list of numbers that a Constant holds."""
     array = numpy_helper.to_array(node.attribute[0].t)
     if array.ndim > 1 or array.dtype.kind not in "iuf":
         what = f"a constant of {array.ndim} axes of {array.dtype}"

@@ -1,4 +1,4 @@
-"""What is known of a rule's truth: a proof's verdict, and the ledger that ships with the rules. Knows no solver."""
+"""Proofs of rules: the verdict of each, and the ledger that ships with the rules. Knows no solver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 
 class ProofModel(StrEnum):
-    """In which arithmetic the two sides are equal, the strictest first.
+    """Arithmetic in which the two sides are equal, the strictest first.
 
     EXACT: bit for bit. EXTENDED: over the real numbers, infinities and NaN where constants are finite, so floats may
     round differently. REAL: over the real numbers alone, so the values have to be finite as well.
@@ -56,7 +56,7 @@ class Proof:
     asks_finite: bool = False
     """True if the rule requires a tensor to be finite."""
     hint: str = ""
-    """The condition or the number with which a refuted rule would be proved, as a report says it."""
+    """Condition, or number, with which a refuted rule would be proved, as a report says it."""
 
     @property
     def holds(self) -> bool:
@@ -65,7 +65,7 @@ class Proof:
 
     @property
     def claim_text(self) -> str:
-        """What a report says beside a rewrite."""
+        """Text beside a rewrite in a report."""
         if not self.holds:
             return f"not proved: {self.verdict.lower()}"
         if not self.reassociates:
@@ -75,13 +75,13 @@ class Proof:
 
     @property
     def coverage_text(self) -> str:
-        """For which ranks, and how long lists, it was made: `1–4, *s of 1–2 axes, p of 0–3 numbers`."""
+        """Ranks, and lengths of lists, for which it was made: `1–4, *s of 1–2 axes, p of 0–3 numbers`."""
         lists = describe_tree(self.coverage, ("pack", "length", "elements"))
         return f"{self.ranks}, {lists}" if lists else self.ranks
 
     @property
     def failure_text(self) -> str:
-        """Why it does not hold, over several lines: what differs where something does, else what could not be shown."""
+        """Why it does not hold, in several lines: the difference if there is one, else the obligation not shown."""
         why = self.counterexample or self.detail or "no element types and sizes of at least 1 fit the left side"
         lines = "\n".join(filter(None, (why, self.hint)))
         return f"{self.rule}  {self.verdict}\n{indent(lines, '    ')}"
@@ -93,7 +93,7 @@ class Proof:
 
     @property
     def assumes_finite(self) -> bool:
-        """True if it speaks of finite values only: where there is an infinity or NaN the two sides may differ."""
+        """True if it is about finite values only: with an infinity or NaN the two sides may differ."""
         return self.model is ProofModel.REAL or self.asks_finite
 
     def licenses(self, dtype: DType) -> bool:
@@ -102,13 +102,13 @@ class Proof:
         return self.holds and (self.model is ProofModel.EXACT or dtype.is_float)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data, without what is empty."""
+        """Return the proof as plain data, without empty fields."""
         plain = {key: str(value) if isinstance(value, StrEnum) else value for key, value in asdict(self).items()}
         return {key: value for key, value in plain.items() if value not in ("", None, [], False)}
 
     @staticmethod
     def from_json(data: Any) -> Proof:
-        """Return what `to_json` made plain.
+        """Return the proof that `to_json` wrote.
 
         Raises:
             ValueError, OverflowError: the data was made of no proof.
@@ -149,7 +149,7 @@ _FIELD_JSON_TYPES = {each.name: _JSON_TYPES_BY_ANNOTATION[str(each.type)] for ea
 
 
 def check_decision_tree(tree: Any) -> None:
-    """Raise ValueError for what is no `DecisionTree`: whoever walks down one must come to an end."""
+    """Raise ValueError for data that is no `DecisionTree`: a walk down a tree must come to an end."""
     if not isinstance(tree, list):
         raise ValueError("what is covered is no tree")
     for place, node in enumerate(tree):
@@ -171,7 +171,7 @@ _LABEL_TYPES = {
 
 
 def _is_edge_to_earlier(lead: Any, place: int, question: str) -> bool:
-    """Return whether a branch leads from the node in this place to one before it."""
+    """Return whether a branch leads from the node in this place to an earlier one."""
     match lead:
         case [list(labels), int(subtree)] | [list(labels), int(subtree), True]:
             kinds = _LABEL_TYPES[question.partition(" ")[0]]
@@ -187,7 +187,7 @@ class ProofLedger:
         self._proofs = {proof.digest: proof for proof in proofs}
 
     def get(self, digest: str) -> Proof | None:
-        """Return the proof of a rule with this digest, if there is one."""
+        """Return the proof of the rule with this digest, if there is one."""
         return self._proofs.get(digest)
 
     def add(self, proof: Proof) -> None:

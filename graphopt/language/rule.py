@@ -109,9 +109,8 @@ class Rule:
             if isinstance(terms := getattr(self, part), list):
                 object.__setattr__(self, part, tuple(terms))
         for part in ("when", "pays"):
-            object.__setattr__(
-                self, part, _unwrap_single(_as_tuple(getattr(self, part)))
-            )  # one condition has one spelling
+            only = _unwrap_single(_as_tuple(getattr(self, part)))  # one condition has one spelling
+            object.__setattr__(self, part, only)
         for problem in rule_problems(self.name, _as_tuple(self.lhs), self.right, self.conditions):
             raise RuleError(f"rule '{self.name}': {problem}")
         try:
@@ -120,7 +119,8 @@ class Rule:
             raise RuleError(f"rule '{self.name}': {error}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Made again where it is unpickled: another process has to be told what its operators are."""
+        """Return how to make the rule when it is unpickled: another process must be told the meanings of its
+        operators."""
         said = (self.name, self.lhs, self.rhs, self.when, self.why)
         return _rule_from_parts, (self.definitions[::-1], self.pays, self.canonical, *said)
 
@@ -136,12 +136,12 @@ class Rule:
 
     @cached_property
     def conditions(self) -> tuple[Term, ...]:
-        """What a match has to fulfil."""
+        """Conditions that a match has to fulfil."""
         return (*_as_tuple(self.when), *_as_tuple(self.pays))
 
     @cached_property
     def without_profitability(self) -> Rule:
-        """The rule wherever it is true, whether it pays or not: what is proved of it."""
+        """The rule wherever it is true, whether it pays or not, as it is proved."""
         return self if self.pays == () else replace(self, pays=())
 
     @cached_property
@@ -161,17 +161,17 @@ class Rule:
 
     @cached_property
     def property_conditions(self) -> tuple[App, ...]:
-        """The properties of constants and tensors that the conditions say."""
+        """Properties of constants and tensors among the conditions."""
         return tuple(chain.from_iterable(map(property_applications, self.conditions)))
 
     @cached_property
     def arange_conditions(self) -> Mapping[str, App]:
-        """What the conditions say of the holes whose elements count, by name."""
+        """Conditions that the elements of a hole count up, by its name."""
         return {str(app.args[0]): app for app in self.property_conditions if app.op == "is_arange"}
 
     @cached_property
     def content_queries(self) -> tuple[App, ...]:
-        """What it asks of the contents of constants: where they are zero, or equal."""
+        """Questions that it asks of the contents of constants: where they are zero, or equal."""
         parts = (part for side in (*self.left, *self.right, *self.conditions) for part in walk_term(side))
         return tuple(dict.fromkeys(part for part in parts if is_content_query(part)))
 
@@ -182,17 +182,17 @@ class Rule:
 
     @property
     def generalized(self) -> Rule:
-        """The rule itself; of one whose operators are named in the place of holes, that with the holes."""
+        """The rule itself; for a specialization, the rule with holes that it came from."""
         return self
 
     @property
     def unique_label(self) -> str:
-        """What tells it from all other rules."""
+        """Text that tells it from all other rules."""
         return self.name
 
     @cached_property
     def drops_inputs(self) -> bool:
-        """True where a tensor of the left side does not occur on the right: what made it may die with the rewrite."""
+        """True if a tensor of the left side does not occur on the right: the nodes that make it may die."""
         left, right = ({h.name for side in sides for h in holes(side)} for sides in (self.left, self.right))
         return any(self.holes[name].kind in ("tensor", "tensors") for name in left - right)
 
@@ -203,7 +203,7 @@ class Rule:
 
     @cached_property
     def digest(self) -> str:
-        """Identifies what the rule says (not why): the key of its proof."""
+        """Digest of what the rule says, without its reason: the key of its proof."""
         said = {key: value for key, value in self.to_json().items() if key != "why"}
         return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
@@ -211,7 +211,8 @@ class Rule:
         said = _format_conditions("where", _as_tuple(self.when)) + _format_conditions(
             "paying where", _as_tuple(self.pays)
         )
-        operators = _format_operator_holes(self.operator_holes)
+        classes = {name: domain.removeprefix("any ") for name, domain in self.operator_holes.items()}
+        operators = "".join(f"  for any {class_} {name}" for name, class_ in classes.items())
         return f"{_format_sides(self.left)}  ->  {_format_sides(self.right)}{said}{operators}"
 
     def to_json(self) -> dict[str, Any]:
@@ -259,14 +260,14 @@ class Rule:
 def _rule_from_parts(
     definitions: tuple[Definition, ...], pays: Term | tuple[Term, ...], canonical: bool, *said: Any
 ) -> Rule:
-    """Return the rule, once what its operators compute is known, that of what others are made of first."""
+    """Return the rule, after declaring its operators, the innermost first."""
     for definition in definitions:
         declare(definition)
     return Rule(*said, pays=pays, canonical=canonical)
 
 
 def _name_in_json(data: Mapping[str, Any]) -> str:
-    """Return what a rule in a file is called, if it says so."""
+    """Return the name of a rule in a file, if it says one."""
     return f"rule '{data['name']}'" if isinstance(data.get("name"), str) else "a rule"
 
 
@@ -289,13 +290,8 @@ def _format_conditions(word: str, conditions: tuple[Term, ...]) -> str:
     return f"  {word} {' and '.join(map(render_term, conditions))}" if conditions else ""
 
 
-def _format_operator_holes(operators: Mapping[str, str]) -> str:
-    classes = {name: domain.removeprefix("any ") for name, domain in operators.items()}
-    return "".join(f"  for any {class_} {name}" for name, class_ in classes.items())
-
-
 def pattern_depth(rule: Rule) -> int:
-    """How many operators lie between a root of the left side and its farthest leaf."""
+    """Return the greatest number of operators between a root of the left side and a leaf."""
     return max(_term_depth(side) for side in rule.left)
 
 

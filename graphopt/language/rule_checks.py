@@ -1,4 +1,4 @@
-"""What is wrong with a rule or a definition as it is written, in the words of who wrote it."""
+"""Checks of rules and definitions as they are written; problems are told in the words of who wrote them."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ Terms: TypeAlias = tuple[Term, ...]
 
 _RULE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ELEMENTWISE_FUNCTIONS = frozenset({"add", "sub", "mul", "floordiv", "mod", "neg", "maximum", "minimum", "choose"})
-"""The functions of numbers that take lists item by item."""
+"""Functions of numbers that take lists item by item."""
 
 
 def rule_problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
-    """Yield what is wrong with a rule, in the order in which it should be mended."""
+    """Yield the problems of a rule, in the order in which they should be mended."""
     if not _RULE_NAME.fullmatch(name):
         yield f"the name must be snake_case, like 'fuse_bn_into_conv', not '{name}'"
     yield from non_terms((*sides, *right), "side")
@@ -78,7 +78,7 @@ def rule_problems(name: str, sides: Terms, right: Terms, conditions: Terms) -> I
 
 
 def non_terms(parts: Iterable[object], what: str) -> Iterator[str]:
-    """Yield what is no term at all, in words."""
+    """Yield parts that are no terms, in words."""
     for part in parts:
         if isinstance(part, bool):
             yield (
@@ -95,7 +95,7 @@ def non_terms(parts: Iterable[object], what: str) -> Iterator[str]:
 
 
 def non_conditions(conditions: tuple[Term, ...]) -> Iterator[str]:
-    """Conditions that are numbers or tensors."""
+    """Yield conditions that are numbers or tensors."""
     for condition in conditions:
         if not (
             isinstance(condition, App) and condition.domain == SCALAR and condition.op in {*PREDICATES, *PROPERTIES}
@@ -108,7 +108,7 @@ def non_conditions(conditions: tuple[Term, ...]) -> Iterator[str]:
 
 
 def _unrepresentable_numbers(part: Term) -> Iterator[str]:
-    """Numbers that no model holds, or that equality does not tell apart: -0.0 equals 0.0, and a NaN not even itself."""
+    """Yield numbers that no model holds, or that equality confuses: -0.0 equals 0.0, and NaN not even itself."""
     for sub in walk_term(part):
         said = sub.value if isinstance(sub, Lit) else sub.default if isinstance(sub, Var) else None
         for number in said if isinstance(said, tuple) else (said,):
@@ -119,7 +119,7 @@ def _unrepresentable_numbers(part: Term) -> Iterator[str]:
 
 
 def property_applications(condition: Term) -> Iterator[App]:
-    """Yield the properties of constants that a condition says: on top, or together with others under `all_of`."""
+    """Yield the properties of constants that a condition says, by itself or among others under `all_of`."""
     if isinstance(condition, App) and condition.op in PROPERTIES:
         yield condition
     elif isinstance(condition, App) and condition.op == "all_of":
@@ -130,7 +130,7 @@ def property_applications(condition: Term) -> Iterator[App]:
 def _misplaced_properties(
     sides: tuple[Term, ...], right: tuple[Term, ...], conditions: tuple[Term, ...]
 ) -> Iterator[str]:
-    """Yield where a property stands that is no assumption: whether one holds is no number to compute with."""
+    """Yield properties that do not stand as assumptions: a term cannot compute with them."""
     said = dict.fromkeys(app for condition in conditions for app in property_applications(condition))
     for app in (sub for part in (*sides, *right, *conditions) for sub in walk_term(part)):
         if isinstance(app, App) and app.domain == SCALAR and app.op in PROPERTIES:
@@ -147,7 +147,7 @@ def _misplaced_properties(
 
 
 def _misplaced_index_lists(parts: Iterable[Term]) -> Iterator[str]:
-    """Yield where a list of places stands elsewhere than where the prover knows of it: it takes it for no numbers."""
+    """Yield lists of indices outside the places in which the prover supports them."""
     for app in (sub for part in parts for sub in walk_term(part) if isinstance(sub, App)):
         if (app.op, app.domain) == ("length", SCALAR):
             continue
@@ -158,7 +158,7 @@ def _misplaced_index_lists(parts: Iterable[Term]) -> Iterator[str]:
 
 
 def _invalid_arange_conditions(counts: Iterable[App]) -> Iterator[str]:
-    """Yield where a tensor is to count to what are no sizes, or in two ways."""
+    """Yield tensors that are to count up to no sizes, or in two ways."""
     seen: dict[Term | None, App] = {}
     for app in counts:
         if not all(_is_list(sizes) and _has_no_fraction(sizes) for sizes in app.operands[1:]):
@@ -169,7 +169,7 @@ def _invalid_arange_conditions(counts: Iterable[App]) -> Iterator[str]:
 
 
 def _is_list(number: Term) -> bool:
-    """Return whether a scalar term is plainly a list; numbers beside one are as many."""
+    """Return whether a scalar term is plainly a list; a number beside one is broadcast."""
     match number:
         case Lit(value=value):
             return isinstance(value, tuple)
@@ -192,7 +192,7 @@ def _has_no_fraction(number: Term) -> bool:
 
 
 def inconsistent_holes(parts: Iterable[Term]) -> Iterator[str]:
-    """Holes of one name that differ, and names with a dot: one of "the other attributes" is called `rest.axis`."""
+    """Yield holes of one name that differ, and names with a dot, as `rest.axis` is one of "the other attributes"."""
     seen: dict[str, Var] = {}
     for hole in (hole for part in parts for hole in holes(part)):
         if not hole.name.isidentifier():
@@ -218,15 +218,14 @@ def _unbound_names(sides: tuple[Term, ...], right: tuple[Term, ...], conditions:
 
 
 def _computed_in_pattern(sides: tuple[Term, ...]) -> Iterator[str]:
-    """Yield numbers that are computed on the left: they are compared when nothing is bound yet."""
+    """Yield numbers that the left side computes: they are compared before anything is bound."""
     for part in (part for side in sides for part in walk_term(side)):
         if isinstance(part, App) and part.domain == SCALAR and any(holes(part)):
             yield f"the left side cannot compute '{render_term(part)}' from what it is to bind: say it in `when`"
 
 
 def _unused_defaults(sides: tuple[Term, ...]) -> Iterator[str]:
-    """Yield defaults that stand for nothing: one is for an optional input, of the element type of the operator's
-    output, that may be absent."""
+    """Yield defaults in vain: one is for an optional input, with the element type of the output, that may be absent."""
     defaults = {hole.name for side in sides for hole in holes(side) if hole.default is not None}
     for app in (app for side in sides for app in operator_applications(side)):
         schema = schemas.schema(app.op, app.domain)
@@ -242,7 +241,7 @@ def _unused_defaults(sides: tuple[Term, ...]) -> Iterator[str]:
 
 
 def _invalid_operator_holes(sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
-    """Holes for operators that are also something else, that the left side does not bind, or that take no tensor."""
+    """Yield holes for operators that are something else too, are not bound by the left side, or take no tensor."""
     classes: dict[str, str] = {}
     bound = {app.op for side in sides for app in operator_hole_applications(side)}
     named = {hole.name for part in (*sides, *right, *conditions) for hole in holes(part)}
@@ -262,7 +261,7 @@ def _invalid_operator_holes(sides: Terms, right: Terms, conditions: Terms) -> It
 
 
 def _misplaced_packs(sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
-    """Holes for any number of tensors that are no operands of a Concat, plainly or each of an operator on elements."""
+    """Yield holes for any number of tensors that are no operands of a Concat, by themselves or each in an operator."""
     named = {hole.name for part in (*sides, *right, *conditions) for hole in holes(part)}
     for part in (*sides, *right):
         for app in operator_applications(part):
@@ -278,7 +277,7 @@ def _misplaced_packs(sides: Terms, right: Terms, conditions: Terms) -> Iterator[
 
 
 def _invalid_pack_queries(sides: Terms, right: Terms, conditions: Terms) -> Iterator[str]:
-    """Numbers of any tensors that differ from one to the next, and the length of what is not joined."""
+    """Yield numbers that differ between the tensors of a hole, and lengths of what is not joined."""
     joined = {
         pack for side in sides for app in operator_applications(side) if app.op == "Concat" for pack in pack_holes(app)
     }
@@ -301,7 +300,7 @@ def _queried_sizes(part: Term) -> Iterator[str]:
 
 
 def _conflicting_attribute_holes(sides: tuple[Term, ...], right: tuple[Term, ...]) -> Iterator[str]:
-    """Yield bundles of operators with other defaults: an attribute that is left out is to mean one thing only."""
+    """Yield bundles shared by operators with different defaults: an absent attribute must mean one thing."""
     named: dict[str, set[str]] = {}
     for app, bundle in _attribute_hole_applications(sides):
         named.setdefault(bundle.name, set()).update(dict(app.attrs))
@@ -324,25 +323,21 @@ def _attribute_hole_applications(parts: Iterable[Term]) -> Iterator[tuple[App, V
 
 
 def _bundle_defaults(app: App, known: set[str]) -> set[tuple[Any, ...]]:
-    """Return the attributes that a bundle may hold, with what they are where absent."""
+    """Return the attributes that a bundle may hold, with their values where absent."""
     schema = schemas.schema(app.op, app.domain)
     if schema is None:
         return {("attributes that are not known", app.op)}
-    return {
-        (name, attribute.type, attribute.required, _absent_attribute_value(attribute, app.op))
-        for name, attribute in schema.attributes.items()
-        if name not in known and name not in dict(app.attrs)
-    }
-
-
-def _absent_attribute_value(attribute: OpSchema.Attribute, operator: str) -> Any:
-    """Return the value of an attribute that is absent; one that the schema does not state is the operator's own."""
-    value = schemas.attribute_value(attribute.default_value)
-    return operator if value is None and not attribute.required else value
+    found = set[tuple[Any, ...]]()
+    for name, attribute in schema.attributes.items():
+        if name not in known and name not in dict(app.attrs):
+            value = schemas.attribute_value(attribute.default_value)
+            is_own = value is None and not attribute.required  # a default that the operator states in words
+            found.add((name, attribute.type, attribute.required, app.op if is_own else value))
+    return found
 
 
 def invalid_applications(part: Term) -> Iterator[str]:
-    """Yield what is wrong with the names, arguments, attributes and numbers in a term."""
+    """Yield problems with the names, arguments, attributes and numbers in a term."""
     yield from _unrepresentable_numbers(part)
     for app in (sub for sub in walk_term(part) if isinstance(sub, App)):
         if app.domain == SCALAR:
@@ -356,7 +351,7 @@ def invalid_applications(part: Term) -> Iterator[str]:
 
 
 def _invalid_scalar_calls(app: App) -> Iterator[str]:
-    """Yield what is wrong with the name or the arguments of a scalar function."""
+    """Yield problems with the name or the arguments of a scalar function."""
     if is_content_query(app):
         yield from _invalid_content_queries(app)
     elif app.op in BINDING_QUERIES:
@@ -384,7 +379,7 @@ _CONTENT_QUERY_ARGUMENTS = {
 
 
 def _invalid_content_queries(app: App) -> Iterator[str]:
-    """Yield what is wrong with what is told of constants: it is along axes that each of them names once."""
+    """Yield problems with queries of constants: they are along axes that each constant names once."""
     count, named, example = _CONTENT_QUERY_ARGUMENTS[app.op]
     axes, *constants = app.args or (None,)
     if constants and isinstance(constants[0], Lit):
@@ -421,12 +416,13 @@ def _schema_violations(app: App) -> Iterator[str]:
     for position, arg in enumerate(app.inputs):
         if isinstance(arg, Lit) and isinstance(arg.value, str):
             yield f"input {position} of {app.op} is the text {arg}: tensors hold numbers"
-        if arg is None and _parameter_option(schema, position) == OpSchema.FormalParameterOption.Single:
+        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if arg is None and formal.option == OpSchema.FormalParameterOption.Single:
             yield f"input {position} of {app.op} is not optional"
 
 
 def _unknown_operator_message(app: App) -> str:
-    """Say that there is no such operator; of those that ONNX does not define, what to do about it."""
+    """Say that there is no such operator, or how to define one that ONNX lacks."""
     hint = did_you_mean(app.op, schemas.operator_names(app.domain))
     if not app.domain:
         return f"unknown operator '{app.op}'{hint}"
@@ -450,7 +446,7 @@ _ATTRIBUTE_KINDS: Mapping[OpSchema.AttrType, tuple[HoleKind, type | tuple[type, 
 
 
 def _attribute_kind_mismatch(app: App, name: str, value: Term, attribute: OpSchema.Attribute) -> Iterator[str]:
-    """Yield what is wrong with the value of an attribute that the operator has; scalar functions give any kind."""
+    """Yield a problem with the value of a known attribute; scalar functions may give any kind."""
     if attribute.type not in _ATTRIBUTE_KINDS:
         return
     kind, literal = _ATTRIBUTE_KINDS[attribute.type]
@@ -466,14 +462,10 @@ def _attribute_kind_mismatch(app: App, name: str, value: Term, attribute: OpSche
 
 
 def _unknown_attribute_message(schema: OpSchema, name: str) -> str:
-    """Say that an operator has no such attribute; of one that it had, when it was given up, and for what."""
+    """Say that an operator has no such attribute, or in which version it lost it, and what replaced it."""
     inputs = [parameter.name for parameter in schema.inputs]
     since = schemas.attribute_removed_in(schema.name, name) if not schema.domain else None
     problem = f"{schema.name} has no attribute '{name}'{f' since opset {since}' if since else ''}"
     if name in inputs:
         return f"{problem}: it is an input, op.{schema.name}({', '.join(inputs[: inputs.index(name) + 1])})"
     return f"{problem}; it has {', '.join(sorted(schema.attributes)) or 'none'}"
-
-
-def _parameter_option(schema: OpSchema, position: int) -> OpSchema.FormalParameterOption:
-    return schema.inputs[min(position, len(schema.inputs) - 1)].option

@@ -1,4 +1,4 @@
-"""Where rules come from: entry points (the built-in library is one of them), `.py` and `.jsonl` files."""
+"""Sources of rules: entry points (the built-in library is one of them), `.py` and `.jsonl` files."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ RuleSource: TypeAlias = "str | os.PathLike[str] | Rule"
 
 @dataclass(frozen=True)
 class RuleModule:
-    """The rules of one module or file, under the names by which the module has them."""
+    """The rules of one module or file, by the lists in which they stand."""
 
     source: str
     rules: tuple[Rule, ...] = ()
-    """Applied wherever they match."""
+    """Rules that are applied wherever they match."""
     trades: tuple[Rule, ...] = ()
-    """Pay in some models only: a search tries them."""
+    """Rules that pay in some models only: a search tries them."""
     sweeps: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
-    """Trades that pay together, by what they are for."""
+    """Trades that pay together, by their purpose."""
 
 
 @dataclass(frozen=True)
 class RuleLibrary:
-    """The rules of several parts; what comes first is tried first."""
+    """Rules of several modules, in the order in which they are tried."""
 
     modules: tuple[RuleModule, ...] = ()
 
@@ -126,7 +126,7 @@ def _read_source(source: RuleSource) -> RuleModule:
 
 
 class _UncachedLoader(SourceFileLoader):
-    """Loads a file of the user's and puts no `__pycache__` beside it."""
+    """Loads a user's file without leaving a `__pycache__` beside it."""
 
     def set_data(self, path: str, data: object, *, _mode: int = 0) -> None:
         pass
@@ -145,14 +145,10 @@ def _import_file(path: Path) -> ModuleType:
     except RuleError as error:
         raise RuleError(f"{path}: {error}") from error
     except Exception as error:
-        raise RuleError(f"{path}: {type(error).__name__}: {error}{_suggest_argument(error)}") from error
+        unknown = re.search(r"Rule\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+        hint = did_you_mean(unknown[1], [each.name for each in fields(Rule)]) if unknown else ""
+        raise RuleError(f"{path}: {type(error).__name__}: {error}{hint}") from error
     return module
-
-
-def _suggest_argument(error: Exception) -> str:
-    """Return what may have been meant by an argument that a rule does not take; empty for another error."""
-    found = re.search(r"Rule\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
-    return did_you_mean(found[1], [each.name for each in fields(Rule)]) if found else ""
 
 
 def _module_rules(module: ModuleType, source: str) -> RuleModule:
@@ -188,7 +184,10 @@ def _read_jsonl(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
             try:
                 said = json.loads(line.decode(), object_pairs_hook=_without_duplicate_keys)
                 about = said.pop("found", {}) if isinstance(said, dict) else {}
-                rules[_is_trade(about)].append(Rule.from_json(said))
+                is_trade = about.get("trade", False) if isinstance(about, dict) else None
+                if not isinstance(is_trade, bool):
+                    raise ValueError("what was 'found' is no object with a truth value as 'trade'")
+                rules[is_trade].append(Rule.from_json(said))
             except (ValueError, RuleError) as error:  # of the text, or of a number with thousands of digits
                 raise RuleError(f"{path}:{number}: {error}") from error
             except RecursionError as error:
@@ -196,16 +195,8 @@ def _read_jsonl(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
     return tuple(rules[0]), tuple(rules[1])
 
 
-def _is_trade(about: object) -> bool:
-    """Return whether what is known of a rule says that it pays in some models only; raises ValueError for no object."""
-    if not isinstance(about, dict) or not isinstance(about.get("trade", False), bool):
-        raise ValueError("what was 'found' is no object with a truth value as 'trade'")
-    return bool(about.get("trade", False))
-
-
 def _without_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of some pairs; raises ValueError for a key that is there twice, of which JSON keeps the
-    last."""
+    """Return an object from its pairs; raises ValueError for a repeated key, of which JSON would keep the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -34,7 +34,7 @@ class InvalidScalarCallError(UndecidedScalarError):
 
 
 class Logic(Protocol):
-    """How truth is represented: Python's booleans and None here, Z3's formulas in the verifier."""
+    """Representation of truth: Python's booleans and None here, Z3's formulas in the verifier."""
 
     def eq(self, left: Scalar, right: Scalar) -> Any: ...
     def le(self, left: Scalar, right: Scalar) -> Any: ...
@@ -142,7 +142,7 @@ def _minimum(logic: Logic, left: Scalar, right: Scalar) -> Scalar:
 
 
 def _partial(function: Callable[..., Scalar]) -> Callable[..., Scalar]:
-    """Where a function of numbers has no value, as of a division by zero, there is nothing to know."""
+    """Make a function of numbers undecided where it has no value, as a division by zero has none."""
 
     def partial(*numbers: Scalar) -> Scalar:
         try:
@@ -169,7 +169,7 @@ def _concrete_ints(logic: Logic, numbers: Scalars) -> tuple[int, ...]:
 
 
 def _list_length(logic: Logic, count: Scalar) -> int:
-    """How long a list is to be.
+    """Return the length that a list is to have.
 
     Raises:
         UndecidedScalarError: longer than any.
@@ -266,7 +266,7 @@ def _scatter(logic: Logic, items: Sequence[Scalar], positions: Scalars, length: 
 
 
 def _inverse(logic: Logic, perm: Sequence[Scalar]) -> tuple[int, ...]:
-    """Where each number of a permutation stands; of other lists the positions in the order of their numbers."""
+    """Return the inverse of a permutation; for other lists, the positions in the order of their numbers."""
     return tuple(sorted(range(len(perm)), key=_concrete_ints(logic, perm).__getitem__))
 
 
@@ -282,7 +282,7 @@ class ScalarFunction:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """Names of what it takes, `*parts` for any number, without the logic, which is none of the rule's."""
+        """Parameters as a rule passes them, without the logic: names, `*parts` for any number."""
         taken = list(signature(self.compute).parameters.values())[1:]
         return tuple(str(parameter.replace(annotation=Parameter.empty)) for parameter in taken)
 

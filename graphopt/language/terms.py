@@ -29,10 +29,10 @@ _AXIS_PATTERN = re.compile(r"_|\d+|[A-Z]\w*|\*[a-z]\w*|1\*[a-z]\w*")
 
 
 class _OperatorOverloads:
-    """Sugar: on tensors `x + y` is `op.Add(x, y)` and `x < y` is `op.Less(x, y)`, on scalars the scalar function.
+    """Python's operators: on tensors `x + y` is `op.Add(x, y)`, `x < y` is `op.Less(x, y)`; on scalars, the function.
 
-    `//` and `%` are of scalars alone, `**` and `@` of tensors. `==` is not among it: it compares terms, as sets and
-    tables do.
+    `//` and `%` are for scalars alone, `**` and `@` for tensors. `==` is not among them: it compares terms, as sets and
+    dictionaries do.
     """
 
     __slots__ = ()
@@ -92,7 +92,7 @@ class _OperatorOverloads:
 
 @dataclass(frozen=True, slots=True)
 class Var(_OperatorOverloads):
-    """A hole: what it may stand for is said by its kind (see the functions that make them)."""
+    """A hole; its kind says what it may stand for (see the functions that make holes)."""
 
     name: str
     kind: HoleKind
@@ -103,7 +103,7 @@ class Var(_OperatorOverloads):
         return "…" if self.kind == "attributes" else f"*{self.name}" if self.kind == "tensors" else self.name
 
     def __iter__(self) -> Iterator[Var]:
-        """Let a hole for tensors be written as operands are that are many: `op.Concat(*xs, axis=axis)`."""
+        """Let a hole for many tensors be unpacked among operands: `op.Concat(*xs, axis=axis)`."""
         if self.kind != "tensors":
             raise TypeError(f"'{self.name}' is one {self.kind}: only a hole made by tensors() can be unpacked")
         yield self
@@ -163,12 +163,12 @@ class App(_OperatorOverloads):
         return True
 
     def __reduce__(self) -> tuple[type[App], tuple[object, ...]]:
-        """Made again where it is unpickled: each process hashes texts in its own way."""
+        """Return how to make the term when it is unpickled: each process hashes texts in its own way."""
         return App, (self.op, self.args, self.attrs, self.domain, self.output, self.outputs)
 
     @property
     def node(self) -> App:
-        """The application itself, whichever output is meant: equal for all outputs of one node."""
+        """The application itself, equal for all outputs of one node."""
         return self if self.output == 0 else App(self.op, self.args, self.attrs, self.domain, 0, self.outputs)
 
     @property
@@ -194,12 +194,12 @@ def is_scalar(subject: Term) -> bool:
 
 
 def is_index_list(subject: Term) -> bool:
-    """Return whether a term is a list of places or positions that the contents of constants say."""
+    """Return whether a term is a list of indices that the contents of constants determine."""
     return is_content_query(subject) and subject.op != "block_count"
 
 
 def is_content_query(subject: Term) -> TypeGuard[App]:
-    """Return whether a term says where constants are zero, or equal: by a list, or by a number of blocks."""
+    """Return whether a term asks where constants are zero, or equal, for a list or a number of blocks."""
     return (
         isinstance(subject, App)
         and subject.domain == SCALAR
@@ -208,25 +208,25 @@ def is_content_query(subject: Term) -> TypeGuard[App]:
 
 
 def axis_arguments(app: App) -> tuple[str, ...]:
-    """Return the axes that a scalar function is told by their names."""
+    """Return the axes that a scalar function is given by name."""
     (axes, *_) = app.args
     assert isinstance(axes, Lit)
     return tuple(str(axes.value).split())
 
 
 def queried_constants(app: App) -> tuple[Var, ...]:
-    """Return the constants of whose contents something is told."""
+    """Return the constants whose contents a term asks for."""
     return tuple(arg for arg in app.args if isinstance(arg, Var))
 
 
 def multiple_argument(app: App) -> int:
-    """Return of what number a list of places, or each side of a block, is to have a multiple."""
+    """Return the number of which a list of indices, or each side of a block, has to be a multiple."""
     said = app.args[1] if len(app.args) > 1 else None
     return said.value if isinstance(said, Lit) and isinstance(said.value, int) else 1
 
 
 def axis_position(axis: str, axes: Sequence[str]) -> int:
-    """Return where an axis stands among those that a hole declares: behind a pack it is counted from the end."""
+    """Return the position of an axis among those that a hole declares, counted from the end behind a pack."""
     position = axes.index(axis)
     return position - len(axes) if any("*" in token for token in axes[:position]) else position
 
@@ -242,7 +242,7 @@ def is_pack(subject: Term) -> bool:
 
 
 def term(operand: _OperatorOverloads | LiteralValue) -> Term:
-    """Return a Python number, text or list of numbers as a literal; a term is itself.
+    """Return a Python number, text or list of numbers as a literal, and a term as it is.
 
     Raises:
         RuleError: it is something else, such as an array.
@@ -256,7 +256,7 @@ def term(operand: _OperatorOverloads | LiteralValue) -> Term:
 
 
 def _plain_number(value: Any) -> Number:
-    """Return the plain number that numpy's scalars stand for, too."""
+    """Return the Python number that a scalar of numpy stands for, too."""
     if isinstance(value, bool):
         return value
     if isinstance(value, Integral):
@@ -281,7 +281,7 @@ def is_whole_number(subject: Term) -> bool:
 
 
 def is_literal_only(subject: Term) -> bool:
-    """Return whether a term is made of numbers alone, through operators or not: no tensor gives it an element type."""
+    """Return whether a term is made of numbers alone, through operators or not: no tensor fixes its element type."""
     if is_scalar(subject):
         return True
     return isinstance(subject, App) and bool(subject.operands) and all(map(is_literal_only, subject.operands))
@@ -301,8 +301,7 @@ def _apply_binary(
 def _apply_binary_swapped(
     op_name: str, function: str, left: _OperatorOverloads | LiteralValue, right: _OperatorOverloads | LiteralValue
 ) -> App:
-    """Return the same where the scalar function takes its operands the other way round: there is no greater, only
-    less."""
+    """Return a scalar function with its operands swapped: there is no greater, only less."""
     both = (term(left), term(right))
     return App(function, both[::-1], domain=SCALAR) if _both_scalar(both) else App(op_name, both)
 
@@ -327,7 +326,7 @@ def _parse_axes(text: str | None) -> tuple[str, ...] | None:
 
 
 def _axis_name_hint(token: str) -> str:
-    """Return what axes are called, and what may have been meant by a text that names none."""
+    """Return how axes are named, and names that a wrong text may have meant."""
     forms = (token.capitalize(), f"*{token.strip('*').lower()}")
     meant = [f"'{form}'" for form in forms if _AXIS_PATTERN.fullmatch(form)]
     likely = f"; did you mean {' or '.join(meant)}?" if meant else ""

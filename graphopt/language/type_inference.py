@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from onnx.defs import OpSchema
@@ -15,7 +15,7 @@ from graphopt.language.terms import SCALAR, App, Lit, Term, Var, operator_applic
 
 
 class NoInstance(Exception):
-    """What was drawn is no instance of the rule, or its right side says nothing there: draw again."""
+    """A drawn instance is none of the rule, or the right side has no value there: draw again."""
 
 
 COMMON_DTYPES = (DType.FLOAT,) * 6 + (DType.INT64,) * 3 + (DType.INT32, DType.DOUBLE, DType.BOOL, DType.UINT8)
@@ -48,7 +48,7 @@ class FormalParameter(NamedTuple):
 
 
 class OperatorSignature(NamedTuple):
-    """What is read off a schema, once: the package's own objects are slow to look at."""
+    """The parts of a schema that are read, once: the package's own objects are slow to look at."""
 
     schema: OpSchema
     inputs: tuple[FormalParameter, ...]
@@ -149,9 +149,7 @@ class TypeConstraints:
                 self._unify(("hole", arg.name), place)
             elif isinstance(arg, App) and arg.domain != SCALAR:
                 self._unify((arg.node, arg.output), place)
-            elif (isinstance(arg, Var) and arg.kind == "real") or (
-                isinstance(arg, Lit) and arg.value != _truncate_number(arg)
-            ):
+            elif _needs_floats(arg):
                 self.restrict(place, _FLOATS)
         for position in range(app.outputs):
             formal = operator.output(position)
@@ -167,12 +165,13 @@ class TypeConstraints:
 
     def unify_applications(self, apps: Sequence[App]) -> None:
         """Have applications of one operator take the same element types, position by position."""
-        for one, *others in zip(*map(_operand_slots, apps), strict=True):
+        slots = ([(app.node, signature_of(app).input(i).variable) for i in range(len(app.inputs))] for app in apps)
+        for one, *others in zip(*slots, strict=True):
             for other in others:
                 self._unify(one, other)
 
     def slot(self, side: Term) -> TypeSlot:
-        """Where the element type of a term is."""
+        """Return the place of a term's element type."""
         if isinstance(side, App):
             return side.node, side.output
         return "hole", side.name if isinstance(side, Var) else ""
@@ -214,10 +213,11 @@ class TypeConstraints:
         return chosen
 
 
-def _operand_slots(app: App) -> list[TypeSlot]:
-    return [(app.node, signature_of(app).input(position).variable) for position in range(len(app.inputs))]
-
-
-def _truncate_number(literal: Lit) -> Any:
-    value = literal.value
-    return value if isinstance(value, str | tuple) else int(value) if abs(value) < 1e9 else value
+def _needs_floats(number: Term | None) -> bool:
+    """Return whether a number that a rule writes in the place of a tensor is no whole one."""
+    match number:
+        case Var(kind="real"):
+            return True
+        case Lit(value=float(value)):
+            return abs(value) < 1e9 and not value.is_integer()
+    return False

@@ -42,10 +42,9 @@ from graphopt.operators.shape_constraints import broadcast_element, divide_exact
 def Attention(node: OpContext) -> tuple[SymbolicTensor, ...]:
     """softmax(scale · Q·Kᵀ + mask) · V for each head; several heads of Q in turn share one of K and V.
 
-    Of the keys only those count that the mask and the window let be seen; where there is none, the result is 0.
-
-    Where values may be infinite the softmax is the operator of that name. It makes NaN of a row of nothing but -inf,
-    and of one with +inf or NaN; of that runtimes make NaN or 0, and of which they make 0 is not known.
+    Only keys count that both the mask and the window admit; where there are none, the result is 0. If values may be
+    infinite, the softmax is the operator of that name: of a row of nothing but -inf, or with +inf or NaN, it makes NaN,
+    where runtimes make NaN or 0, and it is not known which make 0.
     """
     q, k, v = _qkv_by_heads(node)
     flat = node.input(0).rank == 3
@@ -119,7 +118,7 @@ def _is_nan(node: OpContext, value: Expr) -> Formula:
 
 
 def _qkv_by_heads(node: OpContext) -> tuple[SymbolicTensor, SymbolicTensor, SymbolicTensor]:
-    """Q, K and V by heads. The kernels of ONNX Runtime, which are for opsets 23 and 24, refuse what is empty."""
+    """Return Q, K and V by heads. ONNX Runtime's kernels, which are for opsets 23 and 24, refuse empty ones."""
     names = ("q_num_heads", "kv_num_heads", "kv_num_heads")
     if len({node.input(i).rank for i in range(len(names))}) > 1:
         raise UndefinedOperatorError("Attention of different ranks")
@@ -132,7 +131,7 @@ def _qkv_by_heads(node: OpContext) -> tuple[SymbolicTensor, SymbolicTensor, Symb
 
 
 def _scale(node: OpContext, size: Size) -> Expr:
-    """Return what the products are multiplied by: 1/√size unless it is given."""
+    """Return the factor of the products: 1/√size unless it is given."""
     given = node.attribute("scale", lambda: OneOf((None, node.fresh_real("scale"))))
     if given is None:
         return 1 / call_function("Sqrt", integer_value(size))
@@ -146,7 +145,7 @@ def _soft_cap(score: Expr, cap: Expr) -> Expr:
 
 
 def _input_by_heads(node: OpContext, position: int, name: str) -> SymbolicTensor:
-    """Batch, heads, sequence, head size: an input of rank 4, or of rank 3 where the last axis holds all heads."""
+    """Return batch, heads, sequence, head size of an input of rank 4, or of rank 3 with all heads in the last axis."""
     x = node.input(position)
     if x.rank == 4:
         if node.op == "Attention":
@@ -162,14 +161,14 @@ def _input_by_heads(node: OpContext, position: int, name: str) -> SymbolicTensor
 
 
 def _split_heads(index: Index, size: Size) -> Index:
-    """Return the same index with the head apart: (batch, sequence, all heads) as (batch, head, sequence, within the
+    """Return the same index with the head apart: (batch, sequence, all heads) as (batch, head, sequence, in the
     head)."""
     b, i, d = index
     return b, quotient(d, size), i, remainder(d, size)
 
 
 def _mask(node: OpContext, shape: SymbolicShape) -> tuple[ElementBody, Callable[[Index], Formula]]:
-    """Return what is added to each score, and which keys a query sees: those of the mask, of the window, not after
+    """Return the bias of each score, and the keys that a query sees: those of the mask, in the window, not after
     itself."""
     mask = node.optional_input(3)
     causal = node.flag("is_causal")
@@ -208,7 +207,7 @@ def _mask(node: OpContext, shape: SymbolicShape) -> tuple[ElementBody, Callable[
 
 
 def RotaryEmbedding(node: OpContext) -> SymbolicTensor:
-    """Pairs of elements (a, b) of each head are turned: (cos·a - sin·b, sin·a + cos·b); what is left over stays.
+    """Rotate pairs of elements (a, b) of each head: (cos·a - sin·b, sin·a + cos·b); the other elements stay.
 
     The pairs of the first `rotary_embedding_dim` elements are halves apart, or if `interleaved` neighbours. The angles
     are given for each position of the sequence, or looked up in the caches by `position_ids`.

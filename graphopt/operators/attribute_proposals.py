@@ -17,7 +17,7 @@ StaticShape: TypeAlias = tuple[int, ...]
 
 
 class NumberScope(Protocol):
-    """From what lists of whole numbers are drawn of which nothing else is known."""
+    """Ranges from which whole numbers are drawn of which nothing else is known."""
 
     @property
     def numbers(self) -> StaticShape: ...
@@ -77,7 +77,7 @@ def propose_axes(context: ProposalContext) -> StaticShape:
 
 
 def propose_per_axis(*choices: int, times: int = 1) -> Callable[[ProposalContext], StaticShape]:
-    """One number for each axis that a slice or pad names, or for all of them."""
+    """Return one number for each axis that a slice or pad names, or for all of them."""
 
     def proposed(context: ProposalContext) -> StaticShape:
         axes = context.app.inputs[3] if len(context.app.inputs) > 3 else None

@@ -1,4 +1,4 @@
-"""Operators that are declared by a term: what is inferred of a node is inferred of its meaning, as nodes."""
+"""Operators that are declared by a term: a node is inferred by expanding its meaning into nodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ InferFunction: TypeAlias = "Callable[[Graph, Node], Node]"
 
 
 def instantiate_node_definition(node: Node) -> InstantiatedDefinition | None:
-    """Return what a node of a declared operator computes, over holes that are called after its inputs; None where
-    unknown."""
+    """Return the meaning of a node of a declared operator, over holes named after its inputs; None where unknown."""
     if not all(isinstance(value, int | float | str | tuple) for value in node.attrs.values()):
         return None
     inputs = tuple(None if value is None else Var(_hole_name(i), "tensor") for i, value in enumerate(node.inputs))
@@ -57,7 +56,7 @@ def satisfies_definition(graph: Graph, node: Node) -> bool:
 
 
 def definition_terms(node: Node) -> Iterator[Term]:
-    """Yield all that is written in what a node of a declared operator means, and in what that means."""
+    """Yield all subterms in the meaning of a node of a declared operator, and in the meanings of these."""
     found = instantiate_node_definition(node)
     inner = () if found is None else (found.definition, *definitions_of(found.definition.body))
     return (part for definition in inner for side in definition.body for part in walk_term(side))
@@ -98,7 +97,7 @@ class _DefinitionExpansion:
         return self.draft.add_draft(self.infer(self.draft, node))
 
     def _add_constant(self, app: App, position: int, part: Term, others: Sequence[DType | None]) -> Value:
-        """Return a number or list as a constant, or as what is known of one where sizes are symbols."""
+        """Return a number or list as a constant; with symbolic sizes, as a value with known contents."""
         value = self._evaluate(part)
         items = value if isinstance(value, tuple) else (value,)
         if any(isinstance(item, SymbolicDim) for item in items):

@@ -1,4 +1,4 @@
-"""Elementwise operators: what is known of each, and its function, over exact reals and as the exact model has it.
+"""Elementwise operators: the facts of each, and its function, over exact reals and in the exact model.
 
 Part of the trusted base; tested with it.
 """
@@ -132,7 +132,7 @@ def CastLike(node: OpContext) -> ElementFunction:
 
 
 def cast_function(node: OpContext, to: DType) -> ElementFunction:
-    """Return the number where a cast loses nothing; others are functions of the number.
+    """Return the number itself where a cast loses nothing; other casts are functions of the number.
 
     Out of range, a cast to integers wraps where it comes from integers, and is undefined where it comes from floats.
     A text depends on the type of the number: `1`, `1.0` and `True` differ, and 0.1 has more digits in double precision.
@@ -151,14 +151,14 @@ def cast_function(node: OpContext, to: DType) -> ElementFunction:
 
 
 SELECTING_OPERATORS = frozenset({"Max", "Min", "Clip", "Relu"})
-"""Operators that give one of the numbers that they are given, exactly where these are integers: there is no NaN."""
+"""Operators that return one of their operands: exactly for integers, which have no NaN."""
 
 COMPARISONS = {"Greater": ("Less", True), "GreaterOrEqual": ("LessOrEqual", True)}
 COMPARISONS |= {op: (op, False) for op in ("Less", "LessOrEqual", "Equal", "IsNaN", "IsInf")}
 
 
 def exact_function(node: OpContext) -> ElementFunction:
-    """In the exact model: a named function, of which only what holds bit for bit is known."""
+    """Return a function for the exact model: a named one, of which only bit-for-bit facts are known."""
     params = (node.dtype, *node.operand_dtypes, *(node.read_values[name] for name in sorted(node.read_values)))
     name, swapped = COMPARISONS.get(node.op, (node.op, False))
     name = f"{name}~" if node.is_constant_folded else f"{name}!"
@@ -223,7 +223,7 @@ class ElementwiseDenotation:
 
 def unknown_elementwise(node: OpContext) -> SymbolicTensor:
     """Return an operator of which only the class is known (`schemas.CLASS_SCHEMAS`): some function of elements, perhaps
-    undefined; another one where it is computed in double precision when the rule is applied."""
+    undefined, and another one where the rule computes it in double precision when it is applied."""
     inputs = [node.input(i) for i in range(node.input_count)]
     shape = broadcast_shapes(node, [tensor.shape for tensor in inputs])
     types = tuple(tensor.dtype for tensor in inputs)
@@ -260,7 +260,7 @@ def _map_elements(
 
 
 def _common_base_shape(operands: Sequence[SymbolicTensor], shape: SymbolicShape) -> SymbolicShape | None:
-    """Return the shape of what all operands of this shape are views of; single numbers go with every shape."""
+    """Return the shape of the tensor of which all operands of this shape are views; single numbers fit any."""
     whole = [t for t in operands if t.rank or t.view_of]
     bases = {t.base.shape for t in whole}
     same = len(bases) == 1 and all(t.shape == shape for t in whole)
@@ -268,13 +268,13 @@ def _common_base_shape(operands: Sequence[SymbolicTensor], shape: SymbolicShape)
 
 
 correctly_rounded_op = partial(Operator, reference_fidelity=ReferenceFidelity.EVERYWHERE)
-"""An operator whose kernel does with each element what its formula says, and rounds once if at all."""
+"""Return an operator whose kernel computes its formula for each element, and rounds at most once."""
 
 nonrounding_op = partial(correctly_rounded_op, rounding_effect=RoundingEffect.PRESERVES)
 discontinuous_op = partial(correctly_rounded_op, rounding_effect=RoundingEffect.DISCONTINUOUS)
 
 vectorized_op = partial(Operator, deviating_dtypes=FLOAT_DTYPES, is_position_sensitive=True)
-"""An operator whose kernel computes several elements at once, and those at the end of a vector otherwise."""
+"""Return an operator whose kernel computes elements at the end of a vector in another way than within."""
 
 
 def named_function(name: str) -> ElementwiseDenotation:

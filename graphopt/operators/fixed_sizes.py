@@ -58,7 +58,7 @@ def _to_dim(size: int | str) -> Dim:
 
 
 def _size_names(graph: Graph) -> set[str]:
-    """Return what the open sizes of inputs are called."""
+    """Return the names of open sizes of inputs."""
     types = [graph.tensor_type(Value(vertex)) for vertex in graph.inputs]
     atoms = {size.atom for type_ in types for size in symbolic_sizes(type_)}
     return {atom.name for atom in atoms if isinstance(atom, NamedAtom)}
@@ -75,7 +75,7 @@ def _named_sizes(graph: Graph, dims: Mapping[str, int]) -> dict[str, Dim]:
 
 
 def _fixed_formulas(graph: Graph, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
-    """Return what the sizes of inputs are that are computed from others, such as `past + 1`.
+    """Return the sizes of inputs that are computed from others, such as `past + 1`.
 
     Raises:
         UsageError: one would be less than 1, or another wish says something else.
@@ -94,7 +94,7 @@ def _fixed_formulas(graph: Graph, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
 
 
 def _is_formula_of(name: str, named: Collection[str]) -> bool:
-    """Return whether a size is a formula of others that inputs have, and of no name that only looks like one."""
+    """Return whether a size is a formula of other sizes of inputs, and not a name that only looks like one."""
     if dim_formulas.parse_formula(name) is None or not {*dim_formulas.formula_names(name)} <= {*named}:
         return False
     mere = (other for other in named if dim_formulas.parse_formula(other) is None and not other.isidentifier())
@@ -102,7 +102,7 @@ def _is_formula_of(name: str, named: Collection[str]) -> bool:
 
 
 def _bind_sizes(name: str, shape: Shape, wanted: Sequence[int | str | None], sizes: dict[str, Dim]) -> None:
-    """Note what the sizes of an input are to be."""
+    """Record the sizes wanted for an input, by the names that it declares."""
     printed = TensorType(DType.UNDEFINED, shape)
     declared = str(printed).partition("[")[2].rstrip("]")
     if len(shape) != len(wanted):

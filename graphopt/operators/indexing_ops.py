@@ -1,4 +1,4 @@
-"""Denotations of operators that find and place elements where a tensor says, and of those that say where."""
+"""Denotations of operators that read or write elements at given positions, and of those that return positions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _range_length(node: OpContext, start: Expr, limit: Expr, delta: Expr) -> Siz
 
 
 def is_integer_range(node: OpContext) -> bool:
-    """Return whether a Range is of integers, between ends that are known: each of them lies between these."""
+    """Return whether a Range is of integers between known ends, which bound each of its elements."""
     *ends, step = (as_integer(node.input(i).element(())) for i in range(3))
     return node.dtype.is_integer and None not in ends and isinstance(step, int)
 
@@ -73,11 +73,10 @@ FIRST_PLACE = {1: ARG_FUNCTIONS["ArgMax"], 0: ARG_FUNCTIONS["ArgMin"]}
 
 
 def TopK(node: OpContext) -> tuple[SymbolicTensor, ...]:
-    """Return the k greatest (least) elements along an axis and where they are: of equal ones the first, in order if
-    `sorted`.
+    """Return the k greatest (least) elements along an axis, and their positions: the first of equal ones; or unsorted.
 
-    The first is the greatest, at the place that ArgMax says. In which order several come that are not sorted is left to
-    the runtime: a function of the whole tensor.
+    The first is the greatest, at the position of ArgMax. The order of several that are not sorted is left to the
+    runtime: a function of the whole tensor.
     """
     x = node.input(0)
     axis = node.axis("axis", x.rank)
@@ -114,9 +113,9 @@ def TopK(node: OpContext) -> tuple[SymbolicTensor, ...]:
 
 
 def OneHot(node: OpContext) -> SymbolicTensor:
-    """Return the second of two values where an index along the new axis is the one that is asked for, else the first.
+    """Return the second of two values at the index along the new axis that is asked for, and the first elsewhere.
 
-    Negative indices count from the end; those that are out of range are nowhere. Floats are rounded towards 0.
+    Negative indices count from the end; those out of range match nowhere. Floats are rounded towards 0.
     """
     asked, values = node.input(0), node.input(2)
     depth = node.numbers(1, lambda: fresh_symbol("depth"))
@@ -165,7 +164,7 @@ def GatherElements(node: OpContext) -> SymbolicTensor:
 
 
 def _require_index_shape(node: OpContext, indices: SymbolicTensor, x: SymbolicTensor, axis: int) -> None:
-    """There are no more indices along the other axes than elements."""
+    """Require that indices are no more than elements along all other axes."""
     if indices.rank != x.rank:
         raise UndefinedOperatorError(f"{node.op}: indices of another rank")
     for i in range(x.rank):
@@ -202,7 +201,7 @@ def _index_component(indices: SymbolicTensor, c: int) -> SymbolicTensor:
 
 
 def _element_at_places(x: SymbolicTensor, before: Index, places: Sequence[Expr], rest: Index) -> Expr:
-    """Return the element at some places along the axes between `before` and the rest."""
+    """Return the element at given positions along the axes after `before`."""
     if not places:
         return x.element((*before, *rest))
     return lookup_element(
@@ -226,9 +225,10 @@ MAX_LISTED_INDICES = 16
 
 
 def ScatterElements(node: OpContext) -> SymbolicTensor:
-    """Put updates into `data` where the indices say along `axis`: a function of all of them.
+    """Put updates into `data` at the indices along `axis`: a function of all of them.
 
-    Where an element is updated twice the order is not defined; it is the runtime's, and the same on both sides.
+    ONNX does not define the order in which an element is updated twice; it is the runtime's, and the same on both
+    sides.
     """
     x, indices, updates = (node.input(i) for i in range(3))
     axis = node.axis("axis", x.rank)
@@ -242,7 +242,7 @@ def ScatterElements(node: OpContext) -> SymbolicTensor:
 
 
 def ScatterND(node: OpContext) -> SymbolicTensor:
-    """Put updates into `data` at the indices, each the numbers along the last axis: a function of all of them."""
+    """Put updates into `data` at the indices, which lie along the last axis: a function of all of them."""
     x, indices, updates = (node.input(i) for i in range(3))
     reduction = node.text("reduction", SCATTER_REDUCTIONS)
     if not indices.rank:
@@ -259,9 +259,9 @@ def ScatterND(node: OpContext) -> SymbolicTensor:
 def _update_consecutive(
     node: OpContext, x: SymbolicTensor, places: SymbolicTensor, updates: SymbolicTensor, unseen: SymbolicTensor
 ) -> SymbolicTensor:
-    """Return the tensor with updates along its first axis at places that follow each other, if they plainly do.
+    """Return the tensor with updates at consecutive positions of its first axis, None unless they plainly are so.
 
-    Negative ones count from the end. What is updated twice, by a place and by one from the end, is not looked into.
+    Negative positions count from the end. A position given twice, once from either end, is not looked into.
     """
     (count,), size = places.shape, x.shape[0]
     first = _first_consecutive_place(node, places)

@@ -44,7 +44,7 @@ CEIL_MODE_POOLS = ("AveragePool", "LpPool", "MaxPool")
 
 
 def infer_node(graph: Graph, node: Node, *, strict: bool = False) -> Node:
-    """Return the node with all that can be told of its outputs; the same object where that is nothing new.
+    """Return the node with all that can be inferred of its outputs; the same object if that is nothing new.
 
     Its bodies are inferred first, in place, with what flows into them. Inference wins over what the node declares,
     except where it knows nothing; a model may declare sizes that were true of another batch size, as ONNX Runtime
@@ -97,7 +97,7 @@ def _infer_output_types(graph: Graph, node: Node, mark: int, strict: bool) -> li
 
 
 def _refine(base: Type | None, shape: PartialShape | None) -> Type | None:
-    """Return what the onnx package found, with sizes put in for those it left open."""
+    """Return the type that the onnx package found, with sizes in the place of those it left open."""
     if not isinstance(base, TensorType) or shape is None:
         return base
     own: Sequence[Dim | None] = (None,) * len(shape) if base.shape is None else base.shape
@@ -111,7 +111,7 @@ def _refine(base: Type | None, shape: PartialShape | None) -> Type | None:
 
 
 def _infer_by_onnx(graph: Graph, node: Node, strict: bool) -> list[Type | None] | None:
-    """Return what the onnx package's inference says of the outputs; None where it says that the node cannot be."""
+    """Return the types that the onnx package infers for the outputs; None if it rejects the node."""
     schema = schemas.schema_of(node)
     if node.op in CEIL_MODE_POOLS and not node.domain and node.attrs.get("ceil_mode"):
         schema = schemas.schema(node.op)
@@ -189,14 +189,14 @@ def _small_tensor_proto(graph: Graph, value: Value) -> TensorProto | None:
 
 
 def _unknown_size_mark() -> int:
-    """Unknown sizes made from now on have a greater number."""
+    """Return a mark: unknown sizes made from now on have a greater number."""
     atom = SymbolicDim.fresh().atom
     assert isinstance(atom, UnknownAtom)
     return atom.serial
 
 
 def _is_newer(dim: Dim, mark: int) -> bool:
-    """Return whether inference knows nothing of a size: it was made after the mark was taken."""
+    """Return whether an unknown size was made after the mark was taken, so that inference knows nothing of it."""
     atom = dim.atom if isinstance(dim, SymbolicDim) else None
     return isinstance(atom, UnknownAtom) and atom.serial > mark
 
@@ -246,10 +246,9 @@ def infer_graph(graph: Graph, *, strict: bool = False) -> None:
 
 
 def build_inference_patch(graph: Graph) -> Patch | None:
-    """Return the patch that tells again what was not known in full; None where nothing is new. Bodies are read as they
-    are.
+    """Return a patch that infers again the nodes with incomplete types; None where nothing is new.
 
-    What has become an output since is read as one that a file declares.
+    Bodies are read as they are. A value that has become an output since takes the sizes that the file declares for it.
     """
     draft, outputs = DraftGraph(graph), dict(zip(graph.outputs, graph.output_types, strict=True))
     given = frozenset(
@@ -271,7 +270,7 @@ def build_inference_patch(graph: Graph) -> Patch | None:
 
 
 def _fill_from_declared(type_: Type | None, declared: Type | None) -> Type | None:
-    """Return a type with the sizes that are not known as the output declares them whose value it has become."""
+    """Return a type with its unknown sizes replaced by those that are declared for the output it has become."""
     if not isinstance(type_, TensorType) or not isinstance(declared, TensorType):
         return type_
     if type_.shape is None or declared.shape is None or len(type_.shape) != len(declared.shape):
@@ -281,7 +280,7 @@ def _fill_from_declared(type_: Type | None, declared: Type | None) -> Type | Non
 
 
 def _has_incomplete_output(node: Node, given: frozenset[DimAtom]) -> bool:
-    """Return whether a size is unknown or only declared, or the elements of what may be a shape are unknown."""
+    """Return whether a size is unknown or merely declared, or the contents of a possible shape are unknown."""
     for index, type_ in enumerate(node.types):
         if type_ is None:
             return True
@@ -297,7 +296,7 @@ def _has_incomplete_output(node: Node, given: frozenset[DimAtom]) -> bool:
 
 
 def _is_derived_from(size: Dim, given: frozenset[DimAtom]) -> bool:
-    """Return whether a size is made of those that are given."""
+    """Return whether a size is made of given ones."""
     return not isinstance(size, SymbolicDim) or all(
         atom in given
         or (
@@ -315,7 +314,7 @@ def _has_unknown(size: Dim) -> bool:
 
 
 def body_input_patches(graph: Graph, node: Node) -> Iterator[tuple[Graph, Patch]]:
-    """Yield the bodies of a node to which something new flows in, with the patches that tell them so."""
+    """Yield the bodies of a node with patches for the new facts about their inputs and captures."""
     if not _is_control_flow(node):
         return
     inputs = _BODY_INPUT_INFERENCE[node.op](graph, node) if node.op in _BODY_INPUT_INFERENCE else []
@@ -358,7 +357,7 @@ def _infer_if(_: Graph, node: Node) -> list[Type | None]:
 
 
 def _join_types(a: Type | None, b: Type | None) -> Type | None:
-    """Return what is common to two types that a value may have."""
+    """Return the common part of two types that a value may have."""
     if a == b:
         return a
     if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.dtype != b.dtype:
@@ -388,7 +387,7 @@ def _loop_carried_types(graph: Graph, node: Node) -> list[Type | None]:
 
 
 def _stack_type(type_: Type | None, axis: int, count: Dim) -> Type | None:
-    """Return the type of values put together along a new axis."""
+    """Return the type of values stacked along a new axis."""
     if not isinstance(type_, TensorType) or type_.shape is None:
         return type_
     axis = normalize_axis(axis, len(type_.shape) + 1)
@@ -415,7 +414,7 @@ def _infer_scan(graph: Graph, node: Node) -> list[Type | None]:
 def _scan_state_and_slice_types(
     graph: Graph, node: Node
 ) -> tuple[list[Type | None], list[tuple[Type | None, Dim | None]]]:
-    """Return the types of a Scan's states, and those of the slices of its other inputs with how many there are."""
+    """Return the types of a Scan's states; and of the slices of its other inputs, with their number."""
     count = node.attrs.get("num_scan_inputs")
     types = [None if value is None else graph.value_type(value) for value in node.inputs]
     states = len(types) - (count if isinstance(count, int) else 0)

@@ -51,19 +51,19 @@ def _union(far: Iterable[Magnitude]) -> Magnitude:
 
 
 HUGE_FRACTION = 0.25
-"""Part of the largest number of a type from which on a constant counts as huge."""
+"""Fraction of the largest number of a type above which a constant counts as huge."""
 
 MAX_SIGN_DEPTH = 8
-"""Operators that are looked through for the sign of what is divided by."""
+"""Operators that are followed to find the sign of a divisor."""
 
 MAX_MASK_ELEMENTS = 1 << 24
-"""Elements up to which a constant is looked at."""
+"""Elements up to which a constant may be a mask."""
 
 LOOPING_OPERATORS = ("Loop", "Scan")
-"""Operators whose bodies read what they have made."""
+"""Operators whose bodies read their own results in the next turn."""
 
 MASKED_OPERATORS = ("Softmax", "LogSoftmax")
-"""Operators that masks are added ahead of."""
+"""Operators whose inputs masks are added to."""
 
 
 class MagnitudeAnalysis:
@@ -72,9 +72,9 @@ class MagnitudeAnalysis:
     def __init__(self, graph: Graph) -> None:
         self._magnitudes: dict[int, Magnitude] = {}
         self._signs: dict[Value, tuple[int, Sign]] = {}
-        """Known sign of a value, and the number of operators that were looked through for it."""
+        """Known sign of a value, and the number of operators that were followed to find it."""
         self.observers = tuple(_find_observers(graph))
-        """The operators that tell infinities from other numbers, those with such bodies too."""
+        """Vertices that tell infinities from other numbers, themselves or in a body."""
         self.observed = frozenset(_observed_vertices(graph, self.observers))
 
     def get_magnitude(self, graph: Graph, value: Value) -> Magnitude:
@@ -116,9 +116,7 @@ class MagnitudeAnalysis:
         match operator.magnitude_effect:
             case MagnitudeEffect.BOUNDED:
                 return Magnitude.MODERATE
-            case (
-                MagnitudeEffect.CLAMPED
-            ):  # by bounds that may be infinite: then they let infinities pass, and make none
+            case MagnitudeEffect.CLAMPED:  # infinite bounds let infinities pass, and make none
                 if Magnitude.INFINITE in _union(bounds):
                     return read[0] | (highest & Magnitude.HUGE)
                 return Magnitude.HUGE if highest else Magnitude.MODERATE
@@ -130,16 +128,15 @@ class MagnitudeAnalysis:
                 return highest | (Magnitude.INFINITE if overflows else Magnitude.MODERATE)
 
     def _value_sign(self, graph: Graph, value: Value | None, depth: int) -> Sign:
-        """Return what is known of the signs of a value's elements."""
+        """Return the sign of a value's elements, as far as it is known."""
         if value is None or not depth:
             return Sign.UNKNOWN
         seen, found = self._signs.get(value, (0, Sign.UNKNOWN))
         if seen < depth:
             node = graph[value.vertex]
             operator = lookup_operator(node.op, node.domain)
-            is_mixed = (
-                operator.is_sum_of_products and operator.magnitude_effect is MagnitudeEffect.MIXED
-            )  # with weights of either sign
+            # with weights of either sign
+            is_mixed = operator.is_sum_of_products and operator.magnitude_effect is MagnitudeEffect.MIXED
             if node.is_constant:
                 found = Sign.NONNEGATIVE if _holds_for_all_elements(graph, value, lambda x: x >= 0) else Sign.UNKNOWN
                 found |= Sign.NONZERO if _holds_for_all_elements(graph, value, lambda x: x != 0) else Sign.UNKNOWN
@@ -151,7 +148,7 @@ class MagnitudeAnalysis:
         return found
 
     def _node_sign(self, graph: Graph, node: Node, depth: int) -> tuple[Sign, bool]:
-        """Return what is known of the signs of a node's elements, and whether they may be infinite."""
+        """Return the sign of a node's elements, as far as it is known, and whether they may be infinite."""
         question = build_element_query(NodeOperands(graph, node))
         if question is None:
             return Sign.UNKNOWN, True
@@ -166,13 +163,13 @@ _ANALYSES: WeakKeyDictionary[Graph, MagnitudeAnalysis] = WeakKeyDictionary()
 
 
 def may_have_magnitude(graph: Graph, values: Iterable[Value], far: Magnitude = Magnitude.INFINITE) -> bool:
-    """Return whether one of the values may hold an infinity that the model means, or a number that lies so far."""
+    """Return whether one of the values may hold an infinity that the model means, or numbers of this magnitude."""
     known = _get_analysis(graph)
     return any(far in known.get_magnitude(graph, value) for value in values)
 
 
 def is_finiteness_observed(graph: Graph, vertex: int) -> bool:
-    """Return whether a question reads what a vertex makes, or what is made of it."""
+    """Return whether an observer reads the result of a vertex, or a value computed from it."""
     return vertex in _get_analysis(graph).observed
 
 
@@ -183,8 +180,8 @@ def _get_analysis(graph: Graph) -> MagnitudeAnalysis:
 
 
 def mark_bodies(graph: Graph, vertex: int) -> list[Graph]:
-    """Tell the bodies of a node how far the values may lie that they read from outside, and whether it is asked outside
-    of what they make; return those to which any of it is new."""
+    """Mark in the bodies of a node the magnitudes of values read from outside, and outputs whose finiteness is observed
+    there; return the bodies to which that is new."""
     told = []
     node = graph[vertex]
     given = [value for value in node.inputs if value is not None]
@@ -222,7 +219,7 @@ def _set_body_marks(body: Graph, marked: Mapping[Magnitude, frozenset[int]], ask
 
 
 def invalidate_analysis(graph: Graph) -> None:
-    """Ask anew of a graph that has changed: a question that is gone asks for nothing, as in a model that lacks it."""
+    """Forget the analysis of a graph that has changed: a dropped observer no longer counts."""
     _ANALYSES.pop(graph, None)
 
 
@@ -239,7 +236,7 @@ def _may_make_infinity(part: Term) -> bool:
 
 
 def _mask_vertex(graph: Graph, vertex: int) -> int | None:
-    """Return what makes the mask of an operator that has one."""
+    """Return the vertex that makes the mask of an operator that has one."""
     node = graph[vertex]
     place = lookup_operator(node.op, node.domain).mask_input
     value = node.inputs[place] if place is not None and place < len(node.inputs) else None
@@ -275,12 +272,12 @@ def _constant_magnitude(tensor: Tensor) -> Magnitude:
 
 
 def is_huge(number: float, dtype: DType) -> bool:
-    """Return whether a number is near the largest of a type of floats."""
+    """Return whether a number is near the largest of a float type."""
     return abs(float(number)) > HUGE_FRACTION * float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
 
 
 def _holds_for_all_elements(graph: Graph, value: Value, of_each: Callable[[NDArray[Any]], NDArray[Any]]) -> bool:
-    """Return whether a value is a constant of whose elements, all of them, something holds."""
+    """Return whether a value is a constant, and a predicate holds for all its elements."""
     tensor = graph.constant(value)
     if tensor is None or not tensor.is_small or not (tensor.dtype.is_float or tensor.dtype.is_integer):
         return False
@@ -288,7 +285,8 @@ def _holds_for_all_elements(graph: Graph, value: Value, of_each: Callable[[NDArr
 
 
 def _overflows(graph: Graph, node: Node, reach: MagnitudeEffect, read: Sequence[Magnitude]) -> bool:
-    """Return whether huge numbers become infinite: two of them added up, one multiplied, or put into a smaller type."""
+    """Return whether huge numbers become infinite: two that are added, one that is multiplied, or cast to a smaller
+    type."""
     match reach:
         case MagnitudeEffect.SUMMED:
             return sum(Magnitude.HUGE in far for far in read) > 1
@@ -306,16 +304,15 @@ def _float_bits(type_: Type | None) -> int:
 
 
 def _observed_vertices(graph: Graph, questions: Iterable[int]) -> Iterator[int]:
-    """Yield what a question reads, back to where it comes from, and the inputs that are masks."""
+    """Yield the vertices that an observer depends on, and the inputs that are masks."""
     told = [graph.outputs[place].vertex for place in sorted(graph.finiteness_requested)]
     yield from told
     stack = [*questions, *told]
     seen = set(stack)
     while stack:
         vertex = stack.pop()
-        mixes = (
-            _magnitude_effect(graph[vertex]) is MagnitudeEffect.MIXED
-        )  # then a row of weights is asked whether it is NaN, if anything
+        # behind a product, at most a row of attention weights is asked whether it is NaN
+        mixes = _magnitude_effect(graph[vertex]) is MagnitudeEffect.MIXED
         for source in graph.sources(vertex):
             is_read = not mixes or graph[source].op in MASKED_OPERATORS or source == _mask_vertex(graph, vertex)
             if source in seen or graph[source].is_constant or not is_read:
@@ -328,7 +325,7 @@ def _observed_vertices(graph: Graph, questions: Iterable[int]) -> Iterator[int]:
 
 
 def _find_observers(graph: Graph) -> Iterator[int]:
-    """Yield the operators that tell infinities from other numbers."""
+    """Yield the vertices that tell infinities from other numbers."""
     for op in COMPARISONS:
         for vertex in sorted(graph.vertices_with_op(op)):
             constants = [graph.constant(value) for value in graph[vertex].inputs]
@@ -343,8 +340,8 @@ def _find_observers(graph: Graph) -> Iterator[int]:
 
 
 def _mask_inputs(graph: Graph) -> Iterator[int]:
-    """Yield the float inputs that are called a mask, or added to what a Softmax reads, be it within an Attention; one
-    that is a factor is 0 or 1."""
+    """Yield the float inputs that are named masks, or added to the input of a Softmax, in an Attention too; factors are
+    no masks."""
     for vertex in graph.inputs:
         is_factor = any(graph[reader].op in ("Mul", "Sub") for reader in graph.readers(vertex))
         if "mask" in graph[vertex].names[0].lower() and _is_float_value(graph, Value(vertex)) and not is_factor:

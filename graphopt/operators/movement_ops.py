@@ -16,6 +16,7 @@ from graphopt.expr.expressions import (
     Index,
     OpaqueElement,
     TensorArgument,
+    Term,
     call_function,
     constant,
     expr_of_factor,
@@ -27,6 +28,7 @@ from graphopt.expr.index_lists import is_index_list_atom
 from graphopt.expr.integers import (
     FALSE,
     TRUE,
+    Atom,
     Formula,
     Polynomial,
     Size,
@@ -64,7 +66,7 @@ from graphopt.operators.shape_constraints import broadcast_element, broadcast_sh
 
 
 def Concat(node: OpContext) -> SymbolicTensor:
-    """One after the other along `axis`."""
+    """Join the operands along `axis`."""
     parts: list[SymbolicTensor] = []
     for i in range(node.input_count):
         parts.append(node.input(i))
@@ -162,7 +164,7 @@ def _slice_numbers(node: OpContext, position: int, rank: int) -> tuple[Size, ...
 
 
 def _slice_range(node: OpContext, size: Size, start: Size, end: Size, step: Size) -> tuple[Size, Size, Size]:
-    """First index, number of elements and step of a slice of one axis."""
+    """Return first index, number of elements and step of a slice of one axis."""
     node.require(negate(eq(step)), "the step is not 0")
     forward = ge(step, 1)
     most = if_then_else(forward, size, size - 1)
@@ -219,7 +221,7 @@ def Gather(node: OpContext) -> SymbolicTensor:
 def _gather_with_unknown_indices(
     node: OpContext, x: SymbolicTensor, indices: SymbolicTensor, axis: int
 ) -> SymbolicTensor:
-    """With indices that are not known. Where the operator is defined they can only be 0 along an axis of size 1."""
+    """Return a Gather with unknown indices; where it is defined, they can only be 0 along an axis of size 1."""
     node.require_indices(indices, x.shape[axis])
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     single = x.shape[axis] == 1 and node.assumes_defined
@@ -248,9 +250,7 @@ def lookup_element(size: Size, row: ElementBody, where: Expr) -> Expr:
     def at_place(value: Expr) -> Expr:
         if place not in value.free_symbols:
             return value
-        extents = (extent for term in value.terms for _, extent in term.binders)
-        guards = (term.guard.free_symbols for term in value.terms)
-        if any(place in symbols for symbols in (*guards, *map(free_symbols, extents))):
+        if any(place in _range_symbols(term) for term in value.terms):
             return expr_of_factor(_opaque_lookup(replace(chosen, body=value), where))
         found = constant(0)
         for term in value.terms:
@@ -277,6 +277,11 @@ def lookup_element(size: Size, row: ElementBody, where: Expr) -> Expr:
         )
 
     return at_place(chosen.body)
+
+
+def _range_symbols(term: Term) -> frozenset[Atom]:
+    """Return the symbols on which the range of a term depends."""
+    return term.guard.free_symbols.union(*(free_symbols(extent) for _, extent in term.binders))
 
 
 def _opaque_lookup(row: TensorArgument, where: Expr) -> OpaqueElement:
@@ -382,7 +387,7 @@ ROUNDING_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
 DEFAULT_RESIZE_ATTRIBUTES = {"antialias": 0, "cubic_coeff_a": -0.75, "exclude_outside": 0, "extrapolation_value": 0.0}
-"""Attributes of a Resize, as they are left out: of others it is not looked into what lies between elements."""
+"""Attributes of a Resize with their defaults: interpolation with others is not denoted."""
 
 
 def Resize(node: OpContext) -> SymbolicTensor:
@@ -436,7 +441,7 @@ def Resize(node: OpContext) -> SymbolicTensor:
 
 
 def _resized_axes(node: OpContext, rank: int) -> Sequence[int]:
-    """Return the axes that a Resize speaks of."""
+    """Return the axes that a Resize is about."""
     asked = node.attribute("axes", lambda: OneOf((None, *axis_subsets(rank))))
     if not isinstance(asked, tuple | None):
         raise UndefinedOperatorError(f"Resize along {asked}, which is no list")
@@ -444,7 +449,7 @@ def _resized_axes(node: OpContext, rank: int) -> Sequence[int]:
 
 
 def _has_resize_kernel(mode: str, old: SymbolicShape, new: SymbolicShape) -> Formula:
-    """Return whether ONNX Runtime interpolates along the axes that get another size: of a matrix, of an image in either
+    """Return whether ONNX Runtime interpolates along the axes whose size changes: of a matrix, of an image in either
     layout, and, if linearly, of three axes and of a volume; not of a list."""
     kept = tuple(map(eq, new, old))
     match mode, len(old):
@@ -475,8 +480,8 @@ def _weighted_mean(x: SymbolicTensor, places: Sequence[Size | None], share: Call
 
 
 def _requested_sizes(node: OpContext, sizes: Sequence[Size]) -> tuple[Sequence[Size], bool]:
-    """Return the sizes that a Resize asks for, or makes of scales, and whether they tell by what it enlarges: by scales
-    that are no whole numbers, sizes are rounded."""
+    """Return the sizes that a Resize asks for, or computes from scales, and whether they determine the factors: with
+    scales that are not whole, sizes are rounded."""
     if node.has_input(3):
         node.text("keep_aspect_ratio_policy", ("stretch",))
         asked: Sequence[Size] = node.integer_list(3, lambda: tuple(fresh_symbol("size") for _ in sizes))
@@ -566,7 +571,7 @@ def Size_(node: OpContext) -> SymbolicTensor:
 
 
 def Dropout(node: OpContext) -> tuple[SymbolicTensor, ...]:
-    """At inference nothing is dropped, nor is it with a ratio of 0."""
+    """Return the input unchanged: at inference, or with a ratio of 0, nothing is dropped."""
     x = node.input(0)
     no_ratio, no_training = _is_zero_input(node, 1), not node.has_input(2) or _is_zero_input(node, 2)
     if node.has_input(1) and not no_ratio:  # its kernel asks so of all

@@ -1,9 +1,9 @@
-"""One node on constant inputs.
+"""Evaluation of one node on constant inputs.
 
-The operators are the onnx package's own (`onnx.reference`), or ONNX Runtime's in a session of one node; here are only
-those that numpy has itself, for large weights. Denotations are not asked for numbers: they are of real numbers, element
-by element, and a constant that is folded is to hold the floats that ONNX Runtime computes. Knows no graph: a caller
-brings a `Node` for its operator and attributes, and arrays for its inputs.
+The operators are the onnx package's own (`onnx.reference`), or ONNX Runtime's in a session of one node; only those that
+numpy has, for large weights, are written here. Denotations are not evaluated: they are over real numbers, element by
+element, and a folded constant has to hold the floats that ONNX Runtime computes. Knows no graph: a caller brings a
+`Node` for its operator and attributes, and arrays for its inputs.
 """
 
 from __future__ import annotations
@@ -64,15 +64,19 @@ def evaluate_node(
         except _RefusedNodeError as error:
             log.debug("ONNX Runtime refuses %s: %s", node.op, error)
             return None
-    return None if results is None else tuple(_narrow(array, node, inputs, float64) for array in results)
+    halves = {DType.from_numpy(array.dtype) for array in inputs if array is not None} & set(_HALF_DTYPES)
+    if results is None or float64 or len(halves) != 1 or node.op == "Cast":
+        return results
+    half = halves.pop().numpy  # what was widened goes back to it
+    return tuple(array.astype(half) if array.dtype == np.float32 else array for array in results)
 
 
 LARGE_INPUT_ELEMENTS = 1 << 18
-"""Elements of inputs above which `onnx.reference` is asked last: it copies, and loops, where others do not."""
+"""Elements of inputs above which `onnx.reference` is tried last: it copies and loops."""
 
 
 def _evaluate_by_first_available(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
-    """Return what the reference computes; what it cannot, or is large, as numpy or ONNX Runtime do."""
+    """Return the result of the reference; for large inputs, or where it fails, that of numpy or ONNX Runtime."""
     ways = [_evaluate_by_reference, evaluate_by_runtime]
     if _element_count(inputs) > LARGE_INPUT_ELEMENTS:
         ways = [_evaluate_by_numpy, evaluate_by_runtime, _evaluate_by_reference]
@@ -87,7 +91,7 @@ def _evaluate_by_first_available(node: Node, inputs: Sequence[Array | None]) -> 
 
 
 def _evaluate_and_cross_check(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
-    """Return what ONNX Runtime computes, None where it cannot or the reference says otherwise.
+    """Return the result of ONNX Runtime, None if it has none or the reference disagrees.
 
     They are known to differ on scalars, on tensors without elements and on integers that overflow, so both are asked.
     What is large is asked of one of them, and so is what the reference may take long for. The reference alone is
@@ -117,7 +121,7 @@ def _evaluate_and_cross_check(node: Node, inputs: Sequence[Array | None]) -> Arr
 
 
 def _are_bit_equal(native: Array, expected: Array) -> bool:
-    """Return whether two results are the same bit for bit, any NaN being one."""
+    """Return whether two results are equal bit for bit, all NaNs being one."""
     is_text = native.dtype.kind in "OU" and expected.dtype.kind in "OU"
     if native.shape != expected.shape or not (is_text or native.dtype == expected.dtype):
         return False
@@ -128,7 +132,7 @@ def _are_bit_equal(native: Array, expected: Array) -> bool:
 
 
 MAX_REFERENCE_ELEMENTS = 4096
-"""Elements of inputs up to which the reference is asked too where it may loop."""
+"""Elements of inputs up to which the reference is compared though it may loop."""
 
 
 def _element_count(inputs: Sequence[Array | None]) -> int:
@@ -136,17 +140,16 @@ def _element_count(inputs: Sequence[Array | None]) -> int:
 
 
 def _reads_empty_input(node: Node, inputs: Sequence[Array | None]) -> bool:
-    """Return whether a node computes with nothing: some kernels of ONNX Runtime end the process then, others do not
-    write what they give.
+    """Return whether an input is empty: some kernels of ONNX Runtime then end the process, or leave results unwritten.
 
-    Some have inputs behind the first that may be empty.
+    A few operators may have empty inputs behind the first.
     """
     read = inputs[:1] if node.op in ("Resize", "ScatterElements", "ScatterND") else inputs
     return any(array is not None and not array.size for array in read)
 
 
 def is_reference_exact(node: Node, inputs: Sequence[Array | None]) -> bool:
-    """Return whether the reference's result is ONNX Runtime's bit for bit, however that splits and orders its work."""
+    """Return whether the reference and ONNX Runtime agree bit for bit, in whatever order they compute."""
     operator, dtypes = (
         lookup_operator(node.op, node.domain),
         {DType.from_numpy(array.dtype) for array in inputs if array is not None},
@@ -186,14 +189,13 @@ def _is_undefined_behavior(node: Node, inputs: Sequence[Array | None]) -> bool:
 
 
 MAX_EXACT_INTEGER = 2.0**53
-"""Up to which double precision has all integers."""
+"""Integer up to which double precision represents all."""
 
 
 def may_lose_precision(op: str, integers: Array) -> bool:
-    """Return whether a reduction of these integers, along whatever axes, may leave those that ONNX Runtime has.
+    """Return whether a reduction of these integers, along any axes, may exceed those that ONNX Runtime keeps exact.
 
-    It adds and multiplies them in double precision, as far as it can, and takes the greatest of the type for what is
-    beyond that.
+    It adds and multiplies them in double precision, and saturates results beyond the type.
     """
     if op in ("ReduceMax", "ReduceMin") or not op.startswith("Reduce"):
         return False
@@ -220,14 +222,6 @@ def _widen(array: Array | None, node: Node, float64: bool) -> Array | None:
     return array
 
 
-def _narrow(array: Array, node: Node, inputs: Sequence[Array | None], float64: bool) -> Array:
-    """Back to the half type that the inputs came in."""
-    halves = {DType.from_numpy(i.dtype) for i in inputs if i is not None} & set(_HALF_DTYPES)
-    if float64 or len(halves) != 1 or array.dtype != np.float32 or node.op == "Cast":
-        return array
-    return array.astype(halves.pop().numpy)
-
-
 # -- onnx.reference ----------------------------------------------------------------------------------------------------
 
 
@@ -244,7 +238,7 @@ def _evaluate_by_reference(node: Node, inputs: Sequence[Array | None]) -> Arrays
 
 
 def _reference_operator(node: Node, arity: int) -> Any:
-    """Return an instance of the reference's operator; it has no state, so equal nodes share one."""
+    """Return the reference's operator, which has no state: equal nodes share one."""
     schema = schemas.schema_of(node)
     if schema is None or node.domain != "":
         return None
@@ -291,7 +285,7 @@ def _schema_defaults(op: str, version: int) -> Mapping[str, AttributeProto]:
 
 
 def _evaluate_by_numpy(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
-    """Return the output of arithmetic on float64, or a view where elements only get another shape or order."""
+    """Return the result of float64 arithmetic, or a view where elements only change shape or order."""
     given = [array for array in inputs if array is not None]
     if not _is_supported_by_numpy(node, given) or len(given) != len(inputs):
         return None
@@ -305,7 +299,7 @@ def _evaluate_by_numpy(node: Node, inputs: Sequence[Array | None]) -> Arrays | N
 
 
 def _is_supported_by_numpy(node: Node, given: Sequence[Array]) -> bool:
-    """Return whether numpy has what a node is spelled as: in its newest version, with the inputs that this has."""
+    """Return whether numpy has the operator: in its newest version, and with these inputs."""
     if node.domain or node.version != schemas.newest_version(node.op):
         return False
     if node.op in NUMPY_VIEWS:
@@ -327,11 +321,6 @@ _ARITHMETIC: Mapping[str, Callable[..., Array]] = {
 }
 
 
-def _flatten(attrs: Mapping[str, Any], array: Array) -> Array:
-    axis = attrs.get("axis", 1)
-    return array.reshape(prod(array.shape[: axis if axis >= 0 else axis + array.ndim]), -1)
-
-
 def _reshape(attrs: Mapping[str, Any], array: Array, sizes: Array) -> Array:
     copied = not attrs.get("allowzero", 0)
     return array.reshape([array.shape[i] if copied and size == 0 else size for i, size in enumerate(sizes.tolist())])
@@ -339,13 +328,13 @@ def _reshape(attrs: Mapping[str, Any], array: Array, sizes: Array) -> Array:
 
 NUMPY_VIEWS: Mapping[str, Callable[..., Array]] = {
     "Transpose": lambda attrs, array: np.transpose(array, attrs.get("perm")),
-    "Flatten": _flatten,
+    "Flatten": lambda attrs, array: array.reshape(prod(array.shape[: attrs.get("axis", 1)]), -1),
     "Reshape": _reshape,
     "Squeeze": lambda _, array, axes: np.squeeze(array, tuple(axes.tolist())),
     "Unsqueeze": lambda _, array, axes: np.expand_dims(array, tuple(axes.tolist())),
     "Identity": lambda _, array: array,
 }
-"""Operators whose result is the elements of a constant, as they lie or in another order."""
+"""Operators whose result has the elements of a constant, in their order or another."""
 
 
 # -- ONNX Runtime ------------------------------------------------------------------------------------------------------
@@ -361,7 +350,7 @@ def _has_runtime() -> bool:
 
 
 class _RefusedNodeError(Exception):
-    """ONNX Runtime says that a node cannot be, or cannot be run on these inputs."""
+    """ONNX Runtime rejects a node, or refuses to run it on these inputs."""
 
 
 INVALID_MODEL_ERRORS = frozenset({"InvalidArgument", "InvalidGraph", "InvalidProtobuf"})
@@ -371,7 +360,7 @@ _REFUSAL_ERRORS = INVALID_MODEL_ERRORS | {"Fail", "RuntimeException"}
 
 
 def evaluate_by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | None:
-    """Return what ONNX Runtime computes, None where it has no kernel, of an older version either.
+    """Return the result of ONNX Runtime, None if it has no kernel, not even of an older version.
 
     Raises:
         _Refused: it does not take the node.
@@ -398,9 +387,9 @@ def evaluate_by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | 
 
 @cache
 def _compatible_versions(op: str, domain: str, version: int) -> tuple[int, ...]:
-    """Return a version of an operator and those before it in which its nodes are spelled alike, newest first.
+    """Return a version of an operator, and earlier ones with the same spelling, newest first.
 
-    ONNX Runtime has no kernels of an operator's newest version for a while. Often only types were added in it.
+    ONNX Runtime lacks kernels of an operator's newest version for a while. Often a version only added types.
     """
     found, newer = [version], schemas.schema(op, domain, version)
     while newer is not None:
@@ -413,7 +402,7 @@ def _compatible_versions(op: str, domain: str, version: int) -> tuple[int, ...]:
 
 
 def _schema_signature(schema: OpSchema) -> object:
-    """Return what a schema says of a node's spelling, all but the types."""
+    """Return the spelling of nodes by a schema: all but the types."""
     attributes = {
         name: (own.type, own.required, own.default_value.SerializeToString()) for name, own in schema.attributes.items()
     }

@@ -10,7 +10,7 @@ from graphopt.operators.operator_classes import lookup_operator
 
 
 def operator_of_node(node: Node) -> Operator:
-    """Return what is known of a node's operator."""
+    """Return the entry of a node's operator."""
     return lookup_operator(node.op, node.domain)
 
 
@@ -20,7 +20,7 @@ def node_weight(node: Node) -> int:
 
 
 def get_default_attribute(node: Node, graph: Graph, name: str) -> Attribute | None:
-    """Return the value that an absent attribute has, None where it has none or it cannot be known."""
+    """Return the default of an attribute, None if it has none or it is not known."""
     schema = schemas.schema_of(node)
     if schema is None or name not in schema.attributes:
         return None
@@ -34,7 +34,7 @@ def get_attribute(node: Node, graph: Graph, name: str) -> Attribute | None:
 
 
 def get_implied_input(node: Node, graph: Graph, position: int) -> ImpliedNumbers:
-    """Return the numbers that an absent optional input stands for, None where that cannot be said or known."""
+    """Return the numbers that an absent optional input stands for, None where they are not known."""
     implied = operator_of_node(node).implied_defaults.get(position)
     return _evaluate_implied(implied, node, graph) if implied else None
 

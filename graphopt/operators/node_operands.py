@@ -1,4 +1,4 @@
-"""A node and what is known of the values that it reads, for inference and for the passes that read operators."""
+"""A node and the known facts about its inputs, for inference and for the passes that read operators."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from graphopt.ir.types import Shape
 from graphopt.operators.node_facts import get_attribute
 
 MAX_SHAPE_ELEMENTS = 256
-"""Longer tensors are not shapes, and are left alone."""
+"""Elements above which a tensor is no shape, and its contents are not tracked."""
 
 PartialShape: TypeAlias = "tuple[Dim | None, ...]"
-"""A shape with sizes that are not known."""
+"""A shape, some sizes of which may be unknown."""
 
 MAX_SCALES = 16
 """Elements up to which a constant of floats may be a list of scales."""
@@ -26,7 +26,7 @@ MAX_SCALES = 16
 
 @dataclass(frozen=True, slots=True)
 class NodeOperands:
-    """A node and what is known of the values it reads."""
+    """A node and the known facts about its inputs."""
 
     graph: Graph
     node: Node
@@ -53,7 +53,7 @@ class NodeOperands:
         return self.graph.known_contents(value)
 
     def float_contents(self, index: int) -> tuple[float, ...] | None:
-        """Return the elements of a constant of floats with few of them, where all are finite."""
+        """Return the elements of a short constant of floats, if all are finite."""
         constant = self.graph.constant(self.node.inputs[index])
         if (
             constant is None
@@ -66,7 +66,7 @@ class NodeOperands:
         return found if all(map(isfinite, found)) else None
 
     def int_contents(self, index: int) -> tuple[int, ...] | None:
-        """Return the elements where they are plain numbers."""
+        """Return the elements of an input if they are plain numbers."""
         return static_sizes(self.contents(index))
 
     def optional_int_contents(self, index: int, default: Sequence[int]) -> tuple[int, ...] | None:
@@ -79,10 +79,6 @@ class NodeOperands:
     def int_attribute(self, name: str, default: int = 0) -> int:
         found = self.attribute(name)
         return found if isinstance(found, int) else default
-
-    def int_list_attribute(self, name: str) -> tuple[int, ...] | None:
-        found = self.attribute(name)
-        return tuple(i for i in found if isinstance(i, int)) if isinstance(found, tuple) else None
 
 
 def static_sizes(elements: Iterable[Dim | None] | None) -> tuple[int, ...] | None:

@@ -35,14 +35,14 @@ def BatchNormalization(node: OpContext) -> SymbolicTensor:
 
 
 def standardize(x: Expr, extents: SymbolicShape, others: ElementBody, epsilon: Expr) -> Expr:
-    """(x - mean) / √(variance + epsilon), both over the others."""
+    """(x - mean) / √(variance + epsilon), mean and variance over the other elements."""
     average = mean_over(extents, others)
     variance = mean_over(extents, lambda k: (others(k) - average) * (others(k) - average))
     return (x - average) / call_function("Sqrt", variance + epsilon)
 
 
 def LayerNormalization(node: OpContext) -> SymbolicTensor:
-    """Standardized over the axes from `axis` on, times Scale plus B."""
+    """Standardize over the axes from `axis` on; times Scale plus B."""
     x, scale, b = node.input(0), node.input(1), node.optional_input(2)
     axis = node.axis("axis", x.rank)
     epsilon = node.real("epsilon")
@@ -59,7 +59,7 @@ def LayerNormalization(node: OpContext) -> SymbolicTensor:
 
 
 def _require_broadcast(node: OpContext, tensors: Sequence[SymbolicTensor | None], shape: SymbolicShape) -> None:
-    """Ask that the tensors broadcast to the shape and do not change it."""
+    """Require that the tensors broadcast to the shape and do not change it."""
     for tensor in tensors:
         if tensor is None:
             continue
@@ -70,7 +70,7 @@ def _require_broadcast(node: OpContext, tensors: Sequence[SymbolicTensor | None]
 
 
 def _require_nonempty(node: OpContext, sizes: SymbolicShape) -> None:
-    """There is something to normalize: ONNX Runtime refuses to run else."""
+    """Require elements to normalize, without which ONNX Runtime refuses to run."""
     for size in sizes:
         node.require(ge(size, 1), "an axis to be normalized is not empty")
 
@@ -94,7 +94,7 @@ def RMSNormalization(node: OpContext) -> SymbolicTensor:
 
 
 def InstanceNormalization(node: OpContext) -> SymbolicTensor:
-    """Standardized over space for each instance and channel, times scale plus B per channel."""
+    """Standardize over space, for each instance and channel; times scale plus B per channel."""
     x, scale, b = _channel_operands(node)
     spatial_shape(node, x)
     epsilon = node.real("epsilon")
@@ -108,7 +108,7 @@ def InstanceNormalization(node: OpContext) -> SymbolicTensor:
 
 
 def GroupNormalization(node: OpContext) -> SymbolicTensor:
-    """Standardized over space and a group of C / num_groups channels, times scale plus bias per channel."""
+    """Standardize over space and a group of C / num_groups channels; times scale plus bias per channel."""
     x, scale, b = _channel_operands(node)
     groups = node.integer("num_groups", least=1)
     epsilon = node.real("epsilon")
@@ -138,7 +138,7 @@ def _channel_operands(node: OpContext) -> tuple[SymbolicTensor, SymbolicTensor, 
 
 
 def LpNormalization(node: OpContext) -> SymbolicTensor:
-    """x divided by its p-norm along an axis; 0 where that is 0, as both runtimes have it."""
+    """Divide x by its p-norm along an axis; 0 where that is 0, as in both runtimes."""
     x = node.input(0)
     axis = node.axis("axis", x.rank)
     p = node.attribute("p", lambda: OneOf((1, 2)))

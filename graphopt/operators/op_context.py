@@ -34,11 +34,11 @@ ReductionFunction: TypeAlias = "Callable[[SymbolicShape, ElementBody], Expr]"
 Denotation: TypeAlias = "Callable[[OpContext], SymbolicTensor | tuple[SymbolicTensor, ...]]"
 
 MAX_RANK = 4
-"""Ranks are enumerated up to this one in proofs; a pack of axes beside named ones up to at least two axes."""
+"""Greatest rank that proofs enumerate; packs of axes beside named ones have at least up to two axes."""
 
 
 SCALE_INPUTS: Mapping[str, tuple[int, ...]] = {"DequantizeLinear": (1,), "QLinearMatMul": (1,), "QLinearConv": (1,)}
-"""Operators on integers that compute in the element type of a scale, and where that is among the inputs."""
+"""Operators on integers that compute in the element type of a scale, with the position of that input."""
 INDEX_INPUTS: Mapping[str, tuple[int, ...]] = {
     "ScatterElements": (1,),
     "NegativeLogLikelihoodLoss": (1,),
@@ -52,16 +52,16 @@ another power, and a mask of truth values hides what one of floats is added to.
 
 
 class UndefinedOperatorError(Exception):
-    """The operator has no meaning for these inputs: the left side does not occur, the right side is wrong."""
+    """The operator has no meaning for these inputs: a left side cannot occur, a right side is wrong."""
 
 
 class UnsupportedOperatorError(Exception):
-    """There is no denotation of this: nothing is claimed."""
+    """The denotation does not cover this case: nothing is claimed."""
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """Values that a hole may have: each is tried, but those that the conditions refuse. A symbol is any other."""
+    """Values that a hole may have: each is tried that the conditions admit. A symbol is any other."""
 
     values: Sequence[Any]
 
@@ -80,7 +80,7 @@ class OpContext(ABC):
     read_values: dict[str, Any]
     """The numbers and attributes that the denotation read."""
     inputs_read_as_numbers: set[int]
-    """The inputs of which the denotation read the numbers, which `used` then tells apart."""
+    """Inputs that the denotation read as numbers, which `used` then distinguishes."""
 
     @property
     @abstractmethod
@@ -103,46 +103,48 @@ class OpContext(ABC):
     @property
     @abstractmethod
     def max_rank(self) -> int:
-        """The greatest rank for which attributes are proposed."""
+        """Greatest rank for which attributes are proposed."""
 
     def propose_sizes(self) -> SymbolLists:
-        """Return what is proposed for a list of sizes that may have any length."""
+        """Return proposals for a list of sizes that may have any length."""
         return SymbolLists("size", range(self.max_rank + 1))
 
     @abstractmethod
     def find_unread_parameter(self) -> str | None:
-        """Return an attribute or input that the operator has, or that a hole for the others may hold, and no one asked
-        for."""
+        """Return an attribute or input of the operator, or one that a hole for the others may hold, that was not
+        read."""
 
     # what it requires
 
     @abstractmethod
     def require(self, condition: Formula, reason: str) -> None:
-        """Ask something for the operator to be defined."""
+        """Require a condition for the operator to be defined."""
 
     @abstractmethod
     def require_indices(self, indices: SymbolicTensor, size: Size, *, from_end: bool = True) -> None:
-        """Each element is an index of so many elements, negative ones counted from the end or refused."""
+        """Require that each element is an index into so many elements; negative ones count from the end, or are
+        refused."""
 
     @abstractmethod
     def require_divisors(self, divisors: SymbolicTensor) -> None:
-        """No element is 0 where the operator computes in integers, which EXACT licenses."""
+        """Require that no element is 0 where the operator computes in integers, which EXACT licenses."""
 
     @abstractmethod
     def require_opaque(self, truths: SymbolicTensor) -> None:
-        """Each element is a truth value of which nothing is known: it holds if the left side asks for it, too."""
+        """Require that each element is true, of which nothing is known: it is if the left side requires it, too."""
 
     # what is known
 
     @property
     @abstractmethod
     def is_constant_folded(self) -> bool:
-        """On the right side an operator on constants is computed when the rule is applied, in double precision."""
+        """True if the operator is computed when the rule is applied, in double precision: on constants of the right
+        side."""
 
     @property
     @abstractmethod
     def is_exact(self) -> bool:
-        """True if arithmetic is only what it is called: in the exact model, and on what is no float."""
+        """True if arithmetic is a function known by name only: in the exact model, and for types other than floats."""
 
     @property
     def dtype(self) -> DType:
@@ -168,11 +170,11 @@ class OpContext(ABC):
 
     @abstractmethod
     def simplify(self, size: Size) -> Size:
-        """Return a size by what is known when the operator is met."""
+        """Return a size, simplified by facts known when the operator is read."""
 
     @abstractmethod
     def simplify_shape(self, shape: SymbolicShape) -> SymbolicShape:
-        """Sizes by what is known when elements are compared."""
+        """Return sizes, simplified by facts known when elements are compared."""
 
     @abstractmethod
     def is_known_equal(self, one: Size, other: Size) -> bool:
@@ -184,7 +186,7 @@ class OpContext(ABC):
 
     @abstractmethod
     def reshape_size(self, asked: Size, count: Size) -> Size:
-        """Return the size that a symbol asks for in a Reshape of so many elements."""
+        """Return the size that a symbol in the target of a Reshape of so many elements stands for."""
 
     def broadcast_size(self, a: Size, b: Size) -> Size:
         """Return the size of an axis that two operands share: they are equal, or one of them is 1."""
@@ -196,11 +198,11 @@ class OpContext(ABC):
 
     @abstractmethod
     def size_from_elements(self, key: Expr) -> Size:
-        """Return a size that the elements of tensors say: the same where they do."""
+        """Return a size that depends on elements of tensors: equal for equal elements."""
 
     @abstractmethod
     def fresh_nonnegative(self, name: str) -> Size:
-        """Return some integer that is not negative."""
+        """Return a new integer that is not negative."""
 
     # inputs
 
@@ -215,7 +217,7 @@ class OpContext(ABC):
 
     @abstractmethod
     def input(self, position: int) -> SymbolicTensor:
-        """Return the tensor that is read there.
+        """Return the tensor at an input.
 
         Raises:
             UndefinedOperatorError: there is none.
@@ -230,10 +232,11 @@ class OpContext(ABC):
 
     @abstractmethod
     def numbers(self, position: int, propose: Callable[[], Any]) -> Any:
-        """Return the value of an input that is a number or a list of them, in the rule or when it runs."""
+        """Return the value of an input that is a number or a list of them, written in the rule or known in the
+        model."""
 
     def integer_list(self, position: int, propose: Callable[[], Any]) -> tuple[Size, ...]:
-        """Return the value of an input that is a list: on the left a single number is as good as a list of one."""
+        """Return the value of an input that is a list; on the left, a single number counts as a list of one."""
         value = self.numbers(position, propose)
         if not isinstance(value, tuple) and not (self.assumes_defined and self.is_number(position)):
             raise UndefinedOperatorError(f"{self.op}: input {position} is a list, not the number {value}")
@@ -254,19 +257,18 @@ class OpContext(ABC):
 
     @abstractmethod
     def read_unmodeled_attribute(self, name: str) -> Any:
-        """Return the value of an attribute that says how to compute, not what; two are the same only where that is
-        known."""
+        """Return an attribute about the way of computing, not the result; results are the same only for equal ones."""
 
     @abstractmethod
     def require_absent_beside(self, name: str, what: str) -> None:
-        """Ask that an attribute has no place beside something else."""
+        """Require that an attribute is absent where something else is given."""
 
     @abstractmethod
     def cast_target(self) -> DType:
-        """Return the element type that a Cast is to."""
+        """Return the target type of a Cast."""
 
     def require_integers(self, value: Any, name: str) -> Any:
-        """Return a whole number or a list of them; what is computed as a real number may lie between."""
+        """Return a number or a list of them, required to be whole: computed real numbers may not be."""
         if not all(isinstance(item, int | Polynomial) for item in (value if isinstance(value, tuple) else (value,))):
             raise UnsupportedOperatorError(f"{self.op} whose {name} is not known to be whole")
         return value
@@ -299,13 +301,8 @@ class OpContext(ABC):
         return to_real(value)
 
     def fresh_real(self, name: str) -> Expr:
-        """Return some real number."""
+        """Return a new real number."""
         return expr_of_factor(TensorElement(f"{self.op}.{name}'{fresh_symbol(name)}", ()))
-
-    def require_absent(self, name: str) -> None:
-        """Ask that an attribute is absent, with which the operator is not denoted."""
-        if self.attribute(name, lambda: OneOf((None,))) is not None:
-            raise UnsupportedOperatorError(f"{self.op} with {name}")
 
     def axis(self, name: str, rank: int) -> int:
         """Return an axis, counted from the start."""
@@ -323,7 +320,7 @@ class OpContext(ABC):
         return value % rank
 
     def axes(self, position: int, rank: int, count: int | None = None) -> tuple[int, ...]:
-        """Axes that are an input: distinct, counted from the start; as many as `count` says."""
+        """Return axes that are an input: distinct, counted from the start; as many as `count` says."""
         axes = tuple(
             self.normalize_axis(v, rank) for v in self.integer_list(position, lambda: OneOf(axis_subsets(rank, count)))
         )
@@ -332,7 +329,7 @@ class OpContext(ABC):
         return axes
 
     def spatial_attribute(self, name: str, count: int, least: int) -> tuple[Size, ...]:
-        """One integer for each axis of space, or two; they stay symbols. The least is also the default."""
+        """Return one integer for each spatial axis, or two, as symbols; the least is also the default."""
         value = self.attribute(name, lambda: tuple(fresh_symbol(name) for _ in range(count)), (least,) * count)
         if not isinstance(value, tuple):
             raise UnsupportedOperatorError(f"{name} is no list")
@@ -362,7 +359,7 @@ def axis_subsets(rank: int, count: int | None = None) -> list[tuple[int, ...]]:
 
 @schemas.memoized_by_schema
 def schema_default(operator: str, name: str, domain: str = "") -> Any:
-    """Return the value that an attribute has where none is given, None where the schema says none."""
+    """Return the default of an attribute, None if the schema states none."""
     schema = schemas.schema(operator, domain)
     if schema is None or name not in schema.attributes:
         return None
@@ -370,7 +367,7 @@ def schema_default(operator: str, name: str, domain: str = "") -> Any:
 
 
 def to_real(number_: Any) -> Expr:
-    """Return a scalar of a rule as a real number. A decimal is what it says, and a long one that is a root is the
+    """Return a scalar of a rule as a real number: a decimal as written, but a long one that is near a root as the
     root."""
     if isinstance(number_, Expr):
         return number_
@@ -399,7 +396,7 @@ def to_tensor(value: Any) -> SymbolicTensor:
 
 @cache
 def _recognize_root(decimal: float) -> Expr:
-    """Return a root of a small fraction where the float is the nearest one to it, else the decimal."""
+    """Return the root of a small fraction whose nearest float this is, else the decimal."""
     for bottom in range(1, 33):
         top = round(decimal * decimal * bottom)
         if 0 < top < 1000 and isqrt(top * bottom) ** 2 != top * bottom and (top / bottom) ** 0.5 == abs(decimal):

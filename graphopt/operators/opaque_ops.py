@@ -1,4 +1,4 @@
-"""Operators that are not looked into: functions of whole tensors, of which no more is known than that."""
+"""Opaque operators: functions of whole tensors, of which no more is known."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from graphopt.operators.shape_constraints import require_shape
 
 
 def opaque_output(node: OpContext, position: int, output: SymbolicTensor) -> SymbolicTensor:
-    """Return an output that is equal for equal operands, with their shapes, by which kernels block, and their element
-    types, and for equal attributes.
+    """Return an output that is equal for equal operands, shapes, element types and attributes.
 
-    Numbers that the denotation read are among `used`; others are operands like tensors. Whether a reduction keeps its
-    axes does not change its numbers.
+    Shapes count because kernels block by them. Numbers that the denotation read are among `used`; others are operands
+    like tensors. Whether a reduction keeps its axes does not change its numbers.
     """
     used = dict(node.read_values)
     kept = used.get("along", ()) if used.pop("keepdims", 0) else ()
@@ -46,7 +45,7 @@ def opaque_output(node: OpContext, position: int, output: SymbolicTensor) -> Sym
 
 
 def opaque_softmax(node: OpContext, scores: SymbolicTensor) -> SymbolicTensor:
-    """Return what the operator of that name makes of the last axis, for a node that does so inside of it."""
+    """Return the softmax over the last axis, as the operator of that name, for a node that contains one."""
     params, whole = (0, node.is_constant_folded, node.dtype, ("axis", -1)), (scores.as_argument(),)
     return SymbolicTensor(scores.shape, lambda index: expr_of_factor(OpaqueElement("Softmax", params, whole, index)))
 
@@ -65,9 +64,9 @@ DIRECTION_COUNTS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
 def opaque_recurrent(node: OpContext) -> tuple[SymbolicTensor, ...]:
-    """Return the shapes of a recurrent network: all its states, the last one, and of an LSTM its last cell.
+    """Return the outputs of a recurrent network: all its states, the last one, and the last cell of an LSTM.
 
-    ONNX Runtime knows no other layout than 0, and wants to be told the hidden size.
+    ONNX Runtime supports layout 0 only, and requires the hidden size.
     """
     gates = GATE_COUNTS[node.op]
     x, w, r = (node.input(i) for i in range(3))

@@ -27,7 +27,7 @@ class MagnitudeEffect(Enum):
     CLAMPED = auto()
     """As far as what is read, but no infinity passes."""
     MIXED = auto()
-    """Many products are added up: what an infinity makes of them is NaN, or an infinity everywhere."""
+    """Many products are added up: an infinity among them makes NaN, or infinities everywhere."""
     SUMMED = auto()
     """Two huge numbers make an infinity."""
     MULTIPLIED = auto()
@@ -42,7 +42,7 @@ class ReferenceFidelity(Enum):
     NOWHERE = auto()
     ON_INTEGERS = auto()
     EVERYWHERE = auto()
-    """Everywhere: it moves elements, or rounds once if at all, as IEEE 754 says."""
+    """All types: it moves elements, or rounds once if at all, as IEEE 754 says."""
 
 
 class RoundingEffect(Enum):
@@ -51,12 +51,12 @@ class RoundingEffect(Enum):
     ROUNDS = auto()
     """Rounds, too."""
     PRESERVES = auto()
-    """Rounds nothing, and what was rounded is in its result."""
+    """Rounds nothing itself; rounding errors of its operands are in the result."""
     SELECTS_INDEX = auto()
     """Selects an index. Where two elements are equal but for rounding, the index of either is as good, if that is the
     result of a rule; what is looked up or compared there may be anything."""
     DISCONTINUOUS = auto()
-    """Its result jumps."""
+    """Its result jumps: a rounding error may change it at will."""
 
 
 class ResultDtypeSource(Enum):
@@ -100,7 +100,7 @@ class ExtremeOperands(Enum):
     ALL = auto()
     FIRST = auto()
     ABSORBED = auto()
-    """All: no integer of the result is larger for an operand that is."""
+    """All: a larger operand makes no integer of the result larger."""
 
 
 class SummationLength(Enum):
@@ -108,7 +108,7 @@ class SummationLength(Enum):
 
     NONE = auto()
     UNKNOWN = auto()
-    """A number that no weights tell."""
+    """A number that no weights determine."""
     MATRIX = auto()
     """Number of rows of the matrix that is the second input; `transB` may turn it."""
     CONVOLUTION = auto()
@@ -120,10 +120,10 @@ class SummationLength(Enum):
 
 
 OperandRole: TypeAlias = Literal["index", "axes", "zeros", "ones", "sizes", "reshape", "split", "positive"]
-"""Purpose of an operand for which not every value will do.
+"""Role of an operand that does not admit every value.
 
-Places in another operand, axes, beginnings, steps and counts, sizes, the target of a Reshape, lengths of parts; and
-numbers above 0: it has no meaning, or not the same to all kernels, for others.
+Positions in another operand, axes, beginnings, steps and counts, sizes, the target of a Reshape, lengths of parts, and
+positive numbers: for others the operator has no meaning, or not the same one in all kernels.
 """
 
 HEAVY_WEIGHT = 1000
@@ -151,7 +151,7 @@ class Operator:
     selects_elements: bool = False
     """True if its elements are elements of its first input."""
     is_view: bool = False
-    """True if they are all of these, in their order."""
+    """True if its elements are those of its first input, in their order."""
     reads_shape_only: bool = False
     """True if it reads only the shape of its operand."""
     is_commutative: bool = False
@@ -161,24 +161,24 @@ class Operator:
     reordered."""
     magnitude_effect: MagnitudeEffect = MagnitudeEffect.PRESERVED
     pole_operand: int | None = None
-    """The first of the operands for which it has a pole: near some numbers its result has no bound."""
+    """First operand for which it has a pole: near some numbers its result is unbounded."""
     may_produce_nan: bool = False
-    """True if it makes NaN of other ordinary numbers."""
+    """True if it makes NaN of ordinary numbers."""
     reference_fidelity: ReferenceFidelity = ReferenceFidelity.NOWHERE
     deviating_dtypes: frozenset[DType] = frozenset()
-    """Element types in which ONNX Runtime's kernel departs from what the exact meaning says.
+    """Element types in which ONNX Runtime's kernel deviates from the exact meaning.
 
-    What it makes of the same operands is the same, so a rule keeps the bits where it keeps the node. Where it makes
-    such a node, computes it on another tensor or does without it, the result is right, but not bit for bit.
+    Equal operands give equal results, so a rule keeps the bits where it keeps the node. Where a rule adds such a node,
+    moves it to another tensor or drops it, the result is right, but not bit for bit.
     """
     is_position_sensitive: bool = False
-    """True if the kernel computes an element by other instructions within a vector than at its end."""
+    """True if the kernel uses other instructions for elements at the end of a vector than within."""
     rounding_effect: RoundingEffect = RoundingEffect.ROUNDS
     """Effect on rounding, where it does not only move elements."""
     overflows_early: bool = False
     """True if it overflows at moderate numbers: 89 in single and 12 in half precision."""
     bias_input: int | None = None
-    """An optional input that is added: of zeros it may as well be absent."""
+    """An optional input that is added, so zeros may as well be absent."""
     mask_input: int | None = None
     """An optional input that is added ahead of a softmax, in which ONNX Runtime's kernel takes the least number of its
     type for -inf."""
@@ -196,18 +196,18 @@ class Operator:
     other inputs."""
     result_dtype_source: ResultDtypeSource = ResultDtypeSource.SCHEMA
     index_outputs: frozenset[int] = frozenset()
-    """The outputs that are sizes, or places along an axis: integers that no arithmetic makes."""
+    """Outputs that are sizes, or positions along an axis: integers that no arithmetic computes."""
 
     # what real numbers do not say of floats
 
     deciding_operand: int = 0
-    """The first of the operands by which it jumps."""
+    """First operand at whose values it jumps."""
     rounds_between_jumps: bool = False
     """True if it also rounds where it jumps."""
     is_saturating: bool = False
-    """True if it gives one and the same float, or 0, for many numbers that are far apart."""
+    """True if it maps many numbers that are far apart to one float, or 0."""
     factor_count: int = 0
-    """Number of given numbers that it multiplies with each other: 1 of each operand, or 2 of one."""
+    """Number of factors among its operands in each product: 1 of each operand, or 2 of one."""
     constant_effect: ConstantEffect = ConstantEffect.NOTHING
     scalar_attributes: frozenset[str] = frozenset()
     """Attributes that are numbers beside operands."""
@@ -223,7 +223,7 @@ class Operator:
     """
     cost: OperatorCost = field(default_factory=OperatorCost)
     is_slicing: bool = False
-    """True if one such operator in place of another is no gain by itself."""
+    """True if replacing such operators by others of the kind gains nothing by itself."""
     is_row_wise: bool = False
     """True if some rows of its result are computed from the same rows of its operands."""
     max_inferred_sizes: int | None = None
@@ -234,15 +234,15 @@ class Operator:
     operand_roles: Mapping[int, OperandRole] = field(default_factory=dict)
     """The roles of its inputs."""
     table_inputs: tuple[int, ...] = ()
-    """The inputs whose first axis indices lie in, where that is not an axis of the first input."""
+    """Inputs whose first axis is indexed, where that is no axis of the first input."""
     indexes_all_axes: bool = False
     """True if indices lie in several axes of the first input, whatever `axis` says."""
     is_value_preserving: bool = False
-    """True if the values of its first operand pass as they are, or nearly so, though it does not select them."""
+    """True if the values of its first operand pass unchanged, or nearly so, though it does not select them."""
     is_concatenation: bool = False
     """True if it joins any number of operands along an axis, whose values pass as they are."""
     observes_nonfinite: bool = False
-    """True if a model tells infinities and NaN from other numbers by it, or masks with them."""
+    """True if models use it to tell infinities and NaN from other numbers, or to mask with them."""
     propagates_nonfinite: bool = False
     """True if it computes each element from one of each operand, infinities and NaN included."""
     extreme_operands: ExtremeOperands = ExtremeOperands.NONE
@@ -254,8 +254,7 @@ class Operator:
     spatial_rank: int = 0
     """Number of spatial axes that the factors of such a product have in a trial."""
     may_compute_narrower: bool = False
-    """True if ONNX Runtime may have kernels for it, or for what surrounds it, that compute in a narrower type than is
-    written."""
+    """True if ONNX Runtime may compute it, or what surrounds it, in a narrower type than written."""
     has_data_races: bool = False
     """True if threads may write to one place."""
     fails_on_empty: bool = False
@@ -263,7 +262,7 @@ class Operator:
     proposals: Mapping[str, Proposal] = field(default_factory=dict)
     """Proposals for values of its attributes, and of inputs that are numbers, that make it defined."""
     weights_input: int | None = None
-    """The input of weights, of which an axis is as long as one of the first input."""
+    """Input for weights, one axis of which is as long as one of the first input."""
     allows_any_scale: bool = False
     """True if it is defined for any scale, also one that is not above 0."""
     shape_input: int | None = None
@@ -278,7 +277,7 @@ class Operator:
 
     @property
     def is_movement(self) -> bool:
-        """True if it moves elements and makes none of others, whatever its attributes are."""
+        """True if it moves elements and computes none, whatever its attributes."""
         return self.is_exact and self.reference_fidelity is ReferenceFidelity.EVERYWHERE
 
     @property
@@ -288,17 +287,17 @@ class Operator:
 
     @property
     def has_poles(self) -> bool:
-        """True if it makes infinities of ordinary numbers, where its denotation has no value, and no NaN there."""
+        """True if it makes infinities of ordinary numbers, at the poles of its denotation, and no NaN there."""
         return self.pole_operand is not None and not self.may_produce_nan
 
     @property
     def is_casting(self) -> bool:
-        """True if it casts to an element type that is no function of what it reads first."""
+        """True if it casts to an element type that is not determined by that of its first input."""
         return self.result_dtype_source in (ResultDtypeSource.TARGET, ResultDtypeSource.LIKE)
 
     @property
     def is_partial(self) -> bool:
-        """True if it has no value at some numbers."""
+        """True if it is undefined at some numbers."""
         return self.has_poles or self.may_produce_nan
 
     @property

@@ -1,4 +1,4 @@
-"""Classes of operators, read off the table: which commute, which compute element by element, what holes stand for."""
+"""Classes of operators, read off the table: which commute, which compute element by element, which a hole may be."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from graphopt.operators.semantics import OPERATORS
 from graphopt.operators.undenoted_ops import MICROSOFT_DOMAIN, UNDENOTED_OPERATORS
 
 UNKNOWN_OPERATOR = Operator(prepacks_weights=True)
-"""An operator that is in no table: none of the facts is known of it."""
+"""The entry of an operator that is in no table: none of the facts is known."""
 
 
 def lookup_operator(op: str, domain: str = "") -> Operator:
-    """Return what is known of an operator."""
+    """Return the entry of an operator."""
     known = None if domain else OPERATORS.get(op)
     return known or UNDENOTED_OPERATORS.get((op, domain), UNKNOWN_OPERATOR)
 
 
 def lookup_kernel(name: str) -> Operator:
-    """Return what is known of a kernel of ONNX Runtime, of which only the name is said."""
+    """Return the entry of a kernel of ONNX Runtime, given its name alone."""
     known = lookup_operator(name)
     return lookup_operator(name, MICROSOFT_DOMAIN) if known is UNKNOWN_OPERATOR else known
 
@@ -55,20 +55,20 @@ def is_reduction(op: str) -> bool:
 
 
 def is_casting(app: App) -> bool:
-    """Return whether a term casts to an element type that is no function of what it reads first."""
+    """Return whether a term casts to an element type that is not determined by that of its first input."""
     return lookup_operator(app.op, app.domain).is_casting
 
 
 @cache
 def mentions_quantization(rule: Rule) -> bool:
-    """Return whether a rule speaks of operators that quantize, for which the range of an integer counts."""
+    """Return whether a rule contains quantizing operators, for which the ranges of integers count."""
     apps = (app for side in (*rule.left, *rule.right) for app in operator_applications(side))
     return any(lookup_operator(app.op, app.domain).is_quantizing for app in apps)
 
 
 @cache
 def depends_on_dtype(rule: Rule) -> bool:
-    """Return whether what a rule says may depend on element types: it casts, asks for them, or makes another."""
+    """Return whether a rule may depend on element types: it casts, asks for them, or makes another."""
     apps = (part for term in rule.all_terms for part in walk_term(term) if isinstance(part, App))
     return any(
         app.op == "dtype" or "dtype" in dict(app.attrs) or operator.is_casting or operator.is_quantizing
@@ -77,7 +77,7 @@ def depends_on_dtype(rule: Rule) -> bool:
 
 
 def extra_operands(op: str, domain: str = "") -> ExtraOperands | None:
-    """Return what an elementwise operator takes beside its first operand, None of another operator."""
+    """Return the operands of an elementwise operator beside its first, None for other operators."""
     match lookup_operator(op, domain):
         case Operator(denotation=ElementwiseDenotation(extra_operands=found)):
             return found
@@ -86,14 +86,14 @@ def extra_operands(op: str, domain: str = "") -> ExtraOperands | None:
 
 @schemas.memoized_by_schema
 def is_broadcasting(op: str, domain: str = "") -> bool:
-    """Return whether an operator has two operands, of which one at least broadcasts to the other."""
+    """Return whether an operator has two operands, at least one of which broadcasts to the other."""
     schema = schemas.schema(op, domain)
     takes_two = schema is not None and schema.min_input <= 2 <= schema.max_input
     return takes_two and extra_operands(op, domain) in (ExtraOperands.MULTIDIRECTIONAL, ExtraOperands.UNIDIRECTIONAL)
 
 
 def is_elementwise(app: App) -> bool:
-    """Return whether each element is made of one element of each operand, any of which may be broadcast."""
+    """Return whether each element is computed from one element of each operand, any of which may broadcast."""
     if app.domain in schemas.CLASS_SCHEMAS:
         return app.domain != schemas.ANY_REDUCTION
     if schemas.is_defined_operator(app.op, app.domain):
@@ -109,19 +109,19 @@ def is_elementwise(app: App) -> bool:
 
 @cache
 def is_pointwise(rule: Rule) -> bool:
-    """Return whether the proof for scalars and vectors is one for all ranks.
+    """Return whether a proof for scalars and vectors is one for all ranks.
 
-    Where all operators are pointwise, an element of either side is made of one element of each hole, and these are an
-    instance of scalars. The size of an axis is made of the sizes that the holes have there, if any, and these are an
-    instance of scalars and vectors. So two sides that are equal for all of those are equal for any ranks; but a
-    condition on shapes, a declared axis or a list may tell one rank from another.
+    Where all operators are pointwise, an element of either side is made of one element of each hole, as for scalars;
+    and the size of an axis is made of the sizes that the holes have there, if any, as for vectors. So two sides that
+    are equal for scalars and vectors are equal for all ranks; but a condition on shapes, a declared axis or a list may
+    distinguish ranks.
     """
     return _is_rank_polymorphic((*rule.left, *rule.right), rule.conditions, rule.holes.values())
 
 
 @schemas.memoized_by_schema
 def is_elementwise_definition(definition: Definition) -> bool:
-    """Return whether what a declared operator means makes it a function of elements, whatever their ranks are."""
+    """Return whether the meaning of a declared operator is a function of elements, whatever the ranks."""
     return definition.head.outputs == 1 and _is_rank_polymorphic(
         definition.body, definition.when, set(holes(definition.head))
     )
@@ -149,7 +149,7 @@ def _is_rank_polymorphic(sides: Sequence[Term], conditions: Sequence[Term], give
 
 
 class OperatorChoice(NamedTuple):
-    """An operator that a hole may stand for, and where its operands go."""
+    """An operator that a hole may stand for, and the positions of the hole's operands."""
 
     op: str
     inputs: tuple[int | str | None, ...]
@@ -158,7 +158,7 @@ class OperatorChoice(NamedTuple):
     attrs: tuple[tuple[str, Term], ...] = ()
     """Attributes of a declared operator, which has to name them."""
     lists_all_attributes: bool = False
-    """True if the rule lists all attributes, so that others are to have their defaults."""
+    """True if the rule lists all attributes, so that others must have their defaults."""
 
     def apply(self, hole: str, operands: tuple[Term | None, ...], said: tuple[tuple[str, Term], ...]) -> App:
         """Return the operator on these operands, with holes for all that is its own; their names begin with the
@@ -224,8 +224,7 @@ def _trim_absent(inputs: _InputSlots) -> _InputSlots:
 
 
 def _operand_orders(count: int, class_: str, *, commuting: bool) -> Sequence[_InputSlots]:
-    """Return the orders of so many operands, of which one or two are the hole's; matching tries both of those that
-    commute."""
+    """Return the orders of operands, one or two of which are the hole's; matching tries both orders if they commute."""
     if count == 1:
         return ((0,),) if class_ == schemas.ANY_POINTWISE else ()
     other = "operand" if class_ == schemas.ANY_POINTWISE else 1
@@ -238,7 +237,7 @@ DISCOVERY_OPERATORS = (
     *("Add", "Sub", "Mul", "Neg", "Relu", "MatMul", "Conv", "Transpose", "Concat", "Split", "ReduceSum", "ReduceMax"),
     *("MaxPool", "AveragePool", "GlobalAveragePool", "Softmax"),
 )
-"""The operators that are tried where none are named."""
+"""Operators that discovery tries by default."""
 
 OPERATOR_GROUPS: Mapping[str, tuple[str, ...]] = {
     "arithmetic": ("Add", "Sub", "Mul", "Div", "Neg"),
@@ -251,4 +250,4 @@ OPERATOR_GROUPS: Mapping[str, tuple[str, ...]] = {
 """Operators that are named together."""
 
 IMAGE_DISCOVERY_OPERATORS = ("Add", "Mul", "Relu")
-"""Operators that are tried on images, too, beside those of images."""
+"""Operators that are tried on images beside the spatial ones."""

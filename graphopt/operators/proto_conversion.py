@@ -1,4 +1,4 @@
-"""Leaf conversions between protobuf messages and graphopt's data: types, tensors, attributes, single nodes.
+"""Conversions of single protobuf messages to graphopt's data and back: types, tensors, attributes, nodes.
 
 Knows nothing of whole graphs or models; `io` puts the pieces together.
 """
@@ -39,11 +39,12 @@ COPY_CHUNK_BYTES = 1 << 24
 ZERO_CHUNK = bytes(COPY_CHUNK_BYTES)
 
 ModelFolders: TypeAlias = tuple[Path, ...]
-"""The folder of the model file, then that of the file which it is a link to.
+"""Folder of the model file, then that of the file which it links to.
 
-The second may be a store, as the caches of model hubs have one: a model in `snapshots` is a link to a file in `blobs`,
-and so are its weights. A link to weights may lead out of the model's own folder into such a store, and nowhere else:
-the model is a link itself, and the weights lie in the very folder that it leads to."""
+The second may be a store, as in the caches of model hubs: a model in `snapshots` links to a file in `blobs`, and so do
+its weights. A link to weights may lead out of the model's own folder into such a store, and nowhere else: the model is
+a link itself, and the weights lie in the very folder that it leads to.
+"""
 
 # -- types -------------------------------------------------------------------------------------------------------------
 
@@ -52,9 +53,9 @@ NO_SIZES: Mapping[str, SymbolicDim] = {}
 
 
 def type_from_proto(proto: TypeProto, sizes: Mapping[str, SymbolicDim] = NO_SIZES) -> Type | None:
-    """Return the type that a proto states, None where it does not even name an element type.
+    """Return the type that a proto states, None if it has no element type.
 
-    `sizes` are those that `type_to_proto` wrote under other names than those of the model.
+    `sizes` are those that `type_to_proto` wrote under other names than the model's.
     """
     match proto.WhichOneof("value"):
         case None:
@@ -77,15 +78,13 @@ _KNOWN_DTYPES = frozenset(int(dtype) for dtype in DType)
 
 def _dim_from_proto(proto: onnx.TensorShapeProto.Dimension, sizes: Mapping[str, SymbolicDim]) -> Dim:
     if proto.HasField("dim_value"):
-        return (
-            proto.dim_value if proto.dim_value >= 0 else SymbolicDim.fresh()
-        )  # -1 is how some exporters say "unknown"
+        return proto.dim_value if proto.dim_value >= 0 else SymbolicDim.fresh()  # some exporters write -1 for "unknown"
     name = dim_name(proto)
     return sizes.get(proto.dim_param) or (SymbolicDim.named(name) if name else SymbolicDim.fresh())
 
 
 def dim_name(proto: onnx.TensorShapeProto.Dimension) -> str:
-    """Return what a dim without a size is called, nothing where an exporter says of several that they are not known."""
+    """Return the name of a dim without a size, empty if exporters write it for several unknown sizes."""
     return "" if proto.dim_param.startswith("?") or proto.dim_param in ("-1", "*", "None") else proto.dim_param
 
 
@@ -106,7 +105,7 @@ def type_to_proto(type_: Type | None, named: Callable[[SymbolicDim], str] | None
 def shape_to_proto(
     shape: Shape, proto: onnx.TensorShapeProto, named: Callable[[SymbolicDim], str] | None = None
 ) -> None:
-    """Write sizes into a proto; what its dims say besides, such as denotations, stays if the rank is the same."""
+    """Write sizes into a proto; other properties of its dims, such as denotations, stay if the rank does."""
     proto.SetInParent()
     if len(proto.dim) != len(shape):
         del proto.dim[:]
@@ -136,7 +135,7 @@ class ExternalData:
     proto: TensorProto
     """The tensor as the model declares it: name, doc string and location."""
     file_identity: tuple[int, ...]
-    """Identity of the file when the model was loaded: it must not change under the model."""
+    """Identity of the file when the model was loaded: it must not change since then."""
 
 
 def tensor_from_proto(proto: TensorProto, folders: ModelFolders = ()) -> Tensor:
@@ -205,7 +204,7 @@ def _parse_external_data(proto: TensorProto, nbytes: int, folders: ModelFolders)
 
 
 def _file_identity(stat: os.stat_result) -> tuple[int, ...]:
-    """Size first, and what else changes when another file takes the place of this one."""
+    """Return the size first, and other properties that change when another file takes its place."""
     return (stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev)
 
 
@@ -215,7 +214,7 @@ def _resolve_path(path: Path) -> Path:
 
 
 def _checked_data_path(name: str, location: str, folders: ModelFolders) -> Path:
-    """Return the path of a data file, refused where it leaves the model's folder; a link may lead into its store."""
+    """Return the path of a data file; refuses one outside the model's folder, but for a link into its store."""
     parts = PurePosixPath(location.replace("\\", "/").replace("\0", "/../")).parts
     path = folders[0].joinpath(*parts)
     target = path.resolve()
@@ -226,7 +225,7 @@ def _checked_data_path(name: str, location: str, folders: ModelFolders) -> Path:
 
 
 def resolve_external_paths(model: ModelProto, folders: ModelFolders) -> Path | None:
-    """Say of all data in files where they really lie, links followed, seen from one folder, which is returned.
+    """Write the real paths, with links followed, of all external data, relative to one folder, which is returned.
 
     ONNX Runtime follows no link out of the folder that a model in memory comes with. None: there are no such data.
 
@@ -308,19 +307,19 @@ def _node_tensors(node: NodeProto) -> Iterator[tuple[str, TensorProto]]:
 
 
 def external_location(tensor: TensorProto) -> str:
-    """Return the file that a tensor says it lies in."""
+    """Return the file that a tensor states for its data."""
     return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
 
 
 def set_external_location(tensor: TensorProto, file: str) -> None:
-    """Say that a tensor lies in another file, at the same place there."""
+    """State another file for the data of a tensor, at the same offset."""
     for entry in tensor.external_data:
         if entry.key == "location":
             entry.value = file
 
 
 def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a tensor as ONNX stores them, little by little where they lie in a file, or are computed."""
+    """Yield the bytes of a tensor as ONNX stores them, in chunks if they lie in a file or are computed."""
     source = tensor.source
     if isinstance(source, ExternalData):
         with _open_external(source) as file:
@@ -330,15 +329,13 @@ def raw_chunks(tensor: Tensor) -> Iterator[bytes | memoryview]:
     else:
         array, bits = np.asarray(tensor.numpy()), tensor.dtype.bits
         is_plain = sys.byteorder == "little" and bits and bits % 8 == 0
-        for piece in iter_chunks(
-            array if is_plain else np.ascontiguousarray(array), COPY_CHUNK_BYTES
-        ):  # packed ones of whole bytes
+        # chunks of packed elements are of whole bytes
+        for piece in iter_chunks(array if is_plain else np.ascontiguousarray(array), COPY_CHUNK_BYTES):
             yield piece.view(np.uint8).data if is_plain else numpy_helper.from_array(piece).raw_data
 
 
 def file_chunks(file: FileIO, start: int, end: int) -> Iterator[bytes]:
-    """Yield a part of a file. Where it has a hole, zeros that nobody read; less than the part if the file ends in
-    it."""
+    """Yield a part of a file in chunks: zeros for a hole, unread; less than the part if the file ends in it."""
     while start < end:
         hole = _next_data_offset(file, start, end) - start
         if hole:
@@ -363,8 +360,7 @@ def _next_data_offset(file: FileIO, start: int, end: int) -> int:
 
 
 def tensor_to_proto(tensor: Tensor, name: str, into: TensorProto | None = None) -> TensorProto:
-    """Return the proto of a tensor under a name, in an empty message if one is given. One that lies in a file still
-    does."""
+    """Return the proto of a tensor under a name, in an empty message if one is given. External data stays external."""
     proto = TensorProto() if into is None else into
     original = original_proto(tensor)
     if original is not None:
@@ -394,7 +390,7 @@ def original_proto(tensor: Tensor) -> TensorProto | None:
 
 
 def attribute_from_proto(proto: AttributeProto, folders: ModelFolders = ()) -> Attribute:
-    """Return the attribute as data. What is not plain data or a tensor (a graph, too) is carried as it is."""
+    """Return the attribute as data. Kinds other than plain data, tensors and graphs are carried unchanged."""
     kinds = AttributeProto
     if proto.ref_attr_name:
         return OpaqueAttribute(proto.SerializeToString())
@@ -418,7 +414,7 @@ def attribute_from_proto(proto: AttributeProto, folders: ModelFolders = ()) -> A
 
 
 def attribute_kind(proto: AttributeProto) -> int:
-    """Return the kind of an attribute; where the oldest models do not state it, that of the field that is set."""
+    """Return the kind of an attribute; in the oldest models, which do not state it, that of the field that is set."""
     if proto.type != AttributeProto.UNDEFINED:
         return proto.type
     fields = {field.name for field, _ in proto.ListFields()}
@@ -476,7 +472,7 @@ def _set_scalar(proto: AttributeProto, value: AttributeScalar) -> None:
 
 
 def _set_list(proto: AttributeProto, values: tuple[AttributeScalar, ...]) -> None:
-    """Write a list. An empty one is one of integers: lists of other kinds that are empty are carried, not built."""
+    """Write a list. An empty one is one of integers: other empty lists are carried, not built."""
     if any(isinstance(value, str | bytes) for value in values):
         proto.type = AttributeProto.STRINGS
         proto.strings.extend(_to_bytes(value) for value in values)
@@ -498,7 +494,7 @@ def node_to_proto(
     outputs: Sequence[str],
     body: Callable[[Graph], GraphProto] | None = None,
 ) -> NodeProto:
-    """Return the proto of a node that reads and writes the values of these names."""
+    """Return the proto of a node with these names of inputs and outputs."""
     proto = NodeProto()
     proto.ParseFromString(node.unknown_fields)
     del proto.input[:], proto.attribute[:]  # how the node was spelled before `opset_conversion.upgraded`
@@ -521,7 +517,7 @@ def node_to_proto(
 
 
 def unknown_fields(proto: Message) -> bytes:
-    """Return the fields of a message, not of those in it, that its schema does not have, serialized."""
+    """Return the fields of a message, nested ones aside, that its schema lacks, serialized."""
     return _encode_fields(UnknownFieldSet(proto))
 
 
@@ -544,12 +540,12 @@ def _encode_fields(fields: Any) -> bytes:  # Any: protobuf's types do not tell w
 
 
 def encode_length_delimited(payload: bytes) -> bytes:
-    """Bytes as protobuf writes them into a field: their length first."""
+    """Return bytes as protobuf writes them into a field: their length first."""
     return encode_varint(len(payload)) + payload
 
 
 def encode_varint(number: int) -> bytes:
-    """Return a number as protobuf writes it."""
+    """Return a number in protobuf's encoding."""
     digits = []
     while number > 0x7F:
         digits.append(number & 0x7F | 0x80)
@@ -561,8 +557,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def prune_large_fields(wire: memoryview, path: Sequence[int], larger: int) -> bytes:
-    """Return a serialized message without those fields, found by a path of field numbers, that take more than some
-    bytes.
+    """Return a serialized message without fields over some size, found by a path of field numbers.
 
     Raises:
         DecodeError: it is none, or cut short.
@@ -603,7 +598,7 @@ def _wire_fields(wire: memoryview) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _decode_varint(wire: memoryview, at: int) -> tuple[int, int]:
-    """Return a number as protobuf writes it, and where it ends."""
+    """Return a number in protobuf's encoding, and the offset of its end."""
     number = 0
     for place, byte in enumerate(wire[at : at + 10]):
         number |= (byte & 0x7F) << 7 * place

@@ -1,10 +1,9 @@
 """Denotations of quantization: integers q that stand for (q - zero point) · scale, and products of them.
 
-The text of ONNX rounds to the nearest number, of two the even one, and saturates. What becomes of NaN it does not say.
-Products are added up in integers of 32 bits, and wrap around: what they make is the number itself only where the sizes
-leave no room for more.
-A scale and a zero point are of the whole tensor (a scalar, or a list of one) or one for each index of an axis; those of
-blocks are not denoted.
+ONNX rounds to the nearest number, ties to even, and saturates; it does not define the result for NaN. Products are
+added up in integers of 32 bits, which wrap around: the sum is exact only if the sizes rule out an overflow. A scale and
+a zero point apply to the whole tensor (a scalar, or a list of one) or to each index of an axis; those of blocks are not
+denoted.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ def DequantizeLinear(node: OpContext) -> SymbolicTensor:
 
 
 def _output_dtype(node: OpContext, implied: DType) -> DType:
-    """Return the element type of the output, which `output_dtype` may say."""
+    """Return the element type of the output, which `output_dtype` may state."""
     said = node.attribute("output_dtype", lambda: OneOf((0,)))
     return DType(said) if isinstance(said, int) and said else implied
 
 
 def _require_usual_attribute(node: OpContext, name: str, usual: int) -> None:
-    """Ask that an attribute has its usual value, for which alone it is denoted."""
+    """Require that an attribute has its usual value, the only one that is denoted."""
     if node.attribute(name, lambda: OneOf((usual,))) != usual:
         raise UnsupportedOperatorError(f"{node.op} with another {name} than {usual}")
 
@@ -97,7 +96,7 @@ def _require_equal_shapes(node: OpContext, scale: SymbolicTensor, zero: Symbolic
 
 
 def _per_axis_parameter(node: OpContext, given: SymbolicTensor, of: SymbolicTensor, axis: Size) -> ElementParameter:
-    """Return a parameter of a tensor, or of each index of an axis of it."""
+    """Return a parameter of a tensor, or of each index of one of its axes."""
     if not given.rank:
         return lambda _: given.element(())
     if given.rank > 1:
@@ -126,19 +125,18 @@ def saturate(steps: Expr, zero: Expr, made: DType) -> Expr:
 # -- sums in 32 bits ---------------------------------------------------------------------------------------------------
 
 ACCUMULATOR_DTYPE = DType.INT32
-"""The type in which kernels add up products of quantized numbers."""
+"""Type in which kernels add up products of quantized numbers."""
 
 
 def wrap_accumulator(number_: Expr) -> Expr:
-    """Return the number that an accumulator has in the place of an integer: another one where that is out of range."""
+    """Return an integer as an accumulator holds it: wrapped if it is out of range."""
     return call_function("Wrapped", number_, params=(ACCUMULATOR_DTYPE,))
 
 
 def _accumulate(
     node: OpContext, exact: SymbolicTensor, count: Size, *factors: tuple[SymbolicTensor, SymbolicTensor | None]
 ) -> SymbolicTensor:
-    """Return what an accumulator makes of sums of so many products: the sums themselves, where the sizes leave no room
-    for more than it holds."""
+    """Return sums of so many products as an accumulator computes them: exact if the sizes rule out an overflow."""
     each = prod(_max_distance(x, zero) for x, zero in factors)
     fits = le(count * each, ACCUMULATOR_DTYPE.limits[1])
     return SymbolicTensor(
@@ -147,7 +145,7 @@ def _accumulate(
 
 
 def _max_distance(x: SymbolicTensor, zero: SymbolicTensor | None) -> int:
-    """Return how far an integer may be from its zero point, which is of its type; without one from 0."""
+    """Return the greatest distance of an integer from its zero point of the same type, or from 0 without one."""
     if not x.dtype.is_integer:  # it is not known
         return MAX_AXIS_SIZE
     low, high = x.dtype.limits
@@ -158,7 +156,7 @@ def _max_distance(x: SymbolicTensor, zero: SymbolicTensor | None) -> int:
 
 
 def MatMulInteger(node: OpContext) -> SymbolicTensor:
-    """Multiply (a - its zero point) · (b - its zero points), of which b may have one for each column."""
+    """Multiply a less its zero point by b less its zero points, of which each column may have its own."""
     a, b, a_zero, b_zero = node.input(0), node.input(1), node.optional_input(2), node.optional_input(3)
     exact = _centered_product(node, a, a_zero, b, b_zero)
     return _accumulate(node, exact, a.shape[-1], (a, a_zero), (b, b_zero))
@@ -167,7 +165,7 @@ def MatMulInteger(node: OpContext) -> SymbolicTensor:
 def _centered_product(
     node: OpContext, a: SymbolicTensor, a_zero: SymbolicTensor | None, b: SymbolicTensor, b_zero: SymbolicTensor | None
 ) -> SymbolicTensor:
-    """Return the product of two tensors less their zero points."""
+    """Return the product of two tensors, less their zero points."""
     zero = _per_tensor_parameter(node, a_zero)
     return matrix_product(
         node,
@@ -177,7 +175,7 @@ def _centered_product(
 
 
 def QLinearMatMul(node: OpContext) -> SymbolicTensor:
-    """Return the product of what two tensors stand for, quantized; the second may have a scale for each column."""
+    """Return the quantized product of two quantized tensors; the second may have a scale for each column."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     _require_equal_shapes(node, b_scale, b_zero)
     exact = _centered_product(node, a, a_zero, b, b_zero)
@@ -196,7 +194,7 @@ def _per_column_parameter(
 
 
 def ConvInteger(node: OpContext) -> SymbolicTensor:
-    """Return the convolution of x less its zero point, by filters less theirs, of which each may have its own."""
+    """Return the convolution of x by filters, both less their zero points; each filter may have its own."""
     x, w, x_zero, w_zero = node.input(0), node.input(1), node.optional_input(2), node.optional_input(3)
     zero = _per_tensor_parameter(node, x_zero)
     exact = convolution(
@@ -206,7 +204,7 @@ def ConvInteger(node: OpContext) -> SymbolicTensor:
 
 
 def QLinearConv(node: OpContext) -> SymbolicTensor:
-    """Return the convolution of what two tensors stand for, quantized; each filter may have its own scale."""
+    """Return the quantized convolution of quantized tensors; each filter may have its own scale."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(i) for i in range(8))
     _require_equal_shapes(node, w_scale, w_zero)
     zero = _per_tensor_parameter(node, x_zero)
@@ -217,7 +215,7 @@ def QLinearConv(node: OpContext) -> SymbolicTensor:
 
 
 def _per_tensor_parameter(node: OpContext, given: SymbolicTensor | None) -> Expr:
-    """Return a parameter that all elements have."""
+    """Return a parameter that all elements share."""
     if given is None:
         return constant(0)
     if given.rank > 1:
@@ -240,7 +238,7 @@ def _requantize(
     wanted: SymbolicTensor,
     zero: SymbolicTensor,
 ) -> SymbolicTensor:
-    """Return a sum of products, as it is accumulated, in steps of another scale: how that is rounded is not known."""
+    """Return an accumulated sum of products in steps of another scale; its rounding is opaque."""
     factor, step, shift = (
         _per_tensor_parameter(node, one),
         _per_tensor_parameter(node, wanted),

@@ -92,7 +92,7 @@ def mean_over(extents: SymbolicShape, body: ElementBody) -> Expr:
 
 
 def record_reduction_axes(node: OpContext, axes: Sequence[int]) -> None:
-    """Name the axes that a reduction runs along, however they are given: it is known by them."""
+    """Record the axes of a reduction, however they are given: they identify it."""
     for name in ("axis", "input1", "noop_with_empty_axes"):
         node.read_values.pop(name, None)
     node.read_values["along"] = tuple(sorted(axes))
@@ -102,7 +102,7 @@ def record_reduction_axes(node: OpContext, axes: Sequence[int]) -> None:
 class ReductionDenotation:
     """A Reduce operator: `axes` is an input; none means all, or with `noop_with_empty_axes` none.
 
-    In which order elements are taken does not matter: all elements of a view are all of what it is a view of.
+    The order of elements does not matter: all elements of a view are all elements of its base.
     """
 
     combine: ReductionFunction
@@ -197,7 +197,8 @@ REDUCTION_OPERATORS: Mapping[str, Operator] = {
 
 
 def CumSum(node: OpContext) -> SymbolicTensor:
-    """Return the sum of what precedes along an axis, itself included unless `exclusive`; backwards if `reverse`."""
+    """Return the sum of all elements up to each along an axis, that one included unless `exclusive`; backwards if
+    `reverse`."""
     x = node.input(0)
     axis = node.normalize_axis(node.numbers(1, lambda: OneOf(range(-x.rank, x.rank))), x.rank)
     exclusive, backwards = node.flag("exclusive"), node.flag("reverse")
@@ -219,20 +220,20 @@ def CumSum(node: OpContext) -> SymbolicTensor:
 
 
 def _fill_value(x: SymbolicTensor) -> Expr | None:
-    """Return the number that all elements of a tensor are, where that is plain."""
+    """Return the number that all elements of a tensor plainly are, if any."""
     with recording_partial_calls():  # nothing: what is computed of them is noted where they are read
         value = x.element(tuple(fresh_symbol("i") for _ in x.shape))
     return None if value.constant is None else value
 
 
 def is_exact_cumsum(node: OpContext) -> bool:
-    """Return whether a CumSum adds nothing but ones or zeros, in integers which hold any size."""
+    """Return whether a CumSum adds only ones or zeros, in integers that hold any size."""
     number = _fill_value(node.input(0)) if node.dtype in (DType.INT64, DType.UINT64) else None
     return number is not None and number.constant in (0, 1)
 
 
 def elements_along(x: SymbolicTensor, axes: Sequence[int], index: Index) -> tuple[Expr, SymbolicShape, ElementBody]:
-    """Return the element at an index, and those that differ from it in some axes only: how many, and which."""
+    """Return the element at an index; and the shape and elements of those that differ from it along some axes only."""
 
     def at(k: Index) -> Expr:
         inner = dict(zip(axes, k, strict=True))
@@ -286,7 +287,7 @@ def ArgMax(node: OpContext) -> SymbolicTensor:
 
 
 def _arg_place(which: str, last: int, x: SymbolicTensor, axis: int, before: Index, after: Index) -> Expr:
-    """Return the place along an axis, the first one of several or the last."""
+    """Return the position along an axis, the first of several or the last."""
     along = SymbolicTensor((x.shape[axis],), lambda k: x.element((*before, *k, *after))).as_argument()
     return expr_of_factor(OpaqueElement(which, (int(last),), (along,), ()))
 

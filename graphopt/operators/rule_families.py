@@ -44,27 +44,27 @@ class RuleSpecialization(Rule):
     definitions: tuple[Definition, ...] = field(default=(), kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        """Check nothing: that was done as the rule was written."""
+        """Check nothing: the family was checked when it was written."""
 
     @property
     def generalized(self) -> Rule:
-        """The rule with the holes: what is proved, named and counted."""
+        """The rule with the holes, as it is proved, named and counted."""
         assert self.parent_family is not None
         return self.parent_family
 
     @cached_property
     def operator_holes(self) -> Mapping[str, str]:
-        """None is left open."""
+        """Empty: none is left open."""
         return {}
 
     @cached_property
     def pack_names(self) -> frozenset[str]:
-        """None is left open."""
+        """Empty: none is left open."""
         return frozenset()
 
     @cached_property
     def repeated_applications(self) -> tuple[tuple[App, ...], ...]:
-        """The applications of each hole that is applied more than once: of operands of the same element types."""
+        """Applications of each hole that occurs more than once: their operands have the same element types."""
         naming = _FamilySubstitution(self.generalized, self.choices)
         groups: dict[str, dict[App, None]] = {}
         for app in (app for side in self.generalized.left for app in operator_hole_applications(side)):
@@ -92,7 +92,7 @@ class RuleSpecialization(Rule):
 
     @property
     def unique_label(self) -> str:
-        """The name with what was chosen, as in `fuse_reshapes_around_pointwise[f=Relu]`."""
+        """The name with the choices, as in `fuse_reshapes_around_pointwise[f=Relu]`."""
         chosen = (f"{name}={way if isinstance(way, int) else way.op}" for name, way in self.choices)
         return f"{self.name}[{', '.join(chosen)}]"
 
@@ -115,7 +115,7 @@ class _FamilySubstitution:
         self.counts = {name: way for name, way in chosen if isinstance(way, int)}
 
     def expand(self, term: Term) -> tuple[Term, ...]:
-        """Return the term, or of one that stands for any number of tensors, as many."""
+        """Return the term as a list; a term for any number of tensors as so many terms."""
         if not is_pack(term):
             return (self.substitute(term),)
         (pack,) = pack_holes(term)
@@ -154,13 +154,13 @@ def _concat_axis(concat: App) -> Term:
 
 
 def is_extent_query(term: Term) -> bool:
-    """Return whether a term asks how long any number of tensors are together."""
+    """Return whether a term asks for the joint length of any number of tensors."""
     return isinstance(term, App) and (term.op, term.domain) == ("extent", SCALAR)
 
 
 @cache
 def nonempty_packs(rule: Rule) -> frozenset[str]:
-    """Return the holes for tensors of which something is asked that each of them has: there has to be one."""
+    """Return the holes for tensors that may not stand for none, as something is asked of each tensor."""
     parts = (part for condition in rule.conditions for part in walk_term(condition))
     facts = (
         part for part in parts if isinstance(part, App) and part.op in BINDING_QUERIES and not is_extent_query(part)
@@ -170,23 +170,23 @@ def nonempty_packs(rule: Rule) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class MergedPackRule(Rule):
-    """A rule in which one tensor, of any size, stands for each of those that are any number of them.
+    """A rule in which a tensor of any size stands for each hole for any number of tensors.
 
-    It is proved in the place of the rule. A Concat is a function of what its operands are when they are joined: that of
-    none is a tensor of size 0, and an operator on elements is applied to the whole as to each part. So what holds for
-    one tensor of any size holds for any number, if each is joined along one axis wherever it occurs.
+    It is proved in the place of the rule. A Concat is a function of its operands once they are joined: none of them
+    make a tensor of size 0, and an operator on elements applies to the whole as to each part. So what holds for one
+    tensor of any size holds for any number, if they are joined along one axis wherever they occur.
     """
 
     merged_packs: frozenset[str] = frozenset()
-    """The names of these tensors."""
+    """Names of these tensors."""
     definitions: tuple[Definition, ...] = field(default=(), kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        """Check nothing: that was done as the rule was written."""
+        """Check nothing: the rule was checked when it was written."""
 
 
 def merge_packs(rule: Rule) -> Rule:
-    """Return the rule with one tensor for any number of them, itself where it says no such number."""
+    """Return the rule with one tensor for any number of them; the rule itself if it has no such hole."""
     if not rule.pack_names or rule.definitions:
         return rule
     concats = _pack_concats(rule)
@@ -211,7 +211,7 @@ def _merge_packs_in_term(term: Term, concats: Mapping[str, App]) -> Term:
 
 
 def root_operators(app: App) -> frozenset[str]:
-    """Return the names of the operators that a node may be for an application of a rule to match it."""
+    """Return the names of operators that a node may have for an application in a rule to match it."""
     return (
         frozenset(op for op, _ in operator_choices(app.domain))
         if app.domain in schemas.CLASS_SCHEMAS
@@ -220,9 +220,9 @@ def root_operators(app: App) -> frozenset[str]:
 
 
 def sample_specializations(rule: Rule, count: int = 4) -> tuple[Rule, ...]:
-    """Return a few rules of a family, of operators and numbers that differ, to draw from; of another rule, itself.
+    """Return a few rules of a family, with different operators and numbers of tensors; for another rule, itself.
 
-    The operators are ONNX's own: a verdict does not depend on what else was declared in the process.
+    The operators are ONNX's own: a verdict does not depend on operators declared in the process.
     """
     if not rule.is_family:
         return (rule,)

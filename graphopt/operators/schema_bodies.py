@@ -1,7 +1,7 @@
-"""Meanings out of schemas: what an operator computes that ONNX says by other operators.
+"""Meanings out of schemas, for operators that ONNX defines by other operators.
 
-A body is read over the tensors of a node. One that a schema makes for a node is made for what is known of that: element
-types, ranks and all attributes.
+A body is read over the tensors of a node. A schema may make it for a node: then it depends on element types, ranks and
+all attributes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class SchemaBody:
 
     denote: DenoteFunction
     check_operands: Callable[[OpContext], None] | None = None
-    """Asks for what the text says beside the body."""
+    """Requires what the text states beside the body."""
     attribute_options: Sequence[tuple[str, Sequence[str]]] = ()
-    """The texts that may stand for an open attribute."""
+    """Texts that an open attribute may be."""
 
     def __call__(self, node: OpContext) -> tuple[SymbolicTensor, ...]:
         if self.check_operands is not None:
@@ -98,7 +98,7 @@ def _find_body(node: OpContext, modes: Mapping[str, Sequence[str]]) -> FunctionT
 
 
 def _plain_attribute(node: OpContext, name: str, options: Sequence[str] | None) -> PlainAttribute | None:
-    """Return the value of an attribute, None where it has none: a body is made for one."""
+    """Return the value of an attribute, None if it has none: a body is made for one."""
 
     def propose() -> OneOf:
         if options is None:
@@ -138,19 +138,19 @@ def _infer_types(sides: tuple[Term, ...], inputs: tuple[tuple[str, DType], ...])
 
 @dataclass(frozen=True)
 class _BodyReader:
-    """One function, read at one node."""
+    """Reads one function at one node."""
 
     node: OpContext
     function: FunctionTerms
     bindings: dict[Term, SymbolicTensor | None]
-    """Tensors of its terms; first the inputs, of which some may be absent."""
+    """Tensors of its terms: first the inputs, some of which may be absent."""
     denote: DenoteFunction
 
     def outputs(self) -> tuple[SymbolicTensor, ...]:
         return tuple(map(self.get_tensor, self.function.outputs[: self.node.output_count]))
 
     def is_present(self, part: Term | None) -> bool:
-        """Return whether an operator has an input that is written so."""
+        """Return whether the operator has the input for which a term stands."""
         return part is not None and self.bindings.get(part, part) is not None
 
     def get_tensor(self, part: Term) -> SymbolicTensor:
@@ -194,7 +194,7 @@ def is_literal_number(part: Term) -> bool:
 
 @dataclass(frozen=True)
 class _BodyOpContext(OpContext):
-    """An operator of a body: what it requires, its node requires, and what is known there is known here."""
+    """An operator of a body: its requirements are its node's, and facts known there are known here."""
 
     reader: _BodyReader
     app: App
@@ -324,7 +324,7 @@ class _BodyOpContext(OpContext):
         return self.read_values[name]
 
     def _attribute_value(self, part: Term, propose: Callable[[], Any], default: Any = None) -> Any:
-        """Return a number that is written, or what stands for an attribute of the outer operator."""
+        """Return a number as written, or the value of an attribute of the outer operator."""
         if isinstance(part, Lit):
             return part.value
         assert isinstance(part, Var), f"{part} is computed"
@@ -346,12 +346,12 @@ class _BodyOpContext(OpContext):
 
 
 def check_equal_shapes(node: OpContext) -> None:
-    """Ask that two operands have one shape."""
+    """Require that two operands have one shape."""
     require_shape(node, node.input(1).shape, node.input(0).shape, "its operands have different shapes")
 
 
 def check_label_shapes(node: OpContext) -> None:
-    """Ask that there is one class for each place of the scores, and one weight for each class."""
+    """Require one class for each position of the scores, and one weight for each class."""
     scores, labels, weights = node.input(0), node.input(1), node.optional_input(2)
     if scores.rank < 2:
         raise UndefinedOperatorError(f"{node.op} of scores without classes")

@@ -148,7 +148,7 @@ CLASS_DENOTATIONS: dict[str, Callable[[OpContext], SymbolicTensor]] = {
     schemas.ANY_BINARY: unknown_elementwise,
     schemas.ANY_REDUCTION: unknown_reduction,
 }
-"""Denotations of operators of which only the class is known."""
+"""Denotations of holes for operators, of which only the class is known."""
 
 
 def denote(node: OpContext) -> tuple[SymbolicTensor, ...]:
@@ -594,4 +594,4 @@ OPERATORS: dict[str, Operator] = {
         cost=CONVOLUTION_COST,
     ),
 }
-"""All operators that have a meaning."""
+"""Operators that have a meaning."""

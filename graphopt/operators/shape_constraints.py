@@ -1,4 +1,4 @@
-"""Shapes that fit each other, and what many operators ask of sizes."""
+"""Constraints between shapes, as many operators require them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphopt.operators.op_context import OpContext, SymbolicShape, UndefinedOpe
 
 
 def broadcast_shapes(node: OpContext, shapes: Sequence[SymbolicShape]) -> SymbolicShape:
-    """https://github.com/onnx/onnx/blob/main/docs/Broadcasting.md: axes from the right, equal or one of them 1."""
+    """Return the common shape: sizes of an axis, counted from the right, are equal or 1 (ONNX's Broadcasting.md)."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return tuple(reduce(lambda a, b: require_common_size(node, a, b), sizes) for sizes in zip(*padded, strict=True))
@@ -33,7 +33,7 @@ def broadcast_element(tensor: SymbolicTensor, shape: SymbolicShape, index: Index
 
 
 def require_shape(node: OpContext, shape: SymbolicShape, wanted: SymbolicShape, reason: str) -> None:
-    """Ask that the shape is the one that is wanted."""
+    """Require that a shape is the one wanted."""
     if len(shape) != len(wanted):
         raise UndefinedOperatorError(f"{node.op}: {reason}")
     for size, own in zip(shape, wanted, strict=True):
@@ -41,6 +41,6 @@ def require_shape(node: OpContext, shape: SymbolicShape, wanted: SymbolicShape, 
 
 
 def divide_exactly(node: OpContext, dividend: Size, divisor: Size, reason: str) -> Size:
-    """Return the quotient of a division that has to come out even."""
+    """Return the quotient of a division, required to leave no remainder."""
     node.require(eq(remainder(dividend, divisor)), reason)
     return quotient(dividend, divisor)

@@ -1,4 +1,4 @@
-"""The signs of values, read off what computes them: enough to see that nothing is divided by zero."""
+"""The signs of values, read off what computes them: enough to see that no divisor is zero."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Sign(IntFlag):
 def infer_sign(question: NodeQuery, given: tuple[Sign, ...], same: tuple[int, ...]) -> tuple[Sign, bool]:
     """Return the sign of an operator's elements by those of its operands, and whether some may be infinite.
 
-    They may where it divides by zero, or takes a logarithm of it, for all that is known of its operands; `same` says in
-    which position each is read first.
+    They may be where it may divide by zero, or take a logarithm of it. `same` gives, for each position, the first one
+    that reads the same value.
     """
     with isolated_interner():
         found = first_output_element(question)
@@ -54,7 +54,7 @@ def _calls_in(value: Expr) -> Iterator[Call]:
 
 @dataclass(frozen=True)
 class _SignAnalysis:
-    """The signs in the formula of one node, whose tensors are called by their positions."""
+    """The signs in the formula of one node, whose tensors are named by their positions."""
 
     node: ModelOpContext
     operand_signs: Sequence[Sign]
@@ -87,7 +87,7 @@ class _SignAnalysis:
         return found & Sign.NONNEGATIVE if adds_up else found
 
     def _canonical_read(self, factor: Factor) -> Factor:
-        """Return a tensor that is read in two positions by the first of them."""
+        """Return a read of a tensor by the first position that reads it."""
         return (
             replace(factor, tensor=str(self.equal_operands[int(factor.tensor)]))
             if isinstance(factor, TensorElement)
@@ -117,7 +117,7 @@ class _SignAnalysis:
         return Sign.UNKNOWN
 
     def _fold_sign(self, fold: Fold) -> Sign:
-        """Return the sign of a maximum or the like: of a maximum, one branch that is always among them is enough."""
+        """Return the sign of a maximum, for which one branch that always counts is enough, or of another fold."""
         signs = [self.sign_of(piece.body) for piece in fold.branches]
         certain = [sign for sign, piece in zip(signs, fold.branches, strict=True) if piece.guard == TRUE]
         if fold.monoid == "max" and (highest := max((s for s in certain if s & Sign.NONNEGATIVE), default=None)):

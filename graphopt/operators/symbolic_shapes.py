@@ -81,10 +81,10 @@ T = TypeVar("T")
 Elements: TypeAlias = "tuple[Dim, ...]"
 
 MAX_UNROLLED_TERMS = 256
-"""Longest sum of numbers that is computed."""
+"""Most terms of a sum that is computed."""
 
 SIZE_DTYPES = frozenset({DType.INT32, DType.INT64})
-"""Element types in which a symbolic size can be kept: no size exceeds them."""
+"""Element types that hold any symbolic size."""
 
 
 class OperandFacts(NamedTuple):
@@ -96,12 +96,12 @@ class OperandFacts(NamedTuple):
 
     @property
     def as_scalar(self) -> OperandFacts:
-        """An element of it."""
+        """One of its elements."""
         return OperandFacts(self.dtype, (), self.elements if self.elements and len(self.elements) == 1 else None)
 
 
 class NodeQuery(NamedTuple):
-    """A node as far as a denotation can tell it from others; one that is met again is answered from memory."""
+    """A node as far as a denotation can tell it from others: the key under which answers are cached."""
 
     op: str
     attrs: tuple[tuple[str, Hashable], ...]
@@ -120,7 +120,7 @@ class ModelOpContext(OpContext):
     queried: set[str | int] = field(default_factory=set)
     requirements: list[Formula] = field(default_factory=list)
     reshape_sizes: dict[Polynomial, Size] = field(default_factory=dict)
-    """Sizes that a Reshape makes of the symbols it is asked for, by the symbol."""
+    """Sizes asked for in targets of Reshape, by the symbols that stand for the resulting sizes."""
 
     @property
     def op(self) -> str:
@@ -246,7 +246,7 @@ class ModelOpContext(OpContext):
         return SymbolicTensor(shape, at, operand.dtype, operand.dtype)
 
     def element(self, position: int, place: int) -> Dim:
-        """Return what an input holds at a place.
+        """Return the element of an input at a position.
 
         Raises:
             UndecidedError: that cannot be told.
@@ -315,9 +315,9 @@ class ModelOpContext(OpContext):
             return None
 
     def solve_reshape_sizes(self) -> None:
-        """Say what stands for the sizes that were asked for: at most one size each meets what is required of it alone.
+        """Bind the symbols of Reshape's sizes: at most one size meets the requirements on each symbol alone.
 
-        Where the size that was asked for does, it is the answer. What is required first is the number of elements.
+        If the size asked for meets them, it is the answer. The first requirement is about the number of elements.
         """
         told = Substitution({single_symbol(answer): asked for answer, asked in self.reshape_sizes.items()})
         names = frozenset(map(single_symbol, self.reshape_sizes))
@@ -337,7 +337,7 @@ class ModelOpContext(OpContext):
 
 
 def infer_shapes(k: NodeOperands) -> list[PartialShape | None]:
-    """Return what a denotation tells of the shapes of the outputs, None for each of which it tells nothing."""
+    """Return the shapes of the outputs as far as the denotation tells them, None where it does not."""
     if not _has_denoted_version(k):
         return []
     names = UnknownRenaming()
@@ -345,7 +345,7 @@ def infer_shapes(k: NodeOperands) -> list[PartialShape | None]:
 
 
 def infer_contents(k: NodeOperands, dtypes: Sequence[DType | None]) -> list[Elements | None]:
-    """Return the elements of each output, whose element type is given; None for each that is not known."""
+    """Return the elements of each output, given its element type; None where they are not known."""
     names = UnknownRenaming()
     found = _denoted_contents(build_query(k, names)) if _has_denoted_version(k) and not _may_deviate(k) else ()
     return [
@@ -357,7 +357,7 @@ def infer_contents(k: NodeOperands, dtypes: Sequence[DType | None]) -> list[Elem
 def _may_deviate(k: NodeOperands) -> bool:
     """Return whether ONNX Runtime may compute other elements than are denoted.
 
-    It adds up integers along axes in floating point, and what it makes of nothing is its own in many a kernel.
+    It adds up integers along axes in floating point, and many kernels treat empty tensors in ways of their own.
     """
     if OPERATORS[k.node.op].reference_fidelity is ReferenceFidelity.NOWHERE and any(
         0 in (k.shape(i) or ()) for i in range(len(k))
@@ -371,9 +371,9 @@ def _may_deviate(k: NodeOperands) -> bool:
 
 
 def build_element_query(k: NodeOperands) -> NodeQuery | None:
-    """Return what is asked of a node's elements, None where it has no meaning.
+    """Return the query for a node's elements, None if it has no denotation.
 
-    Of what is computed element by element the ranks do not matter.
+    For operators on elements, ranks are left out.
     """
     if not _has_denoted_version(k):
         return None
@@ -384,9 +384,9 @@ def build_element_query(k: NodeOperands) -> NodeQuery | None:
 
 
 def first_output_element(question: NodeQuery) -> tuple[ModelOpContext, Expr] | None:
-    """Return an element of the first output, in which tensors are called by their positions; None where none is told.
+    """Return an element of the first output, over tensors named by their positions; None where there is none.
 
-    It is good in the session in which it is asked for: ask `with isolated_interner()`.
+    It is valid in the session of the call: use `with isolated_interner()`.
     """
     node, outputs = _denote_query(question)
     try:
@@ -396,7 +396,7 @@ def first_output_element(question: NodeQuery) -> tuple[ModelOpContext, Expr] | N
 
 
 class UnknownRenaming:
-    """Unknown sizes, numbered as one question meets them: the same is asked of each layer."""
+    """Unknown sizes, numbered in the order of a query, so that all layers of a model ask the same."""
 
     def __init__(self) -> None:
         self._canonical_sizes: dict[NamedAtom | UnknownAtom, Dim] = {}
@@ -404,7 +404,7 @@ class UnknownRenaming:
         self._canonicalized: dict[Dim, Dim] = {}
 
     def canonicalize(self, dim: Dim) -> Dim:
-        """Return a size as the question has it."""
+        """Return a size as it is in the query."""
         if not isinstance(dim, SymbolicDim) or not dim.has_unknown:
             return dim
         if dim not in self._canonicalized:
@@ -412,7 +412,7 @@ class UnknownRenaming:
         return self._canonicalized[dim]
 
     def restore(self, dim: T) -> T | Dim:
-        """Return a size of the answer as the model has it."""
+        """Return a size of the answer as it is in the model."""
         return (
             replace_dim_atoms(dim, self._original_sizes.get)
             if isinstance(dim, SymbolicDim) and dim.has_unknown
@@ -427,7 +427,7 @@ class UnknownRenaming:
 
 
 def _has_denoted_version(k: NodeOperands) -> bool:
-    """Return whether a node has the meaning that is denoted: that of the newest version."""
+    """Return whether a node has the newest version of its operator, which is the one denoted."""
     node = k.node
     return node.op in OPERATORS and node.domain == "" and node.version == schemas.newest_version(node.op)
 
@@ -439,7 +439,7 @@ def _numbered_unknown(number_: int) -> tuple[UnknownAtom, SymbolicDim]:
 
 
 def build_query(k: NodeOperands, names: UnknownRenaming) -> NodeQuery:
-    """Return a node as a denotation sees it, with numbers in the place of unknown sizes."""
+    """Return the query for a node, with unknown sizes numbered."""
     operands = [
         None if v is None else _operand_facts(k, position, v, names) for position, v in enumerate(k.node.inputs)
     ]
@@ -464,7 +464,7 @@ def _operand_facts(k: NodeOperands, position: int, value: Value, names: UnknownR
 
 
 def may_be_defined(op: str, attrs: Mapping[str, Any], operands: Sequence[OperandFacts | None], outputs: int) -> bool:
-    """Return whether an operator has a meaning for numbers, as far as its denotation tells."""
+    """Return whether an operator may be defined for these operands, as far as its denotation tells."""
     try:
         denote(ModelOpContext(NodeQuery(op, tuple(attrs.items()), tuple(operands), outputs)))
     except (UndefinedOperatorError, ZeroDivisionError):
@@ -475,7 +475,7 @@ def may_be_defined(op: str, attrs: Mapping[str, Any], operands: Sequence[Operand
 
 
 def _denote_query(question: NodeQuery) -> tuple[ModelOpContext, tuple[SymbolicTensor, ...]]:
-    """Return a node with its outputs; none where its denotation does not say what they are."""
+    """Return a node with its outputs; none if its denotation does not determine them."""
     node = ModelOpContext(question)
     try:
         outputs = denote(node)
@@ -500,7 +500,7 @@ def _denoted_contents(question: NodeQuery) -> tuple[Elements | None, ...]:
 
 
 def _output_elements(node: ModelOpContext, output: SymbolicTensor) -> Elements | None:
-    """Return the elements of an output with one axis at most, where each is known."""
+    """Return the elements of an output with at most one axis, if all are known."""
     shape = tuple(map(node.to_dim, output.shape))
     count = shape[0] if shape else 1
     if len(shape) > 1 or not isinstance(count, int) or count > MAX_SHAPE_ELEMENTS:
@@ -539,7 +539,7 @@ class _ElementEvaluator:
         return found.pop()
 
     def _evaluate_sum(self, value: Expr) -> Dim:
-        """Return what terms add up to of which none has a condition, but on what it runs over."""
+        """Return the value of a sum whose terms have no conditions except on what they run over."""
         scale, total = lcm(*(term.coefficient.denominator for term in value.terms)), self.evaluate_size(0)
         for term in value.terms:
             for inner in self._iterate_binders(term.binders, term.guard):
@@ -553,7 +553,7 @@ class _ElementEvaluator:
         return result
 
     def _iterate_binders(self, binders: Binders, guard: Formula) -> Iterator[_ElementEvaluator]:
-        """Under all values of binders for which a condition holds; they run over few numbers."""
+        """Yield evaluators for all values of binders that meet a condition; they run over few numbers."""
         extents = [self.evaluate_size(extent) for _, extent in binders]
         numbers = [extent for extent in extents if isinstance(extent, int) and extent <= MAX_UNROLLED_TERMS]
         if len(numbers) < len(extents):
@@ -625,7 +625,7 @@ def _is_nonzero(a: Dim) -> Dim:
 
 
 def _quotient(a: Dim, b: Dim) -> Dim:
-    """Integer division as ONNX Runtime does it: towards zero."""
+    """Divide integers as ONNX Runtime does: towards zero."""
     if isinstance(a, int) and isinstance(b, int):
         return _require_known(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else None)
     exact = divide_dim(a, b)
@@ -635,7 +635,7 @@ def _quotient(a: Dim, b: Dim) -> Dim:
 
 
 def _remainder(a: Dim, b: Dim) -> Dim:
-    """Mod with the sign of the divisor."""
+    """Return the remainder with the sign of the divisor."""
     if isinstance(a, int) and isinstance(b, int):
         return _require_known(a % b if b else None)
     if divide_dim(a, b) is not None:
@@ -644,7 +644,7 @@ def _remainder(a: Dim, b: Dim) -> Dim:
 
 
 def _fmod(a: Dim, b: Dim) -> Dim:
-    """Mod with the sign of the dividend, as in C."""
+    """Return the remainder with the sign of the dividend, as in C."""
     if isinstance(a, int) and isinstance(b, int) and b:
         return abs(a) % abs(b) * (-1 if a < 0 else 1)
     return _remainder(a, b)
@@ -670,10 +670,10 @@ INTEGER_FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
     "Positive": _is_positive,
     "Quotient": _quotient,
 }
-"""The functions of integers among those that denotations name."""
+"""Functions of integers among those that denotations name."""
 
 NEUTRAL_ELEMENTS: Mapping[str, Dim] = {"prod": 1}
-"""Result of a monoid over nothing."""
+"""Results of monoids over nothing."""
 
 MONOID_OPERATIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
     "max": lambda a, b: a + b - _minimum(a, b),

@@ -1,6 +1,6 @@
-"""Operators without a denotation, of which something is known all the same: ONNX's own, old ones, and ONNX Runtime's.
+"""Operators without a denotation, of which facts are known: old ones of ONNX, and ONNX Runtime's.
 
-No proof speaks of them. Kernels of ONNX Runtime are among them that only its optimizer makes of a model.
+No proof is about them. Some are kernels that only ONNX Runtime's optimizer puts into a model.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from graphopt.operators.semantics import OPERATORS
 MICROSOFT_DOMAIN = "com.microsoft"
 
 undenoted_op = partial(Operator, prepacks_weights=True)
-"""An operator of which none of the facts is known that proofs read."""
+"""Return an operator of which none of the facts that proofs read is known."""
 
 
 def _namesake_op(name: str) -> Operator:
-    """Return an operator of ONNX Runtime that does about what ONNX's of this name does: no proof says how far."""
+    """Return an operator of ONNX Runtime that resembles ONNX's of this name: no proof says how far."""
     known = OPERATORS[name]
     return undenoted_op(
         is_quantizing=known.is_quantizing,

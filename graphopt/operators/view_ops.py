@@ -68,7 +68,7 @@ def reshape_elements(node: OpContext, x: SymbolicTensor, shape: SymbolicShape) -
 
 
 def reshape_index(same: Callable[[Size, Size], bool], index: Index, shape: SymbolicShape, into: SymbolicShape) -> Index:
-    """Return the index in one shape of what has this index in another: equal leading and trailing axes stay."""
+    """Return the index in one shape of an element given its index in another; equal outer axes are kept."""
     axes = [(i, size) for i, size in zip(index, shape, strict=True) if not same(size, 1)]
     goals = [(axis, size) for axis, size in enumerate(into) if not same(size, 1)]
     result: list[Size] = [0] * len(into)
@@ -126,7 +126,7 @@ def _resolve_reshape(node: OpContext, x: SymbolicTensor, asked: SymbolicShape, l
 def _reshape_conditions(
     x: SymbolicTensor, asked: SymbolicShape, shape: SymbolicShape, literal: bool
 ) -> Iterator[tuple[Formula, str]]:
-    """Yield what makes a shape the one that is asked for: one shape at most meets this."""
+    """Yield the conditions that the resulting shape meets: at most one shape does."""
     if -1 not in asked:
         yield eq(product(shape), product(x.base.shape)), "the number of elements changes"
     for position, (size, own) in enumerate(zip(asked, shape, strict=True)):
@@ -145,7 +145,7 @@ def _sizes_differ(one: Size, other: Size) -> Formula:
 
 
 def Flatten(node: OpContext) -> SymbolicTensor:
-    """Two axes: all before `axis`, and all from it on."""
+    """Merge axes into two: all before `axis`, and all from it on."""
     x = node.input(0)
     axis = node.attribute("axis", lambda: OneOf(range(-x.rank, x.rank + 1)))
     if not isinstance(axis, int):
@@ -156,7 +156,7 @@ def Flatten(node: OpContext) -> SymbolicTensor:
 
 
 def Squeeze(node: OpContext) -> SymbolicTensor:
-    """Without the axes, which have size 1."""
+    """Remove axes of size 1."""
     x = node.input(0)
     if not node.has_input(1) and not all(isinstance(size, int) for size in x.shape):
         raise UnsupportedOperatorError("Squeeze of all axes of size 1: the rank depends on sizes")
@@ -175,7 +175,7 @@ def Squeeze(node: OpContext) -> SymbolicTensor:
 
 
 def Unsqueeze(node: OpContext) -> SymbolicTensor:
-    """With new axes of size 1 at the positions `axes` of the output."""
+    """Add axes of size 1 at the positions `axes` of the output."""
     x = node.input(0)
 
     asked = node.integer_list(1, lambda: OneOf(_propose_unsqueeze_axes(x.rank, node.max_rank + 1)))
@@ -197,7 +197,7 @@ def _propose_unsqueeze_axes(rank: int, most: int) -> list[tuple[int, ...]]:
 
 
 def DepthToSpace(node: OpContext) -> SymbolicTensor:
-    """Blocks of channels become blocks of space: b, b, C' (DCR) or C', b, b (CRD)."""
+    """Turn blocks of channels into blocks of space: b, b, C' (DCR) or C', b, b (CRD)."""
     x = node.input(0)
     if x.rank != 4:
         raise UndefinedOperatorError("DepthToSpace of another rank than 4")
@@ -216,7 +216,7 @@ def DepthToSpace(node: OpContext) -> SymbolicTensor:
 
 
 def SpaceToDepth(node: OpContext) -> SymbolicTensor:
-    """Blocks of space become channels: b, b, C."""
+    """Turn blocks of space into channels: b, b, C."""
     x = node.input(0)
     if x.rank != 4:
         raise UndefinedOperatorError("SpaceToDepth of another rank than 4")

@@ -1,4 +1,4 @@
-"""Denotations of operators that look through a window: convolutions and pools."""
+"""Denotations of operators on windows: convolutions and pools."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ class Window:
         self.dilations = node.spatial_attribute("dilations", rank, 1)
         mode, pads = _read_padding(node, rank)
         self.dilated_kernel = tuple((k - 1) * d + 1 for k, d in zip(kernel, self.dilations, strict=True))
-        if (
-            node.op not in CONVOLUTION_OPERATORS
-        ):  # a limit of ONNX Runtime: a window of the edge alone would see nothing
+        # a limit of ONNX Runtime: otherwise a window at the edge may cover nothing but padding
+        if node.op not in CONVOLUTION_OPERATORS:
             for pad, size in zip(pads, (*kernel, *kernel), strict=True):
                 node.require(lt(pad, size), "a pad is shorter than the kernel")
         if mode == "NOTSET":
@@ -106,7 +105,7 @@ class Window:
         return tuple(o * s + j * d - p for o, s, j, d, p in parts)
 
     def padding_only_condition(self, out: Index) -> Formula:
-        """Return the condition that a window sees nothing but padding: elements that are far apart may skip a short
+        """Return the condition that a window covers nothing but padding, as a dilated one may that skips a short
         input."""
         starts = self.input_index(out, (0,) * len(out))
         parts = zip(starts, self.space, self.dilations, self.pads_begin, strict=True)
@@ -152,7 +151,7 @@ def Conv(node: OpContext) -> SymbolicTensor:
 
 
 def convolution(node: OpContext, x: SymbolicTensor, w: SymbolicTensor, b: SymbolicTensor | None) -> SymbolicTensor:
-    """Return the convolution of some tensors with the attributes of a node."""
+    """Return the convolution of tensors with the attributes of a node."""
     group, kernel = _group_and_kernel_shape(node, x, w)
     (N, C), (M, Cg), space = x.shape[:2], w.shape[:2], x.shape[2:]
     node.require(eq(C, Cg * group), "the channels are not those of the weights")
@@ -179,7 +178,7 @@ def convolution(node: OpContext, x: SymbolicTensor, w: SymbolicTensor, b: Symbol
 
 
 def _group_and_kernel_shape(node: OpContext, x: SymbolicTensor, w: SymbolicTensor) -> tuple[Size, SymbolicShape]:
-    """Return what all convolutions have in common: the number of groups and the kernel's shape."""
+    """Return the number of groups and the shape of the kernel."""
     if w.rank != x.rank:
         raise UndefinedOperatorError(f"{node.op}: ranks")
     kernel = spatial_shape(node, w)
@@ -230,8 +229,7 @@ def ConvTranspose(node: OpContext) -> SymbolicTensor:
 
 
 def _transposed_sizes(node: OpContext, full: SymbolicShape, same: SymbolicShape) -> tuple[SymbolicShape, SymbolicShape]:
-    """Return the sizes of a transposed convolution, of which `full` is left without pads, and what is cut off in
-    front."""
+    """Return the sizes of a transposed convolution, `full` being those without pads, and what is cut off in front."""
     rank = len(full)
     mode, pads = _read_padding(node, rank)
     asked = node.attribute("output_shape", lambda: OneOf((None, tuple(fresh_symbol("out") for _ in full))))
@@ -248,7 +246,7 @@ def _transposed_sizes(node: OpContext, full: SymbolicShape, same: SymbolicShape)
 
 
 def _pooled_shape(node: OpContext, x: SymbolicTensor) -> SymbolicShape:
-    """Return the sizes of space, with what ONNX Runtime asks of an input: "Only N can be zero"."""
+    """Return the spatial sizes of a pool, with ONNX Runtime's requirement on the input: "Only N can be zero"."""
     space, (batch, *others) = spatial_shape(node, x), x.shape
     if len(space) > 3:
         raise UndefinedOperatorError("a pool of more than three axes of space: ONNX Runtime has no kernel")
@@ -282,8 +280,7 @@ def pool_denotation(element: Callable[[OpContext, Window], Callable[[ElementBody
 
 
 def window_maximum(node: OpContext, window: Window) -> Callable[[ElementBody, Index], Expr]:
-    """Return the greatest element of a window: padding does not count, and that of nothing is the least number of the
-    type."""
+    """Return the greatest element of a window without padding; the least number of the type if there is none."""
     node.read_unmodeled_attribute("storage_order")
     least = call_function("Least", params=(node.dtype,))
 
@@ -296,7 +293,7 @@ def window_maximum(node: OpContext, window: Window) -> Callable[[ElementBody, In
 
 
 def window_average(node: OpContext, window: Window) -> Callable[[ElementBody, Index], Expr]:
-    """Return the mean of what lies inside of the input, or with `count_include_pad` of the padded input."""
+    """Return the mean of the elements inside the input, or with `count_include_pad` the padded input."""
     padded = node.flag("count_include_pad")
 
     def combine(x: ElementBody, out: Index) -> Expr:
@@ -308,7 +305,7 @@ def window_average(node: OpContext, window: Window) -> Callable[[ElementBody, In
 
 
 def window_power_mean(node: OpContext, window: Window) -> Callable[[ElementBody, Index], Expr]:
-    """Return the p-norm of what lies inside of the input."""
+    """Return the p-norm of the elements inside the input."""
     norm = _p_norm(node)
     return lambda x, out: norm(window.kernel, x, window.inside_condition(out))
 
@@ -326,7 +323,7 @@ def _p_norm(node: OpContext) -> Callable[..., Expr]:
 
 
 def GlobalLpPool(node: OpContext) -> SymbolicTensor:
-    """Return the p-norm of all of space."""
+    """Return the p-norm over all of space."""
     pooled = global_pool_denotation(_p_norm(node))(node)
     assert isinstance(pooled, SymbolicTensor)
     return pooled

@@ -1,8 +1,8 @@
-"""Indices that count: exporters spell a view of a mask as a gather at indices that are all of its positions.
+"""Index tensors whose elements grow evenly: exporters spell a view of a mask as a gather at all of its positions.
 
-A `AffineIndices` is what an integer tensor holds if its elements grow evenly along every axis: `Range`, and what views,
-broadcasts, sums and products make of it, as their denotations say. Which count 0, 1, 2, … in the order of their own
-elements, rules ask (`fn.is_arange`); which conditions on them always hold, a pass.
+`AffineIndices` describes an integer tensor whose elements grow evenly along every axis: `Range`, and the views,
+broadcasts, sums and products of such tensors, as their denotations say. Rules ask which of them count 0, 1, 2, … in the
+order of their elements (`fn.is_arange`), and a pass asks which conditions on them always hold.
 """
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ class AffineIndices:
         return all(map(_is_nonnegative_integer, (self.start, *self.strides)))
 
     def is_within(self, size: Dim) -> bool:
-        """Return whether its elements are indices of so many elements."""
+        """Return whether all elements are indices of an axis of this size."""
         largest = self.start + sum(step * (length - 1) for step, length in zip(self.strides, self.shape, strict=True))
         return self.is_nonnegative and _is_nonnegative_integer(size - 1 - largest)
 
     def rearranged(self, axes: Sequence[int | None], shape: Shape) -> AffineIndices:
-        """With other axes: each an axis of this grid, or None for a new one along which nothing changes."""
+        """Return the grid with other axes: each an axis of this grid, or None for a new one along which nothing
+        changes."""
         return AffineIndices(shape, self.start, tuple(0 if axis is None else self.strides[axis] for axis in axes))
 
 
@@ -80,7 +81,7 @@ def _is_nonnegative_integer(number: Dim) -> bool:
 
 
 def find_affine_indices(graph: Graph, value: Value | None, depth: int = MAX_GRID_DEPTH) -> AffineIndices | None:
-    """Return the grid that a value is; None where it is not known to be one."""
+    """Return the grid that describes a value; None where none is known."""
     shape, dtype = graph.shape(value), graph.dtype(value)
     if value is None or shape is None or not dtype.is_integer or depth == 0:
         return None
@@ -114,7 +115,7 @@ def _affine_from_constant(tensor: Tensor) -> AffineIndices | None:
 
 
 def _affine_view(own: AffineIndices | None, shape: Shape) -> AffineIndices | None:
-    """Return the grid of a view, the same elements in their order: axes of size 1 come and go."""
+    """Return the grid of a view, which has the same elements in the same order: axes of size 1 come and go."""
     if own is None:
         return None
     kept = [axis for axis, size in enumerate(own.shape) if size != 1]
@@ -141,7 +142,7 @@ class _AffineContext(ModelOpContext):
         return replace(given, element=lambda index: expressions.integer_value(sum(map(mul, index, steps), start)))
 
     def output_indices(self, output: symbolic_tensors.SymbolicTensor, shape: Shape) -> AffineIndices | None:
-        """Return the grid that an output is, if its elements grow evenly."""
+        """Return the grid of an output, None where its elements do not grow evenly."""
         index, _ = symbolic_tensors.bind_indices(output.shape)
         element = symbolic_tensors.as_integer(output.element(index))
         if element is None:
@@ -159,7 +160,7 @@ class _AffineContext(ModelOpContext):
 
 
 def _denoted_indices(graph: Graph, node: Node, shape: Shape, depth: int) -> AffineIndices | None:
-    """Return the grid that a denotation makes of grids."""
+    """Return the grid that a denotation computes from grids."""
     names = UnknownRenaming()
     question = build_query(NodeOperands(graph, node), names)
     grids = [find_affine_indices(graph, value, depth) for value in node.inputs]
@@ -175,7 +176,7 @@ def _denoted_indices(graph: Graph, node: Node, shape: Shape, depth: int) -> Affi
 
 
 def is_known_arange(graph: Graph, value: Value, sizes: Shape | None = None) -> bool:
-    """Return whether a value that is computed is known to count, as `fn.is_arange` says."""
+    """Return whether a computed value is known to count, as `fn.is_arange` says."""
     if sizes is None:
         found = find_affine_indices(graph, value)
         return found is not None and found.is_arange
@@ -189,7 +190,7 @@ def is_known_arange(graph: Graph, value: Value, sizes: Shape | None = None) -> b
 
 
 def _index_columns(graph: Graph, value: Value) -> list[AffineIndices]:
-    """Return the places that a Concat joins along its last axis, a grid for each number; none where one is no grid."""
+    """Return the index columns that a Concat joins along its last axis, one grid for each; none if one is no grid."""
     node, rank = graph[value.vertex], len(graph.shape(value) or ())
     if (node.op, node.domain) != ("Concat", "") or not rank:
         return []
@@ -201,7 +202,7 @@ def _index_columns(graph: Graph, value: Value) -> list[AffineIndices]:
 
 
 def _flat_indices(columns: Sequence[AffineIndices], sizes: Sequence[Dim]) -> AffineIndices:
-    """Coordinates as positions in the flattened data."""
+    """Return coordinates as positions in the flattened data."""
     start: Dim = 0
     steps: tuple[Dim, ...] = (0,) * len(columns[0].strides)
     for column, size in zip(columns, sizes, strict=True):
@@ -214,7 +215,8 @@ def _flat_indices(columns: Sequence[AffineIndices], sizes: Sequence[Dim]) -> Aff
 
 
 def eliminate_true_conditions(graph: Graph) -> Iterator[Patch]:
-    """Drop what always holds from an And, also where it broadcasts the other operand, if those who read it do that."""
+    """Drop operands of an And that always hold; one that broadcasts the other operand, only if all readers broadcast,
+    too."""
     for vertex in sorted(graph.vertices_with_op("And")):
         if vertex not in graph or graph[vertex].domain != "":
             continue
@@ -278,7 +280,7 @@ def _replace_by_operand(graph: Graph, vertex: int, other: Value) -> Patch | None
 
 
 def _broadcast_shape(graph: Graph, node: Node, shapes: Mapping[Value, Shape]) -> Shape | None:
-    """Return the shape of what an elementwise operator makes of values of which some have another shape now."""
+    """Return the shape of an elementwise result, given new shapes for some of the operands."""
     if extra_operands(node.op, node.domain) is not ExtraOperands.MULTIDIRECTIONAL:
         return None
     operands: list[Shape] = []

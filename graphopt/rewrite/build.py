@@ -1,4 +1,4 @@
-"""From a match to a patch: the right side of a rule is built, and what is constant in it is evaluated.
+"""From a match to a patch: the right side of a rule is built, and its constant parts are evaluated.
 
 An operator whose inputs are all constant is computed (floats in float64, stored in the weights' own type), not
 emitted. What the new nodes cannot keep exactly, such as a type, an overflow or an operator that the model's opset
@@ -75,8 +75,8 @@ def missing_operator(rule: Rule, model_opsets: Mapping[str, int]) -> str | None:
 
 @cache
 def _written_operators(rule: Rule) -> tuple[tuple[str, str], ...]:
-    """Return the operators of the right side, with their domains, but for holes, as the left side has them, and what
-    is computed."""
+    """Return the operators that the right side adds, with their domains: no holes that the left side has, no computed
+    parts."""
     apps = (
         app for side in rule.right for app in operator_applications(side) if app.domain not in schemas.CLASS_SCHEMAS
     )
@@ -84,7 +84,7 @@ def _written_operators(rule: Rule) -> tuple[tuple[str, str], ...]:
 
 
 def is_constant_term(term: Term | None) -> bool:
-    """Return True for what is computed whatever the rule matches: no part of it is a tensor hole."""
+    """Return whether a term is computed whatever the rule matches: no part of it is a tensor hole."""
     match term:
         case Var(kind=kind):
             return kind not in ("tensor", "tensors")
@@ -148,15 +148,15 @@ def _reused_in_term(term: Term, matched: Mapping[App, Value]) -> Iterator[int]:
 
 
 def _distance_from_leaves(graph: Graph, match: Match, vertex: int) -> int:
-    """Readers come later: the longest way up from the leaves of the match."""
+    """Return the longest way up from the leaves of the match: readers come after what they read."""
     inner = [value.vertex for value in graph[vertex].operands if value.vertex in match.vertices]
     return 1 + max((_distance_from_leaves(graph, match, source) for source in inner), default=0)
 
 
 @cache
 def _is_independent_of_roots(rule: Rule) -> bool:
-    """Return whether nothing that the right side reads can be computed from a root: each left side reads all of it
-    itself."""
+    """Return whether no value that the right side reads can be computed from a root: each left side reads all of
+    them."""
     if len(rule.left) == 1:
         return True
     within = any(side is not other and side in walk_term(other) for side in rule.left for other in rule.left)
@@ -184,7 +184,7 @@ class _Builder:
         self.names: list[str] = []
         self.emitted_vertices: dict[App, int] = {}
         self.required_dtypes: dict[Term, DType] = {}
-        """The element types that right sides have to have, and what is made of numbers alone."""
+        """Element types that right sides must have, and operators on numbers alone."""
         self.folded_terms: dict[App, FoldedConstant] = {}
         self.constants: dict[Value, FoldedConstant] = {}
         self.dead_vertices = dead_after_rewrite(graph, match)
@@ -207,7 +207,7 @@ class _Builder:
         return patch
 
     def _check_acyclic(self, mapping: Mapping[Value, Value]) -> None:
-        """Refuse what would read a value that is computed from one that it replaces: one root may lead to another."""
+        """Refuse a result that would read a value computed from one that it replaces: one root may lead to another."""
         if _is_independent_of_roots(self.match.rule):
             return
         read = {value.vertex for node in self.draft.drafts.values() for value in node.operands}
@@ -264,7 +264,7 @@ class _Builder:
         return Value(vertex, app.output)
 
     def _operand(self, app: App, position: int) -> BuiltOperand:
-        """Return an argument; numbers get the type that the operator's schema gives them, what was absent stays so."""
+        """Return an argument; numbers get the type that the operator's schema gives them, absent ones stay absent."""
         arg = app.inputs[position]
         if arg is None:
             return None
@@ -309,7 +309,7 @@ class _Builder:
         return parts[0] if len(parts) == 1 else self._emit_plain("Concat", parts, {"axis": 0})
 
     def _size_source(self, sizes: tuple[int | SymbolicDim, ...], app: App) -> tuple[Value, int, int]:
-        """Return an input with the first of the sizes, at which axis it has it, and how many sizes follow there
+        """Return an input that has the first of the sizes, its axis there, and the number of sizes that follow
         alike."""
         for source in map(Value, self.graph.inputs):
             type_ = self.graph.value_type(source)
@@ -321,7 +321,7 @@ class _Builder:
         raise RewriteRefused(f"{app.op} needs {sizes[0]}, which no input has")
 
     def _emit_plain(self, op: str, inputs: Sequence[Value], attrs: Mapping[str, Attribute]) -> Value:
-        """Return a node that no term of the rule stands for."""
+        """Return the value of a new node that no term of the rule stands for."""
         name = self._new_name(f"{self.graph.value_name(self.match.roots[0])}/{op}")
         node = Node(op, tuple(inputs), (name,), (None,), attrs, "", schemas.newest_version(op, ""))
         if reason := opset_conversion.unwritable_reason(node, self.draft):
@@ -405,7 +405,7 @@ class _Builder:
         return DTYPES_BY_TYPE_STRING.get(declared, DType.UNDEFINED)
 
     def _materialize(self, built: BuiltOperand) -> Value:
-        """Return a value of the graph: what is computed becomes a constant of its own."""
+        """Return a value of the graph: a computed constant becomes a node of its own."""
         if isinstance(built, Value):
             return built
         assert built is not None, "an absent value stands for nothing"
@@ -463,8 +463,8 @@ class _Builder:
         return {name: value for name, value in attrs.items() if value != ()}
 
     def _inherit_names(self, value: Value, root: Value) -> None:
-        """Hand the name of a root's value over to what replaces it, and its node's where it has none from a like
-        node."""
+        """Give the replacement the name of a root's value, and the name of its node unless a like node gave one
+        already."""
         node, old = self.draft.drafts[value.vertex], self.graph[root.vertex]
         names = (*node.names[: value.output], old.names[root.output], *node.names[value.output + 1 :])
         inherits = not node.name and not node.is_internal and root.vertex in self.dead_vertices
@@ -480,7 +480,7 @@ class _Builder:
     # -- types -----------------------------------------------------------------------------------------------------
 
     def _check_type(self, old: Value, new: Value) -> None:
-        """Give the new value the type of the old one; what was known of the old is kept."""
+        """Give the new value the type of the old one, whose facts are kept."""
         before, after = self.graph.value_type(old), self.draft.value_type(new)
         if not types_compatible(before, after):
             raise RewriteRefused(f"the result would be {after}, not {before}")
@@ -491,7 +491,7 @@ class _Builder:
 
 
 def types_compatible(before: Type | None, after: Type | None) -> bool:
-    """Nothing that is known of the two types contradicts: a size without a name may turn out to be any."""
+    """Return whether nothing known of the two types contradicts: a size without a name may turn out to be any."""
     if not isinstance(before, TensorType) or not isinstance(after, TensorType):
         return before is None or after is None or before == after
     if before.dtype != after.dtype:
@@ -507,7 +507,7 @@ def types_compatible(before: Type | None, after: Type | None) -> bool:
 
 
 def _adds_only_zeros(app: App, position: int, operand: BuiltOperand) -> bool:
-    """Return whether an operand that came of an absent one is all zeros again, where zeros may as well be absent."""
+    """Return whether an operand is zeros computed from an absent one, in a place where zeros may as well be absent."""
     return (
         isinstance(operand, FoldedConstant)
         and operand.is_zero
@@ -533,13 +533,13 @@ def _concrete_numbers(value: Any, app: App) -> Any:
 
 
 def _check_cancellation(app: App, parts: Iterable[tuple[NDArray[Any], Sequence[NDArray[Any] | None]]]) -> None:
-    """Refuse a sum of large numbers that is little itself, at any place."""
+    """Refuse a sum of large numbers that nearly cancel, at any place."""
     if any(has_cancellation(made, terms) for made, terms in parts):
         raise RewriteRefused(f"{app} is little of two large numbers: to add one and take it away again rounds")
 
 
 def _as_computed(constant: FoldedConstant, moves: bool) -> NDArray[Any]:
-    """Return the values as they are computed with: floats in float64, unless they are only moved; all else as it is."""
+    """Return the values to compute with: floats in float64, unless they are only moved; all others as they are."""
     if not constant.dtype.is_float:
         return to_stored_tensor(constant).numpy()
     return constant.array if moves else constant.array.astype(np.float64, copy=False)

@@ -17,16 +17,16 @@ from graphopt.rewrite.simplify import Cause, Step
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A graph, which is not changed any more, and how it came about."""
+    """A graph that is not changed any more, and the steps that led to it."""
 
     graph: Graph
     steps: tuple[Step, ...] = ()
     """All steps, from the graph that was loaded on."""
     base: Candidate | None = None
-    """The candidate of which a copy was changed: its steps come first."""
+    """The candidate of which a copy was changed; its steps come first."""
 
     def derive(self, change: Callable[[Graph], Iterable[Step]]) -> Candidate:
-        """Return what a change makes of a copy: the candidate itself where it takes no step."""
+        """Return the candidate that a change makes of a copy; the same candidate if the change takes no step."""
         graph = self.graph.copy()
         steps = tuple(change(graph))
         return Candidate(graph, (*self.steps, *steps), self) if steps else self
@@ -48,7 +48,7 @@ class Candidate:
 
     @contextmanager
     def graph_after(self, count: int) -> Iterator[Graph]:
-        """Give the graph as it was after so many steps, for reading, until the context ends."""
+        """Give the graph as it was after a number of steps, for reading, until the context ends."""
         if self.base is not None and count < len(self.base.steps):
             with self.base.graph_after(count) as graph:
                 yield graph

@@ -1,4 +1,4 @@
-"""Constants that stand beside operators in a graph, as patterns look at them: numbers, however they are spelt."""
+"""Constants beside operators in a graph, as patterns look at them: numbers, however they are spelt."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from graphopt.operators.operator_classes import is_broadcasting, lookup_operator
 
 
 def constant_tensor(graph: Graph, value: Value | None) -> Tensor | None:
-    """Return a constant, or what a ConstantOfShape of constants makes: as good as one, and made only when it is
-    needed."""
+    """Return a constant, or the value of a ConstantOfShape of constants, which is as good and made only when needed."""
     tensor = graph.constant(value)
     node = None if value is None else graph[value.vertex]
     if (
@@ -37,7 +36,8 @@ def constant_tensor(graph: Graph, value: Value | None) -> Tensor | None:
 
 
 def has_reciprocals(tensor: Tensor) -> bool:
-    """Return whether to divide by a constant is to multiply by another: by floats, finite, as their reciprocals are."""
+    """Return whether division by a constant may become multiplication: it has floats whose reciprocals are finite,
+    too."""
     if not tensor.dtype.is_float:
         return False
     own = tensor.numpy()
@@ -46,14 +46,14 @@ def has_reciprocals(tensor: Tensor) -> bool:
 
 
 def other_operand_shape(graph: Graph, node: Node, value: Value) -> Shape | None:
-    """Shape of the operand beside `value` in a binary operator."""
+    """Return the shape of the operand beside `value` in a binary operator."""
     if len(node.inputs) != 2:
         return None
     return graph.shape(node.inputs[1] if node.inputs[0] == value else node.inputs[0])
 
 
 def is_scalar_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> bool:
-    """Return whether the axes of a single number are only how it is written: none of them is an axis of the result."""
+    """Return whether the axes of a single number are mere spelling: none of them is an axis of the result."""
     if not shape:
         return True
     if node.op == "Where" or is_broadcasting(node.op, node.domain):
@@ -63,14 +63,14 @@ def is_scalar_spelling(graph: Graph, node: Node, value: Value, shape: Shape) -> 
 
 
 def _has_own_axes(graph: Graph, value: Value, count: int) -> bool:
-    """Return whether a value has so many axes of its own: those of a number may be only how it is written, too."""
+    """Return whether a value has as many axes of its own; those of a single number may be mere spelling, too."""
     shape, constant, contents = graph.shape(value), graph.constant(value), graph.known_contents(value)
     is_number = (constant is not None and constant.size == 1) or (contents is not None and len(contents) == 1)
     return shape is not None and len(shape) >= count and not is_number
 
 
 def real_number(graph: Graph, node: Node, value: Value | None) -> float | None:
-    """Return the number that a constant of one float is, for which a NaN does not count."""
+    """Return the value of a constant with one float, None for a NaN."""
     tensor = graph.constant(value)
     if value is None or tensor is None or tensor.size != 1 or not tensor.dtype.is_float:
         return None
@@ -106,5 +106,5 @@ def _equals_rounded(dtype: DType, number: object, own: Any) -> bool:
 
 
 def floats_equal(left: float, right: float) -> bool:
-    """Equal bit for bit: -0.0 is not 0.0."""
+    """Return whether two floats are equal bit for bit: -0.0 is not 0.0."""
     return left == right and copysign(1, left) == copysign(1, right)

@@ -1,6 +1,6 @@
 """Constants that a rewrite computes: floats in float64, rounded once, to the type in which the model keeps them.
 
-Elementwise arithmetic on large weights is only noted; it is computed a few rows at a time when the result is stored.
+Elementwise arithmetic on large weights is deferred: it is computed a few rows at a time when the result is stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphopt.operators.node_evaluation import evaluate_node
 from graphopt.operators.operator_classes import lookup_operator
 
 CHUNK_BYTES = 1 << 22
-"""Bytes in double precision that are computed together."""
+"""Bytes of double-precision values that are computed together."""
 
 
 class ReportedReason(str):
@@ -41,14 +41,14 @@ class RewriteRefused(Exception):
 
 @dataclass(frozen=True, eq=False)
 class DeferredArithmetic:
-    """Arithmetic on floats that is still to be computed, in float64."""
+    """Arithmetic on floats that is yet to be computed, in float64."""
 
     node: Node
     operands: tuple[NDArray[Any] | DeferredArithmetic, ...]
     shape: tuple[int, ...]
 
     def parts(self) -> Iterator[tuple[Index, NDArray[Any]]]:
-        """Yield the result little by little, each part with its place."""
+        """Yield the result in parts, each with its index."""
         for index in _row_indices(self.shape, np.dtype(np.float64).itemsize):
             yield index, self.compute_part(index)
 
@@ -92,24 +92,24 @@ def _row_indices(shape: tuple[int, ...], itemsize: int) -> Iterator[Index]:
 
 @dataclass(frozen=True, slots=True)
 class FoldedConstant:
-    """A constant that was computed, in float64 or int64, or only moved; to be stored as `dtype`."""
+    """A constant that was computed, in float64 or int64, or only moved, and the type `dtype` to store it in."""
 
     values: NDArray[Any] | DeferredArithmetic
     dtype: DType
     source_name: str
-    """The name of a weight that it came from."""
+    """Name of a weight that it was computed from."""
     is_absent: bool = False
     """True if it stands for an optional input that is absent."""
     is_zero: bool = False
-    """True if it is computed from such an input, and nothing but zeros."""
+    """True if it was computed from an absent input, and is all zeros."""
 
     @property
     def array(self) -> NDArray[Any]:
-        """The values; computed anew each time where that was left for later."""
+        """The values; if deferred, computed anew each time."""
         return self.values.compute() if isinstance(self.values, DeferredArithmetic) else self.values
 
     def parts(self) -> Iterator[tuple[Index, NDArray[Any]]]:
-        """Yield the values little by little, each part with its place."""
+        """Yield the values in parts, each with its index."""
         if isinstance(self.values, DeferredArithmetic):
             yield from self.values.parts()
             return
@@ -118,12 +118,12 @@ class FoldedConstant:
 
     @property
     def has_nonzeros(self) -> bool:
-        """False where all are zero."""
+        """False if all values are zero."""
         return any(bool(part.any()) for _, part in self.parts())
 
 
 def defer_arithmetic(node: Node, operands: Sequence[FoldedConstant | None]) -> DeferredArithmetic | None:
-    """Return arithmetic on large floats, to be computed later; None for what is computed at once."""
+    """Return deferred arithmetic on large floats; None for what is computed at once."""
     present = [operand for operand in operands if operand is not None]
     if not lookup_operator(node.op, node.domain).is_row_wise or len(present) != len(operands):
         return None
@@ -158,7 +158,7 @@ def to_stored_tensor(folded: FoldedConstant) -> Tensor:
 
 
 def _rounded_parts(folded: FoldedConstant) -> Iterator[NDArray[Any]]:
-    """Yield the values part by part as they are stored. Raises RewriteRefused, at the latest after the last."""
+    """Yield the values in parts, as they are stored. Raises RewriteRefused, at the latest after the last."""
     dtype, peaks = folded.dtype, _MagnitudeTracker(folded.values.shape)
     for index, part in folded.parts():
         with np.errstate(all="ignore"):
@@ -177,7 +177,7 @@ def _rounded_parts(folded: FoldedConstant) -> Iterator[NDArray[Any]]:
 
 
 class _MagnitudeTracker:
-    """The largest magnitude of a list, or of each channel along each axis, of what is seen part by part."""
+    """The largest magnitude of a list, or of each channel along each axis, over the parts seen so far."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._magnitudes = [np.zeros(size) for size in (shape if len(shape) > 1 else (1,))]
@@ -196,11 +196,11 @@ class _MagnitudeTracker:
 
 
 LARGE_ADDEND = 2.0**20
-"""Magnitude of a number beside which a summand loses its digits behind the point in single precision."""
+"""Magnitude of a number beside which a summand loses its fractional digits in single precision."""
 
 
 def has_cancellation(made: NDArray[Any], terms: Sequence[NDArray[Any] | None]) -> bool:
-    """Return whether large floats were added up to what is a thousandth of them, at any place."""
+    """Return whether a sum of large floats cancels to a thousandth of them or less, at any place."""
     floats = [term for term in terms if term is not None and term.dtype.kind == "f"]
     if len(floats) < 2:
         return False

@@ -1,7 +1,7 @@
-"""Folding: what does not depend on the inputs' values is computed once, when the model is compiled.
+"""Folding: what does not depend on the values of inputs is computed once, when the model is compiled.
 
-`fold_constants` evaluates nodes on constants; `fold_shapes` uses what `infer` knows of the elements of small integer
-tensors, so that the arithmetic on sizes that exporters leave behind goes, with symbolic sizes too.
+`fold_constants` evaluates nodes on constants; `fold_shapes` uses what inference knows of the elements of small integer
+tensors. So the arithmetic on sizes that exporters leave behind goes, with symbolic sizes too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 MAX_FOLD_GROWTH = 1 << 20
 """Bytes by which folding one node may make the model larger: its results less the constants that only it read."""
 MAX_TOTAL_GROWTH = 16 << 20
-"""The same for all nodes that one run of the pass folds."""
+"""Bytes by which all foldings of one run of the pass may make the model larger."""
 MAX_FOLDED_BYTES = 256 << 20
 """Bytes of inputs or results above which a node is left to the runtime, whatever it would free: they are held in
 memory from then on."""
@@ -68,7 +68,7 @@ def _can_fold(graph: Graph, node: Node) -> bool:
 
 
 def _cast_for_cast_like(graph: Graph, node: Node) -> Node | None:
-    """CastLike reads only the type of its second input: the Cast that does the same."""
+    """Return the Cast that does the same as a CastLike, which reads only the type of its second input."""
     like = graph.tensor_type(node.inputs[1]) if node.op == "CastLike" and len(node.inputs) == 2 else None
     if like is None or node.domain != "":
         return None
@@ -77,18 +77,17 @@ def _cast_for_cast_like(graph: Graph, node: Node) -> Node | None:
 
 
 def _size_growth(graph: Graph, vertex: int) -> int | None:
-    """Bytes that the model grows by when a node is folded; None where that is not known, or it is not worth it."""
+    """Return the bytes that the model grows by when a node is folded; None if unknown, or not worth it."""
     node = graph[vertex]
     read = {value: tensor for value in node.inputs if value and (tensor := graph.constant(value)) is not None}
     sizes = [_nbytes(type_, name) for type_, name in zip(node.types, node.names, strict=True)]
     given = sum(tensor.nbytes for tensor in read.values())
     if any(size is None for size in sizes):
-        return (
-            given if given <= MAX_FOLD_GROWTH else None
-        )  # data-dependent: NonZero, Compress; not larger than that by much
+        # the size depends on data, as that of NonZero and Compress does, and is not much larger than the inputs
+        return given if given <= MAX_FOLD_GROWTH else None
     made = sum(size for size in sizes if size is not None)
-    unread = (value for value in read if value not in graph.outputs and {*graph.readers(value.vertex)} <= {vertex})
-    freed = sum(read[value].nbytes for value in unread)
+    own = (value for value in read if value not in graph.outputs and {*graph.readers(value.vertex)} <= {vertex})
+    freed = sum(read[value].nbytes for value in own)  # no other node reads them
     return made - freed if max(made, given) <= MAX_FOLDED_BYTES else None
 
 
@@ -101,7 +100,7 @@ def _nbytes(type_: Type | None, name: str) -> int | None:
 
 
 def _compute_outputs(graph: Graph, node: Node, exact: bool) -> list[Tensor] | None:
-    """Return the outputs of a node on its constants, None where they cannot be told or are not what its types say."""
+    """Return the outputs of a node on its constants, None where they cannot be told or contradict its types."""
     node = _cast_for_cast_like(graph, node) or node
     constants = [graph.constant(value) for value in node.inputs]
     arrays = [None if tensor is None else tensor.numpy() for tensor in constants]
@@ -199,7 +198,7 @@ def _replace_by_known_contents(graph: Graph, vertex: int) -> Patch:
 
 
 def _merge_equal_sizes(graph: Graph) -> Iterator[Patch]:
-    """Values that hold the same sizes, in the same type, are read where the first of them is computed."""
+    """Have values with the same sizes, in the same type, read where the first of them is computed."""
     first: dict[tuple[object, ...], Value] = {}
     for vertex in graph.topological_order():  # readers of a later value come after it, so this cannot make a cycle
         if vertex not in graph:
@@ -274,7 +273,7 @@ def _fold_reshape(graph: Graph, vertex: int) -> Patch | None:
 
 
 def _resolve_copied_sizes(target: Sequence[Dim], shape: Shape | None) -> list[int] | None:
-    """Return a constant target with each "copy" of a known size as that number, None where there is none."""
+    """Return a constant target in which each "copy" of a known size is that number, None where there is none."""
     sizes = shape or ()
     copied = [i for i, size in enumerate(target) if size == 0 and i < len(sizes) and sizes[i] != 0]
     if not any(isinstance(sizes[i], int) for i in copied):
@@ -285,7 +284,7 @@ def _resolve_copied_sizes(target: Sequence[Dim], shape: Shape | None) -> list[in
 
 
 def _use_copied_sizes(target: Sequence[Dim], shape: Shape | None, result: Shape | None) -> list[int] | None:
-    """Return a constant target with "copy" in the place of "the rest", where that is the size of the input's axis."""
+    """Return a constant target with "copy" in the place of "the rest", if that is the size of the input's axis."""
     elements = static_sizes(target)
     if elements is None or -1 not in elements or shape is None or result is None:
         return None
@@ -345,7 +344,7 @@ SLICE_END = np.iinfo(np.int64).max
 
 
 def _fold_slice_bounds(graph: Graph, vertex: int) -> Patch | None:
-    """Bounds that are not constant become so where each is a number or beyond the axis."""
+    """Make bounds constant that are not, where each is a number or lies beyond the axis."""
     k = NodeOperands(graph, graph[vertex])
     shape, parts = k.shape(0), _slice_ranges(k)
     if shape is None or parts is None:
@@ -363,7 +362,7 @@ def _fold_slice_bounds(graph: Graph, vertex: int) -> Patch | None:
 
 
 def _slice_ranges(k: NodeOperands) -> list[tuple[int, Dim, Dim, int]] | None:
-    """Axis, start, end and step of every axis that a Slice names; None where they are not known."""
+    """Return axis, start, end and step of every axis that a Slice names; None where they are not known."""
     shape, starts, ends = k.shape(0), k.contents(1), k.contents(2)
     if shape is None or starts is None or ends is None:
         return None
@@ -379,7 +378,7 @@ def _slice_ranges(k: NodeOperands) -> list[tuple[int, Dim, Dim, int]] | None:
 def _normalize_slice_bounds(
     graph: Graph, vertex: int, k: NodeOperands, parts: Sequence[tuple[int, Dim, Dim, int]]
 ) -> Patch | None:
-    """Constant bounds of axes of known size, counted from the front: two slices can be seen to adjoin."""
+    """Count constant bounds on axes of known size from the front, so that adjoining slices can be recognized."""
     shape, bounds = k.shape(0), []
     for axis, start, end, step in parts:
         size = shape[axis] if shape is not None else None

@@ -121,7 +121,8 @@ def shipped_ledger() -> ProofLedger:
 
 
 def known_proof(rule: Rule) -> Proof | None:
-    """Return what the ledger or the cache holds on a rule: with more time one may have been proved since it shipped."""
+    """Return the proof in the ledger, or one in the cache: given more time, a rule may have been proved since it
+    shipped."""
     shipped = shipped_ledger().get(rule.digest)
     return shipped if shipped and shipped.holds else _cached_proof(rule) or shipped
 
@@ -141,7 +142,7 @@ T = TypeVar("T")
 
 
 def _read_cached(key: str, make: Callable[[Any], T]) -> T | None:
-    """Return what the user's cache holds, made of its JSON; None where there is nothing, or it is of another make."""
+    """Return an entry of the user's cache, decoded; None if there is none, or it has another format."""
     text = _proof_cache(cache_folder()).get([key]).get(key)
     try:
         return None if text is None else make(json.loads(text))
@@ -151,7 +152,7 @@ def _read_cached(key: str, make: Callable[[Any], T]) -> T | None:
 
 
 def _check_tree_questions(tree: DecisionTree, rule: Rule) -> None:
-    """Raise ValueError where a proof's tree asks of a hole that its rule does not have."""
+    """Raise ValueError if a proof's tree asks about a hole that its rule does not have."""
     for question, *_ in filter(None, tree):
         kind, _, name = question.partition(" ")
         bundle = rule.holes.get(name.rpartition(".")[0])
@@ -171,7 +172,7 @@ def cache_proof(proof: Proof) -> None:
 
 @cache
 def _proof_cache(folder: Path) -> Cache:
-    """Return the proofs in a folder, opened once: what is wrong with the file is said once."""
+    """Return the proofs in a folder, opened once, so that a broken file is reported once."""
     return Cache(folder / "proofs.sqlite")
 
 
@@ -198,11 +199,11 @@ def prove_now(rule: Rule, timeout: float = PROOF_TIMEOUT, *, refute: bool = True
 
 @dataclass(frozen=True, slots=True)
 class InstanceProof:
-    """An instance that a proof does not cover, met in a model and tried there."""
+    """A proof attempt at an instance met in a model that a rule's own proof does not cover."""
 
     tree: DecisionTree
     failure: str
-    """Obligation that was not shown; empty where all were."""
+    """Obligation that was not shown; empty if all were."""
 
 
 def prove_instance(rule: Rule, proof: Proof, answer: AnswerQuestion) -> InstanceProof:
@@ -226,7 +227,8 @@ def prove_instance(rule: Rule, proof: Proof, answer: AnswerQuestion) -> Instance
 
 
 def _instance_failure(rule: Rule, proof: Proof, answer: AnswerQuestion) -> str:
-    """Return what is not shown at an instance, nothing where all is. A prover that fails has shown nothing."""
+    """Return the obligation that is not shown at an instance, empty if all are. A prover that fails has shown
+    nothing."""
     source_digest()  # as in `prove_now`
     from graphopt.verifier.prove import find_unproved_at
 
@@ -239,7 +241,7 @@ def _instance_failure(rule: Rule, proof: Proof, answer: AnswerQuestion) -> str:
 
 
 def cached_instance_proofs(rule: Rule, proof: Proof) -> list[InstanceProof]:
-    """Return what the user's cache holds on instances beyond the proof of a rule."""
+    """Return the instances in the user's cache that were proved beyond the proof of a rule."""
 
     def instances(data: Any) -> list[InstanceProof]:
         if not isinstance(data, list):
@@ -257,7 +259,7 @@ def cached_instance_proofs(rule: Rule, proof: Proof) -> list[InstanceProof]:
 
 
 def cache_instance_proofs(proof: Proof, tried: Iterable[InstanceProof]) -> None:
-    """Keep what was shown at instances beyond a proof; the others are tried again the next time."""
+    """Keep the instances that were proved beyond a proof; the others are tried again the next time."""
     shown = [(instance.tree, instance.failure) for instance in tried if not instance.failure]
     if shown:
         _proof_cache(cache_folder()).put({_instances_key(proof): json.dumps(shown)})
@@ -306,13 +308,6 @@ def check_kernel(definition: Definition) -> KernelCheck:
     return found
 
 
-def _kernel_check_from_json(data: Any) -> KernelCheck:
-    match data:
-        case [str(contradiction), str(spoilt)]:
-            return KernelCheck(contradiction, spoilt)
-    raise ValueError(f"{data!r:.40} is nothing that was seen")
-
-
 def _run_kernel_check(definition: Definition) -> KernelCheck:
     from graphopt.verifier.kernel_conformance import explain_nonfinite_deviation, find_contradiction
 
@@ -323,7 +318,7 @@ def _run_kernel_check(definition: Definition) -> KernelCheck:
 
 
 def kernel_contradiction(definitions: Sequence[Definition]) -> str:
-    """Say what kernels have against definitions of operators; nothing if they agree. Proofs ask for those of their
+    """Return how kernels contradict definitions of operators; empty if they agree. Proofs ask for those of their
     rules."""
     from graphopt.verifier.kernel_conformance import describe_unrun_kernels, find_contradiction
 
@@ -332,7 +327,7 @@ def kernel_contradiction(definitions: Sequence[Definition]) -> str:
 
 
 def describe_kernel_agreement(definition: Definition) -> str:
-    """Say how a definition stands to the kernel that ONNX Runtime has of its operator."""
+    """Say how a definition compares with the kernel that ONNX Runtime has for its operator."""
     from graphopt.verifier.kernel_conformance import count_agreeing_instances, find_contradiction
 
     if find_contradiction([definition]) is not None:
@@ -362,7 +357,7 @@ def deviating_dtypes(rule: Rule) -> frozenset[DType]:
 
 
 def _deviating_operands(app: App) -> tuple[frozenset[DType], str, str, object]:
-    """Return what an operator is computed on; one that minds the place of elements alone minds no view of them.
+    """Return what an operator is computed on; views of an operand count as it, unless the place of elements matters.
 
     An operator that is declared by a term has a kernel that rounds in a way of its own.
     """
@@ -386,7 +381,7 @@ def _deviating_operands(app: App) -> tuple[frozenset[DType], str, str, object]:
 
 
 class Gate:
-    """Says which rules may be applied in one run, and to what; knows afterwards what it was asked."""
+    """Decides which rules may be applied in one run, and where; remembers which it withheld."""
 
     def __init__(
         self,
@@ -475,12 +470,10 @@ class Gate:
         return self._check_objection(objection, site)
 
     def _keeps_bits(self, site: Site, proof: Proof) -> bool:
-        """Return whether nothing is rounded in a way of its own: floats may be, unless it is `exact`."""
+        """Return whether a rule keeps bits where it has to: for floats only in `exact`, for others always."""
         if self.exact and site.is_reordered and any(dtype.is_float for dtype in site.computed_dtypes):
             return False
-        if (
-            site.uses_reciprocal and proof.model is ProofModel.EXACT
-        ):  # such a proof does not look at what is rounded before a jump
+        if site.uses_reciprocal and proof.model is ProofModel.EXACT:  # which does not see rounding before a jump
             return False
         minded = [dtype for dtype in site.computed_dtypes if self.exact or not dtype.is_float]
         return deviating_dtypes(site.rule).isdisjoint(minded)
@@ -501,7 +494,7 @@ class Gate:
         return self._check_objection(why, site)
 
     def _nonfinite_contradiction(self, rule: Rule) -> str:
-        """Return why infinities may become something else than is proved, nothing if the kernels here keep them."""
+        """Return why infinities may not become what is proved, empty if the kernels here keep them."""
         if not self.is_cpu:  # whose kernels alone are asked
             return "a value there may be infinite, and of the provider's kernels it is not known what they make of that"
         return next(
@@ -528,12 +521,12 @@ class Gate:
         return made.failure
 
     def _check_objection(self, why: str, site: Site) -> bool:
-        """Return False where there is a reason against a place, which is noted."""
+        """Return whether there is no objection to a place; notes one that there is."""
         if why:
             self.withheld.setdefault(site.rule.name, why)
         return not why
 
     def describe_proof(self, name: str) -> str | None:
-        """Return what the report says of a rule that was asked for."""
+        """Return the claim of a rule's proof for the report, None for a rule that was not asked for."""
         proof = self._proofs.get(name)
         return None if proof is None else proof.claim_text

@@ -1,9 +1,9 @@
-"""Finding where a rule's left side occurs in a graph: exactly, or not at all.
+"""Matching: the places in a graph where a rule's left side occurs, exactly or not at all.
 
-What is not said by a pattern is not allowed: other attributes must have their defaults, other inputs be absent. Three
-facts of operators are known here so that rules need not repeat them: operands of commutative operators may be
-swapped, a constant operand of an elementwise operator may be spelt in any shape that broadcasts alike, and to divide
-by a constant is to multiply by its reciprocal.
+What a pattern does not say is not allowed: other attributes must have their defaults, other inputs be absent. Three
+facts of operators are known here so that rules need not repeat them: operands of commutative operators may be swapped,
+a constant operand of an elementwise operator may be spelt in any shape that broadcasts alike, and division by a
+constant is multiplication by its reciprocal.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _match_other_sides(graph: Graph, others: Sequence[App], state: _PartialMatch
 
 
 def _candidate_roots(graph: Graph, side: App, state: _PartialMatch) -> Iterator[Value]:
-    """Values that the root of `side` may be, given that one of its holes is bound already."""
+    """Yield values that the root of `side` may be, given that one of its holes is bound already."""
     for arg in side.operands:
         match arg:
             case Var(name=name) if isinstance(bound := state.holes.get(name), Value):
@@ -147,7 +147,7 @@ def _candidate_roots(graph: Graph, side: App, state: _PartialMatch) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class _PartialMatch:
-    """A partial match. Never changed: a step makes a new one."""
+    """A partial match, which is never changed: each step makes a new one."""
 
     holes: Mapping[str, Binding]
     axes: AxisSizes
@@ -162,7 +162,7 @@ class _PartialMatch:
         return _PartialMatch({**self.holes, name: bound}, self.axes, self.terms, self.pending, self.is_reordered)
 
     def with_reordering(self, reordered: bool) -> _PartialMatch:
-        """Return the same, once inputs were matched in some order."""
+        """Return the same match, reordered if it was or this step is."""
         return replace(self, is_reordered=True) if reordered else self
 
 
@@ -175,13 +175,13 @@ class _PendingConstant:
     """Shape of the other operand where this one may broadcast to it, else None."""
     may_broadcast: bool
     dtype: DType
-    """Element type of the reader's output: that of an absent input."""
+    """Element type of the reader's output, which an absent input has, too."""
     is_reciprocal: bool = False
-    """True if the rule has the reciprocal in its place."""
+    """True if the rule has its reciprocal in this place."""
 
 
 def _bindings_equal(left: Binding, right: Binding) -> bool:
-    """Two occurrences of one hole: the same value, equal numbers, equal attributes."""
+    """Return whether two occurrences of a hole agree: the same value, equal numbers, equal attributes."""
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         return left.keys() == right.keys() and all(attributes_equal(left[key], right[key]) for key in left)
     if isinstance(left, Value | ConstantBinding | DefaultBinding) or isinstance(
@@ -224,7 +224,7 @@ def _match_app(graph: Graph, app: App, value: Value, state: _PartialMatch) -> It
 
 
 def _match_quotient(graph: Graph, app: App, value: Value, state: _PartialMatch) -> Iterator[_PartialMatch]:
-    """Match a product with a number to a quotient: the number is the reciprocal of the divisor."""
+    """Match a product with a number to a quotient, where the number is the reciprocal of the divisor."""
     node = graph[value.vertex]
     dividend, divisor = node.inputs
     tensor = constant_tensor(graph, divisor)
@@ -244,7 +244,7 @@ def _match_quotient(graph: Graph, app: App, value: Value, state: _PartialMatch) 
 def _match_reciprocal(
     graph: Graph, node: Node, pattern: Term, divisor: Value, state: _PartialMatch
 ) -> _PartialMatch | None:
-    """Match what a product multiplies by to the reciprocal of a constant."""
+    """Match a factor of a product to the reciprocal of a constant."""
     match pattern:
         case Var(kind="const"):
             found = _match_const(graph, node, pattern, divisor, state)
@@ -270,7 +270,7 @@ def _has_rule_version(graph: Graph, app: App, node: Node) -> bool:
 
 
 def _producers_may_match(graph: Graph, app: App, node: Node) -> bool:
-    """Look quickly at what makes the inputs, which tells most patterns that do not match."""
+    """Return whether the operators that make the inputs may match: a quick look that rejects most nodes."""
     if lookup_operator(app.op, app.domain).is_commutative:
         return node_producer_kinds(graph, node).issuperset(producer_kinds(app))
     return all(
@@ -282,7 +282,7 @@ def _producers_may_match(graph: Graph, app: App, node: Node) -> bool:
 
 @schemas.memoized_by_schema
 def root_operators_of(app: App) -> frozenset[str]:
-    """Return the operators that a node may be for a pattern to match it."""
+    """Return the operators of nodes that a pattern may match."""
     return named(app) | {"Div"} if is_scaling(app) else named(app)
 
 
@@ -293,18 +293,18 @@ def is_scaling(app: App) -> bool:
 
 
 def _is_constant_pattern(pattern: Term) -> bool:
-    """Return whether a pattern is a constant: a hole for one, or what the rule itself says."""
+    """Return whether a pattern is a constant: a hole for one, or a number that the rule writes."""
     return is_scalar(pattern) or (isinstance(pattern, Var) and pattern.kind == "const")
 
 
 def pattern_operator(op: str) -> str:
-    """Return the operator among those of patterns that may match a node: a quotient may be a product."""
+    """Return the operator of a pattern as nodes are compared with it: a quotient may be a product."""
     return "Mul" if op == "Div" else op
 
 
 @cache
 def producer_kinds(app: App) -> frozenset[str]:
-    """Return the kinds of operators that make the inputs of what a pattern matches, as far as it says."""
+    """Return the kinds of operators that make the inputs of what a pattern matches, as far as the pattern says."""
     known = (arg for arg in app.inputs if isinstance(arg, App) and arg.domain not in (SCALAR, *schemas.CLASS_SCHEMAS))
     return frozenset(_distinguish_repeats(arg.op for arg in known))
 
@@ -315,7 +315,7 @@ def node_producer_kinds(graph: Graph, node: Node) -> set[str]:
 
 
 def _distinguish_repeats(operators: Iterable[str]) -> set[str]:
-    """Return kinds of operators; that of two inputs is there twice, so that a pattern of two products needs both."""
+    """Return kinds of operators, with a repeated one told apart: a pattern of two products needs both."""
     kinds: set[str] = set()
     for kind in map(pattern_operator, operators):
         kinds.add(kind if kind not in kinds else f"{kind} twice")
@@ -331,7 +331,7 @@ def _bind_implied(
     graph: Graph, node: Node, pairs: Sequence[tuple[Term | None, Value | None]], state: _PartialMatch
 ) -> _PartialMatch | None:
     """Bind the holes of absent inputs to the numbers that these stand for; None if an input is not the number that the
-    pattern says, which rules out most nodes and is looked at before other inputs are."""
+    pattern says, which rules out most nodes, and so comes first."""
     bound: _PartialMatch | None = state
     for position, (pattern, value) in enumerate(pairs):
         if isinstance(pattern, Lit) and not is_number_constant(graph, node, pattern.value, value):
@@ -403,7 +403,8 @@ def _match_leaf(
 
 
 def _literal_value(term: App) -> object:
-    """Return what is computed in the rule, such as sqrt(2); None, which nothing equals, where that has no value."""
+    """Return the value of a term that the rule computes, such as sqrt(2); None, which equals nothing, if it has
+    none."""
     try:
         return evaluate_scalar(term, {}, {}, None)
     except UndecidedScalarError:
@@ -436,8 +437,7 @@ def _match_const(
 def _match_elements(
     graph: Graph, node: Node, hole: Var, value: Value | None, state: _PartialMatch
 ) -> _PartialMatch | None:
-    """Match a hole for numbers in the position of an input: a small constant, or integers that are known as sizes
-    are."""
+    """Match a hole for numbers in the position of an input: a small constant, or integers known as sizes are."""
     if hole.kind == "real":
         number = real_number(graph, node, value)
         return None if number is None else state.bind(hole.name, number)
@@ -483,7 +483,7 @@ def _match_attribute(pattern: Term, value: Attribute, state: _PartialMatch) -> _
 
 
 def _attribute_equals(value: Attribute, number: object) -> bool:
-    """ONNX attributes are float32, and lists have the type that they were written with."""
+    """Return whether an attribute equals a number: ONNX attributes are float32, and lists have a type."""
     if isinstance(value, float) and isinstance(number, int | float):
         return floats_equal(float(np.float32(value)), float(np.float32(number)))
     return value == number
@@ -506,7 +506,7 @@ def _is_of_kind(kind: str, value: Attribute) -> bool:
 
 
 def _resolve_constants(state: _PartialMatch) -> _PartialMatch | None:
-    """Decide the constants, now that all axes are bound. Those whose axes nothing else binds bind them first."""
+    """Bind the constants, once all axes are bound; those whose axes nothing else binds bind them first."""
     holes, axes = dict(state.holes), state.axes
     waiting = list(state.pending)
     while waiting:
@@ -584,7 +584,7 @@ def _conditions_hold(rule: Rule, graph: Graph, match: Match) -> bool:
 
 
 def _is_arange_match(graph: Graph, match: Match, counts: App) -> bool:
-    """Return whether a tensor that a rule wants to count does, where it is no constant, of which that is known."""
+    """Return whether a tensor counts where a rule wants it to; constants are checked with the conditions."""
     value = match.holes[str(counts.args[0])]
     if not isinstance(value, Value):
         return True
@@ -596,7 +596,7 @@ def _is_arange_match(graph: Graph, match: Match, counts: App) -> bool:
 
 
 def _matching_instances(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[Rule]:
-    """Yield the rules of a family for what is met in the places of its holes; another rule as it is."""
+    """Yield the rules of a family for the operators met in the places of its holes; another rule as it is."""
     if not rule.is_family:
         yield rule
         return
@@ -640,7 +640,7 @@ def _pack_counts(graph: Graph, app: App, vertex: int) -> Iterator[Mapping[str, i
 
 
 def _compositions(count: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Yield the ways to make a number of so many parts, which may be 0."""
+    """Yield the ways to write a number as a sum of so many parts, which may be 0."""
     if parts <= 1:
         yield from [(count,)] if parts and count >= 0 else [()] if not parts else []
         return

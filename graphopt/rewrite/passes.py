@@ -33,7 +33,7 @@ PassFunction: TypeAlias = Callable[[Graph], Iterator[Patch]]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named pass, and why it is worth running."""
+    """A named pass, and its reason."""
 
     name: str
     run: PassFunction
@@ -42,19 +42,19 @@ class Pass:
     """True if it runs after the rules: it makes values read more than once, which keeps rules from folding into
     them."""
     exact_run: PassFunction | None = None
-    """The form of it after which the model computes bit for bit what it did, where `run` is none."""
+    """Form of the pass that keeps results bit for bit, where `run` does not."""
     written_operators: frozenset[str] = frozenset()
     """Operators that it may write, in the words of `written_by_patch`. Only rules rewrite: passes do where they say
     so."""
     refine_bodies: Callable[[Graph, Node], Iterable[tuple[Graph, Patch]]] | None = None
-    """Changes to the bodies of a node that are made before it runs in them."""
+    """Changes that are made to the bodies of a node before it runs in them."""
 
 
 def written_by_patch(patch: Patch) -> frozenset[str]:
     """Return what a patch writes: operators, and those that lose an attribute, as `Reshape without allowzero`.
 
-    None is what it takes for a constant, to read other values, to move out of the bodies of a node that goes, and to
-    copy a value for an output.
+    Not counted are the constants it makes, other values that nodes read, nodes that leave the bodies of a node that
+    goes, and copies of a value for an output.
     """
     outputs = {value.vertex for value in patch.outputs[1]} if patch.outputs else set()
     moved = [inner for node in patch.removed for body in node.bodies for _, inner in body.nodes()]
@@ -92,7 +92,7 @@ def eliminate_dead_code(graph: Graph) -> Iterator[Patch]:
 
 
 def _needed_captures(node: Node) -> tuple[Value, ...]:
-    """Return the captures, an unused one replaced by a used one: their places are what the bodies know them by."""
+    """Return the captures, unused ones replaced by used ones: bodies know captures by their places."""
     used = sorted(
         {body[v].capture_index for body in node.bodies for v in body.vertices_with_op(CAPTURE) if body[v].is_internal}
     )
@@ -117,10 +117,11 @@ def merge_common_subexpressions(graph: Graph) -> Iterator[Patch]:
 
 
 def _find_equal_nodes(graph: Graph) -> dict[int, list[int]]:
-    """Return the vertices that compute what an earlier one does, by that one: where they read equal vertices, too."""
+    """Return the vertices that compute what an earlier one does, by that one; operands that are equal count as the
+    same."""
     keys: dict[object, int] = {}
     wired: dict[object, int] = {}
-    """Nodes with bodies by what is seen from outside: inside is looked where another is wired alike."""
+    """Nodes with bodies, by what is seen from outside: bodies are compared only if another node is wired alike."""
     equal: dict[int, list[int]] = {}
     mapping: dict[Value, Value] = {}
     for vertex in graph.topological_order():
@@ -143,7 +144,7 @@ def _find_equal_nodes(graph: Graph) -> dict[int, list[int]]:
 
 
 def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
-    """Return whether what is computed once less is more than the Identities that two outputs with one value need."""
+    """Return whether a merge saves more than the Identities cost that two outputs with one value need."""
     if not any(map(graph.has_uses, mapping)):
         return False
     node = graph[next(iter(mapping)).vertex]
@@ -165,7 +166,7 @@ def _node_key(node: Node) -> object:
 
 
 def _tensor_key(tensor: Tensor) -> object:
-    """Type, shape and values; a large tensor is equal only to itself."""
+    """Return type, shape and values; a large tensor is equal only to itself."""
     if tensor.nbytes > SAMPLE_BYTES:
         return id(tensor)
     array = tensor.numpy()
@@ -206,7 +207,7 @@ _SAMPLES: WeakKeyDictionary[Tensor, bytes] = WeakKeyDictionary()
 
 
 def _tensor_sample(tensor: Tensor) -> bytes:
-    """Return the first and the last values, read once."""
+    """Return the first and the last values as bytes, read once."""
     if tensor.dtype is DType.STRING or tensor.nbytes > MAX_COMPARED_BYTES:
         return b""
     if tensor not in _SAMPLES:
@@ -299,7 +300,7 @@ def _free_name(graph: Graph, name: str, used: Counter[str]) -> str:
 
 
 def infer_types(graph: Graph) -> Iterator[Patch]:
-    """Tell again the types that were not known in full: what was folded may have been a shape."""
+    """Infer again the types that were not known in full: a shape may have been folded."""
     patch = build_inference_patch(graph)
     if patch is not None:
         yield patch

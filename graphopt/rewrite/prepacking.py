@@ -1,11 +1,11 @@
-"""Operands that kernels pack when a model is loaded, for they are constant then: what is packed is rounded otherwise.
+"""Operands that kernels pack when a model is loaded, as they are constant: packed weights are rounded otherwise.
 
-ONNX Runtime's products of matrices and recurrent layers take weights that they know ahead in blocks, and have other
-code for what is computed. So a node that becomes a constant, or one that goes between a constant and such a kernel,
-changes bits, however exact it is itself. Seen with all optimizations off: in MatMul, Gemm, FusedMatMul, ConvTranspose,
-LSTM, GRU and com.microsoft's Attention; never where integers are added up, nor in normalizations, poolings, losses and
-PRelu. Conv, Einsum and RNN kept the bits on x86, but multiply matrices, too, and kernels for other processors pack
-more. A bias that is added is packed by none. With its optimizations on, ONNX Runtime folds these nodes by itself.
+ONNX Runtime's products of matrices and recurrent layers reorder weights that they know ahead into blocks, and run other
+code for computed operands. So a node that becomes a constant, or a node dropped between a constant and such a kernel,
+changes bits, however exact it is itself. This was seen with all optimizations off in MatMul, Gemm, FusedMatMul,
+ConvTranspose, LSTM, GRU and com.microsoft's Attention; never where integers are added up, nor in normalizations,
+poolings, losses and PRelu. Conv, Einsum and RNN kept the bits on x86, but multiply matrices, too, and kernels for other
+processors pack more. No kernel packs a bias. With its optimizations on, ONNX Runtime folds these nodes by itself.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from graphopt.ir.types import TensorType
 from graphopt.operators.operator_classes import lookup_operator
 
 OperandState: TypeAlias = bool | None
-"""True if an operand is constant; None if it comes from around a body which is looked at alone."""
+"""True if an operand is constant; None if it comes from outside of a body that is looked at alone."""
 
 
 @dataclass(frozen=True)
 class _PackingKernel:
-    """One that may pack operands."""
+    """A kernel that may pack operands."""
 
     op: str
     domain: str
@@ -62,7 +62,7 @@ def repacking_refusal(graph: Graph, patch: Patch) -> str:
 
 
 def _first_unmatched(kernels: Iterable[_PackingKernel], gone: Iterable[_PackingKernel]) -> _PackingKernel | None:
-    """Return the first kernel that packs what none of its kind did among those that are gone."""
+    """Return the first kernel whose packing differs from that of all of its kind among those that are gone."""
     for kernel in kernels:
         alike = [old for old in gone if kernel.is_same_kind(old)]
         if alike and not any(map(kernel.packs_same, alike)):
@@ -92,7 +92,7 @@ def _packing_kernels(
 
 
 def _may_be_weight(value: Value, facts: Graph) -> bool:
-    """Return whether an operand is of a type in which there are weights, and of none for sizes and indices alone."""
+    """Return whether weights may have the type of an operand, which sizes and indices have not."""
     type_ = facts.value_type(value)
     if not isinstance(type_, TensorType):
         return type_ is None

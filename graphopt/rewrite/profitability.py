@@ -14,7 +14,7 @@ from graphopt.rewrite.matching import Match
 
 
 def min_measure_decrease(graph: Graph, match: Match) -> int:
-    """Return a lower bound of what a rewrite takes off the measure, before anything is computed."""
+    """Return a lower bound of the decrease of the measure, before anything is computed."""
     removed = sum(node_facts.node_weight(graph[vertex]) for vertex in dead_after_rewrite(graph, match))
     return removed - sum(_emitted_weights(match))
 
@@ -22,8 +22,8 @@ def min_measure_decrease(graph: Graph, match: Match) -> int:
 def repeats_heavy_work(graph: Graph, match: Match) -> bool:
     """Return whether a rewrite computes something heavy though a heavy part of the match stays, for others read it.
 
-    The measure counts operators alone: by it a dense product is less than two of low rank. Beside one that others read
-    no product is added to its weights, then, also where that would be as large.
+    The measure counts operators alone: by it, one dense product is less than two of low rank. So where others read a
+    product, no second one is computed beside it from folded weights, even if that would be no larger.
     """
     if all(weight < HEAVY_WEIGHT for weight in _emitted_weights(match)):
         return False
@@ -32,7 +32,7 @@ def repeats_heavy_work(graph: Graph, match: Match) -> bool:
 
 
 def _emitted_weights(match: Match) -> list[int]:
-    """Return what each operator weighs that the right side emits."""
+    """Return the weights of the operators that the right side emits."""
     emitted = set[App]().union(*(_emitted_applications(side, match.terms.keys()) for side in match.rule.right))
     return [lookup_operator(app.op, app.domain).weight for app in emitted]
 

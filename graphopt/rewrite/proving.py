@@ -16,7 +16,7 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite import gate
 
 GC_THRESHOLD = (100_000, 50, 50)
-"""Thresholds of garbage collection: a proof makes little garbage, and to look for it took almost a tenth of the
+"""Thresholds of garbage collection: a proof makes little garbage, and the default ones cost almost a tenth of the
 time."""
 MIN_RULES_PER_WORKER = 4
 """Rules that are proved in the time in which a process loads the solver."""
@@ -59,18 +59,18 @@ def _prove_in(rules: Sequence[Rule], timeout: float, runs: Executor) -> Iterator
 
 
 def _prove_with_source(rule: Rule, timeout: float) -> tuple[Proof, str]:
-    """Return a proof, and the source that made it."""
+    """Return a proof, and the digest of the source that made it."""
     return gate.prove_now(rule, timeout), gate.source_digest()
 
 
 def _initialize_prover() -> None:
-    """Make a process that proves: what lives for a rule is not garbage."""
+    """Set a process up for proofs: objects that outlive a rule are no garbage."""
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
 
 
 def write_ledger(proofs: Iterable[Proof]) -> ProofLedger:
-    """Put proofs into the ledger that ships with the rules, in the place of all that is there."""
+    """Write proofs to the ledger that ships with the rules, in the place of all that it has."""
     earlier = _previous_proofs()
     made = ProofLedger((_with_stable_seconds(proof, earlier.get(proof.rule)) for proof in proofs), gate.source_digest())
     made.save(gate.ledger_path())
@@ -84,7 +84,7 @@ def _longest_first(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _previous_proofs() -> dict[str, Proof]:
-    """Return the proofs of the ledger by rule, valid or not; none where it cannot be read, for it is written anew."""
+    """Return the proofs of the ledger by rule, valid or not; none if it cannot be read, as it is written anew."""
     try:
         return {proof.rule: proof for proof in ProofLedger.load(gate.ledger_path())}
     except ValueError:
@@ -92,8 +92,8 @@ def _previous_proofs() -> dict[str, Proof]:
 
 
 def _with_stable_seconds(proof: Proof, earlier: Proof | None) -> Proof:
-    """Return a proof that took as long as the one written down, within a factor of two, with that time: a machine's
-    mood is no change."""
+    """Return a proof with the time that is written down for it, if it took the same within a factor of two: noise is no
+    change."""
     if earlier is None or not earlier.seconds / 2 <= proof.seconds <= earlier.seconds * 2:
         return replace(proof, seconds=round(proof.seconds, 2))
     return replace(proof, seconds=earlier.seconds)

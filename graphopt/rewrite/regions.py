@@ -1,4 +1,4 @@
-"""Regions: parts of a graph as small graphs of their own, cut where few values cross; told apart by their digests.
+"""Regions: parts of a graph as small graphs of their own, cut where few values cross, and identified by digests.
 
 What is found out about a region once holds for all its copies: a change is made in the copy's own small graph, with its
 own weights, and carried over from there, patch by patch.
@@ -31,11 +31,11 @@ class BlockSizes:
     """Sizes of the blocks that a graph is cut into, in nodes."""
 
     min_nodes: int = 6
-    """Nodes of a block, unless the next one is long: what surrounds an operator decides what it costs."""
+    """Fewest nodes of a block, unless the next one is long: neighbours decide what an operator costs."""
     max_nodes: int = 64
-    """Nodes of a block: longer ones are cut where the fewest values cross."""
+    """Most nodes of a block: longer ones are cut where the fewest values cross."""
     crossing_window: int = 80
-    """Nodes after which a value that is still read no longer counts as crossing: a mask, a skip connection."""
+    """Nodes after which a value that is still read no longer counts as crossing, as a mask or a skip connection."""
 
 
 # -- where to cut ------------------------------------------------------------------------------------------------------
@@ -44,9 +44,8 @@ class BlockSizes:
 def cut_into_blocks(graph: Graph, sizes: BlockSizes = BlockSizes()) -> list[list[int]]:
     """Return the vertices of the ONNX nodes in topological order, cut into runs that hand on one value.
 
-    Identities that only an output reads are in none: they go from any part, whatever is done to it, and stay in the
-    model, which needs them to give one value two names. Nor is what no output depends on: a part would not know that
-    it reads what is replaced, and it would keep that.
+    Left out are Identities that only an output reads: they stay in the model, which needs them to give one value two
+    names. So are nodes that no output depends on: a region would not know that they read what it replaces.
     """
     dead = remove_unread(graph)
     apart = {v for v in graph.vertices_with_op(IDENTITY) if not graph.readers(v)} | (
@@ -69,7 +68,7 @@ def cut_into_blocks(graph: Graph, sizes: BlockSizes = BlockSizes()) -> list[list
 
 
 def _crossing_counts(graph: Graph, order: Sequence[int], reach: int) -> list[int]:
-    """Return, after each position, how many values made before it are read behind it, within `dilated_kernel` nodes."""
+    """Return, for each position, the number of values made before it and read within `reach` nodes after it."""
     place = {vertex: position for position, vertex in enumerate(order)}
     change = [0] * (len(order) + 1)
     for vertex in order:
@@ -90,7 +89,7 @@ def _crossing_counts(graph: Graph, order: Sequence[int], reach: int) -> list[int
 
 
 def _halve(run: Sequence[int], crossing: Sequence[int], most: int) -> list[list[int]]:
-    """Return a run that is too long, cut near its middle where the fewest values cross."""
+    """Return a run, cut near its middle where the fewest values cross if it is too long."""
     if len(run) <= most:
         return [list(run)]
     low, high = len(run) // 4, 3 * len(run) // 4
@@ -103,17 +102,18 @@ def _halve(run: Sequence[int], crossing: Sequence[int], most: int) -> list[list[
 
 @dataclass(eq=False)
 class Region:
-    """A part of a graph as a graph of its own: what it reads from outside are inputs, what is read outside outputs."""
+    """A part of a graph as a graph of its own: values read from outside are its inputs, those read outside its
+    outputs."""
 
     whole: Graph
     graph: Graph
     outer_values: dict[Value, Value] = field(default_factory=dict)
-    """The values of the whole in which inputs and constants of the region lie."""
+    """Values of the whole graph for the inputs and constants of the region."""
     outer_vertices: dict[int, int] = field(default_factory=dict)
-    """The vertices of the whole in which those of the region lie."""
+    """Vertices of the whole graph for those of the region."""
 
     def carry_patch(self, patch: Patch) -> Patch:
-        """Return a patch of the region as one of the whole. Patches have to be carried in their order, each once."""
+        """Return a patch of the region as one of the whole graph. Patches are carried in their order, each once."""
         for vertex in patch.after:
             if vertex not in self.outer_vertices:
                 self.outer_vertices[vertex] = self.whole.new_vertex()
@@ -131,8 +131,7 @@ class Region:
         return self.outer_values.get(value) or Value(self.outer_vertices[value.vertex], value.output)
 
     def _with_fresh_names(self, patch: Patch) -> Patch:
-        """Return the same patch with names that nothing else in the whole has: nodes keep those of what they
-        replace."""
+        """Return the same patch with names that are new in the whole graph; nodes keep those of what they replace."""
         free = {name for node in patch.before.values() for name in (*node.names, node.name)}
         after = {}
         for vertex, node in patch.after.items():
@@ -177,7 +176,7 @@ def _is_extractable(node: Node) -> bool:
 
 
 def _add_border_value(region: Region, value: Value) -> Value:
-    """Return a value from outside: a constant stays one."""
+    """Return a value from outside as an input of the region; a constant stays one."""
     node = region.whole[value.vertex]
     if node.is_constant:
         place = region.graph.add(node)
@@ -239,7 +238,7 @@ def with_input_types(graph: Graph, inputs: Sequence[Type | None], contents: Sequ
 
 
 def _bound_sizes(graph: Graph, inputs: Sequence[Type | None]) -> dict[str, int]:
-    """Return the numbers behind the names of sizes, as the inputs tell."""
+    """Return the numbers behind the names of sizes, read off the types of inputs."""
     found: dict[str, int] = {}
     for vertex, type_ in zip(graph.inputs, inputs, strict=True):
         own = graph.shape(Value(vertex))
@@ -283,7 +282,7 @@ def graph_digest(graph: Graph, tell: Callable[[Tensor], Any] | None = None) -> s
 
 
 def weights_digest(graph: Graph) -> str:
-    """Identify the values of weights, which `graph_digest` leaves out: denormal ones decide what a run costs."""
+    """Identify the values of weights, which `graph_digest` leaves out: denormal numbers make kernels slow."""
     said = hashlib.sha256()
     for tensor in _weight_tensors(graph):
         if tensor.dtype is not DType.STRING:
@@ -307,7 +306,7 @@ _ANONYMOUS_SIZE = re.compile(r"\?\d+")
 
 
 def _canonical_order(graph: Graph, outputs: Sequence[Value], inside: Collection[int] | Graph) -> Iterator[int]:
-    """Every vertex inside that some outputs depend on, producers first, in an order that the wiring alone decides."""
+    """Yield the vertices that some outputs depend on, producers first, in an order that depends on the wiring alone."""
     done: set[int] = set()
     stack = [(value.vertex, False) for value in reversed(outputs)]
     while stack:
@@ -349,6 +348,6 @@ def describe_attributes(node: Node, tell: Callable[[Tensor], Any]) -> list[tuple
 
 
 def _describe_tensor(tensor: Tensor) -> Any:
-    """Numbers and small lists of integers by value, for rules look at them; weights by the shape alone."""
+    """Return numbers and small lists of integers by value, as rules look at them; weights by the shape alone."""
     is_told = tensor.size == 1 or tensor.int_values() is not None
     return (int(tensor.dtype), tensor.shape, tensor.numpy().tolist() if is_told else None)

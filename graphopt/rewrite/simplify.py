@@ -1,9 +1,9 @@
 """The simplify phase: passes and rules to a fixpoint, without search.
 
-A rule is applied only where it makes the measure smaller, so the phase ends whatever the rules are: `Operator.weight`,
-summed over the nodes; where that stays as it is, the elements that they compute, and then those of constants. A
-canonical rule leaves the measure as it is, and is applied to each value once. Every change is a `Step` that can be
-undone.
+A rule is applied only where it makes the measure smaller, so the phase ends whatever the rules are. The measure is the
+sum of the operators' weights; at equal weights the number of elements that nodes compute, and then that of constants.
+A canonical rule leaves the measure as it is, and is applied to each value once. Every change is a `Step` that can be
+undone. The last section says which rules were not applied, though they are true.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_ROUNDS = 50
 
 
 MANY_READERS = 64
-"""Readers of one value from which on they are not near it: a later round sees what has become possible there."""
+"""Readers of one value from which on they do not count as near it: a later round finds what became possible there."""
 
 
 class Cause(Protocol):
@@ -49,7 +49,7 @@ class Cause(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change that was made: by which rule or pass, in which graph, and the patch that was applied."""
+    """One change that was made: the rule or pass, the graph, and the patch that was applied."""
 
     name: str
     graph: Graph
@@ -72,12 +72,12 @@ def undo_steps(steps: Iterable[Step]) -> None:
 
 
 class DeadlineExceededError(Exception):
-    """There is no time for what was begun."""
+    """Time ran out for what was begun."""
 
 
 @dataclass(frozen=True)
 class Simplification:
-    """The steps in the order in which they were made, and why rules that matched were not applied."""
+    """The steps in the order in which they were made, and the reasons why rules that matched were not applied."""
 
     steps: tuple[Step, ...]
     notes: tuple[str, ...]
@@ -113,7 +113,7 @@ def _graph_opsets(graph: Graph) -> OpsetKey:
 
 
 RulesByRoot = Mapping[str, tuple[tuple[Rule, frozenset[str]], ...]]
-"""Rules by root operator, with the operators that must be among those that make the root's inputs."""
+"""Rules by root operator, with the operators that must be among the producers of the root's inputs."""
 
 
 class Simplifier:
@@ -135,15 +135,15 @@ class Simplifier:
         self.steps: list[Step] = []
         self.notes: set[str] = set()
         self.missing_operators: dict[tuple[OpsetKey, str], str] = {}
-        """Operators that a rule needs, by its name, and that graphs of some opsets lack."""
+        """Operators that a rule needs and graphs of some opsets lack, by the opsets and the name of the rule."""
         self.max_pattern_depth = max(map(_pattern_depth, rules), default=0)
         self._rules_by_opsets: dict[OpsetKey, tuple[RulesByRoot, RulesByRoot]] = {}
         self._unvisited: dict[bool, set[int]] | None = None
-        """Vertices at which rules are to be tried, those that merge branches apart; None for all."""
+        """Vertices at which rules are yet to be tried, by whether a rule merges branches; None for all."""
         self._canonicalized: set[tuple[str, str]] = set()
         """Canonical rules that were applied, each with the name of the value: none is applied to it again."""
         self._converged_bodies: set[Graph] = set()
-        """The bodies in which there is nothing left to do, until they are told of something new."""
+        """Bodies in which nothing is left to do, until they are told of something new."""
 
     def run(self, graph: Graph, since: Sequence[Step] | None = None) -> Simplification:
         """Simplify a graph and the bodies in it, in place.
@@ -266,7 +266,7 @@ class Simplifier:
         return None
 
     def _improving_patch(self, graph: Graph, match: Match) -> Patch | None:
-        """Return the patch of a match where it makes the measure smaller, or something canonical that was not."""
+        """Return the patch of a match if it makes the measure smaller, or something canonical that was not."""
         rule = match.rule
         if rule.canonical:
             if (rule.name, graph.value_name(match.roots[0])) in self._canonicalized:
@@ -333,7 +333,7 @@ def rules_by_root(rules: Iterable[Rule]) -> RulesByRoot:
 
 
 def measure_decrease(patch: Patch) -> tuple[int, int, int]:
-    """Return what a patch takes off the measure: weights before elements, and those that are computed before constants.
+    """Return the decrease of the measure by a patch: in weights, in elements computed, and in elements of constants.
 
     A constant that others read is not taken off.
     """
@@ -351,7 +351,7 @@ def _adds_no_operators(patch: Patch) -> bool:
 
 
 def _adds_identities(patch: Patch) -> bool:
-    """Return whether there are more nodes for the names of outputs: what is an input, or another output, is copied."""
+    """Return whether there are more nodes only to name outputs: an input, or another output, has to be copied."""
     outputs = {value.vertex for value in (patch.outputs[1] if patch.outputs else ())}  # a copy is a new one
     new = {vertex: node for vertex, node in patch.after.items() if vertex not in patch.before and not node.is_internal}
     copies = [vertex for vertex, node in new.items() if node.op == IDENTITY and vertex in outputs]
@@ -363,7 +363,7 @@ def _decrease_of(patch: Patch, share: Callable[[Node], int]) -> int:
 
 
 def _computed_elements(node: Node) -> int:
-    """Return how many elements a node computes, an open size taken as 1."""
+    """Return the number of elements that a node computes, an open size taken as 1."""
     if node.is_internal:
         return 0
     return sum(type_.static_dims_product for type_ in node.types if isinstance(type_, TensorType))
@@ -384,7 +384,7 @@ def _describe_patch(patch: Patch) -> str:
 def notes_on_unprofitable_rules(
     graph: Graph, rules: Sequence[Rule], allows: SitePredicate, refusal: RefusalFunction | None = None
 ) -> Iterator[str]:
-    """Yield a note for each rule that matches in a simplified graph, where it makes nothing smaller."""
+    """Yield a note for each rule that matches in a simplified graph, but makes nothing smaller there."""
     matches = [
         (inner, match) for inner in (graph.graphs() if rules else ()) for match in _distinct_matches(inner, rules)
     ]
@@ -397,7 +397,7 @@ def notes_on_unprofitable_rules(
 
 
 def _distinct_matches(graph: Graph, rules: Iterable[Rule]) -> Iterable[Match]:
-    """Return where the rules match, one match for each set of roots."""
+    """Return the matches of the rules, one for each set of roots."""
     by_op = rules_by_root(rule for rule in rules if missing_operator(rule, graph.opsets) is None)
     found: dict[tuple[str, frozenset[Value]], Match] = {}
     for vertex in graph.topological_order():
@@ -409,7 +409,7 @@ def _distinct_matches(graph: Graph, rules: Iterable[Rule]) -> Iterable[Match]:
 
 
 def _would_apply(graph: Graph, match: Match, allows: SitePredicate, refusal: RefusalFunction | None) -> bool:
-    """Return whether nothing is against a match but that it gains nothing."""
+    """Return whether a match fails only for want of a gain."""
     if not allows(Site.from_match(graph, match)):
         return False
     if min_measure_decrease(graph, match) < 0 or repeats_heavy_work(graph, match):

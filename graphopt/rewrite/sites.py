@@ -1,4 +1,4 @@
-"""Sites: what the gate asks of the place where a rule matches: element types, infinities, and a proof's choices."""
+"""Sites of rules: the element types, infinities and choices of a proof that the gate asks for where a rule matches."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Site:
     read_dtypes: frozenset[DType]
     """The element types of what it reads."""
     may_be_infinite: Callable[[bool], bool] = lambda constants: False
-    """True if a value that it reads, or has in between, may hold an infinity that the model means; if so asked, its
-    constants."""
+    """True if a value that it reads or computes in between may hold an infinity that the model means; given True, only
+    constants are asked."""
     finiteness_may_fail: Callable[[], bool] = lambda: False
     """True if a value that the rule requires to be finite may hold an infinity that the model means."""
     mask_may_be_lowest: Callable[[], bool] = lambda: False
     """True if a mask that one side alone has may hold the least number of its type, which the kernel takes for -inf."""
     is_reordered: bool = False
-    """True if operands on whose order rounding depends stand in another order than in the rule."""
+    """True if operands whose order affects rounding stand in another order than in the rule."""
     uses_reciprocal: bool = False
-    """True if the rule multiplies by the reciprocal of a divisor, which rounds otherwise."""
+    """True if the rule multiplies by the reciprocal of a divisor, which rounds differently."""
     answer: AnswerQuestion = _unknown_answer
     """Answers to the choices of a proof."""
 
@@ -99,7 +99,7 @@ def _bound_values(bound: Iterable[object]) -> list[Value]:
 
 
 def _answer_question(graph: Graph, match: Match, question: str) -> Label:
-    """Return what a match has in the place of a choice (see `coverage.ProofChoice`).
+    """Return the choice of a proof that a match stands for (see `coverage.ProofChoice`).
 
     Raises:
         UndecidedScalarError: the model does not say.
@@ -136,7 +136,7 @@ def _answer_number(found: object, question: str) -> int:
 
 
 def _hole_shape(graph: Graph, bound: object, question: str) -> Sequence[object]:
-    """Return the axes of the tensor of a hole, of which some may have no size that is known."""
+    """Return the axes of a hole's tensor, some of which may have no known size."""
     if isinstance(bound, ConstantBinding | DefaultBinding):
         return bound.shape
     shape = graph.shape(bound) if isinstance(bound, Value) else None

@@ -40,7 +40,7 @@ from graphopt.search.measured_cost import ClusterRacer, LocalRacer, MeasuredCost
 from graphopt.search.moves import SearchSpace, apply_solution
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_series import Measurement, RaceSeries, min_race_seconds, model_digest
-from graphopt.search.search_report import SearchTiming, find_groups, sweep_groups, race_notes, untimed_reason
+from graphopt.search.search_report import SearchTiming, find_groups, race_notes, sweep_groups, untimed_reason
 from graphopt.search.stopping import StopReason, TimeBudget
 from graphopt.search.sweep import SweepRules, apply_sweep
 
