@@ -17,7 +17,6 @@ from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto
 
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
-from graphopt.expr.dims import Dim
 from graphopt.io import opset_conversion
 from graphopt.io.version_paths import schema_type_text
 from graphopt.io.version_tables import MASK_INPUT
@@ -202,7 +201,8 @@ def _widen_mask(graph: Graph, vertex: int, opset: int) -> Patch | None:
     schema = schemas.schema(node.op, "", opset)
     if mask is None or keys is None or schema is None or any(node.names[3:]):
         return None
-    columns, counts = (graph.shape(mask) or (1,))[-1], [_row_count(graph, value) for value in (keys, past) if value]
+    columns, shapes = (graph.shape(mask) or (1,))[-1], [graph.shape(value) for value in (keys, past) if value]
+    counts = [shape[-2] if shape is not None and len(shape) > 1 else None for shape in shapes]
     known = [size for size in counts if isinstance(size, int)]
     if isinstance(columns, int) and columns != 1 and len(known) == len(counts) and sum(known) != columns:
         return None  # it does not broadcast
@@ -212,11 +212,6 @@ def _widen_mask(graph: Graph, vertex: int, opset: int) -> Patch | None:
     inputs = [*node.inputs]
     inputs[MASK_INPUT] = several.add("Expand", mask, count)
     return several.finish_with_node(replace(node, inputs=tuple(inputs), version=schema.since_version))
-
-
-def _row_count(graph: Graph, value: Value) -> Dim | None:
-    shape = graph.shape(value)
-    return None if shape is None or len(shape) < 2 else shape[-2]
 
 
 # -- sparse constants --------------------------------------------------------------------------------------------------

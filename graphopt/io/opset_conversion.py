@@ -110,7 +110,10 @@ def upgraded(node: Node, graph: Graph, facts: GraphFacts, limit: int = NO_LIMIT)
     if not way.steps:
         return replace(node, version=way.version)
     base = next(filter(None, node.names), node.op)
-    inputs = tuple(_as_graph_value(value, graph, base) for value in spelling.inputs)
+    inputs = tuple(
+        Value(graph.add(constant_node(value, graph.new_name(f"{base}_const")))) if isinstance(value, Tensor) else value
+        for value in spelling.inputs
+    )
     return replace(
         node,
         op=way.op,
@@ -143,12 +146,6 @@ def reason_not_upgraded(node: Node, facts: GraphFacts) -> str:
 
 def _spelling_of(node: Node) -> Spelling:
     return Spelling(node.op, node.inputs, node.attrs, tuple(map(bool, node.names)))
-
-
-def _as_graph_value(value: Value | Tensor | None, graph: Graph, base: str) -> Value | None:
-    if isinstance(value, Tensor):
-        return Value(graph.add(constant_node(value, graph.new_name(f"{base}_const"))))
-    return value
 
 
 def _keep_original_spelling(node: Node) -> bytes:
@@ -203,7 +200,7 @@ def node_label(node: Node) -> str:
 
 
 def unwritable_reason(node: Node, facts: GraphFacts) -> str | None:
-    """Why a new node cannot be written in the model's opset; None where it can.
+    """Say why a new node cannot be written in the model's opset; None where it can.
 
     Negative axes came with opset 11. ONNX Runtime takes them in older models too, so such a model is carried, but no
     such node is made.

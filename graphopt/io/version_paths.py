@@ -126,14 +126,15 @@ class VersionStep:
         return spelling
 
     def _older_attributes(self, attrs: dict[str, Attribute]) -> dict[str, Attribute]:
-        """Attributes without those that the newer version brought, with those that it dropped."""
+        """Return the attributes without those that the newer version brought, with those that it dropped."""
         defaults = CHANGED_DEFAULTS.get(self.key, {})
         for name in self.new.attributes.keys() - self.old.attributes.keys():
             value = attrs.pop(name, None)
             unchanged = defaults.get(name, _schema_default(self.new, name))
             if name in defaults and value is None:
                 value = _schema_default(self.new, name)
-            if value is not None and value != unchanged and not (name == "dilations" and _are_ones(value)):
+            is_neutral = name == "dilations" and isinstance(value, tuple) and all(item == 1 for item in value)
+            if value is not None and value != unchanged and not is_neutral:
                 raise SpellingMismatch(f"`{name}` is new in opset {self.key[1]}")
         for name in defaults.keys() & self.old.attributes.keys():
             if name not in attrs:
@@ -176,10 +177,6 @@ def _schema_defaults(op: str, domain: str, version: int) -> Mapping[str, Attribu
 
 def _schema_default(schema: OpSchema, name: str) -> Attribute | None:
     return _schema_defaults(schema.name, schema.domain, schema.since_version).get(name)
-
-
-def _are_ones(value: Attribute) -> bool:
-    return isinstance(value, tuple) and all(item == 1 for item in value)
 
 
 def _to_tensor(attribute: Attribute, moved: MovedAttribute, spelling: Spelling, facts: GraphFacts) -> Tensor:

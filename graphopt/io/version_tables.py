@@ -1,4 +1,4 @@
-"""What changes in the spelling of an operator from version to version, as tables; `opsets` follows them."""
+"""Tables of the changes in the spelling of an operator from version to version; `version_paths` follows them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphopt.ir.types import Shape, TensorType, Type
 
 
 class GraphFacts(Protocol):
-    """What is asked about the graph that a node is in. A Graph is one."""
+    """Facts that are asked of the graph that a node is in. A Graph is one."""
 
     @property
     def opsets(self) -> Mapping[str, int]: ...

@@ -23,7 +23,7 @@ CHUNK_BYTES = 1 << 24
 
 
 def default_weight_path(target: Path) -> Path:
-    """Where the weights of a new model go."""
+    """Return the file for the weights of a new model."""
     return target.with_name(f"{target.name}.data")
 
 
@@ -40,9 +40,9 @@ def check_weight_path(path: Path) -> None:
 
 
 def weight_path(target: Path, weights: BinaryIO) -> Path:
-    """Where these weights of a model go: a file that is not there yet, or has the same bytes.
+    """Return the file for these weights of a model: one that is not there yet, or has the same bytes.
 
-    So a name means the same weights to all who read the model, now or before. Its folder is to be `folder_lock`.
+    So a name means the same weights to all who read the model, now or before. The caller holds `folder_lock`.
     """
     for path in _candidate_names(target, weights):
         if not os.path.lexists(path) or _have_same_bytes(path, Path(weights.name)):
@@ -136,7 +136,7 @@ NOTE_SUFFIX = ".drop"
 
 @dataclass(frozen=True)
 class _CleanupNote:
-    """What a process is about to do to the weights of a model."""
+    """Note of what a process is about to do to the weights of a model."""
 
     kept: str
     going: dict[str, tuple[int, ...]]
