@@ -49,7 +49,6 @@ from graphopt.check.verdict import (
 from graphopt.io import onnx_io
 from graphopt.ir import schemas
 from graphopt.runtime import model_sketch, sample_inputs
-from graphopt.runtime.extreme_inputs import extreme_feeds
 from graphopt.runtime.input_sizes import fit_inputs, input_difference, with_fixed_sizes
 from graphopt.runtime.model_sketch import FlatNode, ModelSketch
 from graphopt.runtime.oracle import (
@@ -311,7 +310,7 @@ def _run_cases(session: OracleSession, plan: _Plan, advance: Callable[[float], N
 def _run_unusual_cases(session: OracleSession, plan: _Plan, run: _OriginalRun) -> list[_OriginalRun]:
     """Return the case of a run once more with infinities and NaN, with masks that hide a row, and with extreme
     integers, where the model minds and accepts these."""
-    fed = extreme_feeds(plan.model, run.feeds, plan.given_feeds) | {
+    fed = sample_inputs.extreme_feeds(plan.model, run.feeds, plan.given_feeds) | {
         sample_inputs.NONFINITE: sample_inputs.nonfinite_feeds(plan.model, run.feeds, plan.given_feeds, run.case.seed),
         sample_inputs.HIDDEN: sample_inputs.masked_row_feeds(plan.model, run.feeds, plan.given_feeds),
     }
