@@ -44,8 +44,8 @@ def expand_nodes(graph: Graph, opset: int, folders: ModelFolders) -> Iterator[Pa
             patch = _expand_flattening(graph, vertex, opset)
         elif (node.op, node.version) == ("Attention", 23) and opset >= PADDED_MASK_OPSET and not node.domain:
             patch = _widen_mask(graph, vertex, opset)
-        elif node.op == "Resize" and opset in REGION_REQUIRED_OPSETS and not node.domain and _lacks_region(node):
-            patch = _add_region(graph, vertex)
+        elif node.op == "Resize" and opset in REGION_REQUIRED_OPSETS and not node.domain:
+            patch = _add_region(graph, vertex) or _upgraded(graph, vertex, opset)
         elif node.version and not node.domain:
             patch = _upgraded(graph, vertex, opset)
         if patch is not None:
@@ -171,13 +171,12 @@ REGION_REQUIRED_OPSETS = range(11, 13)
 """The opsets in which Resize needs its second input, the region of interest, also where no region is cut out."""
 
 
-def _lacks_region(node: Node) -> bool:
-    return node.version >= REGION_REQUIRED_OPSETS.start and len(node.inputs) > 2 and node.inputs[1] is None
-
-
-def _add_region(graph: Graph, vertex: int) -> Patch:
-    """Return a Resize with a region of no elements, which says as much as none."""
-    node, region = graph[vertex], graph.new_vertex()
+def _add_region(graph: Graph, vertex: int) -> Patch | None:
+    """Return a Resize with a region of no elements, which says as much as none; None where nothing lacks it."""
+    node = graph[vertex]
+    if node.version < REGION_REQUIRED_OPSETS.start or len(node.inputs) < 3 or node.inputs[1] is not None:
+        return None
+    region = graph.new_vertex()
     empty: NDArray[np.float32] = np.zeros(0, np.float32)
     name = graph.new_name(f"{next(filter(None, node.names), node.op)}/roi")
     inputs = (node.inputs[0], Value(region), *node.inputs[2:])

@@ -12,7 +12,6 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
-    ValueInfoProto,
 )
 
 from graphopt.base.errors import ModelError
@@ -113,7 +112,13 @@ class GraphReader:
                     scope.define(name, Value(vertex, index), proto_label(node))
         for vertex, node in zip(vertices, proto.node, strict=True):
             scope.nodes[vertex] = self._node(node, scope)
-        graph.outputs = tuple(self._output(info, scope) for info in proto.output)
+        outputs = []
+        for info in proto.output:
+            value = scope.find(info.name)
+            if value is None:
+                raise ModelError(f"the output '{info.name}' is defined by no node of the graph '{graph.name}'")
+            outputs.append(value)
+        graph.outputs = tuple(outputs)
         graph.output_names = tuple(info.name for info in proto.output)
         graph.output_types = tuple(proto_conversion.type_from_proto(info.type) for info in proto.output)
         for made in scope.nodes.values():
@@ -203,12 +208,6 @@ class GraphReader:
                 case AttributeProto.GRAPHS if proto.graphs:
                     return tuple(self.read_graph(graph, scope, captures) for graph in proto.graphs)
         return proto_conversion.attribute_from_proto(proto, self.folders)
-
-    def _output(self, info: ValueInfoProto, scope: _Scope) -> Value:
-        value = scope.find(info.name)
-        if value is None:
-            raise ModelError(f"the output '{info.name}' is defined by no node of the graph '{scope.graph.name}'")
-        return value
 
 
 def _metadata_props(proto: NodeProto | GraphProto) -> Mapping[str, str]:

@@ -79,25 +79,11 @@ MOVED_ATTRIBUTES: Mapping[VersionKey, tuple[MovedAttribute, ...]] = {
 
 
 _BROADCASTING_OPERATORS = ["Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"]
-_CONSUMING_OPERATORS = ["Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Div", "Dropout", "Elu", "Exp", "Floor"]
-
-
-_CONSUMING_OPERATORS += [
-    "HardSigmoid",
-    "InstanceNormalization",
-    "LeakyRelu",
-    "Log",
-    "Max",
-    "Mean",
-    "Min",
-    "Mul",
-    "Neg",
-    "PRelu",
-]
-
-
-_CONSUMING_OPERATORS += ["Reciprocal", "Relu", "Selu", "Sigmoid", "Sqrt", "Sub", "Sum", "Tanh"]
-
+_CONSUMING_OPERATORS = (
+    *("Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Div", "Dropout", "Elu", "Exp", "Floor", "HardSigmoid"),
+    *("InstanceNormalization", "LeakyRelu", "Log", "Max", "Mean", "Min", "Mul", "Neg", "PRelu", "Reciprocal", "Relu"),
+    *("Selu", "Sigmoid", "Sqrt", "Sub", "Sum", "Tanh"),
+)
 
 ANY_VALUE: tuple[Attribute, ...] = ()
 DROPPED_ATTRIBUTES: Mapping[VersionKey, Mapping[str, tuple[Attribute, ...]]] = {
@@ -166,7 +152,7 @@ def _dims(spelling: Spelling, facts: GraphFacts, index: int = 0) -> Shape | None
 
 
 def _is_over_last_axis(spelling: Spelling, facts: GraphFacts) -> bool:
-    """Softmax normalised over all axes from `axis` on; now over that one alone."""
+    """Return whether a Softmax, which ran over all axes from `axis` on, means the same along that one alone."""
     dims, axis = _dims(spelling, facts), spelling.attrs.get("axis", -1)
     if axis == -1:
         return True
@@ -183,7 +169,7 @@ def _has_no_mask(spelling: Spelling, facts: GraphFacts) -> bool:  # noqa: ARG001
 
 
 def _is_not_to_float8(spelling: Spelling, facts: GraphFacts) -> bool:
-    """Infinities became the largest numbers of some 8-bit floats."""
+    """Return whether a Cast is to another type than 8-bit floats, in which infinities became the largest numbers."""
     to = spelling.attrs.get("to")
     if spelling.op == "CastLike":
         found = facts.tensor_type(spelling.inputs[1]) if isinstance(spelling.inputs[1], Value) else None
@@ -281,17 +267,17 @@ def has_nonnegative_axis(spelling: Spelling, facts: GraphFacts) -> bool:
 
 
 def _splits_evenly(spelling: Spelling, facts: GraphFacts) -> bool:
-    """Without sizes, an old Split makes equal parts; a new one may make the last one smaller."""
+    """Return whether a Split without sizes makes equal parts, as an old one does; a new one's last may be smaller."""
     parts, dims, axis = spelling.attrs.get("num_outputs"), _dims(spelling, facts), spelling.attrs.get("axis", 0)
     if not isinstance(parts, int) or not isinstance(axis, int):
         return parts is None
     return parts == len(spelling.outputs) and dims is not None and divide_dim(dims[axis], parts) is not None
 
 
-NEGATIVE_AXES = ["ArgMax", "ArgMin", "Compress", "Concat", "Flatten", "Gather", "Hardmax", "LogSoftmax", "ReduceSum"]
-
-
-NEGATIVE_AXES += [*_REDUCE, "Slice", "Softmax", "Split", "Squeeze", "TopK", "Unsqueeze"]
+NEGATIVE_AXES = (
+    *("ArgMax", "ArgMin", "Compress", "Concat", "Flatten", "Gather", "Hardmax", "LogSoftmax", "ReduceSum", *_REDUCE),
+    *("Slice", "Softmax", "Split", "Squeeze", "TopK", "Unsqueeze"),
+)
 
 
 DOWNGRADE_CONDITIONS: Mapping[VersionKey, SpellingCondition] = {
@@ -345,7 +331,7 @@ def _drop_output_count(spelling: Spelling, facts: GraphFacts) -> Spelling:  # no
 
 
 def _limit_halves(spelling: Spelling, facts: GraphFacts) -> Spelling:
-    """ONNX Runtime clips half precision in single before opset 12: an absent limit lets infinities pass."""
+    """Write infinities as the absent limits of half precision: before opset 12, ONNX Runtime clips it in single."""
     limits = (*spelling.inputs[1:], None, None)[:2]
     dtype = _data_type(spelling, facts)
     if None not in limits or dtype not in (DType.FLOAT16, None):
