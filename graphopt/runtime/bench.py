@@ -157,7 +157,7 @@ class Benchmark:
 
     @property
     def overall_speedups(self) -> tuple[Speedup | None, ...]:
-        """Of each model the ratio over all sizes, as a geometric mean; None for the first."""
+        """The ratio of each model over all sizes, as a geometric mean; None for the first."""
         columns = zip(*(case.timings for case in self.cases), strict=True)
         ratios = ([timing.speedup for timing in column if timing.speedup] for column in columns)
         return tuple(geometric_mean_speedup(found) if found else None for found in ratios)

@@ -1,6 +1,6 @@
-"""What a search asks of a cost model, and where costs are kept.
+"""Questions of a search to a cost model, and the cache of costs.
 
-`analytic` estimates and runs nothing, `measured` runs ONNX Runtime.
+`analytic_cost` estimates and runs nothing, `measured_cost` runs ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class CostModel(Protocol):
-    """What a search asks. The graphs are small, and have static shapes where anything is to be run."""
+    """Questions of a search. The graphs are small, and have static shapes where anything is to be run."""
 
     name: str
     is_steady: bool
@@ -33,9 +33,9 @@ class CostModel(Protocol):
         """Return an estimate of one run, for which nothing is run; the same for the same graph."""
 
     def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
-        """How many times as fast as `before` each of the others is, which have its inputs and outputs.
+        """Return how many times as fast as `before` each of the others is, which have its inputs and outputs.
 
-        What is probably faster by no more than the `least_gain`, as a part of 1, need not be told from what is slower.
+        One that is probably faster by no more than the `least_gain`, a part of 1, need not be told from a slower one.
 
         Raises:
             NotMeasurableError: `before` cannot be timed.
@@ -58,7 +58,7 @@ class NoTimeToMeasureError(TemporarilyNotMeasurableError):
 
 
 def open_cost_cache(*, fresh: bool = False) -> Cache:
-    """Return the user's own, of all models; a `fresh` one knows nothing of earlier runs."""
+    """Return the user's own cache, of all models; a `fresh` one knows nothing of earlier runs."""
     return Cache(cache_folder() / "costs.sqlite", fresh=fresh)
 
 

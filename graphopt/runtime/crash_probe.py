@@ -60,7 +60,12 @@ class CrashProbe:
             ProcessEndedError: the process ended, or did not begin.
             OSError: the file cannot be read.
         """
-        key = f"{_model_digest(model)} {ort.custom_ops_digest()}"
+        if isinstance(model, bytes):
+            digest = sha256(model)
+        else:
+            with Path(model).open("rb") as file:
+                digest = file_digest(file, "sha256")
+        key = f"{digest.hexdigest()} {ort.custom_ops_digest()}"
         with self._lock:
             if key not in self._exit_names:
                 self._exit_names[key] = self._try(model, folder)
@@ -159,13 +164,6 @@ def _read_answer(process: subprocess.Popen[bytes]) -> bytes:
     return process.stdout.readline()
 
 
-def _model_digest(model: str | bytes) -> str:
-    if isinstance(model, bytes):
-        return sha256(model).hexdigest()
-    with Path(model).open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
-
-
 def _exit_name(code: int) -> str:
     """Name what ended a process."""
     try:
@@ -185,10 +183,8 @@ def serve_probe() -> None:
             question = json.loads(line)
             model = question["path"] or sys.stdin.buffer.read(question["size"])
             fed = sys.stdin.buffer.read(question["fed"])
-            with (
-                suppress(Exception),
-                ort.registered_custom_ops(question["libraries"]),
-            ):  # who asks opens it next, and is told
+            # who asks opens it next, and is told
+            with suppress(Exception), ort.registered_custom_ops(question["libraries"]):
                 if fed:
                     _run_model(model, fed)
                 else:

@@ -1,4 +1,4 @@
-"""What models are run on: inputs that are given, and sizes for the dims that they leave open.
+"""Inputs that models are run on: those that are given, and sizes for the dims that they leave open.
 
 Values that nobody gave are made up in `sample_inputs`.
 """
@@ -223,7 +223,7 @@ def format_run_sizes(sizes: Binding) -> str:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TrialInputs:
-    """What models are run on: the sizes of the open dims, and the inputs."""
+    """Inputs that models are run on, and the sizes of the open dims."""
 
     sizes: Binding
     defaulted_dims: frozenset[str]
@@ -237,7 +237,7 @@ class TrialInputs:
 def find_accepted_inputs(
     model: ModelSketch, binding: Binding, made: Callable[[Binding], Feeds], refusal: Callable[[Feeds], str]
 ) -> TrialInputs:
-    """Sizes and inputs that are not refused: what is left open is guessed, and may be guessed wrong.
+    """Return sizes and inputs that are not refused: what is left open is guessed, and may be guessed wrong.
 
     Raises:
         ModelError: all of them are refused; has the reason against the first.

@@ -60,7 +60,7 @@ class KernelProbe:
         )
 
     def refusal(self, graph: Graph, patch: Patch) -> str:
-        """Why a patch would write a node that cannot run, in the place of some that can, or that saturates; else
+        """Say why a patch would write a node that cannot run, in the place of some that can, or that saturates; else
         empty."""
         draft = DraftGraph(graph, patch.after)
         for vertex, node in patch.after.items():
@@ -86,7 +86,7 @@ class KernelProbe:
         return self.refusal(graph, patch) or self.rounding_refusal(graph, patch) or repacking_refusal(graph, patch)
 
     def rounding_refusal(self, graph: Graph, patch: Patch) -> str:
-        """Why a patch may change bits in half precision; empty where it does not.
+        """Say why a patch may change bits in half precision; empty where it does not.
 
         For what it has no half kernel for, ONNX Runtime computes in single precision, with casts around. Between two
         such nodes it drops the casts, and half kernels that are few between them it does not use: what is rounded
@@ -166,7 +166,7 @@ class KernelProbe:
                     raise ModelError(f"{node.op} '{node.name or node.names[0]}' could not run any more: {reason}")
 
     def refusal_of_node(self, node: Node, facts: version_tables.GraphFacts) -> str:
-        """Why a node cannot run; empty where it can, or that cannot be asked: of bodies, and of unknown types."""
+        """Say why a node cannot run; empty where it can, or that cannot be asked: of bodies, and of unknown types."""
         if node.is_internal or any(True for _ in node.bodies) or self.unavailable_reason:
             return ""
         try:
@@ -288,7 +288,7 @@ def _value_names(node: Node) -> Iterator[str]:
 
 
 def _node_feeds(node: Node, facts: version_tables.GraphFacts) -> dict[str, Any]:
-    """Values for all inputs where one of them is empty; nothing where none is, or values cannot be made up."""
+    """Return values for all inputs where one of them is empty; none where none is, or values cannot be made up."""
     named = [(name, value) for name, value in zip(_value_names(node), node.inputs, strict=True) if value is not None]
     types = [type_ for _, value in named if (type_ := facts.tensor_type(value)) is not None]
     if (

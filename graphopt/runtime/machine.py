@@ -30,7 +30,7 @@ CACHE_FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a roofline is made of. The default is one core of an ordinary processor."""
+    """Rates that a roofline is made of. The default is one core of an ordinary processor."""
 
     flops_per_second: float = 1e11
     bytes_per_second: float = 4e10

@@ -20,7 +20,7 @@ from functools import cache, cached_property
 
 @dataclass(frozen=True)
 class TimingPolicy:
-    """How runs are timed, and when two times differ: the knobs of the timer, of `bench` and of races."""
+    """Knobs of the timer, of `bench` and of races: they decide how runs are timed, and when two times differ."""
 
     noise: float = 0.01
     """Distance of a ratio from 1 up to which there is no difference: two sessions of one model were seen to differ by
@@ -63,7 +63,7 @@ class TimingPolicy:
 
 
 class TimingVerdict(StrEnum):
-    """What a comparison of two timings says."""
+    """Outcome of a comparison of two timings."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -95,7 +95,7 @@ class TimingSamples:
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """How many times as fast as the first the second is: above 1 is faster."""
+    """Ratio of two timings: how many times as fast as the first the second is. Above 1 is faster."""
 
     minimum: float
     """Ratio of the fastest runs: of equal sessions they were seen to differ by 9 %, so no verdict asks for it."""
@@ -219,7 +219,7 @@ _TIMING_LOCK = threading.RLock()
 
 @dataclass(frozen=True, kw_only=True)
 class TimingSchedule:
-    """When runs that take turns have done so often enough."""
+    """End of a timing: when runs that take turns have done so often enough."""
 
     seconds: float
     """Seconds after which no further round begins."""
@@ -405,7 +405,7 @@ def time_race(
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What a run does when it is its turn: some pieces that are timed, each of some runs."""
+    """One turn of a run: some pieces that are timed, each of some repeats."""
 
     run: Callable[[], object]
     warms_up: bool
@@ -414,9 +414,9 @@ class _Turn:
 
     @staticmethod
     def for_run(run: Callable[[], object], meter: Callable[[], float], policy: TimingPolicy) -> _Turn:
-        """Made for how long a run takes. The first two, which grow the memory arena, do not count.
+        """Return turns that suit how long a run takes. The first two runs, which grow the memory arena, do not count.
 
-        A run that takes long is not held up by that, and one of it has to do.
+        A turn of a run that takes long is a single one, without a warm-up.
         """
         once = _seconds_per_run(run, meter)
         if once < policy.warm_run_seconds:
@@ -428,7 +428,7 @@ class _Turn:
         return _Turn(run, True, math.ceil(policy.turn_seconds / (once * repeats)), repeats)
 
     def seconds(self, meter: Callable[[], float]) -> float:
-        """Seconds of one run, in the fastest piece."""
+        """Return the seconds of one run, in the fastest piece."""
         if self.warms_up:
             self.run()
         return min(_seconds_per_run(self.run, meter, self.repeats) for _ in range(self.pieces))
@@ -441,7 +441,7 @@ def min_timing_seconds(once: float, rounds: int, policy: TimingPolicy) -> float:
 
 
 def _seconds_per_run(run: Callable[[], object], meter: Callable[[], float], times: int = 1) -> float:
-    """Seconds of one run, the mean of so many in a row."""
+    """Return the seconds of one run, the mean of so many in a row."""
     start = meter()
     for _ in range(times):
         run()

@@ -1,4 +1,4 @@
-"""Where ONNX Runtime spends its time in a model, by operator, and what it makes of the graph before it runs it."""
+"""Time that ONNX Runtime spends in a model, by operator, and the graph that it makes of it before it runs it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Profile:
 
     @property
     def node_count(self) -> int:
-        """Of the optimized graph."""
+        """Nodes of the optimized graph."""
         return sum(self.after.values())
 
     @property
@@ -86,7 +86,7 @@ class Profile:
         return sum(count for op, count in self.after.items() if op.rpartition(".")[2] in REORDER_OPERATORS)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; times are in seconds of one run."""
+        """Return plain data; times are in seconds of one run."""
         return asdict(self) | {"kernels": self.kernel_seconds, "nodes": self.node_count, "reorders": self.reorder_count}
 
     def __str__(self) -> str:

@@ -86,22 +86,17 @@ def _index_limit(model: ModelSketch, step: FlatNode) -> int | None:
         ]
         return min((table[0] for table in tables if table), default=None)
     data, axis = step.inputs[0], next((a.i for a in step.node.attribute if a.name == "axis"), 0)
-    while data in model.producers and _keeps_shape(model.producers[data]):
-        data = model.producers[data].inputs[0]
+    casts = (ResultDtypeSource.TARGET, ResultDtypeSource.DEQUANTIZED)
+    while (maker := model.producers.get(data)) and (
+        maker.op == IDENTITY or maker.operator.result_dtype_source in casts
+    ):  # which have the shape of what they read
+        data = maker.inputs[0]
     shape = model.shapes.get(data)
     if shape is None:
         return None
     if step.operator.indexes_all_axes:
         return min(shape, default=1)
     return shape[axis] if -len(shape) <= axis < len(shape) else None
-
-
-def _keeps_shape(step: FlatNode) -> bool:
-    """Return whether a step makes a tensor of the shape of its first operand: that, or another element type of it."""
-    return step.op == IDENTITY or step.operator.result_dtype_source in (
-        ResultDtypeSource.TARGET,
-        ResultDtypeSource.DEQUANTIZED,
-    )
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
