@@ -53,8 +53,11 @@ def replace_values(graph: Graph, mapping: Mapping[Value, Value], new: Mapping[in
     """
     new = new or {}
     mapping = {old: _resolve_chain(mapping, old) for old in mapping}
+    near = dict.fromkeys(reader for value in mapping for reader in graph.readers(value.vertex))
     after = {
-        reader: graph[reader].with_inputs_replaced(mapping) for reader in _readers(graph, mapping) if reader not in new
+        reader: graph[reader].with_inputs_replaced(mapping)
+        for reader in near
+        if reader not in new and any(value in mapping for value in graph[reader].operands)
     }
     after.update(new)
     outputs = _replaced_outputs(graph, mapping, after)
@@ -127,12 +130,6 @@ def _resolve_chain(mapping: Mapping[Value, Value], start: Value) -> Value:
         value, steps = mapping[value], steps + 1
         assert steps <= len(mapping), f"values replace each other in a circle: {start}"
     return value
-
-
-def _readers(graph: Graph, mapping: Mapping[Value, Value]) -> list[int]:
-    """Return the vertices that read a key of the mapping, each once, in a fixed order."""
-    near = dict.fromkeys(reader for value in mapping for reader in graph.readers(value.vertex))
-    return [reader for reader in near if any(value in mapping for value in graph[reader].operands)]
 
 
 def _dead_vertices(
