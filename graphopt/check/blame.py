@@ -20,7 +20,10 @@ from graphopt.rewrite.simplify import Step
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What the check found; the step to blame where the models differ, None if none is: loading alone makes it."""
+    """Findings of the check: the comparison, and the step to blame where the models differ.
+
+    There is none to blame if loading and saving alone makes the difference.
+    """
 
     comparison: ModelComparison
     culprit: Step | None = None
@@ -31,7 +34,7 @@ class CheckResult:
 
     @property
     def to_error(self) -> DifferenceError:
-        """The difference as an error: names the first rewrite that makes it."""
+        """The difference as an error, which names the first rewrite that makes it."""
         if self.culprit is None:
             blame = "No rewrite made the difference: it is there after loading and saving alone"
         else:
@@ -62,9 +65,8 @@ class Check:
     def compare(self) -> CheckResult:
         """Compare, and find the step to blame where the models differ."""
         if self.weight_bytes > limits.MAX_TIMED_WEIGHT_BYTES:
-            return self._compare_by_region(
-                "the model is too large to be run twice"
-            )  # unchanged, it is equal all the same
+            # unchanged, it is equal all the same
+            return self._compare_by_region("the model is too large to be run twice")
         found = self._compare_whole(self.result.graph)
         if not found.legal:
             return CheckResult(found)
@@ -170,13 +172,13 @@ def patch_key(patch: Patch) -> PatchKey:
 
 def _removed_nodes(patch: Patch) -> dict[int, Node]:
     """Return the nodes that go or become others, or else those that read something else."""
-    gone = {v: n for v, n in patch.before.items() if not n.is_constant and not _is_rewired_only(n, patch.after.get(v))}
+    gone = {}
+    for vertex, node in patch.before.items():
+        now = patch.after.get(vertex)
+        is_rewired_only = now and (node.op, node.domain, node.attrs) == (now.op, now.domain, now.attrs)
+        if not node.is_constant and not is_rewired_only:
+            gone[vertex] = node
     return gone or {vertex: node for vertex, node in patch.before.items() if vertex in patch.after}
-
-
-def _is_rewired_only(node: Node, now: Node | None) -> bool:
-    """Return whether all that changes of a node is what it reads."""
-    return now is not None and (node.op, node.domain, node.attrs) == (now.op, now.domain, now.attrs)
 
 
 def step_label(step: Step) -> str:

@@ -126,11 +126,11 @@ def compare_models(
             runs += _run_unusual_cases(opened.session, plan, runs[0])
             runs += _run_least_sizes(opened.session, plan, runs)
     except RunFailedError as failed:
-        return _unloadable_verdict(_with_node_name(failed, first), second)
+        return _unloadable_verdict(failed, first, second)
     except _AllInputsRefusedError as refused:
         assert opened is not None
         return (
-            _unloadable_verdict(opened.failure, second)
+            _unloadable_verdict(opened.failure, first, second)
             if opened.failure
             else _unrunnable_verdict(refused, opened.oracle, second)
         )
@@ -201,7 +201,7 @@ def _check_interfaces(before: ModelSketch, after: ModelSketch) -> tuple[ModelSke
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the models are to be run on."""
+    """Inputs that the models are to be run on, or that decide how these are drawn."""
 
     model: ModelSketch
     seeds: Sequence[int]
@@ -240,7 +240,7 @@ def _make_plan(
 
 
 def _why_no_inputs(plan: _Plan) -> str:
-    """Why no inputs can be made up."""
+    """Say why no inputs can be made up; nothing where they can."""
     strange = [
         item.name for item in plan.model.required if item.kind == "unknown" and item.name not in plan.given_feeds
     ]
@@ -297,7 +297,7 @@ class _OpenedModel:
 
 
 def _run_cases(session: OracleSession, plan: _Plan, advance: Callable[[float], None]) -> list[_OriginalRun]:
-    """One case per seed that the original accepts; the last feeds its overridable initializers, too."""
+    """Return one case per seed that the original accepts; the last feeds its overridable initializers, too."""
     found: list[_OriginalRun] = []
     for number, seed in enumerate(plan.seeds):
         last = number == len(plan.seeds) - 1
@@ -377,16 +377,11 @@ def _first_accepted(
     raise refused
 
 
-def _with_node_name(failed: RunFailedError, original: RunnableModel) -> RunFailedError:
-    """Return why ONNX Runtime calls a model invalid, with the name of the node."""
-    if failed.is_invalid_model and not original.has_node_names:
-        with _try_onnxruntime(original.with_node_names()) as found:
-            return found if isinstance(found, RunFailedError) and found.kind == failed.kind else failed
-    return failed
-
-
-def _unloadable_verdict(failed: RunFailedError, optimized: RunnableModel) -> ModelComparison:
+def _unloadable_verdict(failed: RunFailedError, original: RunnableModel, optimized: RunnableModel) -> ModelComparison:
     """Return the verdict where no oracle can load the original."""
+    if failed.is_invalid_model and not original.has_node_names:  # say which node
+        with _try_onnxruntime(original.with_node_names()) as named:
+            failed = named if isinstance(named, RunFailedError) and named.kind == failed.kind else failed
     reason = f"the original {failed}"
     if any(text in str(failed) for text in NO_KERNEL_MESSAGES):
         hint = "; --custom-ops registers a library of kernels" if NO_KERNEL_MESSAGES[0] in str(failed) else ""
@@ -616,10 +611,10 @@ class _Judge:
         return replace(found, tolerance=moved.absolute / self._relative_scale(gap), why=why, ok=True, detail="")
 
     def _perturbed_gap(self, run: _OriginalRun, index: int, amount: float) -> ResultDistance | None:
-        """How far an output of the original moves if its inputs and weights change by as little as its tolerance.
+        """Return how far an output of the original moves if its inputs and weights change by its tolerance.
 
-        What an ill-conditioned model, or one that jumps, as rounding and TopK do, makes of such a change, it may also
-        make of another order of additions. None where it refuses the changed inputs.
+        A model that is ill-conditioned, or jumps, as rounding and TopK do, may move as far by another order of
+        additions. None where it refuses the changed inputs.
         """
         key = str(run.case), amount
         if key not in self.perturbation_distances:

@@ -1,4 +1,4 @@
-"""What a rewrite took out and what it put in, as two small models that can be compared on their own."""
+"""Two small models that can be compared on their own: what a rewrite took out, and what it put in."""
 
 from __future__ import annotations
 
@@ -64,11 +64,9 @@ def _are_equal_constants(graph: Graph, patch: Patch, old: Value, new: Value) -> 
     """Return whether a value before a patch and one after it are constants that are equal bit for bit."""
     before = patch.before.get(old.vertex) or graph[old.vertex]
     after = patch.after.get(new.vertex) or patch.before.get(new.vertex) or graph[new.vertex]
-    data = before.data if before.is_constant else None, after.data if after.is_constant else None
-    return data[0] is not None and data[1] is not None and _tensors_equal(data[0], data[1])
-
-
-def _tensors_equal(one: Tensor, other: Tensor) -> bool:
+    one, other = before.data if before.is_constant else None, after.data if after.is_constant else None
+    if one is None or other is None:
+        return False
     if one is other or DType.STRING in (one.dtype, other.dtype):
         return tensors_equal(one, other)
     return (one.dtype, one.shape) == (other.dtype, other.shape) and bitwise_equal(one.numpy(), other.numpy())
@@ -132,7 +130,8 @@ def _replaced_values(patch: Patch, *, through_readers: bool) -> list[tuple[Value
     pairs = [] if patch.outputs is None else list(zip(*patch.outputs, strict=True))
     for vertex in patch.before.keys() & patch.after.keys():
         old, new = patch.before[vertex], patch.after[vertex]
-        if not _is_same_operation(old, new) or (through_readers and _is_runnable(old)):
+        is_reader = old.is_same_operation(new) and len(old.captures) == len(new.captures) and not old.is_internal
+        if not is_reader or (through_readers and _is_runnable(old)):
             pairs += [(value, value) for i, name in enumerate(old.names) if name for value in [Value(vertex, i)]]
         else:
             pairs += [(a, b) for a, b in zip(old.operands, new.operands, strict=True)]
@@ -142,12 +141,6 @@ def _replaced_values(patch: Patch, *, through_readers: bool) -> list[tuple[Value
 
 def _is_runnable(node: Node) -> bool:
     return not node.is_internal and is_deterministic(node) and not any(True for _ in node.bodies)
-
-
-def _is_same_operation(old: Node, new: Node) -> bool:
-    present = [[value is None for value in node.inputs] for node in (old, new)]
-    same = (old.op, old.domain, old.version) == (new.op, new.domain, new.version) and old.attrs == new.attrs
-    return same and present[0] == present[1] and len(old.captures) == len(new.captures) and not old.is_internal
 
 
 def _needed_vertices(nodes: Mapping[int, Node], wanted: Sequence[Value]) -> tuple[list[int], list[Value]]:

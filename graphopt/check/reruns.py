@@ -1,8 +1,8 @@
-"""What a model makes of the same inputs when it is run again: not always the same.
+"""Reruns of a model on the same inputs, the results of which are not always the same.
 
-Threads add up in the order in which they come, and where several write to one place, the last one wins. With one
-thread that is told: so two models are compared where the original varies. What varies with one thread, too, is compared
-within that.
+Threads add up in the order in which they come, and where several write to one place, the last one wins. With one thread
+the order is fixed, so models whose results vary are compared with one. Where results vary even then, a difference as
+large as that between runs of the original is no difference.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RecordedRuns: TypeAlias = "tuple[RunnableModel, Sequence[list[Any]]]"
 
 
 class RerunOutputs:
-    """What a model makes of some inputs, run by run, each of which is made when it is asked for."""
+    """Results of a model on some inputs, run by run, each of which is made when it is asked for."""
 
     def __init__(
         self, oracle: Oracle, model: RunnableModel, feeds: Sequence[Feeds], first: Sequence[list[Any]] | None = None

@@ -1,4 +1,4 @@
-"""How far two equal models may be apart because they round elsewhere and add in another order."""
+"""Tolerances: how far two equal models may be apart because they round elsewhere and add in another order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EPSILON: Mapping[DType, float] = {
 def output_tolerances(
     model: ModelSketch, *, alike: bool = False, paths: Mapping[str, ValuePath] | None = None
 ) -> dict[str, tuple[float, str]]:
-    """How far each output of two equal models may be apart, relative to its largest magnitude; and why.
+    """Return how far each output of two equal models may be apart, relative to its largest magnitude; and why.
 
     Rewrites round elsewhere and add in another order. Each rounding to the coarsest float type in which something on
     the way to the output is computed errs by up to ε, independently: √L of it over the L operators on the longest path.
@@ -57,7 +57,7 @@ def _output_tolerance(path: ValuePath, own: DType | None, alike: bool) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class ValuePath:
-    """What lies on all ways from inputs and weights to a value."""
+    """All ways from inputs and weights to a value, summed up."""
 
     dtype: DType | None = None
     """The coarsest float type in which something is computed."""
@@ -91,8 +91,9 @@ def value_paths(model: ModelSketch) -> dict[str, ValuePath]:
         made = [types[name] for name in step.outputs]
         before = [paths[name] for name in step.inputs if name in paths and not step.operator.reads_shape_only]
         shapes = [model.shapes.get(name) for name in step.inputs]
+        computed = made if step.operator.is_casting else [*read, *made]
         own = ValuePath(
-            _rounded_dtype(step, read, made),
+            None if step.operator.is_movement else _coarsest_dtype(computed),
             1 + max((path.length for path in before), default=0),
             _term_count(step, shapes),
         )
@@ -101,16 +102,8 @@ def value_paths(model: ModelSketch) -> dict[str, ValuePath]:
     return paths
 
 
-def _rounded_dtype(step: FlatNode, read: Iterable[DType | None], made: Iterable[DType | None]) -> DType | None:
-    """Return the coarsest type that a step rounds to: none where it only moves elements, of a Cast that which it casts
-    to."""
-    if step.operator.is_movement:
-        return None
-    return _coarsest_dtype(made if step.operator.is_casting else (*read, *made))
-
-
 def _output_dtype(step: FlatNode, slot: int, read: Sequence[DType | None]) -> DType | None:
-    """As the node states it, or its schema; of an operator without one, the coarsest of its inputs."""
+    """Return the type that the node states, or its schema; of an operator without one, the coarsest of its inputs."""
     stated = next((attribute.i for attribute in step.node.attribute if attribute.name == "to"), 0)
     schema = schemas.schema(step.op, step.node.domain)
     if step.operator.result_dtype_source is ResultDtypeSource.TARGET and stated in set(DType):

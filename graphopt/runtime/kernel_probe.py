@@ -222,9 +222,7 @@ def _computes_same(old: Node | None, new: Node) -> bool:
     """Return whether a node does what it did, perhaps with other values of the same types."""
     if old is None or old.is_internal or new.is_internal:
         return old is not None and old.is_internal and new.is_internal
-    present = [[value is None for value in node.inputs] for node in (old, new)]
-    alike = (old.op, old.domain, old.version) == (new.op, new.domain, new.version)
-    return alike and old.attrs == new.attrs and present[0] == present[1]
+    return old.is_same_operation(new)
 
 
 _HALF_DTYPES = (DType.FLOAT16, DType.BFLOAT16)
