@@ -1,4 +1,4 @@
-"""What is typed after `graphopt`, brought into the form that the parser knows."""
+"""Arguments as they are typed after `graphopt`, brought into the form that the parser knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written about rules: the lists of functions and rules in `rules/README.md`, their number in the README."""
+"""Texts about rules: the lists of functions and rules in `rules/README.md`, and their number in the README."""
 
 from __future__ import annotations
 

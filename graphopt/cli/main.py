@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 
 import typer
@@ -257,7 +256,7 @@ def bench(
 
 
 def _prepare(models: Sequence[str], options: MeasuringOptions, progress: Progress) -> PreparedModels:
-    """Load models, and make inputs up that all of them accept."""
+    """Load models, and make up inputs that all of them accept."""
     from graphopt.runtime.bench import prepare_models
 
     progress("load", 0.0)
@@ -268,7 +267,7 @@ _Profiles: TypeAlias = "list[tuple[TrialInputs, Profile]]"
 
 
 def _profiles(ready: PreparedModels, models: Sequence[str], progress: Progress) -> _Profiles:
-    """Each model at each set of sizes."""
+    """Return the profile of each model at each set of sizes."""
     from graphopt.runtime.profile import profile_model
 
     found: _Profiles = []
@@ -374,7 +373,7 @@ def main() -> None:
     for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # `nohup` wants it ignored
-            signal.signal(number, _exit_on_signal)
+            signal.signal(number, lambda number, _: sys.exit(128 + number))  # as a shell has it
             handled.append(number)
     try:
         app()
@@ -384,8 +383,3 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for number in handled:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _exit_on_signal(number: int, _: FrameType | None) -> NoReturn:
-    """Exit with the signal's number, as a shell has it."""
-    raise SystemExit(128 + number)

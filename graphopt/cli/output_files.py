@@ -1,4 +1,4 @@
-"""What a run writes: guarded before the work, and said where it was written though something failed afterwards."""
+"""Files that a run writes: checked before the work, and mentioned in an error that comes after they were written."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def write_report(report: Report, path: Path | None) -> None:
 
 @contextmanager
 def report_model_written_on_failure() -> Iterator[None]:
-    """Make every failure say so that comes after the model was saved; not that a reader of the table has gone."""
+    """Make every failure after the model was saved say that it was; not that the reader of the table has gone."""
     try:
         yield
         sys.stdout.flush()
