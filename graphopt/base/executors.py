@@ -1,7 +1,7 @@
-"""Where many independent tasks run: in this process, in processes of this machine, or on a Dask cluster.
+"""Executors of many independent tasks: in this process, in processes of this machine, or on a Dask cluster.
 
-An answer comes with the place of its task, in whatever order answers are made. A worker that dies loses nothing: what
-it had is given to another.
+An answer comes with the place of its task, in whatever order answers are made. A worker that dies loses nothing: its
+task is given to another.
 """
 
 from __future__ import annotations
@@ -68,16 +68,13 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
         self.count, self.prepare = count, prepare
         self._pool: ProcessPoolExecutor | None = None
 
-    def _start_pool(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            fresh = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.count, fresh, _initialize_worker, (self.prepare,))
-        return self._pool
-
     def imap_unordered(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
         left, deaths = dict(enumerate(tasks)), 0
         while left:
-            pool = self._start_pool()
+            if self._pool is None:
+                fresh = multiprocessing.get_context("spawn")
+                self._pool = ProcessPoolExecutor(self.count, fresh, _initialize_worker, (self.prepare,))
+            pool = self._pool
             running: dict[Future[bytes], int] = {
                 pool.submit(_run_in_worker, pickle.dumps((function, task)), ort.custom_op_libraries()): place
                 for place, task in left.items()
@@ -116,7 +113,7 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
 
 
 def _run_and_trim(function: Callable[[Task], Answer], task: Task) -> Answer:
-    """Do a task; what memory it needed is for others then."""
+    """Do a task, and give back the memory that it needed."""
     try:
         return function(task)
     finally:
@@ -204,7 +201,7 @@ class DaskCluster(AbstractContextManager["DaskCluster"]):
 
 
 def make_executor(workers: int = 1, dask: str | None = None, prepare: Callable[[], None] | None = None) -> Executor:
-    """Return where tasks run: on a Dask cluster if one is named, else in so many processes.
+    """Return the executor of tasks: a Dask cluster if one is named, else so many processes.
 
     Raises:
         UsageError: both are asked for, or there is no such cluster.

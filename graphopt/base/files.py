@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whoever reads or is killed meanwhile; where files of the user's are kept."""
+"""Files that appear whole or not at all, whoever reads or is killed meanwhile; and the folder of the cache."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _wait_for_lock(handle: int) -> None:
 
 
 def flush_to_disk(file: BinaryIO) -> None:
-    """Have what was written on the disk: a power cut after `commit` must not leave a name without its content."""
+    """Bring to the disk what was written: a power cut after `commit` must not leave a name without its content."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -284,7 +284,7 @@ def check_writable(path: Path, *, is_plain: bool = True) -> None:
 
 @contextmanager
 def naming_write_errors(path: Path) -> Iterator[None]:
-    """Names the file where it cannot be written after all.
+    """Name the file where it cannot be written after all.
 
     Raises:
         OutputError: in the place of an OSError.
@@ -296,7 +296,7 @@ def naming_write_errors(path: Path) -> Iterator[None]:
 
 
 def cache_folder() -> Path:
-    """Where what was once found out is kept; the variable `GRAPHOPT_CACHE` names another folder than the system's."""
+    """Return the folder of the cache: that of the system, unless the variable `GRAPHOPT_CACHE` names another."""
     named = os.environ.get("GRAPHOPT_CACHE")
     if named:
         return Path(named)

@@ -1,4 +1,4 @@
-"""What processor and what accelerators there are: what was seen of one says nothing of another."""
+"""The processor and the accelerators of the machine: what was measured on one says nothing of another."""
 
 from __future__ import annotations
 
