@@ -1,4 +1,4 @@
-"""Attempts at a model: what was made of it, and what the check found; which of two in different opsets is taken."""
+"""Attempts at a model, each with what the check found, and the choice between two in different opsets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Attempt:
 
     @property
     def rule_counts(self) -> Counter[str]:
-        """How often each rule or pass was applied."""
+        """Number of times each rule or pass was applied."""
         return Counter(step.name for step in self.tuned.candidate.steps)
 
     def with_notes(self, *notes: str) -> Attempt:
@@ -203,7 +203,7 @@ def race_two_models(
 
 
 def _race_candidate(contest: RaceSeries, candidate: Candidate, seconds: float, races: int) -> RaceOutcome:
-    """Return what a race of a model with the original tells, after which time is left for others; or what it told in an
+    """Return the outcome of a race of a model with the original, after which time is left for others, or that of an
     earlier run.
 
     Raises:
@@ -215,11 +215,8 @@ def _race_candidate(contest: RaceSeries, candidate: Candidate, seconds: float, r
         if contest.had_timed_out(keys):
             raise ModelError("no time was left to time it, in an earlier run (--fresh tries again)")
         pace = contest.measure_pace()
-        least, session = (
-            races * 3 * pace.racing_seconds + (races - 1) * 3 * pace.opening_seconds,
-            contest.open_session(contest.model),
-        )
-        left = budget.remaining
+        least = races * 3 * pace.racing_seconds + (races - 1) * 3 * pace.opening_seconds
+        session, left = contest.open_session(contest.model), budget.remaining
         if least > left:
             contest.record_timeout(keys)
             what = "a race" if races == 1 else "two races"

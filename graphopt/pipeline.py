@@ -29,7 +29,7 @@ from graphopt.operators import inference
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
 from graphopt.options import AUTO, Options
-from graphopt.report.report import ModelSummary, Report, Rewrite
+from graphopt.report.report import ModelSummary, Report, Rewrite, model_summary
 from graphopt.rewrite import unused_rules
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
@@ -277,7 +277,7 @@ class _Pipeline:
         options, clock, refusal = self.options, self.clock, self._refusal(space)
         with clock("load"):
             loaded = self._loaded_model
-            before = Report.summary(loaded)
+            before = model_summary(loaded)
             is_run = options.check or options.cost == "measured"
             _check_value_sizes(loaded.graph if is_run else Graph(), options.limits, model_label(self.model))
         if opset is not None:
@@ -428,7 +428,7 @@ EXCLUDED_REASON = ReportedReason("the check found a difference there")
 
 @dataclass(frozen=True)
 class _RewriteSpace:
-    """What may be done to a model: the rules that are always applied, those that the search tries, and the passes."""
+    """Rewrites that a model may get: the rules that are always applied, those that the search tries, and the passes."""
 
     rules: Sequence[Rule] = ()
     trades: Sequence[Rule] = ()

@@ -98,11 +98,6 @@ class Report:
     versions: Mapping[str, str] = field(default_factory=versions)
 
     @staticmethod
-    def summary(model: LoadedModel) -> ModelSummary:
-        """Return a model in numbers, as it is now."""
-        return model_summary(model)
-
-    @staticmethod
     def build(
         before: ModelSummary,
         model: LoadedModel,
