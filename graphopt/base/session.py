@@ -1,8 +1,7 @@
-"""What a run works with and no other sees: its integers, notes and arithmetic, operators it defines, libraries, limits.
+"""The state of a run that no other sees: its integers, notes and arithmetic, operators it defines, libraries, limits.
 
-Whoever runs something enters a `Session`; whoever needs a part of it asks the one that is entered,
-`current_session()`. Threads
-and processes begin in the default session: what works in them enters one of its own, or one that it is given.
+Whoever runs something enters a `Session`; whoever needs a part of it asks the one that is entered, `current_session()`.
+Threads and processes begin in the default session: what works in them enters one of its own, or one that it is given.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Interner:
 
 
 class PartialCallLog:
-    """Which functions that floats do not have everywhere are computed (`expr/partial_calls.py`)."""
+    """Log of the functions that are computed and that floats do not have everywhere (`expr/partial_calls.py`)."""
 
     def __init__(self) -> None:
         self.calls: set[Any] | None = None
@@ -97,12 +96,12 @@ class OperatorDefinitions:
 
     @property
     def change_count(self) -> int:
-        """How often something was defined."""
+        """Number of definitions so far."""
         return self._changes + (self._parent.change_count if self._parent is not None else 0)
 
     @property
     def memos(self) -> MemoTable:
-        """What was found out of operators, and holds until another is defined."""
+        """Answers about operators that hold until another is defined."""
         if self._parent is None:
             return self._memos
         if not self._own:
@@ -170,7 +169,7 @@ current_session = _CURRENT.get
 
 
 def memoized(function: Callable[P, R]) -> Callable[P, R]:
-    """Work each answer out once for the integers of a session."""
+    """Make a function work out each answer once for the integers of a session."""
 
     @wraps(function)
     def remembering(*args: P.args, **keywords: P.kwargs) -> R:

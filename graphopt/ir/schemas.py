@@ -59,10 +59,10 @@ CLASS_SCHEMAS: Mapping[str, OpSchema] = {
 }
 """The classes by domain.
 
-What a proof takes an operator on elements to be: each element of its output is a function of the elements of its
-operands in that place, which broadcast. The function hangs on the operator, its attributes, its other inputs, and the
-element types of its operands, as does the element type of its output; it may be undefined anywhere. A reduction is a
-function of a whole tensor, of the axes along which it runs, and of the place among the others.
+To a proof, each element of the output of an operator on elements is a function of the elements of its operands in that
+place, which broadcast. The function depends on the operator, its attributes, its other inputs, and the element types of
+its operands, as does the element type of its output; it may be undefined anywhere. A reduction is a function of a whole
+tensor, of the axes along which it runs, and of the place among the others.
 """
 
 
@@ -71,7 +71,7 @@ R = TypeVar("R")
 
 
 def memoized_by_schema(function: Callable[P, R]) -> Callable[P, R]:
-    """Work each answer out once, until an operator is defined."""
+    """Make a function work out each answer once, until an operator is defined."""
 
     @wraps(function)
     def remembering(*args: P.args, **keywords: P.kwargs) -> R:
@@ -218,15 +218,11 @@ def is_deterministic(node: Node) -> bool:
     if node.is_internal:
         return node.op != INPUT
     found = schema_of(node)
-    if node.version == 0 or (found is not None and _is_random_node(found, node)):
+    mode = None if found is None else _training_mode_index(found)
+    is_training = mode is None or (mode < len(node.inputs) and node.inputs[mode] is not None)
+    if node.version == 0 or (found is not None and "seed" in found.attributes and is_training):
         return False
     return all(is_deterministic(inner) for body in node.bodies for _, inner in body.nodes())
-
-
-def _is_random_node(found: OpSchema, node: Node) -> bool:
-    mode = _training_mode_index(found)
-    is_training = mode is None or (mode < len(node.inputs) and node.inputs[mode] is not None)
-    return "seed" in found.attributes and is_training
 
 
 def attribute_or_default(node: Node, name: str) -> Attribute | None:
@@ -290,9 +286,9 @@ def body_value_attributes(op: str) -> tuple[str, ...]:
 def schema_function_body(
     op: str, inputs: Sequence[tuple[DType, int] | None], outputs: int, attrs: Mapping[str, int | float | str]
 ) -> onnx.FunctionProto | None:
-    """Return an operator in the words of others: the body of its schema, or the one that it makes for a node.
+    """Return an operator as a function of others: the body of its schema, or the one that it makes for a node.
 
-    Inputs are said by their element types and ranks; a body that is made has as many outputs as the node.
+    Inputs are given by their element types and ranks; a body that is made has as many outputs as the node.
     """
     known: Any = schema(op)
     if known.has_function:
@@ -304,7 +300,11 @@ def schema_function_body(
     node.input.extend("" if given is None else f"input_{i}" for i, given in enumerate(inputs))
     for name, value in attrs.items():
         _set_attribute(node.attribute.add(name=name), value)
-    types = [onnx.TypeProto() if given is None else _type_proto(*given) for given in inputs]
+    types = [onnx.TypeProto() for _ in inputs]
+    for type_, given in zip(types, inputs, strict=True):
+        if given is not None:
+            type_.tensor_type.elem_type, rank = given
+            type_.tensor_type.shape.dim.extend([onnx.TensorShapeProto.Dimension()] * rank)
     made = known.get_context_dependent_function(node.SerializeToString(), [t.SerializeToString() for t in types])
     if not made:
         return None
@@ -324,20 +324,13 @@ def _set_attribute(proto: onnx.AttributeProto, value: int | float | str) -> None
             proto.type, proto.s = onnx.AttributeProto.STRING, value.encode()
 
 
-def _type_proto(dtype: DType, rank: int) -> onnx.TypeProto:
-    proto = onnx.TypeProto()
-    proto.tensor_type.elem_type = dtype
-    proto.tensor_type.shape.dim.extend([onnx.TensorShapeProto.Dimension()] * rank)
-    return proto
-
-
 def normalize_domain(name: str) -> str:
     """Return the name of a domain; that of the ONNX operators has two."""
     return "" if name == "ai.onnx" else name
 
 
 def decode_string(raw: bytes) -> str | bytes:
-    """ONNX strings are bytes: text where they are UTF-8."""
+    """Return an ONNX string, which is bytes, as text where it is UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.dtype import DType
+from graphopt.ir.chunks import bitwise_equal
 
 MAX_CACHED_ELEMENTS = 1024
 """Elements up to which a tensor's values are kept in memory once read, and looked at freely by rules and passes."""
@@ -138,24 +139,13 @@ def count_blocks(array: NDArray[Any], rows: int, columns: int, multiple: int) ->
 
 
 def tensors_equal(a: Tensor, b: Tensor) -> bool:
-    """Bit for bit the same tensor: -0.0 differs from 0.0, a NaN equals a NaN of the same bits."""
+    """Return whether two tensors are the same bit for bit: -0.0 differs from 0.0, a NaN equals one of the same bits."""
     if a is b:
         return True
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         return False
     left, right = a.numpy(), b.numpy()
-    if a.dtype is DType.STRING:
-        return bool(np.array_equal(left, right))
-    a_bytes, b_bytes = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (left, right))
-    starts = range(0, a_bytes.size, _COMPARE_CHUNK_BYTES)  # a copy of what lies in a file may be larger than memory
-    return all(
-        np.array_equal(a_bytes[start : start + _COMPARE_CHUNK_BYTES], b_bytes[start : start + _COMPARE_CHUNK_BYTES])
-        for start in starts
-    )
-
-
-_COMPARE_CHUNK_BYTES = 1 << 22
-"""Bytes that are compared at a time."""
+    return bool(np.array_equal(left, right)) if a.dtype is DType.STRING else bitwise_equal(left, right)
 
 
 def channel_magnitudes(array: NDArray[Any]) -> Iterator[float]:
