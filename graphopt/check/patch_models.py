@@ -15,7 +15,6 @@ from graphopt.check.compare import DEFAULT_SEEDS, compare_models
 from graphopt.check.verdict import EqualityVerdict, ModelComparison
 from graphopt.expr.dims import SymbolicDim
 from graphopt.io import onnx_io
-from graphopt.ir.chunks import bitwise_equal
 from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL_DOMAIN, Graph, Node, Patch, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.tensor import Tensor, tensors_equal
@@ -65,11 +64,7 @@ def _are_equal_constants(graph: Graph, patch: Patch, old: Value, new: Value) -> 
     before = patch.before.get(old.vertex) or graph[old.vertex]
     after = patch.after.get(new.vertex) or patch.before.get(new.vertex) or graph[new.vertex]
     one, other = before.data if before.is_constant else None, after.data if after.is_constant else None
-    if one is None or other is None:
-        return False
-    if one is other or DType.STRING in (one.dtype, other.dtype):
-        return tensors_equal(one, other)
-    return (one.dtype, one.shape) == (other.dtype, other.shape) and bitwise_equal(one.numpy(), other.numpy())
+    return one is not None and other is not None and tensors_equal(one, other)
 
 
 def patch_models(graph: Graph, patch: Patch, *, context: int = 0) -> tuple[onnx_io.LoadedModel, onnx_io.LoadedModel]:
