@@ -295,8 +295,10 @@ DOWNGRADE_CONDITIONS: Mapping[VersionKey, SpellingCondition] = {
 SpellingChange: TypeAlias = Callable[[Spelling, GraphFacts], Spelling]
 
 
-def _with_attributes(spelling: Spelling, **attrs: Attribute) -> Spelling:
-    return replace(spelling, attrs={**spelling.attrs, **attrs})
+def _with_attributes(spelling: Spelling, **attrs: Attribute | None) -> Spelling:
+    """Return the spelling with some attributes set; one that is None is dropped."""
+    given = {**spelling.attrs, **attrs}
+    return replace(spelling, attrs={name: value for name, value in given.items() if value is not None})
 
 
 def _cast_to_number(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: ARG001
@@ -324,10 +326,6 @@ def _count_outputs(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: 
     if len(spelling.inputs) > 1 and spelling.inputs[1] is not None:
         return spelling
     return _with_attributes(spelling, num_outputs=len(spelling.outputs))
-
-
-def _drop_output_count(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: ARG001
-    return replace(spelling, attrs={name: value for name, value in spelling.attrs.items() if name != "num_outputs"})
 
 
 def _limit_halves(spelling: Spelling, facts: GraphFacts) -> Spelling:
@@ -392,7 +390,7 @@ CHANGES: Mapping[VersionKey, tuple[SpellingChange, SpellingChange]] = {
     ("Cast", 6): (_cast_to_number, _cast_to_name),
     **{(op, 13): (lambda spelling, _: spelling, _axis_from_the_front) for op in ("Softmax", "LogSoftmax", "Hardmax")},
     ("Clip", 12): (_limit_halves, _unlimit_halves),
-    ("Split", 18): (_count_outputs, _drop_output_count),
+    ("Split", 18): (_count_outputs, lambda spelling, _: _with_attributes(spelling, num_outputs=None)),
 }
 """Changes that no table above states, up and down."""
 
