@@ -135,17 +135,17 @@ def _run_in_worker(asked: bytes, custom: Sequence[str]) -> bytes:
 
 def _initialize_worker(prepare: Callable[[], None] | None) -> None:
     """Make a worker: Ctrl-C is for the process that started it, and when that is gone, so is the worker."""
+
+    def end_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)  # what it works on is wanted by no one
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     if prepare is not None:
         prepare()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)  # what it works on is wanted by no one
 
 
 class DaskCluster(AbstractContextManager["DaskCluster"]):

@@ -55,11 +55,6 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, list[int]]:
     return found
 
 
-def _parse_dims(texts: Sequence[str]) -> dict[str, int | list[int]]:
-    """Read `batch=1`, which fixes a size, or `seq=16,128`, which names several."""
-    return {name: sizes[0] if len(sizes) == 1 else sizes for name, sizes in parse_sizes(texts).items()}
-
-
 def _parse_settings(texts: Sequence[str]) -> dict[str, str]:
     """Read `key=value`, split at the first `=`, for a value may have more of them."""
     found = {}
@@ -89,7 +84,10 @@ def _load_arrays(texts: Sequence[str]) -> dict[str, Any]:
 NAMES = TextForm(parse_names, r"[a-z][a-z0-9_]*(,[a-z][a-z0-9_]*)*,?")
 OPERATORS = TextForm(parse_names, r"[\w.]+(,[\w.]+)*,?")
 SHAPES = TextForm(parse_shapes, r"(.+:)?[\w?-]*\d+[\w?-]*(,[\w?-]+)*")
-DIMS = TextForm(_parse_dims, r"[^=]+=\d+(,\d+)*")
+DIMS = TextForm(
+    lambda texts: {name: sizes[0] if len(sizes) == 1 else sizes for name, sizes in parse_sizes(texts).items()},
+    r"[^=]+=\d+(,\d+)*",
+)
 SIZES = TextForm(parse_sizes, DIMS.pattern)
 ARRAYS = TextForm(_load_arrays, r".+:.+\.npy")
 SETTINGS = TextForm(_parse_settings)
