@@ -117,7 +117,8 @@ def compare_models(
     if reason:
         return ModelComparison(EqualityVerdict.DIFFERENT, reason=reason)
     plan = replace(_make_plan(before, seeds, bindings or ({},), inputs or {}), tries=MAX_TRIED_SIZES)
-    if reason := _why_no_inputs(plan):
+    if plan.undrawable:
+        reason = f"no values can be made up for {quoted_list(plan.undrawable)}: the type is not a tensor's"
         return ModelComparison(EqualityVerdict.SKIPPED, reason=reason)
     opened: _OpenedModel | None = None
     try:
@@ -210,6 +211,11 @@ class _Plan:
     tries: int = 1
     """Bindings that may be refused."""
 
+    @property
+    def undrawable(self) -> list[str]:
+        """Inputs that are not given, and of a type for which no values can be made up."""
+        return [i.name for i in self.model.required if i.kind == "unknown" and i.name not in self.given_feeds]
+
 
 @dataclass(frozen=True, slots=True)
 class _OriginalRun:
@@ -237,14 +243,6 @@ def _make_plan(
             raise UsageError(f"the model has no open dim '{name}'; it has {quoted_list(sorted(known))}")
     feeds, own = fit_inputs(model, given)
     return _Plan(model, seeds, tuple({**binding, **own} for binding in bindings), feeds)
-
-
-def _why_no_inputs(plan: _Plan) -> str:
-    """Say why no inputs can be made up; nothing where they can."""
-    strange = [
-        item.name for item in plan.model.required if item.kind == "unknown" and item.name not in plan.given_feeds
-    ]
-    return f"no values can be made up for {quoted_list(strange)}: the type is not a tensor's" if strange else ""
 
 
 @contextmanager

@@ -118,13 +118,14 @@ def _lines(
     for number, found in enumerate(lacking):
         progress("ask what is gained", number / len(lacking))
         lines.append(_line(found, plan, gains))
-    return sorted(lines, key=_rank_key, reverse=True)
 
+    def gains_of(line: Mapping[str, Any]) -> tuple[float, float]:
+        """Return the greatest gain in a model, and that on large tensors."""
+        about = line["found"]
+        places = about.get("models", {}).values()
+        return max((place["gain"] or 0.0 for place in places), default=0.0), about["gain"] or 0.0
 
-def _rank_key(line: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the key by which a rule is ranked: its gain in some model, then that on large tensors."""
-    about = line["found"]
-    return max((place["gain"] or 0.0 for place in about.get("models", {}).values()), default=0.0), about["gain"] or 0.0
+    return sorted(lines, key=gains_of, reverse=True)
 
 
 def _line(found: DiscoveredRule, plan: Plan, gains: GainEstimator | None) -> dict[str, Any]:

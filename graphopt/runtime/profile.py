@@ -148,16 +148,16 @@ def light_kernel_share(
         ModelError: the model cannot be loaded or run, or has too many nodes for the profiler.
     """
     whole, kernels = _profile_events(model, setting, feeds, runs)
-    heavy = [event for event in kernels if is_heavy_kernel(event["args"]["op_name"]) and not _is_1d_convolution(event)]
+    convolutions, heavy = (WorkKind.CONVOLUTION, WorkKind.TRANSPOSED_CONVOLUTION), []
+    for event in kernels:
+        op, written = event["args"]["op_name"], event["args"].get("output_type_shape", ())
+        is_of_signal = lookup_kernel(op).cost.work in convolutions and any(
+            len(shape) == 3 for types in written for shape in types.values()
+        )
+        if is_heavy_kernel(op) and not is_of_signal:
+            heavy.append(event)
     rows, own = (times_by_operator(some, len(whole)) for some in (kernels, heavy))
     return 1 - sum(row.seconds for row in own) / (sum(row.seconds for row in rows) or 1)
-
-
-def _is_1d_convolution(event: Mapping[str, Any]) -> bool:
-    """Return whether a kernel is a convolution along one axis."""
-    written = [shape for types in event["args"].get("output_type_shape", ()) for shape in types.values()]
-    works = (WorkKind.CONVOLUTION, WorkKind.TRANSPOSED_CONVOLUTION)
-    return lookup_kernel(event["args"]["op_name"]).cost.work in works and any(len(shape) == 3 for shape in written)
 
 
 _Event: TypeAlias = Mapping[str, Any]
