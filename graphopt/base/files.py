@@ -63,7 +63,7 @@ def temporary_for(final: Path) -> Iterator[BinaryIO]:
 
 
 def remove_stale(final: Path) -> None:
-    """Remove the parts of a file that belong to no living process. To be called while the folder is `folder_lock`."""
+    """Remove the parts of a file that belong to no living process. The caller holds `folder_lock`."""
     ours = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{12}}\.part")
     with suppress(OSError):
         for name in filter(ours.fullmatch, os.listdir(final.parent)):
@@ -148,7 +148,7 @@ def flush_to_disk(file: BinaryIO) -> None:
 
 
 def commit(part: BinaryIO, final: Path, *, like: Path | None = None) -> None:
-    """Give a part its name, and the mode of the file that had it, or of another. To be called while `folder_lock`."""
+    """Give a part its name, and the mode of the file that had it, or of another. The caller holds `folder_lock`."""
     with suppress(FileNotFoundError):
         mode = stat.S_IMODE((like or final).stat().st_mode)
         if mode != stat.S_IMODE(os.fstat(part.fileno()).st_mode):
