@@ -141,9 +141,6 @@ def is_required_attribute(op: str, attribute: str, domain: str = "") -> bool:
     return found is not None and attribute in found.attributes and bool(found.attributes[attribute].required)
 
 
-_DTYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
-
-
 @memoized_by_schema
 def _input_type(op: str, domain: str, position: int) -> tuple[str, frozenset[DType]]:
     """Return the type variable of an input, and the element types that it may be. A variadic one may have one for
@@ -153,7 +150,7 @@ def _input_type(op: str, domain: str, position: int) -> tuple[str, frozenset[DTy
         return f"#{position}", frozenset()
     formal = found.inputs[min(position, len(found.inputs) - 1)]
     named = {c.type_param_str: c.allowed_type_strs for c in found.type_constraints}.get(formal.type_str)
-    allowed = frozenset(_DTYPES[name] for name in named or [formal.type_str] if name in _DTYPES)
+    allowed = frozenset(filter(None, map(DType.from_type_text, named or [formal.type_str])))
     free = formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
     return (f"{formal.type_str}#{position}" if free else str(formal.type_str)), allowed
 

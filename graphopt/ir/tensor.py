@@ -5,7 +5,7 @@ Knows nothing of protobuf: `onnx_io` makes tensors whose `source` it can copy st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd, prod
@@ -146,10 +146,3 @@ def tensors_equal(a: Tensor, b: Tensor) -> bool:
         return False
     left, right = a.numpy(), b.numpy()
     return bool(np.array_equal(left, right)) if a.dtype is DType.STRING else bitwise_equal(left, right)
-
-
-def channel_magnitudes(array: NDArray[Any]) -> Iterator[float]:
-    """Yield the largest magnitude of a list, or of each channel along each axis."""
-    for axis in range(max(array.ndim, 1) if array.size else 0):
-        others = tuple(other for other in range(array.ndim) if other != axis or array.ndim == 1)
-        yield from map(float, np.unique(np.abs(array).max(others)))
