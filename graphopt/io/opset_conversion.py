@@ -1,8 +1,8 @@
 """The normal form of operators: inside, the newest spelling of a meaning; in files, that of the model's opset.
 
 A schema version is raised to the newest where that changes nothing: read off the schemas (more types, a new attribute
-with a default, a new optional input), or said by a table of `spellings` (an attribute became an input, a
-default moved). In doubt a node keeps its version, and then no rule touches it.
+with a default, a new optional input), or said by a table of `version_tables` (an attribute became an input,
+a default moved). In doubt a node keeps its version, and then no rule touches it.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def _parse_unknown_fields(extra: bytes) -> onnx.NodeProto:
 
 
 def _restore_original_spelling(node: Node, older: Node, facts: GraphFacts) -> Node:
-    """`older`, with the attributes that the node was loaded with if these still say the same as the node."""
+    """Return `older` with the attributes that the node was loaded with, if these still say the same as the node."""
     extra = _parse_unknown_fields(node.unknown_fields) if node.unknown_fields else None
     if extra is None or not (extra.attribute or extra.input):
         return older

@@ -168,11 +168,16 @@ def _check_spelling(schema: OpSchema, spelling: Spelling) -> None:
             raise SpellingMismatch(f"opset {version} needs `{name}`")
 
 
-@cache
-def _schema_defaults(op: str, domain: str, version: int) -> Mapping[str, Attribute | None]:
+def _schema(op: str, domain: str, version: int) -> OpSchema:
     found = schemas.schema(op, domain, version)
     assert found is not None, (op, version)
-    return {name: schemas.attribute_value(attribute.default_value) for name, attribute in found.attributes.items()}
+    return found
+
+
+@cache
+def _schema_defaults(op: str, domain: str, version: int) -> Mapping[str, Attribute | None]:
+    known = _schema(op, domain, version).attributes
+    return {name: schemas.attribute_value(attribute.default_value) for name, attribute in known.items()}
 
 
 def _schema_default(schema: OpSchema, name: str) -> Attribute | None:
@@ -217,9 +222,7 @@ def _to_attribute(value: Value | Tensor, moved: MovedAttribute, facts: GraphFact
 
 @cache
 def _type_texts(op: str, domain: str, version: int) -> tuple[frozenset[str], ...]:
-    found = schemas.schema(op, domain, version)
-    assert found is not None, (op, version)
-    return tuple(frozenset(formal.types) for formal in found.inputs)
+    return tuple(frozenset(formal.types) for formal in _schema(op, domain, version).inputs)
 
 
 def _check_types(schema: OpSchema, spelling: Spelling, facts: GraphFacts) -> None:
@@ -254,10 +257,8 @@ def _proto_text(proto: onnx.TypeProto) -> str | None:
 
 @cache
 def version_difference(op: str, domain: str, version: int) -> str | None:
-    """Why a schema version can never mean the same as the one before; None where it can, says `VersionStep` when."""
-    old, new = schemas.schema(op, domain, version - 1), schemas.schema(op, domain, version)
-    assert old is not None, (op, version)
-    assert new is not None, (op, version)
+    """Say why a schema version can never mean the same as the one before; None where it can, as `VersionStep` tells."""
+    old, new = _schema(op, domain, version - 1), _schema(op, domain, version)
     key = (op, version)
     if key in INCOMPATIBLE_VERSIONS or new.deprecated:
         return INCOMPATIBLE_VERSIONS.get(key, "it was withdrawn")
@@ -298,7 +299,7 @@ def _attribute_difference(old: OpSchema, new: OpSchema, name: str) -> str | None
 
 @cache
 def schema_versions(op: str, domain: str = "") -> tuple[int, ...]:
-    """All schema versions of an operator up to the newest that rules are written for, oldest first."""
+    """Return the schema versions of an operator up to the newest that rules are written for, oldest first."""
     found: list[int] = []
     latest = schemas.schema(op, domain, schemas.RULE_OPSET if domain == "" else NO_LIMIT)
     while latest is not None:
@@ -312,19 +313,13 @@ def _version_step(op: str, domain: str, version: int) -> VersionStep:
     complaint = version_difference(op, domain, version)
     if complaint:
         raise SpellingMismatch(f"in opset {version} {complaint}")
-    old, new = schemas.schema(op, domain, version - 1), schemas.schema(op, domain, version)
-    assert old is not None, (op, version)
-    assert new is not None, (op, version)
-    return VersionStep(old, new)
+    return VersionStep(_schema(op, domain, version - 1), _schema(op, domain, version))
 
 
 def _renaming_step(op: str, version: int) -> VersionStep:
     """Return the step from the last version of an operator to its successor."""
     (successor, since), _, _ = REPLACED_OPERATORS[op, version]
-    old, new = schemas.schema(op, "", version), schemas.schema(successor, "", since)
-    assert old is not None, op
-    assert new is not None, successor
-    return VersionStep(old, new)
+    return VersionStep(_schema(op, "", version), _schema(successor, "", since))
 
 
 class VersionPath(NamedTuple):
@@ -342,7 +337,7 @@ NO_LIMIT = 1_000
 
 @cache
 def upgrade_path(op: str, domain: str, version: int, limit: int = NO_LIMIT) -> VersionPath:
-    """From a schema version to the newest, of those up to a limit."""
+    """Return the path from a schema version to the newest, of those up to a limit."""
     steps: list[VersionStep] = []
     start = (op, version)
     try:
@@ -367,7 +362,7 @@ def first_opset(rule: Rule) -> int:
 
 @cache
 def downgrade_path(op: str, domain: str, version: int, opset: int) -> VersionPath:
-    """From a schema version to what an opset has for it."""
+    """Return the path from a schema version to what an opset has for it."""
     start = (op, version)
     steps: list[VersionStep] = []
     try:

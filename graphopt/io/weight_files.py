@@ -81,14 +81,14 @@ def _have_same_bytes(one: Path, other: Path) -> bool:
 
 
 def is_weight_path(path: Path, target: Path) -> bool:
-    """Return whether a path is where graphopt puts weights of a model: in its folder, with a name as they have."""
+    """Return whether graphopt may put weights of a model there: in its folder, under a name as they have."""
     target = files.resolve_target(target)
     is_there = os.path.realpath(path.parent) == os.path.realpath(target.parent)
     return is_there and _weight_name_pattern(target).fullmatch(path.name) is not None
 
 
 def _weight_name_pattern(target: Path) -> re.Pattern[str]:
-    """Names as graphopt gives to weights of a model."""
+    """Return the pattern of names that graphopt gives to weights of a model."""
     return re.compile(rf"{re.escape(target.name)}(\.[0-9a-f]{{12}}|\.[0-9a-f]{{64}})?\.data")
 
 
@@ -96,10 +96,10 @@ def _weight_name_pattern(target: Path) -> re.Pattern[str]:
 def replacing_weights(target: Path, kept: str, new: BinaryIO | None, parts: Iterable[BinaryIO]) -> Iterator[None]:
     """Let a model be replaced in the block; weights that are mentioned no longer are removed after it.
 
-    Those are the files that the old model mentions, that have a name as graphopt gives to weights of that model and are
-    no links; where the block fails, the new weights instead. Whatever other file of the folder has the name in it, even
-    by chance, keeps the file. What is to go is noted first in a file beside the model, so that the next save can remove
-    what a killed one has left. The folder is to be `folder_lock`.
+    Only files that the old model mentions, that have a name as graphopt gives to weights of that model, and that are no
+    links are removed; where the block fails, the new weights instead. A file stays if any other in the folder has its
+    name in it, even by chance. What is to go is noted first in a file beside the model, so that the next save can
+    remove what a killed one has left. The caller holds `folder_lock`.
 
     Args:
         target: the model.
@@ -140,7 +140,7 @@ class _CleanupNote:
 
     kept: str
     going: dict[str, tuple[int, ...]]
-    """The identities of the files that go where nothing mentions them, by name: what has another is not that file."""
+    """Identities, by name, of the files that go where nothing mentions them: a file with another is not meant."""
 
 
 def _read_notes(target: Path) -> tuple[dict[Path, _CleanupNote], set[str]]:
@@ -195,8 +195,8 @@ def _plain_files(folder: Path) -> list[str]:
 
 
 def _remove_unmentioned(target: Path, going: Mapping[str, tuple[int, ...]], unread: Container[str]) -> None:
-    """Remove files of weights that no other file of the folder mentions, of those that may; what cannot be removed is
-    in nobody's way."""
+    """Remove those files of weights that may go and that no other file of the folder mentions; one that cannot be
+    removed stays."""
     ours = _weight_name_pattern(target)
     with suppress(OSError):
         there = _plain_files(target.parent) if going else []
