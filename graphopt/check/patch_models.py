@@ -7,7 +7,6 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 import numpy as np
-from onnx import ModelProto
 
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
@@ -20,6 +19,7 @@ from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.tensor import Tensor, tensors_equal
 from graphopt.ir.types import TensorType, Type
 from graphopt.operators.proto_conversion import ExternalData
+from graphopt.runtime.graph_sessions import model_of_graph
 
 CONTEXT_NODE_COUNTS = (0, 16, 128)
 """Numbers of nodes before a region that are taken in, tried in turn until the region is found equal."""
@@ -192,10 +192,7 @@ def _region_model(
     region.outputs = tuple(known[value] for value in outputs)
     region.output_names = tuple(region.new_name(f"output_{index}") for index in range(len(outputs)))
     region.output_types = types
-    shell = ModelProto(ir_version=10)
-    for domain, version in opsets.items():
-        shell.opset_import.add(domain=domain, version=version)
-    return onnx_io.LoadedModel(region, shell)
+    return model_of_graph(region)
 
 
 def _with_named_dims(type_: Type) -> Type:

@@ -111,8 +111,8 @@ def _output_dtype(step: FlatNode, slot: int, read: Sequence[DType | None]) -> DT
     if schema is None or not schema.outputs:
         return _coarsest_dtype(read)
     variable = schema.outputs[min(slot, len(schema.outputs) - 1)].type_str
-    if variable.startswith("tensor("):
-        return DType[variable.removeprefix("tensor(").removesuffix(")").upper()]
+    if (fixed := DType.from_type_text(variable)) is not None:
+        return fixed
     formals = [schema.inputs[min(place, len(schema.inputs) - 1)].type_str for place in range(len(read))]
     same = (dtype for dtype, formal in zip(read, formals, strict=True) if formal == variable and dtype is not None)
     return next(same, None) or _coarsest_dtype(read)

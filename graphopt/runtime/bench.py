@@ -1,4 +1,4 @@
-"""Models against each other: fed the same and timed in turns; what was found, as a table and as JSON."""
+"""Benchmarks: models are fed the same and timed in turns; the results are a table, and JSON."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def prepare_models(
     also: Sequence[Source] = (),
     limit: float | None = None,
 ) -> PreparedModels:
-    """Load models and make inputs up that all of them accept; arguments and errors are those of `run_benchmark`.
+    """Load models and make up inputs that all of them accept; arguments and errors are those of `run_benchmark`.
 
-    The inputs fit `also` some models that are not loaded, as far as their declarations tell. Of the `limit`, in
-    seconds, each set of sizes has an equal share, and a run that takes longer is an error.
+    The inputs also fit the models of `also`, which are not loaded, as far as their declarations tell. Each set of sizes
+    has an equal share of the `limit`, in seconds, and a run that takes longer is an error.
     """
     if not models:
         raise UsageError("there is nothing to time: name a model")
@@ -108,7 +108,7 @@ class TooSlowError(ModelError):
 
 
 def _run_refusal(session: Any, feeds: Feeds, setting: SessionSetting, limit: float | None) -> str:
-    """Why a model does not run on these inputs, if it does not."""
+    """Say why a model does not run on these inputs; nothing where it does."""
     try:
         run_interruptibly(make_runner(session, feeds, setting), limit)
     except TimeoutError as error:
@@ -297,7 +297,7 @@ def _speedup_json(ratio: Speedup | None) -> dict[str, Any] | None:
 
 
 def format_ms(seconds: float) -> str:
-    """Milliseconds to four digits: `0.01234`, `12.34`."""
+    """Return milliseconds to four digits: `0.01234`, `12.34`."""
     value = seconds * 1e3
     return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}" if value > 0 else "0"
 

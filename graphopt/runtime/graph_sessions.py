@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def random_feeds(graph: Graph, seed: int) -> sample_inputs.Feeds:
-    """Ordinary values: no denormals, indices within what they index, masks that leave something.
+    """Return ordinary values: no denormals, indices within what they index, masks that leave something.
 
     Raises:
         NotMeasurableError: an input has a type for which there are none.
@@ -44,7 +44,7 @@ _OUT_OF_MEMORY = re.compile(
 
 
 def _measurement_error(text: str, error: BaseException) -> NotMeasurableError:
-    """Why a graph cannot be measured, as an error."""
+    """Return the error that says why a graph cannot be measured."""
     is_no_room = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error))
     return TemporarilyNotMeasurableError(text) if is_no_room else NotMeasurableError(text)
 
@@ -96,8 +96,7 @@ def _as_temporary_failure(run: Callable[[], object]) -> Callable[[], object]:
 
 
 def _open_session(path: Path, dump: Path | None, setting: SessionSetting) -> Any:
-    """Return the file in ONNX Runtime, which writes to `dump` what it makes of it; where that cannot be, it goes
-    without.
+    """Return a session of the file, which writes to `dump` what ONNX Runtime makes of it, where that can be written.
 
     Raises:
         ModelError: ONNX Runtime refuses the model.

@@ -141,7 +141,7 @@ _SIZES_BY_NAME = (
 
 
 def requested_sizes(model: ModelSketch, dims: Mapping[str, int | Sequence[int]], own: Binding) -> list[dict[str, int]]:
-    """Every choice of the sizes that are given, with those of the given inputs (`own`).
+    """Return every choice of the sizes that are given, with those of the given inputs (`own`).
 
     Raises:
         UsageError: there is no such open dim, or it cannot have the size.
@@ -163,7 +163,7 @@ def requested_sizes(model: ModelSketch, dims: Mapping[str, int | Sequence[int]],
 
 
 def default_sizes(model: ModelSketch, given: Binding) -> dict[str, int]:
-    """Sensible sizes for the open dims that are not given: by name, by place, and by the type of the input."""
+    """Return usual sizes for the open dims that are not given: by name, by place, and by the type of the input."""
     found: dict[str, int] = {}
     for item in model.required:
         for axis, dim in enumerate(item.shape or ()):
@@ -207,14 +207,14 @@ def _default_size_by_axis(axis: int, shape: tuple[int | str, ...]) -> int:
 
 
 def format_sizes(sizes: Binding, chosen: Iterable[str] = ()) -> str:
-    """`batch=1, seq=128`, and which of them were not given."""
+    """Return `batch=1, seq=128`, and which of them were not given."""
     text = ", ".join(f"{name}={size}" for name, size in sizes.items())
     names = [name for name in sizes if name in set(chosen)]
     return f"{text} (chosen here: {', '.join(names)})" if names else text
 
 
 def format_run_sizes(sizes: Binding) -> str:
-    """Return the end of an error about a run."""
+    """Return sizes as the end of an error about a run."""
     return f" (with {format_sizes(sizes)})" if sizes else ""
 
 

@@ -210,7 +210,7 @@ def _format_error(title: str, error: str) -> str:
 
 
 def _node_title(node: Node, facts: version_tables.GraphFacts) -> str:
-    """`Clip of tensor(double) in opset 10`."""
+    """Return the title of a node: `Clip of tensor(double) in opset 10`."""
     types = dict.fromkeys(
         version_paths.schema_type_text(facts.value_type(value)) or "?" for value in node.inputs if value is not None
     )

@@ -67,7 +67,7 @@ class Machine:
 
 
 def _measure_rates(setting: SessionSetting, policy: TimingPolicy) -> Machine:
-    """Rates as a model of usual size meets them: of one that does not fit the caches, memory is much slower."""
+    """Return rates as a model of usual size meets them; memory is much slower to one that does not fit the caches."""
     size, elements, count = (512, 1 << 20, 256) if setting.is_cpu else (4096, 1 << 26, 256)
     square, long, one = (size, size), (elements,), (1,)
     multiply = _time_graph(_operator_chain("MatMul", [square, square], square, 1), setting, policy)
@@ -105,7 +105,7 @@ def _time_graph(graph: Graph, setting: SessionSetting, policy: TimingPolicy) -> 
 
 
 def environment_key(setting: SessionSetting) -> str:
-    """All but the models that a time depends on: costs under others are never used."""
+    """Return all that a time depends on but the models: costs under other keys are never used."""
     facts = {item.name: getattr(setting, item.name) for item in fields(setting)} | {
         "format": CACHE_FORMAT,
         "provider": setting.provider_name,

@@ -193,14 +193,14 @@ def min_rounds(confidence: float) -> int:
 
 @cache
 def _excludes(count: int, fewer: int, confidence: float) -> bool:
-    """Return whether a number, which so `fewer` of the ratios are below, is not their median."""
+    """Return whether a number is not the median, where so many ratios, `fewer` than half, are below it."""
     return count - math.log2((count + 1) * math.comb(count, fewer)) >= -math.log2(1 - confidence)
 
 
 def geometric_mean_speedup(ratios: Sequence[Speedup]) -> Speedup:
-    """Speedups at several sizes as one: geometric means, each size counting the same.
+    """Return speedups at several sizes as one: geometric means, each size counting the same.
 
-    The bounds are those of the parts: the interval is wider than it would have to be.
+    So are the bounds: the interval is wider than it would have to be.
     """
     if len(ratios) == 1:
         return ratios[0]
@@ -337,9 +337,8 @@ def time_interleaved(
 ) -> tuple[TimingSamples, ...]:
     """Time the runs in rounds in which each takes a turn, in an order that is drawn anew for each round.
 
-    One thread times at a time.
-
     In an order that is fixed or rotates, each run would always follow the same one, and inherit its caches and clock.
+    One thread times at a time.
 
     A turn repeats short runs for the seconds of a turn and counts the fastest, for other processes can only slow a run
     down. One run before that does not count: it fills the caches again and outlasts the threads of the session before,

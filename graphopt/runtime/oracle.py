@@ -87,12 +87,11 @@ class RunnableModel:
     def is_quantized(self) -> bool:
         """True if ONNX Runtime may run it with kernels for integers where others are written."""
         if self._loaded_model is None:
-            return any(lookup_kernel(name).may_compute_narrower for name in model_sketch.iter_operators(self.outline))
-        inside = (node.op for graph in self._loaded_model.graph.graphs() for _, node in graph.nodes())
-        return any(
-            lookup_kernel(name).may_compute_narrower
-            for name in chain(inside, model_sketch.iter_operators(self._loaded_model.shell))
-        )
+            operators = model_sketch.iter_operators(self.outline)
+        else:
+            inside = (node.op for graph in self._loaded_model.graph.graphs() for _, node in graph.nodes())
+            operators = chain(inside, model_sketch.iter_operators(self._loaded_model.shell))
+        return any(lookup_kernel(name).may_compute_narrower for name in operators)
 
     @cached_property
     def may_crash_on_load(self) -> bool:
@@ -154,9 +153,8 @@ class RunnableModel:
         """
         message = ModelProto()
         message.CopyFrom(self.with_external_data())
-        for place, (name, tensor) in enumerate(
-            proto_conversion.model_tensors(message)
-        ):  # functions may use a name again
+        # functions may use a name again
+        for place, (name, tensor) in enumerate(proto_conversion.model_tensors(message)):
             if tensor.data_type in _PERTURBED_DTYPES and prod(tensor.dims) > 1 and name not in fixed:
                 changed = sample_inputs.perturb_array(numpy_helper.to_array(tensor), amount, seed, f"{name} {place}")
                 tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
@@ -208,7 +206,7 @@ _INVALID_MODEL_MESSAGES = (
 
 
 def _plain_message(error: Exception) -> str:
-    """`[ONNXRuntimeError] : 1 : FAIL : Load model from x.onnx failed: …` without all that the user knows already."""
+    """Return `[ONNXRuntimeError] : 1 : FAIL : Load model from x.onnx failed: …` without what the user knows already."""
     text = " ".join(str(error).split())
     text = text.rpartition("[ONNXRuntimeError] : ")[2].partition(" : ")[2].partition(" : ")[2] or text or repr(error)
     return re.sub(r"^Load model from .*? failed: ?", "", text)
@@ -236,17 +234,17 @@ Oracle: TypeAlias = Callable[[RunnableModel], AbstractContextManager[OracleSessi
 
 
 def onnxruntime_unoptimized(model: RunnableModel) -> AbstractContextManager[OracleSession]:
-    """ONNX Runtime on the CPU with all graph optimizations off."""
+    """Open a model in ONNX Runtime on the CPU, with all graph optimizations off."""
     return _onnxruntime(model, optimize=False)
 
 
 def onnxruntime_single_threaded(model: RunnableModel) -> AbstractContextManager[OracleSession]:
-    """ONNX Runtime without optimizations and with one thread, so that what threads do in any order is done in one."""
+    """Open a model in ONNX Runtime without optimizations and with one thread, so that the order of work is fixed."""
     return _onnxruntime(model, optimize=False, threads=1)
 
 
 def onnxruntime_optimized(model: RunnableModel) -> AbstractContextManager[OracleSession]:
-    """ONNX Runtime on the CPU with all graph optimizations on, as models are run."""
+    """Open a model in ONNX Runtime on the CPU, with all graph optimizations on, as models are run."""
     return _onnxruntime(model, optimize=True)
 
 
@@ -406,8 +404,10 @@ class _OnnxRuntimeSession:
         self.overridable = frozenset(given.name for given in native.get_overridable_initializers())
         self._runtime, self._native = runtime, native
         declared = (*native.get_inputs(), *native.get_overridable_initializers())
-        self._types = {given.name: _parse_dtype(given.type) for given in declared}
-        self._has_non_numpy_outputs = any(_parse_dtype(made.type) in _NON_NUMPY_DTYPES for made in native.get_outputs())
+        self._types = {given.name: DType.from_type_text(given.type) for given in declared}
+        self._has_non_numpy_outputs = any(
+            DType.from_type_text(made.type) in _NON_NUMPY_DTYPES for made in native.get_outputs()
+        )
 
     def release(self) -> None:
         """Give the memory back, whoever may still hold this."""
@@ -438,12 +438,6 @@ class _OnnxRuntimeSession:
         made = self._runtime.OrtValue.ortvalue_from_numpy
         values = {name: made(value) if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
         return [_to_numpy(value) for value in self._native.run_with_ort_values(None, values, options)]
-
-
-def _parse_dtype(text: str) -> DType | None:
-    """`tensor(bfloat16)` as ONNX Runtime prints it; None for sequences, maps and the like."""
-    name = text.removeprefix("tensor(").removesuffix(")").upper()
-    return DType[name] if name in DType.__members__ else None
 
 
 SUBBYTE_DTYPES = frozenset({DType.INT2, DType.UINT2, DType.INT4, DType.UINT4, DType.FLOAT4E2M1})

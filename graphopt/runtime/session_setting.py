@@ -188,8 +188,7 @@ def make_runner(session: Any, feeds: Mapping[str, Any], setting: SessionSetting)
     """
     types = [value.type for value in (*session.get_inputs(), *session.get_outputs())]
     are_tensors = all(text.startswith("tensor(") and "string" not in text for text in types)
-    names = (text.removeprefix("tensor(").removesuffix(")").upper() for text in types)
-    are_numpys = all(name not in DType.__members__ or DType[name].numpy.isbuiltin == 1 for name in names)
+    are_numpys = all(dtype is None or dtype.numpy.isbuiltin == 1 for dtype in map(DType.from_type_text, types))
     if not are_tensors or (setting.device[0] == "cpu" and are_numpys):
         return lambda options=None: session.run(None, feeds, options)
     binding = bind_io(session, feeds, setting.device)
@@ -231,7 +230,7 @@ def _may_crash_on_load(model: Source) -> bool:
 
 @lru_cache(16)
 def _file_may_crash_on_load(path: str, _size: int, _changed: int) -> bool:
-    """Answer for a file, which is read again when it has changed: each session of the original asks."""
+    """Return the same for a file, which is read again when it has changed: each session of the original asks."""
     return RunnableModel(path).may_crash_on_load
 
 
