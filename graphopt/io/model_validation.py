@@ -270,7 +270,7 @@ FunctionKey: TypeAlias = tuple[str, str, str]
 
 
 def _check_expansion_size(model: ModelProto) -> None:
-    """Raise ModelError for functions that call themselves, or each other so often that nobody could inline them."""
+    """Raise ModelError for functions that call themselves, or that stand for too many nodes to be inlined."""
     if not model.functions:
         return
     functions = {function_key(each.domain, each.name, each.overload): each for each in model.functions}
@@ -310,7 +310,7 @@ def called_function(node: NodeProto) -> FunctionKey:
 
 
 def function_key(domain: str, name: str, overload: str) -> FunctionKey:
-    """Return what tells a function from others: its domain, name and overload."""
+    """Return the key that tells a function from others: its domain, name and overload."""
     return schemas.normalize_domain(domain), name, overload
 
 

@@ -53,7 +53,8 @@ def expand_nodes(graph: Graph, opset: int, folders: ModelFolders) -> Iterator[Pa
 
 
 def _upgraded(graph: Graph, vertex: int, opset: int) -> Patch | None:
-    """Return a node that has no newest spelling in the newest that an opset has; None where it has that already."""
+    """Return the patch that brings a node without a newest spelling to the newest one that an opset has; None where it
+    has that."""
     node = graph[vertex]
     schema = schemas.schema(node.op, "", opset)
     if schema is None or schema.deprecated or schema.since_version <= node.version:
@@ -63,7 +64,7 @@ def _upgraded(graph: Graph, vertex: int, opset: int) -> Patch | None:
 
 
 class _NodeExpansion:
-    """New nodes, of which the last takes the vertex of the one whose meaning they have together."""
+    """Nodes that together mean what one did; the last of them takes its vertex."""
 
     def __init__(self, graph: Graph, vertex: int) -> None:
         self.graph, self.vertex, self.node = graph, vertex, graph[vertex]
@@ -133,10 +134,11 @@ ALLOWZERO_OPSET = 14
 
 
 def _expand_flattening(graph: Graph, vertex: int, opset: int) -> Patch | None:
-    """Return the operator along the one axis that the axes become which it ran over; None for an axis beyond them.
+    """Return the operator along a single axis, which the axes that it ran over are flattened into; None where its axis
+    is out of range.
 
-    Where their sizes are known, those before stay as they are, open or not. A Flatten takes all others, whose sizes are
-    read when the model runs.
+    Where the sizes of these axes are known, a Reshape leaves those before as they are, open or not. Else a Flatten
+    takes all axes, and their sizes are read when the model runs.
     """
     several, node = _NodeExpansion(graph, vertex), graph[vertex]
     x, axis = node.inputs[0], node.attrs.get("axis", 1)
@@ -192,7 +194,7 @@ broadcast."""
 
 
 def _widen_mask(graph: Graph, vertex: int, opset: int) -> Patch | None:
-    """Return an Attention whose mask is as wide as there are keys, whatever its sizes are called; None where it has no
+    """Return an Attention whose mask is as wide as there are keys, whatever names its sizes have; None where it has no
     mask, or another reason to stay."""
     several, node = _NodeExpansion(graph, vertex), graph[vertex]
     present: tuple[Value | None, ...] = (*node.inputs, None, None)
@@ -266,7 +268,7 @@ def _densify(node: Node, opset: int, folders: ModelFolders) -> Node:
 
 
 def _flat_indices(indices: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return where values are in the flattened tensor: indices are that already, or one for each axis."""
+    """Return the places of values in the flattened tensor: indices are those already, or one number for each axis."""
     if indices.ndim == 1:
         return indices.astype(np.int64)
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]

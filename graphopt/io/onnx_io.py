@@ -121,7 +121,7 @@ def load_model(
 
 
 def copy_source(source: ModelSource) -> ModelSource:
-    """Return a model in memory as one of its own: who gave it may go on to change it."""
+    """Return a copy of a model in memory, whose owner may go on to change it; any other source as it is."""
     if not isinstance(source, ModelProto):
         return source
     own = ModelProto()
@@ -183,7 +183,7 @@ def _describe_content(start: bytes) -> str:
 
 
 def data_files(path: Path) -> set[Path]:
-    """Return the files beside a model that its weights lie in; none where there is no model, or none that is legal."""
+    """Return the files of weights beside a model; none where there is no model, or no legal one."""
     if not path.is_file():
         return set()
     try:
@@ -237,7 +237,7 @@ def _read_model(proto: ModelProto, path: Path | None, folders: ModelFolders) -> 
 
 
 def _with_inlined_functions(proto: ModelProto) -> ModelProto:
-    """Return the model with its local functions inlined. The inliner serializes it, so it gets the weights' names
+    """Return the model with its local functions inlined. The inliner serializes it, so it is given the names of weights
     only."""
     weights = {tensor.name: tensor for tensor in proto.graph.initializer}
     light = _without_initializers(proto)
@@ -258,7 +258,7 @@ def _with_inlined_functions(proto: ModelProto) -> ModelProto:
 
 
 def _convert_function(function: FunctionProto, opset: int) -> None:
-    """Say a function in the opset of its model, without which it cannot be inlined.
+    """Convert a function to the opset of its model, without which it cannot be inlined.
 
     Raises:
         ModelError: that cannot be; it is as it was.
@@ -289,10 +289,10 @@ def function_as_model(function: FunctionProto) -> LoadedModel:
 def _inline_functions(
     model: ModelProto, functions: Sequence[FunctionProto], reasons: Mapping[FunctionKey, str]
 ) -> ModelProto | None:
-    """Return a model with its functions inlined that can be; None, with a warning, where none of them can.
+    """Return a model with those of its functions inlined that can be; None, with a warning, where none can.
 
-    The inliner of the onnx package puts no default of an attribute where a call lacks it. Of the functions that it
-    keeps it forgets the defaults and the functions that they call, and it says nothing of them.
+    The inliner of the onnx package adds no default of an attribute where a call lacks it. For functions that it keeps,
+    it drops the defaults and the functions that they call, without a word.
 
     Args:
         model: gets the defaults of attributes written into its calls.
@@ -351,7 +351,7 @@ def _write_default_attributes(model: ModelProto) -> None:
 
 
 def _may_lack_defaults(model: ModelProto) -> bool:
-    """Return whether a call may lack an attribute that its function hands on to one which has a default for it.
+    """Return whether a call may lack an attribute that its function passes on to another, which has a default for it.
 
     Only the inliner would know in which of the calls the default is meant.
     """
@@ -376,7 +376,7 @@ def _nodes_of(model: ModelProto) -> Iterator[NodeProto]:
 
 
 def _version_conflict(function: FunctionProto, model: ModelProto) -> str:
-    """Say in which domain a function is of another version than its model; nothing where it is in none."""
+    """Say in which domain a function is of another version than its model; nothing where they agree."""
     versions = {schemas.normalize_domain(entry.domain): entry.version for entry in model.opset_import}
     for entry in function.opset_import:
         domain = schemas.normalize_domain(entry.domain)
@@ -386,7 +386,7 @@ def _version_conflict(function: FunctionProto, model: ModelProto) -> str:
 
 
 def _import_domains(model: ModelProto, functions: Iterable[FunctionProto]) -> str:
-    """Import what only functions imported that were inlined; say where they do not agree on a version."""
+    """Import the domains that only inlined functions imported; say where these do not agree on a version."""
     for function in functions:
         if complaint := _version_conflict(function, model):
             return f"of {function.domain}.{function.name}, {complaint}"
@@ -455,7 +455,7 @@ def model_outline(model: LoadedModel) -> ModelProto:
 
 
 def write_scratch(model: LoadedModel, path: Path) -> None:
-    """Write a model to a file, for as long as somebody reads it: with its weights beside it."""
+    """Write a model to a temporary file, with its weights beside it."""
     with weight_files.default_weight_path(path).open("wb") as data:
         proto = _proto_with_external_weights(model, data)
     for tensor in proto_conversion.external_tensors(proto):
@@ -515,7 +515,8 @@ def _convert_opset(model: LoadedModel, opset: int) -> LoadedModel:
 
 
 def _change_opset(model: LoadedModel, opset: int) -> Callable[[], None]:
-    """Put the graphs of a model into an opset, with several nodes for one where that is needed; return the way back.
+    """Put the graphs of a model into an opset, with several nodes for one where needed; return the function that undoes
+    it.
 
     Raises:
         ModelError: the opset cannot express a node; the graphs are as before.
@@ -543,7 +544,8 @@ def _change_opset(model: LoadedModel, opset: int) -> Callable[[], None]:
 
 
 def _opset_advice(model: LoadedModel, opset: int) -> str:
-    """Return the advice for a model that an opset cannot express: the nearest that can on the way, and its own."""
+    """Return the advice for a model that an opset cannot express: to take the nearest opset that can, or to keep its
+    own."""
     own = model.graph.opsets.get("", 0)
     others = range(opset + 1, own) if opset < own else range(opset - 1, own, -1)
     nearest = next((other for other in others if _is_expressible(model, other)), None)
@@ -581,11 +583,11 @@ def _check_expressible(graphs: Iterable[Graph]) -> None:
 def save_model(model: LoadedModel, path: str | os.PathLike[str], *, external: bool | None = None) -> int:
     """Write a model to a file and return its size. It appears under its name when it is complete, or not at all.
 
-    A file of weights is never written over: whoever reads the model that was there finds its weights or none. A new
-    model's are in `<path>.data`; those that differ from what lies there, or replace a model, in
-    `<path>.<digest>.data`, named by their content. Those that the replaced model had are removed, if they have such a
-    name and no other file of the folder mentions it; so are those that a save has left which was killed. A link is
-    followed, and its target written.
+    A file of weights is never written over: whoever reads the old model finds its weights or none. The weights of a new
+    model are in `<path>.data`; those that differ from what lies there, or replace a model, are in
+    `<path>.<digest>.data`, named by their content. The weights of the replaced model are removed, if they have such a
+    name and no other file of the folder mentions it; so are those that a killed save has left. A link is followed, and
+    its target written.
 
     Args:
         model: stays as it is.
@@ -677,7 +679,7 @@ def _proto_with_external_weights(model: LoadedModel, data: BinaryIO) -> ModelPro
 
 
 def load_external_data(proto: ModelProto, folders: ModelFolders) -> None:
-    """Read the tensors into a message that it says lie in a file; not those whose file has no name yet."""
+    """Read into a message the tensors that it says lie in a file; not those whose file has no name yet."""
     for tensor in proto_conversion.external_tensors(proto):
         if proto_conversion.external_location(tensor):
             loaded = proto_conversion.tensor_from_proto(tensor, folders)

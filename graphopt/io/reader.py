@@ -1,4 +1,4 @@
-"""Messages as graphs: a `ModelProto` is read into a `Model`, one graph for each body."""
+"""Messages as graphs: a `ModelProto` is read, one `Graph` for each body."""
 
 from __future__ import annotations
 
@@ -215,7 +215,8 @@ def _metadata_props(proto: NodeProto | GraphProto) -> Mapping[str, str]:
 
 
 def _unknown_node_fields(proto: NodeProto, attrs: Mapping[str, Attribute]) -> bytes:
-    """Return what of a node is not in `Node`'s own fields; its attributes where they are spelled in an unusual way."""
+    """Return the parts of a node that `Node` has no fields for, and its attributes where they are spelled in an unusual
+    way."""
     extra = NodeProto()
     if proto.overload:
         extra.overload = proto.overload
@@ -256,5 +257,5 @@ def _constant_value(attrs: Mapping[str, Attribute]) -> Tensor | None:
 
 
 def overridable_names(proto: ModelProto) -> set[str]:
-    """Return the names that may be those of inputs and of initializers too, whose values then are defaults."""
+    """Return the names that inputs and initializers may share; the values of these are defaults."""
     return {info.name for info in proto.graph.input} if proto.ir_version >= 4 else set()

@@ -1,4 +1,4 @@
-"""Ways from one version of an operator to another, in steps of which each goes up and down."""
+"""Paths from one version of an operator to another, in steps of which each goes up and down."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class VersionStep:
 
     @property
     def is_downgrade_relevant(self) -> bool:
-        """False where the two are alike also in what they take."""
+        """False where the two take the same, too."""
         same = self.old.attributes.keys() == self.new.attributes.keys() and _schema_types(self.old) == _schema_types(
             self.new
         )
@@ -226,7 +226,7 @@ def _type_texts(op: str, domain: str, version: int) -> tuple[frozenset[str], ...
 
 
 def _check_types(schema: OpSchema, spelling: Spelling, facts: GraphFacts) -> None:
-    """Raise SpellingMismatch where an input of a known type has none that the schema takes."""
+    """Raise SpellingMismatch where an input has a type that the schema does not take."""
     allowed = _type_texts(schema.name, schema.domain, schema.since_version)
     for index, value in enumerate(spelling.inputs):
         if value is None:
@@ -323,7 +323,7 @@ def _renaming_step(op: str, version: int) -> VersionStep:
 
 
 class VersionPath(NamedTuple):
-    """The steps from one schema version to another, in order, and where they end. `reason` if there is no way."""
+    """The steps from one schema version to another, in order, and where they end. `reason` says why there is no way."""
 
     op: str
     version: int

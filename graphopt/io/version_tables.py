@@ -164,7 +164,7 @@ def _is_over_last_axis(spelling: Spelling, facts: GraphFacts) -> bool:
 
 
 def _has_no_mask(spelling: Spelling, facts: GraphFacts) -> bool:  # noqa: ARG001
-    """Return whether there is no mask, which had the type of the data once."""
+    """Return whether there is no mask; the type of a mask changed."""
     return not any(spelling.outputs[1:])
 
 
@@ -180,8 +180,8 @@ def _is_not_to_float8(spelling: Spelling, facts: GraphFacts) -> bool:
 
 
 def _states_limits(spelling: Spelling, facts: GraphFacts) -> bool:
-    """Return whether no limit is absent: it was that of float32, and is now that of the type. What becomes of half
-    precision is said below."""
+    """Return whether no limit is absent: an absent one was that of float32, and is now that of the type. For half
+    precision see `_limit_halves`."""
     both = len(spelling.inputs) == 3 and None not in spelling.inputs
     return both or _data_type(spelling, facts) in (DType.FLOAT, DType.FLOAT16)
 
@@ -219,7 +219,7 @@ def is_plain_attention(spelling: Spelling, facts: GraphFacts) -> bool:
 
 
 def _format_size(size: Dim) -> str:
-    """Return a size as a message has it: names that inference gave say nothing to a reader."""
+    """Return a size as messages have it: names that inference made up mean nothing to a reader."""
     return "an unknown number of" if isinstance(size, SymbolicDim) and size.has_unknown else str(size)
 
 

@@ -1,4 +1,4 @@
-"""The files of weights beside a model: what they are called, and when one may go."""
+"""The files of weights beside a model: their names, and when one may be removed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def default_weight_path(target: Path) -> Path:
 
 
 def check_weight_path(path: Path) -> None:
-    """Raise OutputError where weights beside a model would have too long a name, or be missed: it is a link
-    elsewhere."""
+    """Raise OutputError where the name of the weights would be too long, or where they would be missed beside a
+    link."""
     target = files.resolve_target(path)
     files.check_name(default_weight_path(target))
     if path.is_symlink() and target.parent != Path(os.path.realpath(path.parent)):
@@ -161,7 +161,7 @@ def _read_notes(target: Path) -> tuple[dict[Path, _CleanupNote], set[str]]:
 
 
 def _read_note(path: Path, ours: re.Pattern[str]) -> _CleanupNote | None:
-    """Return what a note says, nothing where its process was killed before it wrote it; None where it is no note."""
+    """Return a note, an empty one where its process was killed before it wrote it; None where the file is no note."""
     if path.is_symlink():
         return None
     try:
@@ -177,7 +177,7 @@ def _identity_of(found: os.stat_result) -> tuple[int, ...]:
 
 
 def _mentioned_weights(target: Path, spared: Container[str]) -> list[Path]:
-    """Return the files of weights that a model mentions, with names as graphopt gives them; some are spared."""
+    """Return the files of weights that a model mentions and graphopt has named, but those that are `spared`."""
     if not target.is_file():
         return []
     found = [
@@ -210,7 +210,7 @@ def _remove_unmentioned(target: Path, going: Mapping[str, tuple[int, ...]], unre
 
 
 def _mentions(path: Path, name: str) -> bool:
-    """Return whether a name is in a file; taken for granted of one that cannot be read."""
+    """Return whether a name is in a file; True for a file that cannot be read."""
     sought = name.encode()
     try:
         if path.stat().st_size >= MAX_MODEL_BYTES:

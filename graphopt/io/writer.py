@@ -1,5 +1,4 @@
-"""Graphs as messages: a `Model` is written as a `ModelProto`, under names that are free, and its tensors into
-messages and files.
+"""Graphs as messages, under names that are free, and tensors on their way into messages and files.
 
 `onnx_io` puts the pieces together.
 """
@@ -60,7 +59,7 @@ class GraphWriter:
     """Names that were made up while writing."""
 
     def write_graph(self, graph: Graph, into: GraphProto, captured: Sequence[str] | None) -> list[tuple[str, Node]]:
-        """Write a graph; its initializers are returned. `captured` are the names of what a body captures."""
+        """Write a graph and return its initializers. `captured` are the names of what a body captures."""
         declared = GraphProto()
         declared.ParseFromString(graph.unknown_fields)
         copy_fields(declared, into, without=("input", "output", "value_info", "sparse_initializer"))
@@ -164,8 +163,8 @@ class GraphWriter:
         *,
         is_body: bool,
     ) -> None:
-        """Write inputs as they were declared. Initializers that were among them are again; before IR version 4 all
-        are."""
+        """Write inputs as they were declared. Initializers that were among the inputs are so again; before IR version 4
+        all are."""
         graph = names.graph
         present = {graph.value_name(Value(v)): (names(Value(v)), graph[v].types[0]) for v in graph.inputs}
         constants = {name: (name, node.types[0]) for name, node in initializers if node.op == CONSTANT}
@@ -238,7 +237,7 @@ def is_large(tensor: TensorProto) -> bool:
 
 
 def serialize_without_values(model: memoryview) -> bytes | memoryview:
-    """Return a serialized model without the bytes of large initializers; as it is where it cannot be taken apart."""
+    """Return a serialized model without the bytes of large initializers; unchanged where it cannot be taken apart."""
     path = (ModelProto, "graph"), (GraphProto, "initializer"), (TensorProto, "raw_data")
     numbers = [message.DESCRIPTOR.fields_by_name[name].number for message, name in path]
     try:
@@ -267,7 +266,7 @@ def place_inline(tensor: Tensor, name: str, into: TensorProto) -> None:
 
 
 def place_without_values(tensor: Tensor, name: str, into: TensorProto) -> None:
-    """Write a tensor without its values, if they are many and in no file that is named already."""
+    """Write a tensor without its values, if these are many and lie in no named file."""
     if tensor.size <= MIN_EXTERNAL_BYTES or isinstance(tensor.source, proto_conversion.ExternalData):
         proto_conversion.tensor_to_proto(tensor, name, into)
     else:
@@ -316,7 +315,7 @@ def _place_without_data(tensor: Tensor, name: str, into: TensorProto) -> None:
 
 
 def field_tag(message: type[Message], field_name: str) -> bytes:
-    """Return what stands before a field of bytes or of a message in the wire format."""
+    """Return the tag that precedes a field of bytes or of a message in the wire format."""
     return proto_conversion.encode_varint(message.DESCRIPTOR.fields_by_name[field_name].number << 3 | 2)
 
 
@@ -339,7 +338,7 @@ _PAGE = 4096
 
 
 def _supports_holes(file: BinaryIO) -> bool:
-    """Return whether bytes that are left out read as zeros: not in a device, nor where each write goes to the end."""
+    """Return whether bytes that are skipped read as zeros: not in a device, nor in a file opened for appending."""
     try:
         handle = file.fileno()
     except OSError:  # in memory
@@ -359,7 +358,7 @@ class WeightFileWriter:
     gone."""
 
     def place(self, tensor: Tensor, name: str, into: TensorProto) -> None:
-        """Write a tensor of some size here, and to the message where; the file has no name yet."""
+        """Write a tensor of some size to this file, and its place to the message; the file has no name yet."""
         if tensor.nbytes < MIN_EXTERNAL_BYTES:
             place_inline(tensor, name, into)
             return
