@@ -182,8 +182,7 @@ class Benchmark:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """Return what was measured, where, and every number of it; times are in seconds, a speedup above 1 is
-        faster."""
+        """Return every number that was measured, and where; times are in seconds, a speedup above 1 is faster."""
         where = {"onnxruntime": require_onnxruntime().__version__, "provider": self.setting.provider_name}
         setting = asdict(self.setting) | {"provider": where["provider"], "threads": self.setting.thread_count}
         data = {
@@ -235,7 +234,7 @@ def time_models(
     progress: Callable[[float], object] | None = None,
     policy: TimingPolicy = TimingPolicy(),
 ) -> Benchmark:
-    """Time what is ready to run; arguments are those of `run_benchmark`."""
+    """Time prepared models; arguments are those of `run_benchmark`."""
     cases, count = [], len(ready.sessions)
     for number, trial in enumerate(ready.trials):
         own, *rivals = (make_runner(session, trial.feeds, ready.setting) for session in ready.sessions)

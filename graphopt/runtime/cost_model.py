@@ -30,10 +30,10 @@ class CostModel(Protocol):
     """False as soon as a measurement was too noisy to be kept, or could not be made just then."""
 
     def estimate_seconds(self, graph: Graph) -> float:
-        """Return an estimate of one run, for which nothing is run; the same for the same graph."""
+        """Return an estimate of one run, without running anything; the same for the same graph."""
 
     def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
-        """Return how many times as fast as `before` each of the others is, which have its inputs and outputs.
+        """Return how many times as fast as `before` each of the others is; all have the same inputs and outputs.
 
         One that is probably faster by no more than the `least_gain`, a part of 1, need not be told from a slower one.
 
@@ -47,7 +47,7 @@ class NotMeasurableError(Exception):
 
 
 class TemporarilyNotMeasurableError(NotMeasurableError):
-    """A graph cannot be timed just then, for want of memory, of time or of a disk: another time it may be."""
+    """A graph cannot be timed at the moment, for want of memory, time or disk space; later it may be."""
 
 
 class NoTimeToMeasureError(TemporarilyNotMeasurableError):
@@ -63,7 +63,7 @@ def open_cost_cache(*, fresh: bool = False) -> Cache:
 
 
 def cache_key(*parts: str) -> str:
-    """Return the key of what is kept, made of all that it depends on."""
+    """Return the key of an entry, made of all that the entry depends on."""
     return sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -71,7 +71,7 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def decode_cached(kind: type[T], text: str | None) -> T | None:
-    """Return what a text of the cache says; None where there is none, or it is of another make or damaged."""
+    """Return an entry of the cache; None where there is none, or it is of another version or damaged."""
     try:
         return None if text is None else from_json(kind, text)
     except DECODE_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Small graphs in ONNX Runtime: written, fed, loaded, and run in turns. What cannot be is `NotMeasurableError`."""
+"""Small graphs in ONNX Runtime: written, fed, loaded, and run in turns. A failure is a `NotMeasurableError`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class LoadedGraph(NamedTuple):
 def load_graph(
     graph: Graph, path: Path, feeds: sample_inputs.Feeds, setting: SessionSetting, policy: TimingPolicy = TimingPolicy()
 ) -> LoadedGraph:
-    """Load a graph and run it once. In a file, it may have weights of any size, which lie in files themselves.
+    """Load a graph and run it once. It goes through a file, so its weights, which lie in files themselves, may be of
+    any size.
 
     Raises:
         NotMeasurableError: it cannot be written as a model, or ONNX Runtime refuses it.
@@ -84,7 +85,7 @@ def load_graph(
 
 
 def _as_temporary_failure(run: Callable[[], object]) -> Callable[[], object]:
-    """Return a run that went well once: where it fails now, the model is hardly the reason."""
+    """Return a run that went well once; where it fails now, the model is hardly the reason."""
 
     def guarded() -> None:
         try:

@@ -93,7 +93,7 @@ def input_difference(
 
 
 def _missing_input(names: tuple[str, str], model: ModelSketch, other: ModelSketch, given: Collection[str]) -> str:
-    """Say which input the second model has not, that the first needs or is given; nothing if it has all."""
+    """Say which input the second model lacks that the first needs or is given; nothing if it has all."""
     mine, known = ({item.name for item in some.inputs} for some in (model, other))
     needed = [item.name for item in model.required] + [name for name in given if name in mine]
     missing = (name for name in needed if name not in known)
@@ -116,7 +116,7 @@ def _unify_inputs(own: ModelInput, other: ModelInput, fixed: dict[str, int]) -> 
 
 
 def with_fixed_sizes(model: ModelSketch, others: Iterable[ModelSketch], sizes: Binding) -> ModelSketch:
-    """Return a model with the sizes that are fixed; an input without a shape has that of another model."""
+    """Return a model with the sizes that are fixed; an input without a shape gets that of another model."""
     shapes = {item.name: item.shape for other in others for item in other.inputs if item.shape is not None}
 
     def sized(item: ModelInput) -> ModelInput:
@@ -176,7 +176,7 @@ def default_sizes(model: ModelSketch, given: Binding) -> dict[str, int]:
 
 
 def _default_size(dim: str, axis: int, given: ModelInput) -> int:
-    """Return the size of one open dim, as an input's axis has it."""
+    """Return the size of one open dim, seen as an axis of an input."""
     shape = given.shape or ()
     name = "" if dim == f"{given.name}.{axis}" else dim  # what has no name is called after its place
     is_mask, last = "mask" in given.name.lower(), axis == len(shape) - 1
@@ -193,8 +193,8 @@ def _default_size(dim: str, axis: int, given: ModelInput) -> int:
 
 
 def _default_size_by_axis(axis: int, shape: tuple[int | str, ...]) -> int:
-    """Return a size for an axis of an image or a video whose name says nothing: channels first, unless the last are
-    few."""
+    """Return the size of an axis, without a telling name, of an image or a video: channels come first, unless the last
+    axis is short."""
     channels = len(shape) - 1 if shape[-1] in (1, 3, 4) else 1
     match len(shape):
         case 4 | 5 if axis == channels:
@@ -237,7 +237,7 @@ class TrialInputs:
 def find_accepted_inputs(
     model: ModelSketch, binding: Binding, made: Callable[[Binding], Feeds], refusal: Callable[[Feeds], str]
 ) -> TrialInputs:
-    """Return sizes and inputs that are not refused: what is left open is guessed, and may be guessed wrong.
+    """Return sizes and inputs that are not refused; open sizes are guessed, and a guess may be wrong.
 
     Raises:
         ModelError: all of them are refused; has the reason against the first.

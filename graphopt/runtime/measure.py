@@ -1,7 +1,8 @@
-"""Paired timing: runs take turns in one process, so that what disturbs one disturbs all.
+"""Paired timing: runs take turns in one process, so that a disturbance hits all of them.
 
-An absolute time means nothing on a machine that does other work too; the ratio of two times of one round does. Of these
-ratios the median is asked, and an interval that holds it at all times, so that a timing may end when it says enough.
+An absolute time means nothing on a machine that does other work, too; the ratio of two times of one round does. What
+counts is the median of these ratios, with an interval that holds it whenever one looks, so that a timing may end when
+it is narrow enough.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Speedup:
 
     @property
     def verdict(self) -> TimingVerdict:
-        """Faster or slower only where the median is, beyond noise, and the whole interval is."""
+        """Faster or slower only where both the median, beyond noise, and the whole interval say so."""
         if self.has_too_few_rounds:
             return TimingVerdict.SAME
         if self.median > 1 + self.noise and self.low > 1:
@@ -146,8 +147,8 @@ class Speedup:
         return 1 / (1 + self.noise) <= self.low and self.high <= 1 + self.noise
 
     def is_steady(self, policy: TimingPolicy) -> bool:
-        """Return whether to rely on this another time: more is not known because the time was up, not because the
-        machine was busy."""
+        """Return whether this may be relied on another time: if anything is open, time ran out, and the machine was not
+        busy."""
         return self.is_decided or self.spread <= policy.busy_spread
 
 
@@ -173,11 +174,11 @@ def compute_speedup(
 def median_interval(count: int, confidence: float) -> tuple[int, int]:
     """Return the places, in a sorted sample, between which the median lies, whatever the distribution.
 
-    That holds at all counts at once, so one may look after each round and stop when the interval says enough: a place
-    is excluded where the sign test's likelihood ratio, mixed evenly over all alternatives, exceeds what a fair coin's
-    ever does with this probability (Robbins, "Statistical methods related to the law of the iterated logarithm", 1970;
-    Howard and Ramdas, "Sequential estimation of quantiles", 2022). The sample's least and greatest where it is too
-    small for the confidence (under 11 for 99 %).
+    The confidence holds at all counts at once, so one may look after each round and stop when the interval is narrow
+    enough: a place is excluded where the sign test's likelihood ratio, mixed evenly over all alternatives, exceeds what
+    a fair coin ever reaches with this probability (Robbins, "Statistical methods related to the law of the iterated
+    logarithm", 1970; Howard and Ramdas, "Sequential estimation of quantiles", 2022). A sample that is too small for the
+    confidence (under 11 for 99 %) gives its least and its greatest.
     """
     place = 0
     while place < (count - 1) // 2 and _excludes(count, place + 1, confidence):
@@ -306,7 +307,7 @@ class FastestRun:
         return [*range(first_rival), *able] if able or is_floor_open else []
 
     def _is_probably_no_gain(self, base: TimingSamples, rival: TimingSamples, least: float = 0.0) -> bool:
-        """Return whether a run is hardly faster than another one, by more than that or noise."""
+        """Return whether a run is probably faster than another by no more than that, or than noise."""
         probable = compute_speedup(base, rival, self.policy, confidence=self.policy.futility_confidence)
         return not probable.has_too_few_rounds and probable.high <= 1 + max(self.policy.noise, least)
 
@@ -320,7 +321,7 @@ class FastestRun:
 
 
 def _running(found: Sequence[TimingSamples]) -> list[int]:
-    """Return the places of the runs that took part in the last round: who left does not come back."""
+    """Return the places of the runs that took part in the last round: a run that has left does not come back."""
     rounds = max(len(samples.seconds) for samples in found)
     return [place for place, samples in enumerate(found) if len(samples.seconds) == rounds]
 
@@ -397,7 +398,7 @@ def time_race(
     policy: TimingPolicy,
     progress: Callable[[float], object] | None = None,
 ) -> RaceTimes:
-    """Let rivals take turns with a model: all timing that compares is this."""
+    """Let rivals take turns with a model; every timing that compares goes through here."""
     first, *others = time_interleaved([own, *rivals], schedule, meter=meter, progress=progress, policy=policy)
     return RaceTimes(first, tuple(others), policy)
 
@@ -434,7 +435,7 @@ class _Turn:
 
 
 def min_timing_seconds(once: float, rounds: int, policy: TimingPolicy) -> float:
-    """Return what a run that takes `once` needs in so many rounds, with what warms it up."""
+    """Return the seconds that a run which takes `once` needs for so many rounds, warm-up included."""
     warming = once if once >= policy.warm_run_seconds else 3 * once
     return warming + rounds * (once if once >= policy.long_run_seconds else once + max(once, policy.turn_seconds))
 

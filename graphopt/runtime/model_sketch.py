@@ -136,7 +136,7 @@ def sketch_model(model: ModelProto) -> ModelSketch:
 
 
 def _boolean_value(tensor: TensorProto) -> bool | None:
-    """Return the truth value that a tensor holds, None where it is no single one."""
+    """Return the single truth value that a tensor holds; None where it holds anything else."""
     if tensor.data_type != TensorProto.BOOL or prod(tensor.dims) != 1 or tensor.external_data:
         return None
     try:
@@ -220,7 +220,8 @@ class _Flattener:
 
 
 def _alias_nodes(sources: Iterable[str], targets: Iterable[str], also: Sequence[str] = ()) -> Iterator[FlatNode]:
-    """Yield what enters and leaves a body: the same value under two names; and what else it depends on."""
+    """Yield nodes for what enters and leaves a body, the same value under two names, and for what else it depends
+    on."""
     return (FlatNode(IDENTITY, (a, *also), (b,), NodeProto()) for a, b in zip(sources, targets, strict=False))
 
 
@@ -231,10 +232,10 @@ def iter_operators(model: ModelProto) -> Iterator[str]:
 
 
 def may_trap_on_division(outline: ModelProto) -> bool:
-    """Return whether a model may divide integers by 0, or the least of them by -1, which has no result in their type:
-    ONNX Runtime ends the process.
+    """Return whether a model may divide integers by 0, or the least of them by -1: that has no result in their type,
+    and ONNX Runtime ends the process.
 
-    It may where the divisor is no constant without 0 and -1.
+    It may wherever the divisor is not a constant without 0 and -1.
     """
     if not any(lookup_operator(name).divides_integers for name in iter_operators(outline)):
         return False

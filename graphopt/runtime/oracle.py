@@ -1,4 +1,4 @@
-"""Run a model exactly as it is written: the judges that `compare` trusts, and the way in and out of their types.
+"""Oracles run a model exactly as it is written: `compare` trusts them. Values are converted to their types and back.
 
 ONNX Runtime runs with all its optimizations off, for its default level has rewrites, and bugs, of its own.
 """
@@ -104,7 +104,7 @@ class RunnableModel:
         return model_sketch.may_trap_on_division(self.outline)
 
     def resolve_external_data(self) -> tuple[ModelProto, Path | None]:
-        """Return the message, and the folder in which its external data is found, links followed, if it has such."""
+        """Return the message, and the folder of its external data, links followed, if it has any."""
         message = self._load_message()
         if next(proto_conversion.external_tensors(message), None) is None:
             return message, None
@@ -120,7 +120,7 @@ class RunnableModel:
         return message
 
     def write(self, path: Path) -> None:
-        """Write it to a file, with its weights in another beside it, which ONNX Runtime maps.
+        """Write the model to a file, with its weights in another beside it, which ONNX Runtime maps.
 
         Raises:
             OSError, OutputError: there is no room.
@@ -139,7 +139,7 @@ class RunnableModel:
         return all(node.name for node in self.outline.graph.node)
 
     def with_node_names(self) -> RunnableModel:
-        """Return the model with each node that has no name called after its first output."""
+        """Return the model with every nameless node named after its first output."""
         message = ModelProto()
         message.CopyFrom(self.with_external_data())
         for node in message.graph.node:
@@ -149,7 +149,7 @@ class RunnableModel:
     def perturbed(self, amount: float, seed: int, fixed: Container[str] = ()) -> RunnableModel:
         """Return the model with every float weight but those that are `fixed` changed by up to `amount` of its size.
 
-        Numbers, such as exponents, stay.
+        Single numbers, such as exponents, stay.
         """
         message = ModelProto()
         message.CopyFrom(self.with_external_data())
@@ -165,7 +165,8 @@ _PERTURBED_DTYPES = {DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16}
 
 
 class RunFailedError(Exception):
-    """A model cannot be loaded or run: says so in words that follow its name. `kind` is the class of the error."""
+    """A model cannot be loaded or run. The text follows the model's name in a sentence; `kind` is the class of the
+    error."""
 
     def __init__(self, stage: str, error: Exception) -> None:
         self.reason = _plain_message(error)
@@ -272,7 +273,7 @@ def _onnxruntime(model: RunnableModel, *, optimize: bool, threads: int = 0) -> I
 
 
 def check_survives(model: RunnableModel, feeds: Mapping[str, Any]) -> None:
-    """Run a model in another process first, if a run may end the process.
+    """Run a model in another process first, if the run may end the process.
 
     Raises:
         RunFailedError: it does, or the model cannot be handed over.
@@ -292,8 +293,7 @@ def run_natively(model: str | bytes, feeds: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _loadable_source(model: RunnableModel) -> Iterator[str | bytes]:
-    """Yield a path or bytes; a large message is written to a file for as long as it is needed, if there is room for
-    one."""
+    """Yield a path or bytes; a large message is written to a temporary file, if there is room for one."""
     if model.path is not None:
         yield str(model.path)
         return
@@ -320,9 +320,9 @@ def _write_temporary(model: RunnableModel, stack: ExitStack) -> Path | None:
 
 @contextmanager
 def _small_allocations_returned() -> Iterator[None]:
-    """Have blocks that are allocated meanwhile returned to the system when they are freed.
+    """Have the blocks that are allocated meanwhile returned to the system when they are freed.
 
-    glibc keeps those below 32 MB, once it has seen such: three times the weights of a model with many smaller ones.
+    glibc keeps blocks below 32 MB once it has seen some: three times the weights of a model with many small ones.
     """
     libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
     if not hasattr(libc, "mallopt"):  # musl
@@ -341,9 +341,9 @@ _MMAP_THRESHOLD = -3
 
 
 def run_interruptibly(run: Callable[[Any], T], limit: float | None = None) -> T:
-    """Run a session, with `RunOptions`, in a thread of its own: Ctrl-C is heard at once.
+    """Run a session, with `RunOptions`, in a thread of its own, so that Ctrl-C is heard at once.
 
-    It ends the run after the operator in progress, and so do `limit` seconds, and the limits that `limits` sets.
+    The run ends after the operator in progress on Ctrl-C, after `limit` seconds, or at the limits of the session.
 
     Raises:
         TimeoutError: `limit` was reached.

@@ -1,7 +1,7 @@
 """Inputs to try a model with: by type, by shape, and by the role that an input plays in the model.
 
-A random number is no token id and no shape: what an input may hold is read off the operators that read it. Looks at
-protobufs only, not at `Graph`: what checks the compiler must not lean on it.
+A random number is no token id and no shape: the operators that read an input tell what it may hold. Looks at protobufs
+only, not at `Graph`: what checks the compiler must not rely on it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Binding: TypeAlias = Mapping[str, int]
 
 
 def _preserves_values(step: FlatNode) -> bool:
-    """Return whether the first operand (of what joins: any) keeps its values on the way through."""
+    """Return whether the values of the first operand, or of any where they are joined, stay as they are."""
     return step.operator.is_value_preserving or step.operator.selects_elements
 
 
@@ -179,8 +179,7 @@ def _open_dims(inputs: Sequence[ModelInput]) -> tuple[set[str], set[str], set[st
 
 
 def derived_totals(binding: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths that are sums: decoders with a cache name three, of which the total is the sum of the two
-    others."""
+    """Return the lengths that are sums: decoders with a cache name three, and the total is the sum of the other two."""
     past = [size for name, size in binding.items() if name.startswith("past")]
     new = [size for name, size in binding.items() if name.startswith(("seq", "decoder_seq"))]
     totals = [name for name in binding if name.startswith("total")]
@@ -279,7 +278,7 @@ def _is_compared(model: ModelSketch, name: str) -> bool:
 
 
 def size_values(model: ModelSketch) -> frozenset[str]:
-    """Return the values that say sizes, as the scales of a Resize do: changed a little, they are those of others."""
+    """Return the values that say sizes, as the scales of a Resize do: changed a little, they would mean other sizes."""
     found, stack = (
         set[str](),
         [n for s in model.nodes for slot, n in enumerate(s.inputs) if _operand_role(s, slot) in _SIZE_ROLES],
@@ -418,11 +417,11 @@ _FLOAT_MAGNITUDE = 0xFFFF
 
 
 def extreme_feeds(model: ModelSketch, feeds: Feeds, given: Container[str]) -> dict[str, Feeds]:
-    """Return the same inputs with the least integers, with the greatest, and with both in turns, by the kind of values.
+    """Return the same inputs with the least integers, with the greatest, and with both in turns, by kind of values.
 
-    What adds up many integers wraps around at extremes, and at random ones hardly ever. An input is given extremes only
-    where all that it reaches bears them: indices and sizes stay what they are, and so does what is divided by, for
-    integers that are divided by 0 end the process. Nothing where no input may be given any but those that are `given`.
+    Sums of many integers wrap around at extremes, and hardly ever at random ones. An input gets extremes only where
+    everything that it reaches tolerates them: indices and sizes stay, and so do divisors, for a division of integers by
+    0 ends the process. Nothing is returned where only inputs that are `given` may get extremes.
     """
     limits = {name: ends for name, ends in input_integer_limits(model).items() if name not in given}
     found: dict[str, Feeds] = {}
@@ -458,7 +457,7 @@ def _input_limits(model: ModelSketch, given: ModelInput) -> tuple[int, int] | No
 
 
 def _reached_steps(model: ModelSketch, name: str) -> Iterator[tuple[FlatNode, int, bool]]:
-    """Yield all steps that an input reaches, with the operand that it is, or is part of, and if that is of integers."""
+    """Yield all steps that an input reaches, the slot in which it arrives, and whether it arrives as integers."""
     stack = [(name, True)]
     seen = set(stack)
     while stack:
@@ -473,7 +472,8 @@ def _reached_steps(model: ModelSketch, name: str) -> Iterator[tuple[FlatNode, in
 
 
 def _makes_integers(model: ModelSketch, step: FlatNode, made: str, reads_integers: bool) -> bool:
-    """Return whether what a step makes is of integers: where no type is declared, as what it reads."""
+    """Return whether the result of a step is of integers; where no type is declared, it is of the kind that it
+    reads."""
     declared = model.types.get(made)
     if declared is not None:
         return not declared.is_float
@@ -488,7 +488,7 @@ def _makes_integers(model: ModelSketch, step: FlatNode, made: str, reads_integer
 
 
 def _tolerates_extremes(step: FlatNode, slot: int, is_integer: bool) -> bool:
-    """Return whether a step makes something of any operand, and as large a tensor."""
+    """Return whether a step works on any value of an operand, and makes a result whose size does not depend on it."""
     facts = step.operator
     if slot in facts.operand_roles or step.domain:
         return False

@@ -168,7 +168,7 @@ _DataFolder: TypeAlias = "str | os.PathLike[str] | None"
 
 
 def _loadable(model: Source, folder: _DataFolder) -> tuple[str | bytes, _DataFolder]:
-    """Return what a session is made of, and the folder of its external data if it is no path."""
+    """Return the path or bytes for a session, and the folder of external data for bytes."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model), None
     if isinstance(model, bytes):
@@ -183,8 +183,8 @@ def _loadable(model: Source, folder: _DataFolder) -> tuple[str | bytes, _DataFol
 def make_runner(session: Any, feeds: Mapping[str, Any], setting: SessionSetting) -> Callable[..., object]:
     """Return a call that runs the model once, to its end, with `RunOptions` if they are given.
 
-    On a device the inputs lie there, and outputs stay there. Where that is the processor, nothing is bound: OpenVINO's
-    provider (1.24) ends the process when it runs with an `IOBinding`.
+    On a device, inputs lie there and outputs stay there. On the CPU nothing is bound: OpenVINO's provider (1.24) ends
+    the process when it runs with an `IOBinding`.
     """
     types = [value.type for value in (*session.get_inputs(), *session.get_outputs())]
     are_tensors = all(text.startswith("tensor(") and "string" not in text for text in types)
@@ -218,7 +218,7 @@ def bind_io(session: Any, feeds: Mapping[str, Any], device: tuple[str, int]) -> 
 
 
 def _may_crash_on_load(model: Source) -> bool:
-    """Return whether it is a model that may end the process in which ONNX Runtime optimizes it."""
+    """Return whether a model may end the process in which ONNX Runtime optimizes it."""
     try:
         if isinstance(model, str | os.PathLike):
             stat = os.stat(model)
