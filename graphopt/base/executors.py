@@ -123,7 +123,7 @@ def _run_and_trim(function: Callable[[Task], Answer], task: Task) -> Answer:
 def _run_in_worker(asked: bytes, custom: Sequence[str]) -> bytes:
     """Do a task as a worker: in a session of its own, with libraries of custom operators.
 
-    The task and the answer are unpickled by who works with them: rules say in their session what operators are.
+    The task is unpickled inside that session: rules define operators in the session that they are read in.
     """
     with current_session().child(), ExitStack() as stack:
         try:

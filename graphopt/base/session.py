@@ -23,7 +23,7 @@ OperatorKey = tuple[str, str]
 
 
 class MemoTable(dict[Callable[..., Any], Callable[..., Any]]):
-    """Functions with what they have answered, made when they are first asked."""
+    """Functions that remember their answers, by the original function; made when they are first asked for."""
 
     def __missing__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         remembering = self[function] = cache(function)
@@ -58,7 +58,7 @@ class PartialCallLog:
 
 
 class OperatorDefinitions:
-    """Operators that ONNX does not have: the definitions of each, and the schema that they are together.
+    """Operators that ONNX does not have, each with its definitions and the schema that these make.
 
     Those of a parent are known as well, until an operator is defined anew.
     """
@@ -89,7 +89,7 @@ class OperatorDefinitions:
         return iter({**dict.fromkeys(self._parent or ()), **self._own})
 
     def set(self, key: OperatorKey, definitions: tuple[Any, ...], schema: Any) -> None:
-        """Set what is known of an operator; what was remembered of operators is forgotten."""
+        """Set the definitions and the schema of an operator; all remembered answers about operators are forgotten."""
         self._own[key] = definitions, schema
         self._changes += 1
         self._memos.clear()
@@ -151,12 +151,11 @@ class Session:
         return replace(self, **changes)
 
     def child(self) -> Session:
-        """Return a session for a run: it knows what is defined here, and nothing that it makes is seen here."""
+        """Return a session for a run: it knows what is defined here, and what it defines is not seen here."""
         return Session(definitions=OperatorDefinitions(self.definitions), libraries=self.libraries, limits=self.limits)
 
     def with_fresh_integers(self) -> Session:
-        """Return a session with no integers but those that will be made in it, to answer one question or prove one
-        rule."""
+        """Return a session with no integers yet, in which one question is answered or one rule proved."""
         return self.replace(interner=Interner(), partial_calls=PartialCallLog(), arithmetic=None)
 
 
