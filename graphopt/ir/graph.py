@@ -56,7 +56,7 @@ NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
 def attributes_equal(left: object, right: object) -> bool:
-    """Return whether two attributes are of one type and equal: -0.0 is not 0.0, and a NaN is a NaN."""
+    """Return whether two attributes are of one type and equal: -0.0 is not 0.0, and a NaN equals a NaN."""
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return tensors_equal(left, right)
     if isinstance(left, float) and isinstance(right, float):
@@ -105,7 +105,7 @@ class Node:
 
     @property
     def capture_index(self) -> int:
-        """The place of a capture, in a body, among the captures of the node whose body that is."""
+        """The index of a capture among those of the node that has the body."""
         index = self.attrs["index"]
         assert isinstance(index, int)
         return index
@@ -344,9 +344,9 @@ class Graph:
         return f"{node.op} '{node.name or (node.names[0] if node.names else '')}'"
 
     def copy(self, names: set[str] | None = None) -> Graph:
-        """Return a graph of its own with the same vertices and nodes, bodies copied too; tensors are shared.
+        """Return a copy of the graph with the same vertices and nodes, bodies copied too; tensors are shared.
 
-        `names` are those in use around it, where it is the copy of a body: one set for all graphs of a model.
+        `names` are those of the whole model, where this is the copy of a body: all graphs of a model share one set.
         """
         names = {*self.names} if names is None else names
         twin = Graph(
@@ -371,9 +371,9 @@ class Graph:
         return self._next_vertex - 1
 
     def new_name(self, base: str) -> str:
-        """Return a name that nothing in the model has, `base` itself if that is free; reserved from now on.
+        """Return a name that nothing in the model has, `base` itself if that is free; it is reserved from now on.
 
-        The number behind a name that is taken is found by bisection: thousands may share the name.
+        The number after a name that is taken is found by bisection: thousands of values may share the name.
         """
 
         def is_free(number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Facts on operators that the onnx package's schemas state; what they do not is in the table of `operators/`."""
+"""Facts about operators that the schemas of the onnx package state; other facts are in the table of `operators/`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ ANY_POINTWISE, ANY_BINARY, ANY_REDUCTION = "any pointwise", "any binary", "any r
 
 
 def _elementwise_schema(domain: str, operands: str) -> OpSchema:
-    """Return the schema of every operator on elements: of any element types, and no attributes that a rule could
-    name."""
+    """Return the schema of every elementwise operator: any element types, and no attributes that a rule could name."""
     variables = [f"T{operand}" for operand in operands]
     identity = onnx.defs.get_schema(IDENTITY, RULE_OPSET)
     every = [name for name in identity.type_constraints[0].allowed_type_strs if name.startswith("tensor(")]
@@ -39,7 +38,7 @@ def _elementwise_schema(domain: str, operands: str) -> OpSchema:
 
 
 def _reduction_schema() -> OpSchema:
-    """Return the schema of every reduction: that of the one of most element types, which keeps them."""
+    """Return the schema of every reduction: that of the reduction with the most element types, which keeps them."""
     widest = onnx.defs.get_schema("ReduceMax", RULE_OPSET)
     types = [(each.type_param_str, each.allowed_type_strs, "") for each in widest.type_constraints]
     attributes = list(widest.attributes.values())
@@ -161,12 +160,13 @@ _INDEX_DTYPES = frozenset({DType.INT32, DType.INT64})
 def literal_dtype(
     op: str, domain: str, position: int, others: Sequence[DType | None], made: DType, *, whole: bool
 ) -> DType:
-    """Return the element type of numbers that a rule writes as an input, UNDEFINED where nothing says which.
+    """Return the element type of numbers that a rule writes as an input; UNDEFINED where nothing determines it.
 
-    It is what the schema asks for there: a fixed type, that of another input with the same type variable (`others`, by
-    position, None for what has none of its own), or of the output (`made`, UNDEFINED where that is not known). Else
-    indices are 64-bit integers, and other numbers are of the first input's type if they may be, as an exponent is, but
-    no truth values because they are chosen by such; else 64-bit integers where whole, or floats.
+    The schema may determine it: a fixed type, that of another input with the same type variable (`others`, by position,
+    None for one without a type of its own), or that of the output (`made`, UNDEFINED where it is not known). Otherwise
+    indices are 64-bit integers, and other numbers have the type of the first input if that is allowed, as an exponent
+    does, but are not truth values because a truth value selects them; else they are 64-bit integers where whole, or
+    floats.
     """
     name, allowed = _input_type(op, domain, position)
     if len(allowed) == 1:
@@ -189,9 +189,9 @@ def schema_of(node: Node) -> OpSchema | None:
 
 @memoized_by_schema
 def is_random(op: str, domain: str = "", opset: int = RULE_OPSET) -> bool:
-    """Return whether two equal nodes may give two results: an operator that takes a seed has no other meaning.
+    """Return whether two equal nodes may give two results: every operator that takes a seed does.
 
-    One that draws in training alone says so by an input.
+    One that draws in training alone has an input for that, and is not meant.
     """
     found = schema(op, domain, opset)
     return found is not None and "seed" in found.attributes and _training_mode_index(found) is None
@@ -223,7 +223,7 @@ def is_deterministic(node: Node) -> bool:
 
 
 def attribute_or_default(node: Node, name: str) -> Attribute | None:
-    """Return the value of an attribute as the node gives it, or the schema a default; None where neither does.
+    """Return the value of an attribute as the node gives it, or the default of the schema; None where neither does.
 
     The equation of an Einsum comes in its canonical form: the letters that a model uses mean nothing.
     """
@@ -275,7 +275,7 @@ def attribute_value(proto: onnx.AttributeProto) -> Attribute | None:
 
 @memoized_by_schema
 def body_value_attributes(op: str) -> tuple[str, ...]:
-    """Return the attributes for whose values the schema makes a body: none where it has one for all."""
+    """Return the attributes whose values the body of the schema depends on: none where one body serves for all."""
     known: Any = schema(op)  # of which the package's type stubs do not say all
     return () if known.has_function else tuple(sorted(known.attributes))
 

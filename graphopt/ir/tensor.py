@@ -61,19 +61,19 @@ class Tensor:
         return self.read()
 
     def nonzero_mask(self, axis: int) -> NDArray[np.bool_]:
-        """Return for each place along an axis whether an element there is not 0; looked at once."""
+        """Return for each place along an axis whether an element there is not 0; computed once."""
         if axis not in self._nonzero_masks:
             self._nonzero_masks[axis] = nonzero_mask(self.numpy(), axis)
         return self._nonzero_masks[axis]
 
     def first_equal(self, axis: int) -> NDArray[np.int64]:
-        """Return for each place along an axis the first at which the elements are equal; looked at once."""
+        """Return for each place along an axis the first at which the elements are equal; computed once."""
         if axis not in self._first_equal:
             self._first_equal[axis] = first_equal(self.numpy(), axis)
         return self._first_equal[axis]
 
     def block_count(self, rows: int, columns: int, multiple: int) -> int:
-        """Return how many blocks hold all that is not 0; looked at once."""
+        """Return the number of blocks that hold all that is not 0; computed once."""
         key = (rows, columns, multiple)
         if key not in self._block_counts:
             self._block_counts[key] = count_blocks(self.numpy(), *key)
@@ -120,7 +120,7 @@ def _first_equal_rows(rows: NDArray[Any]) -> NDArray[np.int64]:
 def count_blocks(array: NDArray[Any], rows: int, columns: int, multiple: int) -> int:
     """Return the greatest number of equal blocks on the diagonal of two axes outside of which every element is 0.
 
-    Each side of a block is a multiple of a number; 1 where there are no such blocks, and of an array without elements.
+    Each side of a block is a `multiple`. The number is 1 where there are no such blocks, or no elements.
     """
     table = np.moveaxis(array, (rows, columns), (0, 1))
     height, width = table.shape[:2]
