@@ -176,7 +176,7 @@ def _show(report: Report, printing: Printing, *, stderr: bool) -> None:
 
 
 def _require(ratio: float, timing: SearchTiming | None, model: str) -> None:
-    """Fail unless the result is so many times as fast, beyond noise."""
+    """Raise NoSpeedupError unless the result is so many times as fast, beyond noise."""
     if timing is None or timing.speedup is None:
         raise NoSpeedupError(f"{model}: no speedup was measured, {ratio:g} is required; no model was written")
     if not timing.is_gain or timing.speedup.median < ratio:
@@ -368,7 +368,7 @@ app.command(short_help="Find rules that no one wrote, and prove them.")(discover
 
 
 def main() -> None:
-    """Run the console script. Signals that would end the process at once let it put away its temporary files first."""
+    """Run the console script. Signals that would end the process at once let it remove its temporary files first."""
     handled = []
     for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
         number = getattr(signal, name, None)

@@ -55,7 +55,7 @@ def _read_values(kind: Any, typed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameter(field: Field[Any], said: Option) -> inspect.Parameter:
-    """Return the parameter that typer makes an option of."""
+    """Return the parameter from which typer makes an option."""
     default, kind = field.default, said.type or type(field.default)
     if said.choices:
         kind = Literal[said.choices]
@@ -241,8 +241,8 @@ GROUPS = (Options, ResultOptions, ComparisonOptions, MeasuringOptions, Discovery
 
 
 def value_patterns() -> dict[str, str]:
-    """Return the options that take several values after one flag, as users of other tools expect, with the regular
-    expressions of such values."""
+    """Return the flags that several values may follow, as users of other tools expect, with the patterns of such
+    values."""
     return {
         flag: said.form.pattern
         for kind in GROUPS

@@ -107,7 +107,7 @@ def _select_rules(what: Sequence[str], everything: bool) -> tuple[list[Rule], li
 
 
 def _read_rules(sources: Iterable[RuleSource]) -> tuple[RuleLibrary, list[Definition]]:
-    """Return the rules of some files, and the definitions that are new with them, or that they use of those shipped."""
+    """Return the rules of some files, and the definitions in these files, or of those shipped, that the rules use."""
     from graphopt.language import rule_library
     from graphopt.language.definition import iter_definitions
 

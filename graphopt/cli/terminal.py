@@ -106,7 +106,7 @@ def set_up_logging(verbose: bool, debug: bool) -> None:
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Say what takes long: a bar for each stage that takes over two seconds, or a line where nobody is watching.
+    """Progress of long work: a bar for each stage that takes over two seconds, or a line where nobody is watching.
 
     With `--verbose` each stage has its line, too.
     """
