@@ -131,7 +131,7 @@ class Report:
         return from_json(Report, text)
 
     def __repr__(self) -> str:
-        """Say in a line what came of it: all else is in the fields, and in `to_json`."""
+        """Return a line about the result: all else is in the fields, and in `to_json`."""
         parts = [f"{self.before.nodes} -> {self.after.nodes} nodes", f"{len(self.rewrites)} rewrites"]
         if self.timing is not None and self.timing.speedup is not None:
             parts.append(f"{self.timing.speedup.median:.3f} times as fast{'' if self.timing.is_gain else ' (no gain)'}")
@@ -253,7 +253,8 @@ def _report_parts(report: Report) -> Iterable[RenderableType]:
 
 
 def _table(*columns: str, left: int = 1) -> Table:
-    """Return a table that folds what is too long: nothing is cut off, whatever the width; so many columns are texts."""
+    """Return a table that folds long texts: nothing is cut off, whatever the width; the first `left` columns are
+    texts."""
     from rich.table import Table
 
     table = Table(box=None, show_header=any(columns), header_style="", pad_edge=False, padding=(0, 2, 0, 0))
@@ -381,7 +382,7 @@ def _facts_table(report: Report) -> RenderableType:
 
 
 def _group_notes(notes: Iterable[str]) -> Iterable[str]:
-    """Yield the notes, one line for all rules of which the same is to be said."""
+    """Yield the notes, with one line for all rules to which the same text applies."""
     rules: dict[str, list[str]] = {}
     for note in notes:
         found = re.fullmatch(r"rule (\w+) (.*)", note)
