@@ -92,7 +92,8 @@ class Check:
         )
 
     def _compare_by_region(self, why: str) -> CheckResult:
-        """Compare what each rewrite took out with what it put in, as small models of their own, the last one first."""
+        """Compare what each rewrite took out with what it put in, as small models of their own, from the last one
+        backwards."""
         skipped = [] if self.opset is None else [f"the conversion to opset {self.opset}"]
         if self.loaded.inlined:
             skipped.append("the inlining of local functions")
@@ -164,14 +165,14 @@ PatchKey: TypeAlias = "tuple[frozenset[tuple[str, ...]], tuple[str, ...]]"
 
 
 def patch_key(patch: Patch) -> PatchKey:
-    """Return what a patch does and where, in words that hold in another attempt at the model."""
+    """Return a key for what a patch does and where, which another attempt at the model may share."""
     gone = _removed_nodes(patch)
     new = [n for v, n in patch.after.items() if not n.is_internal and (v in gone or v not in patch.before)]
     return frozenset((node.op, *node.names) for node in gone.values()), tuple(sorted(node.op for node in new))
 
 
 def _removed_nodes(patch: Patch) -> dict[int, Node]:
-    """Return the nodes that go or become others, or else those that read something else."""
+    """Return the nodes that a patch removes or replaces; if there are none, those whose inputs it changes."""
     gone = {}
     for vertex, node in patch.before.items():
         now = patch.after.get(vertex)

@@ -1,9 +1,9 @@
 """Do two models agree? Both are run by an oracle that rewrites nothing, on the same inputs, and compared.
 
-The oracle is ONNX Runtime with all its optimizations off, or `onnx.reference` where ONNX Runtime has no kernel: its
-default level has rewrites, and bugs, of its own. A model that ONNX Runtime calls invalid has no oracle. Quantized
-models are run once more with optimizations on, for ONNX Runtime's kernels for integers compute with less than what is
-written.
+The oracle is ONNX Runtime with all its optimizations off, for its default level has rewrites, and bugs, of its own; or
+`onnx.reference` where ONNX Runtime has no kernel. A model that ONNX Runtime calls invalid has no oracle. Quantized
+models are run once more with optimizations on, for ONNX Runtime's kernels for integers compute in less precision than
+is written.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ def compare_models(
 ) -> ModelComparison:
     """Run both models on the same inputs, one set of them per seed, and say whether all outputs agree.
 
-    `bindings` are sizes for open dims, used in turn; what they leave out is chosen, several times if the model
-    refuses it. `inputs` are used in every case in the place of made-up ones. `exact` allows no rounding: every bit
-    is to be the same. A model that compares or masks its inputs is also fed infinities, NaN and masks that hide a
-    whole row, and one of integers the least, the greatest and both in turns; what it makes of them is compared
-    where its own result is finite, and with `keep_nonfinite` everywhere. Neither model is changed.
+    `bindings` are sizes for open dims, used in turn; what they leave out is chosen, several times if the model refuses
+    it. `inputs` replace made-up ones in every case. `exact` allows no rounding: every bit is to be the same. A model
+    that compares or masks its inputs is also fed infinities, NaN and masks that hide a whole row, and one with integer
+    inputs the least, the greatest and both in turns. The results of these are compared where the original's are finite,
+    and with `keep_nonfinite` everywhere. Neither model is changed.
 
     Raises:
         UsageError: `inputs` or `bindings` do not fit the model, or onnxruntime is not installed.
@@ -159,8 +159,8 @@ def _compare_optimized(
 ) -> ModelComparison:
     """Compare quantized models once more with ONNX Runtime's optimizations on.
 
-    Its kernels for integers keep biases in 32 bits, and on some processors add up products in 16: what is equal as it
-    is written may differ by more than a few quanta as it is run.
+    Its kernels for integers keep biases in 32 bits, and on some processors add up products in 16: models that are equal
+    as written may differ by more than a few quanta as they are run.
     """
     finite = [run for run in runs if run.case.values not in sample_inputs.UNUSUAL_STYLES]
 
@@ -202,7 +202,7 @@ def _check_interfaces(before: ModelSketch, after: ModelSketch) -> tuple[ModelSke
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Inputs that the models are to be run on, or that decide how these are drawn."""
+    """A plan of what the models are run on: seeds, sizes, and the inputs that are given."""
 
     model: ModelSketch
     seeds: Sequence[int]
@@ -272,7 +272,7 @@ def _open_in_oracle(source: RunnableModel, model: ModelSketch) -> Iterator[_Open
 
 @contextmanager
 def _try_onnxruntime(source: RunnableModel) -> Iterator[OracleSession | RunFailedError]:
-    """Yield the model in ONNX Runtime, or why that cannot load it."""
+    """Yield a session of the model in ONNX Runtime, or the reason why it cannot be loaded."""
     with ExitStack() as stack:
         found: OracleSession | RunFailedError
         try:
@@ -307,7 +307,7 @@ def _run_cases(session: OracleSession, plan: _Plan, advance: Callable[[float], N
 
 def _run_unusual_cases(session: OracleSession, plan: _Plan, run: _OriginalRun) -> list[_OriginalRun]:
     """Return the case of a run once more with infinities and NaN, with masks that hide a row, and with extreme
-    integers, where the model minds and accepts these."""
+    integers, where these matter to the model and it accepts them."""
     fed = sample_inputs.extreme_feeds(plan.model, run.feeds, plan.given_feeds) | {
         sample_inputs.NONFINITE: sample_inputs.nonfinite_feeds(plan.model, run.feeds, plan.given_feeds, run.case.seed),
         sample_inputs.HIDDEN: sample_inputs.masked_row_feeds(plan.model, run.feeds, plan.given_feeds),
@@ -321,8 +321,8 @@ def _run_unusual_cases(session: OracleSession, plan: _Plan, run: _OriginalRun) -
 
 
 def _run_least_sizes(session: OracleSession, plan: _Plan, runs: Sequence[_OriginalRun]) -> list[_OriginalRun]:
-    """Return cases in which open dims are 1, all of them and some, where the model accepts these: kernels for one row
-    round otherwise than those for several."""
+    """Return cases in which all or some open dims are 1, where the model accepts these: kernels for one row round
+    otherwise than those for several."""
     known = [run.case.binding for run in runs]
     found = []
     for binding in sample_inputs.unit_bindings(plan.model.inputs, plan.bindings[0]):
@@ -338,7 +338,7 @@ def _run_least_sizes(session: OracleSession, plan: _Plan, runs: Sequence[_Origin
 
 
 class _AllInputsRefusedError(Exception):
-    """The original runs on none of the inputs; holds the first, and what it had against them."""
+    """The original runs on none of the inputs; holds the first inputs, and why they were refused."""
 
     def __init__(self, feeds: Feeds, failure: RunFailedError) -> None:
         super().__init__(str(failure))
@@ -490,9 +490,10 @@ class _Judge:
         return gap
 
     def _judged_value(self, run: _OriginalRun, before: Any, after: Any) -> Any:
-        """Return what is judged of a result: what rules may make of infinities that were fed is what the original made.
+        """Return the result to be judged, with the original's elements where these are not finite, though infinities
+        were fed: rules may make anything of those.
 
-        So is what they may make of the largest number: a Clip without a bound has it for one, and makes it of those.
+        The same goes for the largest number, which a Clip without a bound has for one, and makes of infinities.
         """
         if self.keeps_nonfinite or run.case.values not in sample_inputs.UNUSUAL_STYLES:
             return after
@@ -539,8 +540,8 @@ class _Judge:
         return OutputDifference(name, gap.dtype, gap.absolute, gap.absolute / scale, allowed / scale, why, ok, detail)
 
     def _constant_outputs(self, runs: Sequence[_OriginalRun]) -> Iterator[str]:
-        """Yield the float outputs that were the same whatever the inputs, or no numbers: of how they are computed,
-        little was seen."""
+        """Yield the float outputs that were the same whatever the inputs, or held no numbers: little was seen of how
+        these are computed."""
         if len(runs) < 2 or not self.model.required:
             return
         for name, values in zip(self.model.outputs, zip(*(run.outputs for run in runs), strict=True), strict=True):
@@ -550,7 +551,7 @@ class _Judge:
                 yield name
 
     def _difference_of(self, index: int, run: _OriginalRun, gap: ResultDistance) -> OutputDifference:
-        """Return what is said of a gap by the tolerance of its output."""
+        """Return the difference of an output, judged by its tolerance."""
         name = self.model.outputs[index]
         tolerance, reason = (
             self.extreme_tolerances if run.case.values in sample_inputs.EXTREME_STYLES else self.tolerances
@@ -575,7 +576,8 @@ class _Judge:
         run: _OriginalRun,
         gap: ResultDistance,
     ) -> OutputDifference:
-        """Return what is said of an output when the models are run again; the same if the original does not vary."""
+        """Return the difference of an output, judged by reruns of the models; unchanged if the original does not
+        vary."""
         if found.ok and reruns.original.variation(number, index, 2).is_same:
             return found
         (before,), (after,) = (
@@ -600,7 +602,7 @@ class _Judge:
     def _difference_with_perturbation(
         self, found: OutputDifference, index: int, run: _OriginalRun, gap: ResultDistance
     ) -> OutputDifference:
-        """Return what is said of a gap by how far a small change moves the original."""
+        """Return the difference of an output, judged by how far a small change moves the original."""
         tolerance, _ = self.tolerances[found.output]
         moved = None if self.exact else self._perturbed_gap(run, index, tolerance)
         if moved is None or not gap.is_within(moved):
@@ -622,7 +624,7 @@ class _Judge:
         return max(gaps, key=lambda gap: (not gap.problem, gap.mean, gap.mismatched_elements), default=None)
 
     def _perturbed_gaps(self, run: _OriginalRun, amount: float) -> list[list[ResultDistance]]:
-        """Return how far outputs move, by trial; with one thread where several may race, for what these lose is no
+        """Return how far outputs move, by trial; with one thread where threads may race, for what a race loses is no
         movement."""
         trials, oracle, before = [], self.oracle, run.outputs
         if oracle is onnxruntime_unoptimized and has_data_races(self.model):

@@ -38,9 +38,9 @@ def compare_region(
 ) -> ModelComparison:
     """Compare what a patch takes out with what it puts in, for models that cannot be run as a whole.
 
-    Equal for all values at the border is equal. Where it is not, the values may be such as cannot occur, or readers may
-    not mind, so what computes them and what reads them is taken in. A difference that remains counts if the rewrite
-    is to hold for `any_values`, as a rule is; else nothing is known.
+    If both are equal for all values at the border, they are equal. If they are not, such values may never occur, or
+    readers may not mind, so the nodes that compute these values and those that read the results are taken in. A
+    difference that remains counts if the rewrite is to hold for `any_values`, as a rule is; else nothing is known.
 
     Raises:
         ModelError: the type of a value at the border is not known.
@@ -71,8 +71,8 @@ def patch_models(graph: Graph, patch: Patch, *, context: int = 0) -> tuple[onnx_
     """Return what a patch takes out and what it puts in, as two models of the same inputs and outputs.
 
     `graph` may be as it was before the patch or as it is after it. Constants are read only here. The outputs are the
-    values that the readers which stay read before and after. With `context`, both models begin with up to as many
-    nodes that compute values at the border, and end with what the readers make of them, if they can be run.
+    values that the readers which stay read before and after. With `context`, both models begin with up to that many
+    nodes that compute values at the border, and end with the results of the readers, if these can be run.
 
     Raises:
         ModelError: the type of a value at the border is not known.
@@ -120,8 +120,8 @@ def _is_float(graph: Graph, value: Value) -> bool:
 
 
 def _replaced_values(patch: Patch, *, through_readers: bool) -> list[tuple[Value, Value]]:
-    """Return the values that what stays read before, with those that it reads after the patch; or what it makes of
-    them."""
+    """Return pairs of values: those that the remaining nodes read before the patch and after it, or, with
+    `through_readers`, those that they compute."""
     pairs = [] if patch.outputs is None else list(zip(*patch.outputs, strict=True))
     for vertex in patch.before.keys() & patch.after.keys():
         old, new = patch.before[vertex], patch.after[vertex]
@@ -207,7 +207,7 @@ def _with_named_dims(type_: Type) -> Type:
 
 
 def _constant_size_vector(node: Node, output: int) -> Tensor | None:
-    """Return a vector of sizes as a constant, where all of them are known: made-up ones would fit nothing."""
+    """Return a vector of sizes as a constant, where all of them are known: made-up sizes would fit nothing."""
     contents, type_ = node.contents[output] if node.contents else None, node.types[output]
     if contents is None or not isinstance(type_, TensorType) or not all(isinstance(size, int) for size in contents):
         return None

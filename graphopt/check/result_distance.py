@@ -154,7 +154,7 @@ def zero_signs_differ(before: Any, after: Any) -> bool:
 
 
 def as_doubles(array: Array) -> Array:
-    """Return a tensor's elements in double precision, which all that is not text fits in, but for large integers."""
+    """Return a tensor's elements in double precision, which holds all but texts and large integers."""
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 

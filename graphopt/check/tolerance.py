@@ -30,12 +30,12 @@ def output_tolerances(
 ) -> dict[str, tuple[float, str]]:
     """Return how far each output of two equal models may be apart, relative to its largest magnitude; and why.
 
-    Rewrites round elsewhere and add in another order. Each rounding to the coarsest float type in which something on
-    the way to the output is computed errs by up to ε, independently: √L of it over the L operators on the longest path.
-    The sum of K terms errs by about √K of the precision that it is kept in. L gets a few operators more for the
-    approximations of exp, tanh and erf, and all of it a factor of four: 4·(ε·√(16+L) + ε₃₂·√K). ONNX Runtime's own
-    optimizations stay 3 to 50 times below it on the models in `tests/fixtures`. Where many numbers are `alike`, they
-    are rounded alike: the errors add up, and there is no root. `paths` are those of the model, where they are known.
+    Rewrites round elsewhere and add in another order. Each rounding to the coarsest float type on the way to the output
+    errs by up to ε, independently: √L of it over the L operators on the longest path. The sum of K terms errs by about
+    √K of the precision that it is kept in. L gets a few operators more for the approximations of exp, tanh and erf, and
+    everything a factor of four: 4·(ε·√(16+L) + ε₃₂·√K). ONNX Runtime's own optimizations stay 3 to 50 times below it on
+    the models in `tests/fixtures`. Where many numbers are `alike`, they are rounded alike: the errors add up, and there
+    is no root. `paths` are those of the model, where they are known.
     """
     paths = value_paths(model) if paths is None else paths
     return {
