@@ -490,10 +490,10 @@ class _Judge:
         return gap
 
     def _judged_value(self, run: _OriginalRun, before: Any, after: Any) -> Any:
-        """Return the result to be judged, with the original's elements where these are not finite, though infinities
-        were fed: rules may make anything of those.
+        """Return the result to be judged. Where infinities were fed and the original made some, its own elements stand
+        in: rules may make anything of those.
 
-        The same goes for the largest number, which a Clip without a bound has for one, and makes of infinities.
+        So they may of the largest number, which a Clip without a bound has for one, and makes of infinities.
         """
         if self.keeps_nonfinite or run.case.values not in sample_inputs.UNUSUAL_STYLES:
             return after
