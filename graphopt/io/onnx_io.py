@@ -458,8 +458,7 @@ def write_scratch(model: LoadedModel, path: Path) -> None:
     """Write a model to a temporary file, with its weights beside it."""
     with weight_files.default_weight_path(path).open("wb") as data:
         proto = _proto_with_external_weights(model, data)
-    for tensor in proto_conversion.external_tensors(proto):
-        proto_conversion.set_external_location(tensor, weight_files.default_weight_path(path).name)
+    _name_weight_file(proto, weight_files.default_weight_path(path))
     path.write_bytes(proto.SerializeToString())
 
 
@@ -479,8 +478,7 @@ def write_beside(proto: ModelProto, folder: Path | None, path: Path) -> None:
             else:
                 into.CopyFrom(tensor)
     load_external_data(light, folders)
-    for tensor in proto_conversion.external_tensors(light):
-        proto_conversion.set_external_location(tensor, weight_files.default_weight_path(path).name)
+    _name_weight_file(light, weight_files.default_weight_path(path))
     path.write_bytes(light.SerializeToString())
 
 
@@ -634,8 +632,7 @@ def _save_external(model: LoadedModel, target: Path) -> int:
         files.flush_to_disk(data)
         with files.folder_lock(target.parent):
             place = weight_files.weight_path(target, data)
-            for tensor in proto_conversion.external_tensors(proto):
-                proto_conversion.set_external_location(tensor, place.name)
+            _name_weight_file(proto, place)
             part.write(proto.SerializeToString())
             files.flush_to_disk(part)
             size = sum(os.fstat(file.fileno()).st_size for file in (data, part))
@@ -676,6 +673,11 @@ def _proto_with_external_weights(model: LoadedModel, data: BinaryIO) -> ModelPro
     proto = _write_message(model, writer.WeightFileWriter(data).place)
     load_external_data(proto, model.folders)
     return proto
+
+
+def _name_weight_file(proto: ModelProto, path: Path) -> None:
+    for tensor in proto_conversion.external_tensors(proto):
+        proto_conversion.set_external_location(tensor, path.name)
 
 
 def load_external_data(proto: ModelProto, folders: ModelFolders) -> None:
