@@ -31,7 +31,7 @@ from graphopt.base.errors import (
     UsageError,
 )
 from graphopt.base.option_fields import changed_flags
-from graphopt.cli import arguments, output_files
+from graphopt.cli import output_files
 from graphopt.cli.discover_command import discover
 from graphopt.cli.option_flags import (
     ComparisonOptions,
@@ -42,9 +42,9 @@ from graphopt.cli.option_flags import (
     Printing,
     ResultOptions,
     RuleFiles,
+    normalize_arguments,
     running,
     takes_options,
-    value_patterns,
 )
 from graphopt.cli.rule_commands import rules, verify
 from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
@@ -67,7 +67,7 @@ class Commands(TyperGroup):
         given = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in given
         try:
-            given = arguments.normalize_arguments(given, value_patterns())
+            given = normalize_arguments(given)
             with warnings.catch_warnings():
                 if not debug:
                     warnings.simplefilter("ignore")  # what libraries tell developers
