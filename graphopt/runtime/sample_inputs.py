@@ -428,9 +428,11 @@ def extreme_feeds(model: ModelSketch, feeds: Feeds, given: Container[str]) -> di
     for kind in (LEAST, GREATEST, ALTERNATING) if limits else ():
         found[kind] = dict(feeds)
         for place, (name, (least, greatest)) in enumerate(limits.items()):
-            turns = [least, greatest] if place % 2 == 0 else [greatest, least]  # two factors begin with another one
-            values = {LEAST: [least], GREATEST: [greatest], ALTERNATING: turns}[kind]
-            found[kind][name] = np.resize(np.array(values, feeds[name].dtype), feeds[name].shape)
+            turns = (least, greatest) if place % 2 == 0 else (greatest, least)  # two factors begin with another one
+            first, second = {LEAST: (least, least), GREATEST: (greatest, greatest), ALTERNATING: turns}[kind]
+            array = np.full(feeds[name].shape, first, feeds[name].dtype)
+            array.reshape(-1)[1::2] = second
+            found[kind][name] = array
     return found
 
 
