@@ -229,11 +229,11 @@ def _unknown_node_fields(proto: NodeProto, attrs: Mapping[str, Attribute]) -> by
         extra.device_configurations.extend(proto.device_configurations)
     extra.MergeFromString(proto_conversion.unknown_fields(proto))
     holds_graphs = any(isinstance(value[0] if isinstance(value, tuple) else value, Graph) for value in attrs.values())
-    is_plain = all(  # says its name, type and value, and nothing else
+    are_plain = (  # say their name, type and value, and nothing else
         attribute.type and len(attribute.ListFields()) == 3 and not proto_conversion.unknown_fields(attribute)
         for attribute in proto.attribute
     )
-    if not holds_graphs and not is_plain:
+    if not holds_graphs and not all(are_plain):
         extra.input.extend([""] * len(proto.input))
         extra.attribute.extend(proto.attribute)
     return bytes(extra.SerializeToString())
