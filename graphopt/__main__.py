@@ -10,21 +10,20 @@ from types import FrameType
 
 def main() -> None:
     """Run the command line. Ctrl-C is heard from the first moment on: to load what it needs takes a second."""
+
+    def end_at_once(_: int, __: FrameType | None) -> None:  # nothing has been done
+        if sys.stderr is not None:
+            os.write(2, b"graphopt: interrupted\n")
+        os._exit(130)
+
     heard = signal.getsignal(signal.SIGINT)
     if heard is signal.default_int_handler:  # not where a shell runs it in the background
-        signal.signal(signal.SIGINT, _interrupted)
+        signal.signal(signal.SIGINT, end_at_once)
     _open_closed_streams()
     from graphopt.cli import main as cli
 
     signal.signal(signal.SIGINT, heard)
     cli.main()
-
-
-def _interrupted(_: int, __: FrameType | None) -> None:
-    """End at once, for nothing has been done."""
-    if sys.stderr is not None:
-        os.write(2, b"graphopt: interrupted\n")
-    os._exit(130)
 
 
 def _open_closed_streams() -> None:

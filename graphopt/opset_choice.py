@@ -1,4 +1,4 @@
-"""Attempts at a model: what was made of it, and what the check found; which of two in different opsets is taken."""
+"""Attempts at a model, each with what the check found, and the choice between two in different opsets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Attempt:
 
     @property
     def rule_counts(self) -> Counter[str]:
-        """How often each rule or pass was applied."""
+        """Number of times each rule or pass was applied."""
         return Counter(step.name for step in self.tuned.candidate.steps)
 
     def with_notes(self, *notes: str) -> Attempt:
@@ -81,7 +81,7 @@ class Attempt:
         return replace(self, notes=(*self.notes, *notes))
 
     def preferred_to(self, other: Attempt, opset: int, why: str) -> Attempt:
-        """Return this one, which was preferred to another in an `opset`, with the notes that the other alone has."""
+        """Return this attempt, preferred to another in an `opset`, with the notes that only the other has."""
         others = (f"{note} (in opset {opset})" for note in other.notes if note not in self.notes)
         return self.with_notes(*others, why)
 
@@ -103,7 +103,7 @@ class OpsetComparison:
     clock: StageClock
 
     def best_attempt(self) -> Attempt:
-        """Return what is made of the model in its own opset, or in the newer one, where that is faster.
+        """Return the model optimized in its own opset, or in the newer one, where that is faster.
 
         Raises:
             DifferenceError: the check found a difference that is an error in its own opset, or, with `strict`, in any.
@@ -136,7 +136,7 @@ class OpsetComparison:
         return kept.preferred_to(raised, opset, f"{not_taken}: {why}")
 
     def _race(self, kept: Attempt, raised: Attempt) -> tuple[bool, str]:
-        """Return whether a result in a newer opset is faster than that in the model's own, and how that is known."""
+        """Return whether a result in a newer opset is faster than that in the model's own, and how this is known."""
         if why := _why_not_raced(raised, kept):
             return False, why
         options = self.options
@@ -153,7 +153,8 @@ class OpsetComparison:
 
 
 def _why_not_raced(raised: Attempt, kept: Attempt) -> str:
-    """Return why a result in a newer opset need not be timed against that in the model's own; nothing where it need."""
+    """Return why a result in a newer opset need not be timed against that in the model's own; nothing where it must
+    be."""
     timing = raised.tuned.timing
     if raised.is_interrupted:
         return "it was interrupted"
@@ -175,10 +176,11 @@ def race_two_models(
     cache: Cache,
     clock: Callable[[], float] = time.monotonic,
 ) -> RaceOutcome:
-    """Let two models take turns with a copy of the first, and return how fast the second is; or what was said earlier.
+    """Let two models take turns with a copy of the first, and return how fast the second is, or the outcome of an
+    earlier run.
 
-    Where it is faster, what a second race tells is returned: one is won by chance, too. The races take the seconds of
-    the `tuning`, or longer where these are too few for the fewest rounds, up to the `limit`.
+    Where it is faster, the outcome of a second race is returned, for one may be won by chance. The races take the
+    seconds of the `tuning`, or longer where these are too few for the fewest rounds, up to the `limit`.
 
     Raises:
         ModelError: ONNX Runtime refuses one of them, or they would take longer, now or in an earlier run.
@@ -203,7 +205,7 @@ def race_two_models(
 
 
 def _race_candidate(contest: RaceSeries, candidate: Candidate, seconds: float, races: int) -> RaceOutcome:
-    """Return what a race of a model with the original tells, after which time is left for others; or what it told in an
+    """Return the outcome of races of a model with the original, which take part of the time that is left, or of an
     earlier run.
 
     Raises:
@@ -215,11 +217,8 @@ def _race_candidate(contest: RaceSeries, candidate: Candidate, seconds: float, r
         if contest.had_timed_out(keys):
             raise ModelError("no time was left to time it, in an earlier run (--fresh tries again)")
         pace = contest.measure_pace()
-        least, session = (
-            races * 3 * pace.racing_seconds + (races - 1) * 3 * pace.opening_seconds,
-            contest.open_session(contest.model),
-        )
-        left = budget.remaining
+        least = races * 3 * pace.racing_seconds + (races - 1) * 3 * pace.opening_seconds
+        session, left = contest.open_session(contest.model), budget.remaining
         if least > left:
             contest.record_timeout(keys)
             what = "a race" if races == 1 else "two races"

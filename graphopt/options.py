@@ -252,7 +252,7 @@ class Options(DeviceOptions, RunOptions):
 
     @property
     def admitted_rules_text(self) -> str:
-        """Which rules are admitted, in words: a search among others may find something else."""
+        """The admitted rules, in words: a search among others may find something else."""
         which = "exact" if self.exact else "unverified" if self.unverified else "proved"
         return f"{which}, nonfinite kept" if self.keep_nonfinite else which
 

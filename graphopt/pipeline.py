@@ -29,7 +29,7 @@ from graphopt.operators import inference
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
 from graphopt.options import AUTO, Options
-from graphopt.report.report import ModelSummary, Report, Rewrite
+from graphopt.report.report import ModelSummary, Report, Rewrite, model_summary
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.folded_constants import ReportedReason
@@ -182,7 +182,7 @@ class _Pipeline:
         return result
 
     def _best_attempt(self, opset: int | None, share: float) -> Attempt:
-        """Return what is made of the model in an opset, None for its own, in a share of the time."""
+        """Return the model optimized in an opset, None for its own, in a share of the time."""
         tuning = replace(self._tuning, seconds=self.options.seconds * share)
         return _attempt_until_equal(
             partial(self._attempt, opset), self._rewrite_space, tuning, self.clock, strict=self.options.strict
@@ -204,7 +204,7 @@ class _Pipeline:
         )
 
     def _target_notes(self) -> list[str]:
-        """Return what to say of rules that were given, and that write what the target does not have."""
+        """Return a note on given rules that write operators which the target lacks."""
         lacking = [rule.name for rule in self._given_rules.all_rules if not _is_supported(rule, self.options.target)]
         if not lacking:
             return []
@@ -272,11 +272,11 @@ class _Pipeline:
         )
 
     def _attempt(self, opset: int | None, space: _RewriteSpace, tuning: TuningOptions) -> Attempt:
-        """Simplify, search and check once; in this opset, or where it is None in the model's own."""
+        """Simplify, search and check once, in this opset, or where it is None in the model's own."""
         options, clock, refusal = self.options, self.clock, self._refusal(space)
         with clock("load"):
             loaded = self._loaded_model
-            before = Report.summary(loaded)
+            before = model_summary(loaded)
             is_run = options.check or options.cost == "measured"
             _check_value_sizes(loaded.graph if is_run else Graph(), options.limits, model_label(self.model))
         if opset is not None:
@@ -374,7 +374,7 @@ def _attempt_until_equal(
     *,
     strict: bool,
 ) -> Attempt:
-    """Attempt it without the rewrites that made a difference, until there is none; note what was left out.
+    """Attempt the model again without the rewrites that made a difference, until there is none; note what was left out.
 
     Raises:
         DifferenceError: there is a difference that no rewrite made, or, if `strict`, any.
@@ -427,7 +427,7 @@ EXCLUDED_REASON = ReportedReason("the check found a difference there")
 
 @dataclass(frozen=True)
 class _RewriteSpace:
-    """What may be done to a model: the rules that are always applied, those that the search tries, and the passes."""
+    """Rewrites that a model may get: the rules that are always applied, those that the search tries, and the passes."""
 
     rules: Sequence[Rule] = ()
     trades: Sequence[Rule] = ()
@@ -437,7 +437,7 @@ class _RewriteSpace:
 
     @staticmethod
     def select(known: rule_library.RuleLibrary, options: Options) -> _RewriteSpace:
-        """Return what was chosen by name, of all that there is.
+        """Return the rules and passes that the options choose by name.
 
         Raises:
             UsageError: a name is not known.
@@ -452,7 +452,7 @@ class _RewriteSpace:
         )
 
     def refusal(self, refusal: RefusalFunction) -> RefusalFunction:
-        """Return what refuses what is left out, beside what is refused anyway."""
+        """Return a function that refuses the excluded changes, and all that is refused anyway."""
         if not self.excluded:
             return refusal
 
@@ -462,7 +462,7 @@ class _RewriteSpace:
         return refused
 
     def excluding(self, names: Container[str], changes: Iterable[PatchKey] = ()) -> _RewriteSpace:
-        """Return the rest of it."""
+        """Return the space without some names and changes."""
         return _RewriteSpace(
             [rule for rule in self.rules if rule.name not in names],
             [rule for rule in self.trades if rule.name not in names],
@@ -483,7 +483,7 @@ def _check_value_sizes(graph: Graph, limits: RunLimits, model: str) -> None:
 
 
 def _unproved_notes(gate: Gate) -> list[str]:
-    """Return what to say of rules that would have been applied had they been proved, or proved for more."""
+    """Return notes on rules that would have been applied had they been proved, or proved for more cases."""
     if gate.unproved:
         names = ", ".join(sorted(gate.unproved))
         log.warning("rules left out because they are not proved: %s; `graphopt verify` says why", names)

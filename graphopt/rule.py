@@ -1,4 +1,4 @@
-"""What a file of rules imports: `Rule`, `define`, and the words that their terms are made of."""
+"""Everything that a file of rules imports: `Rule`, `define`, and the words that their terms are made of."""
 
 from graphopt.io.function_import import define_function
 from graphopt.language.rule import *  # noqa: F403  (what its `__all__` names)

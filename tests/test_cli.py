@@ -14,8 +14,8 @@ from onnx import numpy_helper, parser
 from typer.testing import CliRunner, Result
 
 from graphopt.base.option_values import SETTINGS
-from graphopt.cli.arguments import COMMANDS
 from graphopt.cli.main import app
+from graphopt.cli.option_flags import COMMANDS
 from graphopt.report.report import Report
 from graphopt.runtime.measure import TimingSamples
 from tests.text import parse

@@ -6,7 +6,7 @@ import pytest
 
 from graphopt.check.compare import compare_models
 from graphopt.check.verdict import EqualityVerdict
-from graphopt.runtime import extreme_inputs, model_sketch, sample_inputs
+from graphopt.runtime import model_sketch, sample_inputs
 from tests.test_compare import model
 
 WRAPPED = {
@@ -132,19 +132,19 @@ BEARING = {
 @pytest.mark.parametrize("what", BEARING)
 def test_extremes_are_given_to_what_bears_them(what: str) -> None:
     text, found = BEARING[what]
-    assert extreme_inputs.input_integer_limits(model_sketch.sketch_model(model(text))) == found
+    assert sample_inputs.input_integer_limits(model_sketch.sketch_model(model(text))) == found
 
 
 def test_extremes_are_the_least_the_greatest_and_both_in_turns() -> None:
     sketch = model_sketch.sketch_model(model("g (int8[2,3] x, uint8[3] y) => (int32[2] z) { z = MatMulInteger(x, y) }"))
     usual = sample_inputs.make_feeds(sketch, {}, seed=0, style=sample_inputs.NORMAL)
-    made = extreme_inputs.extreme_feeds(sketch, usual, ())
+    made = sample_inputs.extreme_feeds(sketch, usual, ())
     assert {kind: (feeds["x"].tolist(), feeds["y"].tolist()) for kind, feeds in made.items()} == {
         sample_inputs.LEAST: ([[-128] * 3] * 2, [0] * 3),
         sample_inputs.GREATEST: ([[127] * 3] * 2, [255] * 3),
         sample_inputs.ALTERNATING: ([[-128, 127, -128], [127, -128, 127]], [255, 0, 255]),
     }
-    assert extreme_inputs.extreme_feeds(sketch, usual, ("x", "y")) == {}, "what is given stays as it is"
+    assert sample_inputs.extreme_feeds(sketch, usual, ("x", "y")) == {}, "what is given stays as it is"
 
 
 def test_noise_at_extremes_is_no_difference() -> None:

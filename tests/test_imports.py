@@ -248,7 +248,7 @@ WIDE = {
     "graphopt/pipeline.py": 29,
     "graphopt/search/model_tuner.py": 30,
     "rules/__init__.py": 24,
-    "graphopt/cli/main.py": 22,
+    "graphopt/cli/main.py": 21,
     "verifier/symbolic_instance.py": 21,
     "verifier/instance_sampling.py": 20,
     "graphopt/operators/semantics.py": 19,

@@ -37,6 +37,11 @@ def test_a_mask_has_a_one_in_each_row() -> None:
     assert mask.sum(axis=1).min() >= 1
 
 
+def test_a_mask_without_axes_is_one() -> None:
+    made = model("g (int64 mask) => (float z) { z = Cast<to = 1>(mask) }")
+    assert feeds(made)["mask"] == 1
+
+
 ROLES: list[tuple[str, str, Callable[[Array], bool]]] = [
     ("g (float[2,3] x, int64[2] s) => (float[P,Q] z) { z = Reshape(x, s) }", "s", lambda s: s.tolist() == [-1, 1]),
     ("g (float[2,3] x, int64[2] s) => (float[P,Q] z) { z = Expand(x, s) }", "s", lambda s: s.tolist() == [1, 1]),

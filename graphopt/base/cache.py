@@ -1,4 +1,4 @@
-"""What was found out at some expense and is worth keeping: texts under keys, in one SQLite file of the user's.
+"""A cache of findings that were expensive: texts under keys, in one SQLite file of the user's.
 
 Several processes may use the file at once. A cache is a convenience: whatever is wrong with it costs a warning, never
 the run.
@@ -48,8 +48,7 @@ class Cache:
     """
 
     def __init__(self, path: Path, most: int = MAX_ENTRIES, *, fresh: bool = False) -> None:
-        """Keep texts in a file. A `fresh` one asks it for nothing: it knows what was put into it, and keeps that as any
-        other."""
+        """Keep texts in a file. A `fresh` cache keeps them, too, but answers only with what was put into it."""
         self.path, self.most, self.fresh = path, most, fresh
         self._known: dict[str, str] = {}
         self._is_disabled = self._has_quarantined = False
@@ -85,7 +84,10 @@ class Cache:
                     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
                     return work(connection)
             except (OSError, sqlite3.Error, UnicodeDecodeError, _CorruptEntryError) as error:
-                if _is_corruption(error) and not self._has_quarantined:
+                code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF  # the rest says where
+                # SQLite may say that a file is broken in a message that quotes bytes that are no text
+                is_damaged = isinstance(error, _CorruptEntryError | UnicodeDecodeError) or code in _CORRUPTION_CODES
+                if is_damaged and not self._has_quarantined:
                     self._quarantine(error)
                 else:
                     self._disable(error)
@@ -113,14 +115,14 @@ class _CorruptEntryError(Exception):
 
 
 def _digest(key: str, value: str) -> str:
-    """Tells an entry from one of which a disk, or whoever else, has changed a byte: SQLite itself does not look."""
+    """Return the digest that tells an entry from one of which a byte was changed: SQLite itself does not look."""
     return sha256(f"{key}\0{value}".encode()).hexdigest()
 
 
 def _select(connection: sqlite3.Connection, keys: list[str]) -> dict[str, str]:
-    """Another process may have begun the file, and not yet its table."""
+    """Return the entries of those keys that have one."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'kept'").fetchone():
-        return {}
+        return {}  # another process has begun the file, and not yet its table
     found: dict[str, str] = {}
     for start in range(0, len(keys), _KEYS_PER_QUERY):
         some = keys[start : start + _KEYS_PER_QUERY]
@@ -135,11 +137,3 @@ def _select(connection: sqlite3.Connection, keys: list[str]) -> dict[str, str]:
             else:  # whoever wrote it did not use this module
                 log.debug("the entry '%s' of the cache is not used: it is no text", key)
     return found
-
-
-def _is_corruption(error: Exception) -> bool:
-    """Return whether the file is broken; SQLite may say so in a message that quotes bytes that are no text."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-    return (
-        isinstance(error, _CorruptEntryError | UnicodeDecodeError) or code & 0xFF in _CORRUPTION_CODES
-    )  # the rest says where

@@ -46,7 +46,7 @@ class DType(IntEnum):
 
     @property
     def is_float(self) -> bool:
-        """A real type with rounding; the complex types are not."""
+        """True for a real type with rounding; the complex types are not."""
         return self in _FLOATS
 
     @property
@@ -80,6 +80,12 @@ class DType(IntEnum):
             return rounded
         epsilon = float(ml_dtypes.finfo(self.numpy).eps)  # type: ignore[no-untyped-call]
         return rounded if abs(rounded - number) <= epsilon * abs(number) else None
+
+    @classmethod
+    def from_type_text(cls, text: str) -> DType | None:
+        """Return the type of `tensor(bfloat16)`, as schemas and ONNX Runtime write it; None for what is no tensor."""
+        name = text.removeprefix("tensor(").removesuffix(")").upper()
+        return cls.__members__.get(name) if text.startswith("tensor(") else None
 
     @classmethod
     def from_numpy(cls, dtype: np.dtype[np.generic]) -> DType:

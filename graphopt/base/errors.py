@@ -78,9 +78,9 @@ def quoted_list(names: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error about a name that is not known: those that may have been meant; empty where none may.
+    """Return the end of an error about an unknown name: the names that may have been meant; empty where none may.
 
-    First those that have all its words, or others that mean the same, then the one that is nearest by letters.
+    Names that have all its words, or synonyms of these, come first, then the one that is nearest by letters.
     """
     asked, names = _words(name), list(known)
     alike = sorted((other for other in names if asked <= _words(other)), key=lambda other: len(_words(other)))

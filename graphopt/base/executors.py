@@ -1,7 +1,7 @@
-"""Where many independent tasks run: in this process, in processes of this machine, or on a Dask cluster.
+"""Executors of many independent tasks: in this process, in processes of this machine, or on a Dask cluster.
 
-An answer comes with the place of its task, in whatever order answers are made. A worker that dies loses nothing: what
-it had is given to another.
+An answer comes with the place of its task, in whatever order answers are made. A worker that dies loses nothing: its
+task is given to another.
 """
 
 from __future__ import annotations
@@ -68,16 +68,13 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
         self.count, self.prepare = count, prepare
         self._pool: ProcessPoolExecutor | None = None
 
-    def _start_pool(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            fresh = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.count, fresh, _initialize_worker, (self.prepare,))
-        return self._pool
-
     def imap_unordered(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
         left, deaths = dict(enumerate(tasks)), 0
         while left:
-            pool = self._start_pool()
+            if self._pool is None:
+                fresh = multiprocessing.get_context("spawn")
+                self._pool = ProcessPoolExecutor(self.count, fresh, _initialize_worker, (self.prepare,))
+            pool = self._pool
             running: dict[Future[bytes], int] = {
                 pool.submit(_run_in_worker, pickle.dumps((function, task)), ort.custom_op_libraries()): place
                 for place, task in left.items()
@@ -116,7 +113,7 @@ class ProcessPool(AbstractContextManager["ProcessPool"]):
 
 
 def _run_and_trim(function: Callable[[Task], Answer], task: Task) -> Answer:
-    """Do a task; what memory it needed is for others then."""
+    """Do a task, and give back the memory that it needed."""
     try:
         return function(task)
     finally:
@@ -126,7 +123,7 @@ def _run_and_trim(function: Callable[[Task], Answer], task: Task) -> Answer:
 def _run_in_worker(asked: bytes, custom: Sequence[str]) -> bytes:
     """Do a task as a worker: in a session of its own, with libraries of custom operators.
 
-    The task and the answer are unpickled by who works with them: rules say in their session what operators are.
+    The task is unpickled inside that session: rules define operators in the session that they are read in.
     """
     with current_session().child(), ExitStack() as stack:
         try:
@@ -138,17 +135,17 @@ def _run_in_worker(asked: bytes, custom: Sequence[str]) -> bytes:
 
 def _initialize_worker(prepare: Callable[[], None] | None) -> None:
     """Make a worker: Ctrl-C is for the process that started it, and when that is gone, so is the worker."""
+
+    def end_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)  # what it works on is wanted by no one
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     if prepare is not None:
         prepare()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)  # what it works on is wanted by no one
 
 
 class DaskCluster(AbstractContextManager["DaskCluster"]):
@@ -204,7 +201,7 @@ class DaskCluster(AbstractContextManager["DaskCluster"]):
 
 
 def make_executor(workers: int = 1, dask: str | None = None, prepare: Callable[[], None] | None = None) -> Executor:
-    """Return where tasks run: on a Dask cluster if one is named, else in so many processes.
+    """Return the executor of tasks: a Dask cluster if one is named, else so many processes.
 
     Raises:
         UsageError: both are asked for, or there is no such cluster.

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whoever reads or is killed meanwhile; where files of the user's are kept."""
+"""Files that appear whole or not at all, whoever reads or is killed meanwhile; and the folder of the cache."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def resolve_target(path: Path) -> Path:
 
 @contextmanager
 def temporary_for(final: Path) -> Iterator[BinaryIO]:
-    """Yield a file that is written beside the one whose place it takes by `commit`; without that it is gone at the end.
+    """Yield a file beside the one whose place it takes by `commit`; without that it is gone at the end.
 
-    It is locked as long as its process lives. What killed runs have left for the same file is swept.
+    It is locked as long as its process lives. Parts that killed runs have left for the same file are removed.
     """
     path = final.with_name(f".{final.name}.{os.urandom(6).hex()}.part")  # in containers all processes have one number
     try:
@@ -63,7 +63,7 @@ def temporary_for(final: Path) -> Iterator[BinaryIO]:
 
 
 def remove_stale(final: Path) -> None:
-    """Remove the parts of a file that belong to no living process. To be called while the folder is `folder_lock`."""
+    """Remove the parts of a file that belong to no living process. The caller holds `folder_lock`."""
     ours = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{12}}\.part")
     with suppress(OSError):
         for name in filter(ours.fullmatch, os.listdir(final.parent)):
@@ -99,7 +99,8 @@ def _lock(handle: int) -> bool:
 
 @contextmanager
 def locked_marker(path: Path, content: bytes) -> Iterator[None]:
-    """Keep a file with some content, locked, until the block is done: one that is not is of a process that is gone."""
+    """Keep a file with some content, locked, until the block is done: an unlocked one is left by a process that is
+    gone."""
     try:
         with path.open("xb") as file:
             _lock(file.fileno())
@@ -112,7 +113,7 @@ def locked_marker(path: Path, content: bytes) -> Iterator[None]:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether the process is gone that held a file; False where the system does not say, as on Windows."""
+    """Return whether the process that held a file is gone; False where the system does not say, as on Windows."""
     if sys.platform == "win32":
         return False
     with suppress(OSError), path.open("r+b") as file:
@@ -122,7 +123,7 @@ def is_abandoned(path: Path) -> bool:
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Keep other runs of graphopt from sweeping and putting files in a folder; not where the system knows no locks."""
+    """Keep other runs of graphopt from changing files in a folder, where the system has locks."""
     with ExitStack() as stack:
         with suppress(OSError):  # Windows opens no folders, and one may be writable but not readable
             handle = os.open(folder, os.O_RDONLY)
@@ -142,13 +143,13 @@ def _wait_for_lock(handle: int) -> None:
 
 
 def flush_to_disk(file: BinaryIO) -> None:
-    """Have what was written on the disk: a power cut after `commit` must not leave a name without its content."""
+    """Bring to the disk what was written: a power cut after `commit` must not leave a name without its content."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def commit(part: BinaryIO, final: Path, *, like: Path | None = None) -> None:
-    """Give a part its name, and the mode of the file that had it, or of another. To be called while `folder_lock`."""
+    """Give a part its name, and the mode of the file that had it, or of another. The caller holds `folder_lock`."""
     with suppress(FileNotFoundError):
         mode = stat.S_IMODE((like or final).stat().st_mode)
         if mode != stat.S_IMODE(os.fstat(part.fileno()).st_mode):
@@ -165,7 +166,7 @@ def commit(part: BinaryIO, final: Path, *, like: Path | None = None) -> None:
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Let signals that end the program wait until the block is done. Those that no Python code hears still kill."""
+    """Let signals that end the program wait until the block is done. Signals without a handler in Python still kill."""
     if threading.current_thread() is not threading.main_thread():  # only that one hears signals
         yield
         return
@@ -224,7 +225,7 @@ def is_same_file(one: Path, other: Path) -> bool:
 
 
 def file_identity(path: Path) -> tuple[int, ...] | None:
-    """Return what changes when a file takes the place of another; None where there is none."""
+    """Return a key that changes when another file takes the place of this one; None where there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -261,7 +262,7 @@ def check_readable(path: Path) -> None:
 
 
 def check_writable(path: Path, *, is_plain: bool = True) -> None:
-    """Fail before the work, not after it. Only a plain file can be whole or not there; `is_plain` demands one.
+    """Fail before the work, not after it. Only a plain file can appear whole or not at all; `is_plain` demands one.
 
     Raises:
         OutputError: the file cannot be written; says why.
@@ -284,7 +285,7 @@ def check_writable(path: Path, *, is_plain: bool = True) -> None:
 
 @contextmanager
 def naming_write_errors(path: Path) -> Iterator[None]:
-    """Names the file where it cannot be written after all.
+    """Name the file where it cannot be written after all.
 
     Raises:
         OutputError: in the place of an OSError.
@@ -296,7 +297,7 @@ def naming_write_errors(path: Path) -> Iterator[None]:
 
 
 def cache_folder() -> Path:
-    """Where what was once found out is kept; the variable `GRAPHOPT_CACHE` names another folder than the system's."""
+    """Return the folder of the cache: that of the system, unless the variable `GRAPHOPT_CACHE` names another."""
     named = os.environ.get("GRAPHOPT_CACHE")
     if named:
         return Path(named)

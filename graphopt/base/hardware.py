@@ -1,4 +1,4 @@
-"""What processor and what accelerators there are: what was seen of one says nothing of another."""
+"""The processor and the accelerators of the machine: what was measured on one says nothing of another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def usable_cores() -> int:
 
 @cache
 def processor() -> str:
-    """Return the model of processor with its instruction sets, of which a virtual machine may show fewer."""
+    """Return the model of the processor with its instruction sets; a virtual machine may show fewer."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
     except OSError:
@@ -36,7 +36,7 @@ _CPUINFO_FIELDS = (
 
 @cache
 def accelerators() -> str:
-    """Return the machine's GPUs; where nobody tells, its name stands for them."""
+    """Return the machine's GPUs; where these are unknown, the machine's name stands for them."""
     return _command_output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or platform.node()
 
 

@@ -1,4 +1,4 @@
-"""What one run of a model may take: a file from anywhere may never end, or want more memory than there is."""
+"""Limits of one run of a model: a file from anywhere may never end, or want more memory than there is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_MEMORY_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """Of every run of a model that the caller makes."""
+    """Limits of every run of a model that the caller makes."""
 
     seconds: float = DEFAULT_SECONDS
     gigabytes: float | None = None
@@ -35,7 +35,7 @@ class RunLimits:
             raise UsageError("a limit of time or memory is more than 0")
 
     def memory_bytes(self) -> int:
-        """Bytes that the process may take in all."""
+        """Return the bytes that the process may take in all."""
         if self.gigabytes is not None:
             return int(min(self.gigabytes * 1e9, sys.maxsize))
         return resident_bytes() + int(DEFAULT_MEMORY_SHARE * psutil.virtual_memory().available)
@@ -43,7 +43,7 @@ class RunLimits:
     def check_memory(self, what: str) -> None:
         """Raise a LimitError if the process takes more than it was given; `what` says when.
 
-        Of what there is, whatever it takes is no longer free: there is nothing to compare.
+        Without a given limit there is nothing to compare: what the process takes is no longer free.
         """
         if self.gigabytes is not None and (taken := resident_bytes()) > (room := self.memory_bytes()):
             raise LimitError(f"{what} takes {format_bytes(taken)}, and the limit is {format_bytes(room)}{MEMORY_HINT}")
@@ -66,12 +66,12 @@ MEMORY_HINT = " (--memory-limit sets another)"
 
 
 def resident_bytes() -> int:
-    """Bytes of memory that the process takes."""
+    """Return the bytes of memory that the process takes."""
     return int(psutil.Process().memory_info().rss)
 
 
 def format_bytes(nbytes: int) -> str:
-    """`1.5 GB`, `20 MB`."""
+    """Return a size as `1.5 GB`, `20 MB`."""
     return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.3g} MB"
 
 
@@ -86,7 +86,7 @@ class MemoryTrimmer:
         self._left = 0
 
     def __call__(self) -> None:
-        """Give it back, once it has gathered."""
+        """Give memory back, once enough has gathered."""
         if resident_bytes() > self._left + TRIM_THRESHOLD:
             gc.collect()
             libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None

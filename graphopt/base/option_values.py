@@ -15,12 +15,12 @@ from graphopt.base.option_fields import TextForm
 
 
 def parse_names(texts: Sequence[str]) -> list[str]:
-    """`a,b c`: names in one text or several."""
+    """Read `a,b c`: names in one text or several."""
     return [name for text in texts for name in re.split(r"[,\s]+", text) if name]
 
 
 def _parse_pairs(texts: Sequence[str], separator: str, form: str) -> list[tuple[str, str]]:
-    """`name:value` or `name=value`, split at the last separator; the name is empty where it is left out."""
+    """Read `name:value` or `name=value`, split at the last separator; the name is empty where it is left out."""
     found = []
     for text in texts:
         name, split, value = text.rpartition(separator)
@@ -31,7 +31,7 @@ def _parse_pairs(texts: Sequence[str], separator: str, form: str) -> list[tuple[
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int | str | None, ...]]:
-    """`name:1,3,224,224`; a size may be a name, and `?` or -1 leaves it as it is. No name means the only input."""
+    """Read `name:1,3,224,224`; a size may be a name, and `?` or -1 leaves it as it is. No name means the only input."""
     form = "name:1,3,224,224"
     found: dict[str, tuple[int | str | None, ...]] = {}
     for name, text in _parse_pairs(texts, ":", form):
@@ -43,7 +43,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int | str | None, ...]
 
 
 def parse_sizes(texts: Sequence[str]) -> dict[str, list[int]]:
-    """`seq=16,128`: all sizes that are to be tried, in one text or several."""
+    """Read `seq=16,128`: all sizes that are to be tried, in one text or several."""
     form = "batch=1 or seq=16,128"
     found: dict[str, list[int]] = {}
     for name, text in _parse_pairs(texts, "=", form):
@@ -55,13 +55,8 @@ def parse_sizes(texts: Sequence[str]) -> dict[str, list[int]]:
     return found
 
 
-def _parse_dims(texts: Sequence[str]) -> dict[str, int | list[int]]:
-    """`batch=1` fixes a size, `seq=16,128` names several."""
-    return {name: sizes[0] if len(sizes) == 1 else sizes for name, sizes in parse_sizes(texts).items()}
-
-
 def _parse_settings(texts: Sequence[str]) -> dict[str, str]:
-    """`key=value`, split at the first `=`, for a value may have more of them."""
+    """Read `key=value`, split at the first `=`, for a value may have more of them."""
     found = {}
     for text in texts:
         key, _, value = text.partition("=")
@@ -72,7 +67,7 @@ def _parse_settings(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _load_arrays(texts: Sequence[str]) -> dict[str, Any]:
-    """`name:file.npy`: the array in the file."""
+    """Read `name:file.npy`: the array in the file."""
     import numpy as np
 
     found = {}
@@ -86,16 +81,15 @@ def _load_arrays(texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _parse_paths(texts: Sequence[str]) -> list[Path]:
-    return list(map(Path, texts))
-
-
 NAMES = TextForm(parse_names, r"[a-z][a-z0-9_]*(,[a-z][a-z0-9_]*)*,?")
 OPERATORS = TextForm(parse_names, r"[\w.]+(,[\w.]+)*,?")
 SHAPES = TextForm(parse_shapes, r"(.+:)?[\w?-]*\d+[\w?-]*(,[\w?-]+)*")
-DIMS = TextForm(_parse_dims, r"[^=]+=\d+(,\d+)*")
+DIMS = TextForm(
+    lambda texts: {name: sizes[0] if len(sizes) == 1 else sizes for name, sizes in parse_sizes(texts).items()},
+    r"[^=]+=\d+(,\d+)*",
+)
 SIZES = TextForm(parse_sizes, DIMS.pattern)
 ARRAYS = TextForm(_load_arrays, r".+:.+\.npy")
 SETTINGS = TextForm(_parse_settings)
-PATHS = TextForm(_parse_paths)
+PATHS = TextForm(lambda texts: list(map(Path, texts)))
 TEXTS = TextForm(list)

@@ -1,4 +1,4 @@
-"""ONNX Runtime, imported when it is first needed, and what its sessions have in common: here alone options are made."""
+"""ONNX Runtime, imported when it is first needed, and the options of its sessions, which are made only here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def require_onnxruntime() -> Any:
 
 def make_session_options(*, optimize: bool = False, threads: int = 0) -> Any:
     """Return options with all of ONNX Runtime's optimizations or none, threads (0: one a core), and the custom
-    operators in use; nothing is logged, for what fails is raised, too."""
+    operators in use. Nothing is logged: errors are raised, too."""
     runtime = require_onnxruntime()
     levels = runtime.GraphOptimizationLevel
     options = runtime.SessionOptions()
@@ -45,7 +45,7 @@ def make_session_options(*, optimize: bool = False, threads: int = 0) -> Any:
 def make_cpu_session(model: str | bytes, *, optimize: bool = False, threads: int = 0, is_mapped: bool = False) -> Any:
     """Return a session of a file, or of the bytes of one, on the processor.
 
-    One that `is_mapped` reads its weights where the file lies: it has no copies in an order that is quicker to read,
+    One that `is_mapped` reads its weights where the file lies: it makes no copies in an order that is quicker to read,
     and keeps no memory between runs.
     """
     options = make_session_options(optimize=optimize, threads=threads)
@@ -83,7 +83,7 @@ def registered_custom_ops(paths: Iterable[str | os.PathLike[str]]) -> Iterator[N
 
 
 def _load_library(given: str | os.PathLike[str]) -> CustomOpLibrary:
-    """Return a library, by a path from which no search leads to another. Raises UsageError."""
+    """Return a library, by an absolute path without links. Raises UsageError."""
     name, path = os.fspath(given), Path(given).resolve()
     try:
         stat = path.stat()
@@ -99,12 +99,12 @@ def _load_library(given: str | os.PathLike[str]) -> CustomOpLibrary:
 
 @cache
 def _digest(path: Path, _size: int, _changed: int) -> str:
-    """Return the digest of a file, read anew when it has another size or was changed: each task of an engine asks."""
+    """Return the digest of a file, read again when its size or time has changed: each task of an executor asks."""
     return sha256(path.read_bytes()).hexdigest()
 
 
 def _check_compatible() -> None:
-    """Raise UsageError where libraries exclude each other, which only a session tells."""
+    """Raise UsageError where libraries exclude each other, which shows only when a session is made."""
     from onnx import ModelProto, OperatorSetIdProto
 
     model = ModelProto(ir_version=8, opset_import=[OperatorSetIdProto(version=17)])

@@ -37,9 +37,9 @@ def _with_finite_numbers(data: Any) -> Any:
 
 
 def from_json(kind: type[Record], text: str) -> Record:
-    """Return the record that a text was made of. A null is infinity where a number is due.
+    """Return the record that a text was made of. A null is infinity where a number is expected.
 
-    Fields that the record does not have are left out, and those with a default may be missing.
+    Unknown fields are ignored, and fields with a default may be missing.
 
     Raises:
         Exception: one of `DECODE_ERRORS`, for a text that is no such record.

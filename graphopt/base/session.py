@@ -1,8 +1,7 @@
-"""What a run works with and no other sees: its integers, notes and arithmetic, operators it defines, libraries, limits.
+"""The state of a run that no other sees: its integers, notes and arithmetic, operators it defines, libraries, limits.
 
-Whoever runs something enters a `Session`; whoever needs a part of it asks the one that is entered,
-`current_session()`. Threads
-and processes begin in the default session: what works in them enters one of its own, or one that it is given.
+Whoever runs something enters a `Session`; whoever needs a part of it asks the one that is entered, `current_session()`.
+Threads and processes begin in the default session: what works in them enters one of its own, or one that it is given.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ OperatorKey = tuple[str, str]
 
 
 class MemoTable(dict[Callable[..., Any], Callable[..., Any]]):
-    """Functions with what they have answered, made when they are first asked."""
+    """Functions that remember their answers, by the original function; made when they are first asked for."""
 
     def __missing__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         remembering = self[function] = cache(function)
@@ -48,7 +47,7 @@ class Interner:
 
 
 class PartialCallLog:
-    """Which functions that floats do not have everywhere are computed (`expr/partial_calls.py`)."""
+    """Log of the functions that are computed and that floats do not have everywhere (`expr/partial_calls.py`)."""
 
     def __init__(self) -> None:
         self.calls: set[Any] | None = None
@@ -59,7 +58,7 @@ class PartialCallLog:
 
 
 class OperatorDefinitions:
-    """Operators that ONNX does not have: the definitions of each, and the schema that they are together.
+    """Operators that ONNX does not have, each with its definitions and the schema that these make.
 
     Those of a parent are known as well, until an operator is defined anew.
     """
@@ -90,19 +89,19 @@ class OperatorDefinitions:
         return iter({**dict.fromkeys(self._parent or ()), **self._own})
 
     def set(self, key: OperatorKey, definitions: tuple[Any, ...], schema: Any) -> None:
-        """Set what is known of an operator; what was remembered of operators is forgotten."""
+        """Set the definitions and the schema of an operator; all remembered answers about operators are forgotten."""
         self._own[key] = definitions, schema
         self._changes += 1
         self._memos.clear()
 
     @property
     def change_count(self) -> int:
-        """How often something was defined."""
+        """Number of definitions so far."""
         return self._changes + (self._parent.change_count if self._parent is not None else 0)
 
     @property
     def memos(self) -> MemoTable:
-        """What was found out of operators, and holds until another is defined."""
+        """Answers about operators that hold until another is defined."""
         if self._parent is None:
             return self._memos
         if not self._own:
@@ -152,12 +151,11 @@ class Session:
         return replace(self, **changes)
 
     def child(self) -> Session:
-        """Return a session for a run: it knows what is defined here, and nothing that it makes is seen here."""
+        """Return a session for a run: it knows what is defined here, and what it defines is not seen here."""
         return Session(definitions=OperatorDefinitions(self.definitions), libraries=self.libraries, limits=self.limits)
 
     def with_fresh_integers(self) -> Session:
-        """Return a session with no integers but those that will be made in it, to answer one question or prove one
-        rule."""
+        """Return a session with no integers yet, in which one question is answered or one rule proved."""
         return self.replace(interner=Interner(), partial_calls=PartialCallLog(), arithmetic=None)
 
 
@@ -170,7 +168,7 @@ current_session = _CURRENT.get
 
 
 def memoized(function: Callable[P, R]) -> Callable[P, R]:
-    """Work each answer out once for the integers of a session."""
+    """Make a function work out each answer once for the integers of a session."""
 
     @wraps(function)
     def remembering(*args: P.args, **keywords: P.kwargs) -> R:

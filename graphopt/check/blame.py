@@ -20,7 +20,10 @@ from graphopt.rewrite.simplify import Step
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What the check found; the step to blame where the models differ, None if none is: loading alone makes it."""
+    """Findings of the check: the comparison, and the step to blame where the models differ.
+
+    There is none to blame if loading and saving alone makes the difference.
+    """
 
     comparison: ModelComparison
     culprit: Step | None = None
@@ -31,7 +34,7 @@ class CheckResult:
 
     @property
     def to_error(self) -> DifferenceError:
-        """The difference as an error: names the first rewrite that makes it."""
+        """The difference as an error, which names the first rewrite that makes it."""
         if self.culprit is None:
             blame = "No rewrite made the difference: it is there after loading and saving alone"
         else:
@@ -62,9 +65,8 @@ class Check:
     def compare(self) -> CheckResult:
         """Compare, and find the step to blame where the models differ."""
         if self.weight_bytes > limits.MAX_TIMED_WEIGHT_BYTES:
-            return self._compare_by_region(
-                "the model is too large to be run twice"
-            )  # unchanged, it is equal all the same
+            # unchanged, it is equal all the same
+            return self._compare_by_region("the model is too large to be run twice")
         found = self._compare_whole(self.result.graph)
         if not found.legal:
             return CheckResult(found)
@@ -90,7 +92,8 @@ class Check:
         )
 
     def _compare_by_region(self, why: str) -> CheckResult:
-        """Compare what each rewrite took out with what it put in, as small models of their own, the last one first."""
+        """Compare what each rewrite took out with what it put in, as small models of their own, from the last one
+        backwards."""
         skipped = [] if self.opset is None else [f"the conversion to opset {self.opset}"]
         if self.loaded.inlined:
             skipped.append("the inlining of local functions")
@@ -162,21 +165,21 @@ PatchKey: TypeAlias = "tuple[frozenset[tuple[str, ...]], tuple[str, ...]]"
 
 
 def patch_key(patch: Patch) -> PatchKey:
-    """Return what a patch does and where, in words that hold in another attempt at the model."""
+    """Return a key for what a patch does and where, which another attempt at the model may share."""
     gone = _removed_nodes(patch)
     new = [n for v, n in patch.after.items() if not n.is_internal and (v in gone or v not in patch.before)]
     return frozenset((node.op, *node.names) for node in gone.values()), tuple(sorted(node.op for node in new))
 
 
 def _removed_nodes(patch: Patch) -> dict[int, Node]:
-    """Return the nodes that go or become others, or else those that read something else."""
-    gone = {v: n for v, n in patch.before.items() if not n.is_constant and not _is_rewired_only(n, patch.after.get(v))}
+    """Return the nodes that a patch removes or replaces; if there are none, those whose inputs it changes."""
+    gone = {}
+    for vertex, node in patch.before.items():
+        now = patch.after.get(vertex)
+        is_rewired_only = now and (node.op, node.domain, node.attrs) == (now.op, now.domain, now.attrs)
+        if not node.is_constant and not is_rewired_only:
+            gone[vertex] = node
     return gone or {vertex: node for vertex, node in patch.before.items() if vertex in patch.after}
-
-
-def _is_rewired_only(node: Node, now: Node | None) -> bool:
-    """Return whether all that changes of a node is what it reads."""
-    return now is not None and (node.op, node.domain, node.attrs) == (now.op, now.domain, now.attrs)
 
 
 def step_label(step: Step) -> str:

@@ -1,9 +1,9 @@
 """Do two models agree? Both are run by an oracle that rewrites nothing, on the same inputs, and compared.
 
-The oracle is ONNX Runtime with all its optimizations off, or `onnx.reference` where ONNX Runtime has no kernel: its
-default level has rewrites, and bugs, of its own. A model that ONNX Runtime calls invalid has no oracle. Quantized
-models are run once more with optimizations on, for ONNX Runtime's kernels for integers compute with less than what is
-written.
+The oracle is ONNX Runtime with all its optimizations off, for its default level has rewrites, and bugs, of its own; or
+`onnx.reference` where ONNX Runtime has no kernel. A model that ONNX Runtime calls invalid has no oracle. Quantized
+models are run once more with optimizations on, for ONNX Runtime's kernels for integers compute in less precision than
+is written.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ from graphopt.check.verdict import (
 from graphopt.io import onnx_io
 from graphopt.ir import schemas
 from graphopt.runtime import model_sketch, sample_inputs
-from graphopt.runtime.extreme_inputs import extreme_feeds
 from graphopt.runtime.input_sizes import fit_inputs, input_difference, with_fixed_sizes
 from graphopt.runtime.model_sketch import FlatNode, ModelSketch
 from graphopt.runtime.oracle import (
@@ -99,11 +98,11 @@ def compare_models(
 ) -> ModelComparison:
     """Run both models on the same inputs, one set of them per seed, and say whether all outputs agree.
 
-    `bindings` are sizes for open dims, used in turn; what they leave out is chosen, several times if the model
-    refuses it. `inputs` are used in every case in the place of made-up ones. `exact` allows no rounding: every bit
-    is to be the same. A model that compares or masks its inputs is also fed infinities, NaN and masks that hide a
-    whole row, and one of integers the least, the greatest and both in turns; what it makes of them is compared
-    where its own result is finite, and with `keep_nonfinite` everywhere. Neither model is changed.
+    `bindings` are sizes for open dims, used in turn; what they leave out is chosen, several times if the model refuses
+    it. `inputs` replace made-up ones in every case. `exact` allows no rounding: every bit is to be the same. A model
+    that compares or masks its inputs is also fed infinities, NaN and masks that hide a whole row, and one with integer
+    inputs the least, the greatest and both in turns. The results of these are compared where the original's are finite,
+    and with `keep_nonfinite` everywhere. Neither model is changed.
 
     Raises:
         UsageError: `inputs` or `bindings` do not fit the model, or onnxruntime is not installed.
@@ -118,7 +117,8 @@ def compare_models(
     if reason:
         return ModelComparison(EqualityVerdict.DIFFERENT, reason=reason)
     plan = replace(_make_plan(before, seeds, bindings or ({},), inputs or {}), tries=MAX_TRIED_SIZES)
-    if reason := _why_no_inputs(plan):
+    if plan.undrawable:
+        reason = f"no values can be made up for {quoted_list(plan.undrawable)}: the type is not a tensor's"
         return ModelComparison(EqualityVerdict.SKIPPED, reason=reason)
     opened: _OpenedModel | None = None
     try:
@@ -127,11 +127,11 @@ def compare_models(
             runs += _run_unusual_cases(opened.session, plan, runs[0])
             runs += _run_least_sizes(opened.session, plan, runs)
     except RunFailedError as failed:
-        return _unloadable_verdict(_with_node_name(failed, first), second)
+        return _unloadable_verdict(failed, first, second)
     except _AllInputsRefusedError as refused:
         assert opened is not None
         return (
-            _unloadable_verdict(opened.failure, second)
+            _unloadable_verdict(opened.failure, first, second)
             if opened.failure
             else _unrunnable_verdict(refused, opened.oracle, second)
         )
@@ -159,8 +159,8 @@ def _compare_optimized(
 ) -> ModelComparison:
     """Compare quantized models once more with ONNX Runtime's optimizations on.
 
-    Its kernels for integers keep biases in 32 bits, and on some processors add up products in 16: what is equal as it
-    is written may differ by more than a few quanta as it is run.
+    Its kernels for integers keep biases in 32 bits, and on some processors add up products in 16: models that are equal
+    as written may differ by more than a few quanta as they are run.
     """
     finite = [run for run in runs if run.case.values not in sample_inputs.UNUSUAL_STYLES]
 
@@ -202,7 +202,7 @@ def _check_interfaces(before: ModelSketch, after: ModelSketch) -> tuple[ModelSke
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the models are to be run on."""
+    """A plan of what the models are run on: seeds, sizes, and the inputs that are given."""
 
     model: ModelSketch
     seeds: Sequence[int]
@@ -210,6 +210,11 @@ class _Plan:
     given_feeds: Feeds
     tries: int = 1
     """Bindings that may be refused."""
+
+    @property
+    def undrawable(self) -> list[str]:
+        """Inputs that are not given, and of a type for which no values can be made up."""
+        return [i.name for i in self.model.required if i.kind == "unknown" and i.name not in self.given_feeds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +245,6 @@ def _make_plan(
     return _Plan(model, seeds, tuple({**binding, **own} for binding in bindings), feeds)
 
 
-def _why_no_inputs(plan: _Plan) -> str:
-    """Why no inputs can be made up."""
-    strange = [
-        item.name for item in plan.model.required if item.kind == "unknown" and item.name not in plan.given_feeds
-    ]
-    return f"no values can be made up for {quoted_list(strange)}: the type is not a tensor's" if strange else ""
-
-
 @contextmanager
 def _open_in_oracle(source: RunnableModel, model: ModelSketch) -> Iterator[_OpenedModel]:
     """Yield the model in the first oracle that has kernels for it.
@@ -275,7 +272,7 @@ def _open_in_oracle(source: RunnableModel, model: ModelSketch) -> Iterator[_Open
 
 @contextmanager
 def _try_onnxruntime(source: RunnableModel) -> Iterator[OracleSession | RunFailedError]:
-    """Yield the model in ONNX Runtime, or why that cannot load it."""
+    """Yield a session of the model in ONNX Runtime, or the reason why it cannot be loaded."""
     with ExitStack() as stack:
         found: OracleSession | RunFailedError
         try:
@@ -298,7 +295,7 @@ class _OpenedModel:
 
 
 def _run_cases(session: OracleSession, plan: _Plan, advance: Callable[[float], None]) -> list[_OriginalRun]:
-    """One case per seed that the original accepts; the last feeds its overridable initializers, too."""
+    """Return one case per seed that the original accepts; the last feeds its overridable initializers, too."""
     found: list[_OriginalRun] = []
     for number, seed in enumerate(plan.seeds):
         last = number == len(plan.seeds) - 1
@@ -310,8 +307,8 @@ def _run_cases(session: OracleSession, plan: _Plan, advance: Callable[[float], N
 
 def _run_unusual_cases(session: OracleSession, plan: _Plan, run: _OriginalRun) -> list[_OriginalRun]:
     """Return the case of a run once more with infinities and NaN, with masks that hide a row, and with extreme
-    integers, where the model minds and accepts these."""
-    fed = extreme_feeds(plan.model, run.feeds, plan.given_feeds) | {
+    integers, where these matter to the model and it accepts them."""
+    fed = sample_inputs.extreme_feeds(plan.model, run.feeds, plan.given_feeds) | {
         sample_inputs.NONFINITE: sample_inputs.nonfinite_feeds(plan.model, run.feeds, plan.given_feeds, run.case.seed),
         sample_inputs.HIDDEN: sample_inputs.masked_row_feeds(plan.model, run.feeds, plan.given_feeds),
     }
@@ -324,8 +321,8 @@ def _run_unusual_cases(session: OracleSession, plan: _Plan, run: _OriginalRun) -
 
 
 def _run_least_sizes(session: OracleSession, plan: _Plan, runs: Sequence[_OriginalRun]) -> list[_OriginalRun]:
-    """Return cases in which open dims are 1, all of them and some, where the model accepts these: kernels for one row
-    round otherwise than those for several."""
+    """Return cases in which all or some open dims are 1, where the model accepts these: kernels for one row round
+    otherwise than those for several."""
     known = [run.case.binding for run in runs]
     found = []
     for binding in sample_inputs.unit_bindings(plan.model.inputs, plan.bindings[0]):
@@ -341,7 +338,7 @@ def _run_least_sizes(session: OracleSession, plan: _Plan, runs: Sequence[_Origin
 
 
 class _AllInputsRefusedError(Exception):
-    """The original runs on none of the inputs; holds the first, and what it had against them."""
+    """The original runs on none of the inputs; holds the first inputs, and why they were refused."""
 
     def __init__(self, feeds: Feeds, failure: RunFailedError) -> None:
         super().__init__(str(failure))
@@ -378,16 +375,11 @@ def _first_accepted(
     raise refused
 
 
-def _with_node_name(failed: RunFailedError, original: RunnableModel) -> RunFailedError:
-    """Return why ONNX Runtime calls a model invalid, with the name of the node."""
-    if failed.is_invalid_model and not original.has_node_names:
-        with _try_onnxruntime(original.with_node_names()) as found:
-            return found if isinstance(found, RunFailedError) and found.kind == failed.kind else failed
-    return failed
-
-
-def _unloadable_verdict(failed: RunFailedError, optimized: RunnableModel) -> ModelComparison:
+def _unloadable_verdict(failed: RunFailedError, original: RunnableModel, optimized: RunnableModel) -> ModelComparison:
     """Return the verdict where no oracle can load the original."""
+    if failed.is_invalid_model and not original.has_node_names:  # say which node
+        with _try_onnxruntime(original.with_node_names()) as named:
+            failed = named if isinstance(named, RunFailedError) and named.kind == failed.kind else failed
     reason = f"the original {failed}"
     if any(text in str(failed) for text in NO_KERNEL_MESSAGES):
         hint = "; --custom-ops registers a library of kernels" if NO_KERNEL_MESSAGES[0] in str(failed) else ""
@@ -498,9 +490,10 @@ class _Judge:
         return gap
 
     def _judged_value(self, run: _OriginalRun, before: Any, after: Any) -> Any:
-        """Return what is judged of a result: what rules may make of infinities that were fed is what the original made.
+        """Return the result to be judged. Where infinities were fed and the original made some, its own elements stand
+        in: rules may make anything of those.
 
-        So is what they may make of the largest number: a Clip without a bound has it for one, and makes it of those.
+        So they may of the largest number, which a Clip without a bound has for one, and makes of infinities.
         """
         if self.keeps_nonfinite or run.case.values not in sample_inputs.UNUSUAL_STYLES:
             return after
@@ -547,8 +540,8 @@ class _Judge:
         return OutputDifference(name, gap.dtype, gap.absolute, gap.absolute / scale, allowed / scale, why, ok, detail)
 
     def _constant_outputs(self, runs: Sequence[_OriginalRun]) -> Iterator[str]:
-        """Yield the float outputs that were the same whatever the inputs, or no numbers: of how they are computed,
-        little was seen."""
+        """Yield the float outputs that were the same whatever the inputs, or held no numbers: little was seen of how
+        these are computed."""
         if len(runs) < 2 or not self.model.required:
             return
         for name, values in zip(self.model.outputs, zip(*(run.outputs for run in runs), strict=True), strict=True):
@@ -558,7 +551,7 @@ class _Judge:
                 yield name
 
     def _difference_of(self, index: int, run: _OriginalRun, gap: ResultDistance) -> OutputDifference:
-        """Return what is said of a gap by the tolerance of its output."""
+        """Return the difference of an output, judged by its tolerance."""
         name = self.model.outputs[index]
         tolerance, reason = (
             self.extreme_tolerances if run.case.values in sample_inputs.EXTREME_STYLES else self.tolerances
@@ -583,7 +576,8 @@ class _Judge:
         run: _OriginalRun,
         gap: ResultDistance,
     ) -> OutputDifference:
-        """Return what is said of an output when the models are run again; the same if the original does not vary."""
+        """Return the difference of an output, judged by reruns of the models; unchanged if the original does not
+        vary."""
         if found.ok and reruns.original.variation(number, index, 2).is_same:
             return found
         (before,), (after,) = (
@@ -608,7 +602,7 @@ class _Judge:
     def _difference_with_perturbation(
         self, found: OutputDifference, index: int, run: _OriginalRun, gap: ResultDistance
     ) -> OutputDifference:
-        """Return what is said of a gap by how far a small change moves the original."""
+        """Return the difference of an output, judged by how far a small change moves the original."""
         tolerance, _ = self.tolerances[found.output]
         moved = None if self.exact else self._perturbed_gap(run, index, tolerance)
         if moved is None or not gap.is_within(moved):
@@ -617,10 +611,10 @@ class _Judge:
         return replace(found, tolerance=moved.absolute / self._relative_scale(gap), why=why, ok=True, detail="")
 
     def _perturbed_gap(self, run: _OriginalRun, index: int, amount: float) -> ResultDistance | None:
-        """How far an output of the original moves if its inputs and weights change by as little as its tolerance.
+        """Return how far an output of the original moves if its inputs and weights change by its tolerance.
 
-        What an ill-conditioned model, or one that jumps, as rounding and TopK do, makes of such a change, it may also
-        make of another order of additions. None where it refuses the changed inputs.
+        A model that is ill-conditioned, or jumps, as rounding and TopK do, may move as far by another order of
+        additions. None where it refuses the changed inputs.
         """
         key = str(run.case), amount
         if key not in self.perturbation_distances:
@@ -630,7 +624,7 @@ class _Judge:
         return max(gaps, key=lambda gap: (not gap.problem, gap.mean, gap.mismatched_elements), default=None)
 
     def _perturbed_gaps(self, run: _OriginalRun, amount: float) -> list[list[ResultDistance]]:
-        """Return how far outputs move, by trial; with one thread where several may race, for what these lose is no
+        """Return how far outputs move, by trial; with one thread where threads may race, for what a race loses is no
         movement."""
         trials, oracle, before = [], self.oracle, run.outputs
         if oracle is onnxruntime_unoptimized and has_data_races(self.model):

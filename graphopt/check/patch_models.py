@@ -1,4 +1,4 @@
-"""What a rewrite took out and what it put in, as two small models that can be compared on their own."""
+"""Two small models that can be compared on their own: what a rewrite took out, and what it put in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 import numpy as np
-from onnx import ModelProto
 
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
@@ -15,12 +14,12 @@ from graphopt.check.compare import DEFAULT_SEEDS, compare_models
 from graphopt.check.verdict import EqualityVerdict, ModelComparison
 from graphopt.expr.dims import SymbolicDim
 from graphopt.io import onnx_io
-from graphopt.ir.chunks import bitwise_equal
 from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL_DOMAIN, Graph, Node, Patch, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.tensor import Tensor, tensors_equal
 from graphopt.ir.types import TensorType, Type
 from graphopt.operators.proto_conversion import ExternalData
+from graphopt.runtime.graph_sessions import model_of_graph
 
 CONTEXT_NODE_COUNTS = (0, 16, 128)
 """Numbers of nodes before a region that are taken in, tried in turn until the region is found equal."""
@@ -39,9 +38,9 @@ def compare_region(
 ) -> ModelComparison:
     """Compare what a patch takes out with what it puts in, for models that cannot be run as a whole.
 
-    Equal for all values at the border is equal. Where it is not, the values may be such as cannot occur, or readers may
-    not mind, so what computes them and what reads them is taken in. A difference that remains counts if the rewrite
-    is to hold for `any_values`, as a rule is; else nothing is known.
+    If both are equal for all values at the border, they are equal. If they are not, such values may never occur, or
+    readers may not mind, so the nodes that compute these values and those that read the results are taken in. A
+    difference that remains counts if the rewrite is to hold for `any_values`, as a rule is; else nothing is known.
 
     Raises:
         ModelError: the type of a value at the border is not known.
@@ -64,22 +63,16 @@ def _are_equal_constants(graph: Graph, patch: Patch, old: Value, new: Value) -> 
     """Return whether a value before a patch and one after it are constants that are equal bit for bit."""
     before = patch.before.get(old.vertex) or graph[old.vertex]
     after = patch.after.get(new.vertex) or patch.before.get(new.vertex) or graph[new.vertex]
-    data = before.data if before.is_constant else None, after.data if after.is_constant else None
-    return data[0] is not None and data[1] is not None and _tensors_equal(data[0], data[1])
-
-
-def _tensors_equal(one: Tensor, other: Tensor) -> bool:
-    if one is other or DType.STRING in (one.dtype, other.dtype):
-        return tensors_equal(one, other)
-    return (one.dtype, one.shape) == (other.dtype, other.shape) and bitwise_equal(one.numpy(), other.numpy())
+    one, other = before.data if before.is_constant else None, after.data if after.is_constant else None
+    return one is not None and other is not None and tensors_equal(one, other)
 
 
 def patch_models(graph: Graph, patch: Patch, *, context: int = 0) -> tuple[onnx_io.LoadedModel, onnx_io.LoadedModel]:
     """Return what a patch takes out and what it puts in, as two models of the same inputs and outputs.
 
     `graph` may be as it was before the patch or as it is after it. Constants are read only here. The outputs are the
-    values that the readers which stay read before and after. With `context`, both models begin with up to as many
-    nodes that compute values at the border, and end with what the readers make of them, if they can be run.
+    values that the readers which stay read before and after. With `context`, both models begin with up to that many
+    nodes that compute values at the border, and end with the results of the readers, if these can be run.
 
     Raises:
         ModelError: the type of a value at the border is not known.
@@ -127,12 +120,13 @@ def _is_float(graph: Graph, value: Value) -> bool:
 
 
 def _replaced_values(patch: Patch, *, through_readers: bool) -> list[tuple[Value, Value]]:
-    """Return the values that what stays read before, with those that it reads after the patch; or what it makes of
-    them."""
+    """Return pairs of values: those that the remaining nodes read before the patch and after it, or, with
+    `through_readers`, those that they compute."""
     pairs = [] if patch.outputs is None else list(zip(*patch.outputs, strict=True))
     for vertex in patch.before.keys() & patch.after.keys():
         old, new = patch.before[vertex], patch.after[vertex]
-        if not _is_same_operation(old, new) or (through_readers and _is_runnable(old)):
+        is_reader = old.is_same_operation(new) and len(old.captures) == len(new.captures) and not old.is_internal
+        if not is_reader or (through_readers and _is_runnable(old)):
             pairs += [(value, value) for i, name in enumerate(old.names) if name for value in [Value(vertex, i)]]
         else:
             pairs += [(a, b) for a, b in zip(old.operands, new.operands, strict=True)]
@@ -142,12 +136,6 @@ def _replaced_values(patch: Patch, *, through_readers: bool) -> list[tuple[Value
 
 def _is_runnable(node: Node) -> bool:
     return not node.is_internal and is_deterministic(node) and not any(True for _ in node.bodies)
-
-
-def _is_same_operation(old: Node, new: Node) -> bool:
-    present = [[value is None for value in node.inputs] for node in (old, new)]
-    same = (old.op, old.domain, old.version) == (new.op, new.domain, new.version) and old.attrs == new.attrs
-    return same and present[0] == present[1] and len(old.captures) == len(new.captures) and not old.is_internal
 
 
 def _needed_vertices(nodes: Mapping[int, Node], wanted: Sequence[Value]) -> tuple[list[int], list[Value]]:
@@ -204,10 +192,7 @@ def _region_model(
     region.outputs = tuple(known[value] for value in outputs)
     region.output_names = tuple(region.new_name(f"output_{index}") for index in range(len(outputs)))
     region.output_types = types
-    shell = ModelProto(ir_version=10)
-    for domain, version in opsets.items():
-        shell.opset_import.add(domain=domain, version=version)
-    return onnx_io.LoadedModel(region, shell)
+    return model_of_graph(region)
 
 
 def _with_named_dims(type_: Type) -> Type:
@@ -222,7 +207,7 @@ def _with_named_dims(type_: Type) -> Type:
 
 
 def _constant_size_vector(node: Node, output: int) -> Tensor | None:
-    """Return a vector of sizes as a constant, where all of them are known: made-up ones would fit nothing."""
+    """Return a vector of sizes as a constant, where all of them are known: made-up sizes would fit nothing."""
     contents, type_ = node.contents[output] if node.contents else None, node.types[output]
     if contents is None or not isinstance(type_, TensorType) or not all(isinstance(size, int) for size in contents):
         return None

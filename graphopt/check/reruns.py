@@ -1,8 +1,8 @@
-"""What a model makes of the same inputs when it is run again: not always the same.
+"""Reruns of a model on the same inputs, the results of which are not always the same.
 
-Threads add up in the order in which they come, and where several write to one place, the last one wins. With one
-thread that is told: so two models are compared where the original varies. What varies with one thread, too, is compared
-within that.
+Threads add up in the order in which they come, and where several write to one place, the last one wins. With one thread
+the order is fixed, so models whose results vary are compared with one. Where results vary even then, a difference as
+large as that between runs of the original is no difference.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RecordedRuns: TypeAlias = "tuple[RunnableModel, Sequence[list[Any]]]"
 
 
 class RerunOutputs:
-    """What a model makes of some inputs, run by run, each of which is made when it is asked for."""
+    """Results of a model on some inputs, run by run, each of which is made when it is asked for."""
 
     def __init__(
         self, oracle: Oracle, model: RunnableModel, feeds: Sequence[Feeds], first: Sequence[list[Any]] | None = None
@@ -41,9 +41,9 @@ class RerunOutputs:
         self.results = [] if first is None else [first]
 
     def values(self, number: int, index: int, count: int = 1) -> list[Any]:
-        """Return what one output is for one of the inputs, `count` times.
+        """Return one output for one of the inputs, of each of the first `count` runs.
 
-        All inputs are run again, in their order: what a seed decides is the same in each session, not in each run.
+        All inputs are run again, in their order: results that depend on a seed repeat by session, not by run.
 
         Raises:
             RunFailedError: the model does not run again.
@@ -54,7 +54,7 @@ class RerunOutputs:
         return [result[number][index] for result in self.results[:count]]
 
     def variation(self, number: int, index: int, count: int) -> ResultDistance:
-        """Return how far the first runs are apart that differ, of so many at most. Raises RunFailedError."""
+        """Return the distance of the first two runs that differ, of so many at most. Raises RunFailedError."""
         first, *_ = self.values(number, index)
         others = (self.values(number, index, done)[-1] for done in range(2, count + 1))
         gaps = (result_distance(first, other) for other in others)
@@ -80,8 +80,8 @@ class ModelReruns:
         return ModelReruns(*threads, *(RerunOutputs(alone, model, feeds) for model, _ in (original, optimized)))
 
     def variation(self, number: int, index: int, count: int, *, may_race: bool) -> ResultDistance:
-        """Return how far two of so many runs of the original are apart; or of the optimized model, where threads `may`
-        race in the original, too."""
+        """Return how far runs of the original are apart, of so many at most; or of the optimized model, if threads
+        `may_race`."""
         own = self.original.variation(number, index, count)
         return self.optimized.variation(number, index, count) if own.is_same and may_race else own
 
@@ -104,7 +104,7 @@ def is_incomparable(own: ResultDistance, scale: float) -> bool:
 def widen_tolerance(
     found: OutputDifference, case: ComparisonCase, gap: ResultDistance, own: ResultDistance, scale: float
 ) -> OutputDifference:
-    """Return what is said of a gap beside that of two runs of the original."""
+    """Return the difference of an output, judged by that of runs of the original."""
     varies, absolute = own.absolute / scale, gap.absolute
     why, allowed = "none: what varies so far is not compared", found.tolerance + VARIATION_FACTOR * varies
     if is_incomparable(own, scale):
@@ -121,7 +121,7 @@ def widen_tolerance(
 
 
 def _is_within_variation(gap: ResultDistance, own: ResultDistance, allowed: float) -> bool:
-    """Return whether a gap is one that runs of the original have between them, beside what is `allowed` anyway."""
+    """Return whether a gap is like that between runs of the original, apart from what is `allowed` anyway."""
     if "type" in gap.problem:
         return False
     if gap.problem:

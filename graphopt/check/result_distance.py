@@ -1,4 +1,4 @@
-"""How far two results of one output are apart, over all tensors that it holds."""
+"""Distance of two results of one output, over all tensors that it holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ becomes NaN by a small change of the original may do so in so many times as many
 
 @dataclass(frozen=True, slots=True)
 class ResultDistance:
-    """How far two results of one output are apart."""
+    """Distance of two results of one output."""
 
     absolute: float = 0.0
     mean: float = 0.0
@@ -37,11 +37,11 @@ class ResultDistance:
 
     @property
     def is_same(self) -> bool:
-        """No element is another number."""
+        """True if no element is another number."""
         return not self.problem and not self.absolute
 
     def is_within(self, other: ResultDistance) -> bool:
-        """At most as far apart as two others are, and in the same way; a wrong type is never that."""
+        """Return whether these are at most as far apart as two others, and in the same way; a wrong type never is."""
         if bool(self.problem) != bool(other.problem) or "type" in self.problem:
             return False
         is_alike = (self.mismatched_elements < inf) == (
@@ -53,7 +53,7 @@ class ResultDistance:
 
 
 def result_distance(before: Any, after: Any) -> ResultDistance:
-    """How far two values of an output are apart, over all tensors that they hold."""
+    """Return how far two values of an output are apart, over all tensors that they hold."""
     left, right = list(iter_tensors(before)), list(iter_tensors(after))
     if [place for place, _ in left] != [place for place, _ in right]:
         return ResultDistance(inf, inf, problem=f"holds {len(right)} tensors, not {len(left)}", mismatched_elements=inf)
@@ -79,7 +79,7 @@ def iter_tensors(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tupl
 
 
 def _array_distance(before: Array, after: Array) -> ResultDistance:
-    """How far two tensors are apart. Elements that are no finite numbers have to be the same."""
+    """Return how far two tensors are apart. Elements that are no finite numbers have to be the same."""
     dtype = DType.from_numpy(before.dtype)
     exact = not (dtype.is_float or before.dtype.kind == "c")
     if DType.from_numpy(after.dtype) is not dtype:
@@ -96,7 +96,8 @@ def _array_distance(before: Array, after: Array) -> ResultDistance:
             inf if wrong else 0.0, inf if wrong else 0.0, problem=problem, mismatched_elements=wrong, dtype=dtype.name
         )
     found = _DistanceAccumulator()
-    for part, other in _parts(before, after):
+    chunks = (iter_chunks(np.ascontiguousarray(array), CHUNK_BYTES) for array in (before, after))
+    for part, other in zip(*chunks, strict=True):  # in double precision they are larger
         if not found.add_if_equal(part, other):
             found.add(as_doubles(part), as_doubles(other))
     size, mean = found.size, found.mean
@@ -110,7 +111,7 @@ def _array_distance(before: Array, after: Array) -> ResultDistance:
 
 
 class _DistanceAccumulator:
-    """How far two arrays are apart, of which parts are seen one after the other."""
+    """Distance of two arrays, of which parts are seen one after the other."""
 
     def __init__(self) -> None:
         self.nonfinite_mismatches = self._count = 0
@@ -141,11 +142,6 @@ class _DistanceAccumulator:
         return sqrt(self._squares / self._count) if self._count else 0.0
 
 
-def _parts(before: Array, after: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield two arrays of one shape and type part by part: in double precision they are larger."""
-    yield from zip(*(iter_chunks(np.ascontiguousarray(array), CHUNK_BYTES) for array in (before, after)), strict=True)
-
-
 CHUNK_BYTES = 1 << 20
 """Bytes of an array that are looked at together."""
 
@@ -158,7 +154,7 @@ def zero_signs_differ(before: Any, after: Any) -> bool:
 
 
 def as_doubles(array: Array) -> Array:
-    """Return a tensor's elements in double precision, which all that is not text fits in, but for large integers."""
+    """Return a tensor's elements in double precision, which holds all but texts and large integers."""
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 

@@ -1,4 +1,4 @@
-"""How far two equal models may be apart because they round elsewhere and add in another order."""
+"""Tolerances: how far two equal models may be apart because they round elsewhere and add in another order."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _EPSILON: Mapping[DType, float] = {
 def output_tolerances(
     model: ModelSketch, *, alike: bool = False, paths: Mapping[str, ValuePath] | None = None
 ) -> dict[str, tuple[float, str]]:
-    """How far each output of two equal models may be apart, relative to its largest magnitude; and why.
+    """Return how far each output of two equal models may be apart, relative to its largest magnitude; and why.
 
-    Rewrites round elsewhere and add in another order. Each rounding to the coarsest float type in which something on
-    the way to the output is computed errs by up to ε, independently: √L of it over the L operators on the longest path.
-    The sum of K terms errs by about √K of the precision that it is kept in. L gets a few operators more for the
-    approximations of exp, tanh and erf, and all of it a factor of four: 4·(ε·√(16+L) + ε₃₂·√K). ONNX Runtime's own
-    optimizations stay 3 to 50 times below it on the models in `tests/fixtures`. Where many numbers are `alike`, they
-    are rounded alike: the errors add up, and there is no root. `paths` are those of the model, where they are known.
+    Rewrites round elsewhere and add in another order. Each rounding to the coarsest float type on the way to the output
+    errs by up to ε, independently: √L of it over the L operators on the longest path. The sum of K terms errs by about
+    √K of the precision that it is kept in. L gets a few operators more for the approximations of exp, tanh and erf, and
+    everything a factor of four: 4·(ε·√(16+L) + ε₃₂·√K). ONNX Runtime's own optimizations stay 3 to 50 times below it on
+    the models in `tests/fixtures`. Where many numbers are `alike`, they are rounded alike: the errors add up, and there
+    is no root. `paths` are those of the model, where they are known.
     """
     paths = value_paths(model) if paths is None else paths
     return {
@@ -57,7 +57,7 @@ def _output_tolerance(path: ValuePath, own: DType | None, alike: bool) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class ValuePath:
-    """What lies on all ways from inputs and weights to a value."""
+    """All ways from inputs and weights to a value, summed up."""
 
     dtype: DType | None = None
     """The coarsest float type in which something is computed."""
@@ -91,8 +91,9 @@ def value_paths(model: ModelSketch) -> dict[str, ValuePath]:
         made = [types[name] for name in step.outputs]
         before = [paths[name] for name in step.inputs if name in paths and not step.operator.reads_shape_only]
         shapes = [model.shapes.get(name) for name in step.inputs]
+        computed = made if step.operator.is_casting else [*read, *made]
         own = ValuePath(
-            _rounded_dtype(step, read, made),
+            None if step.operator.is_movement else _coarsest_dtype(computed),
             1 + max((path.length for path in before), default=0),
             _term_count(step, shapes),
         )
@@ -101,16 +102,8 @@ def value_paths(model: ModelSketch) -> dict[str, ValuePath]:
     return paths
 
 
-def _rounded_dtype(step: FlatNode, read: Iterable[DType | None], made: Iterable[DType | None]) -> DType | None:
-    """Return the coarsest type that a step rounds to: none where it only moves elements, of a Cast that which it casts
-    to."""
-    if step.operator.is_movement:
-        return None
-    return _coarsest_dtype(made if step.operator.is_casting else (*read, *made))
-
-
 def _output_dtype(step: FlatNode, slot: int, read: Sequence[DType | None]) -> DType | None:
-    """As the node states it, or its schema; of an operator without one, the coarsest of its inputs."""
+    """Return the type that the node states, or its schema; of an operator without one, the coarsest of its inputs."""
     stated = next((attribute.i for attribute in step.node.attribute if attribute.name == "to"), 0)
     schema = schemas.schema(step.op, step.node.domain)
     if step.operator.result_dtype_source is ResultDtypeSource.TARGET and stated in set(DType):
@@ -118,8 +111,8 @@ def _output_dtype(step: FlatNode, slot: int, read: Sequence[DType | None]) -> DT
     if schema is None or not schema.outputs:
         return _coarsest_dtype(read)
     variable = schema.outputs[min(slot, len(schema.outputs) - 1)].type_str
-    if variable.startswith("tensor("):
-        return DType[variable.removeprefix("tensor(").removesuffix(")").upper()]
+    if (fixed := DType.from_type_text(variable)) is not None:
+        return fixed
     formals = [schema.inputs[min(place, len(schema.inputs) - 1)].type_str for place in range(len(read))]
     same = (dtype for dtype, formal in zip(read, formals, strict=True) if formal == variable and dtype is not None)
     return next(same, None) or _coarsest_dtype(read)

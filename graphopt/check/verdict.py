@@ -1,4 +1,4 @@
-"""What a comparison of two models found, and its wording."""
+"""Findings of a comparison of two models, and their wording."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphopt.runtime.sample_inputs import Binding
 
 
 class EqualityVerdict(StrEnum):
-    """What a comparison found."""
+    """Outcome of a comparison."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
@@ -27,7 +27,7 @@ class ComparisonCase:
     seed: int
     binding: Binding
     values: str
-    """normal, wide, small, non-finite, hidden, least, greatest or alternating; see `samples`."""
+    """normal, wide, small, non-finite, hidden, least, greatest or alternating; see `sample_inputs`."""
     overridden: tuple[str, ...] = ()
     """The initializers that were fed."""
 
@@ -38,7 +38,7 @@ class ComparisonCase:
 
 @dataclass(frozen=True, slots=True)
 class OutputDifference:
-    """What was found at one output over all cases: the largest difference, and how much was allowed."""
+    """Findings at one output over all cases: the largest difference, and how much was allowed."""
 
     output: str
     dtype: str
@@ -97,7 +97,7 @@ class ModelComparison:
 
     @property
     def varying(self) -> tuple[str, ...]:
-        """What is said of the outputs that the original makes otherwise in another run."""
+        """Texts about the outputs that the original makes otherwise in another run."""
         return tuple(f"output '{item.output}': {format_variation(item.varies)}" for item in self.outputs if item.varies)
 
     @property

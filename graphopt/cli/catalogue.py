@@ -1,4 +1,4 @@
-"""What is written about rules: the lists of functions and rules in `rules/README.md`, their number in the README."""
+"""Texts about rules: the lists of functions and rules in `rules/README.md`, and their number in the README."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rules_folder() -> Path:
 
 
 def write_catalogue(proofs: Iterable[Proof]) -> None:
-    """Write the ledger of the built-in rules, which is no place for other proofs, and all that says what is in it."""
+    """Write the ledger of the built-in rules, which holds no other proofs, and the texts that list its content."""
     built_in = {rule.digest for rules in _families().values() for rule in rules}
     ledger = write_ledger(proof for proof in proofs if proof.digest in built_in)
     guide, readme = rules_folder() / "README.md", rules_folder().resolve().parent / "README.md"

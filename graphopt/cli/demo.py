@@ -7,7 +7,6 @@ of them are of an age in which models were exported as they run; MOBILEONE is ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,7 +89,7 @@ def _with_weights(path: Path, seed: int = 0) -> onnx.ModelProto:
 
 
 def _draw(shape: list[int], bounds: tuple[float, float] | None, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Parameters of a batch normalization within bounds; filters by fan-in (He et al., 2015); the rest small."""
+    """Draw parameters of a batch normalization within bounds, filters by fan-in (He et al., 2015), the rest small."""
     if bounds is not None:
         return rng.uniform(*bounds, shape).astype(np.float32)
     scale = np.sqrt(2 / np.prod(shape[1:])) if len(shape) > 2 else 0.01
@@ -99,16 +98,11 @@ def _draw(shape: list[int], bounds: tuple[float, float] | None, rng: np.random.G
 
 def _drop_unread(graph: onnx.GraphProto) -> None:
     """Drop the shapes from which the weights would have been made."""
-    read = set(_read(graph))
+    read = {name for node in graph.node for name in node.input}
     for items in (graph.initializer, graph.input):
         kept = [item for item in items if item.name in read]
         del items[:]
         items.extend(kept)
-
-
-def _read(graph: onnx.GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        yield from node.input
 
 
 # -- a net as it is trained --------------------------------------------------------------------------------------------
@@ -119,7 +113,7 @@ _BRANCHES = 4
 
 
 def _mobileone(side: int = 128, seed: int = 0) -> onnx.ModelProto:
-    """MobileOne (Vasu et al., 2022) in training form: each layer is the sum of several convolutions of its input.
+    """Return MobileOne (Vasu et al., 2022) as it is trained: each layer adds up several convolutions of its input.
 
     Each branch ends in a batch normalization, whose statistics are drawn: those of a net that was trained.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -76,7 +76,10 @@ def discover(
         known = libraries.load_library(given) if options.library else given
         gains = GainEstimator(cost_model(options.cost), known, graphs) if options.cost != "none" else None
         lookups = [LookupTask(each.rule, plan.files, options.library) for each in outcome.rules if known.all_rules]
-        answers = dict(_with_progress(runs.imap_unordered(run_lookup, lookups), len(lookups), progress))
+        answers: dict[int, LookupResult] = {}
+        for place, answer in runs.imap_unordered(run_lookup, lookups):
+            progress("look up in the library", len(answers) / len(lookups))
+            answers[place] = answer
         lines = _lines(outcome, plan, answers, gains, progress, quiet=messages.quiet)
         files.write_text(output, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
     if not messages.quiet:
@@ -88,15 +91,6 @@ def _print_line(line: object, *, quiet: bool) -> None:
     log.log(logging.INFO if quiet else logging.WARNING, "%s", line, extra={"plain": True})
 
 
-def _with_progress(
-    answers: Iterator[tuple[int, LookupResult]], count: int, progress: Progress
-) -> Iterator[tuple[int, LookupResult]]:
-    """Yield what is looked up in the library, and show how much of it is done."""
-    for number, answer in enumerate(answers):
-        progress("look up in the library", number / count)
-        yield answer
-
-
 def _lines(
     outcome: DiscoveryResult,
     plan: Plan,
@@ -106,7 +100,7 @@ def _lines(
     *,
     quiet: bool,
 ) -> list[dict[str, Any]]:
-    """Return what is written of each rule that the library lacks, the most promising first."""
+    """Return the lines on rules that the library lacks, the most promising first."""
     lacking: list[DiscoveredRule] = []
     have = Counter[str]()
     for place, found in enumerate(outcome.rules):
@@ -123,13 +117,14 @@ def _lines(
     for number, found in enumerate(lacking):
         progress("ask what is gained", number / len(lacking))
         lines.append(_line(found, plan, gains))
-    return sorted(lines, key=_rank_key, reverse=True)
 
+    def gains_of(line: Mapping[str, Any]) -> tuple[float, float]:
+        """Return the greatest gain in a model, and that on large tensors."""
+        about = line["found"]
+        places = about.get("models", {}).values()
+        return max((place["gain"] or 0.0 for place in places), default=0.0), about["gain"] or 0.0
 
-def _rank_key(line: Mapping[str, Any]) -> tuple[float, float]:
-    """Return what a rule is ranked by: what it gains in some model, and on large tensors."""
-    about = line["found"]
-    return max((place["gain"] or 0.0 for place in about.get("models", {}).values()), default=0.0), about["gain"] or 0.0
+    return sorted(lines, key=gains_of, reverse=True)
 
 
 def _line(found: DiscoveredRule, plan: Plan, gains: GainEstimator | None) -> dict[str, Any]:
@@ -161,10 +156,8 @@ def _show(outcome: DiscoveryResult, lines: Sequence[dict[str, Any]], output: Pat
     for name in ("world", "size", "terms", "values", "equal", "asked", "proved", "refuted", "open", "rules", "s"):
         table.add_column(name, no_wrap=True, justify="left" if name == "world" else "right")
     for stage in outcome.stages:
-        proved, refuted = (
-            stage.fates[EquationStatus.PROVED],
-            stage.fates[EquationStatus.REFUTED] + stage.fates[EquationStatus.ACCIDENT],
-        )
+        proved = stage.fates[EquationStatus.PROVED]
+        refuted = stage.fates[EquationStatus.REFUTED] + stage.fates[EquationStatus.ACCIDENT]
         counts = (stage.terms, stage.classes, stage.equal_count, stage.question_count, proved, refuted)
         row = [stage.world, str(stage.size), *(f"{count:,}" for count in counts)]
         table.add_row(*row, str(stage.question_count - proved - refuted), str(stage.rules), f"{stage.seconds:.1f}")

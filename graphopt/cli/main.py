@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
 
 import typer
@@ -32,7 +31,7 @@ from graphopt.base.errors import (
     UsageError,
 )
 from graphopt.base.option_fields import changed_flags
-from graphopt.cli import arguments, output_files
+from graphopt.cli import output_files
 from graphopt.cli.discover_command import discover
 from graphopt.cli.option_flags import (
     ComparisonOptions,
@@ -43,9 +42,9 @@ from graphopt.cli.option_flags import (
     Printing,
     ResultOptions,
     RuleFiles,
+    normalize_arguments,
     running,
     takes_options,
-    value_patterns,
 )
 from graphopt.cli.rule_commands import rules, verify
 from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
@@ -68,7 +67,7 @@ class Commands(TyperGroup):
         given = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in given
         try:
-            given = arguments.normalize_arguments(given, value_patterns())
+            given = normalize_arguments(given)
             with warnings.catch_warnings():
                 if not debug:
                     warnings.simplefilter("ignore")  # what libraries tell developers
@@ -177,7 +176,7 @@ def _show(report: Report, printing: Printing, *, stderr: bool) -> None:
 
 
 def _require(ratio: float, timing: SearchTiming | None, model: str) -> None:
-    """Fail unless the result is so many times as fast, beyond noise."""
+    """Raise NoSpeedupError unless the result is so many times as fast, beyond noise."""
     if timing is None or timing.speedup is None:
         raise NoSpeedupError(f"{model}: no speedup was measured, {ratio:g} is required; no model was written")
     if not timing.is_gain or timing.speedup.median < ratio:
@@ -257,7 +256,7 @@ def bench(
 
 
 def _prepare(models: Sequence[str], options: MeasuringOptions, progress: Progress) -> PreparedModels:
-    """Load models, and make inputs up that all of them accept."""
+    """Load models, and make up inputs that all of them accept."""
     from graphopt.runtime.bench import prepare_models
 
     progress("load", 0.0)
@@ -268,7 +267,7 @@ _Profiles: TypeAlias = "list[tuple[TrialInputs, Profile]]"
 
 
 def _profiles(ready: PreparedModels, models: Sequence[str], progress: Progress) -> _Profiles:
-    """Each model at each set of sizes."""
+    """Return the profile of each model at each set of sizes."""
     from graphopt.runtime.profile import profile_model
 
     found: _Profiles = []
@@ -369,12 +368,12 @@ app.command(short_help="Find rules that no one wrote, and prove them.")(discover
 
 
 def main() -> None:
-    """Run the console script. Signals that would end the process at once let it put away its temporary files first."""
+    """Run the console script. Signals that would end the process at once let it remove its temporary files first."""
     handled = []
     for name in ("SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # `nohup` wants it ignored
-            signal.signal(number, _exit_on_signal)
+            signal.signal(number, lambda number, _: sys.exit(128 + number))  # as a shell has it
             handled.append(number)
     try:
         app()
@@ -384,8 +383,3 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for number in handled:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _exit_on_signal(number: int, _: FrameType | None) -> NoReturn:
-    """Exit with the signal's number, as a shell has it."""
-    raise SystemExit(128 + number)

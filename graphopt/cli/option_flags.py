@@ -1,8 +1,9 @@
-"""Command-line options, made of the dataclasses that declare them."""
+"""Command-line options, made of the dataclasses that declare them, and the arguments that are typed."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, is_dataclass
@@ -14,6 +15,7 @@ import typer
 
 from graphopt.base import option_values as forms
 from graphopt.base import ort
+from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.base.option_fields import Option, flags_of, iter_options, option
 from graphopt.base.session import current_session
 from graphopt.options import COSTS, DeviceOptions, Options, RunOptions
@@ -55,7 +57,7 @@ def _read_values(kind: Any, typed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameter(field: Field[Any], said: Option) -> inspect.Parameter:
-    """Return the parameter that typer makes an option of."""
+    """Return the parameter from which typer makes an option."""
     default, kind = field.default, said.type or type(field.default)
     if said.choices:
         kind = Literal[said.choices]
@@ -240,9 +242,48 @@ class DiscoveryOptions(RuleFiles, ProverOptions):
 GROUPS = (Options, ResultOptions, ComparisonOptions, MeasuringOptions, DiscoveryOptions)
 
 
-def value_patterns() -> dict[str, str]:
-    """Return the options that take several values after one flag, as users of other tools expect, with the regular
-    expressions of such values."""
+@contextmanager
+def running(options: RunOptions) -> Iterator[None]:
+    """Run models within the limits and with the libraries of custom operators that are asked for."""
+    with current_session().replace(limits=options.limits), ort.registered_custom_ops(options.custom_ops):
+        yield
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+COMMANDS = ("optimize", "compare", "bench", "inspect", "verify", "rules", "discover", "demo")
+
+
+def normalize_arguments(args: list[str]) -> list[str]:
+    """Return the arguments as the parser knows them: a command first, and each value after a flag of its own."""
+    args = args or ["--help"]
+    first = args[0]
+    if first not in (*COMMANDS, "--help", "--version"):
+        if not first.startswith("-") and not _is_path(first):
+            hint = did_you_mean(first, COMMANDS) or f"; there is {', '.join(COMMANDS)}"
+            raise UsageError(f"there is no command '{first}'{hint}")
+        args = ["optimize", *args]
+    patterns, found = _value_patterns(), list[str]()
+    flag, value = "", None
+    for arg in args:
+        if arg.startswith("-"):
+            flag, value = arg, patterns.get(arg)
+        elif value is not None and found[-1] != flag:
+            if re.fullmatch(value, arg) and not _is_path(arg):
+                found.append(flag)
+            else:
+                value = None
+        found.append(arg)
+    return found
+
+
+def _is_path(text: str) -> bool:
+    return text.endswith(".onnx") or Path(text).exists()
+
+
+def _value_patterns() -> dict[str, str]:
+    """Return the flags that several values may follow, as users of other tools expect, with the patterns of such
+    values."""
     return {
         flag: said.form.pattern
         for kind in GROUPS
@@ -250,10 +291,3 @@ def value_patterns() -> dict[str, str]:
         if said.form is not None and said.form.pattern
         for flag in flags_of(field.name, said)
     }
-
-
-@contextmanager
-def running(options: RunOptions) -> Iterator[None]:
-    """Run models within the limits and with the libraries of custom operators that are asked for."""
-    with current_session().replace(limits=options.limits), ort.registered_custom_ops(options.custom_ops):
-        yield

@@ -1,4 +1,4 @@
-"""What a run writes: guarded before the work, and said where it was written though something failed afterwards."""
+"""Files that a run writes: checked before the work, and mentioned in an error that comes after they were written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_outputs(model: Path, target: Path, report: Path | None, external: bool | None, *, as_json: bool) -> None:
-    """Fail before the work where something cannot be written, or would take the place of what the run reads or writes.
+    """Fail before the work where something cannot be written, or would overwrite a file that the run reads or writes.
 
     Raises:
         OutputError, UsageError: says why.
@@ -88,7 +88,7 @@ def write_report(report: Report, path: Path | None) -> None:
 
 @contextmanager
 def report_model_written_on_failure() -> Iterator[None]:
-    """Make every failure say so that comes after the model was saved; not that a reader of the table has gone."""
+    """Make failures after the model was saved say that it was; not where the reader of the table has gone."""
     try:
         yield
         sys.stdout.flush()

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphopt.base import files, ort
-from graphopt.base.errors import (
-    ProofError,
-    UsageError,
-)
+from graphopt.base.errors import ProofError, UsageError
 from graphopt.cli.option_flags import JsonFormat, Printing, ProvingOptions, RuleFiles, takes_options
 from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
 
@@ -88,8 +85,10 @@ def verify(
 
 
 def _select_rules(what: Sequence[str], everything: bool) -> tuple[list[Rule], list[Definition]]:
-    """Return the rules that were named, all rules of the files that were named, or all that are installed and given;
-    and the definitions that were read with them; with `everything`, those that no rule uses, too."""
+    """Return the rules that were named or are in files that were named, and the definitions that were read with them.
+
+    With `everything` they are all that are installed or given, and the definitions also those that no rule uses.
+    """
     from graphopt.language import rule_library
     from graphopt.language.definition import iter_definitions
 
@@ -108,7 +107,7 @@ def _select_rules(what: Sequence[str], everything: bool) -> tuple[list[Rule], li
 
 
 def _read_rules(sources: Iterable[RuleSource]) -> tuple[RuleLibrary, list[Definition]]:
-    """Return the rules of some files, and the definitions that are new with them, or that they use of those shipped."""
+    """Return the rules of some files, and the definitions in these files, or of those shipped, that the rules use."""
     from graphopt.language import rule_library
     from graphopt.language.definition import iter_definitions
 
@@ -175,18 +174,14 @@ def rules(
     else:
         lines = ((f"{n}  ({claims.get(n, 'a pass')})", algebra.get(n), why) for n, why in known.items())
         shown = ["\n    ".join(filter(None, parts)) for parts in lines]
-        shown += map(_format_definition, defined)
+        for each in defined:
+            defaults = (f"{parameter} is {value} where it is absent" for parameter, value in each.defaults)
+            shown.append("\n    ".join([f"{each.name}  (a definition)", str(each), *defaults]))
         print_text("\n\n".join(shown))
 
 
-def _format_definition(definition: Definition) -> str:
-    """All that a definition says."""
-    defaults = (f"{name} is {value} where it is absent" for name, value in definition.defaults)
-    return "\n    ".join([f"{definition.name}  (a definition)", str(definition), *defaults])
-
-
 def _in_full(rule: Rule, proof: Proof | None) -> str:
-    """All that a rule says, and what is known of its proof."""
+    """Return all that a rule says, and what is known of its proof."""
     kinds = {
         "tensor": "any value",
         "tensors": "any number of values",

@@ -1,4 +1,4 @@
-"""What is said to whoever sits at the terminal: text to stdout; errors, warnings and progress to stderr."""
+"""Output to the terminal: text to stdout; errors, warnings and progress to stderr."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ def report_failure(error: BaseException) -> int:
         with suppress(OSError, ValueError):
             sys.stderr.write(f"graphopt: {text}\n")
             sys.stderr.flush()
-    if isinstance(error, OSError) or code == GONE:
-        _abandon_stdout()
+    if isinstance(error, OSError) or code == GONE:  # stdout is full or gone: the interpreter's last flush is to succeed
+        with suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 
 GONE = 141
-"""Whoever read the output has read enough: what a shell says of a process that ends by SIGPIPE."""
+"""Exit code where whoever read the output has read enough: that of a process that ends by SIGPIPE, in a shell."""
 
 
 def _describe_failure(error: BaseException) -> tuple[str, int]:
@@ -69,17 +70,11 @@ def one_line(text: object) -> str:
     return "; ".join(line.strip().rstrip(".;") for line in str(text).splitlines() if line.strip())
 
 
-def _abandon_stdout() -> None:
-    """Make the interpreter's own last flush succeed where stdout is full or gone."""
-    with suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where tables are printed: stdout, unless that is for the model."""
+    """Return the console on which tables are printed: stdout, unless that is for the model."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -100,7 +95,7 @@ class _LineFormatter(logging.Formatter):
 
 
 def set_up_logging(verbose: bool, debug: bool) -> None:
-    """Warnings go to stderr; what is being done, too, if that is wanted."""
+    """Send warnings to stderr, and what is being done, too, if that is wanted."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_LineFormatter())
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
@@ -111,7 +106,7 @@ def set_up_logging(verbose: bool, debug: bool) -> None:
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Say what takes long: a bar for each stage that takes over two seconds, or a line where nobody is watching.
+    """Progress of long work: a bar for each stage that takes over two seconds, or a line where nobody is watching.
 
     With `--verbose` each stage has its line, too.
     """
@@ -132,7 +127,10 @@ class Progress(AbstractContextManager["Progress"]):
                 self._close()
                 self._print_stage()
                 self.stage, self.since = stage, time.monotonic()
-                self._wait()
+                if self.enabled:
+                    self.timer = threading.Timer(self.PATIENCE, self._open)
+                    self.timer.daemon = True
+                    self.timer.start()
             self.done = done
             if self.bar is not None:
                 self.bar.update(self.bar.task_ids[0], completed=done)
@@ -143,12 +141,6 @@ class Progress(AbstractContextManager["Progress"]):
             seconds = time.monotonic() - self.since
             level = logging.WARNING if self.prints_lines and seconds >= self.PATIENCE else logging.INFO
             logging.getLogger(__name__).log(level, "%s, %.1f s", self.stage, seconds, extra={"plain": True})
-
-    def _wait(self) -> None:
-        if self.enabled:
-            self.timer = threading.Timer(self.PATIENCE, self._open)
-            self.timer.daemon = True
-            self.timer.start()
 
     def _open(self) -> None:
         from rich.console import Console

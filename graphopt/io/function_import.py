@@ -23,7 +23,7 @@ from graphopt.operators.proto_conversion import attribute_to_proto, node_to_prot
 
 
 def define_function(function: FunctionProto | Any) -> Definition:
-    """Declare the operator that a function is, with its nodes as the meaning, and return the definition.
+    """Declare the operator that a function is, with the function's nodes as its meaning, and return the definition.
 
     Operators of older opsets are read as the newest has them.
 
@@ -81,7 +81,7 @@ def upgrade_function(proto: FunctionProto) -> FunctionProto:
 
 @dataclass(frozen=True)
 class _UniformlyTypedFacts:
-    """A graph in which tensors of no known type are of this one."""
+    """A graph in which tensors of unknown element type are taken to have a given one."""
 
     graph: Graph
     dtype: DType
@@ -101,8 +101,8 @@ class _UniformlyTypedFacts:
 
 
 def _upgrade_for_any_float(node: Node, graph: Graph) -> Node:
-    """Return a node in its newest spelling if that is one for all types that an old operator takes: a limit of a Clip
-    became a tensor of the type of its data, and a number of a term has that anyway."""
+    """Return a node in its newest spelling if that is the same for all float types: a limit of a Clip, for example,
+    became a tensor of the type of its data, and a number in a term has that type anyway."""
     if not node.version or upgrade_path(node.op, node.domain, node.version).version == node.version:
         return node
     found = [

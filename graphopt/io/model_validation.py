@@ -1,4 +1,5 @@
-"""What every legal model fulfils, checked on the message before anything reads it: one error names node and field.
+"""Conditions that every legal model fulfils, checked on the message before anything reads it: one error names node
+and field.
 
 Further in, code may rely on it: texts are UTF-8, element types are known, and a node of an operator that the onnx
 package knows has as many inputs and outputs, and attributes of the kinds, as its schema says.
@@ -6,7 +7,7 @@ package knows has as many inputs and outputs, and attributes of the kinds, as it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -21,7 +22,6 @@ from onnx import (
     ModelProto,
     NodeProto,
     TensorProto,
-    TensorShapeProto,
     TypeProto,
     ValueInfoProto,
 )
@@ -140,7 +140,9 @@ class _GraphValidator:
 
     def check_graph(self, graph: GraphProto) -> None:
         for info in (*graph.input, *graph.output, *graph.value_info):
-            _check_dtypes(info.type, f"the value '{info.name}'")
+            for type_ in _tensor_types(info.type):
+                if type_.elem_type and type_.elem_type not in _KNOWN_DTYPES:  # it may be left out
+                    raise ModelError(f"the value '{info.name}' has the unknown element type {type_.elem_type}")
         for tensor in graph.initializer:
             _check_tensor(tensor, f"tensor '{tensor.name}'")
         for node in graph.node:
@@ -230,7 +232,7 @@ _NO_LIMIT = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class _SchemaForm:
-    """What a schema demands of a node."""
+    """Demands of a schema on a node."""
 
     inputs: tuple[int, int] = (0, _NO_LIMIT)
     """The least and the greatest number."""
@@ -268,7 +270,7 @@ FunctionKey: TypeAlias = tuple[str, str, str]
 
 
 def _check_expansion_size(model: ModelProto) -> None:
-    """Raise ModelError for functions that call themselves, or each other so often that nobody could inline them."""
+    """Raise ModelError for functions that call themselves, or that stand for too many nodes to be inlined."""
     if not model.functions:
         return
     functions = {function_key(each.domain, each.name, each.overload): each for each in model.functions}
@@ -308,7 +310,7 @@ def called_function(node: NodeProto) -> FunctionKey:
 
 
 def function_key(domain: str, name: str, overload: str) -> FunctionKey:
-    """Return what tells a function from others: its domain, name and overload."""
+    """Return the key that tells a function from others: its domain, name and overload."""
     return schemas.normalize_domain(domain), name, overload
 
 
@@ -327,13 +329,6 @@ def _check_tensor(proto: TensorProto, here: str) -> None:
         raise ModelError(f"{here} has the unknown element type {proto.data_type}")
     if any(size < 0 for size in proto.dims):
         raise ModelError(f"{here} has a negative size: {list(proto.dims)}")
-
-
-def _check_dtypes(proto: TypeProto, here: str) -> None:
-    """Raise ModelError for an element type that does not exist; it may be left out."""
-    for tensor in _tensor_types(proto):
-        if tensor.elem_type and tensor.elem_type not in _KNOWN_DTYPES:
-            raise ModelError(f"{here} has the unknown element type {tensor.elem_type}")
 
 
 def _tensor_types(proto: TypeProto) -> Iterator[TypeProto.Tensor | TypeProto.SparseTensor]:
@@ -367,11 +362,9 @@ def _check_initializer_declaration(info: ValueInfoProto, tensor: TensorProto) ->
     if declared.elem_type and declared.elem_type != tensor.data_type:
         names = DType(tensor.data_type).name, DType(declared.elem_type).name
         raise ModelError(f"{here} is of type {names[0]}, but declared {names[1]} as an input")
-    if declared.HasField("shape") and not _dims_match(tensor.dims, declared.shape.dim):
-        sizes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in declared.shape.dim]
+    sizes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?" for dim in declared.shape.dim]
+    fits = len(sizes) == len(tensor.dims) and all(
+        isinstance(size, str) or size in (own, -1) for size, own in zip(sizes, tensor.dims, strict=True)
+    )
+    if declared.HasField("shape") and not fits:
         raise ModelError(f"{here} has the sizes {list(tensor.dims)}, but is declared {sizes} as an input")
-
-
-def _dims_match(dims: Sequence[int], declared: Sequence[TensorShapeProto.Dimension]) -> bool:
-    known = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in declared]
-    return len(known) == len(dims) and all(own in (size, -1) for own, size in zip(known, dims, strict=True))

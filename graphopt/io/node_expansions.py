@@ -17,7 +17,6 @@ from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto
 
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
-from graphopt.expr.dims import Dim
 from graphopt.io import opset_conversion
 from graphopt.io.version_paths import schema_type_text
 from graphopt.io.version_tables import MASK_INPUT
@@ -45,8 +44,8 @@ def expand_nodes(graph: Graph, opset: int, folders: ModelFolders) -> Iterator[Pa
             patch = _expand_flattening(graph, vertex, opset)
         elif (node.op, node.version) == ("Attention", 23) and opset >= PADDED_MASK_OPSET and not node.domain:
             patch = _widen_mask(graph, vertex, opset)
-        elif node.op == "Resize" and opset in REGION_REQUIRED_OPSETS and not node.domain and _lacks_region(node):
-            patch = _add_region(graph, vertex)
+        elif node.op == "Resize" and opset in REGION_REQUIRED_OPSETS and not node.domain:
+            patch = _add_region(graph, vertex) or _upgraded(graph, vertex, opset)
         elif node.version and not node.domain:
             patch = _upgraded(graph, vertex, opset)
         if patch is not None:
@@ -54,7 +53,8 @@ def expand_nodes(graph: Graph, opset: int, folders: ModelFolders) -> Iterator[Pa
 
 
 def _upgraded(graph: Graph, vertex: int, opset: int) -> Patch | None:
-    """Return a node that has no newest spelling in the newest that an opset has; None where it has that already."""
+    """Return the patch that brings a node without a newest spelling to the newest one that an opset has; None where it
+    has that."""
     node = graph[vertex]
     schema = schemas.schema(node.op, "", opset)
     if schema is None or schema.deprecated or schema.since_version <= node.version:
@@ -64,7 +64,7 @@ def _upgraded(graph: Graph, vertex: int, opset: int) -> Patch | None:
 
 
 class _NodeExpansion:
-    """New nodes, of which the last takes the vertex of the one whose meaning they have together."""
+    """Nodes that together mean what one did; the last of them takes its vertex."""
 
     def __init__(self, graph: Graph, vertex: int) -> None:
         self.graph, self.vertex, self.node = graph, vertex, graph[vertex]
@@ -134,10 +134,11 @@ ALLOWZERO_OPSET = 14
 
 
 def _expand_flattening(graph: Graph, vertex: int, opset: int) -> Patch | None:
-    """Return the operator along the one axis that the axes become which it ran over; None for an axis beyond them.
+    """Return the operator along a single axis, which the axes that it ran over are flattened into; None where its axis
+    is out of range.
 
-    Where their sizes are known, those before stay as they are, open or not. A Flatten takes all others, whose sizes are
-    read when the model runs.
+    Where the sizes of these axes are known, a Reshape leaves those before as they are, open or not. Else a Flatten
+    takes all axes, and their sizes are read when the model runs.
     """
     several, node = _NodeExpansion(graph, vertex), graph[vertex]
     x, axis = node.inputs[0], node.attrs.get("axis", 1)
@@ -172,13 +173,12 @@ REGION_REQUIRED_OPSETS = range(11, 13)
 """The opsets in which Resize needs its second input, the region of interest, also where no region is cut out."""
 
 
-def _lacks_region(node: Node) -> bool:
-    return node.version >= REGION_REQUIRED_OPSETS.start and len(node.inputs) > 2 and node.inputs[1] is None
-
-
-def _add_region(graph: Graph, vertex: int) -> Patch:
-    """Return a Resize with a region of no elements, which says as much as none."""
-    node, region = graph[vertex], graph.new_vertex()
+def _add_region(graph: Graph, vertex: int) -> Patch | None:
+    """Return a Resize with a region of no elements, which says as much as none; None where nothing lacks it."""
+    node = graph[vertex]
+    if node.version < REGION_REQUIRED_OPSETS.start or len(node.inputs) < 3 or node.inputs[1] is not None:
+        return None
+    region = graph.new_vertex()
     empty: NDArray[np.float32] = np.zeros(0, np.float32)
     name = graph.new_name(f"{next(filter(None, node.names), node.op)}/roi")
     inputs = (node.inputs[0], Value(region), *node.inputs[2:])
@@ -194,7 +194,7 @@ broadcast."""
 
 
 def _widen_mask(graph: Graph, vertex: int, opset: int) -> Patch | None:
-    """Return an Attention whose mask is as wide as there are keys, whatever its sizes are called; None where it has no
+    """Return an Attention whose mask is as wide as there are keys, whatever names its sizes have; None where it has no
     mask, or another reason to stay."""
     several, node = _NodeExpansion(graph, vertex), graph[vertex]
     present: tuple[Value | None, ...] = (*node.inputs, None, None)
@@ -202,7 +202,8 @@ def _widen_mask(graph: Graph, vertex: int, opset: int) -> Patch | None:
     schema = schemas.schema(node.op, "", opset)
     if mask is None or keys is None or schema is None or any(node.names[3:]):
         return None
-    columns, counts = (graph.shape(mask) or (1,))[-1], [_row_count(graph, value) for value in (keys, past) if value]
+    columns, shapes = (graph.shape(mask) or (1,))[-1], [graph.shape(value) for value in (keys, past) if value]
+    counts = [shape[-2] if shape is not None and len(shape) > 1 else None for shape in shapes]
     known = [size for size in counts if isinstance(size, int)]
     if isinstance(columns, int) and columns != 1 and len(known) == len(counts) and sum(known) != columns:
         return None  # it does not broadcast
@@ -212,11 +213,6 @@ def _widen_mask(graph: Graph, vertex: int, opset: int) -> Patch | None:
     inputs = [*node.inputs]
     inputs[MASK_INPUT] = several.add("Expand", mask, count)
     return several.finish_with_node(replace(node, inputs=tuple(inputs), version=schema.since_version))
-
-
-def _row_count(graph: Graph, value: Value) -> Dim | None:
-    shape = graph.shape(value)
-    return None if shape is None or len(shape) < 2 else shape[-2]
 
 
 # -- sparse constants --------------------------------------------------------------------------------------------------
@@ -272,7 +268,7 @@ def _densify(node: Node, opset: int, folders: ModelFolders) -> Node:
 
 
 def _flat_indices(indices: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return where values are in the flattened tensor: indices are that already, or one for each axis."""
+    """Return the places of values in the flattened tensor: indices are those already, or one number for each axis."""
     if indices.ndim == 1:
         return indices.astype(np.int64)
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]

@@ -1,22 +1,24 @@
-"""`ModelProto` <-> `Graph`: load a model, write it as a message, save it to a file.
+"""`ModelProto` <-> `Graph`: load a model, inline its local functions, write it as a message, save it to a file.
 
 With `reader` and `writer`, the only place of the compiler that touches model protobufs. Everything that a model says
 is carried: what graphopt does not interpret stays in `LoadedModel.shell`, `Graph.unknown_fields` and
-`Node.unknown_fields`, serialized as
-it came.
+`Node.unknown_fields`, serialized as it came.
 """
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
+import onnx.inliner
 from google.protobuf.message import DecodeError
 from onnx import (
     AttributeProto,
@@ -31,16 +33,17 @@ from onnx.helper import find_min_ir_version_for
 
 from graphopt.base import files
 from graphopt.base.errors import ModelError, OutputError
-from graphopt.io import inlining, opset_conversion, tensor_payload, weight_files
-from graphopt.io.model_validation import function_key, validate_model
+from graphopt.io import opset_conversion, weight_files, writer
+from graphopt.io.model_validation import FunctionKey, all_nodes, called_function, function_key, validate_model
 from graphopt.io.node_expansions import expand_nodes, is_sparse_constant
 from graphopt.io.reader import GraphReader, copy_fields, overridable_names
 from graphopt.io.version_tables import OPAQUE_OPERATORS
-from graphopt.io.writer import GraphWriter
 from graphopt.ir import schemas
-from graphopt.ir.graph import CONSTANT, Graph, Node, Patch
+from graphopt.ir.graph import CONSTANT, Graph, Patch
 from graphopt.operators import proto_conversion
 from graphopt.operators.proto_conversion import ModelFolders
+
+log = logging.getLogger(__name__)
 
 _MAX_PROTOBUF_BYTES = 1 << 31
 """Bytes that no protobuf has."""
@@ -118,7 +121,7 @@ def load_model(
 
 
 def copy_source(source: ModelSource) -> ModelSource:
-    """Return a model in memory as one of its own: who gave it may go on to change it."""
+    """Return a copy of a model in memory, whose owner may go on to change it; any other source as it is."""
     if not isinstance(source, ModelProto):
         return source
     own = ModelProto()
@@ -136,7 +139,7 @@ def naming_file_in_errors(path: Path | None) -> Iterator[None]:
 
 
 def model_folders(path: Path) -> ModelFolders:
-    """Where the external data of a model file is looked for."""
+    """Return the folders in which the external data of a model file is looked for."""
     return tuple(dict.fromkeys((path.parent, path.resolve().parent)))
 
 
@@ -157,7 +160,7 @@ def parse_file(path: Path, *, weights: bool = True) -> ModelProto:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
                 start = raw[:512]
                 with memoryview(raw) as view:
-                    proto.ParseFromString(view if weights else tensor_payload.serialize_without_values(view))
+                    proto.ParseFromString(view if weights else writer.serialize_without_values(view))
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     except DecodeError as error:
@@ -180,7 +183,7 @@ def _describe_content(start: bytes) -> str:
 
 
 def data_files(path: Path) -> set[Path]:
-    """Return the files beside a model that its weights lie in; none where there is no model, or none that is legal."""
+    """Return the files of weights beside a model; none where there is no model, or no legal one."""
     if not path.is_file():
         return set()
     try:
@@ -216,13 +219,28 @@ def _to_model_proto(source: object) -> tuple[ModelProto, str | None]:
     raise ModelError(f"a model is a path, an onnx.ModelProto, an onnx_ir.Model or an ONNXProgram, not {type(source)}")
 
 
+def _read_model(proto: ModelProto, path: Path | None, folders: ModelFolders) -> LoadedModel:
+    shell = ModelProto()
+    copy_fields(proto, shell, without=("graph",))
+    imports = {schemas.normalize_domain(entry.domain): entry.version for entry in proto.opset_import}
+    if not imports:
+        if proto.ir_version >= 3:
+            raise ModelError("the model states no opset")
+        imports = {"": 1}
+    functions = frozenset((schemas.normalize_domain(function.domain), function.name) for function in proto.functions)
+    graph = GraphReader(imports, functions, proto.ir_version, folders).read_graph(proto.graph, None)
+    opset_conversion.upgrade_declared(graph)
+    return LoadedModel(graph, shell, path, folders)
+
+
+# -- local functions ---------------------------------------------------------------------------------------------------
+
+
 def _with_inlined_functions(proto: ModelProto) -> ModelProto:
-    """Return the model with its local functions inlined. The inliner serializes it, so it gets the weights' names
+    """Return the model with its local functions inlined. The inliner serializes it, so it is given the names of weights
     only."""
     weights = {tensor.name: tensor for tensor in proto.graph.initializer}
-    light = ModelProto()
-    copy_fields(proto, light, without=("graph",))
-    copy_fields(proto.graph, light.graph, without=("initializer",))
+    light = _without_initializers(proto)
     light.graph.initializer.extend(TensorProto(name=name, data_type=1, dims=[0]) for name in weights)
     reasons = {}
     for opset in (entry.version for entry in proto.opset_import if schemas.normalize_domain(entry.domain) == ""):
@@ -230,8 +248,8 @@ def _with_inlined_functions(proto: ModelProto) -> ModelProto:
             try:
                 _convert_function(function, opset)
             except ModelError as error:
-                reasons[function_key(function.domain, function.name, function.overload)] = str(error)
-    result = inlining.inline_functions(light, proto.functions, reasons)
+                reasons[_key_of(function)] = str(error)
+    result = _inline_functions(light, proto.functions, reasons)
     if result is None:
         return proto
     del result.graph.initializer[:]
@@ -240,7 +258,7 @@ def _with_inlined_functions(proto: ModelProto) -> ModelProto:
 
 
 def _convert_function(function: FunctionProto, opset: int) -> None:
-    """Say a function in the opset of its model, without which it cannot be inlined.
+    """Convert a function to the opset of its model, without which it cannot be inlined.
 
     Raises:
         ModelError: that cannot be; it is as it was.
@@ -268,18 +286,115 @@ def function_as_model(function: FunctionProto) -> LoadedModel:
     return _read_model(proto, None, ())
 
 
-def _read_model(proto: ModelProto, path: Path | None, folders: ModelFolders) -> LoadedModel:
-    shell = ModelProto()
-    copy_fields(proto, shell, without=("graph",))
-    imports = {schemas.normalize_domain(entry.domain): entry.version for entry in proto.opset_import}
-    if not imports:
-        if proto.ir_version >= 3:
-            raise ModelError("the model states no opset")
-        imports = {"": 1}
-    functions = frozenset((schemas.normalize_domain(function.domain), function.name) for function in proto.functions)
-    graph = GraphReader(imports, functions, proto.ir_version, folders).read_graph(proto.graph, None)
-    opset_conversion.upgrade_declared(graph)
-    return LoadedModel(graph, shell, path, folders)
+def _inline_functions(
+    model: ModelProto, functions: Sequence[FunctionProto], reasons: Mapping[FunctionKey, str]
+) -> ModelProto | None:
+    """Return a model with those of its functions inlined that can be; None, with a warning, where none can.
+
+    The inliner of the onnx package adds no default of an attribute where a call lacks it. For functions that it keeps,
+    it drops the defaults and the functions that they call, without a word.
+
+    Args:
+        model: gets the defaults of attributes written into its calls.
+        functions: those of the model as they came: what is kept is kept like this.
+        reasons: why some will not be inlined, where the caller knows.
+
+    Raises:
+        ModelError: the inliner refuses the model.
+    """
+    if _may_lack_defaults(model):
+        log.warning("the local functions are not inlined: one hands on an attribute that a call of it lacks")
+        return None
+    _write_default_attributes(model)
+    try:
+        result = onnx.inliner.inline_local_functions(model)
+    except Exception as error:  # the inliner is C++: it has no error type of its own
+        raise ModelError(f"the model's local functions cannot be inlined: {error}") from error
+    kept = set(map(_key_of, result.functions))
+    for function in functions:
+        if _key_of(function) in kept:
+            why = reasons.get(_key_of(function)) or _version_conflict(function, model) or "the onnx package keeps it"
+            log.warning("the function %s.%s is not inlined: %s", function.domain, function.name, why)
+    if complaint := _import_domains(result, [each for each in model.functions if _key_of(each) not in kept]):
+        log.warning("the local functions are not inlined: %s", complaint)
+        return None
+    needed = _transitive_callees(functions, kept)
+    del result.functions[:]
+    result.functions.extend(function for function in functions if _key_of(function) in needed)
+    return result
+
+
+def _key_of(function: FunctionProto) -> FunctionKey:
+    return function_key(function.domain, function.name, function.overload)
+
+
+def _transitive_callees(functions: Iterable[FunctionProto], kept: Iterable[FunctionKey]) -> set[FunctionKey]:
+    """Return the functions that are kept, with those that they call."""
+    known = {_key_of(function): function for function in functions}
+    found, waiting = set[FunctionKey](), list(kept)
+    while waiting:
+        key = waiting.pop()
+        if key in known and key not in found:
+            found.add(key)
+            waiting += map(called_function, all_nodes(known[key].node))
+    return found
+
+
+def _write_default_attributes(model: ModelProto) -> None:
+    """Write into every call the attributes that it leaves to their defaults."""
+    defaults = {_key_of(function): function.attribute_proto for function in model.functions if function.attribute_proto}
+    if not defaults:
+        return
+    for node in _nodes_of(model):
+        given = {attribute.name for attribute in node.attribute}
+        node.attribute.extend(each for each in defaults.get(called_function(node), ()) if each.name not in given)
+
+
+def _may_lack_defaults(model: ModelProto) -> bool:
+    """Return whether a call may lack an attribute that its function passes on to another, which has a default for it.
+
+    Only the inliner would know in which of the calls the default is meant.
+    """
+    defaults = {_key_of(each): {attribute.name for attribute in each.attribute_proto} for each in model.functions}
+    hands_on = any(
+        attribute.ref_attr_name in function.attribute and attribute.name in defaults.get(called_function(node), ())
+        for function in model.functions
+        for node in all_nodes(function.node)
+        for attribute in node.attribute
+    )
+    if not hands_on:
+        return False
+    asked = {_key_of(function): set(function.attribute) for function in model.functions}
+    return any(
+        asked.get(called_function(node), set()) - {each.name for each in node.attribute} for node in _nodes_of(model)
+    )
+
+
+def _nodes_of(model: ModelProto) -> Iterator[NodeProto]:
+    """Yield the nodes of a model and of its local functions."""
+    return all_nodes(chain(model.graph.node, *(function.node for function in model.functions)))
+
+
+def _version_conflict(function: FunctionProto, model: ModelProto) -> str:
+    """Say in which domain a function is of another version than its model; nothing where they agree."""
+    versions = {schemas.normalize_domain(entry.domain): entry.version for entry in model.opset_import}
+    for entry in function.opset_import:
+        domain = schemas.normalize_domain(entry.domain)
+        if versions.get(domain, entry.version) != entry.version:
+            return f"it is in opset {entry.version} of {domain or 'ai.onnx'}, and the model in {versions[domain]}"
+    return ""
+
+
+def _import_domains(model: ModelProto, functions: Iterable[FunctionProto]) -> str:
+    """Import the domains that only inlined functions imported; say where these do not agree on a version."""
+    for function in functions:
+        if complaint := _version_conflict(function, model):
+            return f"of {function.domain}.{function.name}, {complaint}"
+        imported = {schemas.normalize_domain(entry.domain) for entry in model.opset_import}
+        model.opset_import.extend(
+            e for e in function.opset_import if schemas.normalize_domain(e.domain) not in imported
+        )
+    return ""
 
 
 # -- write -------------------------------------------------------------------------------------------------------------
@@ -287,16 +402,19 @@ def _read_model(proto: ModelProto, path: Path | None, folders: ModelFolders) -> 
 
 def to_proto(model: LoadedModel) -> ModelProto:
     """Return the model as a message. Weights that were loaded from external files still lie there."""
+    return _write_message(model, proto_conversion.tensor_to_proto)
+
+
+def _write_message(model: LoadedModel, place: writer.PlaceTensor) -> ModelProto:
     proto = _model_without_graph(model)
-    for name, node in GraphWriter(model.ir_version, proto_conversion.tensor_to_proto).write_graph(
-        model.graph, proto.graph, None
-    ):
-        tensor_payload.put_initializer(proto.graph.initializer.add(), name, node, proto_conversion.tensor_to_proto)
+    graph_writer = writer.GraphWriter(model.ir_version, place)
+    for name, node in graph_writer.write_graph(model.graph, proto.graph, None):
+        writer.put_initializer(proto.graph.initializer.add(), name, node, place)
     return proto
 
 
 def _model_without_graph(model: LoadedModel) -> ModelProto:
-    """All but the graph, with the domains imported of operators that were written into it."""
+    """Return all but the graph, with the domains imported of operators that were written into it."""
     proto = ModelProto()
     proto.CopyFrom(model.shell)
     nodes = (node for graph in model.graph.graphs() for _, node in graph.nodes())
@@ -309,14 +427,19 @@ def _model_without_graph(model: LoadedModel) -> ModelProto:
 def proto_outline(proto: ModelProto) -> ModelProto:
     """Return the message without the values of large weights, in memory of its own; defaults of inputs stay."""
     defaults = overridable_names(proto)
-    bare = [tensor_payload.is_large(tensor) and tensor.name not in defaults for tensor in proto.graph.initializer]
+    bare = [writer.is_large(tensor) and tensor.name not in defaults for tensor in proto.graph.initializer]
     if not any(bare):
         return proto
+    copy = _without_initializers(proto)
+    for tensor, is_bare in zip(proto.graph.initializer, bare, strict=True):
+        copy_fields(tensor, copy.graph.initializer.add(), without=writer.VALUE_FIELDS if is_bare else ())
+    return copy
+
+
+def _without_initializers(proto: ModelProto) -> ModelProto:
     copy = ModelProto()
     copy_fields(proto, copy, without=("graph",))
     copy_fields(proto.graph, copy.graph, without=("initializer",))
-    for tensor, is_bare in zip(proto.graph.initializer, bare, strict=True):
-        copy_fields(tensor, copy.graph.initializer.add(), without=tensor_payload.VALUE_FIELDS if is_bare else ())
     return copy
 
 
@@ -324,20 +447,18 @@ def model_outline(model: LoadedModel) -> ModelProto:
     """Return the message of a model without the values of large weights, which are not read; defaults of inputs
     stay."""
     proto = _model_without_graph(model)
-    for name, node in GraphWriter(model.ir_version, proto_conversion.tensor_to_proto).write_graph(
-        model.graph, proto.graph, None
-    ):
-        place = proto_conversion.tensor_to_proto if node.is_graph_input else tensor_payload.place_without_values
-        tensor_payload.put_initializer(proto.graph.initializer.add(), name, node, place)
+    graph_writer = writer.GraphWriter(model.ir_version, proto_conversion.tensor_to_proto)
+    for name, node in graph_writer.write_graph(model.graph, proto.graph, None):
+        place = proto_conversion.tensor_to_proto if node.is_graph_input else writer.place_without_values
+        writer.put_initializer(proto.graph.initializer.add(), name, node, place)
     return proto
 
 
 def write_scratch(model: LoadedModel, path: Path) -> None:
-    """Write a model to a file, for as long as somebody reads it: with its weights beside it."""
+    """Write a model to a temporary file, with its weights beside it."""
     with weight_files.default_weight_path(path).open("wb") as data:
         proto = _proto_with_external_weights(model, data)
-    for tensor in proto_conversion.external_tensors(proto):
-        proto_conversion.set_external_location(tensor, weight_files.default_weight_path(path).name)
+    _name_weight_file(proto, weight_files.default_weight_path(path))
     path.write_bytes(proto.SerializeToString())
 
 
@@ -346,21 +467,18 @@ def write_beside(proto: ModelProto, folder: Path | None, path: Path) -> None:
 
     All else is as it was. `folder` is that of its external data.
     """
-    light, defaults, folders = ModelProto(), overridable_names(proto), (folder,) if folder else ()
-    copy_fields(proto, light, without=("graph",))
-    copy_fields(proto.graph, light.graph, without=("initializer",))
+    light, defaults, folders = _without_initializers(proto), overridable_names(proto), (folder,) if folder else ()
     with weight_files.default_weight_path(path).open("wb") as data:
-        store = tensor_payload.WeightFileWriter(data)
+        store = writer.WeightFileWriter(data)
         for tensor in proto.graph.initializer:
             into = light.graph.initializer.add()
             is_external = tensor.data_location == TensorProto.EXTERNAL
-            if (is_external or tensor_payload.is_large(tensor)) and tensor.name not in defaults:
+            if (is_external or writer.is_large(tensor)) and tensor.name not in defaults:
                 store.place(proto_conversion.tensor_from_proto(tensor, folders), tensor.name, into)
             else:
                 into.CopyFrom(tensor)
     load_external_data(light, folders)
-    for tensor in proto_conversion.external_tensors(light):
-        proto_conversion.set_external_location(tensor, weight_files.default_weight_path(path).name)
+    _name_weight_file(light, weight_files.default_weight_path(path))
     path.write_bytes(light.SerializeToString())
 
 
@@ -395,7 +513,8 @@ def _convert_opset(model: LoadedModel, opset: int) -> LoadedModel:
 
 
 def _change_opset(model: LoadedModel, opset: int) -> Callable[[], None]:
-    """Put the graphs of a model into an opset, with several nodes for one where that is needed; return the way back.
+    """Put the graphs of a model into an opset, with several nodes for one where needed; return the function that undoes
+    it.
 
     Raises:
         ModelError: the opset cannot express a node; the graphs are as before.
@@ -423,7 +542,8 @@ def _change_opset(model: LoadedModel, opset: int) -> Callable[[], None]:
 
 
 def _opset_advice(model: LoadedModel, opset: int) -> str:
-    """Return the advice for a model that an opset cannot express: the nearest that can on the way, and its own."""
+    """Return the advice for a model that an opset cannot express: to take the nearest opset that can, or to keep its
+    own."""
     own = model.graph.opsets.get("", 0)
     others = range(opset + 1, own) if opset < own else range(opset - 1, own, -1)
     nearest = next((other for other in others if _is_expressible(model, other)), None)
@@ -449,16 +569,10 @@ def _check_expressible(graphs: Iterable[Graph]) -> None:
                 and schemas.newest_version(node.op)
                 and not is_sparse_constant(node)
             ):
-                raise ModelError(
-                    f"{opset_conversion.node_label(node)} is of a version whose meaning is not known"
-                    f"{_unknown_meaning_reason(node)}"
-                )
+                why = ": it may be in training mode" if node.op in OPAQUE_OPERATORS else ""
+                label = opset_conversion.node_label(node)
+                raise ModelError(f"{label} is of a version whose meaning is not known{why}")
             opset_conversion.downgraded(node, graph)
-
-
-def _unknown_meaning_reason(node: Node) -> str:
-    """Return why nothing is known of the meaning that an ONNX operator has, as the end of a sentence."""
-    return ": it may be in training mode" if node.op in OPAQUE_OPERATORS else ""
 
 
 # -- save --------------------------------------------------------------------------------------------------------------
@@ -467,11 +581,11 @@ def _unknown_meaning_reason(node: Node) -> str:
 def save_model(model: LoadedModel, path: str | os.PathLike[str], *, external: bool | None = None) -> int:
     """Write a model to a file and return its size. It appears under its name when it is complete, or not at all.
 
-    A file of weights is never written over: whoever reads the model that was there finds its weights or none. A new
-    model's are in `<path>.data`; those that differ from what lies there, or replace a model, in
-    `<path>.<digest>.data`, named by their content. Those that the replaced model had are removed, if they have such a
-    name and no other file of the folder mentions it; so are those that a save has left which was killed. A link is
-    followed, and its target written.
+    A file of weights is never written over: whoever reads the old model finds its weights or none. The weights of a new
+    model are in `<path>.data`; those that differ from what lies there, or replace a model, are in
+    `<path>.<digest>.data`, named by their content. The weights of the replaced model are removed, if they have such a
+    name and no other file of the folder mentions it; so are those that a killed save has left. A link is followed, and
+    its target written.
 
     Args:
         model: stays as it is.
@@ -518,8 +632,7 @@ def _save_external(model: LoadedModel, target: Path) -> int:
         files.flush_to_disk(data)
         with files.folder_lock(target.parent):
             place = weight_files.weight_path(target, data)
-            for tensor in proto_conversion.external_tensors(proto):
-                proto_conversion.set_external_location(tensor, place.name)
+            _name_weight_file(proto, place)
             part.write(proto.SerializeToString())
             files.flush_to_disk(part)
             size = sum(os.fstat(file.fileno()).st_size for file in (data, part))
@@ -538,10 +651,8 @@ def write_model(model: LoadedModel, file: BinaryIO) -> None:
         OutputError: it is too large for one file.
     """
     proto = _model_without_graph(model)
-    initializers = GraphWriter(model.ir_version, tensor_payload.place_inline).write_graph(
-        model.graph, proto.graph, None
-    )
-    entries = [tensor_payload.InitializerEntry.for_node(name, node) for name, node in initializers]
+    initializers = writer.GraphWriter(model.ir_version, writer.place_inline).write_graph(model.graph, proto.graph, None)
+    entries = [writer.InitializerEntry.for_node(name, node) for name, node in initializers]
     load_external_data(proto, model.folders)
     graph = proto.graph.SerializeToString()
     size = len(graph) + sum(len(entry.head) + entry.payload for entry in entries)
@@ -549,26 +660,29 @@ def write_model(model: LoadedModel, file: BinaryIO) -> None:
         raise OutputError(f"a model of {size / 1e9:.1f} GB is too large for one file: its weights need another")
     proto.ClearField("graph")
     file.write(proto.SerializeToString())
-    file.write(tensor_payload.field_tag(ModelProto, "graph") + proto_conversion.encode_varint(size))
+    file.write(writer.field_tag(ModelProto, "graph") + proto_conversion.encode_varint(size))
     file.write(graph)
     for entry in entries:
         file.write(entry.head)
         if entry.payload:
-            tensor_payload.append_tensor(file, entry.tensor, entry.payload, entry.name)
+            writer.append_tensor(file, entry.tensor, entry.payload, entry.name)
 
 
 def _proto_with_external_weights(model: LoadedModel, data: BinaryIO) -> ModelProto:
     """Return the message of a model whose weights, those of some size, are written to a file that has no name yet."""
-    proto, store = _model_without_graph(model), tensor_payload.WeightFileWriter(data)
-    for name, node in GraphWriter(model.ir_version, store.place).write_graph(model.graph, proto.graph, None):
-        tensor_payload.put_initializer(proto.graph.initializer.add(), name, node, store.place)
+    proto = _write_message(model, writer.WeightFileWriter(data).place)
     load_external_data(proto, model.folders)
     return proto
 
 
+def _name_weight_file(proto: ModelProto, path: Path) -> None:
+    for tensor in proto_conversion.external_tensors(proto):
+        proto_conversion.set_external_location(tensor, path.name)
+
+
 def load_external_data(proto: ModelProto, folders: ModelFolders) -> None:
-    """Read the tensors into a message that it says lie in a file; not those whose file has no name yet."""
+    """Read into a message the tensors that it says lie in a file; not those whose file has no name yet."""
     for tensor in proto_conversion.external_tensors(proto):
         if proto_conversion.external_location(tensor):
             loaded = proto_conversion.tensor_from_proto(tensor, folders)
-            tensor_payload.place_inline(loaded, tensor.name, tensor)
+            writer.place_inline(loaded, tensor.name, tensor)

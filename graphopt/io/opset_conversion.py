@@ -1,7 +1,7 @@
 """The normal form of operators: inside, the newest spelling of a meaning; in files, that of the model's opset.
 
-A schema version is raised to the newest where that changes nothing: read off the schemas (more types, a new attribute
-with a default, a new optional input), or said by a table of `spellings` (an attribute became an input, a
+A node is upgraded to the newest schema version where that changes nothing: the schemas say so (more types, a new
+attribute with a default, a new optional input), or a table of `version_tables` does (an attribute became an input, a
 default moved). In doubt a node keeps its version, and then no rule touches it.
 """
 
@@ -56,7 +56,8 @@ def _newest_opset(domain: str) -> int:
 
 
 class _DeclaredFacts:
-    """A graph as it is read: a shape that is declared within it is not believed, for inference may not confirm it."""
+    """A graph as it is read. Shapes that are declared inside it are not believed, for inference may not confirm
+    them."""
 
     def __init__(self, graph: Graph, *, is_main: bool) -> None:
         self.graph, self.is_main, self.opsets, self.constant = graph, is_main, graph.opsets, graph.constant
@@ -72,13 +73,14 @@ class _DeclaredFacts:
 
 
 def upgrade_declared(graph: Graph) -> None:
-    """Raise the nodes of a graph and of its bodies for which that rests on no shape that is to be inferred."""
+    """Upgrade the nodes of a graph and of its bodies where that does not depend on shapes that are still to be
+    inferred."""
     for inner in [*graph.graphs()]:
         _upgrade_graph(inner, _DeclaredFacts(inner, is_main=inner is graph))
 
 
 def upgrade_nodes(graph: Graph) -> None:
-    """Raise every node of a graph and of its bodies, as far as their types are known by now."""
+    """Upgrade every node of a graph and of its bodies, as far as their types are known by now."""
     for inner in [*graph.graphs()]:
         _upgrade_graph(inner, inner)
 
@@ -94,9 +96,9 @@ def _upgrade_graph(graph: Graph, facts: GraphFacts) -> None:
 
 def upgraded(node: Node, graph: Graph, facts: GraphFacts, limit: int = NO_LIMIT) -> Node:
     """Return the node in the newest spelling of its operator, of those up to a limit; itself where the facts do not
-    show that it means the same.
+    show that this means the same.
 
-    Attributes that became inputs are added to the graph as constants. `unknown_fields` keeps how the node was spelled.
+    Attributes that became inputs are added to the graph as constants. `unknown_fields` keeps the original spelling.
     """
     if not node.version:
         return node
@@ -110,7 +112,10 @@ def upgraded(node: Node, graph: Graph, facts: GraphFacts, limit: int = NO_LIMIT)
     if not way.steps:
         return replace(node, version=way.version)
     base = next(filter(None, node.names), node.op)
-    inputs = tuple(_as_graph_value(value, graph, base) for value in spelling.inputs)
+    inputs = tuple(
+        Value(graph.add(constant_node(value, graph.new_name(f"{base}_const")))) if isinstance(value, Tensor) else value
+        for value in spelling.inputs
+    )
     return replace(
         node,
         op=way.op,
@@ -122,7 +127,7 @@ def upgraded(node: Node, graph: Graph, facts: GraphFacts, limit: int = NO_LIMIT)
 
 
 def _newest_spelling(node: Node, facts: GraphFacts, limit: int = NO_LIMIT) -> Spelling:
-    """Return what is known to mean the same in the newest version up to a limit. Raises SpellingMismatch."""
+    """Return the newest spelling, of those up to a limit, that is known to mean the same. Raises SpellingMismatch."""
     way = upgrade_path(node.op, node.domain, node.version, limit)
     if way.reason:
         raise SpellingMismatch(way.reason)
@@ -143,12 +148,6 @@ def reason_not_upgraded(node: Node, facts: GraphFacts) -> str:
 
 def _spelling_of(node: Node) -> Spelling:
     return Spelling(node.op, node.inputs, node.attrs, tuple(map(bool, node.names)))
-
-
-def _as_graph_value(value: Value | Tensor | None, graph: Graph, base: str) -> Value | None:
-    if isinstance(value, Tensor):
-        return Value(graph.add(constant_node(value, graph.new_name(f"{base}_const"))))
-    return value
 
 
 def _keep_original_spelling(node: Node) -> bytes:
@@ -203,7 +202,7 @@ def node_label(node: Node) -> str:
 
 
 def unwritable_reason(node: Node, facts: GraphFacts) -> str | None:
-    """Why a new node cannot be written in the model's opset; None where it can.
+    """Say why a new node cannot be written in the model's opset; None where it can.
 
     Negative axes came with opset 11. ONNX Runtime takes them in older models too, so such a model is carried, but no
     such node is made.
@@ -232,7 +231,7 @@ def _parse_unknown_fields(extra: bytes) -> onnx.NodeProto:
 
 
 def _restore_original_spelling(node: Node, older: Node, facts: GraphFacts) -> Node:
-    """`older`, with the attributes that the node was loaded with if these still say the same as the node."""
+    """Return `older` with the attributes that the node was loaded with, if these still say the same as the node."""
     extra = _parse_unknown_fields(node.unknown_fields) if node.unknown_fields else None
     if extra is None or not (extra.attribute or extra.input):
         return older

@@ -1,4 +1,4 @@
-"""Messages as graphs: a `ModelProto` is read into a `Model`, one graph for each body."""
+"""Messages as graphs: a `ModelProto` is read, one `Graph` for each body."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
-    ValueInfoProto,
 )
 
 from graphopt.base.errors import ModelError
@@ -41,7 +40,7 @@ def copy_fields(source: Message, target: Message, without: Iterable[str]) -> Non
 
 @dataclass(eq=False)
 class _Scope:
-    """What a name means while a graph is read."""
+    """The meaning of each name while a graph is read."""
 
     graph: Graph
     outer: _Scope | None
@@ -90,13 +89,15 @@ class GraphReader:
     names: set[str] = field(default_factory=set)
 
     def read_graph(self, proto: GraphProto, outer: _Scope | None, captures: list[Value] | None = None) -> Graph:
+        declarations = GraphProto()  # of inputs, outputs and values; and what is not read
+        copy_fields(proto, declarations, without=("node", "initializer", "name", "doc_string", "metadata_props"))
         graph = Graph(
             proto.name,
             self.opsets,
             doc=proto.doc_string,
             metadata=_metadata_props(proto),
             names=self.names,
-            unknown_fields=_graph_declarations(proto),
+            unknown_fields=bytes(declarations.SerializeToString()),
         )
         scope = _Scope(graph, outer, [] if captures is None else captures)
         for info in (*proto.output, *proto.value_info, *proto.input):
@@ -111,7 +112,13 @@ class GraphReader:
                     scope.define(name, Value(vertex, index), proto_label(node))
         for vertex, node in zip(vertices, proto.node, strict=True):
             scope.nodes[vertex] = self._node(node, scope)
-        graph.outputs = tuple(self._output(info, scope) for info in proto.output)
+        outputs = []
+        for info in proto.output:
+            value = scope.find(info.name)
+            if value is None:
+                raise ModelError(f"the output '{info.name}' is defined by no node of the graph '{graph.name}'")
+            outputs.append(value)
+        graph.outputs = tuple(outputs)
         graph.output_names = tuple(info.name for info in proto.output)
         graph.output_types = tuple(proto_conversion.type_from_proto(info.type) for info in proto.output)
         for made in scope.nodes.values():
@@ -140,20 +147,18 @@ class GraphReader:
             scope.nodes[vertex] = Node(
                 INPUT, (), (info.name,), (scope.types[info.name],), domain=INTERNAL_DOMAIN, data=data
             )
-        for name, tensor in initializers.items():
-            self._constant(name, proto_conversion.tensor_from_proto(tensor, self.folders), scope)
+        for name, initializer in initializers.items():
+            tensor = proto_conversion.tensor_from_proto(initializer, self.folders)
+            vertex = graph.new_vertex()
+            scope.define(name, Value(vertex), f"initializer '{name}'")
+            scope.types[name] = TensorType(tensor.dtype, tensor.shape)
+            scope.nodes[vertex] = Node(CONSTANT, (), (name,), (scope.types[name],), domain=INTERNAL_DOMAIN, data=tensor)
         for sparse in proto.sparse_initializer:
             attribute = AttributeProto(name="sparse_value", type=AttributeProto.SPARSE_TENSOR, sparse_tensor=sparse)
             node = NodeProto(op_type=CONSTANT, output=[sparse.values.name], attribute=[attribute])
             vertex = graph.new_vertex()
             scope.define(sparse.values.name, Value(vertex), f"sparse initializer '{sparse.values.name}'")
             scope.nodes[vertex] = self._node(node, scope)
-
-    def _constant(self, name: str, tensor: Tensor, scope: _Scope) -> None:
-        vertex = scope.graph.new_vertex()
-        scope.define(name, Value(vertex), f"initializer '{name}'")
-        scope.types[name] = TensorType(tensor.dtype, tensor.shape)
-        scope.nodes[vertex] = Node(CONSTANT, (), (name,), (scope.types[name],), domain=INTERNAL_DOMAIN, data=tensor)
 
     def _node(self, proto: NodeProto, scope: _Scope) -> Node:
         domain = schemas.normalize_domain(proto.domain)
@@ -204,27 +209,14 @@ class GraphReader:
                     return tuple(self.read_graph(graph, scope, captures) for graph in proto.graphs)
         return proto_conversion.attribute_from_proto(proto, self.folders)
 
-    def _output(self, info: ValueInfoProto, scope: _Scope) -> Value:
-        value = scope.find(info.name)
-        if value is None:
-            raise ModelError(f"the output '{info.name}' is defined by no node of the graph '{scope.graph.name}'")
-        return value
-
 
 def _metadata_props(proto: NodeProto | GraphProto) -> Mapping[str, str]:
     return {entry.key: entry.value for entry in proto.metadata_props}
 
 
-def _graph_declarations(proto: GraphProto) -> bytes:
-    """Return the graph without nodes and weights: how its inputs, outputs and values are declared, and what is not
-    read."""
-    skeleton = GraphProto()
-    copy_fields(proto, skeleton, without=("node", "initializer", "name", "doc_string", "metadata_props"))
-    return bytes(skeleton.SerializeToString())
-
-
 def _unknown_node_fields(proto: NodeProto, attrs: Mapping[str, Attribute]) -> bytes:
-    """Return what of a node is not in `Node`'s own fields; its attributes where they are spelled in an unusual way."""
+    """Return the parts of a node that `Node` has no fields for, and its attributes where they are spelled in an unusual
+    way."""
     extra = NodeProto()
     if proto.overload:
         extra.overload = proto.overload
@@ -236,21 +228,15 @@ def _unknown_node_fields(proto: NodeProto, attrs: Mapping[str, Attribute]) -> by
     if proto.device_configurations:
         extra.device_configurations.extend(proto.device_configurations)
     extra.MergeFromString(proto_conversion.unknown_fields(proto))
-    if not any(map(_holds_graphs, attrs.values())) and not all(
-        _has_plain_spelling(attribute) for attribute in proto.attribute
-    ):
+    holds_graphs = any(isinstance(value[0] if isinstance(value, tuple) else value, Graph) for value in attrs.values())
+    are_plain = (  # say their name, type and value, and nothing else
+        attribute.type and len(attribute.ListFields()) == 3 and not proto_conversion.unknown_fields(attribute)
+        for attribute in proto.attribute
+    )
+    if not holds_graphs and not all(are_plain):
         extra.input.extend([""] * len(proto.input))
         extra.attribute.extend(proto.attribute)
     return bytes(extra.SerializeToString())
-
-
-def _holds_graphs(attribute: Attribute) -> bool:
-    return isinstance(attribute, Graph) or (isinstance(attribute, tuple) and isinstance(attribute[0], Graph))
-
-
-def _has_plain_spelling(proto: AttributeProto) -> bool:
-    """Return whether it says its name, type and value, and nothing else."""
-    return bool(proto.type) and len(proto.ListFields()) == 3 and not proto_conversion.unknown_fields(proto)
 
 
 def _constant_value(attrs: Mapping[str, Attribute]) -> Tensor | None:
@@ -271,5 +257,5 @@ def _constant_value(attrs: Mapping[str, Attribute]) -> Tensor | None:
 
 
 def overridable_names(proto: ModelProto) -> set[str]:
-    """Return the names that may be those of inputs and of initializers too, whose values then are defaults."""
+    """Return the names that inputs and initializers may share; the values of these are defaults."""
     return {info.name for info in proto.graph.input} if proto.ir_version >= 4 else set()

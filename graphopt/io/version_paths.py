@@ -1,4 +1,4 @@
-"""Ways from one version of an operator to another, in steps of which each goes up and down."""
+"""Paths from one version of an operator to another, in steps of which each goes up and down."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class VersionStep:
 
     @property
     def is_downgrade_relevant(self) -> bool:
-        """False where the two are alike also in what they take."""
+        """False where the two take the same, too."""
         same = self.old.attributes.keys() == self.new.attributes.keys() and _schema_types(self.old) == _schema_types(
             self.new
         )
@@ -126,14 +126,15 @@ class VersionStep:
         return spelling
 
     def _older_attributes(self, attrs: dict[str, Attribute]) -> dict[str, Attribute]:
-        """Attributes without those that the newer version brought, with those that it dropped."""
+        """Return the attributes without those that the newer version brought, with those that it dropped."""
         defaults = CHANGED_DEFAULTS.get(self.key, {})
         for name in self.new.attributes.keys() - self.old.attributes.keys():
             value = attrs.pop(name, None)
             unchanged = defaults.get(name, _schema_default(self.new, name))
             if name in defaults and value is None:
                 value = _schema_default(self.new, name)
-            if value is not None and value != unchanged and not (name == "dilations" and _are_ones(value)):
+            is_neutral = name == "dilations" and isinstance(value, tuple) and all(item == 1 for item in value)
+            if value is not None and value != unchanged and not is_neutral:
                 raise SpellingMismatch(f"`{name}` is new in opset {self.key[1]}")
         for name in defaults.keys() & self.old.attributes.keys():
             if name not in attrs:
@@ -167,19 +168,20 @@ def _check_spelling(schema: OpSchema, spelling: Spelling) -> None:
             raise SpellingMismatch(f"opset {version} needs `{name}`")
 
 
-@cache
-def _schema_defaults(op: str, domain: str, version: int) -> Mapping[str, Attribute | None]:
+def _schema(op: str, domain: str, version: int) -> OpSchema:
     found = schemas.schema(op, domain, version)
     assert found is not None, (op, version)
-    return {name: schemas.attribute_value(attribute.default_value) for name, attribute in found.attributes.items()}
+    return found
+
+
+@cache
+def _schema_defaults(op: str, domain: str, version: int) -> Mapping[str, Attribute | None]:
+    known = _schema(op, domain, version).attributes
+    return {name: schemas.attribute_value(attribute.default_value) for name, attribute in known.items()}
 
 
 def _schema_default(schema: OpSchema, name: str) -> Attribute | None:
     return _schema_defaults(schema.name, schema.domain, schema.since_version).get(name)
-
-
-def _are_ones(value: Attribute) -> bool:
-    return isinstance(value, tuple) and all(item == 1 for item in value)
 
 
 def _to_tensor(attribute: Attribute, moved: MovedAttribute, spelling: Spelling, facts: GraphFacts) -> Tensor:
@@ -220,13 +222,11 @@ def _to_attribute(value: Value | Tensor, moved: MovedAttribute, facts: GraphFact
 
 @cache
 def _type_texts(op: str, domain: str, version: int) -> tuple[frozenset[str], ...]:
-    found = schemas.schema(op, domain, version)
-    assert found is not None, (op, version)
-    return tuple(frozenset(formal.types) for formal in found.inputs)
+    return tuple(frozenset(formal.types) for formal in _schema(op, domain, version).inputs)
 
 
 def _check_types(schema: OpSchema, spelling: Spelling, facts: GraphFacts) -> None:
-    """Raise SpellingMismatch where an input of a known type has none that the schema takes."""
+    """Raise SpellingMismatch where an input has a type that the schema does not take."""
     allowed = _type_texts(schema.name, schema.domain, schema.since_version)
     for index, value in enumerate(spelling.inputs):
         if value is None:
@@ -257,10 +257,8 @@ def _proto_text(proto: onnx.TypeProto) -> str | None:
 
 @cache
 def version_difference(op: str, domain: str, version: int) -> str | None:
-    """Why a schema version can never mean the same as the one before; None where it can, says `VersionStep` when."""
-    old, new = schemas.schema(op, domain, version - 1), schemas.schema(op, domain, version)
-    assert old is not None, (op, version)
-    assert new is not None, (op, version)
+    """Say why a schema version can never mean the same as the one before; None where it can, as `VersionStep` tells."""
+    old, new = _schema(op, domain, version - 1), _schema(op, domain, version)
     key = (op, version)
     if key in INCOMPATIBLE_VERSIONS or new.deprecated:
         return INCOMPATIBLE_VERSIONS.get(key, "it was withdrawn")
@@ -301,7 +299,7 @@ def _attribute_difference(old: OpSchema, new: OpSchema, name: str) -> str | None
 
 @cache
 def schema_versions(op: str, domain: str = "") -> tuple[int, ...]:
-    """All schema versions of an operator up to the newest that rules are written for, oldest first."""
+    """Return the schema versions of an operator up to the newest that rules are written for, oldest first."""
     found: list[int] = []
     latest = schemas.schema(op, domain, schemas.RULE_OPSET if domain == "" else NO_LIMIT)
     while latest is not None:
@@ -315,23 +313,17 @@ def _version_step(op: str, domain: str, version: int) -> VersionStep:
     complaint = version_difference(op, domain, version)
     if complaint:
         raise SpellingMismatch(f"in opset {version} {complaint}")
-    old, new = schemas.schema(op, domain, version - 1), schemas.schema(op, domain, version)
-    assert old is not None, (op, version)
-    assert new is not None, (op, version)
-    return VersionStep(old, new)
+    return VersionStep(_schema(op, domain, version - 1), _schema(op, domain, version))
 
 
 def _renaming_step(op: str, version: int) -> VersionStep:
     """Return the step from the last version of an operator to its successor."""
     (successor, since), _, _ = REPLACED_OPERATORS[op, version]
-    old, new = schemas.schema(op, "", version), schemas.schema(successor, "", since)
-    assert old is not None, op
-    assert new is not None, successor
-    return VersionStep(old, new)
+    return VersionStep(_schema(op, "", version), _schema(successor, "", since))
 
 
 class VersionPath(NamedTuple):
-    """The steps from one schema version to another, in order, and where they end. `reason` if there is no way."""
+    """The steps from one schema version to another, in order, and where they end. `reason` says why there is no way."""
 
     op: str
     version: int
@@ -345,7 +337,7 @@ NO_LIMIT = 1_000
 
 @cache
 def upgrade_path(op: str, domain: str, version: int, limit: int = NO_LIMIT) -> VersionPath:
-    """From a schema version to the newest, of those up to a limit."""
+    """Return the path from a schema version to the newest, of those up to a limit."""
     steps: list[VersionStep] = []
     start = (op, version)
     try:
@@ -370,7 +362,7 @@ def first_opset(rule: Rule) -> int:
 
 @cache
 def downgrade_path(op: str, domain: str, version: int, opset: int) -> VersionPath:
-    """From a schema version to what an opset has for it."""
+    """Return the path from a schema version to what an opset has for it."""
     start = (op, version)
     steps: list[VersionStep] = []
     try:

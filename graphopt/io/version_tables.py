@@ -1,4 +1,4 @@
-"""What changes in the spelling of an operator from version to version, as tables; `opsets` follows them."""
+"""Tables of the changes in the spelling of an operator from version to version; `version_paths` follows them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphopt.ir.types import Shape, TensorType, Type
 
 
 class GraphFacts(Protocol):
-    """What is asked about the graph that a node is in. A Graph is one."""
+    """Facts that are asked of the graph that a node is in. A Graph is one."""
 
     @property
     def opsets(self) -> Mapping[str, int]: ...
@@ -79,25 +79,11 @@ MOVED_ATTRIBUTES: Mapping[VersionKey, tuple[MovedAttribute, ...]] = {
 
 
 _BROADCASTING_OPERATORS = ["Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"]
-_CONSUMING_OPERATORS = ["Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Div", "Dropout", "Elu", "Exp", "Floor"]
-
-
-_CONSUMING_OPERATORS += [
-    "HardSigmoid",
-    "InstanceNormalization",
-    "LeakyRelu",
-    "Log",
-    "Max",
-    "Mean",
-    "Min",
-    "Mul",
-    "Neg",
-    "PRelu",
-]
-
-
-_CONSUMING_OPERATORS += ["Reciprocal", "Relu", "Selu", "Sigmoid", "Sqrt", "Sub", "Sum", "Tanh"]
-
+_CONSUMING_OPERATORS = (
+    *("Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Div", "Dropout", "Elu", "Exp", "Floor", "HardSigmoid"),
+    *("InstanceNormalization", "LeakyRelu", "Log", "Max", "Mean", "Min", "Mul", "Neg", "PRelu", "Reciprocal", "Relu"),
+    *("Selu", "Sigmoid", "Sqrt", "Sub", "Sum", "Tanh"),
+)
 
 ANY_VALUE: tuple[Attribute, ...] = ()
 DROPPED_ATTRIBUTES: Mapping[VersionKey, Mapping[str, tuple[Attribute, ...]]] = {
@@ -166,7 +152,7 @@ def _dims(spelling: Spelling, facts: GraphFacts, index: int = 0) -> Shape | None
 
 
 def _is_over_last_axis(spelling: Spelling, facts: GraphFacts) -> bool:
-    """Softmax normalised over all axes from `axis` on; now over that one alone."""
+    """Return whether a Softmax, which ran over all axes from `axis` on, means the same along that one alone."""
     dims, axis = _dims(spelling, facts), spelling.attrs.get("axis", -1)
     if axis == -1:
         return True
@@ -178,12 +164,12 @@ def _is_over_last_axis(spelling: Spelling, facts: GraphFacts) -> bool:
 
 
 def _has_no_mask(spelling: Spelling, facts: GraphFacts) -> bool:  # noqa: ARG001
-    """Return whether there is no mask, which had the type of the data once."""
+    """Return whether there is no mask; the type of a mask changed."""
     return not any(spelling.outputs[1:])
 
 
 def _is_not_to_float8(spelling: Spelling, facts: GraphFacts) -> bool:
-    """Infinities became the largest numbers of some 8-bit floats."""
+    """Return whether a Cast is to another type than 8-bit floats, in which infinities became the largest numbers."""
     to = spelling.attrs.get("to")
     if spelling.op == "CastLike":
         found = facts.tensor_type(spelling.inputs[1]) if isinstance(spelling.inputs[1], Value) else None
@@ -194,8 +180,8 @@ def _is_not_to_float8(spelling: Spelling, facts: GraphFacts) -> bool:
 
 
 def _states_limits(spelling: Spelling, facts: GraphFacts) -> bool:
-    """Return whether no limit is absent: it was that of float32, and is now that of the type. What becomes of half
-    precision is said below."""
+    """Return whether no limit is absent: an absent one was that of float32, and is now that of the type. For half
+    precision see `_limit_halves`."""
     both = len(spelling.inputs) == 3 and None not in spelling.inputs
     return both or _data_type(spelling, facts) in (DType.FLOAT, DType.FLOAT16)
 
@@ -233,7 +219,7 @@ def is_plain_attention(spelling: Spelling, facts: GraphFacts) -> bool:
 
 
 def _format_size(size: Dim) -> str:
-    """Return a size as a message has it: names that inference gave say nothing to a reader."""
+    """Return a size as messages have it: names that inference made up mean nothing to a reader."""
     return "an unknown number of" if isinstance(size, SymbolicDim) and size.has_unknown else str(size)
 
 
@@ -281,17 +267,17 @@ def has_nonnegative_axis(spelling: Spelling, facts: GraphFacts) -> bool:
 
 
 def _splits_evenly(spelling: Spelling, facts: GraphFacts) -> bool:
-    """Without sizes, an old Split makes equal parts; a new one may make the last one smaller."""
+    """Return whether a Split without sizes makes equal parts, as an old one does; a new one's last may be smaller."""
     parts, dims, axis = spelling.attrs.get("num_outputs"), _dims(spelling, facts), spelling.attrs.get("axis", 0)
     if not isinstance(parts, int) or not isinstance(axis, int):
         return parts is None
     return parts == len(spelling.outputs) and dims is not None and divide_dim(dims[axis], parts) is not None
 
 
-NEGATIVE_AXES = ["ArgMax", "ArgMin", "Compress", "Concat", "Flatten", "Gather", "Hardmax", "LogSoftmax", "ReduceSum"]
-
-
-NEGATIVE_AXES += [*_REDUCE, "Slice", "Softmax", "Split", "Squeeze", "TopK", "Unsqueeze"]
+NEGATIVE_AXES = (
+    *("ArgMax", "ArgMin", "Compress", "Concat", "Flatten", "Gather", "Hardmax", "LogSoftmax", "ReduceSum", *_REDUCE),
+    *("Slice", "Softmax", "Split", "Squeeze", "TopK", "Unsqueeze"),
+)
 
 
 DOWNGRADE_CONDITIONS: Mapping[VersionKey, SpellingCondition] = {
@@ -309,8 +295,10 @@ DOWNGRADE_CONDITIONS: Mapping[VersionKey, SpellingCondition] = {
 SpellingChange: TypeAlias = Callable[[Spelling, GraphFacts], Spelling]
 
 
-def _with_attributes(spelling: Spelling, **attrs: Attribute) -> Spelling:
-    return replace(spelling, attrs={**spelling.attrs, **attrs})
+def _with_attributes(spelling: Spelling, **attrs: Attribute | None) -> Spelling:
+    """Return the spelling with some attributes set; one that is None is dropped."""
+    given = {**spelling.attrs, **attrs}
+    return replace(spelling, attrs={name: value for name, value in given.items() if value is not None})
 
 
 def _cast_to_number(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: ARG001
@@ -340,12 +328,8 @@ def _count_outputs(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: 
     return _with_attributes(spelling, num_outputs=len(spelling.outputs))
 
 
-def _drop_output_count(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: ARG001
-    return replace(spelling, attrs={name: value for name, value in spelling.attrs.items() if name != "num_outputs"})
-
-
 def _limit_halves(spelling: Spelling, facts: GraphFacts) -> Spelling:
-    """ONNX Runtime clips half precision in single before opset 12: an absent limit lets infinities pass."""
+    """Write infinities as the absent limits of half precision: before opset 12, ONNX Runtime clips it in single."""
     limits = (*spelling.inputs[1:], None, None)[:2]
     dtype = _data_type(spelling, facts)
     if None not in limits or dtype not in (DType.FLOAT16, None):
@@ -406,7 +390,7 @@ CHANGES: Mapping[VersionKey, tuple[SpellingChange, SpellingChange]] = {
     ("Cast", 6): (_cast_to_number, _cast_to_name),
     **{(op, 13): (lambda spelling, _: spelling, _axis_from_the_front) for op in ("Softmax", "LogSoftmax", "Hardmax")},
     ("Clip", 12): (_limit_halves, _unlimit_halves),
-    ("Split", 18): (_count_outputs, _drop_output_count),
+    ("Split", 18): (_count_outputs, lambda spelling, _: _with_attributes(spelling, num_outputs=None)),
 }
 """Changes that no table above states, up and down."""
 

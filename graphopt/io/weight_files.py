@@ -1,4 +1,4 @@
-"""The files of weights beside a model: what they are called, and when one may go."""
+"""The files of weights beside a model: their names, and when one may be removed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CHUNK_BYTES = 1 << 24
 
 
 def default_weight_path(target: Path) -> Path:
-    """Where the weights of a new model go."""
+    """Return the file for the weights of a new model."""
     return target.with_name(f"{target.name}.data")
 
 
 def check_weight_path(path: Path) -> None:
-    """Raise OutputError where weights beside a model would have too long a name, or be missed: it is a link
-    elsewhere."""
+    """Raise OutputError where the name of the weights would be too long, or where they would be missed beside a
+    link."""
     target = files.resolve_target(path)
     files.check_name(default_weight_path(target))
     if path.is_symlink() and target.parent != Path(os.path.realpath(path.parent)):
@@ -40,9 +40,9 @@ def check_weight_path(path: Path) -> None:
 
 
 def weight_path(target: Path, weights: BinaryIO) -> Path:
-    """Where these weights of a model go: a file that is not there yet, or has the same bytes.
+    """Return the file for these weights of a model: one that is not there yet, or has the same bytes.
 
-    So a name means the same weights to all who read the model, now or before. Its folder is to be `folder_lock`.
+    So a name means the same weights to all who read the model, now or before. The caller holds `folder_lock`.
     """
     for path in _candidate_names(target, weights):
         if not os.path.lexists(path) or _have_same_bytes(path, Path(weights.name)):
@@ -81,14 +81,14 @@ def _have_same_bytes(one: Path, other: Path) -> bool:
 
 
 def is_weight_path(path: Path, target: Path) -> bool:
-    """Return whether a path is where graphopt puts weights of a model: in its folder, with a name as they have."""
+    """Return whether graphopt may put weights of a model there: in its folder, under a name as they have."""
     target = files.resolve_target(target)
     is_there = os.path.realpath(path.parent) == os.path.realpath(target.parent)
     return is_there and _weight_name_pattern(target).fullmatch(path.name) is not None
 
 
 def _weight_name_pattern(target: Path) -> re.Pattern[str]:
-    """Names as graphopt gives to weights of a model."""
+    """Return the pattern of names that graphopt gives to weights of a model."""
     return re.compile(rf"{re.escape(target.name)}(\.[0-9a-f]{{12}}|\.[0-9a-f]{{64}})?\.data")
 
 
@@ -96,10 +96,10 @@ def _weight_name_pattern(target: Path) -> re.Pattern[str]:
 def replacing_weights(target: Path, kept: str, new: BinaryIO | None, parts: Iterable[BinaryIO]) -> Iterator[None]:
     """Let a model be replaced in the block; weights that are mentioned no longer are removed after it.
 
-    Those are the files that the old model mentions, that have a name as graphopt gives to weights of that model and are
-    no links; where the block fails, the new weights instead. Whatever other file of the folder has the name in it, even
-    by chance, keeps the file. What is to go is noted first in a file beside the model, so that the next save can remove
-    what a killed one has left. The folder is to be `folder_lock`.
+    Only files that the old model mentions, that have a name as graphopt gives to weights of that model, and that are no
+    links are removed; where the block fails, the new weights instead. A file stays if any other in the folder has its
+    name in it, even by chance. What is to go is noted first in a file beside the model, so that the next save can
+    remove what a killed one has left. The caller holds `folder_lock`.
 
     Args:
         target: the model.
@@ -136,11 +136,11 @@ NOTE_SUFFIX = ".drop"
 
 @dataclass(frozen=True)
 class _CleanupNote:
-    """What a process is about to do to the weights of a model."""
+    """Note of what a process is about to do to the weights of a model."""
 
     kept: str
     going: dict[str, tuple[int, ...]]
-    """The identities of the files that go where nothing mentions them, by name: what has another is not that file."""
+    """Identities, by name, of the files that go where nothing mentions them: a file with another is not meant."""
 
 
 def _read_notes(target: Path) -> tuple[dict[Path, _CleanupNote], set[str]]:
@@ -161,7 +161,7 @@ def _read_notes(target: Path) -> tuple[dict[Path, _CleanupNote], set[str]]:
 
 
 def _read_note(path: Path, ours: re.Pattern[str]) -> _CleanupNote | None:
-    """Return what a note says, nothing where its process was killed before it wrote it; None where it is no note."""
+    """Return a note, an empty one where its process was killed before it wrote it; None where the file is no note."""
     if path.is_symlink():
         return None
     try:
@@ -177,7 +177,7 @@ def _identity_of(found: os.stat_result) -> tuple[int, ...]:
 
 
 def _mentioned_weights(target: Path, spared: Container[str]) -> list[Path]:
-    """Return the files of weights that a model mentions, with names as graphopt gives them; some are spared."""
+    """Return the files of weights that a model mentions and graphopt has named, but those that are `spared`."""
     if not target.is_file():
         return []
     found = [
@@ -195,8 +195,8 @@ def _plain_files(folder: Path) -> list[str]:
 
 
 def _remove_unmentioned(target: Path, going: Mapping[str, tuple[int, ...]], unread: Container[str]) -> None:
-    """Remove files of weights that no other file of the folder mentions, of those that may; what cannot be removed is
-    in nobody's way."""
+    """Remove those files of weights that may go and that no other file of the folder mentions; one that cannot be
+    removed stays."""
     ours = _weight_name_pattern(target)
     with suppress(OSError):
         there = _plain_files(target.parent) if going else []
@@ -210,7 +210,7 @@ def _remove_unmentioned(target: Path, going: Mapping[str, tuple[int, ...]], unre
 
 
 def _mentions(path: Path, name: str) -> bool:
-    """Return whether a name is in a file; taken for granted of one that cannot be read."""
+    """Return whether a name is in a file; True for a file that cannot be read."""
     sought = name.encode()
     try:
         if path.stat().st_size >= MAX_MODEL_BYTES:

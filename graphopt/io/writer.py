@@ -1,29 +1,44 @@
-"""Graphs as messages: a `Model` is written as a `ModelProto`, under names that are free."""
+"""Graphs as messages, under names that are free, and tensors on their way into messages and files.
+
+`onnx_io` puts the pieces together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from math import prod
+from typing import BinaryIO, NamedTuple, TypeAlias
 
-from onnx import (
-    AttributeProto,
-    GraphProto,
-    NodeProto,
-    ValueInfoProto,
-)
+from google.protobuf.message import DecodeError, Message
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from graphopt.io import opset_conversion, tensor_payload
+from graphopt.base.errors import ModelError
+from graphopt.io import opset_conversion
 from graphopt.io.reader import copy_fields
 from graphopt.ir.graph import CAPTURE, CONSTANT, IDENTITY, INPUT, Graph, Node, Value
+from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import OpaqueType, TensorType, Type
 from graphopt.operators import proto_conversion
+
+if sys.platform != "win32":
+    import fcntl
+
+PlaceTensor: TypeAlias = Callable[[Tensor, str, TensorProto], object]
+"""Function that writes a tensor of a name into an empty message."""
+
+
+# -- graphs ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _ValueNames:
-    """What each value of a graph is called in the file, and the outputs that need an Identity to be called so."""
+    """Names of the values of a graph in the file, and the outputs that need an Identity to have theirs."""
 
     graph: Graph
     renamed: Mapping[Value, str]
@@ -39,12 +54,12 @@ class GraphWriter:
     """Writes the graphs of one model, and changes none of them."""
 
     ir_version: int
-    place_tensor: tensor_payload.PlaceTensor
+    place_tensor: PlaceTensor
     used_names: set[str] = field(default_factory=set)
     """Names that were made up while writing."""
 
     def write_graph(self, graph: Graph, into: GraphProto, captured: Sequence[str] | None) -> list[tuple[str, Node]]:
-        """Write a graph; its initializers are returned. `captured` are the names of what a body captures."""
+        """Write a graph and return its initializers. `captured` are the names of what a body captures."""
         declared = GraphProto()
         declared.ParseFromString(graph.unknown_fields)
         copy_fields(declared, into, without=("input", "output", "value_info", "sparse_initializer"))
@@ -69,11 +84,11 @@ class GraphWriter:
         constants = []
         for name, node in self.write_graph(graph, into, captured):
             if self.ir_version >= 4 or any(info.name == name for info in into.input):
-                tensor_payload.put_initializer(into.initializer.add(), name, node, self.place_tensor)
+                put_initializer(into.initializer.add(), name, node, self.place_tensor)
             else:
                 constant = NodeProto(op_type=CONSTANT, output=[name])
                 attribute = constant.attribute.add(name="value", type=AttributeProto.TENSOR)
-                tensor_payload.put_initializer(attribute.t, name, node, self.place_tensor)
+                put_initializer(attribute.t, name, node, self.place_tensor)
                 constants.append(constant)
         if constants:
             nodes = [*constants, *into.node]
@@ -148,8 +163,8 @@ class GraphWriter:
         *,
         is_body: bool,
     ) -> None:
-        """Write inputs as they were declared. Initializers that were among them are again; before IR version 4 all
-        are."""
+        """Write inputs as they were declared. Initializers that were among the inputs are so again; before IR version 4
+        all are."""
         graph = names.graph
         present = {graph.value_name(Value(v)): (names(Value(v)), graph[v].types[0]) for v in graph.inputs}
         constants = {name: (name, node.types[0]) for name, node in initializers if node.op == CONSTANT}
@@ -180,7 +195,8 @@ class GraphWriter:
 
 
 def _ordered_initializers(graph: Graph, nodes: Mapping[int, Node], names: _ValueNames) -> list[tuple[str, Node]]:
-    """Defaults of inputs and constants, in their order; not the constants that only became inputs of raised nodes."""
+    """Return defaults of inputs and constants, in their order; not constants that only became inputs of upgraded
+    nodes."""
     read = {value for node in nodes.values() for value in node.operands} | set(graph.outputs)
     return [
         (names(Value(vertex)), node)
@@ -204,3 +220,160 @@ def _write_declaration(into: ValueInfoProto, declared: ValueInfoProto | None, na
             into.type.CopyFrom(proto_conversion.type_to_proto(type_))
         case OpaqueType():
             into.type.ParseFromString(type_.proto)
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+MIN_EXTERNAL_BYTES = 1024
+"""Bytes below which a tensor stays in the model file also when the others move out."""
+
+VALUE_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+"""The fields of a tensor that may hold its values."""
+
+
+def is_large(tensor: TensorProto) -> bool:
+    """Return whether a tensor holds many values itself."""
+    return tensor.data_location != TensorProto.EXTERNAL and prod(tensor.dims) > MIN_EXTERNAL_BYTES
+
+
+def serialize_without_values(model: memoryview) -> bytes | memoryview:
+    """Return a serialized model without the bytes of large initializers; unchanged where it cannot be taken apart."""
+    path = (ModelProto, "graph"), (GraphProto, "initializer"), (TensorProto, "raw_data")
+    numbers = [message.DESCRIPTOR.fields_by_name[name].number for message, name in path]
+    try:
+        return proto_conversion.prune_large_fields(model, numbers, MIN_EXTERNAL_BYTES)
+    except DecodeError:
+        return model
+
+
+def put_initializer(into: TensorProto, name: str, node: Node, place: PlaceTensor) -> None:
+    """Write an initializer of a name into an empty message."""
+    assert node.data is not None, name
+    place(node.data, name, into)
+    if node.doc:
+        into.doc_string = node.doc
+    for key, text in node.metadata.items():
+        into.metadata_props.add(key=key, value=text)
+
+
+def place_inline(tensor: Tensor, name: str, into: TensorProto) -> None:
+    """Write a tensor with its values, also one that lies in a file."""
+    if isinstance(tensor.source, proto_conversion.ExternalData):
+        _place_without_data(tensor, name, into)
+        into.raw_data = b"".join(proto_conversion.raw_chunks(tensor))
+    else:
+        proto_conversion.tensor_to_proto(tensor, name, into)
+
+
+def place_without_values(tensor: Tensor, name: str, into: TensorProto) -> None:
+    """Write a tensor without its values, if these are many and lie in no named file."""
+    if tensor.size <= MIN_EXTERNAL_BYTES or isinstance(tensor.source, proto_conversion.ExternalData):
+        proto_conversion.tensor_to_proto(tensor, name, into)
+    else:
+        _place_without_data(tensor, name, into)
+
+
+class InitializerEntry(NamedTuple):
+    """An initializer in the wire format: all up to its bytes, and how many these are."""
+
+    name: str
+    tensor: Tensor
+    head: bytes
+    payload: int
+
+    @staticmethod
+    def for_node(name: str, node: Node) -> InitializerEntry:
+        assert node.data is not None, name
+        proto, declared = TensorProto(), proto_conversion.original_proto(node.data)
+        came_in_list = (
+            declared is not None
+            and not isinstance(node.data.source, proto_conversion.ExternalData)
+            and not declared.HasField("raw_data")
+        )
+        if node.data.dtype.bits > 0 and not came_in_list:  # strings have no bits
+            put_initializer(proto, name, node, _place_without_data)
+            payload = node.data.nbytes
+            inner = (
+                proto.SerializeToString() + field_tag(TensorProto, "raw_data") + proto_conversion.encode_varint(payload)
+            )
+        else:
+            put_initializer(proto, name, node, proto_conversion.tensor_to_proto)
+            payload, inner = 0, proto.SerializeToString()
+        head = field_tag(GraphProto, "initializer") + proto_conversion.encode_varint(len(inner) + payload) + inner
+        return InitializerEntry(name, node.data, head, payload)
+
+
+def _place_without_data(tensor: Tensor, name: str, into: TensorProto) -> None:
+    """Write a tensor without its values and the place where they lie."""
+    proto = TensorProto(data_type=tensor.dtype, dims=tensor.shape, name=name)
+    declared = proto_conversion.original_proto(tensor)
+    if declared is not None:
+        proto.doc_string = declared.doc_string
+        proto.metadata_props.extend(declared.metadata_props)
+        proto.MergeFromString(proto_conversion.unknown_fields(declared))
+    into.CopyFrom(proto)  # which may be the message that was declared
+
+
+def field_tag(message: type[Message], field_name: str) -> bytes:
+    """Return the tag that precedes a field of bytes or of a message in the wire format."""
+    return proto_conversion.encode_varint(message.DESCRIPTOR.fields_by_name[field_name].number << 3 | 2)
+
+
+def append_tensor(file: BinaryIO, tensor: Tensor, size: int, name: str) -> None:
+    """Append the bytes of a tensor. Long runs of zeros become holes, where the file system has such."""
+    written, has_holes = 0, _supports_holes(file)
+    for chunk in proto_conversion.raw_chunks(tensor):
+        written += len(chunk)
+        if has_holes and len(chunk) >= _PAGE and chunk == proto_conversion.ZERO_CHUNK[: len(chunk)]:
+            file.seek(len(chunk), os.SEEK_CUR)
+        else:
+            file.write(chunk)
+    if has_holes:
+        file.truncate()
+    if written != size:
+        raise ModelError(f"tensor '{name}' holds {written} bytes, its shape needs {size}")
+
+
+_PAGE = 4096
+
+
+def _supports_holes(file: BinaryIO) -> bool:
+    """Return whether bytes that are skipped read as zeros: not in a device, nor in a file opened for appending."""
+    try:
+        handle = file.fileno()
+    except OSError:  # in memory
+        return file.seekable()
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        return False
+    return sys.platform == "win32" or not fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_APPEND
+
+
+@dataclass(frozen=True)
+class WeightFileWriter:
+    """A file of weights that is being written. What lies in one place already is written once."""
+
+    file: BinaryIO
+    offsets: dict[object, tuple[int, Tensor]] = field(default_factory=dict)
+    """Offsets by source, or by identity: a tensor is kept, for the next one could have the identity of one that is
+    gone."""
+
+    def place(self, tensor: Tensor, name: str, into: TensorProto) -> None:
+        """Write a tensor of some size to this file, and its place to the message; the file has no name yet."""
+        if tensor.nbytes < MIN_EXTERNAL_BYTES:
+            place_inline(tensor, name, into)
+            return
+        source = tensor.source
+        key = (
+            (source.path, source.offset, source.length)
+            if isinstance(source, proto_conversion.ExternalData)
+            else id(tensor)
+        )
+        if key not in self.offsets:
+            self.file.seek(-self.file.tell() % _PAGE, os.SEEK_CUR)
+            self.offsets[key] = self.file.tell(), tensor
+            append_tensor(self.file, tensor, tensor.nbytes, name)
+        offset, _ = self.offsets[key]
+        _place_without_data(tensor, name, into)
+        into.data_location = TensorProto.EXTERNAL
+        for entry, text in {"location": "", "offset": offset, "length": tensor.nbytes}.items():
+            into.external_data.add(key=entry, value=str(text))

@@ -1,4 +1,4 @@
-"""Large arrays, little by little: what a strided view holds is looked at, compared and written without a copy of it."""
+"""Large arrays in chunks: a strided view is read, compared and written without a copy of the whole."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def iter_chunks(array: NDArray[Any], limit: int = CHUNK_BYTES) -> Iterator[NDArr
 
 
 def as_contiguous(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array in the order of C, itself if it is; one that is transposed, a few columns at a time."""
+    """Return an array in the order of C, itself if it is that already; a transposed one is copied a few columns at a
+    time."""
     if array.flags.c_contiguous or array.ndim < 2 or abs(array.strides[-1]) <= array.itemsize:
         return np.ascontiguousarray(array)
     made = np.empty(array.shape, array.dtype)

@@ -1,4 +1,4 @@
-"""The two edits that every rewrite is made of: put a value in the place of another, and drop what nobody reads.
+"""The two edits that every rewrite is made of: replace a value by another, and drop nodes that nobody reads.
 
 They return a `Patch` and change nothing; their cost is proportional to the nodes that the patch touches.
 """
@@ -18,7 +18,7 @@ from graphopt.ir.types import TensorType, Type
 
 
 class DraftGraph(Graph):
-    """A graph together with nodes that are not in it yet, or in the place of some of its own, for reading."""
+    """A read-only view of a graph with nodes that are not in it yet, or that take the place of some of its own."""
 
     def __init__(self, graph: Graph, new: Mapping[int, Node] | None = None) -> None:
         super().__init__(opsets=graph.opsets, nx=graph.nx)
@@ -42,19 +42,21 @@ def constant_node(tensor: Tensor, name: str) -> Node:
 
 
 def replace_values(graph: Graph, mapping: Mapping[Value, Value], new: Mapping[int, Node] | None = None) -> Patch:
-    """Return the patch after which everything that read a key of `mapping` reads its value instead, graph outputs
-    included.
+    """Return the patch after which every reader of a key of `mapping` reads its value instead, graph outputs included.
 
-    `new` holds nodes in new vertices, or in the place of present ones; they are taken literally, so that a new node
-    may read a value that it replaces. A chain in `mapping` (a -> b, b -> c) is followed to its end. Vertices whose last
-    reader goes away by this go too, with all that only they read; inputs of the graph stay.
+    `new` holds nodes in new vertices, or in the place of present ones; they are taken literally, so that a new node may
+    read a value that it replaces. A chain in `mapping` (a -> b, b -> c) is followed to its end. Vertices that lose
+    their last reader go too, with all that only they read; inputs of the graph stay.
 
-    An output whose value is to be an input or another output becomes an Identity of it, as it is in a file.
+    An output whose value is to be an input or another output becomes an Identity of it, as in a file.
     """
     new = new or {}
     mapping = {old: _resolve_chain(mapping, old) for old in mapping}
+    near = dict.fromkeys(reader for value in mapping for reader in graph.readers(value.vertex))
     after = {
-        reader: graph[reader].with_inputs_replaced(mapping) for reader in _readers(graph, mapping) if reader not in new
+        reader: graph[reader].with_inputs_replaced(mapping)
+        for reader in near
+        if reader not in new and any(value in mapping for value in graph[reader].operands)
     }
     after.update(new)
     outputs = _replaced_outputs(graph, mapping, after)
@@ -68,7 +70,7 @@ def replace_values(graph: Graph, mapping: Mapping[Value, Value], new: Mapping[in
 
 
 def replace_node(graph: Graph, vertex: int, node: Node) -> Patch:
-    """Return the patch that puts a node in the place of another; what only the old one read goes."""
+    """Return the patch that puts a node in the place of another; vertices that only the old one read go."""
     return replace_values(graph, {}, {vertex: node})
 
 
@@ -81,7 +83,7 @@ def remove_unread(graph: Graph) -> Patch | None:
 
 
 def needs_copy(graph: Graph, value: Value, by: Value) -> bool:
-    """Return whether an Identity stays where a value takes the place of another, for both are outputs, or it is an
+    """Return whether an Identity stays where a value takes the place of another: both are outputs, or it is an
     input."""
     if graph.is_region or not graph.is_output(value):
         return False
@@ -111,7 +113,7 @@ def _replaced_outputs(graph: Graph, mapping: Mapping[Value, Value], after: dict[
 
 
 def _identity_copy(graph: Graph, old: Value, value: Value, type_: Type | None) -> Node:
-    """Return an Identity of a value, called as the node whose place it takes where that has no other output."""
+    """Return an Identity of a value, with the name of the node that it replaces, unless that has other outputs."""
     node = graph[old.vertex]
     alone = len(node.names) == 1
     label = node.name if alone else graph.new_name(f"{node.names[old.output]}_copy")
@@ -127,12 +129,6 @@ def _resolve_chain(mapping: Mapping[Value, Value], start: Value) -> Value:
         value, steps = mapping[value], steps + 1
         assert steps <= len(mapping), f"values replace each other in a circle: {start}"
     return value
-
-
-def _readers(graph: Graph, mapping: Mapping[Value, Value]) -> list[int]:
-    """Return the vertices that read a key of the mapping, each once, in a fixed order."""
-    near = dict.fromkeys(reader for value in mapping for reader in graph.readers(value.vertex))
-    return [reader for reader in near if any(value in mapping for value in graph[reader].operands)]
 
 
 def _dead_vertices(

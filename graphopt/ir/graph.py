@@ -7,6 +7,7 @@ rule and no operator.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
@@ -55,7 +56,7 @@ NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
 def attributes_equal(left: object, right: object) -> bool:
-    """Return whether two attributes are of one type and equal: -0.0 is not 0.0, and a NaN is a NaN."""
+    """Return whether two attributes are of one type and equal: -0.0 is not 0.0, and a NaN equals a NaN."""
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return tensors_equal(left, right)
     if isinstance(left, float) and isinstance(right, float):
@@ -65,7 +66,7 @@ def attributes_equal(left: object, right: object) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """What a vertex is. Frozen: a change is a new Node in the same vertex.
+    """The payload of a vertex. Frozen: a change is a new Node in the same vertex.
 
     `inputs` and `names`/`types` are positional as in ONNX; an omitted optional input is None, an omitted optional
     output has the name "". `version` is the `since_version` of the schema that gives the operator its meaning, after
@@ -104,7 +105,7 @@ class Node:
 
     @property
     def capture_index(self) -> int:
-        """Of a capture in a body: its place among the captures of the node whose body that is."""
+        """The index of a capture among those of the node that has the body."""
         index = self.attrs["index"]
         assert isinstance(index, int)
         return index
@@ -122,6 +123,12 @@ class Node:
             for item in attribute if isinstance(attribute, tuple) else (attribute,):
                 if isinstance(item, Graph):
                     yield item
+
+    def is_same_operation(self, other: Node) -> bool:
+        """Return whether two nodes do the same with what they read: inputs and captures may be other values."""
+        present = [[value is None for value in node.inputs] for node in (self, other)]
+        same = (self.op, self.domain, self.version) == (other.op, other.domain, other.version)
+        return same and self.attrs == other.attrs and present[0] == present[1]
 
     def with_inputs_replaced(self, mapping: Mapping[Value, Value]) -> Node:
         """Return the same node with the values that it reads replaced."""
@@ -191,7 +198,7 @@ class Graph:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How many ONNX nodes it has, bodies not counted."""
+        """Return the number of ONNX nodes, without those in bodies."""
         internal = (self[v].is_internal for op in (INPUT, CONSTANT, CAPTURE) for v in self._by_op.get(op, ()))
         return sum(map(len, self._by_op.values())) - sum(internal)
 
@@ -206,7 +213,7 @@ class Graph:
         return iter(self.nx)
 
     def vertices_and_nodes(self) -> Iterator[tuple[int, Node]]:
-        """Vertices and nodes in no particular order."""
+        """Yield vertices and nodes in no particular order."""
         pairs: Iterator[tuple[int, Node]] = iter(self.nx.nodes(data="node"))
         return pairs
 
@@ -224,7 +231,7 @@ class Graph:
 
     @property
     def weight_bytes(self) -> int:
-        """Of its constants and of the defaults of its inputs, those of bodies too."""
+        """Bytes of its constants and of the defaults of its inputs, in bodies too."""
         return sum(
             node.data.nbytes
             for graph in self.graphs()
@@ -236,17 +243,17 @@ class Graph:
         return self[value.vertex].types[value.output]
 
     def tensor_type(self, value: Value | None) -> TensorType | None:
-        """Type of a dense tensor; None for an absent value, an unknown or another type."""
+        """Return the type of a dense tensor; None for an absent value, an unknown or another type."""
         found = None if value is None else self.value_type(value)
         return found if isinstance(found, TensorType) else None
 
     def shape(self, value: Value | None) -> Shape | None:
-        """Shape of a dense tensor; None where not even its rank is known."""
+        """Return the shape of a dense tensor; None where not even its rank is known."""
         type_ = self.tensor_type(value)
         return None if type_ is None else type_.shape
 
     def dtype(self, value: Value | None) -> DType:
-        """Element type of a dense tensor; UNDEFINED where that is not known."""
+        """Return the element type of a dense tensor; UNDEFINED where that is not known."""
         type_ = self.tensor_type(value)
         return DType.UNDEFINED if type_ is None else type_.dtype
 
@@ -263,12 +270,8 @@ class Graph:
         return frozenset(self._by_op.get(op, ()))
 
     def operator_counts(self) -> Mapping[str, int]:
-        """How often each ONNX operator occurs, by name (with its domain unless that is ONNX's own); no bodies."""
-        counts: dict[str, int] = {}
-        for _, node in self.nodes():
-            key = f"{node.domain}.{node.op}" if node.domain else node.op
-            counts[key] = counts.get(key, 0) + 1
-        return counts
+        """Return the number of nodes by ONNX operator, named with its domain unless that is ONNX's own; no bodies."""
+        return Counter(f"{node.domain}.{node.op}" if node.domain else node.op for _, node in self.nodes())
 
     def readers(self, vertex: int) -> Iterable[int]:
         """Return the vertices that read any output of `vertex`, each once."""
@@ -276,7 +279,7 @@ class Graph:
         return found
 
     def fan_out(self, vertex: int) -> int:
-        """How many vertices read any output of `vertex`."""
+        """Return the number of vertices that read any output of `vertex`."""
         return len(self.nx.succ[vertex])
 
     def known_contents(self, value: Value | None) -> tuple[Dim, ...] | None:
@@ -295,7 +298,7 @@ class Graph:
         return found
 
     def use_count(self, value: Value) -> int:
-        """How many times a value is read: input slots, captures and graph outputs all count."""
+        """Return how many times a value is read: input slots, captures and graph outputs all count."""
         inside = sum(sum(v == value for v in self[reader].operands) for reader in self.readers(value.vertex))
         return inside + self.outputs.count(value)
 
@@ -312,7 +315,7 @@ class Graph:
         return any(value in self[reader].operands for reader in self.readers(value.vertex))
 
     def topological_order(self) -> list[int]:
-        """Vertices, producers first, otherwise in the order of creation. Raises ModelError for a cycle.
+        """Return the vertices, producers first, otherwise in the order of creation. Raises ModelError for a cycle.
 
         Constants and the like come first, however late they were made, so that what reads them keeps its place.
         Kahn's algorithm; networkx's lexicographical sort gives the same order in four times the time.
@@ -341,9 +344,9 @@ class Graph:
         return f"{node.op} '{node.name or (node.names[0] if node.names else '')}'"
 
     def copy(self, names: set[str] | None = None) -> Graph:
-        """Return a graph of its own with the same vertices and nodes, bodies copied too; tensors are shared.
+        """Return a copy of the graph with the same vertices and nodes, bodies copied too; tensors are shared.
 
-        `names` are those in use around it, where it is the copy of a body: one set for all graphs of a model.
+        `names` are those of the whole model, where this is the copy of a body: all graphs of a model share one set.
         """
         names = {*self.names} if names is None else names
         twin = Graph(
@@ -352,7 +355,12 @@ class Graph:
             self.finiteness_requested, self.is_region,
             _next_vertex=self._next_vertex,
         )  # fmt: skip
-        twin._set_nodes({vertex: _copy_bodies(node, names) for vertex, node in self.vertices_and_nodes()})
+        nodes = dict(self.vertices_and_nodes())
+        for vertex, node in nodes.items():
+            if any(True for _ in node.bodies):
+                attrs = {name: _copy_bodies(attribute, names) for name, attribute in node.attrs.items()}
+                nodes[vertex] = replace(node, attrs=attrs)
+        twin._set_nodes(nodes)
         return twin
 
     # -- changing --------------------------------------------------------------------------------------------------
@@ -363,9 +371,9 @@ class Graph:
         return self._next_vertex - 1
 
     def new_name(self, base: str) -> str:
-        """Return a name that nothing in the model has, `base` itself if that is free; reserved from now on.
+        """Return a name that nothing in the model has, `base` itself if that is free; it is reserved from now on.
 
-        The number behind a name that is taken is found by bisection: thousands may share the name.
+        The number after a name that is taken is found by bisection: thousands of values may share the name.
         """
 
         def is_free(number: int) -> bool:
@@ -431,14 +439,7 @@ class Graph:
         self.topological_order()
 
 
-def _copy_bodies(node: Node, names: set[str]) -> Node:
-    if not any(True for _ in node.bodies):
-        return node
-    attrs = {name: _copy_attribute_bodies(attribute, names) for name, attribute in node.attrs.items()}
-    return replace(node, attrs=attrs)
-
-
-def _copy_attribute_bodies(attribute: Attribute, names: set[str]) -> Attribute:
+def _copy_bodies(attribute: Attribute, names: set[str]) -> Attribute:
     match attribute:
         case Graph():
             return attribute.copy(names)

@@ -1,4 +1,4 @@
-"""Facts on operators that the onnx package's schemas state; what they do not is in the table of `operators/`."""
+"""Facts about operators that the schemas of the onnx package state; other facts are in the table of `operators/`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ ANY_POINTWISE, ANY_BINARY, ANY_REDUCTION = "any pointwise", "any binary", "any r
 
 
 def _elementwise_schema(domain: str, operands: str) -> OpSchema:
-    """Return the schema of every operator on elements: of any element types, and no attributes that a rule could
-    name."""
+    """Return the schema of every elementwise operator: any element types, and no attributes that a rule could name."""
     variables = [f"T{operand}" for operand in operands]
     identity = onnx.defs.get_schema(IDENTITY, RULE_OPSET)
     every = [name for name in identity.type_constraints[0].allowed_type_strs if name.startswith("tensor(")]
@@ -39,7 +38,7 @@ def _elementwise_schema(domain: str, operands: str) -> OpSchema:
 
 
 def _reduction_schema() -> OpSchema:
-    """Return the schema of every reduction: that of the one of most element types, which keeps them."""
+    """Return the schema of every reduction: that of the reduction with the most element types, which keeps them."""
     widest = onnx.defs.get_schema("ReduceMax", RULE_OPSET)
     types = [(each.type_param_str, each.allowed_type_strs, "") for each in widest.type_constraints]
     attributes = list(widest.attributes.values())
@@ -59,10 +58,10 @@ CLASS_SCHEMAS: Mapping[str, OpSchema] = {
 }
 """The classes by domain.
 
-What a proof takes an operator on elements to be: each element of its output is a function of the elements of its
-operands in that place, which broadcast. The function hangs on the operator, its attributes, its other inputs, and the
-element types of its operands, as does the element type of its output; it may be undefined anywhere. A reduction is a
-function of a whole tensor, of the axes along which it runs, and of the place among the others.
+To a proof, each element of the output of an operator on elements is a function of the elements of its operands in that
+place, which broadcast. The function depends on the operator, its attributes, its other inputs, and the element types of
+its operands, as does the element type of its output; it may be undefined anywhere. A reduction is a function of a whole
+tensor, of the axes along which it runs, and of the place among the others.
 """
 
 
@@ -71,7 +70,7 @@ R = TypeVar("R")
 
 
 def memoized_by_schema(function: Callable[P, R]) -> Callable[P, R]:
-    """Work each answer out once, until an operator is defined."""
+    """Make a function work out each answer once, until an operator is defined."""
 
     @wraps(function)
     def remembering(*args: P.args, **keywords: P.kwargs) -> R:
@@ -141,9 +140,6 @@ def is_required_attribute(op: str, attribute: str, domain: str = "") -> bool:
     return found is not None and attribute in found.attributes and bool(found.attributes[attribute].required)
 
 
-_DTYPES = {f"tensor({dtype.name.lower()})": dtype for dtype in DType}
-
-
 @memoized_by_schema
 def _input_type(op: str, domain: str, position: int) -> tuple[str, frozenset[DType]]:
     """Return the type variable of an input, and the element types that it may be. A variadic one may have one for
@@ -153,7 +149,7 @@ def _input_type(op: str, domain: str, position: int) -> tuple[str, frozenset[DTy
         return f"#{position}", frozenset()
     formal = found.inputs[min(position, len(found.inputs) - 1)]
     named = {c.type_param_str: c.allowed_type_strs for c in found.type_constraints}.get(formal.type_str)
-    allowed = frozenset(_DTYPES[name] for name in named or [formal.type_str] if name in _DTYPES)
+    allowed = frozenset(filter(None, map(DType.from_type_text, named or [formal.type_str])))
     free = formal.option == OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous
     return (f"{formal.type_str}#{position}" if free else str(formal.type_str)), allowed
 
@@ -164,12 +160,13 @@ _INDEX_DTYPES = frozenset({DType.INT32, DType.INT64})
 def literal_dtype(
     op: str, domain: str, position: int, others: Sequence[DType | None], made: DType, *, whole: bool
 ) -> DType:
-    """Return the element type of numbers that a rule writes as an input, UNDEFINED where nothing says which.
+    """Return the element type of numbers that a rule writes as an input; UNDEFINED where nothing determines it.
 
-    It is what the schema asks for there: a fixed type, that of another input with the same type variable (`others`, by
-    position, None for what has none of its own), or of the output (`made`, UNDEFINED where that is not known). Else
-    indices are 64-bit integers, and other numbers are of the first input's type if they may be, as an exponent is, but
-    no truth values because they are chosen by such; else 64-bit integers where whole, or floats.
+    The schema may determine it: a fixed type, that of another input with the same type variable (`others`, by position,
+    None for one without a type of its own), or that of the output (`made`, UNDEFINED where it is not known). Otherwise
+    indices are 64-bit integers, and other numbers have the type of the first input if that is allowed, as an exponent
+    does, but are not truth values because a truth value selects them; else they are 64-bit integers where whole, or
+    floats.
     """
     name, allowed = _input_type(op, domain, position)
     if len(allowed) == 1:
@@ -192,9 +189,9 @@ def schema_of(node: Node) -> OpSchema | None:
 
 @memoized_by_schema
 def is_random(op: str, domain: str = "", opset: int = RULE_OPSET) -> bool:
-    """Return whether two equal nodes may give two results: an operator that takes a seed has no other meaning.
+    """Return whether two equal nodes may give two results: every operator that takes a seed does.
 
-    One that draws in training alone says so by an input.
+    One that draws in training alone has an input for that, and is not meant.
     """
     found = schema(op, domain, opset)
     return found is not None and "seed" in found.attributes and _training_mode_index(found) is None
@@ -218,19 +215,15 @@ def is_deterministic(node: Node) -> bool:
     if node.is_internal:
         return node.op != INPUT
     found = schema_of(node)
-    if node.version == 0 or (found is not None and _is_random_node(found, node)):
+    mode = None if found is None else _training_mode_index(found)
+    is_training = mode is None or (mode < len(node.inputs) and node.inputs[mode] is not None)
+    if node.version == 0 or (found is not None and "seed" in found.attributes and is_training):
         return False
     return all(is_deterministic(inner) for body in node.bodies for _, inner in body.nodes())
 
 
-def _is_random_node(found: OpSchema, node: Node) -> bool:
-    mode = _training_mode_index(found)
-    is_training = mode is None or (mode < len(node.inputs) and node.inputs[mode] is not None)
-    return "seed" in found.attributes and is_training
-
-
 def attribute_or_default(node: Node, name: str) -> Attribute | None:
-    """Return the value of an attribute as the node gives it, or the schema a default; None where neither does.
+    """Return the value of an attribute as the node gives it, or the default of the schema; None where neither does.
 
     The equation of an Einsum comes in its canonical form: the letters that a model uses mean nothing.
     """
@@ -282,7 +275,7 @@ def attribute_value(proto: onnx.AttributeProto) -> Attribute | None:
 
 @memoized_by_schema
 def body_value_attributes(op: str) -> tuple[str, ...]:
-    """Return the attributes for whose values the schema makes a body: none where it has one for all."""
+    """Return the attributes whose values the body of the schema depends on: none where one body serves for all."""
     known: Any = schema(op)  # of which the package's type stubs do not say all
     return () if known.has_function else tuple(sorted(known.attributes))
 
@@ -290,9 +283,9 @@ def body_value_attributes(op: str) -> tuple[str, ...]:
 def schema_function_body(
     op: str, inputs: Sequence[tuple[DType, int] | None], outputs: int, attrs: Mapping[str, int | float | str]
 ) -> onnx.FunctionProto | None:
-    """Return an operator in the words of others: the body of its schema, or the one that it makes for a node.
+    """Return an operator as a function of others: the body of its schema, or the one that it makes for a node.
 
-    Inputs are said by their element types and ranks; a body that is made has as many outputs as the node.
+    Inputs are given by their element types and ranks; a body that is made has as many outputs as the node.
     """
     known: Any = schema(op)
     if known.has_function:
@@ -304,7 +297,11 @@ def schema_function_body(
     node.input.extend("" if given is None else f"input_{i}" for i, given in enumerate(inputs))
     for name, value in attrs.items():
         _set_attribute(node.attribute.add(name=name), value)
-    types = [onnx.TypeProto() if given is None else _type_proto(*given) for given in inputs]
+    types = [onnx.TypeProto() for _ in inputs]
+    for type_, given in zip(types, inputs, strict=True):
+        if given is not None:
+            type_.tensor_type.elem_type, rank = given
+            type_.tensor_type.shape.dim.extend([onnx.TensorShapeProto.Dimension()] * rank)
     made = known.get_context_dependent_function(node.SerializeToString(), [t.SerializeToString() for t in types])
     if not made:
         return None
@@ -324,20 +321,13 @@ def _set_attribute(proto: onnx.AttributeProto, value: int | float | str) -> None
             proto.type, proto.s = onnx.AttributeProto.STRING, value.encode()
 
 
-def _type_proto(dtype: DType, rank: int) -> onnx.TypeProto:
-    proto = onnx.TypeProto()
-    proto.tensor_type.elem_type = dtype
-    proto.tensor_type.shape.dim.extend([onnx.TensorShapeProto.Dimension()] * rank)
-    return proto
-
-
 def normalize_domain(name: str) -> str:
     """Return the name of a domain; that of the ONNX operators has two."""
     return "" if name == "ai.onnx" else name
 
 
 def decode_string(raw: bytes) -> str | bytes:
-    """ONNX strings are bytes: text where they are UTF-8."""
+    """Return an ONNX string, which is bytes, as text where it is UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""Large tensors that were computed lie in a file without a name, and are mapped anew whenever they are read.
+"""Large computed tensors, kept in a file without a name, and mapped again whenever they are read.
 
-So a run holds in memory what it works on: neither the weights that it made, nor those that later rewrites replaced and
-its history still knows.
+So a run holds in memory only what it works on: neither the weights that it made, nor those that later rewrites replaced
+and its history still knows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def spill(array: NDArray[Any]) -> Tensor:
 
 
 def spill_parts(dtype: DType, shape: tuple[int, ...], parts: Callable[[], Iterable[NDArray[Any]]]) -> Tensor:
-    """Return a tensor that is computed part by part, in the order of C; it is held where there is no room for a
+    """Return a tensor that is computed part by part, in the order of C; it stays in memory where there is no room for a
     file."""
     try:
         place = _allocate(dtype.numpy.itemsize * prod(shape))
@@ -61,7 +61,7 @@ class _MappedRegion(mmap.mmap):
 
 
 class _Extent:
-    """A part of a file, free for others when neither a tensor nor an array is left that shows it."""
+    """A part of a file, which is free for others once no tensor or array shows it any more."""
 
     def __init__(self, file: _SpillFile, offset: int, length: int) -> None:
         self.file, self.offset, self.length = file, offset, length
@@ -116,7 +116,7 @@ class _SpillFile:
 
 
 def _allocate(length: int) -> _Extent:
-    """Return room in the file that the session writes to: a process that was forked off writes to its own."""
+    """Return room in the file that the session writes to; a forked process writes to its own."""
     files, process = current_session().scratch, os.getpid()
     file = files[process]() if process in files else None
     if file is None:

@@ -5,7 +5,7 @@ Knows nothing of protobuf: `onnx_io` makes tensors whose `source` it can copy st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd, prod
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.dtype import DType
+from graphopt.ir.chunks import bitwise_equal
 
 MAX_CACHED_ELEMENTS = 1024
 """Elements up to which a tensor's values are kept in memory once read, and looked at freely by rules and passes."""
@@ -60,19 +61,19 @@ class Tensor:
         return self.read()
 
     def nonzero_mask(self, axis: int) -> NDArray[np.bool_]:
-        """Return for each place along an axis whether an element there is not 0; looked at once."""
+        """Return for each place along an axis whether an element there is not 0; computed once."""
         if axis not in self._nonzero_masks:
             self._nonzero_masks[axis] = nonzero_mask(self.numpy(), axis)
         return self._nonzero_masks[axis]
 
     def first_equal(self, axis: int) -> NDArray[np.int64]:
-        """Return for each place along an axis the first at which the elements are equal; looked at once."""
+        """Return for each place along an axis the first at which the elements are equal; computed once."""
         if axis not in self._first_equal:
             self._first_equal[axis] = first_equal(self.numpy(), axis)
         return self._first_equal[axis]
 
     def block_count(self, rows: int, columns: int, multiple: int) -> int:
-        """Return how many blocks hold all that is not 0; looked at once."""
+        """Return the number of blocks that hold all that is not 0; computed once."""
         key = (rows, columns, multiple)
         if key not in self._block_counts:
             self._block_counts[key] = count_blocks(self.numpy(), *key)
@@ -119,7 +120,7 @@ def _first_equal_rows(rows: NDArray[Any]) -> NDArray[np.int64]:
 def count_blocks(array: NDArray[Any], rows: int, columns: int, multiple: int) -> int:
     """Return the greatest number of equal blocks on the diagonal of two axes outside of which every element is 0.
 
-    Each side of a block is a multiple of a number; 1 where there are no such blocks, and of an array without elements.
+    Each side of a block is a `multiple`. The number is 1 where there are no such blocks, or no elements.
     """
     table = np.moveaxis(array, (rows, columns), (0, 1))
     height, width = table.shape[:2]
@@ -138,28 +139,10 @@ def count_blocks(array: NDArray[Any], rows: int, columns: int, multiple: int) ->
 
 
 def tensors_equal(a: Tensor, b: Tensor) -> bool:
-    """Bit for bit the same tensor: -0.0 differs from 0.0, a NaN equals a NaN of the same bits."""
+    """Return whether two tensors are the same bit for bit: -0.0 differs from 0.0, a NaN equals one of the same bits."""
     if a is b:
         return True
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         return False
     left, right = a.numpy(), b.numpy()
-    if a.dtype is DType.STRING:
-        return bool(np.array_equal(left, right))
-    a_bytes, b_bytes = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (left, right))
-    starts = range(0, a_bytes.size, _COMPARE_CHUNK_BYTES)  # a copy of what lies in a file may be larger than memory
-    return all(
-        np.array_equal(a_bytes[start : start + _COMPARE_CHUNK_BYTES], b_bytes[start : start + _COMPARE_CHUNK_BYTES])
-        for start in starts
-    )
-
-
-_COMPARE_CHUNK_BYTES = 1 << 22
-"""Bytes that are compared at a time."""
-
-
-def channel_magnitudes(array: NDArray[Any]) -> Iterator[float]:
-    """Yield the largest magnitude of a list, or of each channel along each axis."""
-    for axis in range(max(array.ndim, 1) if array.size else 0):
-        others = tuple(other for other in range(array.ndim) if other != axis or array.ndim == 1)
-        yield from map(float, np.unique(np.abs(array).max(others)))
+    return bool(np.array_equal(left, right)) if a.dtype is DType.STRING else bitwise_equal(left, right)

@@ -1,4 +1,4 @@
-"""What was done to a model, as data, as a table and as JSON.
+"""The report on a run: what was done to a model, as data, as a table and as JSON.
 
 It decides nothing. Begin with `report`.
 """

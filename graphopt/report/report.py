@@ -1,4 +1,4 @@
-"""What was done to a model, as data: printed as a table, written as JSON."""
+"""The report on a run: what was done to a model, as data that is printed as a table and written as JSON."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphopt.base.records import from_json, to_json
 from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comparison
 from graphopt.io.onnx_io import LoadedModel
-from graphopt.ir.graph import Node
 from graphopt.ir.types import OpaqueType, Type
 from graphopt.language.proof import Proof
 from graphopt.language.proof import Verdict as Proved
@@ -100,11 +98,6 @@ class Report:
     versions: Mapping[str, str] = field(default_factory=versions)
 
     @staticmethod
-    def summary(model: LoadedModel) -> ModelSummary:
-        """Return a model in numbers, as it is now."""
-        return model_summary(model)
-
-    @staticmethod
     def build(
         before: ModelSummary,
         model: LoadedModel,
@@ -121,7 +114,7 @@ class Report:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How often each rule or pass was applied, the most frequent first."""
+        """Number of times each rule or pass was applied, the most frequent first."""
         return dict(Counter(rewrite.name for rewrite in self.rewrites).most_common())
 
     def with_file_sizes(self, file_bytes: int) -> Report:
@@ -129,7 +122,7 @@ class Report:
         return replace(self, after=replace(self.after, file_bytes=file_bytes))
 
     def to_json(self) -> str:
-        """JSON that any reader takes: an infinite difference is null."""
+        """Return JSON that any reader takes: an infinite difference is null."""
         return to_json(self, indent=2)
 
     @staticmethod
@@ -138,7 +131,7 @@ class Report:
         return from_json(Report, text)
 
     def __repr__(self) -> str:
-        """Say in a line what came of it: all else is in the fields, and in `to_json`."""
+        """Return a line about the result: all else is in the fields, and in `to_json`."""
         parts = [f"{self.before.nodes} -> {self.after.nodes} nodes", f"{len(self.rewrites)} rewrites"]
         if self.timing is not None and self.timing.speedup is not None:
             parts.append(f"{self.timing.speedup.median:.3f} times as fast{'' if self.timing.is_gain else ' (no gain)'}")
@@ -160,15 +153,13 @@ class Report:
 
 
 def _format_rewrite(rewrite: Rewrite) -> str:
-    """`fuse_bn_into_conv in net: Conv c, BatchNormalization b -> Conv c`."""
-    before, after = (_first_nodes(nodes) or "nothing" for nodes in (rewrite.removed, rewrite.added))
+    """Return a rewrite as `fuse_bn_into_conv in net: Conv c, BatchNormalization b -> Conv c`."""
+    before, after = (
+        ", ".join([*nodes[:4], *[f"{len(nodes) - 4} more"] * (len(nodes) > 4)]) or "nothing"
+        for nodes in (rewrite.removed, rewrite.added)
+    )
     where = f" in {rewrite.graph}" if rewrite.graph else ""
     return f"{rewrite.name}{where}: {f'{before} -> {after}' if before != after else 'moves no node'}"
-
-
-def _first_nodes(nodes: Sequence[str]) -> str:
-    """Return the first of them."""
-    return ", ".join([*nodes[:4], *[f"{len(nodes) - 4} more"] * (len(nodes) > 4)])
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -183,6 +174,11 @@ def model_summary(model: LoadedModel) -> ModelSummary:
     ops: Counter[str] = Counter()
     for inner in graph.graphs():
         ops.update(inner.operator_counts())
+    file_bytes = None
+    if model.path:
+        sources = [node.data.source for node in constants if node.data is not None]
+        external = {(s.path, s.offset): s.length for s in sources if isinstance(s, ExternalData)}
+        file_bytes = model.path.stat().st_size + sum(external.values())
     return ModelSummary(
         ops=dict(sorted(ops.items())),
         initializers=len(constants),
@@ -191,18 +187,12 @@ def model_summary(model: LoadedModel) -> ModelSummary:
         inputs={node.names[0]: format_type(node.types[0]) for node in inputs},
         outputs={name: format_type(type_) for name, type_ in outputs},
         opsets={domain or "ai.onnx": number for domain, number in graph.opsets.items()},
-        file_bytes=_file_bytes(model.path, constants) if model.path else None,
+        file_bytes=file_bytes,
     )
 
 
-def _file_bytes(path: Path, constants: Iterable[Node]) -> int:
-    sources = [node.data.source for node in constants if node.data is not None]
-    external = {(s.path, s.offset): s.length for s in sources if isinstance(s, ExternalData)}
-    return path.stat().st_size + sum(external.values())
-
-
 def format_type(type_: Type | None) -> str:
-    """`FLOAT[batch,3,224,224]`; sizes without a name are `?`."""
+    """Return a type as `FLOAT[batch,3,224,224]`; sizes without a name are `?`."""
     from onnx import TypeProto
 
     if type_ is None:
@@ -216,7 +206,7 @@ def format_type(type_: Type | None) -> str:
 
 
 def format_file_size(size: int | None) -> str:
-    """`97.8 MB`, in powers of ten as file managers have it."""
+    """Return a size as `97.8 MB`, in powers of ten as file managers have it."""
     if size is None:
         return ""
     value, units = float(size), ["B", "KB", "MB", "GB", "TB"]
@@ -246,7 +236,10 @@ def _print_parts(parts: Iterable[RenderableType], console: Console | None = None
 def _report_parts(report: Report) -> Iterable[RenderableType]:
     from rich.text import Text
 
-    yield Text.assemble((report.source, "bold"), f", opset {_opsets_text(report)}", overflow="fold")
+    before, after = report.before.opsets, report.after.opsets
+    texts = [f"{name} {number}" if name != "ai.onnx" else str(number) for name, number in before.items()]
+    now = f", now {after.get('ai.onnx')}" if before.get("ai.onnx") != after.get("ai.onnx") else ""
+    yield Text.assemble((report.source, "bold"), f", opset {', '.join(texts)}{now}", overflow="fold")
     yield ""
     yield _size_table(report)
     yield ""
@@ -259,15 +252,9 @@ def _report_parts(report: Report) -> Iterable[RenderableType]:
     yield _facts_table(report)
 
 
-def _opsets_text(report: Report) -> str:
-    before, after = report.before.opsets, report.after.opsets
-    texts = [f"{name} {number}" if name != "ai.onnx" else str(number) for name, number in before.items()]
-    raised = before.get("ai.onnx") != after.get("ai.onnx")
-    return ", ".join(texts) + (f", now {after.get('ai.onnx')}" if raised else "")
-
-
 def _table(*columns: str, left: int = 1) -> Table:
-    """Return a table that folds what is too long: nothing is cut off, whatever the width; so many columns are texts."""
+    """Return a table that folds long texts: nothing is cut off, whatever the width; the first `left` columns are
+    texts."""
     from rich.table import Table
 
     table = Table(box=None, show_header=any(columns), header_style="", pad_edge=False, padding=(0, 2, 0, 0))
@@ -277,7 +264,7 @@ def _table(*columns: str, left: int = 1) -> Table:
 
 
 def _size_table(report: Report) -> RenderableType:
-    """Operators and sizes, before and after."""
+    """Return the table of operators and sizes, before and after."""
     before, after = report.before, report.after
     table = _table("", "before", "after")
     for op in sorted(before.ops.keys() | after.ops.keys()):
@@ -292,7 +279,7 @@ def _size_table(report: Report) -> RenderableType:
 
 
 def _add_row(table: Table, name: str, before: int, after: int, text: Callable[[int], str] = str) -> None:
-    """Fewer or smaller is green, more is yellow; what looks the same is the same."""
+    """Add a row in green where there is less, in yellow where there is more; what looks the same is the same."""
     colour = "" if text(before) == text(after) else "green" if after < before else "yellow"
     table.add_row(name, text(before), text(after), style=colour)
 
@@ -345,7 +332,7 @@ def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[Renderab
 
 
 def _rejection_lines(timing: SearchTiming) -> Iterable[RenderableType]:
-    """Why finds were left out, each reason once."""
+    """Yield why finds were left out, each reason once."""
     reasons: dict[str, list[str]] = {}
     for group in timing.groups:
         if group.reason:
@@ -357,7 +344,7 @@ def _rejection_lines(timing: SearchTiming) -> Iterable[RenderableType]:
 
 
 def format_speed(timing: SearchTiming, *, is_changed: bool) -> str:
-    """`1.13 times as fast …` or `no gain …`, and how that was measured."""
+    """Return `1.13 times as fast …` or `no gain …`, and how that was measured."""
     where = f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
     ratio = timing.speedup
     if ratio is None and timing.cost == "analytic":
@@ -369,7 +356,7 @@ def format_speed(timing: SearchTiming, *, is_changed: bool) -> str:
 
 
 def format_search(timing: SearchTiming) -> str:
-    """How much was searched, and why it ended."""
+    """Say how much was searched, and why it ended."""
     if timing.stop == StopReason.BOUND and timing.gainable is not None:
         outside = (
             "of the time is outside of convolutions and matrix products, and no estimate speaks for rewriting these"
@@ -395,7 +382,7 @@ def _facts_table(report: Report) -> RenderableType:
 
 
 def _group_notes(notes: Iterable[str]) -> Iterable[str]:
-    """Yield the notes, one line for all rules of which the same is to be said."""
+    """Yield the notes, with one line for all rules to which the same text applies."""
     rules: dict[str, list[str]] = {}
     for note in notes:
         found = re.fullmatch(r"rule (\w+) (.*)", note)
@@ -406,8 +393,7 @@ def _group_notes(notes: Iterable[str]) -> Iterable[str]:
 
 
 def _to_plural(text: str) -> str:
-    """Return what is said of one rule as it is said of several: `was not applied: it is …`, `needs …`,
-    `matches …`."""
+    """Return a text about one rule as it is about several: `was not applied: it is …`, `needs …`, `matches …`."""
     text = re.sub(r"^was (.*?: )it is ", r"were \1they are ", text)
     text = re.sub(r"^matches (.*) makes (.*) list it (.*) times it$", r"match \1 make \2 list them \3 times them", text)
     return re.sub(r"^(was|needs)\b", lambda verb: {"was": "were", "needs": "need"}[verb[0]], text)
@@ -421,7 +407,7 @@ def _verdict_colour(found: ModelComparison | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelInspection:
-    """What is in a model, as it lies in its file."""
+    """Contents of a model, as it lies in its file."""
 
     source: str
     ir_version: int
@@ -513,7 +499,10 @@ def _comparison_parts(found: ModelComparison) -> Iterable[RenderableType]:
     facts = _table("", "", left=2)
     facts.add_row("verdict", f"{found.verdict}{': ' * bool(found.reason)}{found.reason}", style=_verdict_colour(found))
     rows = [("", f"{item.output} {item.detail}") for item in found.outputs if item.detail]
-    rows += [("tolerance", why) for why in _tolerance_reasons(found)]
+    tolerances = list(dict.fromkeys(item.why for item in found.outputs))
+    if len(tolerances) > 3 and found.worst is not None:
+        tolerances = [f"of '{found.worst.output}', and of the others alike: {found.worst.why}"]
+    rows += [("tolerance", why) for why in tolerances]
     rows += [("varies", what) for what in found.varying]
     rows += [("run", str(case)) for case in found.cases]
     rows += [("not compared", what) for what in found.skipped]
@@ -521,14 +510,6 @@ def _comparison_parts(found: ModelComparison) -> Iterable[RenderableType]:
     for row in rows:
         facts.add_row(*row)
     yield facts
-
-
-def _tolerance_reasons(found: ModelComparison) -> list[str]:
-    """Where tolerances come from: each if they are few, else that of the output which comes nearest to its own."""
-    reasons = list(dict.fromkeys(item.why for item in found.outputs))
-    if len(reasons) <= 3 or found.worst is None:
-        return reasons
-    return [f"of '{found.worst.output}', and of the others alike: {found.worst.why}"]
 
 
 def print_proofs(proofs: Sequence[Proof], console: Console | None = None) -> None:
@@ -556,7 +537,7 @@ def _proof_parts(proofs: Sequence[Proof]) -> Iterable[RenderableType]:
 
 
 def format_proof_counts(proofs: Iterable[Proof]) -> str:
-    """`640 rules: 640 proved (402 exact, 238 reassociate, 31 of these for finite values)`."""
+    """Return `640 rules: 640 proved (402 exact, 238 reassociate, 31 of these for finite values)`."""
     listed = list(proofs)
     verdicts = Counter(proof.verdict for proof in listed)
     proved, real = verdicts.pop(Proved.PROVED, 0), sum(proof.holds and proof.reassociates for proof in listed)
@@ -571,5 +552,5 @@ def format_proof_counts(proofs: Iterable[Proof]) -> str:
 
 
 def comparison_json(found: ModelComparison) -> str:
-    """JSON that any reader takes: an infinite difference is null."""
+    """Return JSON that any reader takes: an infinite difference is null."""
     return to_json(found, indent=2)

@@ -50,7 +50,7 @@ PROOF_TIMEOUT = 10.0
 
 TRUSTED_MODULES = (
     *("base.dtype", "base.ort", "base.session"),
-    *("ir.types", "ir.schemas", "ir.tensor"),
+    *("ir.types", "ir.schemas", "ir.tensor", "ir.chunks"),
     *("expr.integers", "expr.lemmas", "expr.partial_calls", "expr.index_lists", "expr.substitution"),
     *("expr.expressions", "expr.symbolic_tensors"),
     *("language.coverage", "language.definition", "language.function_terms", "language.rule"),

@@ -1,4 +1,4 @@
-"""Models against each other: fed the same and timed in turns; what was found, as a table and as JSON."""
+"""Benchmarks: models are fed the same and timed in turns; the results are a table, and JSON."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def prepare_models(
     also: Sequence[Source] = (),
     limit: float | None = None,
 ) -> PreparedModels:
-    """Load models and make inputs up that all of them accept; arguments and errors are those of `run_benchmark`.
+    """Load models and make up inputs that all of them accept; arguments and errors are those of `run_benchmark`.
 
-    The inputs fit `also` some models that are not loaded, as far as their declarations tell. Of the `limit`, in
-    seconds, each set of sizes has an equal share, and a run that takes longer is an error.
+    The inputs also fit the models of `also`, which are not loaded, as far as their declarations tell. Each set of sizes
+    has an equal share of the `limit`, in seconds, and a run that takes longer is an error.
     """
     if not models:
         raise UsageError("there is nothing to time: name a model")
@@ -108,7 +108,7 @@ class TooSlowError(ModelError):
 
 
 def _run_refusal(session: Any, feeds: Feeds, setting: SessionSetting, limit: float | None) -> str:
-    """Why a model does not run on these inputs, if it does not."""
+    """Say why a model does not run on these inputs; nothing where it does."""
     try:
         run_interruptibly(make_runner(session, feeds, setting), limit)
     except TimeoutError as error:
@@ -157,7 +157,7 @@ class Benchmark:
 
     @property
     def overall_speedups(self) -> tuple[Speedup | None, ...]:
-        """Of each model the ratio over all sizes, as a geometric mean; None for the first."""
+        """The ratio of each model over all sizes, as a geometric mean; None for the first."""
         columns = zip(*(case.timings for case in self.cases), strict=True)
         ratios = ([timing.speedup for timing in column if timing.speedup] for column in columns)
         return tuple(geometric_mean_speedup(found) if found else None for found in ratios)
@@ -182,8 +182,7 @@ class Benchmark:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """Return what was measured, where, and every number of it; times are in seconds, a speedup above 1 is
-        faster."""
+        """Return every number that was measured, and where; times are in seconds, a speedup above 1 is faster."""
         where = {"onnxruntime": require_onnxruntime().__version__, "provider": self.setting.provider_name}
         setting = asdict(self.setting) | {"provider": where["provider"], "threads": self.setting.thread_count}
         data = {
@@ -235,7 +234,7 @@ def time_models(
     progress: Callable[[float], object] | None = None,
     policy: TimingPolicy = TimingPolicy(),
 ) -> Benchmark:
-    """Time what is ready to run; arguments are those of `run_benchmark`."""
+    """Time prepared models; arguments are those of `run_benchmark`."""
     cases, count = [], len(ready.sessions)
     for number, trial in enumerate(ready.trials):
         own, *rivals = (make_runner(session, trial.feeds, ready.setting) for session in ready.sessions)
@@ -297,7 +296,7 @@ def _speedup_json(ratio: Speedup | None) -> dict[str, Any] | None:
 
 
 def format_ms(seconds: float) -> str:
-    """Milliseconds to four digits: `0.01234`, `12.34`."""
+    """Return milliseconds to four digits: `0.01234`, `12.34`."""
     value = seconds * 1e3
     return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}" if value > 0 else "0"
 

@@ -1,6 +1,6 @@
-"""What a search asks of a cost model, and where costs are kept.
+"""Questions of a search to a cost model, and the cache of costs.
 
-`analytic` estimates and runs nothing, `measured` runs ONNX Runtime.
+`analytic_cost` estimates and runs nothing, `measured_cost` runs ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ log = logging.getLogger(__name__)
 
 
 class CostModel(Protocol):
-    """What a search asks. The graphs are small, and have static shapes where anything is to be run."""
+    """Questions of a search. The graphs are small, and have static shapes where anything is to be run."""
 
     name: str
     is_steady: bool
     """False as soon as a measurement was too noisy to be kept, or could not be made just then."""
 
     def estimate_seconds(self, graph: Graph) -> float:
-        """Return an estimate of one run, for which nothing is run; the same for the same graph."""
+        """Return an estimate of one run, without running anything; the same for the same graph."""
 
     def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
-        """How many times as fast as `before` each of the others is, which have its inputs and outputs.
+        """Return how many times as fast as `before` each of the others is; all have the same inputs and outputs.
 
-        What is probably faster by no more than the `least_gain`, as a part of 1, need not be told from what is slower.
+        One that is probably faster by no more than the `least_gain`, a part of 1, need not be told from a slower one.
 
         Raises:
             NotMeasurableError: `before` cannot be timed.
@@ -47,7 +47,7 @@ class NotMeasurableError(Exception):
 
 
 class TemporarilyNotMeasurableError(NotMeasurableError):
-    """A graph cannot be timed just then, for want of memory, of time or of a disk: another time it may be."""
+    """A graph cannot be timed at the moment, for want of memory, time or disk space; later it may be."""
 
 
 class NoTimeToMeasureError(TemporarilyNotMeasurableError):
@@ -58,12 +58,12 @@ class NoTimeToMeasureError(TemporarilyNotMeasurableError):
 
 
 def open_cost_cache(*, fresh: bool = False) -> Cache:
-    """Return the user's own, of all models; a `fresh` one knows nothing of earlier runs."""
+    """Return the user's own cache, of all models; a `fresh` one knows nothing of earlier runs."""
     return Cache(cache_folder() / "costs.sqlite", fresh=fresh)
 
 
 def cache_key(*parts: str) -> str:
-    """Return the key of what is kept, made of all that it depends on."""
+    """Return the key of an entry, made of all that the entry depends on."""
     return sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -71,7 +71,7 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def decode_cached(kind: type[T], text: str | None) -> T | None:
-    """Return what a text of the cache says; None where there is none, or it is of another make or damaged."""
+    """Return an entry of the cache; None where there is none, or it is of another version or damaged."""
     try:
         return None if text is None else from_json(kind, text)
     except DECODE_ERRORS as error:

@@ -1,9 +1,9 @@
-"""True if a process outlives a model: ONNX Runtime ends it for some, so another one tries first.
+"""Trials of models that may end the process: ONNX Runtime does so with some, and another process tries these first.
 
-So it was seen (1.32) where a body reads what a Transpose, a Reshape or a Slice makes of a DequantizeLinear: behind that
-operator ONNX Runtime quantizes and dequantizes once more, and looks among the inputs of the If or Loop for the value
-that is captured. An assertion fails, and nothing within the process can catch that. Nor can it where the least integer
-is divided by -1, when a model is run or such constants are folded.
+That was seen (1.32) where a body reads what a Transpose, a Reshape or a Slice makes of a DequantizeLinear: behind that
+operator ONNX Runtime quantizes and dequantizes once more, and looks for the captured value among the inputs of the If
+or Loop. An assertion fails, which nothing within the process can catch. Nor can it be caught where the least integer is
+divided by -1, when a model is run or such constants are folded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CrashProbe:
     def check_load_survives(self, model: str | bytes, folder: str | os.PathLike[str] | None = None) -> None:
         """Open a model with ONNX Runtime's optimizations in the other process, if none like it was opened before.
 
-        Weights that lie in files of their own are taken to make no difference. A model that is refused is endured.
+        Weights in files of their own are taken to make no difference. A model that is refused counts as survived.
 
         Args:
             model: a path, or what is in a file.
@@ -60,7 +60,12 @@ class CrashProbe:
             ProcessEndedError: the process ended, or did not begin.
             OSError: the file cannot be read.
         """
-        key = f"{_model_digest(model)} {ort.custom_ops_digest()}"
+        if isinstance(model, bytes):
+            digest = sha256(model)
+        else:
+            with Path(model).open("rb") as file:
+                digest = file_digest(file, "sha256")
+        key = f"{digest.hexdigest()} {ort.custom_ops_digest()}"
         with self._lock:
             if key not in self._exit_names:
                 self._exit_names[key] = self._try(model, folder)
@@ -69,7 +74,7 @@ class CrashProbe:
             raise ProcessEndedError(f"ONNX Runtime's optimizations of it end the process ({ended})")
 
     def check_run_survives(self, model: str | bytes, feeds: Mapping[str, Any]) -> None:
-        """Run a model as it is written in the other process. One that fails is endured.
+        """Run a model as it is written in the other process. One that fails counts as survived.
 
         Raises:
             ProcessEndedError: the process ended, or did not begin.
@@ -89,7 +94,7 @@ class CrashProbe:
     def _try(
         self, model: str | bytes, folder: str | os.PathLike[str] | None, feeds: Mapping[str, Any] | None = None
     ) -> str:
-        """Return how the process ended, nothing if it did not."""
+        """Return how the process ended; nothing if it did not."""
         process = self._process
         if process is None or self._owner != os.getpid():
             process = self._start()
@@ -159,13 +164,6 @@ def _read_answer(process: subprocess.Popen[bytes]) -> bytes:
     return process.stdout.readline()
 
 
-def _model_digest(model: str | bytes) -> str:
-    if isinstance(model, bytes):
-        return sha256(model).hexdigest()
-    with Path(model).open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
-
-
 def _exit_name(code: int) -> str:
     """Name what ended a process."""
     try:
@@ -175,7 +173,7 @@ def _exit_name(code: int) -> str:
 
 
 def serve_probe() -> None:
-    """Open or run models as asked, and answer with a line each: what the other process of `CrashProbe` does."""
+    """Open or run models as asked, and answer with a line each: the other process of `CrashProbe` runs this."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
     ort.require_onnxruntime()
     with os.fdopen(os.dup(1), "wb", buffering=0) as answers:
@@ -185,10 +183,8 @@ def serve_probe() -> None:
             question = json.loads(line)
             model = question["path"] or sys.stdin.buffer.read(question["size"])
             fed = sys.stdin.buffer.read(question["fed"])
-            with (
-                suppress(Exception),
-                ort.registered_custom_ops(question["libraries"]),
-            ):  # who asks opens it next, and is told
+            # who asks opens it next, and is told
+            with suppress(Exception), ort.registered_custom_ops(question["libraries"]):
                 if fed:
                     _run_model(model, fed)
                 else:

@@ -1,4 +1,4 @@
-"""Small graphs in ONNX Runtime: written, fed, loaded, and run in turns. What cannot be is `NotMeasurableError`."""
+"""Small graphs in ONNX Runtime: written, fed, loaded, and run in turns. A failure is a `NotMeasurableError`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def random_feeds(graph: Graph, seed: int) -> sample_inputs.Feeds:
-    """Ordinary values: no denormals, indices within what they index, masks that leave something.
+    """Return ordinary values: no denormals, indices within what they index, masks that leave something.
 
     Raises:
         NotMeasurableError: an input has a type for which there are none.
@@ -44,7 +44,7 @@ _OUT_OF_MEMORY = re.compile(
 
 
 def _measurement_error(text: str, error: BaseException) -> NotMeasurableError:
-    """Why a graph cannot be measured, as an error."""
+    """Return the error that says why a graph cannot be measured."""
     is_no_room = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error))
     return TemporarilyNotMeasurableError(text) if is_no_room else NotMeasurableError(text)
 
@@ -61,7 +61,8 @@ class LoadedGraph(NamedTuple):
 def load_graph(
     graph: Graph, path: Path, feeds: sample_inputs.Feeds, setting: SessionSetting, policy: TimingPolicy = TimingPolicy()
 ) -> LoadedGraph:
-    """Load a graph and run it once. In a file, it may have weights of any size, which lie in files themselves.
+    """Load a graph and run it once. It goes through a file, so its weights, which lie in files themselves, may be of
+    any size.
 
     Raises:
         NotMeasurableError: it cannot be written as a model, or ONNX Runtime refuses it.
@@ -84,7 +85,7 @@ def load_graph(
 
 
 def _as_temporary_failure(run: Callable[[], object]) -> Callable[[], object]:
-    """Return a run that went well once: where it fails now, the model is hardly the reason."""
+    """Return a run that went well once; where it fails now, the model is hardly the reason."""
 
     def guarded() -> None:
         try:
@@ -96,8 +97,7 @@ def _as_temporary_failure(run: Callable[[], object]) -> Callable[[], object]:
 
 
 def _open_session(path: Path, dump: Path | None, setting: SessionSetting) -> Any:
-    """Return the file in ONNX Runtime, which writes to `dump` what it makes of it; where that cannot be, it goes
-    without.
+    """Return a session of the file, which writes to `dump` what ONNX Runtime makes of it, where that can be written.
 
     Raises:
         ModelError: ONNX Runtime refuses the model.

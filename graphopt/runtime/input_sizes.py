@@ -1,4 +1,4 @@
-"""What models are run on: inputs that are given, and sizes for the dims that they leave open.
+"""Inputs that models are run on: those that are given, and sizes for the dims that they leave open.
 
 Values that nobody gave are made up in `sample_inputs`.
 """
@@ -93,7 +93,7 @@ def input_difference(
 
 
 def _missing_input(names: tuple[str, str], model: ModelSketch, other: ModelSketch, given: Collection[str]) -> str:
-    """Say which input the second model has not, that the first needs or is given; nothing if it has all."""
+    """Say which input the second model lacks that the first needs or is given; nothing if it has all."""
     mine, known = ({item.name for item in some.inputs} for some in (model, other))
     needed = [item.name for item in model.required] + [name for name in given if name in mine]
     missing = (name for name in needed if name not in known)
@@ -116,7 +116,7 @@ def _unify_inputs(own: ModelInput, other: ModelInput, fixed: dict[str, int]) -> 
 
 
 def with_fixed_sizes(model: ModelSketch, others: Iterable[ModelSketch], sizes: Binding) -> ModelSketch:
-    """Return a model with the sizes that are fixed; an input without a shape has that of another model."""
+    """Return a model with the sizes that are fixed; an input without a shape gets that of another model."""
     shapes = {item.name: item.shape for other in others for item in other.inputs if item.shape is not None}
 
     def sized(item: ModelInput) -> ModelInput:
@@ -141,7 +141,7 @@ _SIZES_BY_NAME = (
 
 
 def requested_sizes(model: ModelSketch, dims: Mapping[str, int | Sequence[int]], own: Binding) -> list[dict[str, int]]:
-    """Every choice of the sizes that are given, with those of the given inputs (`own`).
+    """Return every choice of the sizes that are given, with those of the given inputs (`own`).
 
     Raises:
         UsageError: there is no such open dim, or it cannot have the size.
@@ -163,7 +163,7 @@ def requested_sizes(model: ModelSketch, dims: Mapping[str, int | Sequence[int]],
 
 
 def default_sizes(model: ModelSketch, given: Binding) -> dict[str, int]:
-    """Sensible sizes for the open dims that are not given: by name, by place, and by the type of the input."""
+    """Return usual sizes for the open dims that are not given: by name, by place, and by the type of the input."""
     found: dict[str, int] = {}
     for item in model.required:
         for axis, dim in enumerate(item.shape or ()):
@@ -176,7 +176,7 @@ def default_sizes(model: ModelSketch, given: Binding) -> dict[str, int]:
 
 
 def _default_size(dim: str, axis: int, given: ModelInput) -> int:
-    """Return the size of one open dim, as an input's axis has it."""
+    """Return the size of one open dim, seen as an axis of an input."""
     shape = given.shape or ()
     name = "" if dim == f"{given.name}.{axis}" else dim  # what has no name is called after its place
     is_mask, last = "mask" in given.name.lower(), axis == len(shape) - 1
@@ -193,8 +193,8 @@ def _default_size(dim: str, axis: int, given: ModelInput) -> int:
 
 
 def _default_size_by_axis(axis: int, shape: tuple[int | str, ...]) -> int:
-    """Return a size for an axis of an image or a video whose name says nothing: channels first, unless the last are
-    few."""
+    """Return the size of an axis, without a telling name, of an image or a video: channels come first, unless the last
+    axis is short."""
     channels = len(shape) - 1 if shape[-1] in (1, 3, 4) else 1
     match len(shape):
         case 4 | 5 if axis == channels:
@@ -207,14 +207,14 @@ def _default_size_by_axis(axis: int, shape: tuple[int | str, ...]) -> int:
 
 
 def format_sizes(sizes: Binding, chosen: Iterable[str] = ()) -> str:
-    """`batch=1, seq=128`, and which of them were not given."""
+    """Return `batch=1, seq=128`, and which of them were not given."""
     text = ", ".join(f"{name}={size}" for name, size in sizes.items())
     names = [name for name in sizes if name in set(chosen)]
     return f"{text} (chosen here: {', '.join(names)})" if names else text
 
 
 def format_run_sizes(sizes: Binding) -> str:
-    """Return the end of an error about a run."""
+    """Return sizes as the end of an error about a run."""
     return f" (with {format_sizes(sizes)})" if sizes else ""
 
 
@@ -223,7 +223,7 @@ def format_run_sizes(sizes: Binding) -> str:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TrialInputs:
-    """What models are run on: the sizes of the open dims, and the inputs."""
+    """Inputs that models are run on, and the sizes of the open dims."""
 
     sizes: Binding
     defaulted_dims: frozenset[str]
@@ -237,7 +237,7 @@ class TrialInputs:
 def find_accepted_inputs(
     model: ModelSketch, binding: Binding, made: Callable[[Binding], Feeds], refusal: Callable[[Feeds], str]
 ) -> TrialInputs:
-    """Sizes and inputs that are not refused: what is left open is guessed, and may be guessed wrong.
+    """Return sizes and inputs that are not refused; open sizes are guessed, and a guess may be wrong.
 
     Raises:
         ModelError: all of them are refused; has the reason against the first.

@@ -1,9 +1,9 @@
 """Can ONNX Runtime run a node? What is written must run where what it replaces did.
 
-A session of the node alone says so: it is opened, which looks for the kernel and shows it the attributes, and run only
+A session of the node alone tells: it is opened, which looks for the kernel and shows it the attributes. It is run only
 where the node works on an empty tensor, which some kernels refuse. An operator without a kernel that ONNX Runtime
-replaces by its definition is opened as any other. A session takes a tenth of a millisecond or two, as does a look into
-the cache, and to keep one more there takes longer: what was found is kept in memory alone.
+replaces by its definition is opened like any other. A session takes a tenth of a millisecond or two, as long as a look
+into the cache on disk, so findings are kept in memory alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_TRIED_ELEMENTS = 1 << 20
 
 
 class KernelProbe:
-    """Knows what ONNX Runtime can run with one provider, or on the processor, where providers leave what they lack."""
+    """Knows what ONNX Runtime can run with one provider, or on the CPU, which takes over what providers lack."""
 
     def __init__(self, provider: SessionSetting | None = None) -> None:
         self.settings = [SessionSetting(threads=1)]
@@ -60,7 +60,7 @@ class KernelProbe:
         )
 
     def refusal(self, graph: Graph, patch: Patch) -> str:
-        """Why a patch would write a node that cannot run, in the place of some that can, or that saturates; else
+        """Say why a patch would write a node that cannot run in place of some that can, or one that saturates; else
         empty."""
         draft = DraftGraph(graph, patch.after)
         for vertex, node in patch.after.items():
@@ -73,7 +73,7 @@ class KernelProbe:
         return self.saturation.refusal(patch, graph, draft)
 
     def _node_refusals(self, graph: Graph, node: Node) -> list[str]:
-        """Return what there is against a node of a graph and against those in its bodies."""
+        """Return the refusals of a node of a graph and of those in its bodies."""
         inner = [(body, other) for body in node.bodies for _, other in body.nodes()]
         found = [
             self.refusal_of_node(node, graph),
@@ -82,16 +82,16 @@ class KernelProbe:
         return [text for text in found if text]
 
     def exact_refusal(self, graph: Graph, patch: Patch) -> str:
-        """Return the same, or why a patch that is exact would change bits all the same."""
+        """Return the same, or why an exact patch would change bits all the same."""
         return self.refusal(graph, patch) or self.rounding_refusal(graph, patch) or repacking_refusal(graph, patch)
 
     def rounding_refusal(self, graph: Graph, patch: Patch) -> str:
-        """Why a patch may change bits in half precision; empty where it does not.
+        """Say why a patch may change bits in half precision; empty where it does not.
 
-        For what it has no half kernel for, ONNX Runtime computes in single precision, with casts around. Between two
-        such nodes it drops the casts, and half kernels that are few between them it does not use: what is rounded
-        depends on what stands around, be it read or not. So nothing of half precision is changed in a graph with such
-        nodes, but that nodes go of which none stands beside one that stays.
+        Where ONNX Runtime has no half-precision kernel, it computes in single precision, with casts around. Between two
+        such nodes it drops the casts, and where there are few nodes between them it does not use their half-precision
+        kernels: rounding depends on neighbours, read or not. So in a graph with such nodes, patches may only remove
+        nodes of half precision, and only those beside none that stays.
         """
         draft = DraftGraph(graph, patch.after)
         gone, new = _changed_nodes(patch.before, patch.after), _changed_nodes(patch.after, patch.before)
@@ -152,7 +152,7 @@ class KernelProbe:
         return True
 
     def check_converted(self, converted: Iterable[tuple[Graph, Mapping[str, int]]]) -> None:
-        """Look at graphs that were converted, each with the opsets that it had.
+        """Check graphs that were converted, each with the opsets that it had.
 
         Raises:
             ModelError: a node cannot run now, and could before.
@@ -166,7 +166,8 @@ class KernelProbe:
                     raise ModelError(f"{node.op} '{node.name or node.names[0]}' could not run any more: {reason}")
 
     def refusal_of_node(self, node: Node, facts: version_tables.GraphFacts) -> str:
-        """Why a node cannot run; empty where it can, or that cannot be asked: of bodies, and of unknown types."""
+        """Say why a node cannot run; empty where it can, or where that is unknown: nodes with bodies or unknown
+        types."""
         if node.is_internal or any(True for _ in node.bodies) or self.unavailable_reason:
             return ""
         try:
@@ -210,7 +211,7 @@ def _format_error(title: str, error: str) -> str:
 
 
 def _node_title(node: Node, facts: version_tables.GraphFacts) -> str:
-    """`Clip of tensor(double) in opset 10`."""
+    """Return the title of a node: `Clip of tensor(double) in opset 10`."""
     types = dict.fromkeys(
         version_paths.schema_type_text(facts.value_type(value)) or "?" for value in node.inputs if value is not None
     )
@@ -222,9 +223,7 @@ def _computes_same(old: Node | None, new: Node) -> bool:
     """Return whether a node does what it did, perhaps with other values of the same types."""
     if old is None or old.is_internal or new.is_internal:
         return old is not None and old.is_internal and new.is_internal
-    present = [[value is None for value in node.inputs] for node in (old, new)]
-    alike = (old.op, old.domain, old.version) == (new.op, new.domain, new.version)
-    return alike and old.attrs == new.attrs and present[0] == present[1]
+    return old.is_same_operation(new)
 
 
 _HALF_DTYPES = (DType.FLOAT16, DType.BFLOAT16)
@@ -237,14 +236,14 @@ def _uses_half(node: Node, facts: Graph) -> bool:
 
 
 def _only_drops_dead_code(patch: Patch) -> bool:
-    """Return whether all that stays reads what it did, but for captures that its bodies ignore."""
+    """Return whether all that stays reads what it did, except for captures that its bodies ignore."""
     pairs = ((patch.before.get(vertex), node) for vertex, node in patch.after.items())
     stays = all(old is not None and _computes_same(old, node) and old.inputs == node.inputs for old, node in pairs)
     return stays and patch.outputs is None
 
 
 def _are_isolated_halves(gone: Iterable[Node], graph: Graph, patch: Patch) -> bool:
-    """Return whether nodes read no half precision that another makes which stays, here or around the body."""
+    """Return whether nodes read no half precision from a node that stays, here or around the body."""
     read = {value.vertex for node in gone for value in node.operands if _is_half_type(graph.value_type(value))}
     gone_too = patch.before.keys() - patch.after.keys()
     sources = (graph[vertex] for vertex in read if vertex not in gone_too or graph[vertex].is_graph_input)
@@ -288,7 +287,7 @@ def _value_names(node: Node) -> Iterator[str]:
 
 
 def _node_feeds(node: Node, facts: version_tables.GraphFacts) -> dict[str, Any]:
-    """Values for all inputs where one of them is empty; nothing where none is, or values cannot be made up."""
+    """Return values for all inputs where one of them is empty; none where none is, or values cannot be made up."""
     named = [(name, value) for name, value in zip(_value_names(node), node.inputs, strict=True) if value is not None]
     types = [type_ for _, value in named if (type_ := facts.tensor_type(value)) is not None]
     if (
@@ -301,7 +300,8 @@ def _node_feeds(node: Node, facts: version_tables.GraphFacts) -> dict[str, Any]:
 
 
 def _sample_array(value: Value, facts: version_tables.GraphFacts) -> Any:
-    """Return a constant's values, else zeros of its shape, 1 for what is open; None where there can be none."""
+    """Return the values of a constant, else zeros of its shape with 1 for open sizes; None where neither is
+    possible."""
     type_, constant = facts.tensor_type(value), facts.constant(value)
     if type_ is None or type_.shape is None or type_.dtype is DType.STRING or type_.dtype.numpy.isbuiltin != 1:
         return None

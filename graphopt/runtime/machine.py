@@ -30,7 +30,7 @@ CACHE_FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a roofline is made of. The default is one core of an ordinary processor."""
+    """Rates that a roofline is made of. The default is one core of an ordinary processor."""
 
     flops_per_second: float = 1e11
     bytes_per_second: float = 4e10
@@ -48,7 +48,7 @@ class Machine:
 
     @staticmethod
     def calibrate(setting: SessionSetting, cache: Cache, policy: TimingPolicy = TimingPolicy()) -> Machine:
-        """Return the machine at hand, timed once on three small models; the cache knows it from then on.
+        """Return the machine at hand, timed once on three small models and cached.
 
         Raises:
             UsageError: this onnxruntime does not have the provider.
@@ -67,7 +67,7 @@ class Machine:
 
 
 def _measure_rates(setting: SessionSetting, policy: TimingPolicy) -> Machine:
-    """Rates as a model of usual size meets them: of one that does not fit the caches, memory is much slower."""
+    """Return rates as a model of usual size meets them: memory is much slower for one that does not fit the caches."""
     size, elements, count = (512, 1 << 20, 256) if setting.is_cpu else (4096, 1 << 26, 256)
     square, long, one = (size, size), (elements,), (1,)
     multiply = _time_graph(_operator_chain("MatMul", [square, square], square, 1), setting, policy)
@@ -105,7 +105,7 @@ def _time_graph(graph: Graph, setting: SessionSetting, policy: TimingPolicy) -> 
 
 
 def environment_key(setting: SessionSetting) -> str:
-    """All but the models that a time depends on: costs under others are never used."""
+    """Return the key of the environment: all that a time depends on, except the model."""
     facts = {item.name: getattr(setting, item.name) for item in fields(setting)} | {
         "format": CACHE_FORMAT,
         "provider": setting.provider_name,

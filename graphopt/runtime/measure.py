@@ -1,7 +1,8 @@
-"""Paired timing: runs take turns in one process, so that what disturbs one disturbs all.
+"""Paired timing: runs take turns in one process, so that a disturbance hits all of them.
 
-An absolute time means nothing on a machine that does other work too; the ratio of two times of one round does. Of these
-ratios the median is asked, and an interval that holds it at all times, so that a timing may end when it says enough.
+An absolute time means nothing on a machine that does other work, too; the ratio of two times of one round does. What
+counts is the median of these ratios, with an interval that holds it whenever one looks, so that a timing may end when
+it is narrow enough.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import cache, cached_property
 
 @dataclass(frozen=True)
 class TimingPolicy:
-    """How runs are timed, and when two times differ: the knobs of the timer, of `bench` and of races."""
+    """Knobs of the timer, of `bench` and of races: they decide how runs are timed, and when two times differ."""
 
     noise: float = 0.01
     """Distance of a ratio from 1 up to which there is no difference: two sessions of one model were seen to differ by
@@ -63,7 +64,7 @@ class TimingPolicy:
 
 
 class TimingVerdict(StrEnum):
-    """What a comparison of two timings says."""
+    """Outcome of a comparison of two timings."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -95,7 +96,7 @@ class TimingSamples:
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """How many times as fast as the first the second is: above 1 is faster."""
+    """Ratio of two timings: how many times as fast as the first the second is. Above 1 is faster."""
 
     minimum: float
     """Ratio of the fastest runs: of equal sessions they were seen to differ by 9 %, so no verdict asks for it."""
@@ -121,7 +122,7 @@ class Speedup:
 
     @property
     def verdict(self) -> TimingVerdict:
-        """Faster or slower only where the median is, beyond noise, and the whole interval is."""
+        """Faster or slower only where both the median, beyond noise, and the whole interval say so."""
         if self.has_too_few_rounds:
             return TimingVerdict.SAME
         if self.median > 1 + self.noise and self.low > 1:
@@ -146,8 +147,8 @@ class Speedup:
         return 1 / (1 + self.noise) <= self.low and self.high <= 1 + self.noise
 
     def is_steady(self, policy: TimingPolicy) -> bool:
-        """Return whether to rely on this another time: more is not known because the time was up, not because the
-        machine was busy."""
+        """Return whether this may be relied on another time: if anything is open, time ran out, and the machine was not
+        busy."""
         return self.is_decided or self.spread <= policy.busy_spread
 
 
@@ -173,11 +174,11 @@ def compute_speedup(
 def median_interval(count: int, confidence: float) -> tuple[int, int]:
     """Return the places, in a sorted sample, between which the median lies, whatever the distribution.
 
-    That holds at all counts at once, so one may look after each round and stop when the interval says enough: a place
-    is excluded where the sign test's likelihood ratio, mixed evenly over all alternatives, exceeds what a fair coin's
-    ever does with this probability (Robbins, "Statistical methods related to the law of the iterated logarithm", 1970;
-    Howard and Ramdas, "Sequential estimation of quantiles", 2022). The sample's least and greatest where it is too
-    small for the confidence (under 11 for 99 %).
+    The confidence holds at all counts at once, so one may look after each round and stop when the interval is narrow
+    enough: a place is excluded where the sign test's likelihood ratio, mixed evenly over all alternatives, exceeds what
+    a fair coin ever reaches with this probability (Robbins, "Statistical methods related to the law of the iterated
+    logarithm", 1970; Howard and Ramdas, "Sequential estimation of quantiles", 2022). A sample that is too small for the
+    confidence (under 11 for 99 %) gives its least and its greatest.
     """
     place = 0
     while place < (count - 1) // 2 and _excludes(count, place + 1, confidence):
@@ -193,14 +194,14 @@ def min_rounds(confidence: float) -> int:
 
 @cache
 def _excludes(count: int, fewer: int, confidence: float) -> bool:
-    """Return whether a number, which so `fewer` of the ratios are below, is not their median."""
+    """Return whether a number is not the median, where so many ratios, `fewer` than half, are below it."""
     return count - math.log2((count + 1) * math.comb(count, fewer)) >= -math.log2(1 - confidence)
 
 
 def geometric_mean_speedup(ratios: Sequence[Speedup]) -> Speedup:
-    """Speedups at several sizes as one: geometric means, each size counting the same.
+    """Return speedups at several sizes as one: geometric means, each size counting the same.
 
-    The bounds are those of the parts: the interval is wider than it would have to be.
+    So are the bounds: the interval is wider than it would have to be.
     """
     if len(ratios) == 1:
         return ratios[0]
@@ -219,7 +220,7 @@ _TIMING_LOCK = threading.RLock()
 
 @dataclass(frozen=True, kw_only=True)
 class TimingSchedule:
-    """When runs that take turns have done so often enough."""
+    """End of a timing: when runs that take turns have done so often enough."""
 
     seconds: float
     """Seconds after which no further round begins."""
@@ -306,7 +307,7 @@ class FastestRun:
         return [*range(first_rival), *able] if able or is_floor_open else []
 
     def _is_probably_no_gain(self, base: TimingSamples, rival: TimingSamples, least: float = 0.0) -> bool:
-        """Return whether a run is hardly faster than another one, by more than that or noise."""
+        """Return whether a run is probably faster than another by no more than that, or than noise."""
         probable = compute_speedup(base, rival, self.policy, confidence=self.policy.futility_confidence)
         return not probable.has_too_few_rounds and probable.high <= 1 + max(self.policy.noise, least)
 
@@ -320,7 +321,7 @@ class FastestRun:
 
 
 def _running(found: Sequence[TimingSamples]) -> list[int]:
-    """Return the places of the runs that took part in the last round: who left does not come back."""
+    """Return the places of the runs that took part in the last round: a run that has left does not come back."""
     rounds = max(len(samples.seconds) for samples in found)
     return [place for place, samples in enumerate(found) if len(samples.seconds) == rounds]
 
@@ -337,9 +338,8 @@ def time_interleaved(
 ) -> tuple[TimingSamples, ...]:
     """Time the runs in rounds in which each takes a turn, in an order that is drawn anew for each round.
 
-    One thread times at a time.
-
     In an order that is fixed or rotates, each run would always follow the same one, and inherit its caches and clock.
+    One thread times at a time.
 
     A turn repeats short runs for the seconds of a turn and counts the fastest, for other processes can only slow a run
     down. One run before that does not count: it fills the caches again and outlasts the threads of the session before,
@@ -398,14 +398,14 @@ def time_race(
     policy: TimingPolicy,
     progress: Callable[[float], object] | None = None,
 ) -> RaceTimes:
-    """Let rivals take turns with a model: all timing that compares is this."""
+    """Let rivals take turns with a model; every timing that compares goes through here."""
     first, *others = time_interleaved([own, *rivals], schedule, meter=meter, progress=progress, policy=policy)
     return RaceTimes(first, tuple(others), policy)
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What a run does when it is its turn: some pieces that are timed, each of some runs."""
+    """One turn of a run: some pieces that are timed, each of some repeats."""
 
     run: Callable[[], object]
     warms_up: bool
@@ -414,9 +414,9 @@ class _Turn:
 
     @staticmethod
     def for_run(run: Callable[[], object], meter: Callable[[], float], policy: TimingPolicy) -> _Turn:
-        """Made for how long a run takes. The first two, which grow the memory arena, do not count.
+        """Return turns that suit how long a run takes. The first two runs, which grow the memory arena, do not count.
 
-        A run that takes long is not held up by that, and one of it has to do.
+        A turn of a run that takes long is a single one, without a warm-up.
         """
         once = _seconds_per_run(run, meter)
         if once < policy.warm_run_seconds:
@@ -428,20 +428,20 @@ class _Turn:
         return _Turn(run, True, math.ceil(policy.turn_seconds / (once * repeats)), repeats)
 
     def seconds(self, meter: Callable[[], float]) -> float:
-        """Seconds of one run, in the fastest piece."""
+        """Return the seconds of one run, in the fastest piece."""
         if self.warms_up:
             self.run()
         return min(_seconds_per_run(self.run, meter, self.repeats) for _ in range(self.pieces))
 
 
 def min_timing_seconds(once: float, rounds: int, policy: TimingPolicy) -> float:
-    """Return what a run that takes `once` needs in so many rounds, with what warms it up."""
+    """Return the seconds that a run which takes `once` needs for so many rounds, warm-up included."""
     warming = once if once >= policy.warm_run_seconds else 3 * once
     return warming + rounds * (once if once >= policy.long_run_seconds else once + max(once, policy.turn_seconds))
 
 
 def _seconds_per_run(run: Callable[[], object], meter: Callable[[], float], times: int = 1) -> float:
-    """Seconds of one run, the mean of so many in a row."""
+    """Return the seconds of one run, the mean of so many in a row."""
     start = meter()
     for _ in range(times):
         run()

@@ -1,4 +1,4 @@
-"""A model as a list of steps: what is read off a message to draw inputs for it."""
+"""A model as a list of steps, read off a message in order to draw inputs for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FlatNode:
 
     @property
     def operator(self) -> Operator:
-        """What is known of its operator."""
+        """The facts of its operator."""
         return lookup_operator(self.op, self.domain)
 
 
@@ -61,7 +61,7 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class ModelSketch:
-    """What is known of a model without running it or reading its weights."""
+    """Facts of a model that are known without running it or reading its weights."""
 
     inputs: tuple[ModelInput, ...]
     outputs: tuple[str, ...]
@@ -120,11 +120,13 @@ def sketch_model(model: ModelProto) -> ModelSketch:
     }
     defaults = {value.name: constants[value.name] for value in graph.input if value.name in constants}
     truths = {name: _boolean_value(tensor) for name, tensor in (literals | constants).items() if name not in defaults}
+    dims = {value.name: _declared_dims(value.type.tensor_type) for value in (*graph.value_info, *graph.input)}
+    static = {name: tuple(size for size in sizes or () if isinstance(size, int)) for name, sizes in dims.items()}
     return ModelSketch(
         inputs,
         tuple(value.name for value in graph.output),
         steps,
-        {value.name: dims for value in (*graph.value_info, *graph.input) if (dims := _static_dims(value.type))}
+        {name: sizes for name, sizes in static.items() if sizes and sizes == dims[name]}
         | {name: tuple(tensor.dims) for name, tensor in (literals | constants).items()},
         {name: dtype for name, dtype in types.items() if dtype is not DType.UNDEFINED},
         sum(map(tensor_proto_bytes, (*constants.values(), *literals.values()))),
@@ -134,7 +136,7 @@ def sketch_model(model: ModelProto) -> ModelSketch:
 
 
 def _boolean_value(tensor: TensorProto) -> bool | None:
-    """Return the truth value that a tensor holds, None where it is no single one."""
+    """Return the single truth value that a tensor holds; None where it holds anything else."""
     if tensor.data_type != TensorProto.BOOL or prod(tensor.dims) != 1 or tensor.external_data:
         return None
     try:
@@ -144,7 +146,7 @@ def _boolean_value(tensor: TensorProto) -> bool | None:
 
 
 def tensor_proto_bytes(tensor: TensorProto) -> int:
-    """Bytes of a tensor's elements, wherever they lie."""
+    """Return the bytes of a tensor's elements, wherever they lie."""
     dtype = _to_dtype(tensor.data_type)
     return prod(tensor.dims) * dtype.bits // 8 if dtype is not DType.UNDEFINED else 0
 
@@ -154,11 +156,6 @@ def _to_dtype(number: int) -> DType:
 
 
 _KNOWN_DTYPES = frozenset(map(int, DType))
-
-
-def _static_dims(proto: TypeProto) -> tuple[int, ...] | None:
-    dims = _declared_dims(proto.tensor_type)
-    return None if dims is None or any(isinstance(d, str) for d in dims) else tuple(int(d) for d in dims)
 
 
 def _declared_dims(proto: TypeProto.Tensor) -> tuple[int | str, ...] | None:
@@ -223,7 +220,8 @@ class _Flattener:
 
 
 def _alias_nodes(sources: Iterable[str], targets: Iterable[str], also: Sequence[str] = ()) -> Iterator[FlatNode]:
-    """Yield what enters and leaves a body: the same value under two names; and what else it depends on."""
+    """Yield nodes for what enters and leaves a body, the same value under two names, and for what else it depends
+    on."""
     return (FlatNode(IDENTITY, (a, *also), (b,), NodeProto()) for a, b in zip(sources, targets, strict=False))
 
 
@@ -234,10 +232,10 @@ def iter_operators(model: ModelProto) -> Iterator[str]:
 
 
 def may_trap_on_division(outline: ModelProto) -> bool:
-    """Return whether a model may divide integers by 0, or the least of them by -1, which has no result in their type:
-    ONNX Runtime ends the process.
+    """Return whether a model may divide integers by 0, or the least of them by -1: that has no result in their type,
+    and ONNX Runtime ends the process.
 
-    It may where the divisor is no constant without 0 and -1.
+    It may wherever the divisor is not a constant without 0 and -1.
     """
     if not any(lookup_operator(name).divides_integers for name in iter_operators(outline)):
         return False

@@ -1,4 +1,4 @@
-"""Run a model exactly as it is written: the judges that `compare` trusts, and the way in and out of their types.
+"""Oracles run a model exactly as it is written: `compare` trusts them. Values are converted to their types and back.
 
 ONNX Runtime runs with all its optimizations off, for its default level has rewrites, and bugs, of its own.
 """
@@ -87,12 +87,11 @@ class RunnableModel:
     def is_quantized(self) -> bool:
         """True if ONNX Runtime may run it with kernels for integers where others are written."""
         if self._loaded_model is None:
-            return any(lookup_kernel(name).may_compute_narrower for name in model_sketch.iter_operators(self.outline))
-        inside = (node.op for graph in self._loaded_model.graph.graphs() for _, node in graph.nodes())
-        return any(
-            lookup_kernel(name).may_compute_narrower
-            for name in chain(inside, model_sketch.iter_operators(self._loaded_model.shell))
-        )
+            operators = model_sketch.iter_operators(self.outline)
+        else:
+            inside = (node.op for graph in self._loaded_model.graph.graphs() for _, node in graph.nodes())
+            operators = chain(inside, model_sketch.iter_operators(self._loaded_model.shell))
+        return any(lookup_kernel(name).may_compute_narrower for name in operators)
 
     @cached_property
     def may_crash_on_load(self) -> bool:
@@ -105,7 +104,7 @@ class RunnableModel:
         return model_sketch.may_trap_on_division(self.outline)
 
     def resolve_external_data(self) -> tuple[ModelProto, Path | None]:
-        """Return the message, and the folder in which its external data is found, links followed, if it has such."""
+        """Return the message, and the folder of its external data, links followed, if it has any."""
         message = self._load_message()
         if next(proto_conversion.external_tensors(message), None) is None:
             return message, None
@@ -121,7 +120,7 @@ class RunnableModel:
         return message
 
     def write(self, path: Path) -> None:
-        """Write it to a file, with its weights in another beside it, which ONNX Runtime maps.
+        """Write the model to a file, with its weights in another beside it, which ONNX Runtime maps.
 
         Raises:
             OSError, OutputError: there is no room.
@@ -140,7 +139,7 @@ class RunnableModel:
         return all(node.name for node in self.outline.graph.node)
 
     def with_node_names(self) -> RunnableModel:
-        """Return the model with each node that has no name called after its first output."""
+        """Return the model with every nameless node named after its first output."""
         message = ModelProto()
         message.CopyFrom(self.with_external_data())
         for node in message.graph.node:
@@ -150,13 +149,12 @@ class RunnableModel:
     def perturbed(self, amount: float, seed: int, fixed: Container[str] = ()) -> RunnableModel:
         """Return the model with every float weight but those that are `fixed` changed by up to `amount` of its size.
 
-        Numbers, such as exponents, stay.
+        Single numbers, such as exponents, stay.
         """
         message = ModelProto()
         message.CopyFrom(self.with_external_data())
-        for place, (name, tensor) in enumerate(
-            proto_conversion.model_tensors(message)
-        ):  # functions may use a name again
+        # functions may use a name again
+        for place, (name, tensor) in enumerate(proto_conversion.model_tensors(message)):
             if tensor.data_type in _PERTURBED_DTYPES and prod(tensor.dims) > 1 and name not in fixed:
                 changed = sample_inputs.perturb_array(numpy_helper.to_array(tensor), amount, seed, f"{name} {place}")
                 tensor.CopyFrom(numpy_helper.from_array(changed, tensor.name))
@@ -167,7 +165,8 @@ _PERTURBED_DTYPES = {DType.FLOAT, DType.DOUBLE, DType.FLOAT16, DType.BFLOAT16}
 
 
 class RunFailedError(Exception):
-    """A model cannot be loaded or run: says so in words that follow its name. `kind` is the class of the error."""
+    """A model cannot be loaded or run. The text follows the model's name in a sentence; `kind` is the class of the
+    error."""
 
     def __init__(self, stage: str, error: Exception) -> None:
         self.reason = _plain_message(error)
@@ -208,7 +207,7 @@ _INVALID_MODEL_MESSAGES = (
 
 
 def _plain_message(error: Exception) -> str:
-    """`[ONNXRuntimeError] : 1 : FAIL : Load model from x.onnx failed: …` without all that the user knows already."""
+    """Return `[ONNXRuntimeError] : 1 : FAIL : Load model from x.onnx failed: …` without what the user knows already."""
     text = " ".join(str(error).split())
     text = text.rpartition("[ONNXRuntimeError] : ")[2].partition(" : ")[2].partition(" : ")[2] or text or repr(error)
     return re.sub(r"^Load model from .*? failed: ?", "", text)
@@ -236,17 +235,17 @@ Oracle: TypeAlias = Callable[[RunnableModel], AbstractContextManager[OracleSessi
 
 
 def onnxruntime_unoptimized(model: RunnableModel) -> AbstractContextManager[OracleSession]:
-    """ONNX Runtime on the CPU with all graph optimizations off."""
+    """Open a model in ONNX Runtime on the CPU, with all graph optimizations off."""
     return _onnxruntime(model, optimize=False)
 
 
 def onnxruntime_single_threaded(model: RunnableModel) -> AbstractContextManager[OracleSession]:
-    """ONNX Runtime without optimizations and with one thread, so that what threads do in any order is done in one."""
+    """Open a model in ONNX Runtime without optimizations and with one thread, so that the order of work is fixed."""
     return _onnxruntime(model, optimize=False, threads=1)
 
 
 def onnxruntime_optimized(model: RunnableModel) -> AbstractContextManager[OracleSession]:
-    """ONNX Runtime on the CPU with all graph optimizations on, as models are run."""
+    """Open a model in ONNX Runtime on the CPU, with all graph optimizations on, as models are run."""
     return _onnxruntime(model, optimize=True)
 
 
@@ -274,7 +273,7 @@ def _onnxruntime(model: RunnableModel, *, optimize: bool, threads: int = 0) -> I
 
 
 def check_survives(model: RunnableModel, feeds: Mapping[str, Any]) -> None:
-    """Run a model in another process first, if a run may end the process.
+    """Run a model in another process first, if the run may end the process.
 
     Raises:
         RunFailedError: it does, or the model cannot be handed over.
@@ -294,8 +293,7 @@ def run_natively(model: str | bytes, feeds: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _loadable_source(model: RunnableModel) -> Iterator[str | bytes]:
-    """Yield a path or bytes; a large message is written to a file for as long as it is needed, if there is room for
-    one."""
+    """Yield a path or bytes; a large message is written to a temporary file, if there is room for one."""
     if model.path is not None:
         yield str(model.path)
         return
@@ -322,9 +320,9 @@ def _write_temporary(model: RunnableModel, stack: ExitStack) -> Path | None:
 
 @contextmanager
 def _small_allocations_returned() -> Iterator[None]:
-    """Have blocks that are allocated meanwhile returned to the system when they are freed.
+    """Have the blocks that are allocated meanwhile returned to the system when they are freed.
 
-    glibc keeps those below 32 MB, once it has seen such: three times the weights of a model with many smaller ones.
+    glibc keeps blocks below 32 MB once it has seen some: three times the weights of a model with many small ones.
     """
     libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
     if not hasattr(libc, "mallopt"):  # musl
@@ -343,9 +341,9 @@ _MMAP_THRESHOLD = -3
 
 
 def run_interruptibly(run: Callable[[Any], T], limit: float | None = None) -> T:
-    """Run a session, with `RunOptions`, in a thread of its own: Ctrl-C is heard at once.
+    """Run a session, with `RunOptions`, in a thread of its own, so that Ctrl-C is heard at once.
 
-    It ends the run after the operator in progress, and so do `limit` seconds, and the limits that `limits` sets.
+    The run ends after the operator in progress on Ctrl-C, after `limit` seconds, or at the limits of the session.
 
     Raises:
         TimeoutError: `limit` was reached.
@@ -406,8 +404,10 @@ class _OnnxRuntimeSession:
         self.overridable = frozenset(given.name for given in native.get_overridable_initializers())
         self._runtime, self._native = runtime, native
         declared = (*native.get_inputs(), *native.get_overridable_initializers())
-        self._types = {given.name: _parse_dtype(given.type) for given in declared}
-        self._has_non_numpy_outputs = any(_parse_dtype(made.type) in _NON_NUMPY_DTYPES for made in native.get_outputs())
+        self._types = {given.name: DType.from_type_text(given.type) for given in declared}
+        self._has_non_numpy_outputs = any(
+            DType.from_type_text(made.type) in _NON_NUMPY_DTYPES for made in native.get_outputs()
+        )
 
     def release(self) -> None:
         """Give the memory back, whoever may still hold this."""
@@ -438,12 +438,6 @@ class _OnnxRuntimeSession:
         made = self._runtime.OrtValue.ortvalue_from_numpy
         values = {name: made(value) if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
         return [_to_numpy(value) for value in self._native.run_with_ort_values(None, values, options)]
-
-
-def _parse_dtype(text: str) -> DType | None:
-    """`tensor(bfloat16)` as ONNX Runtime prints it; None for sequences, maps and the like."""
-    name = text.removeprefix("tensor(").removesuffix(")").upper()
-    return DType[name] if name in DType.__members__ else None
 
 
 SUBBYTE_DTYPES = frozenset({DType.INT2, DType.UINT2, DType.INT4, DType.UINT4, DType.FLOAT4E2M1})

@@ -1,4 +1,4 @@
-"""Where ONNX Runtime spends its time in a model, by operator, and what it makes of the graph before it runs it."""
+"""Time that ONNX Runtime spends in a model, by operator, and the graph that it makes of it before it runs it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Profile:
 
     @property
     def node_count(self) -> int:
-        """Of the optimized graph."""
+        """Nodes of the optimized graph."""
         return sum(self.after.values())
 
     @property
@@ -86,7 +86,7 @@ class Profile:
         return sum(count for op, count in self.after.items() if op.rpartition(".")[2] in REORDER_OPERATORS)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; times are in seconds of one run."""
+        """Return plain data; times are in seconds of one run."""
         return asdict(self) | {"kernels": self.kernel_seconds, "nodes": self.node_count, "reorders": self.reorder_count}
 
     def __str__(self) -> str:
@@ -139,7 +139,8 @@ def profile_model(
 def light_kernel_share(
     model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int = TimingPolicy.kernel_share_runs
 ) -> float:
-    """Return the part of the time in kernels that is not in convolutions of images and matrix products, from 0 to 1.
+    """Return the part of the time in kernels, from 0 to 1, that is spent outside matrix products and convolutions of
+    images.
 
     A convolution of a signal counts as outside: ONNX Runtime runs it slower than the same one of an image.
 
@@ -148,16 +149,16 @@ def light_kernel_share(
         ModelError: the model cannot be loaded or run, or has too many nodes for the profiler.
     """
     whole, kernels = _profile_events(model, setting, feeds, runs)
-    heavy = [event for event in kernels if is_heavy_kernel(event["args"]["op_name"]) and not _is_1d_convolution(event)]
+    convolutions, heavy = (WorkKind.CONVOLUTION, WorkKind.TRANSPOSED_CONVOLUTION), []
+    for event in kernels:
+        op, written = event["args"]["op_name"], event["args"].get("output_type_shape", ())
+        is_of_signal = lookup_kernel(op).cost.work in convolutions and any(
+            len(shape) == 3 for types in written for shape in types.values()
+        )
+        if is_heavy_kernel(op) and not is_of_signal:
+            heavy.append(event)
     rows, own = (times_by_operator(some, len(whole)) for some in (kernels, heavy))
     return 1 - sum(row.seconds for row in own) / (sum(row.seconds for row in rows) or 1)
-
-
-def _is_1d_convolution(event: Mapping[str, Any]) -> bool:
-    """Return whether a kernel is a convolution along one axis."""
-    written = [shape for types in event["args"].get("output_type_shape", ()) for shape in types.values()]
-    works = (WorkKind.CONVOLUTION, WorkKind.TRANSPOSED_CONVOLUTION)
-    return lookup_kernel(event["args"]["op_name"]).cost.work in works and any(len(shape) == 3 for shape in written)
 
 
 _Event: TypeAlias = Mapping[str, Any]
@@ -166,7 +167,7 @@ _Event: TypeAlias = Mapping[str, Any]
 def _profile_events(
     model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int
 ) -> tuple[Sequence[_Event], Sequence[_Event]]:
-    """Return what ONNX Runtime notes of so many runs, and of the kernels in them; times are in microseconds.
+    """Return the profiler's events of so many runs, and of the kernels in them; times are in microseconds.
 
     Raises:
         ModelError: the model cannot be loaded or run, or the profile has no room for a run of it.
@@ -183,7 +184,7 @@ def _profile_events(
 def _run_profiled(
     model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int, folder: Path
 ) -> list[_Event]:
-    """Return what ONNX Runtime notes of a session that runs so many times, and once before."""
+    """Return the profiler's events of a session that runs so many times, after one run to warm up."""
 
     def configure(options: Any) -> None:
         options.enable_profiling = True
@@ -225,7 +226,7 @@ def times_by_operator(kernels: Sequence[Mapping[str, Any]], runs: int) -> tuple[
 
 
 def _exclusive_times(kernels: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return what each kernel takes itself: the time of a Loop has that of the nodes in its body in it."""
+    """Return the time of each kernel without that of others in it: a Loop's includes that of the nodes in its body."""
     own: list[int] = [event["dur"] for event in kernels]
     order = sorted(range(len(kernels)), key=lambda i: (kernels[i]["ts"], -kernels[i]["dur"], -i))
     around: list[int] = []
@@ -239,8 +240,7 @@ def _exclusive_times(kernels: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def optimized_graph(model: Source, setting: SessionSetting, *, weights: bool = True) -> ModelProto:
-    """Return the model as ONNX Runtime runs it, with the fusions and layouts of its own: fit to be looked at, and no
-    more.
+    """Return the model as ONNX Runtime runs it, with its own fusions and layouts: only to be looked at.
 
     Args:
         model: a path, the bytes of a file, or a model in memory.
@@ -268,10 +268,10 @@ def optimized_graph(model: Source, setting: SessionSetting, *, weights: bool = T
 
 
 def kernels_digest(model: Source, setting: SessionSetting) -> str:
-    """Identify what ONNX Runtime runs of a model: its kernels, how they are wired, and on which shapes.
+    """Identify what ONNX Runtime runs for a model: its kernels, how they are wired, and on which shapes.
 
-    Names and the values of weights are left out, but of small integers, which may be sizes; and whether two kernels
-    share a weight.
+    The digest ignores names, whether two kernels share a weight, and the values of weights, except for small integers,
+    which may be sizes.
 
     Raises:
         UsageError: the provider is missing.

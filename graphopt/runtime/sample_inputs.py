@@ -1,7 +1,7 @@
 """Inputs to try a model with: by type, by shape, and by the role that an input plays in the model.
 
-A random number is no token id and no shape: what an input may hold is read off the operators that read it. Looks at
-protobufs only, not at `Graph`: what checks the compiler must not lean on it.
+A random number is no token id and no shape: the operators that read an input tell what it may hold. Looks at protobufs
+only, not at `Graph`: what checks the compiler must not rely on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphopt.base.errors import UsageError
 from graphopt.base.session import current_session
 from graphopt.expr import dim_formulas
 from graphopt.ir.graph import IDENTITY
-from graphopt.operators.operator import ResultDtypeSource
+from graphopt.operators.operator import ExtremeOperands, ResultDtypeSource
 from graphopt.runtime.model_sketch import FlatNode, ModelInput, ModelSketch
 
 Array: TypeAlias = NDArray[Any]
@@ -35,13 +35,13 @@ Binding: TypeAlias = Mapping[str, int]
 
 
 def _preserves_values(step: FlatNode) -> bool:
-    """Return whether the first operand (of what joins: any) keeps its values on the way through."""
+    """Return whether the values of the first operand, or of any where they are joined, stay as they are."""
     return step.operator.is_value_preserving or step.operator.selects_elements
 
 
 @dataclass(frozen=True, slots=True)
 class InputRole:
-    """What the values of an input are for; `limit` is what indices must stay below, or what parts must add up to."""
+    """Purpose of the values of an input; `limit` is what indices must stay below, or what parts must add up to."""
 
     name: str = ""
     limit: int | None = None
@@ -67,7 +67,7 @@ def _operand_role(step: FlatNode, slot: int) -> str:
 
 
 def _value_readers(model: ModelSketch, name: str) -> Iterator[tuple[FlatNode, int]]:
-    """Every operator that an input reaches with its values as they are."""
+    """Yield every operator that an input reaches with its values as they are."""
     stack, seen = [name], {name}
     while stack:
         for step, slot in model.readers.get(stack.pop(), ()):
@@ -86,22 +86,17 @@ def _index_limit(model: ModelSketch, step: FlatNode) -> int | None:
         ]
         return min((table[0] for table in tables if table), default=None)
     data, axis = step.inputs[0], next((a.i for a in step.node.attribute if a.name == "axis"), 0)
-    while data in model.producers and _keeps_shape(model.producers[data]):
-        data = model.producers[data].inputs[0]
+    casts = (ResultDtypeSource.TARGET, ResultDtypeSource.DEQUANTIZED)
+    while (maker := model.producers.get(data)) and (
+        maker.op == IDENTITY or maker.operator.result_dtype_source in casts
+    ):  # which have the shape of what they read
+        data = maker.inputs[0]
     shape = model.shapes.get(data)
     if shape is None:
         return None
     if step.operator.indexes_all_axes:
         return min(shape, default=1)
     return shape[axis] if -len(shape) <= axis < len(shape) else None
-
-
-def _keeps_shape(step: FlatNode) -> bool:
-    """Return whether a step makes a tensor of the shape of its first operand: that, or another element type of it."""
-    return step.op == IDENTITY or step.operator.result_dtype_source in (
-        ResultDtypeSource.TARGET,
-        ResultDtypeSource.DEQUANTIZED,
-    )
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
@@ -126,13 +121,11 @@ _PREFERRED_FILLS = (_SizeFill(1, 8, 64), _SizeFill(3, 5, 96, is_distinct=True), 
 _COMMON_FILLS = ((3, 8, 64), (1, 8, 64), (1, 1, 1), (2, 2, 2), (4, 4, 4), (1, 16, 224), (1, 32, 32), (1, 128, 128))
 _LARGE_FILLS = ((1, 256, 256), (1, 77, 512), (1, 512, 640), (1, 8, 3000))
 _FALLBACK_FILLS = tuple(_SizeFill(*sizes) for sizes in (*_COMMON_FILLS, *_LARGE_FILLS))
-
-
 _RANKS = (1, 2, 0, 3, 4)
 
 
 def candidate_bindings(inputs: Sequence[ModelInput], case: int, wanted: Binding) -> list[dict[str, int]]:
-    """Sizes to try for the open dims, the preferred ones of this case first, then what models are likely to take."""
+    """Return sizes to try for the open dims: the preferred ones of this case, then what models are likely to take."""
     batch, space, other = _open_dims(inputs)
     names = sorted({name for dim in batch | space | other for name in dim_formulas.formula_names(dim)})
     ranks = [rank_binding_name(given) for given in inputs if given.shape is None and given.kind != "map"]
@@ -186,8 +179,7 @@ def _open_dims(inputs: Sequence[ModelInput]) -> tuple[set[str], set[str], set[st
 
 
 def derived_totals(binding: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths that are sums: decoders with a cache name three, of which the total is the sum of the two
-    others."""
+    """Return the lengths that are sums: decoders with a cache name three, and the total is the sum of the other two."""
     past = [size for name, size in binding.items() if name.startswith("past")]
     new = [size for name, size in binding.items() if name.startswith(("seq", "decoder_seq"))]
     totals = [name for name in binding if name.startswith("total")]
@@ -200,7 +192,7 @@ NORMAL, WIDE, SMALL, NONFINITE, HIDDEN = "normal", "wide", "small", "non-finite"
 """Kinds of values: usual ones; zeros, tiny, large and negative ones; those that hardly any model refuses; with
 infinities and NaN; with masks that hide a whole row."""
 LEAST, GREATEST, ALTERNATING = "least", "greatest", "alternating"
-"""Kinds of integers: see `extremes`."""
+"""Kinds of integers: see `extreme_feeds`."""
 EXTREME_STYLES = frozenset({LEAST, GREATEST, ALTERNATING})
 UNUSUAL_STYLES = EXTREME_STYLES | {NONFINITE, HIDDEN}
 """Styles for which an original may make NaN or infinities: there it is not compared."""
@@ -222,7 +214,7 @@ def make_feeds(
 
 
 def make_overrides(model: ModelSketch, names: Iterable[str], *, seed: int, style: str) -> Feeds:
-    """Values for overridable initializers: other than the default, but of its size and sign."""
+    """Return values for overridable initializers: other than the default, but of its size and sign."""
     found: Feeds = {}
     for name in names:
         proto = model.defaults.get(name)
@@ -244,7 +236,12 @@ def nonfinite_feeds(model: ModelSketch, feeds: Feeds, given: Container[str], see
     free = (item for item in model.required if item.kind == "tensor" and item.name not in given)
     floats = (item for item in free if item.dtype.is_float and infer_role(model, item).name in ("", "mask"))
     asked = [item.name for item in floats if _is_compared(model, item.name)]
-    changed = {name: _insert_nonfinite(feeds[name], _generator_for(seed, name)) for name in asked}
+    changed: Feeds = {}
+    for name in asked:  # an infinity of each sign and a NaN at three places in eight, one place at least
+        array = feeds[name].flatten()
+        places = _generator_for(seed, name).permutation(array.size)[: max(1, 3 * array.size // 8)]
+        array[places] = np.resize(np.array([np.inf, -np.inf, np.nan], array.dtype), places.shape)
+        changed[name] = array.reshape(feeds[name].shape)
     return feeds | changed if changed else None
 
 
@@ -280,16 +277,8 @@ def _is_compared(model: ModelSketch, name: str) -> bool:
     return False
 
 
-def _insert_nonfinite(array: Array, rng: np.random.Generator) -> Array:
-    """Return the array with an infinity of each sign and a NaN at three places in eight, one place at least."""
-    places = rng.permutation(array.size)[: max(1, 3 * array.size // 8)]
-    changed = array.ravel().copy()
-    changed[places] = np.resize(np.array([np.inf, -np.inf, np.nan], array.dtype), places.shape)
-    return changed.reshape(array.shape)
-
-
 def size_values(model: ModelSketch) -> frozenset[str]:
-    """Return the values that say sizes, as the scales of a Resize do: changed a little, they are those of others."""
+    """Return the values that say sizes, as the scales of a Resize do: changed a little, they would mean other sizes."""
     found, stack = (
         set[str](),
         [n for s in model.nodes for slot, n in enumerate(s.inputs) if _operand_role(s, slot) in _SIZE_ROLES],
@@ -315,7 +304,7 @@ def perturb_feeds(feeds: Feeds, amount: float, seed: int, fixed: Container[str] 
 
 
 def perturb_array(array: Array, amount: float, seed: int, name: str) -> Array:
-    """Numbers that are each changed by up to `amount` of their size, in the same way for the same seed and name."""
+    """Return the array with each number changed by up to `amount` of its size, which seed and name decide."""
     factor = 1 + amount * _generator_for(seed, name).uniform(-1, 1, array.shape)
     changed: Array = np.asarray(array.astype(np.float64) * factor, array.dtype)  # a scalar stays an array
     return changed
@@ -357,7 +346,10 @@ def _draw_tensor(dtype: DType, role: InputRole, shape: tuple[int, ...], rng: np.
     if role.name in _SHAPELIKE_ROLES:
         return np.asarray(_draw_shapelike(role, shape, rng, style)).astype(dtype.numpy)
     if role.name == "mask" and dtype is not DType.STRING:
-        return _draw_mask(shape, rng).astype(dtype.numpy)
+        mask = np.ones(shape)  # at least one in each row
+        if shape:
+            mask[..., 1:] = (rng.random(shape) < 0.75)[..., 1:]
+        return mask.astype(dtype.numpy)
     if dtype.is_float:
         return _draw_floats(role, shape, rng, style).astype(dtype.numpy)
     if dtype.is_integer:
@@ -376,22 +368,16 @@ def _draw_floats(role: InputRole, shape: tuple[int, ...], rng: np.random.Generat
 def _draw_integers(
     dtype: DType, role: InputRole, shape: tuple[int, ...], rng: np.random.Generator, style: str
 ) -> Array:
-    info = _int_range(dtype)
+    least, greatest = dtype.limits
     if role.name == "index":
         low, high = 0, role.limit or 2
     elif style == SMALL:
         low, high = 0, 2
     elif dtype.bits <= 8:
-        low, high = info
+        low, high = least, greatest + 1
     else:
         low, high = (-9, 10) if style == WIDE else (0, 8)
-    return rng.integers(max(low, info[0]), min(high, info[1]), shape).astype(dtype.numpy)
-
-
-def _int_range(dtype: DType) -> tuple[int, int]:
-    """Return the least value, and one above the largest."""
-    signed = dtype.name.startswith("INT")
-    return (-(1 << (dtype.bits - 1)), 1 << (dtype.bits - 1)) if signed else (0, 1 << dtype.bits)
+    return rng.integers(max(low, least), min(high, greatest + 1), shape).astype(dtype.numpy)
 
 
 def _draw_other(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator, style: str) -> Array:
@@ -403,18 +389,11 @@ def _draw_other(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator, 
     return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype.numpy)
 
 
-def _draw_mask(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Zeros and ones, at least one of them in each row."""
-    found = rng.random(shape) < 0.75
-    found[..., :1] = True
-    return found if shape else np.asarray(True)
-
-
 _SHAPELIKE_ROLES = frozenset({"axes", "zeros", "ones", "sizes", "reshape", "split"})
 
 
 def _draw_shapelike(role: InputRole, shape: tuple[int, ...], rng: np.random.Generator, style: str) -> Array:
-    """Values for operands that say where, how many or how large."""
+    """Return values for operands that say where, how many or how large."""
     number = shape[0] if shape else 1
     match role.name:
         case "axes":
@@ -429,3 +408,95 @@ def _draw_shapelike(role: InputRole, shape: tuple[int, ...], rng: np.random.Gene
             parts = [role.limit // number] * number
             return np.array([*parts[:-1], role.limit - sum(parts[:-1])])
     return np.ones(shape)
+
+
+# -- extreme integers --------------------------------------------------------------------------------------------------
+
+_FLOAT_MAGNITUDE = 0xFFFF
+"""Magnitude of extremes that are made into floats: these must bear their squares, and sums of those."""
+
+
+def extreme_feeds(model: ModelSketch, feeds: Feeds, given: Container[str]) -> dict[str, Feeds]:
+    """Return the same inputs with the least integers, with the greatest, and with both in turns, by kind of values.
+
+    Sums of many integers wrap around at extremes, and hardly ever at random ones. An input gets extremes only where
+    everything that it reaches tolerates them: indices and sizes stay, and so do divisors, for a division of integers by
+    0 ends the process. Nothing is returned where only inputs that are `given` may get extremes.
+    """
+    limits = {name: ends for name, ends in input_integer_limits(model).items() if name not in given}
+    found: dict[str, Feeds] = {}
+    for kind in (LEAST, GREATEST, ALTERNATING) if limits else ():
+        found[kind] = dict(feeds)
+        for place, (name, (least, greatest)) in enumerate(limits.items()):
+            turns = (least, greatest) if place % 2 == 0 else (greatest, least)  # two factors begin with another one
+            first, second = {LEAST: (least, least), GREATEST: (greatest, greatest), ALTERNATING: turns}[kind]
+            array = np.full(feeds[name].shape, first, feeds[name].dtype)
+            array.reshape(-1)[1::2] = second
+            found[kind][name] = array
+    return found
+
+
+def input_integer_limits(model: ModelSketch) -> dict[str, tuple[int, int]]:
+    """Return the least and the greatest integer that inputs may be given, by those that may be given extremes."""
+    tensors = (item for item in model.required if item.kind == "tensor")
+    return {item.name: found for item in tensors if (found := _input_limits(model, item)) is not None}
+
+
+def _input_limits(model: ModelSketch, given: ModelInput) -> tuple[int, int] | None:
+    """Return the least and the greatest integer that an input may be given; None where it is given no extremes."""
+    dtype = given.dtype
+    if not dtype.is_integer or dtype.bits < 8 or infer_role(model, given).name:
+        return None
+    in_floats = False
+    for step, slot, is_integer in _reached_steps(model, given.name):
+        if is_integer and step.operator.divides_integers:
+            return None
+        if dtype.bits > 8 and not _tolerates_extremes(step, slot, is_integer):  # all of 8 bits are drawn at random, too
+            return None
+        in_floats |= not is_integer or step.operator.result_dtype_source is ResultDtypeSource.DEQUANTIZED
+    low, high = dtype.limits
+    return (max(low, -_FLOAT_MAGNITUDE - 1), min(high, _FLOAT_MAGNITUDE)) if in_floats else (low, high)
+
+
+def _reached_steps(model: ModelSketch, name: str) -> Iterator[tuple[FlatNode, int, bool]]:
+    """Yield all steps that an input reaches, the slot in which it arrives, and whether it arrives as integers."""
+    stack = [(name, True)]
+    seen = set(stack)
+    while stack:
+        read, is_integer = stack.pop()
+        for step, slot in model.readers.get(read, ()):
+            yield step, slot, is_integer
+            if step.operator.extreme_operands is ExtremeOperands.ABSORBED:
+                continue
+            fresh = {(made, _makes_integers(model, step, made, is_integer)) for made in step.outputs} - seen
+            seen |= fresh
+            stack += fresh
+
+
+def _makes_integers(model: ModelSketch, step: FlatNode, made: str, reads_integers: bool) -> bool:
+    """Return whether the result of a step is of integers; where no type is declared, it is of the kind that it
+    reads."""
+    declared = model.types.get(made)
+    if declared is not None:
+        return not declared.is_float
+    match step.operator.result_dtype_source:
+        case ResultDtypeSource.TARGET:
+            return not DType(next(a.i for a in step.node.attribute if a.name == "to")).is_float
+        case ResultDtypeSource.QUANTIZED:
+            return True
+        case ResultDtypeSource.DEQUANTIZED:
+            return False
+    return reads_integers
+
+
+def _tolerates_extremes(step: FlatNode, slot: int, is_integer: bool) -> bool:
+    """Return whether a step works on any value of an operand, and makes a result whose size does not depend on it."""
+    facts = step.operator
+    if slot in facts.operand_roles or step.domain:
+        return False
+    if is_integer:
+        is_first = facts.extreme_operands is ExtremeOperands.FIRST and slot == 0
+        return is_first or facts.extreme_operands in (ExtremeOperands.ALL, ExtremeOperands.ABSORBED)
+    casts_to_float = any(a.name == "to" and DType(a.i).is_float for a in step.node.attribute)
+    makes_integers = facts.is_casting and not casts_to_float
+    return not makes_integers and facts.extreme_operands is not ExtremeOperands.NOT_EVEN_FLOATS

@@ -1,8 +1,8 @@
-"""Does ONNX Runtime add up products of 8-bit integers in 16 bits here? What exceeds them is cut off, in no proof.
+"""Does ONNX Runtime add up products of 8-bit integers in 16 bits here? Larger sums are cut off, which no proof covers.
 
 Its kernels do so on x86 processors without VNNI where unsigned integers meet signed ones
 (https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html, "When and why do I need to try U8U8?").
-Which operators and types that concerns is seen by running each of them once.
+Each operator is run once with each pair of types to see which are concerned.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class SaturationProbe:
     def refusal(self, patch: Patch, before: Graph, after: Graph) -> str:
         """Say why a patch may change values by saturation; empty where it does not.
 
-        A product is refused where it saturates and is none of those that go. Of what quantizes and dequantizes, ONNX
-        Runtime makes products when it loads the model: none gets another type where any product saturates.
+        A product is refused where it saturates, unless one like it goes. When ONNX Runtime loads a model, it makes
+        products of nodes that quantize and dequantize: none of these gets another type where any product saturates.
         """
         new = [
             (node.op, _byte_dtypes(node, after))

@@ -43,7 +43,7 @@ _INSTALL_HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class SessionSetting:
-    """How sessions are run: the provider as the user says it, and the number of threads (0: one a core)."""
+    """Conditions of a session: the provider as the user says it, and the number of threads (0: one a core)."""
 
     provider: str = "cpu"
     threads: int = 1
@@ -64,7 +64,7 @@ class SessionSetting:
 
     @property
     def provider_name(self) -> str:
-        """As ONNX Runtime calls it.
+        """The name of the provider in ONNX Runtime.
 
         Raises:
             UsageError: this onnxruntime has no such provider; says which it has, and what to install.
@@ -72,12 +72,14 @@ class SessionSetting:
         name = self._runtime_name
         available = require_onnxruntime().get_available_providers()
         if name not in available:
-            raise UsageError(f"this onnxruntime has no {name}, only {', '.join(available)}{_provider_hint(name)}")
+            meant = did_you_mean(name, _PROVIDER_NAMES) or "; another build of onnxruntime may have it"
+            hint = f"; {_INSTALL_HINTS[name]}" if name in _INSTALL_HINTS else meant
+            raise UsageError(f"this onnxruntime has no {name}, only {', '.join(available)}{hint}")
         return name
 
     @property
     def _runtime_name(self) -> str:
-        """As ONNX Runtime would call it."""
+        """The name that the provider would have in ONNX Runtime."""
         return _PROVIDER_NAMES.get(self.provider.lower(), self.provider)
 
     @property
@@ -91,7 +93,7 @@ class SessionSetting:
 
     @property
     def timer(self) -> Callable[[], float]:
-        """What a run is to be timed by: the processor time of the calling thread where it does all the work.
+        """The clock that times runs: the processor time of the calling thread where it does all the work.
 
         That does not count what other processes take. With more threads it would miss that they wait for each other.
         """
@@ -100,7 +102,7 @@ class SessionSetting:
 
     @property
     def device(self) -> tuple[str, int]:
-        """Where the provider wants its inputs to lie, as ONNX Runtime names memory."""
+        """The memory in which the provider wants its inputs to lie, as ONNX Runtime names it."""
         on_gpu = "CUDA" in self.provider_name or "Tensorrt" in self.provider_name
         return ("cuda", int(self.options.get("device_id", 0))) if on_gpu else ("cpu", 0)
 
@@ -131,7 +133,9 @@ class SessionSetting:
         options = self._session_options(optimize, folder)
         if configure is not None:
             configure(options)
-        providers = [(name, self._provider_options())]
+        # OpenVINO has threads of its own, whatever a session is given
+        threads = {"num_of_threads": str(self.thread_count)} if name == "OpenVINOExecutionProvider" else {}
+        providers = [(name, threads | {**self.options})]
         try:
             if optimize and _may_crash_on_load(model):
                 crash_probe.CRASH_PROBE.check_load_survives(loadable, folder)
@@ -142,11 +146,6 @@ class SessionSetting:
             raise UsageError(f"{name} is installed but does not start: its libraries or its device are missing")
         return session
 
-    def _provider_options(self) -> dict[str, str]:
-        """Return what the provider is told: OpenVINO has threads of its own, whatever a session is given."""
-        own = {"num_of_threads": str(self.thread_count)} if self.provider_name == "OpenVINOExecutionProvider" else {}
-        return own | {**self.options}
-
     def _session_options(self, optimize: bool, folder: str | os.PathLike[str] | None) -> Any:
         options = make_session_options(optimize=optimize, threads=self.thread_count)
         options.inter_op_num_threads = 1
@@ -156,13 +155,6 @@ class SessionSetting:
         if folder is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
         return options
-
-
-def _provider_hint(name: str) -> str:
-    """Return the end of an error about a provider that is missing: what to install, or which was meant."""
-    if name in _INSTALL_HINTS:
-        return f"; {_INSTALL_HINTS[name]}"
-    return did_you_mean(name, _PROVIDER_NAMES) or "; another build of onnxruntime may have it"
 
 
 def model_label(model: Source, number: int | None = None) -> str:
@@ -176,7 +168,7 @@ _DataFolder: TypeAlias = "str | os.PathLike[str] | None"
 
 
 def _loadable(model: Source, folder: _DataFolder) -> tuple[str | bytes, _DataFolder]:
-    """Return what a session is made of, and the folder of its external data if it is no path."""
+    """Return the path or bytes for a session, and the folder of external data for bytes."""
     if isinstance(model, str | os.PathLike):
         return os.fspath(model), None
     if isinstance(model, bytes):
@@ -191,12 +183,13 @@ def _loadable(model: Source, folder: _DataFolder) -> tuple[str | bytes, _DataFol
 def make_runner(session: Any, feeds: Mapping[str, Any], setting: SessionSetting) -> Callable[..., object]:
     """Return a call that runs the model once, to its end, with `RunOptions` if they are given.
 
-    On a device the inputs lie there, and outputs stay there. Where that is the processor, nothing is bound: OpenVINO's
-    provider (1.24) ends the process when it runs with an `IOBinding`.
+    On a device, inputs lie there and outputs stay there. On the CPU nothing is bound: OpenVINO's provider (1.24) ends
+    the process when it runs with an `IOBinding`.
     """
-    values = [*session.get_inputs(), *session.get_outputs()]
-    tensors = all(value.type.startswith("tensor(") and "string" not in value.type for value in values)
-    if not tensors or (setting.device[0] == "cpu" and all(_is_native(value.type) for value in values)):
+    types = [value.type for value in (*session.get_inputs(), *session.get_outputs())]
+    are_tensors = all(text.startswith("tensor(") and "string" not in text for text in types)
+    are_numpys = all(dtype is None or dtype.numpy.isbuiltin == 1 for dtype in map(DType.from_type_text, types))
+    if not are_tensors or (setting.device[0] == "cpu" and are_numpys):
         return lambda options=None: session.run(None, feeds, options)
     binding = bind_io(session, feeds, setting.device)
 
@@ -224,14 +217,8 @@ def bind_io(session: Any, feeds: Mapping[str, Any], device: tuple[str, int]) -> 
     return binding
 
 
-def _is_native(text: str) -> bool:
-    """Return whether numpy itself has the type that ONNX Runtime prints as `tensor(bfloat16)`."""
-    name = text.removeprefix("tensor(").removesuffix(")").upper()
-    return name not in DType.__members__ or DType[name].numpy.isbuiltin == 1
-
-
 def _may_crash_on_load(model: Source) -> bool:
-    """Return whether it is a model that may end the process in which ONNX Runtime optimizes it."""
+    """Return whether a model may end the process in which ONNX Runtime optimizes it."""
     try:
         if isinstance(model, str | os.PathLike):
             stat = os.stat(model)
@@ -243,7 +230,7 @@ def _may_crash_on_load(model: Source) -> bool:
 
 @lru_cache(16)
 def _file_may_crash_on_load(path: str, _size: int, _changed: int) -> bool:
-    """Answer for a file, which is read again when it has changed: each session of the original asks."""
+    """Return the same for a file, which is read again when it has changed: each session of the original asks."""
     return RunnableModel(path).may_crash_on_load
 
 
