@@ -23,7 +23,7 @@ from graphopt.operators import inference
 from graphopt.operators.rule_families import sample_specializations
 from graphopt.rewrite.build import build_patch
 from graphopt.rewrite.matching import find_matches
-from graphopt.rewrite.simplify import measure_decrease
+from graphopt.rewrite.simplify import is_improvement
 from graphopt.rules import RULES, TRADES
 from graphopt.runtime.oracle import (
     OracleSession,
@@ -114,7 +114,7 @@ def rewrite(rule: Rule, left: ModelProto) -> ModelProto | None:
     if match is None:  # a constant is not written as the pattern has it, or stands in for two
         return None
     patch = build_patch(loaded.graph, match)
-    assert measure_decrease(patch) > (0, 0, 0) or rule.generalized in TRADES, (
+    assert is_improvement(rule, patch) or rule.generalized in TRADES, (
         "it would never be applied: see Operator.weight"
     )
     loaded.graph.apply(patch)

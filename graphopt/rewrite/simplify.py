@@ -287,8 +287,7 @@ class Simplifier:
             if not refused.is_reported:
                 self.notes.add(f"rule {match.rule.name} was not applied at '{where}': {refused}")
             return None
-        is_better = _adds_no_operators(patch) if rule.canonical else measure_decrease(patch) > (0, 0, 0)
-        return patch if is_better and not _adds_identities(patch) else None
+        return patch if is_improvement(rule, patch) and not _adds_identities(patch) else None
 
     def _apply(self, name: str, graph: Graph, patch: Patch, *, is_rule: bool) -> Patch:
         graph.apply(patch)
@@ -344,8 +343,10 @@ def measure_decrease(patch: Patch) -> tuple[int, int, int]:
     )
 
 
-def _adds_no_operators(patch: Patch) -> bool:
-    """Return whether something is written, and no more nodes than are removed."""
+def is_improvement(rule: Rule, patch: Patch) -> bool:
+    """Return whether a patch of a rule makes the measure smaller, or of a canonical one adds no node to the graph."""
+    if not rule.canonical:
+        return measure_decrease(patch) > (0, 0, 0)
     removed, added = (sum(not node.is_internal for node in nodes) for nodes in (patch.removed, patch.added))
     return 0 < added <= removed
 
