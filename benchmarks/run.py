@@ -31,7 +31,7 @@ from rich.progress import track
 from benchmarks import tools
 from benchmarks.checks import SEEDS
 from benchmarks.environment import file_digest, gpu, job, machine, made, one_line
-from benchmarks.models import MODELS, WHEELS, describe, draw_inputs, locate
+from benchmarks.models import EXPORTS, WHEELS, describe, draw_inputs, locate
 from benchmarks.results import ORIGINAL, Results, Row, reason, values, write_rows
 from benchmarks.tools import ALL, PLAIN, SEARCH, Task
 from graphopt.base.errors import UsageError
@@ -77,7 +77,7 @@ def run(plan: Plan, path: Path) -> Results:
     for name in track(plan.models, description="models"):
         rows = [*results.rows, *measured(name, plan, results)]
         found = {(row["model"], row["tool"], row["setting"]): row for row in rows}
-        models, names = list(dict.fromkeys([*MODELS, *WHEELS, *(key[0] for key in found)])), [ORIGINAL, *ALL]
+        models, names = list(dict.fromkeys([*EXPORTS, *WHEELS, *(key[0] for key in found)])), [ORIGINAL, *ALL]
         order = sorted(found, key=lambda key: (models.index(key[0]), key[2], names.index(key[1])))
         results = Results(tuple(found[key] for key in order))
         write_rows(path, results.rows)
@@ -123,7 +123,7 @@ def measured(name: str, plan: Plan, known: Results) -> list[Row]:
                 how = "pip install -e '.[cpu,bench]'"
                 raise UsageError(f"{error.name} is missing, and models are exported with it: {how}") from error
             except Exception as error:  # an exporter that fails is a result
-                failure = {"error": f"{'export' if name in MODELS else 'the file'}: {one_line(error)}"}
+                failure = {"error": f"{'export' if name in EXPORTS else 'the file'}: {one_line(error)}"}
                 rows.append(run.row(ORIGINAL, run.circumstances(PLAIN, ""), facts | failure))
             else:
                 rows += run.measure(source, facts)

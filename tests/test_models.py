@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import models, quantized
 from benchmarks.architectures import Case, settled
-from benchmarks.models import MODELS, PUBLISHED, REDUCED, Model
+from benchmarks.models import HELD_OUT, MODELS, PUBLISHED, REDUCED, Model
 from tests import fixture_models, zoo
 from tests.text import parse, run
 
@@ -151,6 +151,13 @@ def test_files_of_unknown_making_are_exported_again(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "yolo.dynamo.onnx").write_bytes(b"of long ago")
     assert models.export(YOLO).read_bytes() == b"a model"
+
+
+def test_held_out_architectures_are_none_of_the_suite() -> None:
+    builders = {architecture.arguments[0] for architecture in (*REDUCED.values(), *PUBLISHED.values())}
+    assert len(HELD_OUT) >= 10
+    assert builders.isdisjoint(model.architecture.arguments[0] for model in HELD_OUT.values())
+    assert HELD_OUT.keys().isdisjoint(MODELS)
 
 
 def test_no_two_models_have_one_key_and_each_fixture_has_a_model() -> None:

@@ -114,9 +114,7 @@ def rewrite(rule: Rule, left: ModelProto) -> ModelProto | None:
     if match is None:  # a constant is not written as the pattern has it, or stands in for two
         return None
     patch = build_patch(loaded.graph, match)
-    assert is_improvement(rule, patch) or rule.generalized in TRADES, (
-        "it would never be applied: see Operator.weight"
-    )
+    assert is_improvement(rule, patch) or rule.generalized in TRADES, "it would never be applied: see Operator.weight"
     loaded.graph.apply(patch)
     loaded.graph.check_invariants()
     assert not emitted(rule) - Counter(loaded.graph.operator_counts())
