@@ -16,7 +16,8 @@ from graphopt.discover.generalization import rename_axes
 from graphopt.discover.worlds import Sizes, World, commutes, get_leaf_shape
 from graphopt.ir import schemas
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import PROPERTIES, PYTHON_LOGIC, UndecidedScalarError, apply_scalar_function
+from graphopt.language.scalar_evaluation import ScalarAlgebra, evaluate_term
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk_term
 
 Type: TypeAlias = tuple[Shape, ...]
@@ -307,26 +308,34 @@ class Derivation:
 
     def _scalar(self, term: Term, bound: TermBinding, round_: int) -> Any:
         """Return the value of a scalar term in one round; what is said of constants is taken to hold."""
-        match term:
-            case Lit(value=value):
-                return value
-            case Var(name=name):
-                said = bound.holes[name]
-                return said.value if isinstance(said, Lit) else None
-            case App(op="size"):
-                return bound.axes[axes_in(term)[0]][round_]
-            case App(op="sizes"):
-                return tuple(bound.axes[axis][round_] for axis in axes_in(term))
-            case App(op="rank" | "shape", args=(Var(name=name),)):
-                shape = (self.terms.type_of(bound.holes[name]) or ((),))[round_]
-                return shape if term.op == "shape" else len(shape)
-            case App(op="dtype"):
-                return DType.FLOAT
-            case App(op=name) if name in PROPERTIES:
-                return True
-        return apply_scalar_function(
-            term.op, PYTHON_LOGIC, *(self._scalar(arg, bound, round_) for arg in term.operands)
-        )
+        return evaluate_term(term, _RoundScalars(self.terms, bound, round_))
+
+
+@dataclass(frozen=True)
+class _RoundScalars(ScalarAlgebra):
+    """What holes and axes are bound to in one round."""
+
+    terms: WorldTerms
+    bound: TermBinding
+    round: int
+
+    def hole(self, hole: Var) -> Any:
+        said = self.bound.holes[hole.name]
+        return said.value if isinstance(said, Lit) else None
+
+    def sizes(self, axes: Sequence[str]) -> tuple[Any, ...]:
+        return tuple(self.bound.axes[axis][self.round] for axis in axes)
+
+    def shape(self, of: Term) -> Shape:
+        if not isinstance(of, Var):
+            return super().shape(of)
+        return (self.terms.type_of(self.bound.holes[of.name]) or ((),))[self.round]
+
+    def dtype(self, _of: Term) -> DType:
+        return DType.FLOAT
+
+    def property_holds(self, _app: App, _more: Iterator[Any]) -> bool:
+        return True
 
 
 @schemas.memoized_by_schema

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,23 +14,14 @@ from graphopt.expr.dims import Dim
 from graphopt.ir.graph import Attribute, Graph, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import Shape, TensorType
-from graphopt.language.scalar_functions import (
-    BINDING_QUERIES,
-    PROPERTIES,
-    PYTHON_LOGIC,
-    TENSOR_PROPERTIES,
-    UndecidedScalarError,
-    apply_scalar_function,
-    has_property,
-)
+from graphopt.language.scalar_evaluation import ScalarAlgebra, evaluate_term
+from graphopt.language.scalar_functions import TENSOR_PROPERTIES, UndecidedScalarError, has_property
 from graphopt.language.terms import (
     App,
-    Lit,
     Term,
     Var,
     axis_arguments,
     axis_position,
-    is_content_query,
     multiple_argument,
     queried_constants,
 )
@@ -150,52 +141,52 @@ def evaluate_scalar(term: Term, bound: Mapping[str, Binding], axes: AxisSizes, g
     Raises:
         UndecidedScalarError: it cannot be known; when matching, that means no.
     """
-    match term:
-        case Lit(value=value):
-            return value
-        case Var(name=name):
-            return bound[name]
-        case App(op=name) if name in BINDING_QUERIES:
-            return _evaluate_binding_query(term, bound, axes, graph)
-        case App(op=name, args=(Var(name=hole), *_)) if name in PROPERTIES:
-            more = (evaluate_scalar(arg, bound, axes, graph) for arg in term.operands[1:])
-            return _binding_has_property(name, bound[hole], graph, *more)
-        case App(op=name):
-            arguments = [evaluate_scalar(arg, bound, axes, graph) for arg in term.args if arg is not None]
-            return apply_scalar_function(name, PYTHON_LOGIC, *arguments)
+    return evaluate_term(term, _BoundScalars(bound, axes, graph))
 
 
-def _binding_has_property(name: str, bound: Binding, graph: Graph | None, *more: Any) -> bool:
-    match bound:
-        case ConstantBinding() | DefaultBinding() if name == "is_arange":  # in the shape that the rule declares
-            return has_property(name, bound.array(), *more)
-        case ConstantBinding(tensor=tensor):
-            return tensor.dtype.numpy.kind != "O" and has_property(name, bound.stored_values(), *more)
-        case DefaultBinding(default=default):
-            return has_property(name, np.asarray(default, np.float64))
-        case Value() if name in TENSOR_PROPERTIES:
-            constant = None if graph is None else graph.constant(bound)
-            # of what is computed the gate and the matcher ask what the model says
-            return constant is None or has_property(name, constant.numpy(), *more)
-    raise UndecidedScalarError(f"{name} of what is no constant")
+@dataclass(frozen=True)
+class _BoundScalars(ScalarAlgebra):
+    """What holes and axes are bound to in a graph."""
 
+    bound: Mapping[str, Binding]
+    axes: AxisSizes
+    graph: Graph | None
 
-def _evaluate_binding_query(term: App, bound: Mapping[str, Binding], axes: AxisSizes, graph: Graph | None) -> Any:
-    subject = term.args[0]
-    if is_content_query(term):
-        return evaluate_content_query(term, lambda hole: _bound_tensor(bound[hole.name]))
-    if isinstance(subject, Lit):
-        sizes = resolve_axes(str(subject.value).split(), axes)
-        if sizes is None:
-            raise UndecidedScalarError(str(term))
-        return sizes if term.op == "sizes" else sizes[0]
-    assert isinstance(subject, Var) and graph is not None, f"{term} is about a hole"
-    type_ = _bound_type(bound[subject.name], graph)
-    if term.op == "dtype":
-        return int(type_.dtype)
-    if type_.shape is None:
-        raise UndecidedScalarError(f"the rank of {subject}")
-    return type_.shape if term.op == "shape" else len(type_.shape)
+    def hole(self, hole: Var) -> Any:
+        return self.bound[hole.name]
+
+    def sizes(self, axes: Sequence[str]) -> Shape:
+        found = resolve_axes(axes, self.axes)
+        return super().sizes(axes) if found is None else found
+
+    def shape(self, of: Term) -> Shape:
+        found = self._type(of).shape
+        return super().shape(of) if found is None else found
+
+    def dtype(self, of: Term) -> int:
+        return int(self._type(of).dtype)
+
+    def _type(self, of: Term) -> TensorType:
+        assert isinstance(of, Var) and self.graph is not None, f"{of} is a hole"
+        return _bound_type(self.bound[of.name], self.graph)
+
+    def contents(self, query: App) -> int | tuple[int, ...]:
+        return evaluate_content_query(query, lambda hole: _bound_tensor(self.bound[hole.name]))
+
+    def property_holds(self, app: App, more: Iterator[Any]) -> bool:
+        name, (hole, *_) = app.op, app.args
+        match self.bound[hole.name] if isinstance(hole, Var) else None:
+            case ConstantBinding() | DefaultBinding() as bound if name == "is_arange":  # in the shape that is declared
+                return has_property(name, bound.array(), *more)
+            case ConstantBinding(tensor=tensor) as bound:
+                return tensor.dtype.numpy.kind != "O" and has_property(name, bound.stored_values(), *more)
+            case DefaultBinding(default=default):
+                return has_property(name, np.asarray(default, np.float64))
+            case Value() as bound if name in TENSOR_PROPERTIES:
+                constant = None if self.graph is None else self.graph.constant(bound)
+                # of what is computed the gate and the matcher ask what the model says
+                return constant is None or has_property(name, constant.numpy(), *more)
+        raise UndecidedScalarError(f"{name} of what is no constant")
 
 
 def evaluate_content_query(term: App, tensor_of: Callable[[Var], Tensor]) -> int | tuple[int, ...]:
