@@ -41,7 +41,6 @@ from graphopt.expr.integers import (
 from graphopt.expr.partial_calls import PartialCall
 from graphopt.expr.symbolic_tensors import SymbolicTensor, as_integer, truth_value
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_evaluation import evaluate_term
 from graphopt.language.scalar_functions import (
     MAX_AXIS_SIZE,
 )
@@ -80,7 +79,7 @@ from graphopt.verifier.rule_conditions import (
     substitute_given,
 )
 from graphopt.verifier.solver import SolverSession
-from graphopt.verifier.symbolic_logic import SYMBOLIC_LOGIC, SymbolicScalars, to_formula
+from graphopt.verifier.symbolic_logic import SYMBOLIC_LOGIC, SymbolicScalars, evaluate_symbolic, to_formula
 
 
 @dataclass(frozen=True)
@@ -351,9 +350,8 @@ class SymbolicInstance:
     # -- scalar terms
 
     def scalar(self, part: Term) -> Any:
-        """Return the value of an attribute or condition: an int, an Int, a Value, a text, a formula or a tuple of
-        them."""
-        return evaluate_term(part, SymbolicScalars(self), self.scalars)
+        """Return the value of an attribute or condition."""
+        return evaluate_symbolic(part, self, self.scalars)
 
     def bound_scalar(self, hole: Var) -> Any:
         """Return what a hole is bound to. Of what the meaning of an operator computes with no operator asks as it

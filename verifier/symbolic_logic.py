@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from math import isinf
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from graphopt.base.dtype import DType
+from graphopt.expr.broadcasting import broadcast_shapes
 from graphopt.expr.expressions import Expr, FoldBranch, call_function, fold
 from graphopt.expr.integers import (
     FALSE,
@@ -28,24 +29,22 @@ from graphopt.expr.integers import (
 )
 from graphopt.expr.partial_calls import recording_partial_calls
 from graphopt.expr.substitution import as_formula
-from graphopt.expr.symbolic_tensors import select_expr, truth_condition
-from graphopt.language.scalar_evaluation import ScalarAlgebra
+from graphopt.expr.symbolic_tensors import SymbolicTensor, select_expr, truth_condition
+from graphopt.language.rule import Rule
+from graphopt.language.scalar_evaluation import ScalarAlgebra, evaluate_term
 from graphopt.language.scalar_functions import (
     PROPERTIES,
     PYTHON_LOGIC,
-    SCALAR_FUNCTIONS,
     InvalidScalarCallError,
     UndecidedScalarError,
     apply_scalar_function,
+    join_sizes,
 )
 from graphopt.language.terms import App, Term, Var, axis_arguments
 from graphopt.operators.op_context import UndefinedOperatorError, UnsupportedOperatorError, to_real
 from graphopt.verifier.choices import as_tuple
 from graphopt.verifier.constant_contents import SymbolicList, apply_to_symbolic_list, build_content_fact
 from graphopt.verifier.rule_conditions import ROUNDING_FUNCTIONS, compares_rounded
-
-if TYPE_CHECKING:
-    from graphopt.verifier.symbolic_instance import SymbolicInstance
 
 
 class SymbolicLogic:
@@ -113,11 +112,30 @@ def is_real(value: Any) -> bool:
     return isinstance(value, Expr | float) or type(value) is Fraction  # an abstract class: `isinstance` is slow
 
 
+class ScalarScope(Protocol):
+    """What an instance of a rule says of holes and axes (`symbolic_instance.py`)."""
+
+    rule: Rule
+    exact: bool
+    facts: list[Formula]
+
+    def bound_scalar(self, hole: Var) -> Any: ...
+    def shape(self, axes: Iterable[str]) -> tuple[Size, ...]: ...
+    def tensor(self, part: Term) -> SymbolicTensor: ...
+    def is_absent(self, var: Var) -> bool: ...
+    def require(self, condition: Formula, reason: str) -> None: ...
+
+
+def evaluate_symbolic(part: Term, instance: ScalarScope, known: MutableMapping[Term, Any]) -> Any:
+    """Return the value of an attribute or condition: an integer, a value, a text, a formula or a tuple of them."""
+    return evaluate_term(part, SymbolicScalars(instance), known)
+
+
 @dataclass(frozen=True)
 class SymbolicScalars(ScalarAlgebra):
     """What the scalar terms of a rule are in one instance."""
 
-    instance: SymbolicInstance
+    instance: ScalarScope
     unknown = UnsupportedOperatorError
 
     def literal(self, value: Any) -> Any:
@@ -162,7 +180,7 @@ class SymbolicScalars(ScalarAlgebra):
         if app.op in ("floordiv", "mod"):
             self._require_divisors(arguments[1], app)
         if app.op == "broadcast":
-            return _broadcast(*arguments)
+            return broadcast_shapes(arguments, _join_sizes)
         if app.op == "choose" and isinstance(arguments[1], tuple):
             return _choose_elementwise(*arguments)
         try:
@@ -196,15 +214,11 @@ class SymbolicScalars(ScalarAlgebra):
             self.instance.require(negate(eq(divisor)), "division by zero")
 
 
-def _broadcast(left: Sequence[Size], right: Sequence[Size]) -> tuple[Size, ...]:
-    """Return the shape that two shapes broadcast to; where they do not fit some other one, for it means nothing
+def _join_sizes(a: Size, b: Size) -> Size:
+    """Return the size of an axis that two operands share; where theirs do not fit some other one, for it means nothing
     there."""
-    found = SCALAR_FUNCTIONS["broadcast"](SYMBOLIC_LOGIC, left, right)
-    padded = ((1,) * (len(found) - len(shape)) + tuple(shape) for shape in (left, right))
-    return tuple(
-        if_then_else(disjunction(eq(a, 1), eq(b, 1), eq(a, b)), size, fresh_symbol("unfit"))
-        for a, b, size in zip(*padded, found, strict=True)
-    )
+    fits = disjunction(eq(a, 1), eq(b, 1), eq(a, b))
+    return if_then_else(fits, join_sizes(SYMBOLIC_LOGIC, a, b), fresh_symbol("unfit"))
 
 
 def _choose_elementwise(condition: Any, then: Any, otherwise: Any) -> Any:

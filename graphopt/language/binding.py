@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.dtype import DType
+from graphopt.expr.broadcasting import broadcast_shapes
 from graphopt.expr.dims import Dim
 from graphopt.ir.graph import Attribute, Graph, Value
 from graphopt.ir.tensor import Tensor
@@ -125,14 +126,9 @@ def resolve_axes(tokens: Sequence[str], axes: AxisSizes) -> Shape | None:
 
 def broadcast_dims(left: Shape, right: Shape) -> Shape | None:
     """Return the shape of an elementwise result; None where it cannot be known that the two fit."""
-    rank = max(len(left), len(right))
-    padded = [(1,) * (rank - len(shape)) + shape for shape in (left, right)]
-    result: list[Dim] = []
-    for a, b in zip(*padded, strict=True):
-        if a != b and a != 1 and b != 1:
-            return None
-        result.append(b if a == 1 else a)
-    return tuple(result)
+    shapes: list[tuple[Dim | None, ...]] = [left, right]
+    found = tuple(size for size in broadcast_shapes(shapes, lambda a, b: None) if size is not None)
+    return found if len(found) == max(len(left), len(right)) else None
 
 
 def evaluate_scalar(term: Term, bound: Mapping[str, Binding], axes: AxisSizes, graph: Graph | None) -> Any:
@@ -167,7 +163,9 @@ class _BoundScalars(ScalarAlgebra):
         return int(self._type(of).dtype)
 
     def _type(self, of: Term) -> TensorType:
-        assert isinstance(of, Var) and self.graph is not None, f"{of} is a hole"
+        assert self.graph is not None, f"{of} has a type in a graph"
+        if not isinstance(of, Var):
+            raise UndecidedScalarError(f"the type of {of}")
         return _bound_type(self.bound[of.name], self.graph)
 
     def contents(self, query: App) -> int | tuple[int, ...]:

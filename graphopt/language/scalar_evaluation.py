@@ -90,9 +90,9 @@ def _answer_query(app: App, algebra: ScalarAlgebra) -> Any:
         case App(op="size" | "sizes", args=(Lit(value=axes),)):
             sizes = algebra.sizes(str(axes).split())
             return sizes if app.op == "sizes" else sizes[0]
-        case App(op="dtype", args=(Var() | App() as of,)):
+        case App(op="dtype", args=(Var() | Lit() | App() as of,)):
             return algebra.dtype(of)
-        case App(op="shape" | "rank", args=(Var() | App() as of,)):
+        case App(op="shape" | "rank", args=(Var() | Lit() | App() as of,)):
             shape = algebra.shape(of)
             return shape if app.op == "shape" else len(shape)
     raise algebra.unknown(f"{app}, of which nothing is known here")

@@ -45,7 +45,7 @@ from graphopt.operators.operator_cost import (
     OperatorCost,
     WorkKind,
 )
-from graphopt.operators.shape_constraints import broadcast_element, broadcast_shapes
+from graphopt.operators.shape_constraints import broadcast_element, require_common_shape
 
 ElementFunction: TypeAlias = Callable[..., Expr]
 """Function of the elements at one index, None for absent inputs."""
@@ -221,14 +221,14 @@ class ElementwiseDenotation:
     def _broadcast_operands(self, node: OpContext, operands: Sequence[SymbolicTensor]) -> SymbolicShape:
         if self.extra_operands is ExtraOperands.SCALARS and any(tensor.rank for tensor in operands[1:]):
             raise UndefinedOperatorError(f"{node.op}: a bound is no scalar")
-        return broadcast_shapes(node, [tensor.shape for tensor in operands])
+        return require_common_shape(node, [tensor.shape for tensor in operands])
 
 
 def unknown_elementwise(node: OpContext) -> SymbolicTensor:
     """Return an operator of which only the class is known (`schemas.CLASS_SCHEMAS`): some function of elements, perhaps
     undefined; another one where it is computed in double precision when the rule is applied."""
     inputs = [node.input(i) for i in range(node.input_count)]
-    shape = broadcast_shapes(node, [tensor.shape for tensor in inputs])
+    shape = require_common_shape(node, [tensor.shape for tensor in inputs])
     types = tuple(tensor.dtype for tensor in inputs)
     params = node.is_constant_folded, *types
 

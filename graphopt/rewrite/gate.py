@@ -51,8 +51,8 @@ PROOF_TIMEOUT = 10.0
 TRUSTED_MODULES = (
     *("base.dtype", "base.ort", "base.session"),
     *("ir.types", "ir.schemas", "ir.tensor"),
-    *("expr.integers", "expr.lemmas", "expr.partial_calls", "expr.index_lists", "expr.substitution"),
-    *("expr.expressions", "expr.symbolic_tensors"),
+    *("expr.broadcasting", "expr.integers", "expr.lemmas", "expr.partial_calls", "expr.index_lists"),
+    *("expr.substitution", "expr.expressions", "expr.symbolic_tensors"),
     *("language.coverage", "language.definition", "language.function_terms", "language.rule"),
     *("language.scalar_evaluation", "language.scalar_functions", "language.type_inference"),
     *("language.terms", "language.rule_checks"),
