@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import reduce
 from itertools import product as tuples
 from math import lcm
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 from graphopt.expr.dim_translation import DimTranslation, UndecidedError, is_nonnegative_dim, kleene_all
-from graphopt.expr.dims import Dim, divide_dim, lower_bound, min_dim
-from graphopt.expr.expressions import (
-    Binders,
-    Call,
-    Expr,
-    Factor,
-    Fold,
-    FoldBranch,
-    IntegerValue,
-    TensorElement,
-    Term,
-    split_cases,
-)
+from graphopt.expr.dims import Dim, dim_product, divide_dim, lower_bound, min_dim
+from graphopt.expr.expr_evaluation import Accumulation, Branches, ExprAlgebra
+from graphopt.expr.expressions import Binders, Expr, OpaqueElement, TensorElement, split_cases
 from graphopt.expr.integers import And, Atom, BooleanAtom, Formula, Or, Size
 from graphopt.expr.substitution import Substitution, replace_atoms, replace_in_formula
 
@@ -47,76 +38,70 @@ def evaluate_element(given: ElementSource, value: Expr) -> Dim:
     Raises:
         UndecidedError: it depends on what names stand for, or on an element that is not known.
     """
-    return _ElementEvaluator(given).evaluate(value)
+    return _ElementEvaluator(given).value(value)
 
 
 @dataclass(frozen=True)
-class _ElementEvaluator:
+class _ElementEvaluator(ExprAlgebra[Dim]):
     """Elements under what binders are."""
 
     source: ElementSource
     binder_values: Mapping[Atom, int] = field(default_factory=dict)
 
-    def evaluate(self, value: Expr) -> Dim:
-        found = {
-            self._evaluate_sum(part) for condition, (part,) in split_cases(value) if self.decide(condition) is not False
-        }
+    def value(self, value: Expr) -> Dim:
+        """Return what an expression is in all cases."""
+        evaluate = super().value
+        found = {evaluate(part) for condition, (part,) in split_cases(value) if self.decide(condition) is not False}
         if len(found) != 1:
             raise UndecidedError
         return found.pop()
 
-    def _evaluate_sum(self, value: Expr) -> Dim:
-        """Return what terms add up to of which none has a condition, but on what it runs over."""
-        scale, total = lcm(*(term.coefficient.denominator for term in value.terms)), self.evaluate_size(0)
-        for term in value.terms:
-            for inner in self._iterate_binders(term.binders, term.guard):
-                total = inner.evaluate_product(term) * int(term.coefficient * scale) + total
+    def linear_combination(self, parts: Sequence[tuple[Fraction, Dim]]) -> Dim:
+        scale, total = lcm(*(coefficient.denominator for coefficient, _ in parts)), self.integer(0)
+        for coefficient, part in parts:
+            total = part * int(coefficient * scale) + total
         return _require_known(divide_dim(total, scale))
 
-    def evaluate_product(self, term: Term) -> Dim:
-        result: Dim = 1
-        for factor in term.factors:
-            result = self._evaluate_factor(factor) * result
-        return result
+    def product(self, factors: Sequence[Dim]) -> Dim:
+        return dim_product(factors)
 
-    def _iterate_binders(self, binders: Binders, guard: Formula) -> Iterator[_ElementEvaluator]:
+    def accumulate(self, monoid: Accumulation, branches: Branches[Self, Dim]) -> Dim:
+        found = [body(inner) for binders, guard, body in branches for inner in self._iterate_binders(binders, guard)]
+        if not found and monoid not in NEUTRAL_ELEMENTS:
+            raise UndecidedError  # the least or the greatest number of the type, or an infinity
+        return reduce(MONOID_OPERATIONS[monoid], found) if found else NEUTRAL_ELEMENTS[monoid]
+
+    def _iterate_binders(self, binders: Binders, guard: Formula) -> Iterator[Self]:
         """Under all values of binders for which a condition holds; they run over few numbers."""
-        extents = [self.evaluate_size(extent) for _, extent in binders]
+        extents = [self.integer(extent) for _, extent in binders]
         numbers = [extent for extent in extents if isinstance(extent, int) and extent <= MAX_UNROLLED_TERMS]
         if len(numbers) < len(extents):
             raise UndecidedError
         for values in tuples(*map(range, numbers)):
             bound = {b: value for (b, _), value in zip(binders, values, strict=True)}
-            inner = _ElementEvaluator(self.source, {**self.binder_values, **bound}) if bound else self
+            inner = replace(self, binder_values={**self.binder_values, **bound}) if bound else self
             holds = inner.decide(guard)
             if holds is None:
                 raise UndecidedError
             if holds:
                 yield inner
 
-    def evaluate_size(self, size: Size) -> Dim:
+    def integer(self, size: Size) -> Dim:
         return self.source.translation.to_dim(replace_atoms(size, Substitution(self.binder_values)))
 
-    def _evaluate_factor(self, factor: Factor) -> Dim:
-        match factor:
-            case IntegerValue(of):
-                return self.evaluate_size(of)
-            case TensorElement(position, index) if position.isdigit():
-                place = self.evaluate_size(index[0]) if index else 0
-                return _require_known(self.source.element(int(position), place) if isinstance(place, int) else None)
-            case Fold(monoid, pieces):
-                found = [*self._evaluate_branches(pieces)]
-                if not found and monoid not in NEUTRAL_ELEMENTS:
-                    raise UndecidedError  # the least or the greatest number of the type, or an infinity
-                return reduce(MONOID_OPERATIONS[monoid], found) if found else NEUTRAL_ELEMENTS[monoid]
-            case Call(function, args, params) if function in INTEGER_FUNCTIONS:
-                return INTEGER_FUNCTIONS[function](*map(self.evaluate, args), *params)
-        raise UndecidedError
+    def read(self, element: TensorElement) -> Dim:
+        if not element.tensor.isdigit():
+            raise UndecidedError
+        place = self.integer(element.index[0]) if element.index else 0
+        return _require_known(self.source.element(int(element.tensor), place) if isinstance(place, int) else None)
 
-    def _evaluate_branches(self, pieces: Iterable[FoldBranch]) -> Iterator[Dim]:
-        for piece in pieces:
-            for inner in self._iterate_binders(piece.binders, piece.guard):
-                yield inner.evaluate(piece.body)
+    def call(self, function: str, args: Sequence[Dim], params: tuple[Any, ...]) -> Dim:
+        if function not in INTEGER_FUNCTIONS:
+            raise UndecidedError
+        return INTEGER_FUNCTIONS[function](*args, *params)
+
+    def opaque(self, _element: OpaqueElement) -> Dim:
+        raise UndecidedError
 
     def decide(self, condition: Formula) -> bool | None:
         """Return whether a condition holds, None where that is not known."""
@@ -128,7 +113,7 @@ class _ElementEvaluator:
                 return None if none is None else not none
             case BooleanAtom(subject, positive):
                 try:
-                    return (self.evaluate(subject) != 0) == positive
+                    return (self.value(subject) != 0) == positive
                 except UndecidedError:
                     return None
         return self.source.translation.decide(replace_in_formula(condition, Substitution(self.binder_values)))
@@ -212,11 +197,12 @@ INTEGER_FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
 }
 """The functions of integers among those that denotations name."""
 
-NEUTRAL_ELEMENTS: Mapping[str, Dim] = {"prod": 1}
+NEUTRAL_ELEMENTS: Mapping[str, Dim] = {"sum": 0, "prod": 1}
 """Result of a monoid over nothing."""
 
 MONOID_OPERATIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
     "max": _maximum,
     "min": _minimum,
+    "sum": lambda a, b: b + a,
     "prod": lambda a, b: a * b,
 }
