@@ -17,7 +17,7 @@ from graphopt.base.dtype import DType
 from graphopt.ir.tensor import Tensor
 from graphopt.language.binding import evaluate_content_query
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_evaluation import ScalarAlgebra, evaluate_term
+from graphopt.language.scalar_evaluation import ScalarAlgebra
 from graphopt.language.scalar_functions import UndecidedScalarError, has_property
 from graphopt.language.terms import App, Term, Var
 
@@ -60,7 +60,7 @@ class ConcreteInstance:
 
 def evaluate_scalar_at(term: Term, rule: Rule, instance: ConcreteInstance) -> Any:
     """Return the value of a scalar term: an attribute of the right side, or a condition."""
-    return evaluate_term(term, _InstanceScalars(rule, instance))
+    return _InstanceScalars(rule, instance).evaluate(term)
 
 
 @dataclass(frozen=True)

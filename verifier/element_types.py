@@ -18,7 +18,7 @@ from graphopt.base.dtype import COMPUTE_DTYPES, DType
 from graphopt.ir import schemas
 from graphopt.language.proof import ProofModel
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_evaluation import ScalarAlgebra, evaluate_term
+from graphopt.language.scalar_evaluation import ScalarAlgebra
 from graphopt.language.scalar_functions import UndecidedScalarError, can_represent
 from graphopt.language.terms import (
     SCALAR,
@@ -255,7 +255,7 @@ class Typing:
     def admits(self, condition: Term) -> bool:
         """Return False where a condition on element types says no; one on something else says nothing."""
         try:
-            return bool(evaluate_term(condition, _TypeScalars(self)))
+            return bool(_TypeScalars(self).evaluate(condition))
         except _NotOnTypes:
             return True
         except UndecidedScalarError:  # nor does it match

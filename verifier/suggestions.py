@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_evaluation import ScalarAlgebra, evaluate_term
+from graphopt.language.scalar_evaluation import ScalarAlgebra
 from graphopt.language.scalar_functions import SCALAR_FUNCTIONS, UndecidedScalarError
 from graphopt.language.terms import SCALAR, App, Lit, Term, Var, fn, holes, walk_term
 from graphopt.operators.operator_classes import lookup_operator
@@ -87,7 +87,7 @@ def _value(term: Term) -> float | None:
     if isinstance(term, Lit):
         return float(term.value) if isinstance(term.value, int | float) else None
     with suppress(UndecidedScalarError):
-        found = None if any(isinstance(part, Var) for part in walk_term(term)) else evaluate_term(term, ScalarAlgebra())
+        found = None if any(isinstance(part, Var) for part in walk_term(term)) else ScalarAlgebra().evaluate(term)
         return found if isinstance(found, float) else None
     return None
 

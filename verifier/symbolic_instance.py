@@ -79,7 +79,7 @@ from graphopt.verifier.rule_conditions import (
     substitute_given,
 )
 from graphopt.verifier.solver import SolverSession
-from graphopt.verifier.symbolic_logic import SYMBOLIC_LOGIC, SymbolicScalars, evaluate_symbolic, to_formula
+from graphopt.verifier.symbolic_logic import SYMBOLIC_LOGIC, SymbolicScalars, to_formula
 
 
 @dataclass(frozen=True)
@@ -351,7 +351,7 @@ class SymbolicInstance:
 
     def scalar(self, part: Term) -> Any:
         """Return the value of an attribute or condition."""
-        return evaluate_symbolic(part, self, self.scalars)
+        return SymbolicScalars(self).evaluate(part)
 
     def bound_scalar(self, hole: Var) -> Any:
         """Return what a hole is bound to. Of what the meaning of an operator computes with no operator asks as it

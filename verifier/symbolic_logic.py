@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
@@ -31,7 +31,7 @@ from graphopt.expr.partial_calls import recording_partial_calls
 from graphopt.expr.substitution import as_formula
 from graphopt.expr.symbolic_tensors import SymbolicTensor, select_expr, truth_condition
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_evaluation import ScalarAlgebra, evaluate_term
+from graphopt.language.scalar_evaluation import ScalarAlgebra
 from graphopt.language.scalar_functions import (
     PROPERTIES,
     PYTHON_LOGIC,
@@ -118,6 +118,7 @@ class ScalarScope(Protocol):
     rule: Rule
     exact: bool
     facts: list[Formula]
+    scalars: dict[Term, Any]
 
     def bound_scalar(self, hole: Var) -> Any: ...
     def shape(self, axes: Iterable[str]) -> tuple[Size, ...]: ...
@@ -126,17 +127,19 @@ class ScalarScope(Protocol):
     def require(self, condition: Formula, reason: str) -> None: ...
 
 
-def evaluate_symbolic(part: Term, instance: ScalarScope, known: MutableMapping[Term, Any]) -> Any:
-    """Return the value of an attribute or condition: an integer, a value, a text, a formula or a tuple of them."""
-    return evaluate_term(part, SymbolicScalars(instance), known)
-
-
 @dataclass(frozen=True)
 class SymbolicScalars(ScalarAlgebra):
     """What the scalar terms of a rule are in one instance."""
 
     instance: ScalarScope
     unknown = UnsupportedOperatorError
+
+    def application(self, app: App) -> Any:
+        """Return a value that is made once: it may need facts."""
+        known = self.instance.scalars
+        if app not in known:
+            known[app] = super().application(app)
+        return known[app]
 
     def literal(self, value: Any) -> Any:
         """Return a number that the rule writes: the real model is of real numbers."""

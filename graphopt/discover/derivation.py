@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from graphopt.base.dtype import DType
-from graphopt.discover.evaluation import Evaluator, Shape, UndefinedTerm, axes_in, is_axis_size, split_operands
+from graphopt.discover.evaluation import Evaluator, Shape, UndefinedTerm, is_axis_size, split_operands
 from graphopt.discover.generalization import rename_axes
 from graphopt.discover.worlds import Sizes, World, commutes, get_leaf_shape
 from graphopt.ir import schemas
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_evaluation import ScalarAlgebra, evaluate_term
+from graphopt.language.scalar_evaluation import ScalarAlgebra
 from graphopt.language.scalar_functions import UndecidedScalarError
-from graphopt.language.terms import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk_term
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, axis_arguments, holes, is_scalar, walk_term
 
 Type: TypeAlias = tuple[Shape, ...]
 """The shape of a term in each round."""
@@ -178,7 +178,9 @@ class Derivation:
                 if found is not None:
                     yield found
             case App() if is_axis_size(pattern) and term is not None and is_axis_size(term):
-                found = self._sizes(axes_in(pattern), axes_in(term), bound) if pattern.op == term.op else None
+                found = (
+                    self._sizes(axis_arguments(pattern), axis_arguments(term), bound) if pattern.op == term.op else None
+                )
                 if found is not None:
                     yield found
             case App() if isinstance(term, App) and _same_operator(pattern, term):
@@ -281,7 +283,7 @@ class Derivation:
     def _instantiate_scalar(self, scalar: App, bound: TermBinding) -> Term | None:
         named = [part for part in walk_term(scalar) if is_axis_size(part)]
         if named:
-            kinds = {axis: self._kind(bound.axes.get(axis)) for part in named for axis in axes_in(part)}
+            kinds = {axis: self._kind(bound.axes.get(axis)) for part in named for axis in axis_arguments(part)}
             known = {axis: kind for axis, kind in kinds.items() if kind is not None}
             return rename_axes(scalar, known) if len(known) == len(kinds) else None
         try:
@@ -308,7 +310,7 @@ class Derivation:
 
     def _scalar(self, term: Term, bound: TermBinding, round_: int) -> Any:
         """Return the value of a scalar term in one round; what is said of constants is taken to hold."""
-        return evaluate_term(term, _RoundScalars(self.terms, bound, round_))
+        return _RoundScalars(self.terms, bound, round_).evaluate(term)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from graphopt.expr.index_grid import IndexGrid, UndefinedIndexError
 from graphopt.expr.integers import TRUE, And, BooleanAtom, Formula, Or, Polynomial, isolated_interner
 from graphopt.expr.symbolic_tensors import SymbolicTensor, bind_indices
 from graphopt.language.rule import Rule
-from graphopt.language.terms import SCALAR, App, Lit, Term, Var, holes, is_scalar, tensor, walk_term
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, axis_arguments, holes, is_scalar, tensor, walk_term
 from graphopt.operators.op_context import UndefinedOperatorError as NotDefined
 from graphopt.operators.op_context import UnsupportedOperatorError
 
@@ -315,13 +315,6 @@ def is_axis_size(part: Term) -> TypeGuard[App]:
     return isinstance(part, App) and part.domain == SCALAR and part.op in ("size", "sizes")
 
 
-def axes_in(sizes: App) -> list[str]:
-    """Return the names of the axes whose sizes a term is."""
-    (said,) = sizes.args
-    assert isinstance(said, Lit)
-    return str(said.value).split()
-
-
 def with_axes(sizes: App, names: Iterable[str]) -> App:
     """Return the sizes of other axes."""
     return replace(sizes, args=(Lit(" ".join(names)),))
@@ -330,4 +323,4 @@ def with_axes(sizes: App, names: Iterable[str]) -> App:
 @cache
 def axes_read(choice: App) -> tuple[str, ...]:
     """Return the names of axes whose sizes an operator takes."""
-    return tuple(axis for part in walk_term(choice) if is_axis_size(part) for axis in axes_in(part))
+    return tuple(axis for part in walk_term(choice) if is_axis_size(part) for axis in axis_arguments(part))

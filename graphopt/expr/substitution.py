@@ -154,16 +154,6 @@ class IntegerEvaluation:
         return bool(self.symbols[atom.subject]) == atom.holds
 
 
-def evaluate_integer(size: Size, known: Mapping[Any, int]) -> int:
-    """Return the number that a polynomial is, all symbols known."""
-    return int(IntegerEvaluation(known).integer(size))
-
-
-def evaluate_formula(part: Formula, known: Mapping[Any, int]) -> bool:
-    """Return whether a formula holds, all symbols known."""
-    return bool(IntegerEvaluation(known).holds(part))
-
-
 def single_symbol(size: Size) -> Atom:
     assert isinstance(size, Polynomial)
     (atom,) = size.atoms

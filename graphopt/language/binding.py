@@ -15,7 +15,7 @@ from graphopt.expr.dims import Dim
 from graphopt.ir.graph import Attribute, Graph, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import Shape, TensorType
-from graphopt.language.scalar_evaluation import ScalarAlgebra, evaluate_term
+from graphopt.language.scalar_evaluation import ScalarAlgebra
 from graphopt.language.scalar_functions import TENSOR_PROPERTIES, UndecidedScalarError, has_property
 from graphopt.language.terms import (
     App,
@@ -137,7 +137,7 @@ def evaluate_scalar(term: Term, bound: Mapping[str, Binding], axes: AxisSizes, g
     Raises:
         UndecidedScalarError: it cannot be known; when matching, that means no.
     """
-    return evaluate_term(term, _BoundScalars(bound, axes, graph))
+    return _BoundScalars(bound, axes, graph).evaluate(term)
 
 
 @dataclass(frozen=True)

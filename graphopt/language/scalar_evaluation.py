@@ -6,7 +6,7 @@ a choice of element types says. An algebra overrides what it knows of.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from graphopt.language.scalar_functions import (
@@ -16,7 +16,7 @@ from graphopt.language.scalar_functions import (
     UndecidedScalarError,
     apply_scalar_function,
 )
-from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_content_query
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, axis_arguments, is_content_query
 
 
 class ScalarAlgebra:
@@ -24,6 +24,39 @@ class ScalarAlgebra:
 
     unknown: type[Exception] = UndecidedScalarError
     """Raised where a value is not known."""
+
+    def evaluate(self, term: Term) -> Any:
+        """Return the value of a scalar term.
+
+        Raises:
+            UndecidedScalarError: it has none; another exception if the algebra has another for that.
+        """
+        match term:
+            case Lit(value=value):
+                return self.literal(value)
+            case Var():
+                return self.hole(term)
+            case App(domain=domain) if domain == SCALAR:
+                return self.application(term)
+        raise self.unknown(f"{term} is no number")
+
+    def application(self, app: App) -> Any:
+        match app:
+            case App(op="size" | "sizes", args=(Lit(),)):
+                sizes = self.sizes(axis_arguments(app))
+                return sizes if app.op == "sizes" else sizes[0]
+            case App(op="dtype", args=(Var() | Lit() | App() as of,)):
+                return self.dtype(of)
+            case App(op="shape" | "rank", args=(Var() | Lit() | App() as of,)):
+                shape = self.shape(of)
+                return shape if app.op == "shape" else len(shape)
+            case App() if is_content_query(app):
+                return self.contents(app)
+            case App(op=name) if name in PROPERTIES:
+                return self.property_holds(app, map(self.evaluate, app.operands[1:]))
+            case App(op=name) if name in BINDING_QUERIES:
+                raise self.unknown(f"{app}, of which nothing is known here")
+        return self.apply(app, [*map(self.evaluate, app.operands)])
 
     def literal(self, value: Any) -> Any:
         return value
@@ -52,47 +85,3 @@ class ScalarAlgebra:
 
     def apply(self, app: App, arguments: Sequence[Any]) -> Any:
         return apply_scalar_function(app.op, PYTHON_LOGIC, *arguments)
-
-
-def evaluate_term(term: Term, algebra: ScalarAlgebra, known: MutableMapping[Term, Any] | None = None) -> Any:
-    """Return the value of a scalar term in an algebra; applications are looked up in `known` and put there.
-
-    Raises:
-        UndecidedScalarError: it has none, or what else the algebra raises then.
-    """
-    match term:
-        case Lit(value=value):
-            return algebra.literal(value)
-        case Var():
-            return algebra.hole(term)
-    if known is None:
-        return _evaluate_application(term, algebra, known)
-    if term not in known:
-        known[term] = _evaluate_application(term, algebra, known)
-    return known[term]
-
-
-def _evaluate_application(app: App, algebra: ScalarAlgebra, known: MutableMapping[Term, Any] | None) -> Any:
-    if app.domain != SCALAR:
-        raise algebra.unknown(f"{app} is no number")
-    if app.op in BINDING_QUERIES:
-        return _answer_query(app, algebra)
-    if app.op in PROPERTIES:
-        return algebra.property_holds(app, (evaluate_term(arg, algebra, known) for arg in app.operands[1:]))
-    return algebra.apply(app, [evaluate_term(arg, algebra, known) for arg in app.operands])
-
-
-def _answer_query(app: App, algebra: ScalarAlgebra) -> Any:
-    """Return what a hole or an axis is bound to says."""
-    if is_content_query(app):
-        return algebra.contents(app)
-    match app:
-        case App(op="size" | "sizes", args=(Lit(value=axes),)):
-            sizes = algebra.sizes(str(axes).split())
-            return sizes if app.op == "sizes" else sizes[0]
-        case App(op="dtype", args=(Var() | Lit() | App() as of,)):
-            return algebra.dtype(of)
-        case App(op="shape" | "rank", args=(Var() | Lit() | App() as of,)):
-            shape = algebra.shape(of)
-            return shape if app.op == "shape" else len(shape)
-    raise algebra.unknown(f"{app}, of which nothing is known here")

@@ -17,6 +17,7 @@ import numpy as np
 
 from graphopt.base.dtype import DType
 from graphopt.base.session import Interner, current_session
+from graphopt.discover.batch_arithmetic import REAL_FUNCTIONS
 from graphopt.expr.expr_evaluation import Accumulation, Branches, ExprAlgebra
 from graphopt.expr.expressions import OpaqueElement, TensorArgument, TensorElement
 from graphopt.expr.index_grid import IndexGrid
@@ -54,15 +55,7 @@ def _shares(own: int, size: int, **attrs: Any) -> Array:
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "Inverse": lambda x: 1 / x,
-    "Pow": np.power,
-    "Abs": np.abs,
-    "Sign": np.sign,
-    "Round": np.round,
-    "Erf": np.vectorize(math.erf, otypes=[float]),
-    **{f.capitalize(): getattr(np, f) for f in ("exp", "log", "sqrt", "floor", "ceil", "sin", "cos", "tan")},
-    **{f.capitalize(): getattr(np, f) for f in ("sinh", "cosh", "tanh")},
-    **{f"A{f}": getattr(np, f"arc{f}") for f in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    **REAL_FUNCTIONS,
     "NotZero": lambda x: x != 0,
     "Positive": lambda x: x > 0,
     "Mod": np.mod,
