@@ -18,7 +18,7 @@ from graphopt.ir.tensor import Tensor
 from graphopt.language.binding import evaluate_content_query
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_evaluation import ScalarAlgebra
-from graphopt.language.scalar_functions import UndecidedScalarError, has_property
+from graphopt.language.scalar_functions import UndecidedScalarError, expand_axes, has_property
 from graphopt.language.terms import App, Term, Var
 
 Shape: TypeAlias = tuple[int, ...]
@@ -127,13 +127,4 @@ def array_of(rule: Rule, instance: ConcreteInstance, name: str) -> Array:
 
 def axes_shape(axes: Iterable[str], dims: Sizes) -> Shape:
     """Return the sizes of axes; raises KeyError for a name without a size."""
-    shape: list[int] = []
-    for axis in axes:
-        if axis.startswith("1*"):
-            pack = dims[axis[1:]]
-            assert isinstance(pack, tuple)
-            shape += [1] * len(pack)
-        else:
-            size = int(axis) if axis.isdigit() else dims[axis]
-            shape += size if isinstance(size, tuple) else (size,)
-    return tuple(shape)
+    return expand_axes(axes, dims.__getitem__)

@@ -25,25 +25,11 @@ from graphopt.expr.expressions import (
     guard_expr,
     integer_value,
 )
-from graphopt.expr.integers import (
-    FALSE,
-    TRUE,
-    BooleanAtom,
-    Formula,
-    Size,
-    eq,
-    fresh_symbol,
-    ge,
-    le,
-    product,
-    symbol,
-)
+from graphopt.expr.integers import FALSE, TRUE, BooleanAtom, Formula, Size, eq, fresh_symbol, ge, le, product, symbol
 from graphopt.expr.partial_calls import PartialCall
 from graphopt.expr.symbolic_tensors import SymbolicTensor, as_integer, truth_value
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import (
-    MAX_AXIS_SIZE,
-)
+from graphopt.language.scalar_functions import MAX_AXIS_SIZE, expand_axes
 from graphopt.language.terms import (
     SCALAR,
     App,
@@ -61,12 +47,7 @@ from graphopt.operators.semantics import denote
 from graphopt.operators.view_ops import reshape_index
 from graphopt.verifier import element_types
 from graphopt.verifier.choices import Choices
-from graphopt.verifier.constant_contents import (
-    ContentFact,
-    SymbolicList,
-    build_content_fact,
-    resolve_constant_index,
-)
+from graphopt.verifier.constant_contents import ContentFact, SymbolicList, build_content_fact, resolve_constant_index
 from graphopt.verifier.context import ProofContext, get_context
 from graphopt.verifier.element_types import DTypeError, Typing
 from graphopt.verifier.expanded_rule import ExpandedRule
@@ -204,14 +185,9 @@ class SymbolicInstance:
     def shape(self, axes: Iterable[str]) -> tuple[Size, ...]:
         """Return the sizes of axes, packs included."""
         axes = tuple(axes)
-        shape: list[Size] = []
-        for axis in axes:
-            if "*" in axis:
-                pack = self.pack(axis.partition("*")[2], len(axes) - 1)
-                shape += [1] * len(pack) if axis.startswith("1*") else pack
-            else:
-                shape.append(self.size(axis))
-        return tuple(shape)
+        return expand_axes(
+            axes, lambda axis: self.pack(axis[1:], len(axes) - 1) if axis.startswith("*") else self.size(axis)
+        )
 
     def pack(self, name: str, others: int) -> tuple[Size, ...]:
         if name not in self.packs:

@@ -17,14 +17,7 @@ from typing import Any, TypeAlias
 
 from graphopt.base.errors import RuleError
 from graphopt.discover.equivalence_classes import SAMPLES, EqualTerms
-from graphopt.discover.evaluation import (
-    Evaluator,
-    Shape,
-    UndefinedTerm,
-    is_axis_size,
-    split_operands,
-    with_axes,
-)
+from graphopt.discover.evaluation import Evaluator, Shape, UndefinedTerm, is_axis_size, split_operands, with_axes
 from graphopt.discover.worlds import World
 from graphopt.ir import schemas
 from graphopt.language.proof import Proof

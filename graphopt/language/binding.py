@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from itertools import chain
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +17,8 @@ from graphopt.ir.graph import Attribute, Graph, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import Shape, TensorType
 from graphopt.language.scalar_evaluation import ScalarAlgebra
-from graphopt.language.scalar_functions import TENSOR_PROPERTIES, UndecidedScalarError, has_property
-from graphopt.language.terms import (
-    App,
-    Term,
-    Var,
-    axis_arguments,
-    axis_position,
-    multiple_argument,
-    queried_constants,
-)
+from graphopt.language.scalar_functions import TENSOR_PROPERTIES, UndecidedScalarError, expand_axes, has_property
+from graphopt.language.terms import App, Term, Var, axis_arguments, axis_position, multiple_argument, queried_constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +100,11 @@ def _unify_pack(token: str, sizes: Shape, bound: dict[str, Dim | Shape]) -> bool
 
 def resolve_axes(tokens: Sequence[str], axes: AxisSizes) -> Shape | None:
     """Return the shape that axis names stand for; None where one is not bound."""
-    shape: list[Dim] = []
-    for token in tokens:
-        if token.isdigit():
-            shape.append(int(token))
-        elif token.startswith("1*"):
-            count = axes.get(f"#{token[2:]}")
-            if not isinstance(count, int):
-                return None
-            shape += [1] * count
-        else:
-            size = axes.get(token)
-            if size is None:
-                return None
-            shape += size if isinstance(size, tuple) else [size]
-    return tuple(shape)
+    try:
+        ones = [["1"] * cast("int", axes[f"#{token[2:]}"]) if token.startswith("1*") else [token] for token in tokens]
+        return expand_axes(chain.from_iterable(ones), axes.__getitem__)
+    except KeyError:
+        return None
 
 
 def broadcast_dims(left: Shape, right: Shape) -> Shape | None:

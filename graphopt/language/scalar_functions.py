@@ -404,6 +404,15 @@ def apply_scalar_function(name: str, logic: Logic, *arguments: Scalars) -> Scala
         raise InvalidScalarCallError(f"{name}: {error}") from error
 
 
+def expand_axes(axes: Iterable[str], size_of: Callable[[str], Any]) -> tuple[Any, ...]:
+    """Return the sizes of axes: a pack `*b` has several, and `1*b` as many axes of size 1."""
+    shape: list[Any] = []
+    for axis in axes:
+        found: Any = int(axis) if axis.isdigit() else size_of(axis.removeprefix("1"))
+        shape += (1,) * len(found) if axis.startswith("1*") else _as_tuple(found)
+    return tuple(shape)
+
+
 BINDING_QUERIES: Mapping[str, tuple[str, str]] = {
     "size": ('"N"', "the size of an axis"),
     "sizes": ('"*b N 1"', "a list of sizes: of axes, of all those of a pack, or 1"),
