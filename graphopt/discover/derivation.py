@@ -287,7 +287,7 @@ class Derivation:
             known = {axis: kind for axis, kind in kinds.items() if kind is not None}
             return rename_axes(scalar, known) if len(known) == len(kinds) else None
         try:
-            value = self._scalar(scalar, bound, 0)
+            value = _RoundScalars(self.terms, bound, 0).evaluate(scalar)
         except (UndecidedScalarError, KeyError):
             return None
         return Lit(value) if isinstance(value, int | float | tuple) else None
@@ -301,21 +301,17 @@ class Derivation:
     def _holds(self, when: Sequence[Term], bound: TermBinding) -> bool:
         try:
             return all(
-                self._scalar(condition, bound, round_)
+                _RoundScalars(self.terms, bound, round_).evaluate(condition)
                 for condition in when
                 for round_ in range(len(self.terms.world.rounds))
             )
         except (UndecidedScalarError, KeyError):
             return False
 
-    def _scalar(self, term: Term, bound: TermBinding, round_: int) -> Any:
-        """Return the value of a scalar term in one round; what is said of constants is taken to hold."""
-        return _RoundScalars(self.terms, bound, round_).evaluate(term)
-
 
 @dataclass(frozen=True)
 class _RoundScalars(ScalarAlgebra):
-    """What holes and axes are bound to in one round."""
+    """What holes and axes are bound to in one round; what is said of constants is taken to hold."""
 
     terms: WorldTerms
     bound: TermBinding

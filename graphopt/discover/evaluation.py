@@ -150,7 +150,26 @@ class _Compiler(ExprAlgebra[BatchFunction]):
             return self._under(binders)._sum(guard, body, len(binders))
         if monoid != "prod":
             self.functions.add("greatest")
-        return self._fold(monoid, branches)
+        pieces = []
+        for binders, guard, body in branches:
+            inner = self._under(binders)
+            pieces.append((body(inner), inner.formula(guard), inner.grid.shape))
+        rank, parts = len(self.grid.shape), self.arithmetic.parts
+
+        def laid_out(array: Array, shape: Shape) -> Array:
+            """Put the axes that a piece runs over into one, in front of the others."""
+            array = np.broadcast_to(array, (*array.shape[:2], *shape))
+            return array.reshape(*array.shape[:2], -1, *shape[len(shape) - rank :])
+
+        def compute(inputs: Inputs) -> Array:
+            values = [laid_out(value(inputs), shape) for value, _, shape in pieces]
+            asked = [laid_out(guard(inputs), shape) for _, guard, shape in pieces]
+            batch = max(array.shape[1] for array in (*values, *asked))
+            joined = np.concatenate([np.broadcast_to(v, (parts, batch, *v.shape[2:])) for v in values], axis=2)
+            where = np.concatenate([np.broadcast_to(a, (1, batch, *a.shape[2:])) for a in asked], axis=2)
+            return self.arithmetic.fold(monoid, joined, where)
+
+        return compute
 
     def _under(self, binders: Binders) -> Self:
         return replace(self, grid=self.grid.with_binders(binders)) if binders else self
@@ -219,29 +238,6 @@ class _Compiler(ExprAlgebra[BatchFunction]):
             places: list[Any] = [np.clip(i, 0, n - 1) for i, n in zip(index, array.shape[2:], strict=True)]
             found: Array = array[(slice(None), slice(None), *places)]
             return found
-
-        return compute
-
-    def _fold(self, monoid: str, branches: Branches[Self, BatchFunction]) -> BatchFunction:
-        """Return the greatest, the least or the product of all that the pieces run over."""
-        pieces = []
-        for binders, guard, body in branches:
-            inner = self._under(binders)
-            pieces.append((body(inner), inner.formula(guard), inner.grid.shape))
-        rank, parts = len(self.grid.shape), self.arithmetic.parts
-
-        def laid_out(array: Array, shape: Shape) -> Array:
-            """Put the axes that a piece runs over into one, in front of the others."""
-            array = np.broadcast_to(array, (*array.shape[:2], *shape))
-            return array.reshape(*array.shape[:2], -1, *shape[len(shape) - rank :])
-
-        def compute(inputs: Inputs) -> Array:
-            values = [laid_out(value(inputs), shape) for value, _, shape in pieces]
-            asked = [laid_out(guard(inputs), shape) for _, guard, shape in pieces]
-            batch = max(array.shape[1] for array in (*values, *asked))
-            joined = np.concatenate([np.broadcast_to(v, (parts, batch, *v.shape[2:])) for v in values], axis=2)
-            where = np.concatenate([np.broadcast_to(a, (1, batch, *a.shape[2:])) for a in asked], axis=2)
-            return self.arithmetic.fold(monoid, joined, where)
 
         return compute
 

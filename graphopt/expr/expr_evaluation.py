@@ -18,11 +18,11 @@ from graphopt.expr.expressions import (
     Expr,
     Factor,
     Fold,
-    FoldBranch,
     IntegerValue,
     Monoid,
     OpaqueElement,
     TensorElement,
+    Term,
 )
 from graphopt.expr.integers import Formula, Polynomial
 
@@ -60,9 +60,13 @@ class ExprAlgebra(ABC, Generic[V]):
 
     def value(self, value: Expr) -> V:
         """Return what an expression is."""
-        sums = ((term.binders, term.guard, partial(_product, term.factors)) for term in value.terms)
-        values = [self.accumulate("sum", [each]) for each in sums]
-        return self.linear_combination([(t.coefficient, v) for t, v in zip(value.terms, values, strict=True)])
+        return self.linear_combination([(term.coefficient, self.term(term)) for term in value.terms])
+
+    def term(self, term: Term) -> V:
+        def product(inner: Self) -> V:
+            return inner.product([inner.factor(factor) for factor in term.factors])
+
+        return self.accumulate("sum", [(term.binders, term.guard, product)])
 
     def factor(self, factor: Factor) -> V:
         match factor:
@@ -73,14 +77,10 @@ class ExprAlgebra(ABC, Generic[V]):
             case Call(function=function, args=args, params=params):
                 return self.call(function, [self.value(arg) for arg in args], params)
             case Fold(monoid=monoid, branches=branches):
-                return self.accumulate(monoid, [(b.binders, b.guard, partial(_body, b)) for b in branches])
+                return self.accumulate(monoid, [(b.binders, b.guard, partial(_body, b.body)) for b in branches])
             case OpaqueElement():
                 return self.opaque(factor)
 
 
-def _product(factors: tuple[Factor, ...], inner: ExprAlgebra[V]) -> V:
-    return inner.product([inner.factor(factor) for factor in factors])
-
-
-def _body(branch: FoldBranch, inner: ExprAlgebra[V]) -> V:
-    return inner.value(branch.body)
+def _body(body: Expr, inner: ExprAlgebra[V]) -> V:
+    return inner.value(body)

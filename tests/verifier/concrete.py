@@ -155,13 +155,11 @@ class Grid(IndexGrid, ExprAlgebra[Any]):
         return FUNCTIONS[function](*args, *params)
 
     def read(self, element: TensorElement) -> Any:
-        return self._read(self.arrays[element.tensor], [self.integer(i) for i in element.index], str(element))
-
-    def _read(self, array: Array, index: list[Any], text: str) -> Any:
         """An element, which exists wherever it is asked for."""
+        array, index = self.arrays[element.tensor], [self.integer(i) for i in element.index]
         for i, n in zip(index, array.shape, strict=True):
             beyond = np.broadcast_to(self.asked & ((i < 0) | (i >= n)), self.shape)
-            assert not beyond.any(), f"{text} outside of {array.shape}"
+            assert not beyond.any(), f"{element} outside of {array.shape}"
         if 0 in array.shape:
             return np.zeros(())
         return array[tuple(np.clip(i, 0, n - 1) for i, n in zip(index, array.shape, strict=True))].astype(np.float64)
