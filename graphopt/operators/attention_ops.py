@@ -180,8 +180,8 @@ def _mask(node: OpContext, shape: SymbolicShape) -> tuple[ElementBody, Callable[
     for bound in (left, right):
         node.require(ge(bound, -1), "a window reaches no less than nothing")
     if mask is not None:
-        if not 1 <= mask.rank <= 4:
-            raise UndefinedOperatorError("Attention: the mask has another rank")
+        if not mask.rank:
+            raise UndefinedOperatorError("Attention: the mask is a scalar")
         for size, full in zip(mask.shape[-2:-1], shape[-2:-1], strict=False):  # its kernels stretch none
             node.require(eq(size, full), "the mask has not a row for each query")
         require_broadcast(node, mask.shape[:-2], shape[:-2], "the mask does not broadcast to the scores")

@@ -71,7 +71,7 @@ def matrix_product(node: OpContext, a: SymbolicTensor, b: SymbolicTensor) -> Sym
 def Gemm(node: OpContext) -> SymbolicTensor:
     """alpha · A' · B' + beta · C, where A' and B' may be transposed and C is broadcast."""
     a, b, c = node.input(0), node.input(1), node.optional_input(2)
-    if a.rank != 2 or b.rank != 2 or (c is not None and c.rank > 2):
+    if a.rank != 2 or b.rank != 2:
         raise UndefinedOperatorError("Gemm of something else than matrices")
     alpha, beta = node.real("alpha"), node.real("beta")
     flipped_a, flipped_b = node.flag("transA"), node.flag("transB")
