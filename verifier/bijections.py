@@ -131,14 +131,6 @@ def substitute_in_size(size: Size, mapping: BinderMap) -> Size:
     return replace_atoms(size, Substitution(mapping))
 
 
-def as_single_factor(value: Expr) -> Factor | None:
-    if len(value.terms) != 1:
-        return None
-    (term,) = value.terms
-    plain = term.coefficient == 1 and not term.binders and term.guard == TRUE and len(term.factors) == 1
-    return term.factors[0] if plain else None
-
-
 def has_sums(factor: Call) -> bool:
     return any(term.binders or term.guard != TRUE for arg in factor.args for term in arg.terms)
 

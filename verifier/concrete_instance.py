@@ -6,7 +6,7 @@ operators compute, nor how rules are matched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,14 +17,9 @@ from graphopt.base.dtype import DType
 from graphopt.ir.tensor import Tensor
 from graphopt.language.binding import evaluate_content_query
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import (
-    PROPERTIES,
-    PYTHON_LOGIC,
-    UndecidedScalarError,
-    apply_scalar_function,
-    has_property,
-)
-from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_content_query
+from graphopt.language.scalar_evaluation import ScalarAlgebra
+from graphopt.language.scalar_functions import UndecidedScalarError, expand_axes, has_property
+from graphopt.language.terms import App, Term, Var
 
 Shape: TypeAlias = tuple[int, ...]
 Sizes: TypeAlias = Mapping[str, "int | Shape"]
@@ -65,29 +60,40 @@ class ConcreteInstance:
 
 def evaluate_scalar_at(term: Term, rule: Rule, instance: ConcreteInstance) -> Any:
     """Return the value of a scalar term: an attribute of the right side, or a condition."""
-    match term:
-        case Lit(value=value):
-            return value
-        case Var(name=name):
-            return instance.values[name]
-        case App(op="size" | "sizes" as fact, args=(Lit(value=axes),)):
-            sizes = axes_shape(str(axes).split(), instance.dims)
-            return sizes[0] if fact == "size" else sizes
-        case App() if is_content_query(term):
-            return evaluate_content_query(term, lambda hole: Tensor.from_array(array_of(rule, instance, hole.name)))
-        case App(op="dtype", args=(Var(name=name),)):
-            return DType.from_numpy(array_of(rule, instance, name).dtype)
-        case App(op="shape" | "rank" as fact, args=(Var(name=name),)):
-            shape = _shape(rule.holes[name], instance)
-            return shape if fact == "shape" else len(shape)
-        case App(op="shape" | "rank" | "dtype"):  # the meaning of an operator in another
-            raise UndecidedScalarError(f"{term} of an instance")
-        case App(op=name, args=(Var() as hole, *_)) if name in PROPERTIES:
-            said = [evaluate_scalar_at(arg, rule, instance) for arg in term.operands[1:]]
-            return has_property(name, array_of(rule, instance, hole.name), *said)
-    assert term.domain == SCALAR, f"{term} is not scalar"
-    operands = [evaluate_scalar_at(arg, rule, instance) for arg in term.operands]
-    return apply_scalar_function(term.op, PYTHON_LOGIC, *operands)
+    return _InstanceScalars(rule, instance).evaluate(term)
+
+
+@dataclass(frozen=True)
+class _InstanceScalars(ScalarAlgebra):
+    """What an instance fixes."""
+
+    rule: Rule
+    instance: ConcreteInstance
+
+    def hole(self, hole: Var) -> Any:
+        return self.instance.values[hole.name]
+
+    def sizes(self, axes: Sequence[str]) -> Shape:
+        return axes_shape(axes, self.instance.dims)
+
+    def shape(self, of: Term) -> Shape:
+        if not isinstance(of, Var):  # the meaning of an operator in another
+            raise UndecidedScalarError(f"the shape of {of} in an instance")
+        return _shape(self.rule.holes[of.name], self.instance)
+
+    def dtype(self, of: Term) -> DType:
+        return DType.from_numpy(self._array(of).dtype)
+
+    def contents(self, query: App) -> int | tuple[int, ...]:
+        return evaluate_content_query(query, lambda hole: Tensor.from_array(self._array(hole)))
+
+    def property_holds(self, app: App, more: Iterator[Any]) -> bool:
+        return has_property(app.op, self._array(app.operands[0]), *more)
+
+    def _array(self, of: Term) -> Array:
+        if not isinstance(of, Var):
+            raise UndecidedScalarError(f"the elements of {of} in an instance")
+        return array_of(self.rule, self.instance, of.name)
 
 
 def satisfies(rule: Rule, instance: ConcreteInstance) -> bool:
@@ -121,13 +127,4 @@ def array_of(rule: Rule, instance: ConcreteInstance, name: str) -> Array:
 
 def axes_shape(axes: Iterable[str], dims: Sizes) -> Shape:
     """Return the sizes of axes; raises KeyError for a name without a size."""
-    shape: list[int] = []
-    for axis in axes:
-        if axis.startswith("1*"):
-            pack = dims[axis[1:]]
-            assert isinstance(pack, tuple)
-            shape += [1] * len(pack)
-        else:
-            size = int(axis) if axis.isdigit() else dims[axis]
-            shape += size if isinstance(size, tuple) else (size,)
-    return tuple(shape)
+    return expand_axes(axes, dims.__getitem__)

@@ -39,8 +39,8 @@ from graphopt.expr.integers import (
     terms_of,
 )
 from graphopt.expr.substitution import (
+    IntegerEvaluation,
     Substitution,
-    evaluate_formula,
     replace_atoms,
     replace_in_atom,
     replace_in_formula,
@@ -400,7 +400,7 @@ def _witness(facts: frozenset[Formula], near: Mapping[Atom, int]) -> Mapping[Ato
 def _fails(parts: Iterable[Formula], witness: Mapping[Atom, int]) -> bool:
     """Return whether one of the formulas is false for these numbers for certain."""
     try:
-        return not all(evaluate_formula(part, witness) for part in parts)
+        return not all(map(IntegerEvaluation(witness).holds, parts))
     except (KeyError, ZeroDivisionError):
         return False
 

@@ -18,13 +18,8 @@ from graphopt.base.dtype import COMPUTE_DTYPES, DType
 from graphopt.ir import schemas
 from graphopt.language.proof import ProofModel
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import (
-    PYTHON_LOGIC,
-    SCALAR_FUNCTIONS,
-    UndecidedScalarError,
-    apply_scalar_function,
-    can_represent,
-)
+from graphopt.language.scalar_evaluation import ScalarAlgebra
+from graphopt.language.scalar_functions import UndecidedScalarError, can_represent
 from graphopt.language.terms import (
     SCALAR,
     App,
@@ -260,27 +255,29 @@ class Typing:
     def admits(self, condition: Term) -> bool:
         """Return False where a condition on element types says no; one on something else says nothing."""
         try:
-            return bool(self._scalar(condition))
+            return bool(_TypeScalars(self).evaluate(condition))
         except _NotOnTypes:
             return True
         except UndecidedScalarError:  # nor does it match
             return False
 
-    def _scalar(self, part: Term) -> Any:
-        match part:
-            case Lit(value=value):
-                return value
-            case Var(name=name) if name in self.targets:
-                return self.targets[name]
-            case App(op="dtype"):
-                return self.type_of(part.operands[0])
-            case App(domain=domain, op=op) if domain == SCALAR and op in SCALAR_FUNCTIONS:
-                return apply_scalar_function(op, PYTHON_LOGIC, *(self._scalar(arg) for arg in part.operands))
-        raise _NotOnTypes
-
 
 class _NotOnTypes(Exception):
     """A condition on sizes or attributes."""
+
+
+@dataclass(frozen=True)
+class _TypeScalars(ScalarAlgebra):
+    """What a choice of element types says, and nothing else."""
+
+    typing: Typing
+    unknown = _NotOnTypes
+
+    def hole(self, hole: Var) -> Any:
+        return self.typing.targets[hole.name] if hole.name in self.typing.targets else super().hole(hole)
+
+    def dtype(self, of: Term) -> DType | None:
+        return self.typing.type_of(of)
 
 
 def enumerate_typings(rule: Rule) -> list[Typing]:

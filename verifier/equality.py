@@ -31,6 +31,7 @@ from graphopt.expr.expressions import (
     fold,
     integer_value,
     multiply,
+    single_factor,
 )
 from graphopt.expr.integers import (
     FALSE,
@@ -56,7 +57,6 @@ from graphopt.verifier.bijections import (
     BinderMap,
     alpha_equivalence_key,
     apply_radix_split,
-    as_single_factor,
     as_term,
     binder_ranges,
     composites,
@@ -257,7 +257,7 @@ class Equality:
     def _factors_equal(self, left: Factor, right: Factor, there: BinderMap, known: ProofContext) -> bool:
         moved = right.replace_atoms(Substitution(there)) if there else right
         if isinstance(moved, Expr):
-            alone = as_single_factor(moved)
+            alone = single_factor(moved)
             return (
                 self.proves_equal(expr_of_factor(left), moved, known)
                 if alone is None
@@ -399,7 +399,7 @@ class Equality:
 
     def _normalize_nested(self, value: Expr, known: ProofContext) -> Expr:
         """Return a rebuilt factor with what is inside of it settled too."""
-        factor = as_single_factor(value)
+        factor = single_factor(value)
         if isinstance(factor, OpaqueElement):
             return self._simplify_extremum_place(factor, known)
         if isinstance(factor, Call) and factor.params == (DType.INT64,) and factor.function in INTEGER_SUMS:
@@ -407,7 +407,7 @@ class Equality:
         if isinstance(factor, Call) and (factor.function == "Inverse" or has_sums(factor)):
             args = [Expr(tuple(self.normalize(arg, known))) for arg in factor.args]
             value = call_function(factor.function, *args, params=factor.params)
-            factor = as_single_factor(value)
+            factor = single_factor(value)
         if isinstance(factor, Fold):
             pieces = [p for piece in factor.branches for p in self._piece(piece, known)]
             is_product = factor.monoid == "prod"
@@ -427,7 +427,7 @@ class Equality:
                     return expr_of_factor(OpaqueElement(FIRST_OF[operator], (0,), (row,), ()))
             case OpaqueElement("Gather", (), (TensorArgument() as row, TensorArgument(body=where)), ()):
                 place = Expr(tuple(self.normalize(where, known)))
-                match as_single_factor(place):
+                match single_factor(place):
                     case OpaqueElement(operator, (_,), (along,)) if operator in GREATEST:
                         if self._wholes_equal(row, along, known) and known.proves(ge(row.shape[0], 1)):
                             binders = tuple(zip(row.index, row.shape, strict=True))

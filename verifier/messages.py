@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from graphopt.base.dtype import DType
-from graphopt.expr.expressions import Call, Expr, Fold, OpaqueElement
+from graphopt.expr.expressions import Expr, OpaqueElement, walk_factors
 from graphopt.expr.integers import TRUE, Formula, Polynomial, eq, polynomial_of_atom
 from graphopt.expr.substitution import Substitution
 from graphopt.expr.symbolic_tensors import SymbolicTensor
@@ -145,14 +145,7 @@ def _attributes(element: OpaqueElement) -> list[object]:
 
 def _elements_in(value: Expr) -> Iterator[OpaqueElement]:
     """Yield what operators that are not looked into make, in order, those inside of functions too."""
-    for factor in (factor for term in value.terms for factor in term.factors):
-        match factor:
-            case OpaqueElement():
-                yield factor
-            case Call(args=args):
-                yield from (found for arg in args for found in _elements_in(arg))
-            case Fold(branches=pieces):
-                yield from (found for piece in pieces for found in _elements_in(piece.body))
+    return (factor for factor in walk_factors(value) if isinstance(factor, OpaqueElement))
 
 
 def _about_wholes(wording: Wording, left: OpaqueElement, right: OpaqueElement, rule: Rule) -> Iterator[str]:

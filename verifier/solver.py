@@ -32,7 +32,7 @@ from graphopt.expr.integers import (
     interned_count,
     literals,
 )
-from graphopt.expr.substitution import defining_formulas, evaluate_formula
+from graphopt.expr.substitution import IntegerEvaluation, defining_formulas
 
 
 @dataclass(slots=True)
@@ -335,7 +335,7 @@ def are_satisfied(parts: Iterable[Formula], numbers: Mapping[Atom, int]) -> bool
     """Return whether formulas hold for these numbers; what speaks of something else holds nowhere, as far as is
     known."""
     try:
-        return all(evaluate_formula(part, numbers) for part in parts)
+        return all(map(IntegerEvaluation(numbers).holds, parts))
     except (KeyError, ZeroDivisionError):
         return False
 

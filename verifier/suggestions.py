@@ -7,17 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import (
-    PYTHON_LOGIC,
-    SCALAR_FUNCTIONS,
-    UndecidedScalarError,
-    apply_scalar_function,
-)
+from graphopt.language.scalar_evaluation import ScalarAlgebra
+from graphopt.language.scalar_functions import SCALAR_FUNCTIONS, UndecidedScalarError
 from graphopt.language.terms import SCALAR, App, Lit, Term, Var, fn, holes, walk_term
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.verifier.messages import PROVED_WITH_CONDITION, format_condition
@@ -91,22 +87,9 @@ def _value(term: Term) -> float | None:
     if isinstance(term, Lit):
         return float(term.value) if isinstance(term.value, int | float) else None
     with suppress(UndecidedScalarError):
-        found = None if any(isinstance(part, Var) for part in walk_term(term)) else _evaluate_literal(term)
+        found = None if any(isinstance(part, Var) for part in walk_term(term)) else ScalarAlgebra().evaluate(term)
         return found if isinstance(found, float) else None
     return None
-
-
-def _evaluate_literal(term: Term) -> Any:
-    """Return what is written, or computed of what is written.
-
-    Raises:
-        UndecidedScalarError: there is no such number, or it is said of a tensor.
-    """
-    if isinstance(term, Lit):
-        return term.value
-    if not isinstance(term, App) or term.domain != SCALAR or term.op not in SCALAR_FUNCTIONS:
-        raise UndecidedScalarError(f"which number {term} is")
-    return apply_scalar_function(term.op, PYTHON_LOGIC, *map(_evaluate_literal, term.operands))
 
 
 def _find_intended_number(term: Term) -> tuple[str, float] | None:

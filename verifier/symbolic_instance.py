@@ -11,52 +11,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from math import isinf
 from typing import Any
 
 from graphopt.base.dtype import DType
 from graphopt.expr.expressions import (
     ZERO,
     Expr,
-    FoldBranch,
     Index,
     TensorElement,
     call_function,
     constant,
     expr_of_factor,
-    fold,
     guard_expr,
     integer_value,
 )
-from graphopt.expr.integers import (
-    FALSE,
-    TRUE,
-    BooleanAtom,
-    Formula,
-    Size,
-    disjunction,
-    eq,
-    fresh_symbol,
-    ge,
-    if_then_else,
-    le,
-    negate,
-    product,
-    symbol,
-)
-from graphopt.expr.partial_calls import PartialCall, recording_partial_calls
+from graphopt.expr.integers import FALSE, TRUE, BooleanAtom, Formula, Size, eq, fresh_symbol, ge, le, product, symbol
+from graphopt.expr.partial_calls import PartialCall
 from graphopt.expr.symbolic_tensors import SymbolicTensor, as_integer, truth_value
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import (
-    BINDING_QUERIES,
-    MAX_AXIS_SIZE,
-    PROPERTIES,
-    PYTHON_LOGIC,
-    SCALAR_FUNCTIONS,
-    InvalidScalarCallError,
-    UndecidedScalarError,
-    apply_scalar_function,
-)
+from graphopt.language.scalar_functions import MAX_AXIS_SIZE, expand_axes
 from graphopt.language.terms import (
     SCALAR,
     App,
@@ -65,7 +38,6 @@ from graphopt.language.terms import (
     Var,
     axis_arguments,
     axis_position,
-    is_content_query,
     is_scalar,
     queried_constants,
 )
@@ -74,20 +46,12 @@ from graphopt.operators.operator_classes import mentions_quantization
 from graphopt.operators.semantics import denote
 from graphopt.operators.view_ops import reshape_index
 from graphopt.verifier import element_types
-from graphopt.verifier.choices import Choices, as_tuple
-from graphopt.verifier.constant_contents import (
-    ContentFact,
-    SymbolicList,
-    apply_to_symbolic_list,
-    build_content_fact,
-    resolve_constant_index,
-)
+from graphopt.verifier.choices import Choices
+from graphopt.verifier.constant_contents import ContentFact, SymbolicList, build_content_fact, resolve_constant_index
 from graphopt.verifier.context import ProofContext, get_context
 from graphopt.verifier.element_types import DTypeError, Typing
 from graphopt.verifier.expanded_rule import ExpandedRule
 from graphopt.verifier.rule_conditions import (
-    ROUNDING_FUNCTIONS,
-    compares_rounded,
     format_unfulfilled,
     is_number_condition,
     needs_int64_bound,
@@ -96,7 +60,7 @@ from graphopt.verifier.rule_conditions import (
     substitute_given,
 )
 from graphopt.verifier.solver import SolverSession
-from graphopt.verifier.symbolic_logic import SYMBOLIC_LOGIC, is_real, to_formula
+from graphopt.verifier.symbolic_logic import SYMBOLIC_LOGIC, SymbolicScalars, to_formula
 
 
 @dataclass(frozen=True)
@@ -221,14 +185,9 @@ class SymbolicInstance:
     def shape(self, axes: Iterable[str]) -> tuple[Size, ...]:
         """Return the sizes of axes, packs included."""
         axes = tuple(axes)
-        shape: list[Size] = []
-        for axis in axes:
-            if "*" in axis:
-                pack = self.pack(axis.partition("*")[2], len(axes) - 1)
-                shape += [1] * len(pack) if axis.startswith("1*") else pack
-            else:
-                shape.append(self.size(axis))
-        return tuple(shape)
+        return expand_axes(
+            axes, lambda axis: self.pack(axis[1:], len(axes) - 1) if axis.startswith("*") else self.size(axis)
+        )
 
     def pack(self, name: str, others: int) -> tuple[Size, ...]:
         if name not in self.packs:
@@ -272,7 +231,7 @@ class SymbolicInstance:
             counts = self.rule.arange_conditions.get(var.name)
             at = self._reader(var.name, dtype) if counts is None else self._counting(counts, shape)
             if self.is_absent(var):
-                at = partial(_constant, to_real(self._check_literal(var.default)))
+                at = partial(_constant, to_real(SymbolicScalars(self).literal(var.default)))
             self.bindings[var.name] = SymbolicTensor(shape, at, dtype, dtype)
         found: SymbolicTensor = self.bindings[var.name]
         return found
@@ -367,120 +326,17 @@ class SymbolicInstance:
     # -- scalar terms
 
     def scalar(self, part: Term) -> Any:
-        """Return the value of an attribute or condition: an int, an Int, a Value, a text, a formula or a tuple of
-        them."""
-        match part:
-            case Lit(value=value):
-                return self._check_literal(value)
-            case Var(name=name):
-                if name not in self.bindings:
-                    self.bindings[name] = self._bind_computed_hole(part)
-                return self.bindings[name]
-            case App(domain=domain) if domain == SCALAR:
-                if part not in self.scalars:
-                    self.scalars[part] = self._apply(part)
-                return self.scalars[part]
-        raise UnsupportedOperatorError(f"{part} is no number")
+        """Return the value of an attribute or condition."""
+        return SymbolicScalars(self).evaluate(part)
 
-    def _bind_computed_hole(self, hole: Var) -> Any:
-        """Return what stands for a hole that the meaning of an operator computes with: no operator asks for it as it
+    def bound_scalar(self, hole: Var) -> Any:
+        """Return what a hole is bound to. Of what the meaning of an operator computes with no operator asks as it
         is."""
-        if not (self.assuming and isinstance(self.rule, ExpandedRule)):
-            raise UnsupportedOperatorError(f"{hole.name} is used before it is bound")
-        return self._open_number(hole)
-
-    def _check_literal(self, value: Any) -> Any:
-        """Return a number that the rule writes: the real model is of real numbers."""
-        if not self.exact and isinstance(value, float) and isinf(value):
-            raise UnsupportedOperatorError(f"real arithmetic with {value}")
-        return value
-
-    def _apply(self, app: App) -> Any:
-        if app.op in PROPERTIES:
-            return self._evaluate_property(app)
-        if app.op in BINDING_QUERIES:
-            return self._fact(app)
-        args = [self.scalar(arg) for arg in app.operands]
-        if any(isinstance(arg, SymbolicList) for arg in args):
-            return apply_to_symbolic_list(app.op, args)
-        found = self._of_reals(app, args)
-        if found is not None:
-            return found
-        if app.op in ("floordiv", "mod"):
-            self._divisor(args[1], app)
-        if app.op == "broadcast":
-            return self._broadcast(*args)
-        if app.op == "choose" and isinstance(args[1], tuple):
-            return self._choose_elementwise(*args)
-        try:
-            return apply_scalar_function(app.op, SYMBOLIC_LOGIC, *args)
-        except InvalidScalarCallError as error:
-            raise UnsupportedOperatorError(str(error)) from error
-        except UndecidedScalarError as error:  # nor does it match
-            raise UndefinedOperatorError(f"{app.op}: {error}") from error
-
-    def _fact(self, app: App) -> Any:
-        """Return what a hole or an axis is bound to says."""
-        match app:
-            case App() if is_content_query(app):
-                said = build_content_fact(app, self.shape(axis_arguments(app)))
-                self.facts += said.structure.facts
-                return said.value
-            case App(op="size" | "sizes", args=(Lit(value=axes),)):
-                shape = self.shape(str(axes).split())
-                return shape[0] if app.op == "size" else shape
-            case App(op="shape" | "rank" | "dtype", args=(of,)) if of is not None:
-                tensor = self.tensor(of)
-                return {"shape": tensor.shape, "rank": tensor.rank, "dtype": tensor.dtype}[app.op]
-        raise UnsupportedOperatorError(f"{app}, of which nothing is known here")
-
-    def _of_reals(self, app: App, args: Sequence[Any]) -> Expr | None:
-        """Return what a scalar function gives of real numbers, None where it is not about them.
-
-        In the exact model nothing is known of what it rounds: a rule computes in double precision when it is applied.
-        """
-        name = app.op
-        if name not in ("truediv", "sqrt") and not any(
-            is_real(arg) for arg in chain.from_iterable(map(as_tuple, args))
-        ):
-            return None
-        if compares_rounded(app):
-            raise UnsupportedOperatorError(f"{app}, which compares what is rounded when the rule is applied")
-        if self.exact and name in ROUNDING_FUNCTIONS:
-            return call_function(f"{name}~", *map(to_real, args))
-        with recording_partial_calls():  # nothing: where it has no value, the rule does not match
-            return _REAL_FUNCTIONS[name](*map(to_real, args)) if name in _REAL_FUNCTIONS else None
-
-    def _evaluate_property(self, app: App) -> Formula:
-        """Return a property that the conditions say is assumed of the elements of its constant: no formula about
-        sizes."""
-        of = app.operands[0]
-        if not isinstance(of, Var) or app not in self.rule.property_conditions:
-            raise UnsupportedOperatorError(f"{app}, which no condition says")
-        if self.is_absent(of):
-            return to_formula(PROPERTIES[app.op](PYTHON_LOGIC, of.default))
-        return TRUE
-
-    def _broadcast(self, left: Sequence[Size], right: Sequence[Size]) -> tuple[Size, ...]:
-        """Return the shape that two shapes broadcast to; where they do not fit some other one, for it means nothing
-        there."""
-        found = SCALAR_FUNCTIONS["broadcast"](SYMBOLIC_LOGIC, left, right)
-        padded = ((1,) * (len(found) - len(shape)) + tuple(shape) for shape in (left, right))
-        return tuple(
-            if_then_else(disjunction(eq(a, 1), eq(b, 1), eq(a, b)), size, fresh_symbol("unfit"))
-            for a, b, size in zip(*padded, found, strict=True)
-        )
-
-    def _divisor(self, divisors: Any, app: App) -> None:
-        for divisor in as_tuple(divisors):
-            if is_real(divisor):
-                raise UnsupportedOperatorError(f"{app}: {app.op} is of whole numbers, `truediv` is of others")
-            self.require(negate(eq(divisor)), "division by zero")
-
-    def _choose_elementwise(self, condition: Any, then: Any, otherwise: Any) -> Any:
-        if len(then) != len(otherwise):
-            return SYMBOLIC_LOGIC.choose(condition, then, otherwise)
-        return tuple(SYMBOLIC_LOGIC.choose(condition, a, b) for a, b in zip(then, otherwise, strict=True))
+        if hole.name not in self.bindings:
+            if not (self.assuming and isinstance(self.rule, ExpandedRule)):
+                raise UnsupportedOperatorError(f"{hole.name} is used before it is bound")
+            self.bindings[hole.name] = self._open_number(hole)
+        return self.bindings[hole.name]
 
     def assume_conditions(self) -> None:
         """Make facts of the conditions of the rule."""
@@ -565,15 +421,6 @@ class SymbolicInstance:
 
     def hole_tensors(self) -> list[SymbolicTensor]:
         return [value for value in self.bindings.values() if isinstance(value, SymbolicTensor)]
-
-
-_REAL_FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
-    "truediv": lambda a, b: a / b,
-    "sqrt": lambda a: call_function("Sqrt", a),
-    "maximum": lambda a, b: fold("max", [FoldBranch((), TRUE, a), FoldBranch((), TRUE, b)]),
-    "minimum": lambda a, b: fold("min", [FoldBranch((), TRUE, a), FoldBranch((), TRUE, b)]),
-}
-"""The scalar functions on real numbers; the others compute with operators that values have too."""
 
 
 def _constant(value: Expr, _: Index) -> Expr:

@@ -213,10 +213,10 @@ class Reals:
         return result
 
     def call(self, function: str, params: tuple[Any, ...], args: Sequence[Array]) -> Array:
-        if function not in _FUNCTIONS or params:
+        if function not in REAL_FUNCTIONS or params:
             return np.full(np.broadcast_shapes(*(arg.shape for arg in args)) if args else (1, 1), np.nan)
         with np.errstate(all="ignore"):  # what has no value is NaN
-            result: Array = _FUNCTIONS[function](*args)
+            result: Array = REAL_FUNCTIONS[function](*args)
         return result
 
     def is_not_zero(self, values: Array) -> Array:
@@ -247,7 +247,7 @@ _FOLDS: Mapping[str, tuple[float, Callable[..., Array]]] = {
     "min": (np.inf, np.min),
     "prod": (1.0, np.prod),
 }
-_FUNCTIONS: Mapping[str, Callable[..., Array]] = {
+REAL_FUNCTIONS: Mapping[str, Callable[..., Array]] = {
     "Inverse": lambda x: 1.0 / x,
     "Pow": np.power,
     "Abs": np.abs,

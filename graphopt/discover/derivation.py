@@ -12,13 +12,14 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from graphopt.base.dtype import DType
-from graphopt.discover.evaluation import Evaluator, Shape, UndefinedTerm, axes_in, is_axis_size, split_operands
+from graphopt.discover.evaluation import Evaluator, Shape, UndefinedTerm, is_axis_size, split_operands
 from graphopt.discover.generalization import rename_axes
 from graphopt.discover.worlds import World, commutes, get_leaf_shape
 from graphopt.ir import schemas
 from graphopt.language.rule import Rule
-from graphopt.language.scalar_functions import PROPERTIES, PYTHON_LOGIC, UndecidedScalarError, apply_scalar_function
-from graphopt.language.terms import SCALAR, App, Lit, Term, Var, holes, is_scalar, walk_term
+from graphopt.language.scalar_evaluation import ScalarAlgebra
+from graphopt.language.scalar_functions import UndecidedScalarError
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, axis_arguments, holes, is_scalar, walk_term
 
 Type: TypeAlias = tuple[Shape, ...]
 """The shape of a term in each round."""
@@ -178,7 +179,9 @@ class Derivation:
                 if found is not None:
                     yield found
             case App() if is_axis_size(pattern) and term is not None and is_axis_size(term):
-                found = self._sizes(axes_in(pattern), axes_in(term), bound) if pattern.op == term.op else None
+                found = (
+                    self._sizes(axis_arguments(pattern), axis_arguments(term), bound) if pattern.op == term.op else None
+                )
                 if found is not None:
                     yield found
             case App() if isinstance(term, App) and _operator_and_output(pattern) == _operator_and_output(term):
@@ -283,11 +286,11 @@ class Derivation:
         if named:
             rounds = self.terms.world.rounds
             kind_of = {tuple(sizes[kind] for sizes in rounds): kind for kind in reversed(list(rounds[0]))}
-            kinds = {axis: kind_of.get(bound.axes.get(axis, ())) for part in named for axis in axes_in(part)}
+            kinds = {axis: kind_of.get(bound.axes.get(axis, ())) for part in named for axis in axis_arguments(part)}
             known = {axis: kind for axis, kind in kinds.items() if kind is not None}
             return rename_axes(scalar, known) if len(known) == len(kinds) else None
         try:
-            value = self._scalar(scalar, bound, 0)
+            value = _RoundScalars(self.terms, bound, 0).evaluate(scalar)
         except (UndecidedScalarError, KeyError):
             return None
         return Lit(value) if isinstance(value, int | float | tuple) else None
@@ -297,35 +300,39 @@ class Derivation:
     def _holds(self, when: Sequence[Term], bound: TermBinding) -> bool:
         try:
             return all(
-                self._scalar(condition, bound, round_)
+                _RoundScalars(self.terms, bound, round_).evaluate(condition)
                 for condition in when
                 for round_ in range(len(self.terms.world.rounds))
             )
         except (UndecidedScalarError, KeyError):
             return False
 
-    def _scalar(self, term: Term, bound: TermBinding, round_: int) -> Any:
-        """Return the value of a scalar term in one round; properties of constants are taken to hold."""
-        match term:
-            case Lit(value=value):
-                return value
-            case Var(name=name):
-                said = bound.holes[name]
-                return said.value if isinstance(said, Lit) else None
-            case App(op="size"):
-                return bound.axes[axes_in(term)[0]][round_]
-            case App(op="sizes"):
-                return tuple(bound.axes[axis][round_] for axis in axes_in(term))
-            case App(op="rank" | "shape", args=(Var(name=name),)):
-                shape = (self.terms.type_of(bound.holes[name]) or ((),))[round_]
-                return shape if term.op == "shape" else len(shape)
-            case App(op="dtype"):
-                return DType.FLOAT
-            case App(op=name) if name in PROPERTIES:
-                return True
-        return apply_scalar_function(
-            term.op, PYTHON_LOGIC, *(self._scalar(arg, bound, round_) for arg in term.operands)
-        )
+
+@dataclass(frozen=True)
+class _RoundScalars(ScalarAlgebra):
+    """What holes and axes are bound to in one round; what is said of constants is taken to hold."""
+
+    terms: WorldTerms
+    bound: TermBinding
+    round: int
+
+    def hole(self, hole: Var) -> Any:
+        said = self.bound.holes[hole.name]
+        return said.value if isinstance(said, Lit) else None
+
+    def sizes(self, axes: Sequence[str]) -> tuple[Any, ...]:
+        return tuple(self.bound.axes[axis][self.round] for axis in axes)
+
+    def shape(self, of: Term) -> Shape:
+        if not isinstance(of, Var):
+            return super().shape(of)
+        return (self.terms.type_of(self.bound.holes[of.name]) or ((),))[self.round]
+
+    def dtype(self, _of: Term) -> DType:
+        return DType.FLOAT
+
+    def property_holds(self, _app: App, _more: Iterator[Any]) -> bool:
+        return True
 
 
 @schemas.memoized_by_schema

@@ -10,41 +10,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, partial, reduce
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Self, TypeAlias, TypeGuard
 
 import numpy as np
 
 from graphopt.base.dtype import DType
 from graphopt.discover.batch_arithmetic import Array, BatchArithmetic
-from graphopt.expr.expressions import (
-    Binders,
-    Call,
-    Expr,
-    Factor,
-    Fold,
-    Index,
-    IntegerValue,
-    OpaqueElement,
-    TensorElement,
-    expr_of_factor,
-)
-from graphopt.expr.expressions import Term as Sum
-from graphopt.expr.index_lists import INDEX_LIST_KINDS
-from graphopt.expr.integers import (
-    TRUE,
-    And,
-    Atom,
-    BooleanAtom,
-    Comparison,
-    Formula,
-    Or,
-    Polynomial,
-    Size,
-    isolated_interner,
-)
+from graphopt.expr.expr_evaluation import Accumulation, Branches, ExprAlgebra
+from graphopt.expr.expressions import Binders, Expr, Index, OpaqueElement, TensorElement, expr_of_factor
+from graphopt.expr.index_grid import IndexGrid, UndefinedIndexError
+from graphopt.expr.integers import TRUE, And, BooleanAtom, Formula, Or, Polynomial, isolated_interner
 from graphopt.expr.symbolic_tensors import SymbolicTensor, bind_indices
 from graphopt.language.rule import Rule
-from graphopt.language.terms import SCALAR, App, Lit, Term, Var, holes, is_scalar, tensor, walk_term
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, axis_arguments, holes, is_scalar, tensor, walk_term
 from graphopt.operators.op_context import UndefinedOperatorError as NotDefined
 from graphopt.operators.op_context import UnsupportedOperatorError
 
@@ -52,8 +30,9 @@ Shape: TypeAlias = tuple[int, ...]
 Inputs: TypeAlias = Sequence[Array]
 BatchFunction: TypeAlias = Callable[[Inputs], Array]
 
-OF_ORDER = frozenset({"Abs", "Sign", "Positive", "Sqrt", "Pow", "Floor", "Ceil", "Round", "Log"})
-"""Functions of which the real numbers satisfy more than congruence."""
+OF_ORDER = frozenset({"Abs", "Sign", "Positive", "Sqrt", "Pow", "Floor", "Ceil", "Round", "Log", "greatest", "guard"})
+"""Functions of which the real numbers know more than that they are functions; the greatest and least of several, and
+comparisons of values."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +61,11 @@ def compile_kernel(app: App, shapes: Sequence[Shape], sizes: Mapping[str, int], 
         raise UndefinedTerm(f"{app}: its shape hangs on values")
     shape = tuple(int(size) for size in tensor.shape if isinstance(size, int))
     index, binders = bind_indices(shape, "i")
-    compiler = _Compiler(arithmetic, positions)
-    compute = compiler.value(tensor.element(index), IndexGrid().with_binders(binders))
+    compiler = _Compiler(arithmetic, positions, IndexGrid().with_binders(binders))
+    try:
+        compute = compiler.value(tensor.element(index))
+    except UndefinedIndexError as error:
+        raise UndefinedTerm(str(error)) from error
 
     def whole(inputs: Inputs) -> Array:
         found = compute(inputs)
@@ -124,172 +106,55 @@ def _read(name: str, index: Index) -> Expr:
     return expr_of_factor(TensorElement(name, index))
 
 
-@dataclass(frozen=True)
-class IndexGrid:
-    """All indices of a shape at once: each symbol is an array along an axis of its own, with binders in front."""
-
-    shape: Shape = ()
-    symbols: Mapping[Atom, Array] = field(default_factory=dict)
-
-    def with_binders(self, binders: Binders) -> IndexGrid:
-        """Return a grid with one more axis in front for each binder, in their order."""
-        symbols, shape = dict(self.symbols), self.shape
-        for atom, extent in reversed(binders):
-            length = self.concrete_size(extent)
-            symbols[atom] = np.arange(length).reshape(length, *(1,) * len(shape))
-            shape = (length, *shape)
-        return IndexGrid(shape, symbols)
-
-    def concrete_size(self, size: Size) -> int:
-        found = self.size(size)
-        if np.ndim(found):
-            raise UndefinedTerm("a sum whose length hangs on an index")
-        return max(int(found), 0)
-
-    def pad_axes(self, numbers: Any) -> Array:
-        """Return indices with as many axes as the grid has."""
-        array = np.asarray(numbers)
-        return array.reshape((1,) * (len(self.shape) - array.ndim) + array.shape)
-
-    def size(self, size: Size) -> Any:
-        if isinstance(size, int):
-            return size
-        return sum(c * reduce(np.multiply, map(self._atom, monomial), 1) for monomial, c in size.terms.items())
-
-    def _atom(self, atom: Atom) -> Any:
-        if atom.kind == "symbol":
-            if atom not in self.symbols:
-                raise UndefinedTerm(f"{atom} is not known")
-            return self.symbols[atom]
-        if atom.kind == "choice":
-            condition, then, otherwise = atom.args
-            return np.where(self.holds(condition), self.size(then), self.size(otherwise))
-        if atom.kind in INDEX_LIST_KINDS:
-            raise UndefinedTerm("what the contents of a constant say")
-        over, by = map(self.size, atom.args)
-        return over // by if atom.kind == "quotient" else over % by
-
-    def holds(self, formula: Formula) -> Any:
-        """Return whether a condition on indices holds at each of them."""
-        match formula:
-            case And(parts):
-                return reduce(np.logical_and, map(self.holds, parts), np.True_)
-            case Or(parts):
-                return reduce(np.logical_or, map(self.holds, parts), np.False_)
-            case Comparison(kind=kind, poly=poly):
-                number = self.size(poly)
-                return number >= 0 if kind == "ge" else (number == 0) == (kind == "eq")
-        raise UndefinedTerm(f"{formula} hangs on values")
-
-
 def _depends_on_values(formula: Formula) -> bool:
     if isinstance(formula, And | Or):
         return any(map(_depends_on_values, formula.parts))
     return isinstance(formula, BooleanAtom)
 
 
-class _Compiler:
-    """Turns symbolic values into functions of batches."""
+@dataclass(frozen=True)
+class _Compiler(ExprAlgebra[BatchFunction]):
+    """Turns values into functions of batches."""
 
-    def __init__(self, arithmetic: BatchArithmetic, holes: Mapping[str, int]) -> None:
-        self.arithmetic, self.holes = arithmetic, holes
-        self.is_ordered = False
+    arithmetic: BatchArithmetic
+    holes: Mapping[str, int]
+    grid: IndexGrid
+    functions: set[str] = field(default_factory=set)
+    """All that is called, folds and comparisons among it."""
 
-    def value(self, value: Expr, grid: IndexGrid) -> BatchFunction:
-        """Return the sum of the terms of a value."""
-        parts = [self._term(t, grid) for t in value.terms]
-        if not parts:
-            return self._constant(0, grid)
-        plus = self.arithmetic.add
-        return lambda inputs: reduce(plus, (part(inputs) for part in parts))
+    @property
+    def is_ordered(self) -> bool:
+        return not OF_ORDER.isdisjoint(self.functions)
 
-    def _constant(self, number: Any, grid: IndexGrid) -> BatchFunction:
-        made = self.arithmetic.constant(Fraction(number))
-        array = made.reshape(*made.shape, *(1,) * len(grid.shape))
+    def linear_combination(self, parts: Sequence[tuple[Fraction, BatchFunction]]) -> BatchFunction:
+        arithmetic = self.arithmetic
+        scaled = [part if c == 1 else self.product([self._constant(c), part]) for c, part in parts]
+        if not scaled:
+            return self._constant(Fraction(0))
+        return lambda inputs: reduce(arithmetic.add, (part(inputs) for part in scaled))
+
+    def product(self, factors: Sequence[BatchFunction]) -> BatchFunction:
+        multiply = self.arithmetic.multiply
+        if not factors:
+            return self._constant(Fraction(1))
+        return lambda inputs: reduce(multiply, (factor(inputs) for factor in factors))
+
+    def _constant(self, number: Fraction) -> BatchFunction:
+        made = self.arithmetic.constant(number)
+        array = made.reshape(*made.shape, *(1,) * len(self.grid.shape))
         return lambda _: array
 
-    def _term(self, term: Sum, grid: IndexGrid) -> BatchFunction:
-        inner, guard = grid.with_binders(term.binders), term.guard
-        guards = guard.parts if isinstance(guard, And) else (guard,)
-        plain = np.ones(inner.shape, bool)
-        for part in guards:
-            if not _depends_on_values(part):
-                plain = plain & inner.pad_axes(inner.holds(part))
-        asked = [self.formula(g, inner) for g in guards if _depends_on_values(g)]
-        parts = [self._factor(factor, inner) for factor in term.factors]
-        start = self._constant(term.coefficient, inner)
-        arithmetic, axes = self.arithmetic, tuple(range(2, 2 + len(term.binders)))
-
-        def compute(inputs: Inputs) -> Array:
-            product = start(inputs)
-            for part in parts:
-                product = arithmetic.multiply(product, part(inputs))
-            for condition in asked:
-                product = np.where(condition(inputs), product, 0)
-            if not plain.all():
-                product = np.where(plain, product, 0)
-            if not axes:
-                return product
-            return arithmetic.total(np.broadcast_to(product, (*product.shape[:2], *inner.shape)), axes)
-
-        return compute
-
-    def formula(self, formula: Formula, grid: IndexGrid) -> BatchFunction:
-        """Return truth values of a formula that may depend on values."""
-        match formula:
-            case And(parts) | Or(parts):
-                each = [self.formula(part, grid) for part in parts]
-                combine = np.logical_and if isinstance(formula, And) else np.logical_or
-                neutral = grid.pad_axes(isinstance(formula, And))[None, None]
-                return lambda inputs: reduce(combine, (part(inputs) for part in each), neutral)
-            case BooleanAtom(Expr() as subject, holds):
-                self.is_ordered = True
-                of = self.value(subject, grid)
-                return lambda inputs: self.arithmetic.is_not_zero(of(inputs)) == holds
-        found = grid.pad_axes(grid.holds(formula))[None, None]
-        return lambda _: found
-
-    def _factor(self, factor: Factor, grid: IndexGrid) -> BatchFunction:
-        match factor:
-            case TensorElement(tensor=name, index=index):
-                return self._read(self.holes[name], [grid.pad_axes(grid.size(i)) for i in index], grid)
-            case IntegerValue(integer=size):
-                number = self.arithmetic.from_integers(grid.pad_axes(grid.size(size)))
-                return lambda _: number
-            case Call(function=name, args=args, params=params):
-                self.is_ordered = self.is_ordered or name in OF_ORDER
-                given = [self.value(arg, grid) for arg in args]
-                if any(isinstance(param, Polynomial) for param in params):
-                    raise UndefinedTerm(f"{name} with a number that hangs on an index")
-                return lambda inputs: self.arithmetic.call(name, params, [arg(inputs) for arg in given])
-            case Fold():
-                return self._fold(factor, grid)
-        assert isinstance(factor, OpaqueElement)
-        raise UndefinedTerm(f"{factor.operator} is not looked into")
-
-    def _read(self, position: int, index: list[Array], grid: IndexGrid) -> BatchFunction:
-        """Return the elements at some indices; indices that a mask excludes may lie outside."""
-        if not index:
-            return lambda inputs: inputs[position].reshape(*inputs[position].shape[:2], *(1,) * len(grid.shape))
-
-        def compute(inputs: Inputs) -> Array:
-            array = inputs[position]
-            if 0 in array.shape:
-                return np.zeros((*array.shape[:2], *(1,) * len(grid.shape)), array.dtype)
-            places: list[Any] = [np.clip(i, 0, n - 1) for i, n in zip(index, array.shape[2:], strict=True)]
-            found: Array = array[(slice(None), slice(None), *places)]
-            return found
-
-        return compute
-
-    def _fold(self, fold: Fold, grid: IndexGrid) -> BatchFunction:
-        """Return the greatest, the least or the product of all values that the pieces range over."""
-        self.is_ordered = self.is_ordered or fold.monoid != "prod"
+    def accumulate(self, monoid: Accumulation, branches: Branches[Self, BatchFunction]) -> BatchFunction:
+        if monoid == "sum":
+            ((binders, guard, body),) = branches
+            return self._under(binders)._sum(guard, body, len(binders))
+        if monoid != "prod":
+            self.functions.add("greatest")
         pieces = []
-        for piece in fold.branches:
-            inner = grid.with_binders(piece.binders)
-            pieces.append((self.value(piece.body, inner), self.formula(piece.guard, inner), inner.shape))
-        rank, parts = len(grid.shape), self.arithmetic.parts
+        for binders, guard, body in branches:
+            inner = self._under(binders)
+            pieces.append((body(inner), inner.formula(guard), inner.grid.shape))
+        rank, parts = len(self.grid.shape), self.arithmetic.parts
 
         def laid_out(array: Array, shape: Shape) -> Array:
             """Merge the axes that a piece ranges over into one, in front of the others."""
@@ -302,7 +167,77 @@ class _Compiler:
             batch = max(array.shape[1] for array in (*values, *asked))
             joined = np.concatenate([np.broadcast_to(v, (parts, batch, *v.shape[2:])) for v in values], axis=2)
             where = np.concatenate([np.broadcast_to(a, (1, batch, *a.shape[2:])) for a in asked], axis=2)
-            return self.arithmetic.fold(fold.monoid, joined, where)
+            return self.arithmetic.fold(monoid, joined, where)
+
+        return compute
+
+    def _under(self, binders: Binders) -> Self:
+        return replace(self, grid=self.grid.with_binders(binders)) if binders else self
+
+    def _sum(self, guard: Formula, body: Callable[[Self], BatchFunction], count: int) -> BatchFunction:
+        """Return the sum over the axes in front of what the guard admits."""
+        guards = guard.parts if isinstance(guard, And) else (guard,)
+        plain = np.ones(self.grid.shape, bool)
+        for part in guards:
+            if not _depends_on_values(part):
+                plain = plain & self.grid.pad_axes(self.grid.holds(part))
+        asked = [self.formula(g) for g in guards if _depends_on_values(g)]
+        of, arithmetic, axes, shape = body(self), self.arithmetic, tuple(range(2, 2 + count)), self.grid.shape
+
+        def compute(inputs: Inputs) -> Array:
+            product = of(inputs)
+            for condition in asked:
+                product = np.where(condition(inputs), product, 0)
+            if not plain.all():
+                product = np.where(plain, product, 0)
+            if not axes:
+                return product
+            return arithmetic.total(np.broadcast_to(product, (*product.shape[:2], *shape)), axes)
+
+        return compute
+
+    def formula(self, formula: Formula) -> BatchFunction:
+        """Return truth values of what hangs on values, too."""
+        match formula:
+            case And(parts) | Or(parts):
+                each = [self.formula(part) for part in parts]
+                combine = np.logical_and if isinstance(formula, And) else np.logical_or
+                neutral = self.grid.pad_axes(isinstance(formula, And))[None, None]
+                return lambda inputs: reduce(combine, (part(inputs) for part in each), neutral)
+            case BooleanAtom(Expr() as subject, holds):
+                self.functions.add("guard")
+                of = self.value(subject)
+                return lambda inputs: self.arithmetic.is_not_zero(of(inputs)) == holds
+        found = self.grid.pad_axes(self.grid.holds(formula))[None, None]
+        return lambda _: found
+
+    def integer(self, size: Polynomial) -> BatchFunction:
+        number = self.arithmetic.from_integers(self.grid.pad_axes(self.grid.integer(size)))
+        return lambda _: number
+
+    def call(self, function: str, args: Sequence[BatchFunction], params: tuple[Any, ...]) -> BatchFunction:
+        self.functions.add(function)
+        if any(isinstance(param, Polynomial) for param in params):
+            raise UndefinedTerm(f"{function} with a number that hangs on an index")
+        return lambda inputs: self.arithmetic.call(function, params, [arg(inputs) for arg in args])
+
+    def opaque(self, element: OpaqueElement) -> BatchFunction:
+        raise UndefinedTerm(f"{element.operator} is not looked into")
+
+    def read(self, element: TensorElement) -> BatchFunction:
+        """Return the elements at some indices; what is not asked for may lie outside."""
+        position, rank = self.holes[element.tensor], len(self.grid.shape)
+        index = [self.grid.pad_axes(self.grid.integer(i)) for i in element.index]
+        if not index:
+            return lambda inputs: inputs[position].reshape(*inputs[position].shape[:2], *(1,) * rank)
+
+        def compute(inputs: Inputs) -> Array:
+            array = inputs[position]
+            if 0 in array.shape:
+                return np.zeros((*array.shape[:2], *(1,) * rank), array.dtype)
+            places: list[Any] = [np.clip(i, 0, n - 1) for i, n in zip(index, array.shape[2:], strict=True)]
+            found: Array = array[(slice(None), slice(None), *places)]
+            return found
 
         return compute
 
@@ -376,13 +311,6 @@ def is_axis_size(part: Term) -> TypeGuard[App]:
     return isinstance(part, App) and part.domain == SCALAR and part.op in ("size", "sizes")
 
 
-def axes_in(sizes: App) -> list[str]:
-    """Return the names of the axes whose sizes a term lists."""
-    (said,) = sizes.args
-    assert isinstance(said, Lit)
-    return str(said.value).split()
-
-
 def with_axes(sizes: App, names: Iterable[str]) -> App:
     """Return the sizes of other axes in the place of these."""
     return replace(sizes, args=(Lit(" ".join(names)),))
@@ -390,5 +318,5 @@ def with_axes(sizes: App, names: Iterable[str]) -> App:
 
 @cache
 def axes_read(choice: App) -> tuple[str, ...]:
-    """Return the names of axes whose sizes an operator reads."""
-    return tuple(axis for part in walk_term(choice) if is_axis_size(part) for axis in axes_in(part))
+    """Return the names of axes whose sizes an operator takes."""
+    return tuple(axis for part in walk_term(choice) if is_axis_size(part) for axis in axis_arguments(part))

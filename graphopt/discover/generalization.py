@@ -17,15 +17,7 @@ from typing import Any, TypeAlias
 
 from graphopt.base.errors import RuleError
 from graphopt.discover.equivalence_classes import SAMPLES, EqualTerms
-from graphopt.discover.evaluation import (
-    Evaluator,
-    Shape,
-    UndefinedTerm,
-    axes_in,
-    is_axis_size,
-    split_operands,
-    with_axes,
-)
+from graphopt.discover.evaluation import Evaluator, Shape, UndefinedTerm, is_axis_size, split_operands, with_axes
 from graphopt.discover.worlds import World
 from graphopt.ir import schemas
 from graphopt.language.proof import Proof
@@ -38,6 +30,7 @@ from graphopt.language.terms import (
     Term,
     Var,
     attributes,
+    axis_arguments,
     const,
     fn,
     holes,
@@ -96,7 +89,7 @@ def separate_axes(equal: EqualTerms) -> SeparatedTerms:
             return term
         if is_axis_size(term):
             number = sum(name.startswith("PART") for name in kinds)
-            return with_axes(term, (named(axis, f"PART{number + i}") for i, axis in enumerate(axes_in(term))))
+            return with_axes(term, (named(axis, f"PART{number + i}") for i, axis in enumerate(axis_arguments(term))))
         node = term.node
         if node not in made:
             args = tuple(None if arg is None else renamed(arg) for arg in node.args)
@@ -286,7 +279,7 @@ def rename_axes(term: Term, axes: Mapping[str, str]) -> Term:
         if isinstance(part, Var) and part.axes:
             return replace(part, axes=tuple(axes.get(axis, axis) for axis in part.axes))
         if is_axis_size(part):
-            return with_axes(part, (axes.get(axis, axis) for axis in axes_in(part)))
+            return with_axes(part, (axes.get(axis, axis) for axis in axis_arguments(part)))
         return None
 
     return map_term(term, changed)

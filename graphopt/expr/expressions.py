@@ -495,6 +495,15 @@ def _rename_branch_binders(piece: FoldBranch) -> FoldBranch:
         )
 
 
+def walk_factors(value: Expr) -> Iterator[Factor]:
+    """Yield the factors of a value and of what is inside of calls and folds, outermost first."""
+    for factor in (factor for term in value.terms for factor in term.factors):
+        yield factor
+        inner = factor.args if isinstance(factor, Call) else ()
+        for part in (piece.body for piece in factor.branches) if isinstance(factor, Fold) else inner:
+            yield from walk_factors(part)
+
+
 def single_factor(value: Expr) -> Factor | None:
     """Return the factor that a value is, None where it is a number, a product or a sum."""
     if len(value.terms) != 1:

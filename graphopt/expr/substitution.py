@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from graphopt.base.session import memoized
@@ -104,42 +106,52 @@ def replace_in_atom(atom: Atom, change: Replacement) -> Size | None:
     return quotient(over, by) if atom.kind == "quotient" else remainder(over, by)
 
 
-def evaluate_integer(size: Size, known: Mapping[Any, int]) -> int:
-    """Return the number that a polynomial is, all symbols known."""
-    if isinstance(size, int):
-        return size
-    total = 0
-    for monomial, coefficient in size.terms.items():
-        for atom in monomial:
-            coefficient *= _evaluate_atom(atom, known)
-        total += coefficient
-    return total
+@dataclass(frozen=True)
+class IntegerEvaluation:
+    """Integers and formulas with numbers put in for their symbols."""
 
+    symbols: Mapping[Any, Any] = field(default_factory=dict)
 
-def _evaluate_atom(atom: Atom, known: Mapping[Any, int]) -> int:
-    match atom.kind:
-        case "symbol":
-            return known[atom]
-        case "choice":
-            condition, then, otherwise = atom.args
-            return evaluate_integer(then if evaluate_formula(condition, known) else otherwise, known)
-        case "select" | "rank" | "representative":
-            _, extent, count, subject = atom.args
-            return evaluate_for_prefix(atom, *(evaluate_integer(arg, known) for arg in (extent, count, subject)))
-    over, by = (evaluate_integer(arg, known) for arg in atom.args)
-    return over // by if atom.kind == "quotient" else over % by
+    def integer(self, size: Size) -> Any:
+        """Return the number that a polynomial is."""
+        if isinstance(size, int):
+            return size
+        return sum(c * prod(map(self.atom, monomial)) for monomial, c in size.terms.items())
 
+    def atom(self, atom: Atom) -> Any:
+        match atom.kind:
+            case "symbol":
+                return self.symbols[atom]
+            case "choice":
+                return self.choose(*atom.args)
+            case "select" | "rank" | "representative":
+                return evaluate_for_prefix(atom, *map(self.integer, atom.args[1:]))
+        over, by = map(self.integer, atom.args)
+        return over // by if atom.kind == "quotient" else over % by
 
-def evaluate_formula(part: Formula, known: Mapping[Any, int]) -> bool:
-    match part:
-        case And(parts):
-            return all(evaluate_formula(p, known) for p in parts)
-        case Or(parts):
-            return any(evaluate_formula(p, known) for p in parts)
-        case BooleanAtom(subject, holds):
-            return bool(known[subject]) == holds
-    value = evaluate_integer(part.poly, known)
-    return value >= 0 if part.kind == "ge" else (value == 0) == (part.kind == "eq")
+    def choose(self, condition: Formula, then: Size, otherwise: Size) -> Any:
+        return self.integer(then if self.holds(condition) else otherwise)
+
+    def holds(self, part: Formula) -> Any:
+        """Return whether a formula holds."""
+        match part:
+            case And(parts):
+                return self.all_hold(parts)
+            case Or(parts):
+                return self.any_holds(parts)
+            case BooleanAtom():
+                return self.value_holds(part)
+        number = self.integer(part.poly)
+        return number >= 0 if part.kind == "ge" else (number == 0) == (part.kind == "eq")
+
+    def all_hold(self, parts: Iterable[Formula]) -> Any:
+        return all(map(self.holds, parts))
+
+    def any_holds(self, parts: Iterable[Formula]) -> Any:
+        return any(map(self.holds, parts))
+
+    def value_holds(self, atom: BooleanAtom) -> Any:
+        return bool(self.symbols[atom.subject]) == atom.holds
 
 
 def single_symbol(size: Size) -> Atom:

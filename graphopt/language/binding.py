@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from itertools import chain
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.dtype import DType
+from graphopt.expr.broadcasting import broadcast_shapes
 from graphopt.expr.dims import Dim
 from graphopt.ir.graph import Attribute, Graph, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import Shape, TensorType
-from graphopt.language.scalar_functions import (
-    BINDING_QUERIES,
-    PROPERTIES,
-    PYTHON_LOGIC,
-    TENSOR_PROPERTIES,
-    UndecidedScalarError,
-    apply_scalar_function,
-    has_property,
-)
-from graphopt.language.terms import (
-    App,
-    Lit,
-    Term,
-    Var,
-    axis_arguments,
-    axis_position,
-    is_content_query,
-    multiple_argument,
-    queried_constants,
-)
+from graphopt.language.scalar_evaluation import ScalarAlgebra
+from graphopt.language.scalar_functions import TENSOR_PROPERTIES, UndecidedScalarError, expand_axes, has_property
+from graphopt.language.terms import App, Term, Var, axis_arguments, axis_position, multiple_argument, queried_constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,33 +99,18 @@ def _unify_pack(token: str, sizes: Shape, bound: dict[str, Dim | Shape]) -> bool
 
 def resolve_axes(tokens: Sequence[str], axes: AxisSizes) -> Shape | None:
     """Return the shape that axis names stand for; None where one is not bound."""
-    shape: list[Dim] = []
-    for token in tokens:
-        if token.isdigit():
-            shape.append(int(token))
-        elif token.startswith("1*"):
-            count = axes.get(f"#{token[2:]}")
-            if not isinstance(count, int):
-                return None
-            shape += [1] * count
-        else:
-            size = axes.get(token)
-            if size is None:
-                return None
-            shape += size if isinstance(size, tuple) else [size]
-    return tuple(shape)
+    try:
+        ones = [["1"] * cast("int", axes[f"#{token[2:]}"]) if token.startswith("1*") else [token] for token in tokens]
+        return expand_axes(chain.from_iterable(ones), axes.__getitem__)
+    except KeyError:
+        return None
 
 
 def broadcast_dims(left: Shape, right: Shape) -> Shape | None:
     """Return the shape of an elementwise result; None where it cannot be known that the two fit."""
-    rank = max(len(left), len(right))
-    padded = [(1,) * (rank - len(shape)) + shape for shape in (left, right)]
-    result: list[Dim] = []
-    for a, b in zip(*padded, strict=True):
-        if a != b and a != 1 and b != 1:
-            return None
-        result.append(b if a == 1 else a)
-    return tuple(result)
+    shapes: list[tuple[Dim | None, ...]] = [left, right]
+    found = tuple(size for size in broadcast_shapes(shapes, lambda a, b: None) if size is not None)
+    return found if len(found) == max(len(left), len(right)) else None
 
 
 def evaluate_scalar(term: Term, bound: Mapping[str, Binding], axes: AxisSizes, graph: Graph | None) -> Any:
@@ -149,52 +119,54 @@ def evaluate_scalar(term: Term, bound: Mapping[str, Binding], axes: AxisSizes, g
     Raises:
         UndecidedScalarError: it cannot be known; when matching, that means no.
     """
-    match term:
-        case Lit(value=value):
-            return value
-        case Var(name=name):
-            return bound[name]
-        case App(op=name) if name in BINDING_QUERIES:
-            return _evaluate_binding_query(term, bound, axes, graph)
-        case App(op=name, args=(Var(name=hole), *_)) if name in PROPERTIES:
-            more = (evaluate_scalar(arg, bound, axes, graph) for arg in term.operands[1:])
-            return _binding_has_property(name, bound[hole], graph, *more)
-        case App(op=name):
-            arguments = [evaluate_scalar(arg, bound, axes, graph) for arg in term.args if arg is not None]
-            return apply_scalar_function(name, PYTHON_LOGIC, *arguments)
+    return _BoundScalars(bound, axes, graph).evaluate(term)
 
 
-def _binding_has_property(name: str, bound: Binding, graph: Graph | None, *more: Any) -> bool:
-    match bound:
-        case ConstantBinding() | DefaultBinding() if name == "is_arange":  # in the shape that the rule declares
-            return has_property(name, bound.array(), *more)
-        case ConstantBinding(tensor=tensor):
-            return tensor.dtype.numpy.kind != "O" and has_property(name, bound.stored_values(), *more)
-        case DefaultBinding(default=default):
-            return has_property(name, np.asarray(default, np.float64))
-        case Value() if name in TENSOR_PROPERTIES:
-            constant = None if graph is None else graph.constant(bound)
-            # of what is computed the gate and the matcher ask what the model says
-            return constant is None or has_property(name, constant.numpy(), *more)
-    raise UndecidedScalarError(f"{name} of what is no constant")
+@dataclass(frozen=True)
+class _BoundScalars(ScalarAlgebra):
+    """What holes and axes are bound to in a graph."""
 
+    bound: Mapping[str, Binding]
+    axes: AxisSizes
+    graph: Graph | None
 
-def _evaluate_binding_query(term: App, bound: Mapping[str, Binding], axes: AxisSizes, graph: Graph | None) -> Any:
-    subject = term.args[0]
-    if is_content_query(term):
-        return evaluate_content_query(term, lambda hole: _bound_tensor(bound[hole.name]))
-    if isinstance(subject, Lit):
-        sizes = resolve_axes(str(subject.value).split(), axes)
-        if sizes is None:
-            raise UndecidedScalarError(str(term))
-        return sizes if term.op == "sizes" else sizes[0]
-    assert isinstance(subject, Var) and graph is not None, f"{term} is about a hole"
-    type_ = _bound_type(bound[subject.name], graph)
-    if term.op == "dtype":
-        return int(type_.dtype)
-    if type_.shape is None:
-        raise UndecidedScalarError(f"the rank of {subject}")
-    return type_.shape if term.op == "shape" else len(type_.shape)
+    def hole(self, hole: Var) -> Any:
+        return self.bound[hole.name]
+
+    def sizes(self, axes: Sequence[str]) -> Shape:
+        found = resolve_axes(axes, self.axes)
+        return super().sizes(axes) if found is None else found
+
+    def shape(self, of: Term) -> Shape:
+        found = self._type(of).shape
+        return super().shape(of) if found is None else found
+
+    def dtype(self, of: Term) -> int:
+        return int(self._type(of).dtype)
+
+    def _type(self, of: Term) -> TensorType:
+        assert self.graph is not None, f"{of} has a type in a graph"
+        if not isinstance(of, Var):
+            raise UndecidedScalarError(f"the type of {of}")
+        return _bound_type(self.bound[of.name], self.graph)
+
+    def contents(self, query: App) -> int | tuple[int, ...]:
+        return evaluate_content_query(query, lambda hole: _bound_tensor(self.bound[hole.name]))
+
+    def property_holds(self, app: App, more: Iterator[Any]) -> bool:
+        name, (hole, *_) = app.op, app.args
+        match self.bound[hole.name] if isinstance(hole, Var) else None:
+            case ConstantBinding() | DefaultBinding() as bound if name == "is_arange":  # in the shape that is declared
+                return has_property(name, bound.array(), *more)
+            case ConstantBinding(tensor=tensor) as bound:
+                return tensor.dtype.numpy.kind != "O" and has_property(name, bound.stored_values(), *more)
+            case DefaultBinding(default=default):
+                return has_property(name, np.asarray(default, np.float64))
+            case Value() as bound if name in TENSOR_PROPERTIES:
+                constant = None if self.graph is None else self.graph.constant(bound)
+                # of what is computed the gate and the matcher ask what the model says
+                return constant is None or has_property(name, constant.numpy(), *more)
+        raise UndecidedScalarError(f"{name} of what is no constant")
 
 
 def evaluate_content_query(term: App, tensor_of: Callable[[Var], Tensor]) -> int | tuple[int, ...]:

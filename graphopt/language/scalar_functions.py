@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from inspect import Parameter, signature
 from itertools import pairwise
 from math import prod, sqrt
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.dtype import MANTISSA_BITS, DType
+from graphopt.expr.broadcasting import broadcast_shapes
 from graphopt.expr.dims import Dim, SymbolicDim, lower_bound
 
 Scalar = Any  # an int, Sym, float, str or bool; in the verifier a Z3 expression
@@ -204,15 +205,14 @@ def _normalize_indices(logic: Logic, positions: Scalars, length: Scalars) -> Sca
 
 def _broadcast(logic: Logic, left: Sequence[Scalar], right: Sequence[Scalar]) -> tuple[Scalar, ...]:
     """Return the shape of an elementwise operator's result, for two shapes that fit."""
-    rank = max(len(left), len(right))
-    padded = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (left, right))
-    return tuple(_broadcast_size(logic, a, b) for a, b in zip(*padded, strict=True))
+    return broadcast_shapes((left, right), partial(join_sizes, logic))
 
 
-def _broadcast_size(logic: Logic, a: Scalar, b: Scalar) -> Scalar:
-    for one, other in ((a, b), (b, a)):
-        if isinstance(one, int):  # a number is known in both worlds
-            return other if one == 1 else one
+def join_sizes(logic: Logic, a: Scalar, b: Scalar) -> Scalar:
+    """Return the size of an axis that two operands share, for sizes that fit: a number that is not 1 is it."""
+    for size in (a, b):
+        if isinstance(size, int):
+            return size
     return logic.choose(logic.eq(a, 1), b, a)
 
 
@@ -402,6 +402,15 @@ def apply_scalar_function(name: str, logic: Logic, *arguments: Scalars) -> Scala
         return SCALAR_FUNCTIONS[name](logic, *arguments)
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise InvalidScalarCallError(f"{name}: {error}") from error
+
+
+def expand_axes(axes: Iterable[str], size_of: Callable[[str], Any]) -> tuple[Any, ...]:
+    """Return the sizes of axes: a pack `*b` has several, and `1*b` as many axes of size 1."""
+    shape: list[Any] = []
+    for axis in axes:
+        found: Any = int(axis) if axis.isdigit() else size_of(axis.removeprefix("1"))
+        shape += (1,) * len(found) if axis.startswith("1*") else _as_tuple(found)
+    return tuple(shape)
 
 
 BINDING_QUERIES: Mapping[str, tuple[str, str]] = {

@@ -36,7 +36,7 @@ from graphopt.operators.op_context import (
     to_real,
 )
 from graphopt.operators.opaque_ops import opaque_output, opaque_softmax
-from graphopt.operators.shape_constraints import broadcast_element, divide_exactly, require_shape
+from graphopt.operators.shape_constraints import broadcast_element, divide_exactly, require_broadcast, require_shape
 
 
 def Attention(node: OpContext) -> tuple[SymbolicTensor, ...]:
@@ -179,12 +179,11 @@ def _mask(node: OpContext, shape: SymbolicShape) -> tuple[ElementBody, Callable[
     for bound in (left, right):
         node.require(ge(bound, -1), "a window reaches no less than nothing")
     if mask is not None:
-        if not 1 <= mask.rank <= 4:
-            raise UndefinedOperatorError("Attention: the mask has another rank")
+        if not mask.rank:
+            raise UndefinedOperatorError("Attention: the mask is a scalar")
         for size, full in zip(mask.shape[-2:-1], shape[-2:-1], strict=False):  # its kernels stretch none
             node.require(eq(size, full), "the mask has not a row for each query")
-        for size, full in zip(mask.shape[-3::-1], shape[-3::-1], strict=False):
-            node.require(disjunction(eq(size, full), eq(size, 1)), "the mask does not broadcast to the scores")
+        require_broadcast(node, mask.shape[:-2], shape[:-2], "the mask does not broadcast to the scores")
         node.require(le(mask.shape[-1], shape[-1]), "the mask is longer than there are keys")
     truths = mask is not None and mask.dtype is DType.BOOL
 

@@ -45,7 +45,7 @@ from graphopt.operators.operator_cost import (
     OperatorCost,
     WorkKind,
 )
-from graphopt.operators.shape_constraints import broadcast_element, broadcast_shapes
+from graphopt.operators.shape_constraints import broadcast_element, require_common_shape
 
 ElementFunction: TypeAlias = Callable[..., Expr]
 """Function of the elements at one index, None for absent inputs."""
@@ -209,7 +209,7 @@ class ElementwiseDenotation:
         present = [tensor for tensor in inputs if tensor is not None]
         if self.extra_operands is ExtraOperands.SCALARS and any(tensor.rank for tensor in present[1:]):
             raise UndefinedOperatorError(f"{node.op}: a bound is no scalar")
-        shape = broadcast_shapes(node, [tensor.shape for tensor in present])
+        shape = require_common_shape(node, [tensor.shape for tensor in present])
         if node.op in ("Div", "Mod"):
             divisor = node.input(1)
             node.require_divisors(SymbolicTensor(shape, lambda index: broadcast_element(divisor, shape, index)))
@@ -225,7 +225,7 @@ def unknown_elementwise(node: OpContext) -> SymbolicTensor:
     """Return an operator of which only the class is known (`schemas.CLASS_SCHEMAS`): some function of elements, perhaps
     undefined, and another one where the rule computes it in double precision when it is applied."""
     inputs = [node.input(i) for i in range(node.input_count)]
-    shape = broadcast_shapes(node, [tensor.shape for tensor in inputs])
+    shape = require_common_shape(node, [tensor.shape for tensor in inputs])
     types = tuple(tensor.dtype for tensor in inputs)
     params = node.is_constant_folded, *types
 

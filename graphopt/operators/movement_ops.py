@@ -62,7 +62,7 @@ from graphopt.operators.op_context import (
     axis_subsets,
 )
 from graphopt.operators.opaque_ops import opaque_output
-from graphopt.operators.shape_constraints import broadcast_element, broadcast_shapes
+from graphopt.operators.shape_constraints import broadcast_element, require_common_shape
 
 
 def Concat(node: OpContext) -> SymbolicTensor:
@@ -294,7 +294,7 @@ def Expand(node: OpContext) -> SymbolicTensor:
     asked = node.integer_list(1, node.propose_sizes)
     for size in asked:
         node.require(ge(size), "a size is not negative")
-    shape = broadcast_shapes(node, [x.shape, asked])
+    shape = require_common_shape(node, [x.shape, asked])
     return SymbolicTensor(shape, lambda index: broadcast_element(x, shape, index))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from math import isfinite
 from typing import TypeAlias
 
 from graphopt.base.dtype import DType
+from graphopt.expr.broadcasting import broadcast_shapes, broadcast_sizes
 from graphopt.expr.dims import Dim, as_minimum, lower_bound
 from graphopt.ir.graph import Attribute, Graph, Node
 from graphopt.ir.types import Shape
@@ -91,10 +91,10 @@ def static_sizes(elements: Iterable[Dim | None] | None) -> tuple[int, ...] | Non
 
 def broadcast_dim(a: Dim | None, b: Dim | None) -> Dim | None:
     """Return the size of an axis that two operands share, None where it depends on which of them is 1."""
-    if a == b or b == 1:
-        return a
-    if a == 1:
-        return b
+    return broadcast_sizes(_join_dims, a, b)
+
+
+def _join_dims(a: Dim | None, b: Dim | None) -> Dim | None:
     for one, other in ((a, b), (b, a)):
         if one is not None and (lower_bound(one) or 0) >= 2:
             return one
@@ -108,11 +108,7 @@ def broadcast_dim(a: Dim | None, b: Dim | None) -> Dim | None:
 
 def broadcast_partial_shapes(shapes: Sequence[PartialShape]) -> PartialShape:
     """Return the shape of an elementwise operator's result."""
-    result: PartialShape = ()
-    for shape in shapes:
-        pairs = zip_longest(reversed(result), reversed(shape), fillvalue=1)
-        result = tuple(reversed([broadcast_dim(a, b) for a, b in pairs]))
-    return result
+    return broadcast_shapes(shapes, _join_dims)
 
 
 def normalize_axis(axis: int, rank: int) -> int:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from graphopt.expr.expressions import Expr, Index, call_function, guard_expr
-from graphopt.expr.integers import disjunction, eq, ge, quotient
+from graphopt.expr.integers import ge, quotient
 from graphopt.expr.partial_calls import under_guard
 from graphopt.expr.symbolic_tensors import SymbolicTensor, sum_over, truth_condition
 from graphopt.operators.op_context import ElementBody, OneOf, OpContext, SymbolicShape, UndefinedOperatorError
 from graphopt.operators.reduction_ops import elements_along, mean_over
-from graphopt.operators.shape_constraints import broadcast_element, divide_exactly, require_shape
+from graphopt.operators.shape_constraints import broadcast_element, divide_exactly, require_broadcast, require_shape
 from graphopt.operators.window_ops import spatial_shape
 
 
@@ -47,7 +45,9 @@ def LayerNormalization(node: OpContext) -> SymbolicTensor:
     axis = node.axis("axis", x.rank)
     epsilon = node.real("epsilon")
     node.read_unmodeled_attribute("stash_type")
-    _require_broadcast(node, [scale, b], x.shape)
+    for tensor in (scale, b):
+        if tensor is not None:
+            require_broadcast(node, tensor.shape, x.shape, "a parameter does not broadcast to the input")
     axes = tuple(range(axis, x.rank))
     _require_nonempty(node, x.shape[axis:])
 
@@ -56,17 +56,6 @@ def LayerNormalization(node: OpContext) -> SymbolicTensor:
         return scaled + (broadcast_element(b, x.shape, index) if b is not None else 0)
 
     return SymbolicTensor(x.shape, at)
-
-
-def _require_broadcast(node: OpContext, tensors: Sequence[SymbolicTensor | None], shape: SymbolicShape) -> None:
-    """Require that the tensors broadcast to the shape and do not change it."""
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        if tensor.rank > len(shape):
-            raise UndefinedOperatorError(f"{node.op}: a parameter of higher rank than the input")
-        for size, full in zip(tensor.shape[::-1], shape[::-1], strict=False):
-            node.require(disjunction(eq(size, full), eq(size, 1)), "a parameter does not broadcast to the input")
 
 
 def _require_nonempty(node: OpContext, sizes: SymbolicShape) -> None:
@@ -81,7 +70,7 @@ def RMSNormalization(node: OpContext) -> SymbolicTensor:
     axis = node.axis("axis", x.rank)
     epsilon = node.real("epsilon")
     node.read_unmodeled_attribute("stash_type")
-    _require_broadcast(node, [scale], x.shape)
+    require_broadcast(node, scale.shape, x.shape, "a parameter does not broadcast to the input")
     axes = tuple(range(axis, x.rank))
     _require_nonempty(node, x.shape[axis:])
 

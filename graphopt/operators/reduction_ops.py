@@ -9,7 +9,7 @@ from itertools import combinations
 
 from graphopt.base.dtype import DType
 from graphopt.expr.expressions import Expr, Index, OpaqueElement, call_function, expr_of_factor, integer_value
-from graphopt.expr.integers import Formula, Size, disjunction, eq, fresh_symbol, ge, le, lt, negate, product
+from graphopt.expr.integers import Formula, Size, eq, fresh_symbol, ge, le, lt, negate, product
 from graphopt.expr.partial_calls import recording_partial_calls
 from graphopt.expr.symbolic_tensors import SymbolicTensor, fold_over, sum_over, truth_condition, truth_value
 from graphopt.operators.implied_defaults import REDUCED_AXES
@@ -32,7 +32,12 @@ from graphopt.operators.operator import (
     SummationLength,
 )
 from graphopt.operators.operator_cost import OperatorCost
-from graphopt.operators.shape_constraints import broadcast_element, broadcast_shapes, require_common_size
+from graphopt.operators.shape_constraints import (
+    broadcast_element,
+    require_broadcast,
+    require_common_shape,
+    require_common_size,
+)
 
 
 def MatMul(node: OpContext) -> SymbolicTensor:
@@ -47,7 +52,7 @@ def matrix_product(node: OpContext, a: SymbolicTensor, b: SymbolicTensor) -> Sym
     row, column = a.rank == 1, b.rank == 1
     inner, other = a.shape[-1], b.shape[-1 if column else -2]
     node.require(eq(inner, other), "the contracted axes have different sizes")
-    batch = broadcast_shapes(node, [a.shape[:-2], b.shape[:-2]])
+    batch = require_common_shape(node, [a.shape[:-2], b.shape[:-2]])
     shape = (*batch, *a.shape[-2:-1], *(() if column else b.shape[-1:]))
 
     def at(index: Index) -> Expr:
@@ -66,7 +71,7 @@ def matrix_product(node: OpContext, a: SymbolicTensor, b: SymbolicTensor) -> Sym
 def Gemm(node: OpContext) -> SymbolicTensor:
     """alpha · A' · B' + beta · C, where A' and B' may be transposed and C is broadcast."""
     a, b, c = node.input(0), node.input(1), node.optional_input(2)
-    if a.rank != 2 or b.rank != 2 or (c is not None and c.rank > 2):
+    if a.rank != 2 or b.rank != 2:
         raise UndefinedOperatorError("Gemm of something else than matrices")
     alpha, beta = node.real("alpha"), node.real("beta")
     flipped_a, flipped_b = node.flag("transA"), node.flag("transB")
@@ -74,8 +79,7 @@ def Gemm(node: OpContext) -> SymbolicTensor:
     (L, N) = b.shape[::-1] if flipped_b else b.shape
     node.require(eq(K, L), "the contracted axes have different sizes")
     if c is not None:
-        for size, full in zip(c.shape[::-1], (N, M), strict=False):
-            node.require(disjunction(eq(size, full), eq(size, 1)), "C does not broadcast to the result")
+        require_broadcast(node, c.shape, (M, N), "C does not broadcast to the result")
 
     def at(index: Index) -> Expr:
         i, j = index

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial
 
+from graphopt.expr.broadcasting import broadcast_shapes, broadcast_sizes
 from graphopt.expr.expressions import Expr, Index
 from graphopt.expr.integers import Size, disjunction, eq, if_then_else, quotient, remainder
 from graphopt.expr.symbolic_tensors import SymbolicTensor
 from graphopt.operators.op_context import OpContext, SymbolicShape, UndefinedOperatorError
 
 
-def broadcast_shapes(node: OpContext, shapes: Sequence[SymbolicShape]) -> SymbolicShape:
-    """Return the common shape: sizes of an axis, counted from the right, are equal or 1 (ONNX's Broadcasting.md)."""
-    rank = max(map(len, shapes))
-    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
-    return tuple(reduce(lambda a, b: require_common_size(node, a, b), sizes) for sizes in zip(*padded, strict=True))
+def require_common_shape(node: OpContext, shapes: Sequence[SymbolicShape]) -> SymbolicShape:
+    """Return the shape of an elementwise result, and ask that the shapes fit."""
+    return broadcast_shapes(shapes, partial(_join_sizes, node))
 
 
 def require_common_size(node: OpContext, a: Size, b: Size) -> Size:
+    """Return the size of an axis that two operands share, and ask that theirs fit."""
+    return broadcast_sizes(partial(_join_sizes, node), a, b)
+
+
+def _join_sizes(node: OpContext, a: Size, b: Size) -> Size:
     node.require(disjunction(eq(a, b), eq(a, 1), eq(b, 1)), "the sizes of an axis differ and none is 1")
-    if b == 1:
-        return a
     return b if isinstance(b, int) else node.broadcast_size(a, b)
+
+
+def require_broadcast(node: OpContext, shape: SymbolicShape, wanted: SymbolicShape, reason: str) -> None:
+    """Ask that a shape broadcasts to the one that is wanted, and does not change it."""
+    if len(shape) > len(wanted):
+        raise UndefinedOperatorError(f"{node.op}: {reason}")
+    for size, full in zip(shape[::-1], wanted[::-1], strict=False):
+        node.require(disjunction(eq(size, full), eq(size, 1)), reason)
 
 
 def broadcast_element(tensor: SymbolicTensor, shape: SymbolicShape, index: Index) -> Expr:

@@ -10,7 +10,7 @@ from functools import lru_cache, reduce
 from operator import and_
 
 from graphopt.expr.dims import DerivedAtom, Dim, SymbolicDim, lower_bound
-from graphopt.expr.expressions import Call, Expr, Factor, Fold, IntegerValue, TensorElement, Term
+from graphopt.expr.expressions import Call, Expr, Factor, Fold, IntegerValue, TensorElement, Term, walk_factors
 from graphopt.expr.integers import TRUE, isolated_interner
 from graphopt.operators.symbolic_shapes import ModelOpContext, NodeQuery, first_output_element
 
@@ -44,12 +44,7 @@ def infer_sign(question: NodeQuery, given: tuple[Sign, ...], same: tuple[int, ..
 
 
 def _calls_in(value: Expr) -> Iterator[Call]:
-    for factor in (factor for term in value.terms for factor in term.factors):
-        inner = factor.args if isinstance(factor, Call) else ()
-        inner = tuple(piece.body for piece in factor.branches) if isinstance(factor, Fold) else inner
-        yield from [factor] if isinstance(factor, Call) else []
-        for part in inner:
-            yield from _calls_in(part)
+    return (factor for factor in walk_factors(value) if isinstance(factor, Call))
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ agree, so that it can concern only an empty tensor.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cache, lru_cache, reduce
 from itertools import product as tuples
 from math import lcm
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -25,21 +26,19 @@ from graphopt.expr.dims import (
     NamedAtom,
     SymbolicDim,
     UnknownAtom,
+    dim_product,
     divide_dim,
     lower_bound,
     min_dim,
     replace_dim_atoms,
 )
+from graphopt.expr.expr_evaluation import Accumulation, Branches, ExprAlgebra
 from graphopt.expr.expressions import (
     Binders,
-    Call,
     Expr,
-    Factor,
-    Fold,
     Index,
-    IntegerValue,
+    OpaqueElement,
     TensorElement,
-    Term,
     constant,
     expr_of_factor,
     integer_value,
@@ -506,7 +505,7 @@ def _output_elements(node: ModelOpContext, output: SymbolicTensor) -> Elements |
     if len(shape) > 1 or not isinstance(count, int) or count > MAX_SHAPE_ELEMENTS:
         return None
     try:
-        return tuple(_ElementEvaluator(node).evaluate(output.element((i,) if shape else ())) for i in range(count))
+        return tuple(_ElementEvaluator(node).value(output.element((i,) if shape else ())) for i in range(count))
     except (UndecidedError, UndefinedOperatorError, UnsupportedOperatorError, ZeroDivisionError):
         return None
 
@@ -524,70 +523,65 @@ def _representable(elements: Elements | None, dtype: DType | None) -> Elements |
 
 
 @dataclass(frozen=True)
-class _ElementEvaluator:
+class _ElementEvaluator(ExprAlgebra[Dim]):
     """Evaluates elements of denotations as sizes of a model: the arithmetic on shapes that exporters leave behind."""
 
     node: ModelOpContext
     binder_values: Mapping[Atom, int] = field(default_factory=dict)
 
-    def evaluate(self, value: Expr) -> Dim:
-        found = {
-            self._evaluate_sum(part) for condition, (part,) in split_cases(value) if self.decide(condition) is not False
-        }
+    def value(self, value: Expr) -> Dim:
+        """Return the value of an expression where all its cases agree."""
+        evaluate = super().value
+        found = {evaluate(part) for condition, (part,) in split_cases(value) if self.decide(condition) is not False}
         if len(found) != 1:
             raise UndecidedError
         return found.pop()
 
-    def _evaluate_sum(self, value: Expr) -> Dim:
-        """Return the value of a sum whose terms have no conditions except on what they run over."""
-        scale, total = lcm(*(term.coefficient.denominator for term in value.terms)), self.evaluate_size(0)
-        for term in value.terms:
-            for inner in self._iterate_binders(term.binders, term.guard):
-                total = inner.evaluate_product(term) * int(term.coefficient * scale) + total
+    def linear_combination(self, parts: Sequence[tuple[Fraction, Dim]]) -> Dim:
+        scale, total = lcm(*(coefficient.denominator for coefficient, _ in parts)), self.integer(0)
+        for coefficient, part in parts:
+            total = part * int(coefficient * scale) + total
         return _require_known(divide_dim(total, scale))
 
-    def evaluate_product(self, term: Term) -> Dim:
-        result: Dim = 1
-        for factor in term.factors:
-            result = self._evaluate_factor(factor) * result
-        return result
+    def product(self, factors: Sequence[Dim]) -> Dim:
+        return dim_product(factors)
 
-    def _iterate_binders(self, binders: Binders, guard: Formula) -> Iterator[_ElementEvaluator]:
+    def accumulate(self, monoid: Accumulation, branches: Branches[Self, Dim]) -> Dim:
+        found = [body(inner) for binders, guard, body in branches for inner in self._iterate_binders(binders, guard)]
+        if not found and monoid not in NEUTRAL_ELEMENTS:
+            raise UndecidedError  # the least or the greatest number of the type, or an infinity
+        return reduce(MONOID_OPERATIONS[monoid], found) if found else NEUTRAL_ELEMENTS[monoid]
+
+    def _iterate_binders(self, binders: Binders, guard: Formula) -> Iterator[Self]:
         """Yield evaluators for all values of binders that meet a condition; they run over few numbers."""
-        extents = [self.evaluate_size(extent) for _, extent in binders]
+        extents = [self.integer(extent) for _, extent in binders]
         numbers = [extent for extent in extents if isinstance(extent, int) and extent <= MAX_UNROLLED_TERMS]
         if len(numbers) < len(extents):
             raise UndecidedError
         for values in tuples(*map(range, numbers)):
             bound = {b: value for (b, _), value in zip(binders, values, strict=True)}
-            inner = _ElementEvaluator(self.node, {**self.binder_values, **bound}) if bound else self
+            inner = replace(self, binder_values={**self.binder_values, **bound}) if bound else self
             holds = inner.decide(guard)
             if holds is None:
                 raise UndecidedError
             if holds:
                 yield inner
 
-    def evaluate_size(self, size: Size) -> Dim:
+    def integer(self, size: Size) -> Dim:
         return self.node.translation.to_dim(replace_atoms(size, Substitution(self.binder_values)))
 
-    def _evaluate_factor(self, factor: Factor) -> Dim:
-        match factor:
-            case IntegerValue(of):
-                return self.evaluate_size(of)
-            case TensorElement(position, index) if position.isdigit():
-                place = self.evaluate_size(index[0]) if index else 0
-                return _require_known(self.node.element(int(position), place) if isinstance(place, int) else None)
-            case Fold(monoid, pieces):
-                found = [
-                    inner.evaluate(piece.body)
-                    for piece in pieces
-                    for inner in self._iterate_binders(piece.binders, piece.guard)
-                ]
-                if not found and monoid not in NEUTRAL_ELEMENTS:
-                    raise UndecidedError  # the least or the greatest number of the type, or an infinity
-                return reduce(MONOID_OPERATIONS[monoid], found) if found else NEUTRAL_ELEMENTS[monoid]
-            case Call(function, args, params) if function in INTEGER_FUNCTIONS:
-                return INTEGER_FUNCTIONS[function](*map(self.evaluate, args), *params)
+    def read(self, element: TensorElement) -> Dim:
+        if not element.tensor.isdigit():
+            raise UndecidedError
+        place = self.integer(element.index[0]) if element.index else 0
+        return _require_known(self.node.element(int(element.tensor), place) if isinstance(place, int) else None)
+
+    def call(self, function: str, args: Sequence[Dim], params: tuple[Any, ...]) -> Dim:
+        if function not in INTEGER_FUNCTIONS:
+            raise UndecidedError
+        return INTEGER_FUNCTIONS[function](*args, *params)
+
+    def opaque(self, _element: OpaqueElement) -> Dim:
         raise UndecidedError
 
     def decide(self, condition: Formula) -> bool | None:
@@ -600,7 +594,7 @@ class _ElementEvaluator:
                 return None if none is None else not none
             case BooleanAtom(subject, positive):
                 try:
-                    return (self.evaluate(subject) != 0) == positive
+                    return (self.value(subject) != 0) == positive
                 except UndecidedError:
                     return None
         return self.node.translation.decide(replace_in_formula(condition, Substitution(self.binder_values)))
@@ -672,11 +666,12 @@ INTEGER_FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
 }
 """Functions of integers among those that denotations name."""
 
-NEUTRAL_ELEMENTS: Mapping[str, Dim] = {"prod": 1}
+NEUTRAL_ELEMENTS: Mapping[str, Dim] = {"sum": 0, "prod": 1}
 """Results of monoids over nothing."""
 
 MONOID_OPERATIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
     "max": lambda a, b: a + b - _minimum(a, b),
     "min": _minimum,
+    "sum": lambda a, b: b + a,
     "prod": lambda a, b: a * b,
 }

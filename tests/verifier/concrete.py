@@ -9,38 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cache, reduce
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from graphopt.base.dtype import DType
 from graphopt.base.session import Interner, current_session
-from graphopt.expr.expressions import (
-    Binders,
-    Call,
-    Expr,
-    Factor,
-    Fold,
-    FoldBranch,
-    IntegerValue,
-    OpaqueElement,
-    TensorArgument,
-    TensorElement,
-)
-from graphopt.expr.integers import (
-    And,
-    Atom,
-    BooleanAtom,
-    Comparison,
-    Formula,
-    Or,
-    Polynomial,
-    Size,
-    eq,
-    fresh_symbol,
-    negate,
-)
+from graphopt.discover.batch_arithmetic import REAL_FUNCTIONS
+from graphopt.expr.expr_evaluation import Accumulation, Branches, ExprAlgebra
+from graphopt.expr.expressions import OpaqueElement, TensorArgument, TensorElement
+from graphopt.expr.index_grid import IndexGrid
+from graphopt.expr.integers import Atom, BooleanAtom, Comparison, Formula, Polynomial, Size, eq, fresh_symbol, negate
 from graphopt.expr.substitution import single_symbol
 from graphopt.expr.symbolic_tensors import SymbolicTensor, bind_indices
 from graphopt.language.rule import Rule
@@ -74,15 +55,7 @@ def _shares(own: int, size: int, **attrs: Any) -> Array:
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "Inverse": lambda x: 1 / x,
-    "Pow": np.power,
-    "Abs": np.abs,
-    "Sign": np.sign,
-    "Round": np.round,
-    "Erf": np.vectorize(math.erf, otypes=[float]),
-    **{f.capitalize(): getattr(np, f) for f in ("exp", "log", "sqrt", "floor", "ceil", "sin", "cos", "tan")},
-    **{f.capitalize(): getattr(np, f) for f in ("sinh", "cosh", "tanh")},
-    **{f"A{f}": getattr(np, f"arc{f}") for f in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    **REAL_FUNCTIONS,
     "NotZero": lambda x: x != 0,
     "Positive": lambda x: x > 0,
     "Mod": np.mod,
@@ -132,114 +105,72 @@ CASTS: Mapping[str, Callable[[Array, np.dtype[Any]], Array]] = {
     "truncated": truncated,
     "wrapped": wrapped,
 }
-START = {"max": -np.inf, "min": np.inf, "prod": 1.0}
-MONOIDS: Mapping[str, Any] = {"max": np.maximum, "min": np.minimum, "prod": np.multiply}
+START = {"sum": 0.0, "max": -np.inf, "min": np.inf, "prod": 1.0}
+MONOIDS: Mapping[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(IndexGrid, ExprAlgebra[Any]):
     """Indices of some shape: what symbols are at each of them, and at which of them something is asked."""
 
-    arrays: Mapping[str, Array]
-    shape: tuple[int, ...] = ()
-    symbols: Mapping[Atom, Any] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
     asked: Any = True
     node: RuleNode | None = None
     """The operator that is not looked into, in the exact model."""
 
-    def over(self, binders: Binders) -> Grid:
-        """With one more axis in front for each binder."""
-        symbols, shape = dict(self.symbols), self.shape
-        for atom, extent in binders:
-            n = max(int(self.size(extent)), 0)
-            symbols[atom] = np.arange(n).reshape(n, *(1,) * len(shape))
-            shape = (n, *shape)
-        return replace(self, shape=shape, symbols=symbols)
-
-    def where(self, guard: Formula) -> Grid:
+    def where(self, guard: Formula) -> Self:
         return replace(self, asked=self.asked & self.holds(guard))
 
-    def size(self, size: Size) -> Any:
-        if isinstance(size, int):
-            return size
-        return sum(c * math.prod(map(self._atom, monomial)) for monomial, c in size.terms.items())
-
-    def _atom(self, atom: Atom) -> Any:
-        if atom.kind == "symbol":
-            return self.symbols[atom]
-        if atom.kind == "choice":
-            condition, then, otherwise = atom.args
-            holds = self.holds(condition)
-            if np.ndim(holds) == 0:  # a size, of numbers that know no overflow
-                return self.size(then if holds else otherwise)
-            return np.where(holds, self.size(then), self.size(otherwise))
-        over, by = map(self.size, atom.args)
-        return over // by if atom.kind == "quotient" else over % by
-
-    def holds(self, formula: Formula) -> Any:
-        match formula:
-            case And(parts):
-                return self._all(parts)
-            case Or(parts):
-                return ~self._all(map(negate, parts))
-            case BooleanAtom(Expr() as subject, holds):
-                return (self.value(subject) != 0) == holds
-        assert isinstance(formula, Comparison)
-        number = self.size(formula.poly)
-        return number >= 0 if formula.kind == "ge" else (number == 0) == (formula.kind == "eq")
-
-    def _all(self, parts: Iterable[Formula]) -> Any:
+    def all_hold(self, parts: Iterable[Formula]) -> Any:
         """Elements are asked for only where what is said of indices holds."""
         found = np.True_
         for part in sorted(parts, key=lambda part: not isinstance(part, Comparison)):
             found = found & replace(self, asked=self.asked & found).holds(part)
         return found
 
-    def value(self, value: Expr) -> Any:
-        return sum((self._sum(t.binders, t.guard, float(t.coefficient), t.factors) for t in value.terms), 0.0)
+    def any_holds(self, parts: Iterable[Formula]) -> Any:
+        return ~self.all_hold(map(negate, parts))
 
-    def _sum(self, binders: Binders, guard: Formula, coefficient: float, factors: tuple[Factor, ...]) -> Any:
-        inner = self.over(binders).where(guard)
-        product = reduce(np.multiply, map(inner.factor, factors), coefficient)
-        terms = np.broadcast_to(np.where(inner.asked, product, 0.0), inner.shape)
-        return terms.sum(axis=tuple(range(len(binders))))
+    def value_holds(self, atom: BooleanAtom) -> Any:
+        return (self.value(atom.subject) != 0) == atom.holds
 
-    def factor(self, factor: Factor) -> Any:
-        match factor:
-            case TensorElement(tensor=name, index=index):
-                return self._read(self.arrays[name], [self.size(i) for i in index], str(factor))
-            case IntegerValue(integer=size):
-                return self.size(size)
-            case Call(function=name, args=args, params=params) if name.endswith(("!", "~")):
-                return self._named(name, list(map(self.value, args)), params)
-            case Call(function=name, args=args, params=params):
-                return FUNCTIONS[name](*map(self.value, args), *params)
-            case Fold(monoid=monoid, branches=pieces):
-                return reduce(MONOIDS[monoid], (self._piece(monoid, piece) for piece in pieces), START[monoid])
-            case OpaqueElement():
-                return self._element(factor)
+    def linear_combination(self, parts: Sequence[tuple[Fraction, Any]]) -> Any:
+        return sum((float(coefficient) * part for coefficient, part in parts), 0.0)
 
-    def _read(self, array: Array, index: list[Any], text: str) -> Any:
+    def product(self, factors: Sequence[Any]) -> Any:
+        return reduce(np.multiply, factors, 1.0)
+
+    def accumulate(self, monoid: Accumulation, branches: Branches[Self, Any]) -> Any:
+        combine, start = MONOIDS[monoid], START[monoid]
+        found = start
+        for binders, guard, body in branches:
+            inner = self.with_binders(binders).where(guard)
+            parts = np.broadcast_to(np.where(inner.asked, body(inner), start), inner.shape)
+            found = combine(found, combine.reduce(parts, axis=tuple(range(len(binders))), initial=start))
+        return found
+
+    def call(self, function: str, args: Sequence[Any], params: tuple[Any, ...]) -> Any:
+        if function.endswith(("!", "~")):
+            return self._named(function, args, params)
+        return FUNCTIONS[function](*args, *params)
+
+    def read(self, element: TensorElement) -> Any:
         """An element, which exists wherever it is asked for."""
+        array, index = self.arrays[element.tensor], [self.integer(i) for i in element.index]
         for i, n in zip(index, array.shape, strict=True):
             beyond = np.broadcast_to(self.asked & ((i < 0) | (i >= n)), self.shape)
-            assert not beyond.any(), f"{text} outside of {array.shape}"
+            assert not beyond.any(), f"{element} outside of {array.shape}"
         if 0 in array.shape:
             return np.zeros(())
         return array[tuple(np.clip(i, 0, n - 1) for i, n in zip(index, array.shape, strict=True))].astype(np.float64)
 
-    def _piece(self, monoid: str, piece: FoldBranch) -> Any:
-        inner = self.over(piece.binders).where(piece.guard)
-        parts = np.broadcast_to(np.where(inner.asked, inner.value(piece.body), START[monoid]), inner.shape)
-        return MONOIDS[monoid].reduce(parts, axis=tuple(range(len(piece.binders))), initial=START[monoid])
-
-    def _element(self, element: OpaqueElement) -> Any:
+    def opaque(self, element: OpaqueElement) -> Any:
         """Gather with indices that are not known, ArgMax, ArgMin and TopK: functions of what lies along an axis."""
         if self.node is not None and element.operator == self.node.op and len(element.params) > 1:
             return self._opaque(self.node, element)
         (along, *others) = element.operands
         assert along is not None
-        inner = self.over(tuple(zip(along.index, along.shape, strict=True)))
+        inner = self.with_binders(tuple(zip(along.index, along.shape, strict=True)))
         values = np.broadcast_to(inner.value(along.body), inner.shape)
         if element.operator == "Gather":
             (at,) = others
@@ -248,11 +179,11 @@ class Grid:
             return np.take_along_axis(values, where[None], 0)[0]
         if element.operator.startswith("next"):
             order = np.argsort(-values if element.operator.endswith("greatest") else values, 0, kind="stable")
-            return np.take_along_axis(order, np.broadcast_to(self.size(element.index[0]), self.shape)[None], 0)[0]
+            return np.take_along_axis(order, np.broadcast_to(self.integer(element.index[0]), self.shape)[None], 0)[0]
         best = np.argmax if element.operator == "place of the greatest" else np.argmin
         return len(values) - 1 - best(values[::-1], 0) if element.params[0] else best(values, 0)
 
-    def _named(self, name: str, args: list[Any], params: tuple[Any, ...]) -> Any:
+    def _named(self, name: str, args: Sequence[Any], params: tuple[Any, ...]) -> Any:
         """A function of the exact model: the operator of this name, with the attributes that tell it from others."""
         assert self.node is not None and name[-1] == "!", "nothing here is folded"
         dtype, *values = params[0], *params[1 + len(self.node.operand_dtypes) :]
@@ -288,12 +219,12 @@ class Grid:
             else:
                 (attrs["axis"],) = axes
         result = computed(node.op, arrays, self._given(attrs), node.app.outputs)[position]
-        at = tuple(np.broadcast_to(self.size(i), self.shape) for i in element.index)
+        at = tuple(np.broadcast_to(self.integer(i), self.shape) for i in element.index)
         return result[at].astype(np.float64)
 
     def whole(self, operand: TensorArgument) -> Array:
         """All elements of an operand."""
-        shape = tuple(int(self.size(size)) for size in operand.shape)
+        shape = tuple(int(self.integer(size)) for size in operand.shape)
         symbols = dict(zip(operand.index, np.indices(shape, sparse=True), strict=True))
         inner = replace(self, shape=shape, symbols={**self.symbols, **symbols})
         return np.array(np.broadcast_to(inner.value(operand.body), shape))
@@ -308,7 +239,7 @@ class Grid:
         """An attribute with numbers put in."""
         if isinstance(value, tuple):
             return [self._plain(item) for item in value]
-        return int(self.size(value)) if isinstance(value, Polynomial | int) else value
+        return int(self.integer(value)) if isinstance(value, Polynomial | int) else value
 
 
 def computed(name: str, arrays: Sequence[Array | None], attrs: Mapping[str, Any], outputs: int = 1) -> list[Array]:
@@ -376,19 +307,19 @@ class Evaluation:
         tensors = denote(node)
         for element, unknown in node.instance.integers.items():
             with np.errstate(all="ignore"):
-                number = Grid(self.arrays, symbols=self.known.symbols).value(element)
+                number = Grid(arrays=self.arrays, symbols=self.known.symbols).value(element)
             if not np.isfinite(number):
                 raise UndefinedOperatorError(f"{element} is no number")
             self.known.symbols[single_symbol(unknown)] = min(int(number), MAX_AXIS_SIZE)
         if node.instance.reshape_sizes:
             self.known.symbols.update(self._answers(node.instance))
-        grid = Grid(self.arrays, symbols=self.known.symbols, node=node)
+        grid = Grid(arrays=self.arrays, symbols=self.known.symbols, node=node)
         with np.errstate(all="ignore"):
             for fact in node.instance.facts:
                 if not grid.holds(fact):
                     raise UndefinedOperatorError(f"not {fact}")
             for elements in node.instance.assumed_elements:
-                values, size = _array(elements.tensor, grid), grid.size(elements.index_bound or 0)
+                values, size = _array(elements.tensor, grid), grid.integer(elements.index_bound or 0)
                 least = -size if elements.allows_negative else 0
                 wrong = values == 0 if elements.index_bound is None else (values < least) | (values >= size)
                 if wrong.any():
@@ -421,7 +352,7 @@ ANY = Rule("any", op.Neg(Var("x", "tensor")), op.Sub(0.0, Var("x", "tensor")))
 
 def _array(tensor: SymbolicTensor, grid: Grid) -> Array:
     """All elements of a tensor."""
-    shape = tuple(int(grid.size(size)) for size in tensor.shape)
+    shape = tuple(int(grid.integer(size)) for size in tensor.shape)
     index, _ = bind_indices(tensor.shape, "i")
     symbols = dict(zip(map(single_symbol, index), np.indices(shape, sparse=True), strict=True))
     inner = replace(grid, shape=shape, symbols={**grid.symbols, **symbols})

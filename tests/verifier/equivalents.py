@@ -149,7 +149,7 @@ EQUIVALENT: Mapping[str, Sequence[str]] = {
     ],
     "A size that broadcasts with a number that is not 1 is that number.": [
         (
-            "shape_constraints.require_common_size: b if isinstance(b, int) else "
+            "shape_constraints._join_sizes: b if isinstance(b, int) else "
             "node.broadcast_size(a, b) -> (node.broadcast_size(a, b))"
         ),
     ],

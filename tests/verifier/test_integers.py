@@ -22,7 +22,7 @@ from graphopt.expr.integers import (
     remainder,
     symbol,
 )
-from graphopt.expr.substitution import evaluate_formula, evaluate_integer, single_symbol
+from graphopt.expr.substitution import IntegerEvaluation, single_symbol
 from graphopt.verifier.context import get_context
 from graphopt.verifier.solver import SolverSession
 
@@ -50,7 +50,7 @@ def a_size(random: Random, depth: int = 2) -> Size:
 def a_fact(random: Random, numbers: dict[Atom, int]) -> Formula:
     """A comparison, or an alternative, that holds for the numbers."""
     one, other = a_size(random), a_size(random)
-    gap = evaluate_integer(one, numbers) - evaluate_integer(other, numbers)
+    gap = IntegerEvaluation(numbers).integer(one) - IntegerEvaluation(numbers).integer(other)
     fact = random.choice((eq(one, other + gap), ge(one, other + gap), ge(one, other + gap - 1)))
     return fact if random.random() < 0.7 else disjunction(fact, eq(one))
 
@@ -66,9 +66,9 @@ def test_what_is_shown_is_true(seed: int) -> None:
     for _ in range(3):
         size, goal = a_size(random), ge(a_size(random), a_size(random))
         for here in (known, further):
-            assert evaluate_integer(here.simplify(size), numbers) == evaluate_integer(size, numbers)
-            assert evaluate_formula(goal, numbers) or not here.proves(goal)
-            assert not evaluate_formula(goal, numbers) or not here.proves(negate(goal))
+            assert IntegerEvaluation(numbers).integer(here.simplify(size)) == IntegerEvaluation(numbers).integer(size)
+            assert IntegerEvaluation(numbers).holds(goal) or not here.proves(goal)
+            assert not IntegerEvaluation(numbers).holds(goal) or not here.proves(negate(goal))
 
 
 def test_equal_polynomials_are_one_object() -> None:

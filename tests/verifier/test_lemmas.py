@@ -65,7 +65,7 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 1e-30, -30.0)
 def test_what_a_lemma_makes_of_a_call_is_the_same_number(numbers: Sequence[float]) -> None:
     """Wherever it is finite and so is what it is made of: the real model knows no infinity."""
     arrays = {"x": np.array(numbers[0]), "y": np.array(numbers[1]), "z": np.random.default_rng(7).normal(size=3)}
-    grid = Grid(arrays, symbols={single_symbol(n): 3})
+    grid = Grid(arrays=arrays, symbols={single_symbol(n): 3})
     for function in LEMMAS:
         compare(function, grid)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from graphopt.expr.index_lists import IndexList, index_bounds, index_list_of
-from graphopt.expr.integers import And, Atom, Comparison, Formula, Or, Polynomial, Size, eq, in_range, symbol
-from graphopt.expr.substitution import single_symbol
+from graphopt.expr.integers import Atom, Polynomial, Size, eq, in_range, symbol
+from graphopt.expr.substitution import IntegerEvaluation, single_symbol
 from graphopt.language.proof import ProofModel, Verdict
 from graphopt.language.rule import Rule, const, fn, op
 from graphopt.verifier.context import get_context
@@ -37,34 +37,22 @@ def two() -> Two:
     return Two(i, j, extent, count, one, other)
 
 
-def worth(size: Size, numbers: Mapping[Polynomial, int], lists: Mapping[Polynomial, list[int]]) -> int:
-    """What a size is for these numbers and lists."""
-    terms = {(): size} if isinstance(size, int) else size.terms
-    return sum(c * prod(worth_of(atom, numbers, lists) for atom in monomial) for monomial, c in terms.items())
+@dataclass(frozen=True)
+class Listed(IntegerEvaluation):
+    """Numbers put in for symbols, and lists for those of which nothing is known."""
 
+    lists: Mapping[Polynomial, list[int]] = field(default_factory=dict)
 
-def worth_of(atom: Atom, numbers: Mapping[Polynomial, int], lists: Mapping[Polynomial, list[int]]) -> int:
-    if atom.kind == "symbol":
-        return next(number for known, number in numbers.items() if single_symbol(known) == atom)
-    places, subject = index_list_of(atom)
-    listing, at = lists[places.name], worth(subject, numbers, lists)
-    if atom.kind == "select":
-        return listing[at] if 0 <= at < len(listing) else 0
-    if atom.kind == "representative" and at not in listing:  # any position would do
-        return at % len(listing) if 0 <= at < worth(places.extent, numbers, lists) else len(listing)
-    return listing.index(at) if at in listing else len(listing)
-
-
-def holds(part: Formula, numbers: Mapping[Polynomial, int], lists: Mapping[Polynomial, list[int]]) -> bool:
-    match part:
-        case And(parts):
-            return all(holds(inner, numbers, lists) for inner in parts)
-        case Or(parts):
-            return any(holds(inner, numbers, lists) for inner in parts)
-        case Comparison(kind, poly):
-            value = worth(poly, numbers, lists)
-            return {"ge": value >= 0, "eq": value == 0, "ne": value != 0}[kind]
-    raise AssertionError(part)
+    def atom(self, atom: Atom) -> Any:
+        if atom.kind == "symbol":
+            return next(number for known, number in self.symbols.items() if single_symbol(known) == atom)
+        places, subject = index_list_of(atom)
+        listing, at = self.lists[places.name], self.integer(subject)
+        if atom.kind == "select":
+            return listing[at] if 0 <= at < len(listing) else 0
+        if atom.kind == "representative" and at not in listing:  # any position would do
+            return at % len(listing) if 0 <= at < self.integer(places.extent) else len(listing)
+        return listing.index(at) if at in listing else len(listing)
 
 
 def a_place(random: Random, two: Two, depth: int) -> Size:
@@ -86,11 +74,12 @@ def test_what_is_simplified_is_the_same_for_any_lists(seed: int, two: Two) -> No
             *one.facts, in_range(i, count), in_range(j, extent), one.contains(i), other.contains(j),
             eq(one.select(i), j), eq(i, j)
         ]  # fmt: skip
-        known = get_context([fact for fact in said if holds(fact, numbers, lists)], SolverSession())
+        listed = Listed(numbers, lists)
+        known = get_context([fact for fact in said if listed.holds(fact)], SolverSession())
         size = a_place(random, two, random.randrange(1, 5))
         assert isinstance(size, Polynomial)
-        assert worth(known.simplify(size), numbers, lists) == worth(size, numbers, lists)
-        assert all(holds(part, numbers, lists) for part in index_bounds(size.atoms[0]))
+        assert listed.integer(known.simplify(size)) == listed.integer(size)
+        assert all(listed.holds(part) for part in index_bounds(size.atoms[0]))
 
 
 def test_places_and_their_order_undo_each_other_where_they_are_in_the_list(two: Two) -> None:

@@ -11,7 +11,7 @@ import pytest
 from graphopt.base.dtype import DType
 from graphopt.expr.dims import SymbolicDim, substitute_names
 from graphopt.expr.integers import Polynomial, fresh_symbol
-from graphopt.expr.substitution import evaluate_formula, evaluate_integer, single_symbol
+from graphopt.expr.substitution import IntegerEvaluation, single_symbol
 from graphopt.language.scalar_functions import (
     PYTHON_LOGIC,
     SCALAR_FUNCTIONS,
@@ -135,8 +135,8 @@ def in_numbers(found: Any, known: Mapping[Any, int]) -> Any:
     if isinstance(found, tuple):
         return tuple(in_numbers(item, known) for item in found)
     if isinstance(found, int | Polynomial) and not isinstance(found, bool):
-        return evaluate_integer(found, known)
-    return evaluate_formula(to_formula(found), known)
+        return IntegerEvaluation(known).integer(found)
+    return IntegerEvaluation(known).holds(to_formula(found))
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
