@@ -256,7 +256,7 @@ WIDE = {
     "graphopt/search/race_series.py": 19,
     "graphopt/discover/gain_estimation.py": 17,
     "graphopt/discover/library_lookup.py": 17,
-    "graphopt/operators/symbolic_shapes.py": 16,
+    "graphopt/operators/symbolic_shapes.py": 17,
     "graphopt/rewrite/affine_indices.py": 17,
     "graphopt/rewrite/build.py": 17,
     "graphopt/search/measured_cost.py": 16,
