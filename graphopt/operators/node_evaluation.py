@@ -409,13 +409,18 @@ def evaluate_by_runtime(node: Node, inputs: Sequence[Array | None]) -> Arrays | 
             results = ort.make_cpu_session(model.SerializeToString(), threads=1).run(outputs, feeds)
         except Exception as error:  # its errors have no common type
             log.debug("ONNX Runtime cannot compute %s(%d): %s", node.op, version, error)
-            if type(error).__name__ == "NotImplemented":
+            if _is_of_newer_version(error):
                 continue
             if _are_native_arrays(feeds.values()) and type(error).__name__ in _REFUSAL_ERRORS:
                 raise _RefusedNodeError(error) from error
             return None
         return tuple(results) if all(isinstance(array, np.ndarray) for array in results) else None
     return None
+
+
+def _is_of_newer_version(error: Exception) -> bool:
+    """Return whether ONNX Runtime lacks a kernel of this version of an operator, or does not know the opset yet."""
+    return type(error).__name__ == "NotImplemented" or "official support for domain" in str(error)
 
 
 def _are_native_arrays(arrays: Iterable[Array | None]) -> bool:
