@@ -25,9 +25,10 @@ def needs(package: str, version: str, why: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(is_older(package, version), reason=f"{package} before {version}: {why}")
 
 
-def has_operator(name: str) -> bool:
-    """Return whether the installed onnx package has an operator."""
-    return schemas.schema(name) is not None
+def has_operator(name: str, *attributes: str) -> bool:
+    """Return whether the installed onnx package has an operator, with these attributes."""
+    schema = schemas.schema(name)
+    return schema is not None and schema.attributes.keys() >= set(attributes)
 
 
 def by_operator(names: Iterable[str]) -> list[ParameterSet]:
