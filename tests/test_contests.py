@@ -53,6 +53,7 @@ from tests.test_tune import (
     x,
 )
 from tests.text import parse
+from tests.versions import needs
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -77,7 +78,10 @@ test (float[2] x) => (float[2] y) {{ y = local.f(x) }}
 <domain: "local", opset_import: ["" : 18]> f (a) => (b) {{ b = {}(a) }}"""
 
 
-@pytest.mark.parametrize(("text", "one", "other"), [(FUNCTION, "Exp", "Sin"), (BRANCHES, 2.0, 1e-42)])
+SUBNORMAL = pytest.param(BRANCHES, 2.0, 1e-42, marks=needs("onnx", "1.23", "its parser reads no subnormal number"))
+
+
+@pytest.mark.parametrize(("text", "one", "other"), [(FUNCTION, "Exp", "Sin"), SUBNORMAL])
 def test_models_that_differ_in_a_function_or_a_branch_share_no_verdicts(text: str, one: object, other: object) -> None:
     digests = []
     for what in (one, other, one):

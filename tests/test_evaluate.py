@@ -21,6 +21,7 @@ from graphopt.ir.graph import Attribute, Node
 from graphopt.ir.types import TensorType
 from graphopt.operators.node_evaluation import evaluate_by_runtime, evaluate_node
 from graphopt.operators.proto_conversion import node_to_proto, type_to_proto
+from tests.versions import is_older
 
 Array = NDArray[Any]
 OPSET = 21  # ONNX Runtime knows it, whatever is installed
@@ -250,12 +251,17 @@ AS_SPELLED_BEFORE: list[tuple[Node, Sequence[Array | None]]] = [
 ]
 
 
+NEWER_KERNELS = {"Range", "SpaceToDepth"}
+
+
 @pytest.mark.parametrize(
     ("made", "inputs"), [*AS_SPELLED_BEFORE, *LIKE_THE_RUNTIME], ids=lambda v: v.op if isinstance(v, Node) else ""
 )
 def test_onnx_runtime_is_asked_of_the_newest_spelling_too(made: Node, inputs: Sequence[Array | None]) -> None:
     expected = runtime(made, inputs)
     asked = evaluate_by_runtime(newest(made), inputs)
+    if asked is None and made.op in NEWER_KERNELS and is_older("onnxruntime", "1.32"):
+        pytest.skip(f"onnxruntime before 1.32 has no kernel of the newest {made.op}, which has one attribute more")
     assert asked is not None
     for own, result in zip(asked, expected, strict=True):
         np.testing.assert_array_equal(own, result, strict=True)

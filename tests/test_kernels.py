@@ -22,6 +22,7 @@ from graphopt.rewrite.passes import PASSES, Pass
 from graphopt.rewrite.simplify import Simplifier, simplify_graph
 from graphopt.runtime.kernel_probe import KernelProbe
 from tests.text import parse
+from tests.versions import needs
 
 
 def optimized(model: onnx.ModelProto, **options: object) -> graphopt.Result:
@@ -240,6 +241,7 @@ def drawn(draw: Random) -> onnx.ModelProto:
     return parse("float16[4,4] x, float16[4,4] z", "; ".join(nodes), weights, outputs=outputs, opset=17)
 
 
+@needs("onnxruntime", "1.31", "it inserts casts that it then refuses")
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 40))])
 def test_exact_changes_no_bit_of_drawn_models_in_half_precision(seed: int) -> None:
     assert optimized(drawn(Random(seed)), exact=True, strict=True).ok

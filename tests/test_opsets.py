@@ -21,6 +21,7 @@ from graphopt.ir.tensor import Tensor
 from graphopt.operators import inference
 from tests import conformance
 from tests.text import run
+from tests.versions import is_older, needs
 
 
 def model(text: str, opset: int) -> ModelProto:
@@ -98,6 +99,8 @@ SPELLINGS = [
 
 @pytest.mark.parametrize(("low", "old", "high", "new"), SPELLINGS, ids=lambda value: str(value)[:60])
 def test_up(low: int, old: str, high: int, new: str) -> None:
+    if "float16" in new and is_older("onnx", "1.23"):
+        pytest.skip("onnx before 1.23 does not print elements of float16")
     assert in_opset(old, low, high) == to_text(model(new, high).graph)
 
 
@@ -185,6 +188,8 @@ def test_kept(opset: int, text: str, why: str) -> None:
     loaded = onnx_io.load_model(proto)
     *_, node = (node for _, node in loaded.graph.nodes())
     schema = onnx.defs.get_schema(node.op, opset)
+    if why == "no integers any more" and is_older("onnx", "1.23"):
+        pytest.skip("onnx before 1.23 has no version without integers")
     assert node.version == schema.since_version != schemas.newest_version(node.op), why
     assert onnx_io.to_proto(loaded) == proto
 
@@ -402,6 +407,7 @@ def test_every_version_that_means_something_else_has_a_reason() -> None:
 TABLES = ("MOVED_ATTRIBUTES", "DROPPED_ATTRIBUTES", "CHANGED_DEFAULTS", "INCOMPATIBLE_VERSIONS", "UPGRADE_CONDITIONS")
 
 
+@needs("onnx", "1.23", "it lacks the newest versions")
 @pytest.mark.parametrize("table", [*TABLES, "DOWNGRADE_CONDITIONS", "CHANGES"])
 def test_the_tables_name_versions_that_exist(table: str) -> None:
     for op, version in getattr(version_tables, table):
@@ -485,14 +491,17 @@ def test_a_shape_that_is_declared_and_not_inferred_is_not_relied_on_to_raise_a_n
     assert [node.op_type for node in result.model.graph.node] == ["Loop"]
 
 
+NEWEST = schemas.newest_version("Attention")
+
+
 @pytest.mark.parametrize(
     ("attributes", "mask", "version"),
     [
-        ("", "", 25),
-        ("scale = 0.5", ", m", 25),
-        ("is_causal = 1", "", 25),
-        ("softcap = 2.0", "", 25),
-        ("is_causal = 1, softcap = 2.0", ", m", 25),
+        ("", "", NEWEST),
+        ("scale = 0.5", ", m", NEWEST),
+        ("is_causal = 1", "", NEWEST),
+        ("softcap = 2.0", "", NEWEST),
+        ("is_causal = 1, softcap = 2.0", ", m", NEWEST),
         ("", ", s", 23),
         ("is_causal = 1", ", s", 23),
     ],

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from graphopt.rewrite import gate
+from tests import lowest_versions, versions
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -130,6 +131,44 @@ def test_ci_runs_what_the_readme_says() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert f"\ntests='{command}'\n" in script
     assert '\nstage "tests" bash -c "$tests"\n' in script
+
+
+def test_the_lowest_versions_are_the_bounds_of_the_project() -> None:
+    pins = lowest_versions.constraints(PROJECT["project"])
+    assert [pin for pin in pins if pin.startswith("onnx")] == [
+        bound.replace(">=", "==")
+        for bound in (
+            next(bound for bound in PROJECT["project"]["dependencies"] if bound.startswith("onnx>")),
+            *PROJECT["project"]["optional-dependencies"]["cpu"],
+        )
+    ]
+    assert not any(pin.startswith("graphopt") for pin in pins)
+    listed = {pin.split("==")[0] for pin in pins}
+    assert {"numpy", "networkx", "distributed", "pytest", "setuptools"} <= listed
+    with pytest.raises(ValueError, match="is not a name and a lower bound"):
+        lowest_versions.pin("numpy~=2.1")
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "lowest='python -m tests.lowest_versions >" in script
+    assert '\nstage "lowest versions" bash -c "$lowest"' in script
+
+
+def test_a_test_that_needs_a_newer_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(versions.INSTALLED, "onnx", "1.22.0")
+    assert versions.is_older("onnx", "1.23") and versions.is_older("onnx", "1.22.1")
+    assert not versions.is_older("onnx", "1.22") and not versions.is_older("onnx", "1.9")
+    mark = versions.needs("onnx", "1.23", "it lacks something").mark
+    assert (mark.args, mark.kwargs) == ((True,), {"reason": "onnx before 1.23: it lacks something"})
+
+
+def test_no_test_needs_a_newer_package_than_the_lowest_in_vain() -> None:
+    """A mark that the bounds made superfluous goes."""
+    bounds = dict(pin.split("==") for pin in lowest_versions.constraints(PROJECT["project"]))
+    named = re.compile(r'(?:needs|is_older)\("(onnx|onnxruntime)", "([\d.]+)"')
+    paths = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    asked = {found for path in paths for found in named.findall(path.read_text("utf-8"))}
+    assert asked
+    numbers = {pair: tuple(map(int, pair[1].split("."))) for pair in asked}
+    assert [pair for pair in asked if numbers[pair] <= tuple(map(int, bounds[pair[0]].split(".")))] == []
 
 
 def test_contributing_names_the_steps_that_tests_ask_for() -> None:

@@ -34,6 +34,7 @@ from graphopt.runtime.oracle import (
 )
 from graphopt.verifier.instance_models import build_models
 from graphopt.verifier.instance_sampling import sample_instances
+from tests.versions import is_older
 
 FEW, INSTANCES = 1, 10
 """Instances of each rule: in the quick tier, and of all tests."""
@@ -79,13 +80,20 @@ def assert_agree(left: Arrays, right: Arrays) -> None:
 
 @by_name
 def test_both_sides_agree_and_it_is_applied(rule: Rule) -> None:
+    skip_what_onnx_pads(rule)
     run_instances(rule, FEW)
 
 
 @pytest.mark.slow
 @by_name
 def test_both_sides_agree_on_many_instances(rule: Rule) -> None:
+    skip_what_onnx_pads(rule)
     run_instances(rule, INSTANCES)
+
+
+def skip_what_onnx_pads(rule: Rule) -> None:
+    if rule.name == "fuse_add_before_conv" and is_older("onnx", "1.23"):
+        pytest.skip("onnx before 1.23: its reference pads a Conv that has auto_pad=VALID")
 
 
 def run_instances(rule: Rule, count: int) -> None:

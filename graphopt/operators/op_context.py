@@ -288,8 +288,9 @@ class OpContext(ABC):
             raise UndefinedOperatorError(f"{self.op}: {name} is 0 or 1")
         return bool(value)
 
-    def text(self, name: str, options: Sequence[str]) -> str:
-        value = self.attribute(name, lambda: OneOf(options))
+    def text(self, name: str, options: Sequence[str], default: str | None = None) -> str:
+        """Return one of the texts that are modeled; `default` is for attributes of which the schema says none."""
+        value = self.attribute(name, lambda: OneOf(options), default)
         if value not in options:
             raise UnsupportedOperatorError(f"{self.op} with {name}={value}")
         return str(value)

@@ -89,6 +89,8 @@ def _find_body(node: OpContext, modes: Mapping[str, Sequence[str]]) -> FunctionT
     Raises:
         UnsupportedOperatorError: there is none for what is known of the node, or it says more than terms can.
     """
+    if schemas.schema(node.op) is None:
+        raise UnsupportedOperatorError(f"{node.op}, which this version of the onnx package does not have")
     attrs = ((name, _plain_attribute(node, name, modes.get(name))) for name in schemas.body_value_attributes(node.op))
     inputs = (node.optional_input(position) for position in range(node.input_count))
     types = tuple(given and (given.dtype, given.rank) for given in inputs)

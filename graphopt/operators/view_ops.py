@@ -221,7 +221,7 @@ def SpaceToDepth(node: OpContext) -> SymbolicTensor:
     if x.rank != 4:
         raise UndefinedOperatorError("SpaceToDepth of another rank than 4")
     b = node.integer("blocksize", least=1)
-    node.text("mode", ("DCR",))
+    node.text("mode", ("DCR",), "DCR")  # onnx 1.22 does not have the attribute
     N, C, H, W = x.shape
     height, width = (divide_exactly(node, s, b, "space does not divide into blocks") for s in (H, W))
 

@@ -10,6 +10,7 @@ from graphopt.language.rule import Rule, attributes, const, fn, integer, integer
 from graphopt.language.scalar_functions import MAX_AXIS_SIZE
 from graphopt.language.terms import App, TermLike
 from graphopt.verifier.prove import prove
+from tests.versions import has_operator
 
 x, y = tensor("x", "N C *s"), tensor("y", "N D *s")
 w, v = const("w", "M C *k"), const("v", "M C *k")
@@ -460,7 +461,8 @@ TEXTBOOK = (
     Rule("celu_of_one_is_elu", op.Celu(any_), op.Elu(any_)),
     Rule("celu_is_at_most_relu", op.Max(op.Celu(any_, alpha=real("a")), op.Relu(any_)), op.Relu(any_)),
     Rule("mean_variance_of_negated", op.MeanVarianceNormalization(-plane), -op.MeanVarianceNormalization(plane)),
-    Rule("swiglu_is_a_gate", op.SwiGLU(scored, op.Neg(op.Neg(scored))), scored * op.Sigmoid(scored) * scored),
+    *((Rule("swiglu_is_a_gate", op.SwiGLU(scored, op.Neg(op.Neg(scored))), scored * op.Sigmoid(scored) * scored),)
+      if has_operator("SwiGLU") else ()),
     Rule("entropy_is_loss_of_log_softmax",
          op.SoftmaxCrossEntropyLoss(scored, classes),
          op.NegativeLogLikelihoodLoss(op.LogSoftmax(scored, axis=1), classes)),

@@ -36,6 +36,7 @@ from tests.verifier.concrete import Evaluation, Known
 from tests.verifier.draw import Draw
 from tests.verifier.evaluators import Case
 from tests.verifier.refused import BEYOND, REFUSE, UNDEFINED, is_refused, spoilt
+from tests.versions import by_operator, is_older
 
 FILTERED = [HealthCheck.filter_too_much]
 CASES = 200
@@ -73,7 +74,7 @@ def check(name: str, d: Draw, *, exact: bool = False) -> tuple[Evaluation, Mappi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(CASES_OF))
+@pytest.mark.parametrize("name", by_operator(sorted(CASES_OF)))
 def test_it_is_what_the_operator_computes(name: str) -> None:
     """Where attributes are left open, what is drawn is proposed, and all combinations of modes proposed are drawn."""
     drawn: list[Mapping[str, Any]] = []
@@ -98,7 +99,7 @@ def test_it_is_what_the_operator_computes(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(CASES_OF))
+@pytest.mark.parametrize("name", by_operator(sorted(CASES_OF)))
 def test_the_exact_model_says_the_same_by_the_names_of_operators(name: str) -> None:
     """What tells the function of one operator from another says all that it takes to compute it."""
 
@@ -110,10 +111,11 @@ def test_the_exact_model_says_the_same_by_the_names_of_operators(name: str) -> N
     compare()
 
 
-@pytest.mark.parametrize("name", sorted({name for name, _ in (*UNDEFINED, *BEYOND)}))
+@pytest.mark.parametrize("name", by_operator(sorted({name for name, _ in (*UNDEFINED, *BEYOND)})))
 def test_what_may_not_run_is_undefined(name: str) -> None:
     refused, beyond = ([case for of, case in cases if of == name] for cases in (UNDEFINED, BEYOND))
-    assert not [case for case in refused if "runtime" in answers(name, case)]
+    if not is_older("onnxruntime", "1.32"):  # which computes some of it, or ends its process
+        assert not [case for case in refused if "runtime" in answers(name, case)]
     for case, symbols in product(refused + beyond, (False, True)):
         with pytest.raises((UndefinedOperatorError, UnsupportedOperatorError)):
             evaluation(name, case, symbols=symbols).run()
@@ -161,7 +163,7 @@ PLACES = (
 """Attributes whose values are not modes: there are as many as axes, or they are numbers and texts."""
 
 
-@pytest.mark.parametrize("name", sorted(CASES_OF))
+@pytest.mark.parametrize("name", by_operator(sorted(CASES_OF)))
 def test_every_attribute_is_looked_at(name: str) -> None:
     """A hole for the other attributes may hold any, also on paths on which it means nothing."""
 
