@@ -1,7 +1,7 @@
-"""How fast is a graph? An estimate, for which nothing is run.
+"""Estimated cost of a graph, without running it.
 
-It is a roofline: a node takes as long as its arithmetic or its memory traffic, whichever is longer, and a launch. Its
-constants are those of ONNX Runtime's CPU kernels, and of what it fuses when it loads a model.
+The estimate is a roofline: a node takes as long as its arithmetic or its memory traffic, whichever is longer, plus a
+launch. The constants describe ONNX Runtime's CPU kernels, and the fusions that it makes when it loads a model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ASSUMED_SIZE = 16
 
 
 class AnalyticCost:
-    """A roofline: for ranking and pruning, and for where nothing may be run."""
+    """Costs by the roofline: they rank and prune candidates, and serve where nothing may be run."""
 
     name = "analytic"
     is_steady = True
@@ -51,7 +51,7 @@ class AnalyticCost:
 
 
 class WorkLoad(NamedTuple):
-    """What a node does: operations on 32-bit numbers, at the rate of a matrix product; bytes moved; launches."""
+    """Work of a node: operations on 32-bit numbers, at the rate of a matrix product; bytes moved; launches."""
 
     flops: float = 0.0
     bytes: float = 0.0
@@ -62,7 +62,7 @@ NO_LOAD = WorkLoad(launches=0.0)
 
 
 class _GraphEstimate:
-    """One graph under a machine: what is folded, what is fused, which values lie in the blocked layout."""
+    """Estimate for one graph on a machine: folded nodes, fused nodes, and values in the blocked layout."""
 
     def __init__(self, graph: Graph, machine: Machine) -> None:
         self.graph, self.machine = graph, machine
@@ -106,8 +106,7 @@ class _GraphEstimate:
         return is_deterministic(node) and all(value.vertex in self.known for value in node.operands)
 
     def _layout_copies(self) -> Iterator[WorkLoad]:
-        """Yield the copies from the blocked layout and into it, where they are certain: not at the border of the
-        graph."""
+        """Yield the copies out of the blocked layout and into it that are certain; at the graph's border none is."""
         for value in self.blocked:
             readers = (reader for reader in self.graph.readers(value.vertex) if reader in self._work)
             if any(Value(reader) not in self.blocked for reader in readers):
@@ -130,7 +129,7 @@ class _NodeSizes:
         self.block = estimate.machine.block
 
     def shape(self, index: int) -> tuple[int, ...]:
-        """Of an input; () where it is absent."""
+        """Return the sizes of an input; () where it is absent."""
         value = self.input(index)
         return () if value is None else _static_sizes(self.graph.tensor_type(value))
 
@@ -155,7 +154,7 @@ class _NodeSizes:
 
     @cached_property
     def max_elements(self) -> int:
-        """Of the largest input or output."""
+        """Elements of the largest input or output."""
         shapes = [self.shape(index) for index in range(len(self.inputs))]
         return max(map(prod, [*shapes, self.result()]), default=1)
 
@@ -173,7 +172,7 @@ class _NodeSizes:
 
     @cached_property
     def relative_width(self) -> float:
-        """Bytes of an element of the first input as a part of those of a float32."""
+        """Size of an element of the first input, as a multiple of a float32's."""
         return _bit_width(self.graph.tensor_type(self.input(0))) / 32
 
 
@@ -194,7 +193,7 @@ def _nbytes(type_: TensorType | None) -> float:
 
 
 def _bit_width(type_: TensorType | None) -> int:
-    """Strings, and what is not known, count as if they were float32."""
+    """Return the bits of an element; strings and unknown types count as float32."""
     if type_ is None or type_.dtype in (DType.UNDEFINED, DType.STRING):
         return 32
     return type_.dtype.bits
@@ -204,14 +203,14 @@ def _bit_width(type_: TensorType | None) -> int:
 
 
 class _FusedNode(NamedTuple):
-    """What is left of a node that the one before it takes in, and what may be taken in after it."""
+    """Work that is left of a node fused into the one before it, and what may be fused after it."""
 
     work: WorkLoad
     stays_open: FusionTarget | None = None
 
 
 def _fuse(view: _NodeSizes) -> _FusedNode | None:
-    """Return what is left of a node where the one before it, or a product after it, takes it in; else None."""
+    """Return what is left of a node that is fused into the one before it, or into a product after it; else None."""
     for index, value in enumerate(view.inputs):
         head = view.estimate.open.get(value) if value is not None else None
         fusion = view.cost.fusions.get(head) if head is not None else None
@@ -241,7 +240,7 @@ def _fuse_scaled_channels(view: _NodeSizes, index: int) -> _FusedNode | None:
 
 
 def _fuse_added_channels(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """Return what is left of a sum: a tensor of its own size goes along as the convolution writes."""
+    """Fuse a sum into a convolution, which adds a tensor of its result's size as it writes."""
     if _other_inputs_known(view, index):
         return _FusedNode(NO_LOAD, FusionTarget.CONVOLUTION) if _is_per_channel(view, index) else None
     if not view.block or view.shape(0) != view.shape(1):
@@ -260,8 +259,10 @@ def _is_per_channel(view: _NodeSizes, index: int) -> bool:
 
 
 def _fuse_bias(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """Return what is left of a sum after a product: a Gemm, if there are but two axes or it is a vector that is added.
-    With more than two there is a Reshape behind it, and no activation is taken in."""
+    """Fuse a sum into a product of matrices, or a sum with a vector into any product: they become a Gemm.
+
+    With more than two axes a Reshape follows it, so that no activation is fused.
+    """
     result, other = view.result(), view.input(1 - index)
     is_matrix = len(result) == 2 and view.shape(index) == result
     if not is_matrix and len(view.shape(1 - index)) != 1:
@@ -271,7 +272,7 @@ def _fuse_bias(view: _NodeSizes, index: int) -> _FusedNode | None:
 
 
 def _fuse_scale(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """Fuse a number that a product is multiplied by."""
+    """Fuse a multiplication by a number into a product."""
     is_number = _other_inputs_known(view, index) and prod(view.shape(1 - index)) == 1
     return _FusedNode(NO_LOAD, FusionTarget.PRODUCT) if is_number else None
 
@@ -305,7 +306,7 @@ def _other_inputs_known(view: _NodeSizes, index: int) -> bool:
 
 
 def _is_of_product(view: _NodeSizes) -> bool:
-    """Return whether a transposition of the last two axes is read by matrix products alone, which read either way."""
+    """Return whether it transposes the last two axes for matrix products alone, which read either order."""
     order = view.integers("perm")
     rank = len(order)
     swapped = rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2)
@@ -335,7 +336,7 @@ def _is_blocked(view: _NodeSizes, fused: _FusedNode | None) -> bool:
 
 
 def _enters_blocked_layout(view: _NodeSizes) -> bool:
-    """Return whether a convolution is run in the blocked layout: two axes of space, constant weights, channels that
+    """Return whether a convolution runs in the blocked layout: two axes of space, constant weights, channels that
     fit."""
     weight, group = view.shape(1), view.integer("group", 1)
     is_float = view.inputs[0] is not None and view.graph.dtype(view.inputs[0]) is DType.FLOAT
@@ -350,7 +351,7 @@ def _enters_blocked_layout(view: _NodeSizes) -> bool:
 
 
 def _reads_plain_layout(view: _NodeSizes) -> bool:
-    """Of few channels, a convolution reads the usual layout."""
+    """Return whether a convolution reads the usual layout, as it does where there are few channels."""
     is_conv = view.cost.layout_effect is LayoutEffect.ENTERS_BLOCKED
     return is_conv and view.integer("group", 1) == 1 and view.shape(1)[1] < view.block
 
@@ -369,7 +370,7 @@ def _elementwise_load(view: _NodeSizes) -> WorkLoad:
 
 
 _DEPTHWISE_SLOWDOWN = 4.0
-"""A depthwise convolution shares no operand between channels: so much slower is an operation of it."""
+"""Slowdown of an operation in a depthwise convolution, which shares no operand between channels."""
 
 
 def _conv_load(view: _NodeSizes) -> WorkLoad:
@@ -384,7 +385,7 @@ def _conv_load(view: _NodeSizes) -> WorkLoad:
 
 
 def _plain_layout_slowdown(view: _NodeSizes, rank: int, read: int) -> float:
-    """How much slower a convolution is outside of the blocked layout, by the channels that a filter reads."""
+    """Return the slowdown of a convolution outside of the blocked layout, by the channels that a filter reads."""
     group = view.integer("group", 1)
     if not view.block:
         return 1.0 if group == 1 or read > 1 else _DEPTHWISE_SLOWDOWN
@@ -436,7 +437,7 @@ def _pool_load(view: _NodeSizes) -> WorkLoad:
 
 
 def _movement_load(view: _NodeSizes) -> WorkLoad:
-    """Return what is copied, not what it is taken from."""
+    """Return the work of copying what is written; the rest of the input is not read."""
     return WorkLoad(bytes=view.cost.copy_slowdown * 2 * view.written_bytes)
 
 
@@ -454,7 +455,8 @@ def _power_load(view: _NodeSizes) -> WorkLoad:
 
 
 def _layer_norm_load(view: _NodeSizes) -> WorkLoad:
-    """On the CPU, ONNX Runtime fuses it with a sum of equal shapes before it, and the kernel for that is slow."""
+    """Return the work of a layer norm, which is more where the CPU provider fuses it with a sum of equal shapes before
+    it: that kernel is slow."""
     value = view.input(0)
     is_sum = view.block and value is not None and view.estimate.open.get(value) is FusionTarget.SUM
     skips = is_sum and len(view.shape(0)) == 3 and _is_sum_of_equal_shapes(view.graph, value)
@@ -468,7 +470,7 @@ def _is_sum_of_equal_shapes(graph: Graph, value: Value | None) -> bool:
 
 
 def _body_load(view: _NodeSizes, times: int) -> WorkLoad:
-    """Return the work of the dearest body, so many times."""
+    """Return the work of running the most expensive body a number of times."""
     machine = view.estimate.machine
     seconds = max((_GraphEstimate(body, machine).seconds for body in view.node.bodies), default=0.0)
     return WorkLoad(launches=1 + times * seconds / machine.launch_seconds)

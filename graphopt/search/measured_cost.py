@@ -1,7 +1,7 @@
-"""How fast is a graph? Measured in ONNX Runtime against the graph that it is to replace, and kept.
+"""Measured cost of a graph: its race in ONNX Runtime against the graph that it is to replace, kept in a cache.
 
-That is done on the machine at hand, or on the workers of a cluster, whose device is not this machine's. Each worker
-answers for the device that it has; so all have to have the same, and what it answers is kept as that device's.
+Graphs race on this machine, or on the workers of a cluster that have another device. A result is kept as that of the
+worker's device, so all workers must have the same.
 """
 
 from __future__ import annotations
@@ -53,30 +53,30 @@ _RunCall = Callable[[], object]
 
 
 class CandidateRacer(Protocol):
-    """Lets graphs race with one that they are to replace, on some device."""
+    """Lets graphs race with the one that they are to replace, on some device."""
 
     @property
     def seed(self) -> int:
-        """Of the inputs."""
+        """Seed of the inputs."""
 
     @property
     def policy(self) -> SearchPolicy:
-        """How candidates are timed."""
+        """Policy by which candidates are timed."""
 
     @property
     def environment_key(self) -> str:
-        """What its times depend on beside the graphs and the inputs."""
+        """Key of all that times depend on beside the graphs and the inputs."""
 
     def sessions_in_turn(self, count: int) -> int:
-        """Return how many sessions run one after the other where there are so many candidates."""
+        """Return how many sessions run one after the other in a race of `count` candidates."""
 
     def __call__(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup | None]:
-        """Return how many times as fast as `before` each of the others is; None where there was no room for it."""
+        """Return the speedup of each of the others over `before`; None where there was no room for it."""
 
 
 @dataclass(frozen=True)
 class LocalRacer:
-    """Races on the machine at hand; pickle knows it, so that others may hold them."""
+    """Races on the machine that calls it; it can be pickled, so a cluster's workers may be that."""
 
     setting: SessionSetting
     policy: SearchPolicy = SearchPolicy()
@@ -91,9 +91,9 @@ class LocalRacer:
         return count + 1
 
     def __call__(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup | None]:
-        """Load all, then let them take turns. What becomes the same as `before` is not timed.
+        """Load all, then let them take turns; one that ONNX Runtime turns into the same as `before` is not timed.
 
-        None is what there was no room for.
+        None stands for one for which there was no room.
 
         Raises:
             NotMeasurableError: ONNX Runtime refuses `before`, or no inputs can be made up for it.
@@ -118,7 +118,7 @@ class LocalRacer:
         return found
 
     def _time(self, own: _RunCall, runs: Sequence[_RunCall], least_gain: float) -> list[Speedup]:
-        """Return how many times as fast as the graph itself each run is, from rounds that go to the fastest."""
+        """Return the speedup of each run over the graph's own; most rounds go to the fastest."""
         policy, timing = self.policy, self.policy.timing
         schedule = TimingSchedule(
             seconds=policy.pair_seconds * (len(runs) + 1),
@@ -133,7 +133,7 @@ class LocalRacer:
 
 @dataclass(frozen=True)
 class ClusterRacer:
-    """The device of a cluster's workers, of which each times one candidate at once."""
+    """Races on a cluster, whose workers each time one candidate at a time."""
 
     cluster: DaskCluster
     race: LocalRacer
@@ -150,10 +150,10 @@ class ClusterRacer:
 
     @staticmethod
     def connect(cluster: DaskCluster, race: LocalRacer) -> ClusterRacer:
-        """Ask the workers of a cluster what they are.
+        """Ask the workers of a cluster for their device.
 
         Raises:
-            UsageError: there are none, or they are of several kinds, or do several things at once.
+            UsageError: there are no workers, or they have several kinds of devices or run several tasks at once.
         """
         if any(threads > 1 for threads in cluster.worker_threads().values()):
             raise UsageError("workers that do several things at once time nothing: dask worker --nthreads 1")
@@ -165,11 +165,11 @@ class ClusterRacer:
         return ClusterRacer(cluster, race, told[0], machine)
 
     def sessions_in_turn(self, count: int) -> int:
-        """Return how many sessions run one after the other: each worker lets one candidate race at once."""
+        """Return how many sessions run one after the other: each worker lets one candidate race at a time."""
         return ceil(count / len(self.cluster.worker_threads())) * 2
 
     def __call__(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup | None]:
-        """Return how many times as fast each of some graphs is; None where there was no room for it.
+        """Return the speedup of each of some graphs over `before`; None where there was no room for it.
 
         Raises:
             NotMeasurableError: ONNX Runtime refuses `before`, or no inputs can be made up for it.
@@ -202,12 +202,12 @@ def _parse_graph(data: bytes) -> Graph:
 
 
 class MeasuredCost:
-    """What ONNX Runtime takes, with all its optimizations, under one setting; asked twice, it looks into the cache.
+    """Costs as measured in ONNX Runtime, with all its optimizations, under one setting; they are kept in a cache.
 
-    What a busy machine left open is not kept, nor a search that had to leave things out.
+    Measurements that a busy machine left open are not kept.
 
     Costs of one provider, processor, number of threads or version of ONNX Runtime are never used for another. The
-    values of weights do not count: those of one region stand for all that are alike.
+    values of weights do not count: a measurement of one region stands for all that are equal but for these.
     """
 
     name = "measured"
@@ -221,7 +221,7 @@ class MeasuredCost:
         end: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raise UsageError where the provider is missing; what cannot be timed before the `end` is not."""
+        """Take the time by which measurements have to `end`: what would take longer is not begun."""
         self.race, self.cache, self.end, self.clock = race, cache, end, clock
         self._analytic = AnalyticCost(machine)
         self._circumstances = race.environment_key
@@ -234,9 +234,9 @@ class MeasuredCost:
         return self._analytic.estimate_seconds(graph)
 
     def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
-        """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED_SPEEDUP`.
+        """Measure what the cache lacks; a graph that ONNX Runtime refuses has `FAILED_SPEEDUP`.
 
-        That is kept, too, unless memory, time or disk ran out: another time there may be enough. So it is with noise.
+        A refusal is kept, too, unless memory, time or disk ran out: another time there may be enough.
 
         Raises:
             NotMeasurableError: ONNX Runtime refuses `before`, or no inputs can be made up for it, or there is no time.
@@ -261,10 +261,10 @@ class MeasuredCost:
         return [found.get(key, FAILED_SPEEDUP) for key in keys]
 
     def _affordable_batch(self, before: Graph, batch: Mapping[str, Graph], *, is_all: bool) -> Mapping[str, Graph]:
-        """Return as many as can take turns before the end.
+        """Return as many candidates as can take turns before the end.
 
         Raises:
-            NoTimeToMeasureError: not one can, and nothing is known of any other.
+            NoTimeToMeasureError: not one can, and there is no measurement of any other.
         """
         left = max(self.end - self.clock(), 0.0)
         able = sum(self._race_seconds(before, count) <= left for count in range(1, len(batch) + 1))
@@ -276,7 +276,7 @@ class MeasuredCost:
         return dict(islice(batch.items(), able))
 
     def _race_seconds(self, before: Graph, count: int) -> float:
-        """Return the seconds in which so many candidates take turns with a graph, at least."""
+        """Return the seconds that a race of `count` candidates with a graph takes, at least."""
         once, policy = self.estimate_seconds(before), self.race.policy
         turn = once + min_timing_seconds(once, policy.region_rounds[0], policy.timing)
         return self.race.sessions_in_turn(count) * turn * self.slowdown
@@ -293,7 +293,7 @@ def _rounded_down(least_gain: float, noise: float) -> float:
 
 
 def _memory_batches(before: Graph, after: Mapping[str, Graph], policy: SearchPolicy) -> Iterator[dict[str, Graph]]:
-    """Yield as many at once as there is room for."""
+    """Yield the candidates in batches that fit in memory."""
     size = max(graph.weight_bytes for graph in (before, *after.values()))
     number = max(1, min(policy.candidates_at_once, policy.loaded_bytes // max(size, 1)))
     keys = list(after)

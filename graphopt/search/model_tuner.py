@@ -1,4 +1,4 @@
-"""Search, then the last word: from a simplified model to the fastest candidate for it, or to the original."""
+"""Search and final selection: from a simplified model to the fastest candidate for it, or to the original."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COST_MODELS = ("measured", "analytic", "none")
 
 @dataclass(frozen=True, slots=True)
 class TuningOptions:
-    """What is wanted of the search."""
+    """Options of the search and of timing."""
 
     cost: str = "measured"
     setting: SessionSetting = field(default_factory=lambda: SessionSetting(threads=0))
@@ -81,7 +81,7 @@ class TuningOptions:
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What came of it."""
+    """The candidate that was chosen, and what to say of it."""
 
     candidate: Candidate
     timing: SearchTiming | None = None
@@ -146,7 +146,7 @@ class Tuner:
         return self._race(contest, budget)
 
     def _race(self, contest: RaceSeries, budget: TimeBudget) -> TuningResult:
-        """Make the sweeps, search, and let what was found race against the original until the deadline."""
+        """Make the sweeps, search, and let the finds race against the original until the deadline."""
         first = self.simplified
         chooser = FinalSelection(
             contest,
@@ -176,10 +176,10 @@ class Tuner:
         return self._to_result(best, sweeps, chooser, found, gainable)
 
     def _light_kernel_share(self, contest: RaceSeries, shapes: Sequence[InputShapes]) -> float | None:
-        """Return the part of the simplified model's time that a search is about; None where it may be about all.
+        """Return the part of the simplified model's time that a search may save; None where that may be all.
 
-        That is outside of heavy kernels, unless an estimate speaks for one of the first graphs of some part of the
-        model, as where products may be taken in another order; or there are rules of the user's.
+        It is the time outside of heavy kernels. All of the time may be saved where rules are the user's, or where the
+        estimate prefers one of the first graphs of some part of the model, as by another order of products.
         """
         policy, budget, graph = self.tuning.policy, contest.budget, self.simplified.graph
         if not self.is_bounded or budget.is_over(budget.reserved_seconds):
@@ -224,7 +224,7 @@ class Tuner:
         return self.tuning.seconds * self.tuning.policy.first_run_share
 
     def _inputs(self, model: model_sketch.ModelSketch) -> Iterator[sample_inputs.Feeds]:
-        """Yield inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run.
+        """Yield inputs at all wanted sizes, the usual ones where none is wanted; nothing is run.
 
         Raises:
             UsageError: the model has no such dim or input, or they do not fit.
@@ -245,10 +245,8 @@ class Tuner:
         return f"not timed: that takes {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
 
     def _search_space(self, end: float) -> SearchSpace:
-        """Return what the search may do until then. What pays all over the model alone is for sweeps.
-
-        It would multiply the graphs.
-        """
+        """Return the search space until the `end`, without the rules of sweeps: these pay only all over the model, and
+        would multiply the graphs."""
         simplifier = Simplifier(self.rules, self.passes, self.allows, self.refusal, check=self._deadline_check(end))
         return SearchSpace(self._searched_rules, simplifier, self.allows)
 
@@ -258,7 +256,7 @@ class Tuner:
         return [rule for rule in self.trades if rule.name not in swept]
 
     def _deadline_check(self, end: float) -> Callable[[], None]:
-        """Return what raises DeadlineExceededError when it is called after the end."""
+        """Return a function that raises DeadlineExceededError when it is called after the end."""
 
         def check() -> None:
             if self.clock() >= end:
@@ -267,7 +265,7 @@ class Tuner:
         return check
 
     def _cost_model(self, end: float = math.inf) -> CostModel:
-        """Return what costs are taken from; what cannot be timed before the end is not."""
+        """Return the cost model; it does not time what would take longer than until the end."""
         tuning = self.tuning
         if tuning.cost == "analytic":
             return AnalyticCost(Machine())
@@ -277,7 +275,7 @@ class Tuner:
 
     @contextmanager
     def _remote_cost_model(self, end: float) -> Iterator[CostModel]:
-        """Give what is asked where nothing is timed here: an estimate, or the devices of a cluster."""
+        """Give the cost model for where nothing is timed here: an estimate, or the devices of a cluster."""
         tuning = self.tuning
         if tuning.dask is None:
             yield self._cost_model()
@@ -287,8 +285,8 @@ class Tuner:
             yield MeasuredCost(there, machine=there.machine, cache=self.cache, end=end, clock=self.clock)
 
     def _make_sweeps(self, budget: TimeBudget, end: float) -> list[Candidate]:
-        """Return the simplified model with each sweep that is made before the `end`, or until Ctrl-C; those by the same
-        rules once."""
+        """Return the simplified model with each sweep that is made before the `end` or Ctrl-C; of sweeps by the same
+        rules, with the first."""
         found: dict[tuple[str, ...], Candidate] = {}
         try:
             for name in self.sweeps:
@@ -306,7 +304,7 @@ class Tuner:
     def _cached_exploration(
         self, original: str, graph: Graph, shapes: Sequence[InputShapes], budget: TimeBudget
     ) -> Exploration:
-        """Return what was found for this model and these shapes, in this run or an earlier one with as much time."""
+        """Return the finds for this model and these shapes, of this run or an earlier one with as much time."""
         tuning, rules = self.tuning, search_cache.rules_key((*self.rules, *self._searched_rules))
         what = (original, search_cache.graph_key(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
         passes = ",".join(pass_.name for pass_ in self.passes)
@@ -336,7 +334,7 @@ class Tuner:
         asked: Callable[[float], CostModel],
         policy: SearchPolicy | None = None,
     ) -> Exploration:
-        """Return what the search finds, in its share of the time that is left before the `end`."""
+        """Search a graph, in the search's share of the time that is left before the `end`."""
         if self.clock() >= end:  # what costs are taken from may have to be timed first
             return Exploration((), StopReason.TIME, is_steady=False)
         try:
@@ -351,7 +349,7 @@ class Tuner:
             return Exploration((), StopReason.DONE, notes=(f"no search: {error}",))
 
     def _select_by_estimate(self, found: Exploration, deadline: float, cost: CostModel) -> TuningResult:
-        """All that was found: nothing is run here."""
+        """Return the simplified model with all finds, as nothing is run here."""
         candidate, space = self.simplified, self._search_space(deadline)
         try:
             for solution in found.solutions:  # what is made in time stays
@@ -381,7 +379,7 @@ class Tuner:
         found: Exploration,
         gainable: float | None,
     ) -> TuningResult:
-        """Return the best candidate, and what is to be said of it."""
+        """Return the best candidate, and the report on it."""
         first, raced, policy = chooser.measurement_of(self.simplified), chooser.measurements, self.tuning.policy.timing
         alone = [chooser.measurement_of(made) for made in sweeps]
         timing = self._timing(found, best.candidate, raced)
@@ -407,7 +405,7 @@ class Tuner:
         return simplifier.run(graph).steps
 
     def _timing(self, found: Exploration, best: Candidate, raced: Sequence[Measurement] = ()) -> SearchTiming:
-        """Return what was found, and what of it is in the best candidate."""
+        """Return the report on the search: its finds, and which of them the best candidate has."""
         setting, groups = self.tuning.setting, find_groups(found.solutions, best, raced, self.tuning.policy.timing)
         is_timed = self.tuning.is_timed_here
         return SearchTiming(

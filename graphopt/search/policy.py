@@ -1,6 +1,6 @@
 """The policy of a search: every number by which it decides, with its unit and its reason.
 
-A policy is a value that is passed on; what is not said is as here. When a search stops by it is in `stopping`.
+A policy is a value that is passed on; its defaults are here. The stopping rules that use it are in `stopping`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from graphopt.runtime.measure import TimingPolicy
 
 @dataclass(frozen=True)
 class SearchPolicy:
-    """How much is tried, how long it is timed, and how the time is shared out."""
+    """Limits on what is tried, durations of timing, and shares of the time."""
 
     timing: TimingPolicy = TimingPolicy()
     """Policy of timing, and of when two times differ."""

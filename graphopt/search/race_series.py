@@ -1,6 +1,6 @@
-"""Races: candidates for one model in ONNX Runtime, in turns with the original, until it is known which is the fastest.
+"""Races: candidates for one model take turns with the original in ONNX Runtime, until the fastest is known.
 
-What was timed is kept, so that the same question has the same answer; what a busy machine left open is not.
+Times are kept, so that the same question has the same answer; races that a busy machine left open are not.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TimeSummary:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long a run takes at some sizes of the open dims, in the original and in the result."""
+    """Duration of a run at some sizes of the open dims, in the original and in the result."""
 
     sizes: Mapping[str, int]
     before: TimeSummary
@@ -84,7 +84,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class RaceOutcome:
-    """What is kept of a race for each candidate."""
+    """Outcome of a race for one candidate."""
 
     speedup: Speedup
     """Speedup over the original, all sizes together."""
@@ -94,26 +94,26 @@ class RaceOutcome:
 
     @property
     def is_slower(self) -> bool:
-        """By more than noise, at some size: what is gained at others does not make up for that."""
+        """True if slower by more than noise at some size: gains at others do not make up for that."""
         ratios = (self.speedup, *(latency.speedup for latency in self.latencies))
         return any(ratio.verdict is TimingVerdict.SLOWER for ratio in ratios)
 
     @property
     def is_faster(self) -> bool:
-        """By more than noise over the original, and slower at no size."""
+        """True if faster than the original by more than noise, and slower at no size."""
         return self.speedup.verdict is TimingVerdict.FASTER and not self.is_slower
 
 
 @dataclass(frozen=True, slots=True)
 class _RaceRecord:
-    """What is kept of a race."""
+    """Outcomes of a race, as the cache keeps them."""
 
     outcomes: tuple[RaceOutcome, ...]
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A candidate, and what a race told of it."""
+    """A candidate, and the outcome of a race for it."""
 
     candidate: Candidate
     outcome: RaceOutcome | None = None
@@ -131,7 +131,7 @@ class Measurement:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What made the candidate of the original."""
+        """Steps from the original to the candidate."""
         return self.candidate.steps
 
     @property
@@ -160,19 +160,19 @@ class Measurement:
 
     @property
     def is_faster(self) -> bool:
-        """By more than noise, and slower at no size; the original is not, whatever is measured."""
+        """True if faster by more than noise, and slower at no size; the original is not, whatever is measured."""
         return bool(self.steps) and self.outcome is not None and self.outcome.is_faster
 
     @property
     def is_slower(self) -> bool:
-        """By more than noise, at some size."""
+        """True if slower by more than noise, at some size."""
         return self.outcome is not None and self.outcome.is_slower
 
     @property
     def needs_no_second_race(self) -> bool:
         """True where the whole interval of one race lies beyond noise, over the original and the simplified model.
 
-        By so much two sessions of one model do not differ.
+        Two sessions of one model never differ by so much.
         """
         ratios = [ratio for ratio in (self.speedup, self.gain if self.candidate.causes else None) if ratio is not None]
         return self.is_faster and all(ratio.low > 1 + ratio.noise for ratio in ratios)
@@ -180,8 +180,7 @@ class Measurement:
     def beats(self, floor: Measurement) -> bool:
         """Return whether it is shown to be faster than the simplified model was in the same race.
 
-        Where that is no gain itself, what is a gain over the original has to be faster only beyond doubt, not by more
-        than noise.
+        A gain over the original need only be faster beyond doubt, not beyond noise, if the simplified model is no gain.
         """
         if self.gain is None or self.is_slower:
             return False
@@ -192,8 +191,8 @@ class Measurement:
 class RaceSeries:
     """A series of races between candidates for one model, under one setting, on the same inputs, in a budget of time.
 
-    Contests between the same models are told apart by their `heat`: a second one has new sessions of all, the original
-    too, for a session may be fast or slow for as long as it lives.
+    Series between the same models differ in their `heat`: a second one opens new sessions of all, the original too, as
+    a session may be fast or slow for as long as it lives.
     """
 
     def __init__(
@@ -231,7 +230,7 @@ class RaceSeries:
         return not self.budget.is_interrupted
 
     def next_series(self) -> RaceSeries:
-        """Return the next contest between the same."""
+        """Return the next series between the same models."""
         parts = (self.original, self.source, self.model, self.digest, self.cache, self.budget)
         contest = RaceSeries(*parts, self.heat + 1)
         contest.is_steady, contest.refusals = self.is_steady, dict(self.refusals)
@@ -243,9 +242,8 @@ class RaceSeries:
     def race(self, candidates: Sequence[Candidate], share: float) -> list[Measurement]:
         """Let candidates take turns, for a share of the time that is left; the gain of each is over the first.
 
-        Nothing is told of those that do not run, nor of any where time or room is lacking. Of the time of the first
-        contest so much is left that its winner can win a second one, also where all takes longer by now than it did at
-        the beginning.
+        Candidates that do not run have no outcome, and none has where time or room is lacking. The first series leaves
+        its winner the time for a second one, even where all takes longer by now than it did at the beginning.
         """
         able = self._runnable(candidates)
         outcomes = self.recorded_outcomes([candidate.key for candidate in able])
@@ -277,7 +275,7 @@ class RaceSeries:
         return not is_first or count == 1 or left >= budget.race_cost(count - 1)
 
     def _race_outcomes(self, candidates: Sequence[Candidate], share: float) -> list[RaceOutcome]:
-        """Return what a race says of the candidates that run; nothing where they cannot be timed."""
+        """Return the outcomes of a race for the candidates that run; none where they cannot be timed."""
         budget = self.budget
         end = budget.race_end(len(candidates), is_first=self.heat == 1)
         opened = [(candidate.key, self._try_open(candidate)) for candidate in candidates]
@@ -320,7 +318,7 @@ class RaceSeries:
         return replace(self.model, graph=candidate.graph)
 
     def retry_once_interrupted(self, work: Callable[[], T]) -> T:
-        """Do what leaves the graph alone; after the first Ctrl-C again, and in a hurry as all that follows."""
+        """Do work that changes no graph; after the first Ctrl-C do it again, in a hurry like all that follows."""
         try:
             return work()
         except KeyboardInterrupt:
@@ -332,7 +330,7 @@ class RaceSeries:
     def measure_pace(self) -> ModelPace:
         """Return the original's pace.
 
-        Turns last some time of the processor: beside other processes, of which each has its share, they take longer.
+        The length of a turn is processor time: beside other processes, turns take longer.
 
         Raises:
             ModelError: ONNX Runtime refuses to run it.
@@ -346,16 +344,16 @@ class RaceSeries:
         return ModelPace(self.original.opening_seconds, racing)
 
     def is_like_original(self, candidate: Candidate) -> bool:
-        """Return whether ONNX Runtime runs of a candidate that was only simplified what it runs of the original."""
+        """Return whether ONNX Runtime runs the same for a candidate, if it was only simplified, as for the original."""
         if candidate not in self.runs_like_original:
             is_same = not candidate.steps or (not candidate.causes and self.is_original(self.model_of(candidate)))
             self.runs_like_original[candidate] = is_same
         return self.runs_like_original[candidate]
 
     def is_original(self, model: onnx_io.LoadedModel) -> bool:
-        """Return whether ONNX Runtime runs of a model what it runs of the original: then neither is faster.
+        """Return whether ONNX Runtime runs the same for a model as for the original: then neither is faster.
 
-        False where that cannot be seen, or the model is large: what is run has to be written to a file.
+        False where that cannot be seen, or the model is large: to compare them, both are written to files.
         """
         if model.graph.weight_bytes > self.policy.compared_bytes:
             return False
@@ -368,7 +366,7 @@ class RaceSeries:
 
     def light_kernel_share(self, candidate: Candidate) -> float | None:
         """Return the part of a candidate's time in kernels that is outside of the heavy ones, at the size where it is
-        largest; None where that is not known: on devices, a kernel's time is that of its launch.
+        largest; None where it is unknown, as on devices, where a kernel's time is that of its launch.
         """
         setting, place = self.original.setting, self._race_key(["gainable", candidate.key])
         runs = self.policy.timing.kernel_share_runs
@@ -386,11 +384,11 @@ class RaceSeries:
 
     @cached_property
     def _original_session(self) -> Any:
-        """A session of the original: a second contest has one of its own."""
+        """A session of the original: a second series has one of its own."""
         return self.original.sessions[0] if self.heat == 1 else self.original.setting.open(self.source)
 
     def open_original(self) -> None:
-        """Open what the candidates are timed against, if that was not done yet.
+        """Open the session that candidates are timed against, if it is not open yet.
 
         Raises:
             ModelError: there is no room for it.
@@ -411,15 +409,15 @@ class RaceSeries:
         return session
 
     def recorded_outcomes(self, keys: Sequence[str]) -> list[RaceOutcome] | None:
-        """Return what a race told in which the models with these digests took part, the first of them first; None where
-        there was none in this run, nor one of just these in an earlier."""
+        """Return the outcomes of a race with all models of these digests, the first of them first; None without one in
+        this run, or one of just these in an earlier run."""
         for raced, outcomes in self.told.items() if keys else ():
             if raced[0] == keys[0] and set(keys) <= set(raced):
                 return [outcomes[raced.index(key)] for key in keys]
         return self.cached_outcomes(keys)
 
     def cached_outcomes(self, keys: Sequence[str]) -> list[RaceOutcome] | None:
-        """Return what a race of just these told in an earlier run; None where there was none."""
+        """Return the outcomes of a race of just these in an earlier run; None where there was none."""
         key = self._race_key(keys)
         found = decode_cached(_RaceRecord, self.cache.get([key]).get(key))
         if found is None:
@@ -434,7 +432,7 @@ class RaceSeries:
     def time_models(
         self, keys: Sequence[str], sessions: Sequence[Any], seconds: float, limit: float = math.inf
     ) -> list[RaceOutcome]:
-        """Return how fast models with these digests are, in `seconds` for all of them together.
+        """Time models with these digests, for `seconds` in all.
 
         It takes longer where these are too few for the fewest rounds, up to the `limit`. In the place of a session
         there may be `LIKE_ORIGINAL`.
@@ -505,7 +503,7 @@ class RaceSeries:
 
 
 def judge_race(timed: Sequence[tuple[Mapping[str, int], RaceTimes]]) -> list[RaceOutcome]:
-    """Return what a race of the original and of some candidates says of each, from its times at each set of sizes."""
+    """Return the outcome for each candidate of a race with the original, from its times at each set of sizes."""
     latencies: list[list[Latency]] = []
     gains: list[list[Speedup]] = []
     for sizes, times in timed:
@@ -530,7 +528,7 @@ def _time_briefly(run: Callable[[], object], clock: Callable[[], float], policy:
 
 
 def _parse_share(text: str | None) -> float | None:
-    """Return the part of a whole that a text of the cache says; None where it says none."""
+    """Return the number from 0 to 1 that a text of the cache holds; None where it holds none."""
     try:
         part = None if text is None else float(text)
     except ValueError:
@@ -542,7 +540,7 @@ def _parse_share(text: str | None) -> float | None:
 
 
 def min_race_seconds(once: float, policy: SearchPolicy) -> float:
-    """Return what a session that takes `once` for a run takes in the shortest race, and to run once before."""
+    """Return the seconds of a session in the shortest race and one run before it, if a run takes `once`."""
     return once + min_timing_seconds(once, policy.race_rounds[0], policy.timing)
 
 
@@ -552,7 +550,7 @@ def model_digest(model: onnx_io.LoadedModel) -> str:
 
 
 def feeds_digest(feeds: Feeds) -> str:
-    """Identify inputs: what is in them may decide what a run costs."""
+    """Identify inputs by all their contents, on which the cost of a run may depend."""
     said = sha256()
     for name, value in feeds.items():
         said.update(name.encode())
