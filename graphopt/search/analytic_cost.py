@@ -12,7 +12,7 @@ from math import fsum, prod
 from typing import NamedTuple
 
 from graphopt.base.dtype import DType
-from graphopt.expr.dims import Dim, SymbolicDim
+from graphopt.expr.dims import SymbolicDim
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.types import TensorType
@@ -78,12 +78,11 @@ class _GraphEstimate:
 
     @property
     def seconds(self) -> float:
-        return fsum(self._seconds(work) for work in (*self._work.values(), *self._layout_copies()))
-
-    def _seconds(self, work: WorkLoad) -> float:
-        machine = self.machine
-        busy = max(work.flops / machine.flops_per_second, work.bytes / machine.bytes_per_second)
-        return busy + work.launches * machine.launch_seconds
+        flops, bytes_ = self.machine.flops_per_second, self.machine.bytes_per_second
+        return fsum(
+            max(work.flops / flops, work.bytes / bytes_) + work.launches * self.machine.launch_seconds
+            for work in (*self._work.values(), *self._layout_copies())
+        )
 
     def _visit(self, vertex: int, node: Node) -> None:
         if self._is_folded(node):
@@ -179,13 +178,12 @@ class _NodeSizes:
 def _static_sizes(type_: TensorType | None) -> tuple[int, ...]:
     if type_ is None or type_.shape is None:
         return (ASSUMED_SIZE, ASSUMED_SIZE)
-    return tuple(map(_static_size, type_.shape))
-
-
-def _static_size(dim: Dim) -> int:
-    if not isinstance(dim, SymbolicDim):
-        return dim
-    return max(0, sum(coefficient * prod([ASSUMED_SIZE] * len(names)) for names, coefficient in dim.terms))
+    return tuple(
+        max(0, sum(coefficient * ASSUMED_SIZE ** len(atoms) for atoms, coefficient in dim.terms))
+        if isinstance(dim, SymbolicDim)
+        else dim
+        for dim in type_.shape
+    )
 
 
 def _nbytes(type_: TensorType | None) -> float:
@@ -214,29 +212,37 @@ def _fuse(view: _NodeSizes) -> _FusedNode | None:
     for index, value in enumerate(view.inputs):
         head = view.estimate.open.get(value) if value is not None else None
         fusion = view.cost.fusions.get(head) if head is not None else None
-        found = _FUSIONS[fusion](view, index) if fusion else None
+        found = _fuse_epilogue(view, index, fusion) if fusion else None
         if found is not None:
             return found
     return _FusedNode(NO_LOAD) if view.cost.work is WorkKind.TRANSPOSITION and _is_of_product(view) else None
 
 
-def _fuse_activation(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """ONNX Runtime has kernels with activations on the CPU only."""
-    return _FusedNode(NO_LOAD) if view.block and _other_inputs_known(view, index) else None
-
-
-def _fuse_blocked_activation(view: _NodeSizes, index: int) -> _FusedNode | None:
-    return _fuse_activation(view, index) if view.inputs[index] in view.estimate.blocked else None
-
-
-def _fuse_normalized_channels(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """Constants per channel go into a convolution's weights."""
-    return _FusedNode(NO_LOAD, FusionTarget.CONVOLUTION) if _other_inputs_known(view, index) else None
-
-
-def _fuse_scaled_channels(view: _NodeSizes, index: int) -> _FusedNode | None:
-    fits = prod(view.shape(1 - index)) == 1 or _is_per_channel(view, index)
-    return _FusedNode(NO_LOAD, FusionTarget.CONVOLUTION) if fits and _other_inputs_known(view, index) else None
+def _fuse_epilogue(view: _NodeSizes, index: int, fusion: EpilogueFusion) -> _FusedNode | None:
+    """Return what is left of a node that is fused into the one that computes an input; None where it is not."""
+    is_fused, into = False, None
+    match fusion:
+        case EpilogueFusion.ADDED_CHANNELS:
+            return _fuse_added_channels(view, index)
+        case EpilogueFusion.BIAS:
+            return _fuse_bias(view, index)
+        case EpilogueFusion.ACTIVATION | EpilogueFusion.BLOCKED_ACTIVATION:  # in kernels that only the CPU has
+            is_fused = bool(view.block) and _other_inputs_known(view, index)
+            if fusion is EpilogueFusion.BLOCKED_ACTIVATION:
+                is_fused &= view.inputs[index] in view.estimate.blocked
+        case EpilogueFusion.NORMALIZED_CHANNELS:  # constants per channel go into a convolution's weights
+            is_fused, into = _other_inputs_known(view, index), FusionTarget.CONVOLUTION
+        case EpilogueFusion.SCALED_CHANNELS:
+            fits = prod(view.shape(1 - index)) == 1 or _is_per_channel(view, index)
+            is_fused, into = fits and _other_inputs_known(view, index), FusionTarget.CONVOLUTION
+        case EpilogueFusion.SCALE | EpilogueFusion.DIVISOR:
+            fits = fusion is EpilogueFusion.SCALE or index == 0
+            is_number = _other_inputs_known(view, index) and prod(view.shape(1 - index)) == 1
+            is_fused, into = fits and is_number, FusionTarget.PRODUCT
+        case EpilogueFusion.GATE:  # `x * sigmoid(x)` is one operator
+            value = view.inputs[index]
+            is_fused = view.inputs[1 - index] == (None if value is None else view.graph[value.vertex].inputs[0])
+    return _FusedNode(NO_LOAD, into) if is_fused else None
 
 
 def _fuse_added_channels(view: _NodeSizes, index: int) -> _FusedNode | None:
@@ -269,36 +275,6 @@ def _fuse_bias(view: _NodeSizes, index: int) -> _FusedNode | None:
         return None
     added = NO_LOAD if view.is_known(1 - index) else NO_LOAD._replace(bytes=_nbytes(view.graph.tensor_type(other)))
     return _FusedNode(added, FusionTarget.GEMM if is_matrix else None)
-
-
-def _fuse_scale(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """Fuse a multiplication by a number into a product."""
-    is_number = _other_inputs_known(view, index) and prod(view.shape(1 - index)) == 1
-    return _FusedNode(NO_LOAD, FusionTarget.PRODUCT) if is_number else None
-
-
-def _fuse_divisor(view: _NodeSizes, index: int) -> _FusedNode | None:
-    return _fuse_scale(view, index) if index == 0 else None
-
-
-def _fuse_gate(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """`x * sigmoid(x)` is one operator."""
-    value = view.inputs[index]
-    source = None if value is None else view.graph[value.vertex].inputs[0]
-    return _FusedNode(NO_LOAD) if view.inputs[1 - index] == source else None
-
-
-_FUSIONS: Mapping[EpilogueFusion, Callable[[_NodeSizes, int], _FusedNode | None]] = {
-    EpilogueFusion.ACTIVATION: _fuse_activation,
-    EpilogueFusion.BLOCKED_ACTIVATION: _fuse_blocked_activation,
-    EpilogueFusion.ADDED_CHANNELS: _fuse_added_channels,
-    EpilogueFusion.SCALED_CHANNELS: _fuse_scaled_channels,
-    EpilogueFusion.NORMALIZED_CHANNELS: _fuse_normalized_channels,
-    EpilogueFusion.BIAS: _fuse_bias,
-    EpilogueFusion.SCALE: _fuse_scale,
-    EpilogueFusion.DIVISOR: _fuse_divisor,
-    EpilogueFusion.GATE: _fuse_gate,
-}
 
 
 def _other_inputs_known(view: _NodeSizes, index: int) -> bool:
@@ -360,6 +336,7 @@ def _reads_plain_layout(view: _NodeSizes) -> bool:
 
 
 def _node_load(view: _NodeSizes) -> WorkLoad:
+    """Return the work of a node, in which operations on narrower numbers count as fewer."""
     work = _LOADS[view.cost.work](view)
     return work._replace(flops=work.flops * view.relative_width)
 
@@ -394,33 +371,30 @@ def _plain_layout_slowdown(view: _NodeSizes, rank: int, read: int) -> float:
     return 6 * _DEPTHWISE_SLOWDOWN if read == 1 else 1.3 * max(1.8, view.block / read)
 
 
-def _conv_transpose_load(view: _NodeSizes) -> WorkLoad:
-    return WorkLoad(1.4 * 2 * prod(view.shape(0)) * prod(view.shape(1)[1:]), view.traffic_bytes)
-
-
 def _product_load(view: _NodeSizes) -> WorkLoad:
-    left = view.shape(0)
-    across = bool(view.integer("transA", 0)) and len(left) > 1
-    return WorkLoad(2.0 * prod(view.result()) * (left or (1,))[-2 if across else -1], view.traffic_bytes)
+    """Return the work of products, pools and attention; factors above 1 are for kernels below the rate."""
+    first, second = view.shape(0), view.shape(1)
+    match view.cost.work:
+        case WorkKind.TRANSPOSED_CONVOLUTION:
+            flops = 1.4 * 2 * prod(first) * prod(second[1:])
+        case WorkKind.POOL:
+            flops = 2.0 * prod(view.result()) * prod(view.integers("kernel_shape"))
+        case WorkKind.RECURRENT:  # each step multiplies by both weights, in small products
+            flops = 2 * 2.0 * prod(first[:2]) * (prod(second) + prod(view.shape(2)))
+        case WorkKind.ATTENTION:
+            flops = _attention_flops(prod(first), second or first)
+        case WorkKind.PACKED_ATTENTION:  # with the projections, whose weights are the second input
+            flops = 2.0 * prod(first) * (second or (1,))[-1] + _attention_flops(prod(first), first)
+        case _:
+            axis = -2 if view.integer("transA", 0) and len(first) > 1 else -1
+            flops = 2.0 * prod(view.result()) * (first or (1,))[axis]
+    return WorkLoad(flops, view.traffic_bytes)
 
 
-def _attention_load(view: _NodeSizes) -> WorkLoad:
-    """Two products over the pairs of positions, and a softmax between them."""
-    length = ((view.shape(1) or view.shape(0))[-2:-1] or (1,))[0]
-    return WorkLoad(4.0 * 1.5 * prod(view.shape(0)) * length, view.traffic_bytes)
-
-
-def _packed_attention_load(view: _NodeSizes) -> WorkLoad:
-    """Count the projections, too: the second input holds their weights."""
-    query, length = prod(view.shape(0)), (view.shape(0)[-2:-1] or (1,))[0]
-    projections = 2.0 * query * (view.shape(1) or (1,))[-1]
-    return WorkLoad(projections + 4.0 * 1.5 * query * length, view.traffic_bytes)
-
-
-def _recurrent_load(view: _NodeSizes) -> WorkLoad:
-    """Each step multiplies by both weights; small products run at a fraction of the rate."""
-    steps = prod(view.shape(0)[:2])
-    return WorkLoad(2 * 2.0 * steps * (prod(view.shape(1)) + prod(view.shape(2))), view.traffic_bytes)
+def _attention_flops(queries: int, keys: Sequence[int]) -> float:
+    """Return the operations of two products over the pairs of positions, and of a softmax between them."""
+    (length,) = keys[-2:-1] or (1,)
+    return 4.0 * 1.5 * queries * length
 
 
 def _einsum_load(view: _NodeSizes) -> WorkLoad:
@@ -432,19 +406,16 @@ def _einsum_load(view: _NodeSizes) -> WorkLoad:
     return WorkLoad(1.5 * 2 * prod(sizes.values()), 2 * view.traffic_bytes)
 
 
-def _pool_load(view: _NodeSizes) -> WorkLoad:
-    return WorkLoad(2.0 * prod(view.result()) * prod(view.integers("kernel_shape")), view.traffic_bytes)
-
-
-def _movement_load(view: _NodeSizes) -> WorkLoad:
+def _copy_load(view: _NodeSizes) -> WorkLoad:
     """Return the work of copying what is written; the rest of the input is not read."""
     return WorkLoad(bytes=view.cost.copy_slowdown * 2 * view.written_bytes)
 
 
 def _transposition_load(view: _NodeSizes) -> WorkLoad:
+    """Return the work of a copy, or none where only axes of size 1 move."""
     order, shape = view.integers("perm"), view.shape(0)
     lasting = [axis for axis in order if axis < len(shape) and shape[axis] != 1]
-    return WorkLoad() if lasting == sorted(lasting) else _movement_load(view)
+    return WorkLoad() if lasting == sorted(lasting) else _copy_load(view)
 
 
 def _power_load(view: _NodeSizes) -> WorkLoad:
@@ -458,15 +429,12 @@ def _layer_norm_load(view: _NodeSizes) -> WorkLoad:
     """Return the work of a layer norm, which is more where the CPU provider fuses it with a sum of equal shapes before
     it: that kernel is slow."""
     value = view.input(0)
-    is_sum = view.block and value is not None and view.estimate.open.get(value) is FusionTarget.SUM
-    skips = is_sum and len(view.shape(0)) == 3 and _is_sum_of_equal_shapes(view.graph, value)
+    skips = False
+    if view.block and value is not None and view.estimate.open.get(value) is FusionTarget.SUM:
+        types = [view.graph.tensor_type(operand) for operand in view.graph[value.vertex].operands]
+        skips = len(view.shape(0)) == 3 and len({type_.shape for type_ in types if type_ is not None}) == 1
     flops = view.cost.flops_after_sum if skips else view.cost.flops
     return WorkLoad(flops * view.max_elements, view.traffic_bytes)
-
-
-def _is_sum_of_equal_shapes(graph: Graph, value: Value | None) -> bool:
-    types = [] if value is None else [graph.tensor_type(operand) for operand in graph[value.vertex].operands]
-    return len({type_.shape for type_ in types if type_ is not None}) == 1
 
 
 def _body_load(view: _NodeSizes, times: int) -> WorkLoad:
@@ -481,14 +449,14 @@ _LOADS: Mapping[WorkKind, Callable[[_NodeSizes], WorkLoad]] = {
     WorkKind.POWER: _power_load,
     WorkKind.LAYER_NORMALIZATION: _layer_norm_load,
     WorkKind.CONVOLUTION: _conv_load,
-    WorkKind.TRANSPOSED_CONVOLUTION: _conv_transpose_load,
+    WorkKind.TRANSPOSED_CONVOLUTION: _product_load,
     WorkKind.PRODUCT: _product_load,
-    WorkKind.ATTENTION: _attention_load,
-    WorkKind.PACKED_ATTENTION: _packed_attention_load,
-    WorkKind.RECURRENT: _recurrent_load,
+    WorkKind.ATTENTION: _product_load,
+    WorkKind.PACKED_ATTENTION: _product_load,
+    WorkKind.RECURRENT: _product_load,
     WorkKind.EINSUM: _einsum_load,
-    WorkKind.POOL: _pool_load,
-    WorkKind.MOVEMENT: _movement_load,
+    WorkKind.POOL: _product_load,
+    WorkKind.MOVEMENT: _copy_load,
     WorkKind.TRANSPOSITION: _transposition_load,
     WorkKind.NOTHING: lambda view: WorkLoad(),
     WorkKind.BRANCH: lambda view: _body_load(view, 1),

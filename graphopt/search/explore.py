@@ -321,10 +321,13 @@ class _RegionSolver:
             self.space.simplifier.check()
             found.append(self.cost.measure_speedups(before, graphs, self.least_gain))
         self.trials += len(chosen)
+        faster = []
         for state, speedups in zip(chosen, zip(*found, strict=True), strict=True):
             state.speedup = geometric_mean_speedup(speedups)
             self.pool.remove(state)
-        fastest = max(filter(_is_shown_faster, chosen), key=_known_speedup, default=None)
+            if state.speedup.verdict is TimingVerdict.FASTER:
+                faster.append(state)
+        fastest = max(faster, key=_known_speedup, default=None)
         return fastest if _known_speedup(fastest) > _known_speedup(self.best) else None
 
 
@@ -332,12 +335,7 @@ def _known_speedup(state: _SearchState | None) -> float:
     return state.speedup.median if state is not None and state.speedup is not None else 1.0
 
 
-def _is_shown_faster(state: _SearchState) -> bool:
-    return state.speedup is not None and state.speedup.verdict is TimingVerdict.FASTER
-
-
 def _geometric_mean(ratios: Sequence[float]) -> float:
-    """Return the geometric mean."""
     return exp(sum(map(log, ratios)) / len(ratios))
 
 
@@ -550,33 +548,21 @@ def _region_copy(graph: Graph, vertices: Sequence[int], known: Sequence[Graph]) 
     region = extract_region(graph, vertices)
     if region is None:
         return None
-    flows = tuple(_input_flow(whole, region) for whole in known)
-    return (
-        _RegionCopy(tuple(vertices), region, flows)
-        if all(_is_static_tensor(t) for types, _ in flows for t in types)
-        else None
-    )
-
-
-def _input_flow(whole: Graph, region: Region) -> _InputFlow:
-    values = [region.outer_values[Value(vertex)] for vertex in region.graph.inputs]
-    return tuple(map(whole.value_type, values)), tuple(
-        _static_contents(whole.known_contents(value)) for value in values
-    )
+    flows = []
+    for whole in known:
+        values = [region.outer_values[Value(vertex)] for vertex in region.graph.inputs]
+        types = tuple(map(whole.value_type, values))
+        for type_ in types:
+            if not isinstance(type_, TensorType) or type_.dtype is DType.UNDEFINED or not type_.is_static:
+                return None
+        flows.append((types, tuple(_static_contents(whole.known_contents(value)) for value in values)))
+    return _RegionCopy(tuple(vertices), region, tuple(flows))
 
 
 def _static_contents(contents: Sequence[object] | None) -> tuple[int, ...] | None:
-    if contents is None:
-        return None
-    numbers = tuple(item for item in contents if isinstance(item, int))
-    return numbers if len(numbers) == len(contents) else None
-
-
-def _is_static_tensor(type_: Type | None) -> bool:
-    """Return whether it is a tensor of a known type and size."""
-    if not isinstance(type_, TensorType) or type_.dtype is DType.UNDEFINED or type_.shape is None:
-        return False
-    return all(isinstance(size, int) for size in type_.shape)
+    """Return the elements of a tensor; None where they are unknown or one of them is symbolic."""
+    numbers = tuple(item for item in contents or () if isinstance(item, int))
+    return numbers if contents is not None and len(numbers) == len(contents) else None
 
 
 def _matching_blocks(graph: Graph, space: SearchSpace, sizes: BlockSizes) -> list[list[int]]:

@@ -207,8 +207,10 @@ class FinalSelection:
         """
         made = self._apply_solutions(swept, solutions) if solutions else []
         rivals = [*([] if swept is simplified else [swept]), *made]
-        if simplified.steps and not rivals and not self.budget.is_interrupted and self._runs_like_original(simplified):
-            return Measurement(simplified, is_original=True)
+        if simplified.steps and not rivals and not self.budget.is_interrupted:
+            contest = self.contest
+            if contest.retry_once_interrupted(lambda: contest.is_like_original(simplified)):
+                return Measurement(simplified, is_original=True)
         if simplified.steps or rivals:
             self._race([simplified, *rivals], share=self.policy.first_race_share)
         floor = self.measurement_of(simplified)
@@ -220,10 +222,6 @@ class FinalSelection:
         finalists = self._faster_candidates(rivals, simplified)[: self.policy.finalists]
         finalists += self._faster_candidates(spare, simplified)[:1]
         return self._confirm(finalists, simplified) or self._simplified_or_original(simplified)
-
-    def _runs_like_original(self, candidate: Candidate) -> bool:
-        """Return whether ONNX Runtime runs of a candidate what it runs of the original."""
-        return self.contest.retry_once_interrupted(lambda: self.contest.is_like_original(candidate))
 
     def _subsets(self, simplified: Candidate, base: Candidate, solutions: Sequence[Solution]) -> Iterator[Candidate]:
         """Yield candidates with each half of the solutions, then with each half of the better half, and so on."""

@@ -252,7 +252,9 @@ class MeasuredCost:
             some = self._affordable_batch(before, batch, is_all=not found)
             start = self.clock()
             fresh = dict(zip(some, self.race(before, list(some.values()), coarse), strict=True)) if some else {}
-            self._record_duration(before, len(some), self.clock() - start)
+            if some:  # beside other processes, the next race will not be quicker
+                seconds = self.clock() - start
+                self.slowdown = max(1.0, self.slowdown * seconds / self._race_seconds(before, len(some)))
             known = {key: made for key, made in fresh.items() if made is not None}
             lasting = {key: to_json(made) for key, made in known.items() if made.is_steady(self.race.policy.timing)}
             self.is_steady &= len(lasting) == len(batch)
@@ -280,11 +282,6 @@ class MeasuredCost:
         once, policy = self.estimate_seconds(before), self.race.policy
         turn = once + min_timing_seconds(once, policy.region_rounds[0], policy.timing)
         return self.race.sessions_in_turn(count) * turn * self.slowdown
-
-    def _record_duration(self, before: Graph, count: int, seconds: float) -> None:
-        """Note how long a race took of so many: beside other processes, the next one will not be quicker."""
-        if count:
-            self.slowdown = max(1.0, self.slowdown * seconds / self._race_seconds(before, count))
 
 
 def _rounded_down(least_gain: float, noise: float) -> float:

@@ -120,9 +120,7 @@ class Tuner:
         """
         budget = TimeBudget(self.tuning.policy, self.tuning.seconds, self.clock)
         if not self.tuning.is_timed_here:
-            shapes = [
-                _input_shapes(fed) for fed in self._inputs(model_sketch.sketch_model(self._simplified_model.outline))
-            ]
+            shapes = self._wanted_shapes()
             with self._remote_cost_model(budget.deadline) as cost:
                 found = self._explore(self.simplified.graph, shapes, budget, budget.deadline, lambda _: cost)
                 return self._select_by_estimate(found, budget.deadline, cost)
@@ -131,7 +129,8 @@ class Tuner:
         policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
-            contest = self._make_race_series(self._prepare_original(), budget)
+            ready, digest = self._prepare_original(), cache_key(model_digest(self.model), str(self.tuning.seconds))
+            contest = RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
             budget.pace = contest.measure_pace()
         except TooSlowError as error:
             needed = math.ceil(policy.least_sessions * min_race_seconds(self._max_run_seconds, policy))
@@ -223,16 +222,20 @@ class Tuner:
         """Seconds after which a run is given up: longer than could be timed, to say how many that would take."""
         return self.tuning.seconds * self.tuning.policy.first_run_share
 
-    def _inputs(self, model: model_sketch.ModelSketch) -> Iterator[sample_inputs.Feeds]:
-        """Yield inputs at all wanted sizes, the usual ones where none is wanted; nothing is run.
+    def _wanted_shapes(self) -> list[InputShapes]:
+        """Return the shapes of the inputs at all wanted sizes, the usual ones where none is wanted; nothing is run.
 
         Raises:
             UsageError: the model has no such dim or input, or they do not fit.
         """
+        model = model_sketch.sketch_model(self._simplified_model.outline)
         given, own = fit_inputs(model, self.tuning.inputs or {})
+        found = []
         for binding in requested_sizes(model, self.tuning.sizes, own):
             sizes = binding | default_sizes(model, binding)
-            yield sample_inputs.make_feeds(model, sizes, seed=0, style=sample_inputs.NORMAL, given=given)
+            feeds = sample_inputs.make_feeds(model, sizes, seed=0, style=sample_inputs.NORMAL, given=given)
+            found.append(_input_shapes(feeds))
+        return found
 
     def _too_large_reason(self) -> str:
         weights = self.model.graph.weight_bytes
@@ -366,10 +369,6 @@ class Tuner:
         if self.tuning.dask is not None and candidate.steps:
             timing = replace(timing, untimed="its parts were timed on the cluster, it was not as a whole")
         return TuningResult(candidate, timing, found.notes)
-
-    def _make_race_series(self, ready: PreparedModels, budget: TimeBudget) -> RaceSeries:
-        digest = cache_key(model_digest(self.model), str(self.tuning.seconds))
-        return RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
 
     def _to_result(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -254,16 +254,15 @@ class RaceSeries:
             self.told[tuple(candidate.key for candidate in able)] = outcomes
         waiting = iter(outcomes)
         has_floor = candidates[0] not in self.refusals
-        return [self._to_measurement(candidate, waiting, has_floor=has_floor) for candidate in candidates]
+        return [
+            Measurement(candidate, refusal=self.refusals[candidate])
+            if candidate in self.refusals
+            else Measurement(candidate, next(waiting, None), has_floor=has_floor)
+            for candidate in candidates
+        ]
 
     def _runnable(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         return [candidate for candidate in candidates if candidate not in self.refusals]
-
-    def _to_measurement(self, candidate: Candidate, outcomes: Iterator[RaceOutcome], *, has_floor: bool) -> Measurement:
-        """Return what the next of the outcomes says of a candidate, unless it is refused."""
-        if candidate in self.refusals:
-            return Measurement(candidate, refusal=self.refusals[candidate])
-        return Measurement(candidate, next(outcomes, None), has_floor=has_floor)
 
     def _is_time_for(self, count: int) -> bool:
         """Return whether so many candidates can be opened and raced, and the best of them once more."""

@@ -60,14 +60,12 @@ def apply_sweep(
     except _EndlessSweepError:
         log.warning("the sweep '%s' did not come to an end and is left", name)
         return None
-    if result is start or _changes_nothing(start.graph, result.graph):
+    if result is start:
         return None
+    before, after = start.graph, result.graph
+    if len(after) >= len(before) and _operator_kinds(before) == _operator_kinds(after):
+        return None  # only views and slicing operators are others: there is nothing to time
     return result
-
-
-def _changes_nothing(before: Graph, after: Graph) -> bool:
-    """Return whether parts are only taken by other operators, and views are others: there is nothing to time."""
-    return len(after) >= len(before) and _operator_kinds(before) == _operator_kinds(after)
 
 
 def _operator_kinds(graph: Graph) -> Counter[tuple[str, ...]]:
