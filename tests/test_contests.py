@@ -34,7 +34,8 @@ from graphopt.search.final_selection import FinalSelection
 from graphopt.search.model_tuner import Tuner, TuningOptions
 from graphopt.search.moves import SearchSpace, apply_solution
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race_series import LIKE_ORIGINAL, RaceOutcome, RaceSeries
+from graphopt.search.race_outcomes import RaceOutcome
+from graphopt.search.race_series import LIKE_ORIGINAL, RaceSeries
 from graphopt.search.stopping import ModelPace, StopReason, TimeBudget
 from graphopt.search.sweep import Sweep, SweepRules, apply_sweep
 from tests.test_search import Prices

@@ -16,7 +16,8 @@ from graphopt.rewrite.simplify import DeadlineExceededError, Step
 from graphopt.runtime.measure import Speedup, TimingVerdict, geometric_mean_speedup
 from graphopt.search.moves import Solution
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race_series import Measurement, RaceSeries
+from graphopt.search.race_outcomes import Measurement
+from graphopt.search.race_series import RaceSeries
 from graphopt.search.stopping import TimeBudget
 
 RepeatSweep = Callable[[str, Candidate], Candidate | None]

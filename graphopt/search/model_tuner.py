@@ -17,7 +17,6 @@ import psutil
 from graphopt.base import limits
 from graphopt.base.cache import Cache
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.executors import DaskCluster
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
@@ -25,21 +24,20 @@ from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.passes import Pass
 from graphopt.rewrite.simplify import DeadlineExceededError, Simplifier, SitePredicate, Step
-from graphopt.runtime import model_sketch, sample_inputs
-from graphopt.runtime.bench import PreparedModels, TooSlowError, prepare_models
+from graphopt.runtime.bench import PreparedModels, TooSlowError, make_up_inputs, prepare_models
 from graphopt.runtime.cost_model import CostModel, cache_key, open_cost_cache
-from graphopt.runtime.input_sizes import default_sizes, fit_inputs, requested_sizes
-from graphopt.runtime.machine import Machine, environment_key
+from graphopt.runtime.machine import environment_key
 from graphopt.runtime.oracle import RunnableModel
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search import search_cache
 from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.search.explore import Exploration, InputShapes, explore_regions
 from graphopt.search.final_selection import FinalSelection
-from graphopt.search.measured_cost import ClusterRacer, LocalRacer, MeasuredCost
+from graphopt.search.measured_cost import MeasuredCost
 from graphopt.search.moves import SearchSpace, apply_solution
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race_series import Measurement, RaceSeries, min_race_seconds, model_digest
+from graphopt.search.race_outcomes import Measurement
+from graphopt.search.race_series import RaceSeries, min_race_seconds, model_digest
 from graphopt.search.search_report import SearchTiming, find_groups, race_notes, sweep_groups, untimed_reason
 from graphopt.search.stopping import StopReason, TimeBudget
 from graphopt.search.sweep import SweepRules, apply_sweep
@@ -120,7 +118,8 @@ class Tuner:
         """
         budget = TimeBudget(self.tuning.policy, self.tuning.seconds, self.clock)
         if not self.tuning.is_timed_here:
-            shapes = self._wanted_shapes()
+            wanted = make_up_inputs(self._simplified_model.outline, self.tuning.sizes, self.tuning.inputs or {})
+            shapes = [_input_shapes(feeds) for feeds in wanted]
             with self._remote_cost_model(budget.deadline) as cost:
                 found = self._explore(self.simplified.graph, shapes, budget, budget.deadline, lambda _: cost)
                 return self._select_by_estimate(found, budget.deadline, cost)
@@ -222,21 +221,6 @@ class Tuner:
         """Seconds after which a run is given up: longer than could be timed, to say how many that would take."""
         return self.tuning.seconds * self.tuning.policy.first_run_share
 
-    def _wanted_shapes(self) -> list[InputShapes]:
-        """Return the shapes of the inputs at all wanted sizes, the usual ones where none is wanted; nothing is run.
-
-        Raises:
-            UsageError: the model has no such dim or input, or they do not fit.
-        """
-        model = model_sketch.sketch_model(self._simplified_model.outline)
-        given, own = fit_inputs(model, self.tuning.inputs or {})
-        found = []
-        for binding in requested_sizes(model, self.tuning.sizes, own):
-            sizes = binding | default_sizes(model, binding)
-            feeds = sample_inputs.make_feeds(model, sizes, seed=0, style=sample_inputs.NORMAL, given=given)
-            found.append(_input_shapes(feeds))
-        return found
-
     def _too_large_reason(self) -> str:
         weights = self.model.graph.weight_bytes
         if weights > limits.MAX_TIMED_WEIGHT_BYTES:
@@ -271,10 +255,9 @@ class Tuner:
         """Return the cost model; it does not time what would take longer than until the end."""
         tuning = self.tuning
         if tuning.cost == "analytic":
-            return AnalyticCost(Machine())
-        machine = Machine.calibrate(tuning.setting, self.cache, tuning.policy.timing)
-        race = LocalRacer(tuning.setting, tuning.policy, tuning.seed)
-        return MeasuredCost(race, machine=machine, cache=self.cache, end=end, clock=self.clock)
+            return AnalyticCost()
+        how = (tuning.setting, self.cache, tuning.policy, tuning.seed)
+        return MeasuredCost.on_this_machine(*how, end=end, clock=self.clock)
 
     @contextmanager
     def _remote_cost_model(self, end: float) -> Iterator[CostModel]:
@@ -283,9 +266,9 @@ class Tuner:
         if tuning.dask is None:
             yield self._cost_model()
             return
-        with DaskCluster(tuning.dask) as cluster:
-            there = ClusterRacer.connect(cluster, LocalRacer(tuning.setting, tuning.policy, tuning.seed))
-            yield MeasuredCost(there, machine=there.machine, cache=self.cache, end=end, clock=self.clock)
+        how = (tuning.dask, tuning.setting, self.cache, tuning.policy, tuning.seed)
+        with MeasuredCost.on_cluster(*how, end=end, clock=self.clock) as cost:
+            yield cost
 
     def _make_sweeps(self, budget: TimeBudget, end: float) -> list[Candidate]:
         """Return the simplified model with each sweep that is made before the `end` or Ctrl-C; of sweeps by the same
@@ -420,6 +403,6 @@ class Tuner:
         )
 
 
-def _input_shapes(inputs: sample_inputs.Feeds) -> InputShapes:
+def _input_shapes(inputs: Mapping[str, Any]) -> InputShapes:
     """Return the shapes of the inputs that are tensors."""
     return {name: value.shape for name, value in inputs.items() if isinstance(value, np.ndarray)}

@@ -9,7 +9,7 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.simplify import Cause
 from graphopt.runtime.measure import Speedup, TimingPolicy, TimingVerdict
 from graphopt.search.moves import Solution
-from graphopt.search.race_series import Latency, Measurement
+from graphopt.search.race_outcomes import Latency, Measurement
 from graphopt.search.sweep import Sweep
 
 
