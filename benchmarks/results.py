@@ -106,7 +106,7 @@ LIMITS_BEFORE = {"confidence": 0.95, "noise": 0.02}
 
 @dataclass(frozen=True)
 class Results:
-    """What a run of the benchmark found; see the module for what a row holds."""
+    """Rows of a result file; the docstring of the module describes them."""
 
     rows: tuple[Row, ...]
 

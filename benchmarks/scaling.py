@@ -1,4 +1,4 @@
-"""How seconds and memory grow with the graph: synthetic graphs of 100 to 30,000 nodes, each in a process of its own.
+"""Growth of seconds and memory with the graph: synthetic graphs of 100 to 30,000 nodes, each in a process of its own.
 
 ``python -m benchmarks scaling`` writes ``benchmarks/results/scaling.jsonl`` and ``scaling.md`` after each row, and
 ``scaling.png`` in the end. The seconds are of one machine; what they tell is the exponent: 1 is linear growth.
@@ -34,7 +34,7 @@ LIMIT = 60.0
 """Seconds for the search and a last timing; where the search needs more than its share its growth is not seen."""
 
 GIVEN_UP = 900.0
-"""Seconds after which a size is."""
+"""Seconds after which a size is given up."""
 
 LARGE = 1000
 """Nodes from which on growth is looked at: below, what every run costs is most of it."""

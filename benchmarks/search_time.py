@@ -23,7 +23,7 @@ from benchmarks.results import Row, write_rows
 INTERVAL = 0.005
 """Seconds between two samples."""
 GIVEN_UP = 900.0
-"""Seconds after which a model is."""
+"""Seconds after which a model is given up."""
 
 PHASES = {
     "second race": ("_confirm", "_rematch"),

@@ -197,7 +197,7 @@ def _bit_width(type_: TensorType | None) -> int:
     return type_.dtype.bits
 
 
-# -- what ONNX Runtime fuses -------------------------------------------------------------------------------------------
+# -- fusions by ONNX Runtime -------------------------------------------------------------------------------------------
 
 
 class _FusedNode(NamedTuple):
@@ -332,7 +332,7 @@ def _reads_plain_layout(view: _NodeSizes) -> bool:
     return is_conv and view.integer("group", 1) == 1 and view.shape(1)[1] < view.block
 
 
-# -- what operators cost -----------------------------------------------------------------------------------------------
+# -- costs of operators ------------------------------------------------------------------------------------------------
 
 
 def _node_load(view: _NodeSizes) -> WorkLoad:

@@ -79,7 +79,7 @@ class _SearchState:
     """The region, or a copy of it that allows the moves."""
     moves: tuple[Move, ...]
     operator_counts: tuple[tuple[str, int], ...]
-    """Its operators."""
+    """Counts of its operators."""
     estimate: float
     """Estimated cost, as a multiple of the region's."""
     digest: str
@@ -248,7 +248,7 @@ class _RegionSolver:
                 for move in self._moves(each, graph):
                     try:
                         self._try(each, graph, move)
-                    except (MoveNotApplicableError, ModelError) as reason:  # of this move: what others led to stands
+                    except (MoveNotApplicableError, ModelError) as reason:  # the graphs that other moves led to stand
                         logger.debug("%s leads nowhere: %s", move.rule, reason)
                     yield False
 

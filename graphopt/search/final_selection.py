@@ -61,7 +61,7 @@ class FinalSelection:
         """Return the last measurement of a candidate, an empty one if there is none."""
         return self.last_measurements.get(candidate, Measurement(candidate))
 
-    # -- what takes part -----------------------------------------------------------------------------------------------
+    # -- candidates ----------------------------------------------------------------------------------------------------
 
     def race_sweeps(self, simplified: Candidate, sweeps: Sequence[Candidate], again: RepeatSweep) -> Candidate:
         """Return the fastest of the simplified model, alone, with one sweep and with several.
@@ -188,7 +188,7 @@ class FinalSelection:
     def _original_candidate(self) -> Candidate:
         return Candidate(self.contest.model.graph)
 
-    # -- which one it is -----------------------------------------------------------------------------------------------
+    # -- the choice ----------------------------------------------------------------------------------------------------
 
     def choose(
         self,
@@ -344,7 +344,7 @@ class FinalSelection:
         """Let candidates take turns, and note their measurements."""
         self._open_contest(candidates)
         for found in self.contest.race(candidates, share) if candidates else ():
-            if found.outcome is None:  # what was known before is known still
+            if found.outcome is None:  # an earlier measurement stays
                 found = replace(self.measurement_of(found.candidate), refusal=found.refusal)
             self.last_measurements[found.candidate] = found
 

@@ -58,9 +58,9 @@ class TuningOptions:
     inputs: Mapping[str, Any] | None = None
     seed: int = 0
     admitted_rules_text: str = "proved"
-    """Which rules are admitted, in words: a search among others may have found something else."""
+    """Name of the set of admitted rules, in the key of the cache: with other rules a search may find something else."""
     dask: str | None = None
-    """The scheduler of a cluster of the devices that the model is for: these time its parts, and nothing else is."""
+    """Scheduler of a cluster with the devices that the model is for: they time its parts, and nothing is timed here."""
     policy: SearchPolicy = SearchPolicy()
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class TuningOptions:
         if self.cost != "none" and not self.seconds > 0:
             raise UsageError(f"a search needs more than {self.seconds:g} seconds (cost none: no search and no timing)")
         if self.is_timed_here:
-            _ = self.setting.provider_name  # where it is missing, that is said now, not when the work is done
+            _ = self.setting.provider_name  # a missing provider is reported now, not when the work is done
 
     @property
     def is_timed_here(self) -> bool:
@@ -321,7 +321,7 @@ class Tuner:
         policy: SearchPolicy | None = None,
     ) -> Exploration:
         """Search a graph, in the search's share of the time that is left before the `end`."""
-        if self.clock() >= end:  # what costs are taken from may have to be timed first
+        if self.clock() >= end:  # to make the cost model may take long
             return Exploration((), StopReason.TIME, is_steady=False)
         try:
             cost = asked(end)
@@ -338,13 +338,12 @@ class Tuner:
         """Return the simplified model with all finds, as nothing is run here."""
         candidate, space = self.simplified, self._search_space(deadline)
         try:
-            for solution in found.solutions:  # what is made in time stays
+            for solution in found.solutions:  # those that are applied in time stay
                 candidate = candidate.derive(partial(apply_solution, solution=solution, space=space))
             if candidate.causes:
                 tidy = candidate.derive(partial(self._simplified_with, names=None, deadline=deadline))
-                if cost.estimate_seconds(tidy.graph) <= cost.estimate_seconds(
-                    candidate.graph
-                ):  # else it undid what the search had done
+                tidy_seconds, seconds = (cost.estimate_seconds(each.graph) for each in (tidy, candidate))
+                if tidy_seconds <= seconds:  # else simplifying undid what the search had done
                     candidate = tidy
         except DeadlineExceededError:
             found = replace(found, stop=StopReason.TIME)

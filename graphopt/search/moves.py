@@ -116,7 +116,7 @@ def _apply_rule_at_sites(graph: Graph, move: Move, space: SearchSpace, steps: li
     is_whole = True
     for site in move.sites:
         match = _match_at(graph, space.by_name[move.rule], site)
-        if match is None or not _is_allowed(graph, match, space):  # it was taken by what was done at another place
+        if match is None or not _is_allowed(graph, match, space):  # a rewrite at another place took it
             continue
         try:
             patch = build_patch(graph, match, space.simplifier.refusal)

@@ -137,7 +137,7 @@ class RaceSeries:
         left = budget.seconds_until(budget.race_end(count, is_first=is_first))
         if left <= budget.pace.opening_seconds * (count + 2 * (not is_first)):
             return False
-        # one candidate alone may do with less than what is estimated
+        # one candidate alone may need less than estimated
         return not is_first or count == 1 or left >= budget.race_cost(count - 1)
 
     def _race_outcomes(self, candidates: Sequence[Candidate], share: float) -> list[RaceOutcome]:

@@ -87,7 +87,7 @@ def why_no_gain(ratio: Speedup, policy: TimingPolicy) -> str:
     return f"it is between {ratio.low:.3f} and {ratio.high:.3f} after {ratio.rounds} rounds: --seconds gives it longer"
 
 
-# -- what was taken and left -------------------------------------------------------------------------------------------
+# -- rewrites that were taken or left ----------------------------------------------------------------------------------
 
 
 def find_groups(

@@ -84,7 +84,7 @@ class TimeBudget:
         """Return whether there is no time to begin work that needs so many seconds."""
         return self.is_interrupted or self.clock() + needed >= self.deadline
 
-    # -- what races take -----------------------------------------------------------------------------------------------
+    # -- durations of races --------------------------------------------------------------------------------------------
 
     @property
     def min_seconds(self) -> float:
@@ -120,7 +120,7 @@ class TimeBudget:
         once = self.policy.brief_session_seconds if self.is_brief else self.policy.session_seconds
         return min(once * (count + 1), share * self.remaining)
 
-    # -- until when ----------------------------------------------------------------------------------------------------
+    # -- deadlines -----------------------------------------------------------------------------------------------------
 
     @property
     def sweeping_end(self) -> float:

@@ -126,7 +126,7 @@ def _apply_sweep_rules(graph: Graph, space: SearchSpace, used: dict[str, None], 
             places = tuple(match.roots for match in able if not _has_outside_readers(graph, match))
             try:
                 done += apply_move(graph, Move(rule.name, places), space).steps
-            except MoveNotApplicableError:  # nothing was done, so what was found still holds
+            except MoveNotApplicableError:  # nothing was changed, so the matches still hold
                 stuck |= {(rule, roots) for roots in places}
             else:
                 used[rule.name] = None
