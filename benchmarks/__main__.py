@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ QUICK_LIMIT = 30.0
 Number = TypeVar("Number", int, float)
 
 
-def _run(given: argparse.Namespace) -> None:
+def _run(given: argparse.Namespace) -> Iterator[str]:
     quick: bool = given.quick
     named = _known(given.tools or (QUICK_TOOLS if quick else ALL), ALL, "tool")
     plan = Plan(
@@ -37,8 +37,8 @@ def _run(given: argparse.Namespace) -> None:
     )
     path = given.output or FOLDER / f"{given.provider.lower()}{'-quick' if quick else ''}.jsonl"
     results = run(plan, path)
-    print(f"written: {path}; `python -m benchmarks report {path}` shows it")
-    _print_failures([row for row in results.failures() if row["model"] in plan.models], plan)
+    yield f"written: {path}; `python -m benchmarks report {path}` shows it"
+    yield from _failures([row for row in results.failures() if row["model"] in plan.models], plan)
 
 
 def _models(names: Collection[str]) -> list[str]:
@@ -71,8 +71,8 @@ def _settings(provider: str, threads: Sequence[int] | None, quick: bool) -> list
     return [SessionSetting(provider, threads[0] if threads else 1)]
 
 
-def _print_failures(failures: Sequence[Row], plan: Plan) -> None:
-    """Say how much failed of what was wanted.
+def _failures(failures: Sequence[Row], plan: Plan) -> Iterator[str]:
+    """Yield how much failed of what was wanted.
 
     Raises:
         ModelError: all of it.
@@ -82,31 +82,25 @@ def _print_failures(failures: Sequence[Row], plan: Plan) -> None:
     if len(broken) == len(plan.models):
         raise ModelError(f"no model could be measured; {first}")
     if broken:
-        print(f"{len(broken)} of {len(plan.models)} models could not be measured; {first}")
+        yield f"{len(broken)} of {len(plan.models)} models could not be measured; {first}"
     if wrong := sum(row["tool"] in plan.tools for row in failures):
-        print(f"{wrong} outcomes failed or are wrong; the report says why")
+        yield f"{wrong} outcomes failed or are wrong; the report says why"
 
 
-def _report(given: argparse.Namespace) -> None:
+def _report(given: argparse.Namespace) -> Iterator[str]:
     for written in [*report.report(given.results), *([report.update_readme(given.results)] if given.readme else [])]:
-        print(f"written: {written}")
+        yield f"written: {written}"
 
 
-def _compare(given: argparse.Namespace) -> None:
-    for line in comparison.compare(given.old, given.new):
-        print(line)
-
-
-def _scaling(given: argparse.Namespace) -> None:
-    print(f"written: {scaling.run(given.sizes, given.output)}")
-
-
-def _calibration(given: argparse.Namespace) -> None:
-    print(f"written: {calibration.run(given.models, given.loops, given.races, given.output)}")
-
-
-def _search_time(given: argparse.Namespace) -> None:
-    print(f"written: {search_time.run(given.models, given.search_seconds, given.output)}")
+COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
+    "run": _run,
+    "report": _report,
+    "compare": lambda given: comparison.compare(given.old, given.new),
+    "scaling": lambda given: [f"written: {scaling.run(given.sizes, given.output)}"],
+    "calibration": lambda given: [f"written: {calibration.run(given.models, given.loops, given.races, given.output)}"],
+    "search_time": lambda given: [f"written: {search_time.run(given.models, given.search_seconds, given.output)}"],
+}
+"""Commands, each of which gives the lines to print."""
 
 
 def _above(least: Number, convert: Callable[[str], Number]) -> Callable[[str], Number]:
@@ -126,14 +120,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True)
     seconds = _above(0.0, float)
 
-    def add(call: Callable[[argparse.Namespace], None], text: str, output: Path | None = None) -> Callable[..., object]:
-        command = commands.add_parser(call.__name__[1:], help=text, description=text)
-        command.set_defaults(command=call)
-        if call not in (_report, _compare):
+    def add(name: str, text: str, output: Path | None = None) -> Callable[..., object]:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(command=COMMANDS[name])
+        if name not in ("report", "compare"):
             command.add_argument("--output", type=Path, default=output, help="the result file; it keeps its other rows")
         return command.add_argument
 
-    option = add(_run, "measure, and write a result file")
+    option = add("run", "measure, and write a result file")
     text = "exports, architectures, held-out, models of packages, .onnx files; else the suite"
     option("--models", nargs="+", metavar="NAME", help=text)
     option("--quick", action="store_true", help="a few models, briefly: before and after a change")
@@ -144,19 +138,19 @@ def _parser() -> argparse.ArgumentParser:
     option("--seconds", type=seconds, help="of timing, for each model, tool and setting; 2 (0.7)")
     option("--search-seconds", type=seconds, metavar="SECONDS", help="that graphopt may search; 60 (4)")
     option("--again", action="store_true", help="measure also what the file holds of the same circumstances")
-    option = add(_report, "make the page and the picture of a result file")
+    option = add("report", "make the page and the picture of a result file")
     option("results", nargs="?", type=Path, default=FOLDER / "cpu.jsonl", help="that of the CPU unless named")
     option("--readme", action="store_true", help="put the summary into the README, too")
-    option = add(_compare, "what changed between two result files")
+    option = add("compare", "what changed between two result files")
     option("old", type=Path)
     option("new", type=Path)
-    option = add(_scaling, "seconds and memory against the number of nodes", FOLDER / "scaling.jsonl")
+    option = add("scaling", "seconds and memory against the number of nodes", FOLDER / "scaling.jsonl")
     option("--sizes", nargs="+", type=_above(0, int), default=[100, 300, 1000, 3000, 10000, 30000])
-    option = add(_calibration, "error rates of races between a model and its copy", FOLDER / "calibration.jsonl")
+    option = add("calibration", "error rates of races between a model and its copy", FOLDER / "calibration.jsonl")
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--races", type=_above(1, int), default=200, help="of each kind; half as many with a planted gain")
     option("--loops", nargs="+", type=_above(-1, int), default=[0, 2], help="busy loops that compute beside")
-    option = add(_search_time, "seconds of a run, by phase and by kind of work", FOLDER / "search-time.jsonl")
+    option = add("search_time", "seconds of a run, by phase and by kind of work", FOLDER / "search-time.jsonl")
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--search-seconds", type=seconds, metavar="SECONDS", default=30.0, help="that graphopt may search; 30")
     return parser
@@ -167,7 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = _parser()
     given = parser.parse_args(arguments)
     try:
-        given.command(given)
+        for line in given.command(given):
+            print(line)
     except UsageError as error:
         parser.exit(2, f"error: {error}\n")
     except ModelError as error:

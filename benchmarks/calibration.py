@@ -41,8 +41,7 @@ def run(models: Sequence[str], loops: Sequence[int], races: int, path: Path) -> 
             found = [_race(model, gain, seed) for seed in range(races // 2 if gain else races)]
         what = {"model": Path(model).stem, "loops": beside, "gain": gain, "races": found, "made": conditions}
         rows.append(what)
-        write_rows(path, rows)
-        path.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
+        write_rows(path, rows, markdown(rows))
         print(" | ".join(_cells(what)))
     return path
 

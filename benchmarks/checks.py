@@ -1,4 +1,4 @@
-"""How far an outcome is from its original: ``python -m benchmarks.checks`` finds that in a process of its own."""
+"""Difference of an outcome from its original: ``python -m benchmarks.checks`` measures it in a process of its own."""
 
 from __future__ import annotations
 

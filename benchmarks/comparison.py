@@ -1,4 +1,4 @@
-"""What changed between two result files."""
+"""Changes between two result files."""
 
 from __future__ import annotations
 

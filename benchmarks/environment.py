@@ -1,4 +1,4 @@
-"""Where, when and of which software something is measured, and work in processes of its own."""
+"""Machine, date and software of a measurement, and work in processes of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from graphopt.base.hardware import processor
+from graphopt.base.hardware import command_output, processor
 from graphopt.base.ort import require_onnxruntime
 
 _FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "asimddp", "sve")
@@ -37,7 +37,7 @@ def machine() -> str:
 
 def gpu() -> str:
     """Return the names of the graphics processors; empty where there is none."""
-    return ", ".join(_output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines())
+    return ", ".join(command_output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", seconds=60).splitlines())
 
 
 def installed(package: str) -> str:
@@ -64,18 +64,11 @@ def revision(root: Path = Path(__file__).parent.parent) -> dict[str, str]:
     hashed = hashlib.sha256()
     for path in [*sorted(paths), *sorted((root / "rules").glob("*.json*"))]:
         hashed.update(path.name.encode() + b"\0" + path.read_bytes())
-    commit = _output("git", "-C", str(root), "describe", "--tags", "--always")
-    changed = _output("git", "-C", str(root), "status", "--porcelain", "--", *_FOLDERS)  # results are no sources
+    commit = command_output("git", "-C", str(root), "describe", "--tags", "--always", seconds=60)
+    status = ("git", "-C", str(root), "status", "--porcelain", "--", *_FOLDERS)  # results are no sources
+    changed = command_output(*status, seconds=60)
     described = {"graphopt": f"{commit}-dirty" if changed else commit} if commit else {}
     return {"sources": hashed.hexdigest()[:16], **described}
-
-
-def _output(*command: str) -> str:
-    """Return what a command prints; nothing if it is missing or fails."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def file_digest(path: Path) -> str:

@@ -33,7 +33,7 @@ CACHE = Path(__file__).parent / ".cache"
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What `models.toml` says of one: the function that builds it, and what that is called with."""
+    """An entry of `models.toml`: the function that builds the architecture, and its arguments."""
 
     family: str
     build: str

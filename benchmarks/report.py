@@ -89,13 +89,12 @@ def markdown(results: Results, path: Path) -> str:
     parts.append(["## Models", "", *table(["model", "family", "opset", "nodes", "MB"], _models(results))])
     for setting in results.settings:
         parts += _tables(results, setting)
-    failures = [f"- {row['model']}, {_outcome_text(row)}: {reason(row)}" for row in results.failures()]
+    failures = []
+    for row in results.failures():
+        where = f"{row['tool']} ({setting_text(row['setting'])})" if row["tool"] in ALL else "the model"
+        failures.append(f"- {row['model']}, {where}: {reason(row)}")
     parts.append(["## Failures and wrong outputs", "", *(failures or ["None."])])
     return "\n".join(line for part in parts for line in [*part, ""])
-
-
-def _outcome_text(row: Row) -> str:
-    return f"{row['tool']} ({setting_text(row['setting'])})" if row["tool"] in ALL else "the model"
 
 
 def _conditions(results: Results) -> Iterator[str]:

@@ -68,10 +68,12 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows, a line each; the file appears whole."""
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], page: str = "") -> None:
+    """Write rows, a line each, and the page beside them if there is one; the file of rows appears whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+    if page:
+        path.with_suffix(".md").write_text(page, encoding="utf-8")
 
 
 def digest(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -81,25 +83,21 @@ def digest(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def values(rows: Iterable[Row], *path: str) -> list[Any]:
     """Return the different values that the rows have at a path of keys, such as `made`, `machine`."""
-    found = set[Any]()
-    for row in rows:
-        value: Any = row
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        found |= set() if value is None else {value}
-    return sorted(found)
+    return sorted({value for row in rows if (value := _at(row, path)) is not None})
 
 
 def versions(rows: Sequence[Row], *path: str) -> dict[str, str]:
     """Return the versions of each package in the rows; several are separated by a slash."""
-    packages = {package for row in rows for package in _at(row, path)}
+    packages = {package for row in rows for package in _at(row, path) or ()}
     return {package: "/".join(values(rows, *path, package)) for package in sorted(packages)}
 
 
-def _at(row: Row, path: Sequence[str]) -> Row:
+def _at(row: Row, path: Sequence[str]) -> Any:
+    """Return the value at a path of keys; None where there is none."""
+    value: Any = row
     for key in path:
-        row = row.get(key, {})
-    return row
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 LIMITS_BEFORE = {"confidence": 0.95, "noise": 0.02}
@@ -108,7 +106,7 @@ LIMITS_BEFORE = {"confidence": 0.95, "noise": 0.02}
 
 @dataclass(frozen=True)
 class Results:
-    """What a run of the benchmark found; see the module for what a row holds."""
+    """Rows of a result file; the docstring of the module describes them."""
 
     rows: tuple[Row, ...]
 

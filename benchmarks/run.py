@@ -48,7 +48,7 @@ PROCESSES = 3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be measured."""
+    """Measurements that a run makes."""
 
     models: Sequence[str]
     """Names of exports or of models of packages, or paths of files."""
@@ -158,7 +158,7 @@ class _Run:
         return {"model": self.model, "tool": tool, "setting": name_of(self.setting), "made": circumstances, **found}
 
     def circumstances(self, tool: str, file: str) -> Row:
-        """Return what the numbers of a tool depend on."""
+        """Return the circumstances on which the numbers of a tool depend."""
         limits = {"seconds": self.plan.seconds} | ({"search": self.plan.search} if ALL[tool].searches else {})
         device = {} if self.setting.is_cpu or not (found := gpu()) else {"gpu": found}
         return made("onnx", "onnxruntime", ALL[tool].package) | device | {"file": file} | limits

@@ -1,4 +1,4 @@
-"""How seconds and memory grow with the graph: synthetic graphs of 100 to 30,000 nodes, each in a process of its own.
+"""Growth of seconds and memory with the graph: synthetic graphs of 100 to 30,000 nodes, each in a process of its own.
 
 ``python -m benchmarks scaling`` writes ``benchmarks/results/scaling.jsonl`` and ``scaling.md`` after each row, and
 ``scaling.png`` in the end. The seconds are of one machine; what they tell is the exponent: 1 is linear growth.
@@ -34,7 +34,7 @@ LIMIT = 60.0
 """Seconds for the search and a last timing; where the search needs more than its share its growth is not seen."""
 
 GIVEN_UP = 900.0
-"""Seconds after which a size is."""
+"""Seconds after which a size is given up."""
 
 LARGE = 1000
 """Nodes from which on growth is looked at: below, what every run costs is most of it."""
@@ -72,6 +72,9 @@ class _Builder:
     def number(self, value: float) -> str:
         return self.constant(np.array(value, np.float32))
 
+    def linear(self, x: str) -> str:
+        return self.node("Add", self.node("MatMul", x, self.weight(WIDTH, WIDTH)), self.weight(WIDTH))
+
 
 def transformer(nodes: int) -> onnx.ModelProto:
     """Layers as a plain export writes them: LayerNorm and Gelu written out, heads parted by sizes read off the data."""
@@ -99,13 +102,12 @@ def _attention(build: _Builder, x: str) -> str:
     scaled = build.node("Div", scores, build.number(4.0))
     mixed = build.node("MatMul", build.node("Softmax", scaled, axis=-1), value)
     together = build.node("Transpose", mixed, perm=[0, 2, 1, 3])
-    flat = build.node("Reshape", together, _sizes(build, x, WIDTH))
-    return build.node("Add", build.node("MatMul", flat, build.weight(WIDTH, WIDTH)), build.weight(WIDTH))
+    return build.linear(build.node("Reshape", together, _sizes(build, x, WIDTH)))
 
 
 def _heads(build: _Builder, x: str) -> str:
-    projected = build.node("Add", build.node("MatMul", x, build.weight(WIDTH, WIDTH)), build.weight(WIDTH))
-    return build.node("Transpose", build.node("Reshape", projected, _sizes(build, x, 4, 16)), perm=[0, 2, 1, 3])
+    parted = build.node("Reshape", build.linear(x), _sizes(build, x, 4, 16))
+    return build.node("Transpose", parted, perm=[0, 2, 1, 3])
 
 
 def _sizes(build: _Builder, x: str, *rest: int) -> str:
@@ -116,10 +118,10 @@ def _sizes(build: _Builder, x: str, *rest: int) -> str:
 
 
 def _feed_forward(build: _Builder, x: str) -> str:
-    up = build.node("Add", build.node("MatMul", x, build.weight(WIDTH, WIDTH)), build.weight(WIDTH))
+    up = build.linear(x)
     erf = build.node("Erf", build.node("Div", up, build.number(math.sqrt(2))))
-    gelu = build.node("Mul", build.node("Mul", up, build.node("Add", erf, build.number(1.0))), build.number(0.5))
-    return build.node("Add", build.node("MatMul", gelu, build.weight(WIDTH, WIDTH)), build.weight(WIDTH))
+    gated = build.node("Mul", up, build.node("Add", erf, build.number(1.0)))
+    return build.linear(build.node("Mul", gated, build.number(0.5)))
 
 
 def convolutional(nodes: int) -> onnx.ModelProto:
@@ -193,8 +195,7 @@ def run(sizes: Sequence[int], path: Path) -> Path:
                 found = job("benchmarks.scaling", str(file), limit=GIVEN_UP)
                 rows.append({"kind": kind, "nodes": len(model.graph.node), **found, "made": conditions})
                 print(json.dumps(rows[-1]))
-                write_rows(path, rows)
-                path.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
+                write_rows(path, rows, markdown(rows))
     saved(picture(rows), path.with_suffix(".png"), rows)
     return path
 

@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
+from traceback import walk_stack
 
 from benchmarks.environment import job, made
 from benchmarks.report import circumstances, table
@@ -23,7 +23,7 @@ from benchmarks.results import Row, write_rows
 INTERVAL = 0.005
 """Seconds between two samples."""
 GIVEN_UP = 900.0
-"""Seconds after which a model is."""
+"""Seconds after which a model is given up."""
 
 PHASES = {
     "second race": ("_confirm", "_rematch"),
@@ -63,8 +63,7 @@ def run(models: Sequence[str], seconds: float, path: Path) -> Path:
         found = job("benchmarks.search_time", model, str(seconds), limit=GIVEN_UP)
         rows.append({"model": Path(model).stem, "limit": seconds, **found, "made": conditions})
         print(json.dumps(rows[-1]))
-        write_rows(path, rows)
-        path.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
+        write_rows(path, rows, markdown(rows))
     return path
 
 
@@ -91,16 +90,10 @@ def work(path: str, seconds: str) -> Row:
 
 def _observe(thread: int, samples: Counter[tuple[str, str]], is_done: threading.Event) -> None:
     while not is_done.wait(INTERVAL):
-        names = [*_functions(sys._current_frames().get(thread))]
+        stack = walk_stack(sys._current_frames()[thread])
+        own = [frame for frame, _ in stack if frame.f_globals.get("__name__", "").startswith("graphopt.")]
+        names = [frame.f_code.co_name for frame in own]  # the innermost first
         samples[_first(PHASES, names), _first(WORK, names)] += 1
-
-
-def _functions(frame: FrameType | None) -> Iterator[str]:
-    """Yield the names of graphopt's functions on a stack, the innermost first."""
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("graphopt."):
-            yield frame.f_code.co_name
-        frame = frame.f_back
 
 
 def _first(kinds: dict[str, tuple[str, ...]], names: Sequence[str]) -> str:

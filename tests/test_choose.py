@@ -20,7 +20,8 @@ from graphopt.search.explore import explore_regions
 from graphopt.search.final_selection import FinalSelection
 from graphopt.search.moves import SearchSpace, Solution, apply_solution
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race_series import Latency, Measurement, RaceOutcome, RaceSeries, TimeSummary
+from graphopt.search.race_outcomes import Latency, Measurement, RaceOutcome, TimeSummary
+from graphopt.search.race_series import RaceSeries
 from graphopt.search.stopping import TimeBudget
 from graphopt.search.sweep import apply_sweep
 from tests.test_search import Prices

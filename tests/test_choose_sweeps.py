@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphopt.runtime.measure import Speedup
-from graphopt.search.race_series import RaceOutcome
+from graphopt.search.race_outcomes import RaceOutcome
 from graphopt.search.stopping import ModelPace, TimeBudget
 from tests.test_choose import BOTH, POLICY, TIDY, TRADES, Case, Made, Ops, sure
 

@@ -10,7 +10,7 @@ import pytest
 
 from graphopt.io.onnx_io import LoadedModel
 from graphopt.runtime.measure import Speedup, TimingPolicy, TimingVerdict
-from graphopt.search.race_series import RaceOutcome
+from graphopt.search.race_outcomes import RaceOutcome
 from graphopt.search.search_report import race_notes, rejection_reason, untimed_reason
 from graphopt.search.stopping import ModelPace, TimeBudget
 from tests.test_choose import BOTH, POLICY, Case, Made, Ops, Speed

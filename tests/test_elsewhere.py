@@ -19,8 +19,9 @@ from graphopt.ir.graph import Graph
 from graphopt.runtime.cost_model import NotMeasurableError
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.session_setting import SessionSetting
-from graphopt.search.measured_cost import FAILED_SPEEDUP, SAME_SPEEDUP, ClusterRacer, LocalRacer, MeasuredCost
+from graphopt.search.measured_cost import MeasuredCost
 from graphopt.search.policy import SearchPolicy
+from graphopt.search.racers import FAILED_SPEEDUP, SAME_SPEEDUP, ClusterRacer, LocalRacer
 from tests.graphs import graph, weight
 from tests.text import parse
 

@@ -21,7 +21,7 @@ from graphopt.operators.inference import infer_graph
 from graphopt.runtime import crash_probe
 from graphopt.runtime.crash_probe import CrashProbe, ProcessEndedError
 from graphopt.runtime.session_setting import SessionSetting
-from graphopt.search.measured_cost import FAILED_SPEEDUP, SAME_SPEEDUP, LocalRacer
+from graphopt.search.racers import FAILED_SPEEDUP, SAME_SPEEDUP, LocalRacer
 from tests.text import parse
 
 ABORTS = """

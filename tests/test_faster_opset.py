@@ -20,8 +20,9 @@ from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.measure import Speedup, TimingSamples
 from graphopt.search.explore import Exploration
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
+from graphopt.search.pair_race import race_two_models
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race_series import Latency, RaceOutcome, TimeSummary
+from graphopt.search.race_outcomes import Latency, RaceOutcome, TimeSummary
 from graphopt.search.search_report import SearchTiming
 from graphopt.search.stopping import StopReason
 from tests.test_tune import ONE_THREAD
@@ -255,7 +256,7 @@ def raced(
     clock: Callable[[], float] = time.monotonic,
 ) -> RaceOutcome:
     tuning = TuningOptions(setting=ONE_THREAD, seconds=seconds)
-    return opset_choice.race_two_models(*models(), tuning, limit, open_cost_cache(fresh=fresh), clock)
+    return race_two_models(*models(), tuning, limit, open_cost_cache(fresh=fresh), clock)
 
 
 def test_two_models_take_turns() -> None:

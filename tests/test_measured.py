@@ -31,8 +31,9 @@ from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import TimingPolicy, TimingSamples, TimingSchedule, TimingVerdict
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.analytic_cost import AnalyticCost
-from graphopt.search.measured_cost import FAILED_SPEEDUP, SAME_SPEEDUP, LocalRacer, MeasuredCost
+from graphopt.search.measured_cost import MeasuredCost
 from graphopt.search.policy import SearchPolicy
+from graphopt.search.racers import FAILED_SPEEDUP, SAME_SPEEDUP, LocalRacer
 from tests.graphs import IMAGE, OTHER, SAME_SIZE, graph, image, weight
 from tests.text import parse
 
@@ -220,7 +221,7 @@ def test_what_onnx_runtime_makes_the_same_is_not_timed(path: Path, timer: Timer)
 
 @pytest.mark.usefixtures("timer")
 def test_a_candidate_that_onnx_runtime_refuses_is_slower(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "graphopt.search.measured_cost")
+    caplog.set_level(logging.INFO, "graphopt.search.racers")
     (vertex,) = EXP.vertices_with_op("Exp")
     custom, nonsense = EXP.copy(), EXP.copy()
     custom.apply(Patch({vertex: custom[vertex]}, {vertex: replace(custom[vertex], domain="my", version=0)}))

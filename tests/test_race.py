@@ -16,7 +16,8 @@ from graphopt.rewrite.simplify import Simplifier, Step
 from graphopt.runtime.measure import RaceTimes, TimingPolicy, TimingSamples, TimingVerdict
 from graphopt.search.final_selection import FinalSelection
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race_series import Measurement, RaceOutcome, RaceSeries, judge_race
+from graphopt.search.race_outcomes import Measurement, RaceOutcome, judge_race
+from graphopt.search.race_series import RaceSeries
 from graphopt.search.stopping import TimeBudget
 from tests.text import parse
 

@@ -38,9 +38,10 @@ from graphopt.runtime.measure import Speedup
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.search.explore import Exploration, explore_regions
-from graphopt.search.measured_cost import LocalRacer, MeasuredCost
+from graphopt.search.measured_cost import MeasuredCost
 from graphopt.search.moves import SearchSpace, Solution, apply_solution
 from graphopt.search.policy import SearchPolicy
+from graphopt.search.racers import LocalRacer
 from graphopt.search.stopping import StopReason
 from tests.text import parse, printed
 

@@ -25,7 +25,8 @@ from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search import model_tuner
 from graphopt.search.explore import Exploration, explore_regions
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
-from graphopt.search.race_series import Latency, Measurement, RaceOutcome, RaceSeries, TimeSummary
+from graphopt.search.race_outcomes import Latency, Measurement, RaceOutcome, TimeSummary
+from graphopt.search.race_series import RaceSeries
 from graphopt.search.search_report import RewriteGroup, rejection_reason, sweep_groups
 from graphopt.search.stopping import ModelPace, StopReason
 from graphopt.search.sweep import Sweep, SweepRules

@@ -21,8 +21,7 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
     except OSError:
         return (
-            _command_output("sysctl", "-n", "machdep.cpu.brand_string")
-            or f"{platform.machine()} {platform.processor()}"
+            command_output("sysctl", "-n", "machdep.cpu.brand_string") or f"{platform.machine()} {platform.processor()}"
         )
     told = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
     return "; ".join(f"{name}: {told[name]}" for name in _CPUINFO_FIELDS if name in told) or platform.machine()
@@ -37,12 +36,12 @@ _CPUINFO_FIELDS = (
 @cache
 def accelerators() -> str:
     """Return the machine's GPUs; where these are unknown, the machine's name stands for them."""
-    return _command_output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or platform.node()
+    return command_output("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader") or platform.node()
 
 
-def _command_output(*command: str) -> str:
-    """Return what a command prints; nothing where there is none of that name, or it fails."""
+def command_output(*command: str, seconds: float = 10) -> str:
+    """Return what a command prints; nothing where there is none of that name, it fails or takes longer."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""

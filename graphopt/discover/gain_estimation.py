@@ -21,11 +21,10 @@ from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.simplify import Simplifier
 from graphopt.runtime.cost_model import CostModel, NotMeasurableError, open_cost_cache
 from graphopt.runtime.graph_sessions import random_feeds
-from graphopt.runtime.machine import Machine
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.search.explore import InputShapes, explore_regions
-from graphopt.search.measured_cost import LocalRacer, MeasuredCost
+from graphopt.search.measured_cost import MeasuredCost
 from graphopt.search.moves import SearchSpace
 from graphopt.search.policy import SearchPolicy
 
@@ -41,7 +40,7 @@ def cost_model(name: str) -> CostModel:
     if name == AnalyticCost.name:
         return AnalyticCost()
     setting, cache = SessionSetting(threads=0), open_cost_cache()
-    return MeasuredCost(LocalRacer(setting), machine=Machine.calibrate(setting, cache), cache=cache)
+    return MeasuredCost.on_this_machine(setting, cache)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ SLICE_TO_END = 2**31 - 1
 
 
 class UndecidedError(Exception):
-    """What cannot be told of a size, whatever its names stand for."""
+    """A question about a size whose answer depends on what its names stand for."""
 
 
 class DimTranslation:
@@ -102,7 +102,7 @@ class DimTranslation:
         return over // by if atom.kind == "quotient" else over % by
 
     def _choice_to_dim(self, condition: Formula, then: Size, otherwise: Size) -> Dim:
-        """Return what a choice is: one of the two, the smaller or the greater one, or what both are."""
+        """Return a choice as a size: one of the two, the smaller or the greater one, or the value that both have."""
         decided = self.decide(condition)
         if decided is not None:
             return self.to_dim(then if decided else otherwise)

@@ -56,7 +56,7 @@ DimMonomial: TypeAlias = tuple[DimAtom, ...]
 
 @cache
 def _sort_key(atom: DimAtom) -> tuple[str, str]:
-    """Where an atom stands among others: by its text; a model may name a size as arithmetic prints another."""
+    """Return the sort key of an atom: its text, and its type, as a model may name a size like a formula's text."""
     return str(atom), type(atom).__name__
 
 
@@ -90,7 +90,7 @@ class SymbolicDim:
 
     @property
     def atoms(self) -> frozenset[DimAtom]:
-        """All that it is made of, but what is inside of them."""
+        """The atoms that it is made of, without those inside of them."""
         return frozenset(atom for atoms, _ in self.terms for atom in atoms)
 
     @property
@@ -232,7 +232,7 @@ def lower_bound(dim: Dim) -> int | None:
 
 
 def _upper_bounds(made: DerivedAtom) -> tuple[Dim, ...]:
-    """Sizes that what arithmetic made never exceeds."""
+    """Return sizes that a quotient, remainder or minimum never exceeds."""
     if made.operation == "min":
         return made.left, made.right
     if isinstance(made.right, SymbolicDim) or made.right <= 0:

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def _cached_hash(cls: type[T]) -> type[T]:
-    """Values are keys everywhere: each works out its hash once."""
+    """Have each object compute its hash once: expressions are keys everywhere."""
     plain = cls.__hash__
 
     def remembered(self: Any) -> int:
@@ -59,7 +59,7 @@ def _cached_hash(cls: type[T]) -> type[T]:
 
 
 class _HasFreeSymbols:
-    """What speaks of integers, in its fields or in those of what it is made of."""
+    """An object with symbols of integers in its fields, or in the fields of its parts."""
 
     @property
     def bound_symbols(self) -> frozenset[Atom]:
@@ -82,7 +82,7 @@ class _HasFreeSymbols:
 
 
 def _symbolic_parts(parts: Iterable[Any]) -> Iterator[Polynomial | Formula | _HasFreeSymbols]:
-    """Yield what speaks of integers, also what lies in tuples."""
+    """Yield the parts that may have symbols, also those in tuples."""
     for part in parts:
         if isinstance(part, tuple):
             yield from _symbolic_parts(part)
@@ -129,7 +129,7 @@ class IntegerValue(_HasFreeSymbols):
 @_cached_hash
 @dataclass(frozen=True)
 class Call(_HasFreeSymbols):
-    """A function of values of which only its name is known: equal for equal arguments."""
+    """A call of a function of which only the name is known: equal for equal arguments."""
 
     function: str
     args: tuple[Expr, ...]
@@ -152,7 +152,7 @@ class Call(_HasFreeSymbols):
 @_cached_hash
 @dataclass(frozen=True)
 class FoldBranch(_HasFreeSymbols):
-    """What a fold runs over: `body` for all values of the binders for which the guard holds."""
+    """Values that a fold runs over: `body` for all values of the binders for which the guard holds."""
 
     binders: Binders
     guard: Formula
@@ -209,7 +209,7 @@ class TensorArgument(_HasFreeSymbols):
 @_cached_hash
 @dataclass(frozen=True)
 class OpaqueElement(_HasFreeSymbols):
-    """An element of what an operator that is not looked into makes of whole tensors."""
+    """An element of the result of an opaque operator on whole tensors."""
 
     operator: str
     params: tuple[Any, ...]
@@ -319,7 +319,7 @@ ONE = Fraction(1)
 
 
 class ExtendedArithmetic(Protocol):
-    """What products and quotients are where values may be infinite (`verifier/extended_reals.py`)."""
+    """Products and reciprocals for values that may be infinite (`verifier/extended_reals.py`)."""
 
     def is_finite(self, value: Expr) -> bool: ...
     def product(self, left: Expr, right: Expr) -> Expr: ...
@@ -336,7 +336,7 @@ def _replace_in_params(params: tuple[Any, ...], change: Replacement) -> tuple[An
 
 
 def _replace_in_term(term: Term, change: Replacement) -> tuple[Term, ...]:
-    """Return a product of factors each of which may become a sum."""
+    """Return the terms of a term with its atoms replaced; each factor may become a sum."""
     binders = tuple((b, replace_atoms(extent, change)) for b, extent in term.binders)
     new = Expr((Term(term.coefficient, (), binders, replace_in_formula(term.guard, change)),))
     for factor in term.factors:
@@ -372,7 +372,7 @@ def expr_of_factor(factor: Factor | Expr) -> Expr:
 
 
 def multiply(left: Expr, right: Expr) -> Expr:
-    """Each term of one value times each of the other."""
+    """Multiply each term of one value by each of the other."""
     return add_terms(_multiply_terms(t, u) for t in left.terms for u in right.terms)
 
 
@@ -407,7 +407,7 @@ def rename_binders(term: Term) -> Term:
 
 
 def _as_factor(rebuilt: Factor | Expr) -> Factor:
-    """Return the one factor that a factor stays when symbols are renamed."""
+    """Return the single factor that a renamed factor is: renaming never makes it a sum."""
     if not isinstance(rebuilt, Expr):
         return rebuilt
     ((factor,),) = (term.factors for term in rebuilt.terms)
@@ -476,7 +476,7 @@ def _as_plain_minimum(body: Expr) -> tuple[FoldBranch, ...]:
 
 
 def _merge_constants(monoid: Monoid, pieces: list[FoldBranch]) -> list[FoldBranch]:
-    """Of several plain numbers, the one that counts."""
+    """Replace several plain numbers by their greatest or least."""
     numbers = [p.body.constant for p in pieces if _is_unconditional(p) and p.body.constant is not None]
     if monoid == "prod" or len(numbers) < 2:
         return pieces

@@ -23,21 +23,22 @@ NO_SYMBOLS: frozenset[Any] = frozenset()
 
 
 class Replacement(Protocol):
-    """What atoms are replaced by."""
+    """Replacement of atoms by integers."""
 
     def replace(self, atom: Atom) -> Size | None:
-        """None where the atom stays."""
+        """Return what takes the place of an atom; None where it stays."""
         ...
 
     def may_change(self, names: frozenset[Atom]) -> bool:
-        """Return False only if nothing is replaced in what speaks of these."""
+        """Return False only if an integer with these symbols stays as it is."""
         ...
 
 
 class _Serialized:
-    """An interned object, numbered as it was made.
+    """An interned object, numbered in the order of creation.
 
-    The number is its hash as well: by an address, sets would have another order in each process, and proofs with them.
+    The number is its hash as well: with addresses for hashes, sets would be ordered differently in each process, and so
+    would proofs.
     """
 
     __slots__ = ()
@@ -55,7 +56,7 @@ _BY_SERIAL = attrgetter("serial")
 
 
 def in_creation_order(parts: Iterable[N]) -> list[N]:
-    """As they were made. Where a set is walked through to try or to ask something, its own order must not matter."""
+    """Return the parts in the order of their creation, for loops over sets whose own order must not matter."""
     return sorted(parts, key=_BY_SERIAL)
 
 
@@ -102,19 +103,19 @@ class _Interned(type):
 
 
 def reset_fresh_names() -> None:
-    """Between instances, whose integers never meet: their names may be used again."""
+    """Let names be used again, between instances whose integers never meet."""
     current_session().interner.fresh_names = count()
 
 
 @contextmanager
 def isolated_interner() -> Iterator[None]:
-    """Begin with no integers, and drop in the end those that were made: what one rule or one question takes."""
+    """Begin with no integers, and drop those that were made at the end, as for one rule or one question."""
     with current_session().with_fresh_integers():
         yield
 
 
 def interned_count() -> int:
-    """How many polynomials and formulas there are in the session: a measure of work."""
+    """Return the number of polynomials and formulas in the session, a measure of work."""
     return len(current_session().interner.table)
 
 
@@ -307,7 +308,7 @@ def quotient(dividend: Size, divisor: Size) -> Size:
 
 
 def remainder(dividend: Size, divisor: Size) -> Size:
-    """With the divisor's sign, as Python does."""
+    """Return the remainder with the divisor's sign, as in Python."""
     if isinstance(dividend, int) and isinstance(divisor, int):
         return dividend % divisor
     if divisor == 0:
@@ -397,7 +398,7 @@ Truth = bool | Comparison | BooleanAtom | And | Or
 
 
 def _empty_connective(kind: type[J], serial: int) -> J:
-    """Return what is joined of nothing: the same in all sessions."""
+    """Return the conjunction or disjunction of nothing, which is the same in all sessions."""
     found: J = type.__call__(kind, NO_SYMBOLS)
     object.__setattr__(found, "serial", serial)
     return found
@@ -468,7 +469,7 @@ def _contradict(parts: frozenset[Formula]) -> bool:
 
 
 def _propagate_units(parts: frozenset[Formula]) -> frozenset[Formula]:
-    """Within each alternative, what the other parts deny is dropped."""
+    """Drop from each alternative what the other parts deny."""
     denied = frozenset(negate(p) for p in in_creation_order(parts) if not isinstance(p, Or))
     kept = (
         disjunction(*(p.parts - denied)) if isinstance(p, Or) and not p.parts & parts else p

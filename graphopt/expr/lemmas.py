@@ -1,4 +1,4 @@
-"""The named lemmas: what the prover knows of real functions beyond their names. Each is true of all real arguments.
+"""Named lemmas on real functions, of which the prover knows nothing else. Each is true of all real arguments.
 
 A lemma rewrites a call to a normal form and answers None where it has nothing to say. Tests try each on numbers.
 """
@@ -33,7 +33,7 @@ TypedLemma: TypeAlias = Callable[..., "Expr | None"]
 
 
 def _factor_ignoring_guard(value: Expr) -> Factor | None:
-    """Return the single factor that a value is."""
+    """Return the single factor that a value is, whatever its guard; None where it is no such."""
     if len(value.terms) != 1:
         return None
     (term,) = value.terms
@@ -159,14 +159,14 @@ def even(function: str, at_zero: int) -> Lemma:
 
 
 def drop_redundant_rounding(x: Expr) -> Expr | None:
-    """Drop the rounding of what is whole already."""
+    """Drop the rounding of a whole number."""
     if x.constant is not None and x.constant.denominator == 1:
         return x
     return x if any(_is_call_of(_factor_ignoring_guard(x), f) for f in ("Floor", "Ceil", "Round")) else None
 
 
 def nonzero(x: Expr) -> Expr | None:
-    """Of a number it is known; a factor that is a number does not matter."""
+    """Evaluate it for a number; else drop a factor that is a number."""
     if x.constant is not None:
         return constant(int(x.constant != 0))
     x = _sort_terms(x)
@@ -174,7 +174,7 @@ def nonzero(x: Expr) -> Expr | None:
 
 
 def positive(x: Expr) -> Expr | None:
-    """Of a number it is known; a positive factor does not matter; exp(a) is positive."""
+    """Evaluate it for a number; else drop a positive factor. exp(a) is positive."""
     if x.constant is not None:
         return constant(int(x.constant > 0))
     return (
@@ -248,8 +248,7 @@ def integer_bounds(x: Expr) -> Bounds | None:
 
 
 def _bounds_of_choice(chosen: Fold, more: Expr) -> Bounds:
-    """Return the bounds of the least or the greatest of some numbers, and more. Of those that are there under a
-    condition, or many times, nothing is known."""
+    """Return bounds of the least or greatest of some numbers plus a rest; None where one has a condition or binders."""
     lows, highs = zip(
         *(
             (not piece.binders and piece.guard == TRUE and integer_bounds(piece.body + more)) or UNBOUNDED
@@ -272,7 +271,7 @@ def _is_normal_scale(scale: Expr) -> bool:
 
 
 def quantization_steps(types: tuple[DType, DType], x: Expr, scale: Expr) -> Expr | None:
-    """How many steps of a scale x is, rounded: what so many steps make is so many, and greater numbers are no fewer.
+    """Return x in rounded steps of a scale: steps times the scale are as many steps, and the order is kept.
 
     Integers come back from floats while both roundings together are less than half a step.
     """

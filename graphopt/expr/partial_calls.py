@@ -1,6 +1,6 @@
-"""Which functions that floats do not have everywhere are computed, whatever the result is made of in the end.
+"""Record of calls of partial functions, those without a float result for some arguments.
 
-Over the real numbers x · 1/x is 1, and of 0 · log(x) nothing is left: a value does not say what it took to compute it.
+Over the real numbers x · 1/x is 1, and 0 · log(x) is 0: the normal form of a value does not show the calls behind it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def record_call(made: Any) -> None:
 
 @contextmanager
 def recording_partial_calls() -> Iterator[set[PartialCall]]:
-    """Return what is noted within, and nowhere else."""
+    """Give the set of calls that are noted within; they are noted nowhere else."""
     notes = current_session().partial_calls
     before, made = (notes.calls, notes.binders, notes.guard), set[PartialCall]()
     notes.calls, notes.binders, notes.guard = made, (), TRUE
@@ -42,7 +42,7 @@ def recording_partial_calls() -> Iterator[set[PartialCall]]:
 
 @contextmanager
 def under_binders(binders: Binders) -> Iterator[None]:
-    """Have what is computed within noted as computed for each of what the binders run over."""
+    """Note calls within as made for all values of the binders."""
     notes = current_session().partial_calls
     before = notes.binders
     notes.binders = (*before, *binders)
@@ -54,7 +54,7 @@ def under_binders(binders: Binders) -> Iterator[None]:
 
 @contextmanager
 def under_guard(condition: Formula) -> Iterator[None]:
-    """Have what is computed within noted as computed where a condition holds."""
+    """Note calls within as made only where a condition holds."""
     notes = current_session().partial_calls
     before = notes.guard
     notes.guard = condition if before is None else conjunction(before, condition)

@@ -1,4 +1,4 @@
-"""Tensors as functions of indices: what denotations are written in.
+"""Tensors as functions of indices, in which denotations are written.
 
 An element of a tensor is a value (`expressions.py`): a sum, a choice, a fold, at an index that is symbols.
 """
@@ -68,7 +68,7 @@ class SymbolicTensor:
         return SymbolicTensor(self.shape, self.element, dtype, values or self.value_dtype or dtype, self.view_of)
 
     def as_argument(self) -> TensorArgument:
-        """As an argument of an operator that is not looked into."""
+        """Return it as an argument of an opaque operator."""
         index, binders = bind_indices(self.shape, "i")
         with under_binders(binders):
             return TensorArgument(self.shape, tuple(map(single_symbol, index)), self.element(index))

@@ -168,7 +168,7 @@ def _split_heads(index: Index, size: Size) -> Index:
 
 
 def _mask(node: OpContext, shape: SymbolicShape) -> tuple[ElementBody, Callable[[Index], Formula]]:
-    """Return the bias of each score, and the keys that a query sees: those of the mask, in the window, not after itself.
+    """Return the bias of each score, and the keys a query sees: those of the mask, in the window, not after itself.
 
     Windows came with version 25 of the operator: onnx 1.22, which lacks it, says no default of theirs.
     """

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import onnx
+
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.base.limits import LimitError
 from graphopt.base.ort import require_onnxruntime
@@ -17,6 +19,7 @@ from graphopt.runtime import model_sketch, sample_inputs
 from graphopt.runtime.input_sizes import (
     TrialInputs,
     common_sketch,
+    default_sizes,
     find_accepted_inputs,
     fit_inputs,
     format_run_sizes,
@@ -101,6 +104,21 @@ def prepare_models(
         if reason := refusal(trial.feeds, number):
             raise ModelError(f"{reason}{format_run_sizes(trial.sizes)}")
     return PreparedModels(names, setting, seed, sessions, trials, opening)
+
+
+def make_up_inputs(
+    model: onnx.ModelProto, dims: Mapping[str, int | Sequence[int]], inputs: Mapping[str, Array]
+) -> list[Feeds]:
+    """Return inputs at each set of sizes, the usual ones where none is given, for a model that is not run.
+
+    Raises:
+        UsageError: the model has no such dim or input, or they do not fit.
+    """
+    sketch = model_sketch.sketch_model(model)
+    given, own = fit_inputs(sketch, inputs)
+    bindings = [binding | default_sizes(sketch, binding) for binding in requested_sizes(sketch, dims, own)]
+    style = sample_inputs.NORMAL
+    return [sample_inputs.make_feeds(sketch, sizes, seed=0, style=style, given=given) for sizes in bindings]
 
 
 class TooSlowError(ModelError):

@@ -1,5 +1,5 @@
-"""Which rewrites pay: candidates, what they cost, races against the original, and what is kept for the next run.
+"""The search for rewrites that pay: candidates, their costs, races against the original, results kept for later runs.
 
-It takes rules as they come, proved and allowed; what they mean it does not know. Begin with `model_tuner`; the numbers
-that decide are in `policy`, and when a search stops, and why, in `stopping`.
+It applies rules that were proved and admitted elsewhere, and knows nothing of their meaning. Begin with `model_tuner`.
+The numbers that it decides by are in `policy`, its stopping rules in `stopping`.
 """

@@ -1,7 +1,7 @@
-"""How fast is a graph? An estimate, for which nothing is run.
+"""Estimated cost of a graph, without running it.
 
-It is a roofline: a node takes as long as its arithmetic or its memory traffic, whichever is longer, and a launch. Its
-constants are those of ONNX Runtime's CPU kernels, and of what it fuses when it loads a model.
+The estimate is a roofline: a node takes as long as its arithmetic or its memory traffic, whichever is longer, plus a
+launch. The constants describe ONNX Runtime's CPU kernels, and the fusions that it makes when it loads a model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import fsum, prod
 from typing import NamedTuple
 
 from graphopt.base.dtype import DType
-from graphopt.expr.dims import Dim, SymbolicDim
+from graphopt.expr.dims import SymbolicDim
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.types import TensorType
@@ -26,7 +26,7 @@ ASSUMED_SIZE = 16
 
 
 class AnalyticCost:
-    """A roofline: for ranking and pruning, and for where nothing may be run."""
+    """Costs by the roofline: they rank and prune candidates, and serve where nothing may be run."""
 
     name = "analytic"
     is_steady = True
@@ -51,7 +51,7 @@ class AnalyticCost:
 
 
 class WorkLoad(NamedTuple):
-    """What a node does: operations on 32-bit numbers, at the rate of a matrix product; bytes moved; launches."""
+    """Work of a node: operations on 32-bit numbers, at the rate of a matrix product; bytes moved; launches."""
 
     flops: float = 0.0
     bytes: float = 0.0
@@ -62,7 +62,7 @@ NO_LOAD = WorkLoad(launches=0.0)
 
 
 class _GraphEstimate:
-    """One graph under a machine: what is folded, what is fused, which values lie in the blocked layout."""
+    """Estimate for one graph on a machine: folded nodes, fused nodes, and values in the blocked layout."""
 
     def __init__(self, graph: Graph, machine: Machine) -> None:
         self.graph, self.machine = graph, machine
@@ -78,12 +78,11 @@ class _GraphEstimate:
 
     @property
     def seconds(self) -> float:
-        return fsum(self._seconds(work) for work in (*self._work.values(), *self._layout_copies()))
-
-    def _seconds(self, work: WorkLoad) -> float:
-        machine = self.machine
-        busy = max(work.flops / machine.flops_per_second, work.bytes / machine.bytes_per_second)
-        return busy + work.launches * machine.launch_seconds
+        flops, bytes_ = self.machine.flops_per_second, self.machine.bytes_per_second
+        return fsum(
+            max(work.flops / flops, work.bytes / bytes_) + work.launches * self.machine.launch_seconds
+            for work in (*self._work.values(), *self._layout_copies())
+        )
 
     def _visit(self, vertex: int, node: Node) -> None:
         if self._is_folded(node):
@@ -106,8 +105,7 @@ class _GraphEstimate:
         return is_deterministic(node) and all(value.vertex in self.known for value in node.operands)
 
     def _layout_copies(self) -> Iterator[WorkLoad]:
-        """Yield the copies from the blocked layout and into it, where they are certain: not at the border of the
-        graph."""
+        """Yield the copies out of the blocked layout and into it that are certain; at the graph's border none is."""
         for value in self.blocked:
             readers = (reader for reader in self.graph.readers(value.vertex) if reader in self._work)
             if any(Value(reader) not in self.blocked for reader in readers):
@@ -130,7 +128,7 @@ class _NodeSizes:
         self.block = estimate.machine.block
 
     def shape(self, index: int) -> tuple[int, ...]:
-        """Of an input; () where it is absent."""
+        """Return the sizes of an input; () where it is absent."""
         value = self.input(index)
         return () if value is None else _static_sizes(self.graph.tensor_type(value))
 
@@ -155,7 +153,7 @@ class _NodeSizes:
 
     @cached_property
     def max_elements(self) -> int:
-        """Of the largest input or output."""
+        """Elements of the largest input or output."""
         shapes = [self.shape(index) for index in range(len(self.inputs))]
         return max(map(prod, [*shapes, self.result()]), default=1)
 
@@ -173,20 +171,19 @@ class _NodeSizes:
 
     @cached_property
     def relative_width(self) -> float:
-        """Bytes of an element of the first input as a part of those of a float32."""
+        """Size of an element of the first input, as a multiple of a float32's."""
         return _bit_width(self.graph.tensor_type(self.input(0))) / 32
 
 
 def _static_sizes(type_: TensorType | None) -> tuple[int, ...]:
     if type_ is None or type_.shape is None:
         return (ASSUMED_SIZE, ASSUMED_SIZE)
-    return tuple(map(_static_size, type_.shape))
-
-
-def _static_size(dim: Dim) -> int:
-    if not isinstance(dim, SymbolicDim):
-        return dim
-    return max(0, sum(coefficient * prod([ASSUMED_SIZE] * len(names)) for names, coefficient in dim.terms))
+    return tuple(
+        max(0, sum(coefficient * ASSUMED_SIZE ** len(atoms) for atoms, coefficient in dim.terms))
+        if isinstance(dim, SymbolicDim)
+        else dim
+        for dim in type_.shape
+    )
 
 
 def _nbytes(type_: TensorType | None) -> float:
@@ -194,54 +191,62 @@ def _nbytes(type_: TensorType | None) -> float:
 
 
 def _bit_width(type_: TensorType | None) -> int:
-    """Strings, and what is not known, count as if they were float32."""
+    """Return the bits of an element; strings and unknown types count as float32."""
     if type_ is None or type_.dtype in (DType.UNDEFINED, DType.STRING):
         return 32
     return type_.dtype.bits
 
 
-# -- what ONNX Runtime fuses -------------------------------------------------------------------------------------------
+# -- fusions by ONNX Runtime -------------------------------------------------------------------------------------------
 
 
 class _FusedNode(NamedTuple):
-    """What is left of a node that the one before it takes in, and what may be taken in after it."""
+    """Work that is left of a node fused into the one before it, and what may be fused after it."""
 
     work: WorkLoad
     stays_open: FusionTarget | None = None
 
 
 def _fuse(view: _NodeSizes) -> _FusedNode | None:
-    """Return what is left of a node where the one before it, or a product after it, takes it in; else None."""
+    """Return what is left of a node that is fused into the one before it, or into a product after it; else None."""
     for index, value in enumerate(view.inputs):
         head = view.estimate.open.get(value) if value is not None else None
         fusion = view.cost.fusions.get(head) if head is not None else None
-        found = _FUSIONS[fusion](view, index) if fusion else None
+        found = _fuse_epilogue(view, index, fusion) if fusion else None
         if found is not None:
             return found
     return _FusedNode(NO_LOAD) if view.cost.work is WorkKind.TRANSPOSITION and _is_of_product(view) else None
 
 
-def _fuse_activation(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """ONNX Runtime has kernels with activations on the CPU only."""
-    return _FusedNode(NO_LOAD) if view.block and _other_inputs_known(view, index) else None
-
-
-def _fuse_blocked_activation(view: _NodeSizes, index: int) -> _FusedNode | None:
-    return _fuse_activation(view, index) if view.inputs[index] in view.estimate.blocked else None
-
-
-def _fuse_normalized_channels(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """Constants per channel go into a convolution's weights."""
-    return _FusedNode(NO_LOAD, FusionTarget.CONVOLUTION) if _other_inputs_known(view, index) else None
-
-
-def _fuse_scaled_channels(view: _NodeSizes, index: int) -> _FusedNode | None:
-    fits = prod(view.shape(1 - index)) == 1 or _is_per_channel(view, index)
-    return _FusedNode(NO_LOAD, FusionTarget.CONVOLUTION) if fits and _other_inputs_known(view, index) else None
+def _fuse_epilogue(view: _NodeSizes, index: int, fusion: EpilogueFusion) -> _FusedNode | None:
+    """Return what is left of a node that is fused into the one that computes an input; None where it is not."""
+    is_fused, into = False, None
+    match fusion:
+        case EpilogueFusion.ADDED_CHANNELS:
+            return _fuse_added_channels(view, index)
+        case EpilogueFusion.BIAS:
+            return _fuse_bias(view, index)
+        case EpilogueFusion.ACTIVATION | EpilogueFusion.BLOCKED_ACTIVATION:  # in kernels that only the CPU has
+            is_fused = bool(view.block) and _other_inputs_known(view, index)
+            if fusion is EpilogueFusion.BLOCKED_ACTIVATION:
+                is_fused &= view.inputs[index] in view.estimate.blocked
+        case EpilogueFusion.NORMALIZED_CHANNELS:  # constants per channel go into a convolution's weights
+            is_fused, into = _other_inputs_known(view, index), FusionTarget.CONVOLUTION
+        case EpilogueFusion.SCALED_CHANNELS:
+            fits = prod(view.shape(1 - index)) == 1 or _is_per_channel(view, index)
+            is_fused, into = fits and _other_inputs_known(view, index), FusionTarget.CONVOLUTION
+        case EpilogueFusion.SCALE | EpilogueFusion.DIVISOR:
+            fits = fusion is EpilogueFusion.SCALE or index == 0
+            is_number = _other_inputs_known(view, index) and prod(view.shape(1 - index)) == 1
+            is_fused, into = fits and is_number, FusionTarget.PRODUCT
+        case EpilogueFusion.GATE:  # `x * sigmoid(x)` is one operator
+            value = view.inputs[index]
+            is_fused = view.inputs[1 - index] == (None if value is None else view.graph[value.vertex].inputs[0])
+    return _FusedNode(NO_LOAD, into) if is_fused else None
 
 
 def _fuse_added_channels(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """Return what is left of a sum: a tensor of its own size goes along as the convolution writes."""
+    """Fuse a sum into a convolution, which adds a tensor of its result's size as it writes."""
     if _other_inputs_known(view, index):
         return _FusedNode(NO_LOAD, FusionTarget.CONVOLUTION) if _is_per_channel(view, index) else None
     if not view.block or view.shape(0) != view.shape(1):
@@ -260,8 +265,10 @@ def _is_per_channel(view: _NodeSizes, index: int) -> bool:
 
 
 def _fuse_bias(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """Return what is left of a sum after a product: a Gemm, if there are but two axes or it is a vector that is added.
-    With more than two there is a Reshape behind it, and no activation is taken in."""
+    """Fuse a sum into a product of matrices, or a sum with a vector into any product: they become a Gemm.
+
+    With more than two axes a Reshape follows it, so that no activation is fused.
+    """
     result, other = view.result(), view.input(1 - index)
     is_matrix = len(result) == 2 and view.shape(index) == result
     if not is_matrix and len(view.shape(1 - index)) != 1:
@@ -270,42 +277,12 @@ def _fuse_bias(view: _NodeSizes, index: int) -> _FusedNode | None:
     return _FusedNode(added, FusionTarget.GEMM if is_matrix else None)
 
 
-def _fuse_scale(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """Fuse a number that a product is multiplied by."""
-    is_number = _other_inputs_known(view, index) and prod(view.shape(1 - index)) == 1
-    return _FusedNode(NO_LOAD, FusionTarget.PRODUCT) if is_number else None
-
-
-def _fuse_divisor(view: _NodeSizes, index: int) -> _FusedNode | None:
-    return _fuse_scale(view, index) if index == 0 else None
-
-
-def _fuse_gate(view: _NodeSizes, index: int) -> _FusedNode | None:
-    """`x * sigmoid(x)` is one operator."""
-    value = view.inputs[index]
-    source = None if value is None else view.graph[value.vertex].inputs[0]
-    return _FusedNode(NO_LOAD) if view.inputs[1 - index] == source else None
-
-
-_FUSIONS: Mapping[EpilogueFusion, Callable[[_NodeSizes, int], _FusedNode | None]] = {
-    EpilogueFusion.ACTIVATION: _fuse_activation,
-    EpilogueFusion.BLOCKED_ACTIVATION: _fuse_blocked_activation,
-    EpilogueFusion.ADDED_CHANNELS: _fuse_added_channels,
-    EpilogueFusion.SCALED_CHANNELS: _fuse_scaled_channels,
-    EpilogueFusion.NORMALIZED_CHANNELS: _fuse_normalized_channels,
-    EpilogueFusion.BIAS: _fuse_bias,
-    EpilogueFusion.SCALE: _fuse_scale,
-    EpilogueFusion.DIVISOR: _fuse_divisor,
-    EpilogueFusion.GATE: _fuse_gate,
-}
-
-
 def _other_inputs_known(view: _NodeSizes, index: int) -> bool:
     return all(view.is_known(other) for other, value in enumerate(view.inputs) if other != index and value is not None)
 
 
 def _is_of_product(view: _NodeSizes) -> bool:
-    """Return whether a transposition of the last two axes is read by matrix products alone, which read either way."""
+    """Return whether it transposes the last two axes for matrix products alone, which read either order."""
     order = view.integers("perm")
     rank = len(order)
     swapped = rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2)
@@ -335,7 +312,7 @@ def _is_blocked(view: _NodeSizes, fused: _FusedNode | None) -> bool:
 
 
 def _enters_blocked_layout(view: _NodeSizes) -> bool:
-    """Return whether a convolution is run in the blocked layout: two axes of space, constant weights, channels that
+    """Return whether a convolution runs in the blocked layout: two axes of space, constant weights, channels that
     fit."""
     weight, group = view.shape(1), view.integer("group", 1)
     is_float = view.inputs[0] is not None and view.graph.dtype(view.inputs[0]) is DType.FLOAT
@@ -350,15 +327,16 @@ def _enters_blocked_layout(view: _NodeSizes) -> bool:
 
 
 def _reads_plain_layout(view: _NodeSizes) -> bool:
-    """Of few channels, a convolution reads the usual layout."""
+    """Return whether a convolution reads the usual layout, as it does where there are few channels."""
     is_conv = view.cost.layout_effect is LayoutEffect.ENTERS_BLOCKED
     return is_conv and view.integer("group", 1) == 1 and view.shape(1)[1] < view.block
 
 
-# -- what operators cost -----------------------------------------------------------------------------------------------
+# -- costs of operators ------------------------------------------------------------------------------------------------
 
 
 def _node_load(view: _NodeSizes) -> WorkLoad:
+    """Return the work of a node, in which operations on narrower numbers count as fewer."""
     work = _LOADS[view.cost.work](view)
     return work._replace(flops=work.flops * view.relative_width)
 
@@ -369,7 +347,7 @@ def _elementwise_load(view: _NodeSizes) -> WorkLoad:
 
 
 _DEPTHWISE_SLOWDOWN = 4.0
-"""A depthwise convolution shares no operand between channels: so much slower is an operation of it."""
+"""Slowdown of an operation in a depthwise convolution, which shares no operand between channels."""
 
 
 def _conv_load(view: _NodeSizes) -> WorkLoad:
@@ -384,7 +362,7 @@ def _conv_load(view: _NodeSizes) -> WorkLoad:
 
 
 def _plain_layout_slowdown(view: _NodeSizes, rank: int, read: int) -> float:
-    """How much slower a convolution is outside of the blocked layout, by the channels that a filter reads."""
+    """Return the slowdown of a convolution outside of the blocked layout, by the channels that a filter reads."""
     group = view.integer("group", 1)
     if not view.block:
         return 1.0 if group == 1 or read > 1 else _DEPTHWISE_SLOWDOWN
@@ -393,33 +371,30 @@ def _plain_layout_slowdown(view: _NodeSizes, rank: int, read: int) -> float:
     return 6 * _DEPTHWISE_SLOWDOWN if read == 1 else 1.3 * max(1.8, view.block / read)
 
 
-def _conv_transpose_load(view: _NodeSizes) -> WorkLoad:
-    return WorkLoad(1.4 * 2 * prod(view.shape(0)) * prod(view.shape(1)[1:]), view.traffic_bytes)
-
-
 def _product_load(view: _NodeSizes) -> WorkLoad:
-    left = view.shape(0)
-    across = bool(view.integer("transA", 0)) and len(left) > 1
-    return WorkLoad(2.0 * prod(view.result()) * (left or (1,))[-2 if across else -1], view.traffic_bytes)
+    """Return the work of products, pools and attention; factors above 1 are for kernels below the rate."""
+    first, second = view.shape(0), view.shape(1)
+    match view.cost.work:
+        case WorkKind.TRANSPOSED_CONVOLUTION:
+            flops = 1.4 * 2 * prod(first) * prod(second[1:])
+        case WorkKind.POOL:
+            flops = 2.0 * prod(view.result()) * prod(view.integers("kernel_shape"))
+        case WorkKind.RECURRENT:  # each step multiplies by both weights, in small products
+            flops = 2 * 2.0 * prod(first[:2]) * (prod(second) + prod(view.shape(2)))
+        case WorkKind.ATTENTION:
+            flops = _attention_flops(prod(first), second or first)
+        case WorkKind.PACKED_ATTENTION:  # with the projections, whose weights are the second input
+            flops = 2.0 * prod(first) * (second or (1,))[-1] + _attention_flops(prod(first), first)
+        case _:
+            axis = -2 if view.integer("transA", 0) and len(first) > 1 else -1
+            flops = 2.0 * prod(view.result()) * (first or (1,))[axis]
+    return WorkLoad(flops, view.traffic_bytes)
 
 
-def _attention_load(view: _NodeSizes) -> WorkLoad:
-    """Two products over the pairs of positions, and a softmax between them."""
-    length = ((view.shape(1) or view.shape(0))[-2:-1] or (1,))[0]
-    return WorkLoad(4.0 * 1.5 * prod(view.shape(0)) * length, view.traffic_bytes)
-
-
-def _packed_attention_load(view: _NodeSizes) -> WorkLoad:
-    """Count the projections, too: the second input holds their weights."""
-    query, length = prod(view.shape(0)), (view.shape(0)[-2:-1] or (1,))[0]
-    projections = 2.0 * query * (view.shape(1) or (1,))[-1]
-    return WorkLoad(projections + 4.0 * 1.5 * query * length, view.traffic_bytes)
-
-
-def _recurrent_load(view: _NodeSizes) -> WorkLoad:
-    """Each step multiplies by both weights; small products run at a fraction of the rate."""
-    steps = prod(view.shape(0)[:2])
-    return WorkLoad(2 * 2.0 * steps * (prod(view.shape(1)) + prod(view.shape(2))), view.traffic_bytes)
+def _attention_flops(queries: int, keys: Sequence[int]) -> float:
+    """Return the operations of two products over the pairs of positions, and of a softmax between them."""
+    (length,) = keys[-2:-1] or (1,)
+    return 4.0 * 1.5 * queries * length
 
 
 def _einsum_load(view: _NodeSizes) -> WorkLoad:
@@ -431,19 +406,16 @@ def _einsum_load(view: _NodeSizes) -> WorkLoad:
     return WorkLoad(1.5 * 2 * prod(sizes.values()), 2 * view.traffic_bytes)
 
 
-def _pool_load(view: _NodeSizes) -> WorkLoad:
-    return WorkLoad(2.0 * prod(view.result()) * prod(view.integers("kernel_shape")), view.traffic_bytes)
-
-
-def _movement_load(view: _NodeSizes) -> WorkLoad:
-    """Return what is copied, not what it is taken from."""
+def _copy_load(view: _NodeSizes) -> WorkLoad:
+    """Return the work of copying what is written; the rest of the input is not read."""
     return WorkLoad(bytes=view.cost.copy_slowdown * 2 * view.written_bytes)
 
 
 def _transposition_load(view: _NodeSizes) -> WorkLoad:
+    """Return the work of a copy, or none where only axes of size 1 move."""
     order, shape = view.integers("perm"), view.shape(0)
     lasting = [axis for axis in order if axis < len(shape) and shape[axis] != 1]
-    return WorkLoad() if lasting == sorted(lasting) else _movement_load(view)
+    return WorkLoad() if lasting == sorted(lasting) else _copy_load(view)
 
 
 def _power_load(view: _NodeSizes) -> WorkLoad:
@@ -454,21 +426,19 @@ def _power_load(view: _NodeSizes) -> WorkLoad:
 
 
 def _layer_norm_load(view: _NodeSizes) -> WorkLoad:
-    """On the CPU, ONNX Runtime fuses it with a sum of equal shapes before it, and the kernel for that is slow."""
+    """Return the work of a layer norm, which is more where the CPU provider fuses it with a sum of equal shapes before
+    it: that kernel is slow."""
     value = view.input(0)
-    is_sum = view.block and value is not None and view.estimate.open.get(value) is FusionTarget.SUM
-    skips = is_sum and len(view.shape(0)) == 3 and _is_sum_of_equal_shapes(view.graph, value)
+    skips = False
+    if view.block and value is not None and view.estimate.open.get(value) is FusionTarget.SUM:
+        types = [view.graph.tensor_type(operand) for operand in view.graph[value.vertex].operands]
+        skips = len(view.shape(0)) == 3 and len({type_.shape for type_ in types if type_ is not None}) == 1
     flops = view.cost.flops_after_sum if skips else view.cost.flops
     return WorkLoad(flops * view.max_elements, view.traffic_bytes)
 
 
-def _is_sum_of_equal_shapes(graph: Graph, value: Value | None) -> bool:
-    types = [] if value is None else [graph.tensor_type(operand) for operand in graph[value.vertex].operands]
-    return len({type_.shape for type_ in types if type_ is not None}) == 1
-
-
 def _body_load(view: _NodeSizes, times: int) -> WorkLoad:
-    """Return the work of the dearest body, so many times."""
+    """Return the work of running the most expensive body a number of times."""
     machine = view.estimate.machine
     seconds = max((_GraphEstimate(body, machine).seconds for body in view.node.bodies), default=0.0)
     return WorkLoad(launches=1 + times * seconds / machine.launch_seconds)
@@ -479,14 +449,14 @@ _LOADS: Mapping[WorkKind, Callable[[_NodeSizes], WorkLoad]] = {
     WorkKind.POWER: _power_load,
     WorkKind.LAYER_NORMALIZATION: _layer_norm_load,
     WorkKind.CONVOLUTION: _conv_load,
-    WorkKind.TRANSPOSED_CONVOLUTION: _conv_transpose_load,
+    WorkKind.TRANSPOSED_CONVOLUTION: _product_load,
     WorkKind.PRODUCT: _product_load,
-    WorkKind.ATTENTION: _attention_load,
-    WorkKind.PACKED_ATTENTION: _packed_attention_load,
-    WorkKind.RECURRENT: _recurrent_load,
+    WorkKind.ATTENTION: _product_load,
+    WorkKind.PACKED_ATTENTION: _product_load,
+    WorkKind.RECURRENT: _product_load,
     WorkKind.EINSUM: _einsum_load,
-    WorkKind.POOL: _pool_load,
-    WorkKind.MOVEMENT: _movement_load,
+    WorkKind.POOL: _product_load,
+    WorkKind.MOVEMENT: _copy_load,
     WorkKind.TRANSPOSITION: _transposition_load,
     WorkKind.NOTHING: lambda view: WorkLoad(),
     WorkKind.BRANCH: lambda view: _body_load(view, 1),

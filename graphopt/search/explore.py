@@ -1,8 +1,8 @@
 """The explore phase: rules that pay in some models only, tried best first on each distinct part of a model.
 
 A part is cut out where few values cross, solved in a small graph of its own and carried over to all its copies, so that
-a model of 24 equal layers costs one layer. A sequence whose first step costs and whose later steps pay is found, as
-long as no step costs more than the slack.
+a model of 24 equal layers takes the search of one. Moves that pay only together are found as well, as long as none of
+them costs more than the slack.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ InputShapes = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True)
 class Exploration:
-    """What a search found."""
+    """Result of a search."""
 
     solutions: tuple[Solution, ...]
     """The one from which most is hoped first."""
@@ -79,7 +79,7 @@ class _SearchState:
     """The region, or a copy of it that allows the moves."""
     moves: tuple[Move, ...]
     operator_counts: tuple[tuple[str, int], ...]
-    """Its operators."""
+    """Counts of its operators."""
     estimate: float
     """Estimated cost, as a multiple of the region's."""
     digest: str
@@ -90,13 +90,14 @@ class _SearchState:
     speedup: Speedup | None = None
 
     def rank(self, noise: float) -> tuple[int, int, float]:
-        """Return the cheaper first; of those that differ less than the noise, the ones that took fewer moves."""
+        """Return a sort key: cheaper states come first, and of states that cost the same but for noise, those that took
+        fewer moves."""
         return round(log(self.estimate) / log(1 + noise)), len(self.moves), self.estimate
 
 
 @dataclass(eq=False)
 class _UnpaidMove:
-    """A move that did not pay. The next one has to have to do with it: else it may be made without it."""
+    """A move that did not pay. The next move has to build on it; one that does not can be made without it."""
 
     rule: str
     new: frozenset[int]
@@ -111,8 +112,8 @@ class _UnpaidMove:
         return _UnpaidMove(move.rule, frozenset(after.keys() - before), frozenset(after))
 
     def allows(self, graph: Graph, match: Match) -> bool:
-        """Return whether a match may follow: a rule does not go on with what it has made itself, such as larger and
-        larger kernels."""
+        """Return whether a match may follow: a rule is not applied to its own result, which could make ever larger
+        kernels."""
         looked_at = match.vertices.union(*(graph.sources(vertex) for vertex in match.vertices))
         if match.rule.name == self.rule and not match.vertices.isdisjoint(self.new):
             return False
@@ -120,10 +121,10 @@ class _UnpaidMove:
 
 
 class _Frontier:
-    """States to go on from: by turns the first of all, and the first of the kind that had its turn least often.
+    """States to expand: alternately the best of all, and the best of the kind that had the fewest turns.
 
-    States of one kind have the same operators. Without the kinds, the search would be lost among the many states that
-    cost next to nothing more, and never go on from one that costs more.
+    States of one kind have the same operators. Without kinds, the search would be lost among the many states that cost
+    hardly more than the best, and never expand one that costs more.
     """
 
     def __init__(self, noise: float) -> None:
@@ -156,7 +157,7 @@ _InputFlow = tuple[tuple[Type | None, ...], tuple[tuple[int, ...] | None, ...]]
 
 @dataclass(eq=False)
 class _RegionCopy:
-    """One part of the model, and what flows into it at each set of sizes."""
+    """A part of the model, and the types and contents of its inputs at each set of sizes."""
 
     vertices: tuple[int, ...]
     region: Region
@@ -164,7 +165,7 @@ class _RegionCopy:
 
     @property
     def key(self) -> tuple[str, tuple[_InputFlow, ...]]:
-        """The same for parts that are alike."""
+        """A key that parts share if they are alike."""
         return graph_digest(self.region.graph), self.flows
 
     @cached_property
@@ -176,7 +177,8 @@ class _RegionCopy:
 class _RegionSolver:
     """Finds the fastest graph for one region, in turns; `best` is the fastest so far.
 
-    A first move that the weights of one copy refuse is tried in the others. What follows stays with that copy.
+    A first move that the weights of one copy do not allow is tried in the others; later moves are made in the same
+    copy.
     """
 
     def __init__(
@@ -188,7 +190,7 @@ class _RegionSolver:
         weight: float,
         copies: Sequence[_RegionCopy],
     ) -> None:
-        """Take the seconds that all copies take in one run (`weight`), and the part of the model's that these are."""
+        """Take the seconds of all copies in one run (`weight`), and their part of the model's (`share`)."""
         self.space, self.cost, self.policy, self.weight, self.copies = space, cost, policy, weight, copies
         self.share = share
         saved = min(policy.least_saving / max(share, 1e-9), policy.most_saving)
@@ -214,7 +216,7 @@ class _RegionSolver:
         self.is_explored = self.is_done = False
 
     def take_turn(self, is_over: Callable[[], bool]) -> None:
-        """Look at some more graphs, until it is over, and measure those that promise most.
+        """Make some more graphs, until it is over, and measure the most promising.
 
         Raises:
             NotMeasurableError: the region cannot be timed.
@@ -239,20 +241,20 @@ class _RegionSolver:
             self.is_explored = next(self.walk, True) or self.stop.has_enough_states(len(self.seen))
 
     def _expand_states(self) -> Iterator[bool]:
-        """Make one move after the other, best first; False after each, for there may be more."""
+        """Make one move after the other, best first; yield False after each: there may be more."""
         while (state := self.frontier.pop()) is not None:
             for each in [state] if state.moves else self.starts:
                 graph = self._graph_of(each)
                 for move in self._moves(each, graph):
                     try:
                         self._try(each, graph, move)
-                    except (MoveNotApplicableError, ModelError) as reason:  # of this move: what others led to stands
+                    except (MoveNotApplicableError, ModelError) as reason:  # the graphs that other moves led to stand
                         logger.debug("%s leads nowhere: %s", move.rule, reason)
                     yield False
 
     def _moves(self, state: _SearchState, graph: Graph) -> Iterator[Move]:
-        """Yield the moves from a state; from the region itself, those that no copy before has made, or too many
-        refused."""
+        """Yield the moves from a state; from a copy of the region itself, not those that an earlier copy has made, or
+        too many have refused."""
         found, debt = find_trade_matches(graph, self.space), state.unpaid_move
         if debt is not None:
             found = {rule: [match for match in sites if debt.allows(graph, match)] for rule, sites in found.items()}
@@ -261,7 +263,7 @@ class _RegionSolver:
                 yield move
 
     def _try(self, state: _SearchState, before: Graph, move: Move) -> None:
-        """See what a move leads to, where the search has not been yet.
+        """Make a move, and keep the graph that it leads to if that is new.
 
         Raises:
             MoveNotApplicableError: it cannot be made.
@@ -301,11 +303,11 @@ class _RegionSolver:
         return state.cached_graph
 
     def _static_graphs(self, graph: Graph) -> list[Graph]:
-        """Return a graph that came of the region, at each set of sizes."""
+        """Return a graph made from the region, at each set of sizes."""
         return [_at_region_sizes(graph, self.region.region.graph, known) for known in self.region.static_graphs]
 
     def _measure_pool(self) -> _SearchState | None:
-        """Measure the most promising states of the pool; the fastest if it beats the best known."""
+        """Measure the most promising states of the pool; return the fastest if it beats the best known."""
         if not self.pool:
             return None
         self.pool.sort(key=lambda state: state.estimate)
@@ -319,10 +321,13 @@ class _RegionSolver:
             self.space.simplifier.check()
             found.append(self.cost.measure_speedups(before, graphs, self.least_gain))
         self.trials += len(chosen)
+        faster = []
         for state, speedups in zip(chosen, zip(*found, strict=True), strict=True):
             state.speedup = geometric_mean_speedup(speedups)
             self.pool.remove(state)
-        fastest = max(filter(_is_shown_faster, chosen), key=_known_speedup, default=None)
+            if state.speedup.verdict is TimingVerdict.FASTER:
+                faster.append(state)
+        fastest = max(faster, key=_known_speedup, default=None)
         return fastest if _known_speedup(fastest) > _known_speedup(self.best) else None
 
 
@@ -330,17 +335,12 @@ def _known_speedup(state: _SearchState | None) -> float:
     return state.speedup.median if state is not None and state.speedup is not None else 1.0
 
 
-def _is_shown_faster(state: _SearchState) -> bool:
-    return state.speedup is not None and state.speedup.verdict is TimingVerdict.FASTER
-
-
 def _geometric_mean(ratios: Sequence[float]) -> float:
-    """Return the geometric mean."""
     return exp(sum(map(log, ratios)) / len(ratios))
 
 
 def _at_region_sizes(graph: Graph, region: Graph, numbers: Graph) -> Graph:
-    """Return a graph that came of a region, with the sizes and contents that flow into the region in `numbers`."""
+    """Return a graph made from a region, with the types and contents that the region's inputs have in `numbers`."""
     types: list[Type | None] = []
     contents: list[tuple[int, ...] | None] = []
     for vertex in region.inputs:
@@ -364,18 +364,18 @@ def explore_regions(
     progress: Callable[[str, float], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Exploration:
-    """Find out what to do with the parts of a graph, which is not changed; `apply` does it.
+    """Search the parts of a graph for faster ones; `apply_solution` puts them in, the graph itself is not changed.
 
     Ctrl-C ends the search; what was found until then is returned.
 
     Args:
         graph: simplified already.
         shapes: of the inputs at which costs are taken, each set counting the same.
-        seconds: for the search, about, at most.
+        seconds: roughly the longest that the search may take.
 
     Raises:
         ModelError: the graph cannot work on these shapes.
-        UsageError: the graph has no such inputs, or says something else of them.
+        UsageError: the graph has no such inputs, or declares other sizes for them.
     """
     stop = SearchStop(policy, seconds, clock)
     search = _Search(space, cost, policy, stop, progress or (lambda stage, done: None))
@@ -423,7 +423,7 @@ class _Search:
             self._run_round()
 
     def _run_round(self) -> None:
-        """Give each part a turn, the dearest first. What a turn leaves of its share of the time goes to the others."""
+        """Give each part a turn, the most expensive first; time that a turn does not use goes to the others."""
         left = sum(solver.weight for solver in self.pending)
         for solver in sorted(self.pending, key=lambda solver: -solver.weight):
             open_ = sum(waiting.weight for waiting in self.pending)
@@ -448,7 +448,7 @@ class _Search:
                 self.pending.append(_RegionSolver(self.space, self.cost, self.policy, share, weight, remaining))
 
     def _record_solution(self, solver: _RegionSolver) -> list[_RegionCopy]:
-        """Note what was found; returns the copies whose weights do not allow it: they need a solution of their own."""
+        """Note what was found; return the copies whose weights do not allow it: they need a solution of their own."""
         self.states += len(solver.seen)
         self.trials += solver.trials
         best, copies = solver.best, solver.copies
@@ -461,9 +461,9 @@ class _Search:
         return remaining
 
     def _is_applicable(self, copy: _RegionCopy, best: _SearchState) -> bool:
-        """Return whether a part can be turned into the best graph of one that is alike but for its weights.
+        """Return whether the best graph of a part can be made of a copy too, which may have other weights.
 
-        Without time it is taken to be so: to carry the solution over will show it.
+        If there is no time to try, it is assumed: carrying the solution over will show it.
         """
         if copy.region.graph is best.start or self.stop.is_interrupted:
             return True
@@ -492,8 +492,10 @@ _RegionClass: TypeAlias = tuple[float, list[_RegionCopy]]
 def _region_classes(
     graph: Graph, static: Sequence[Graph], space: SearchSpace, cost: CostModel, policy: SearchPolicy
 ) -> list[_RegionClass]:
-    """Return the parts of a graph in which some rule matches, equal ones together, the dearest first; `static` is the
-    graph at each set of sizes."""
+    """Return the parts of a graph in which some rule matches, grouped by equality, the most expensive group first.
+
+    `static` is the graph at each set of sizes.
+    """
     classes: dict[tuple[str, tuple[_InputFlow, ...]], list[_RegionCopy]] = {}
     for vertices in _matching_blocks(graph, space, policy.blocks):
         space.simplifier.check()
@@ -513,7 +515,7 @@ def _region_classes(
 
 
 def _model_seconds(cost: CostModel, static: Sequence[Graph], classes: Sequence[_RegionClass]) -> float:
-    """Return the estimate of a whole graph; where there is none, or it is less, that of its parts."""
+    """Return the estimate of a whole graph, at least that of its parts; the latter where it has no estimate."""
     parts = sum((seconds for seconds, _ in classes), 1e-9)
     try:
         return max(parts, _estimated_seconds(cost, static)) if classes else parts
@@ -528,8 +530,8 @@ def _estimated_seconds(cost: CostModel, graphs: Sequence[Graph]) -> float:
 
 
 def _with_static_shapes(graph: Graph, shapes: InputShapes) -> Graph:
-    """Return the graph with numbers for all sizes of its inputs, and all else with the sizes that follow; a copy, if
-    need be.
+    """Return the graph with static sizes of its inputs, and of all values computed from them; the graph itself where
+    there is nothing to fix.
 
     Raises:
         ModelError: it cannot work on these sizes.
@@ -542,37 +544,25 @@ def _with_static_shapes(graph: Graph, shapes: InputShapes) -> Graph:
 
 
 def _region_copy(graph: Graph, vertices: Sequence[int], known: Sequence[Graph]) -> _RegionCopy | None:
-    """Return a part of the model, ready to be explored; None where it cannot be cut out or its sizes are not known."""
+    """Return a part of the model, ready to be explored; None where it cannot be cut out or its sizes are unknown."""
     region = extract_region(graph, vertices)
     if region is None:
         return None
-    flows = tuple(_input_flow(whole, region) for whole in known)
-    return (
-        _RegionCopy(tuple(vertices), region, flows)
-        if all(_is_static_tensor(t) for types, _ in flows for t in types)
-        else None
-    )
-
-
-def _input_flow(whole: Graph, region: Region) -> _InputFlow:
-    values = [region.outer_values[Value(vertex)] for vertex in region.graph.inputs]
-    return tuple(map(whole.value_type, values)), tuple(
-        _static_contents(whole.known_contents(value)) for value in values
-    )
+    flows = []
+    for whole in known:
+        values = [region.outer_values[Value(vertex)] for vertex in region.graph.inputs]
+        types = tuple(map(whole.value_type, values))
+        for type_ in types:
+            if not isinstance(type_, TensorType) or type_.dtype is DType.UNDEFINED or not type_.is_static:
+                return None
+        flows.append((types, tuple(_static_contents(whole.known_contents(value)) for value in values)))
+    return _RegionCopy(tuple(vertices), region, tuple(flows))
 
 
 def _static_contents(contents: Sequence[object] | None) -> tuple[int, ...] | None:
-    if contents is None:
-        return None
-    numbers = tuple(item for item in contents if isinstance(item, int))
-    return numbers if len(numbers) == len(contents) else None
-
-
-def _is_static_tensor(type_: Type | None) -> bool:
-    """Return whether it is a tensor of a known type and size."""
-    if not isinstance(type_, TensorType) or type_.dtype is DType.UNDEFINED or type_.shape is None:
-        return False
-    return all(isinstance(size, int) for size in type_.shape)
+    """Return the elements of a tensor; None where they are unknown or one of them is symbolic."""
+    numbers = tuple(item for item in contents or () if isinstance(item, int))
+    return numbers if contents is not None and len(numbers) == len(contents) else None
 
 
 def _matching_blocks(graph: Graph, space: SearchSpace, sizes: BlockSizes) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """The last word: candidates for the whole model take turns, and only what is faster beyond noise is taken.
 
-The simplified model is the floor. What a search found is taken where it is shown, twice, to be faster than that; and of
-the simplifications that part is taken back which is shown, twice, to make the model slower.
+The simplified model is the floor. A find of the search is taken if two races show it to be faster than the floor, and
+simplifications are taken back if two races show that they make the model slower.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from graphopt.rewrite.simplify import DeadlineExceededError, Step
 from graphopt.runtime.measure import Speedup, TimingVerdict, geometric_mean_speedup
 from graphopt.search.moves import Solution
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race_series import Measurement, RaceSeries
+from graphopt.search.race_outcomes import Measurement
+from graphopt.search.race_series import RaceSeries
 from graphopt.search.stopping import TimeBudget
 
 RepeatSweep = Callable[[str, Candidate], Candidate | None]
@@ -53,25 +54,25 @@ class FinalSelection:
 
     @property
     def measurements(self) -> list[Measurement]:
-        """What all races told."""
+        """Measurements of all races."""
         return [*self.last_measurements.values(), *self.confirmations]
 
     def measurement_of(self, candidate: Candidate) -> Measurement:
-        """Return what is known of a candidate."""
+        """Return the last measurement of a candidate, an empty one if there is none."""
         return self.last_measurements.get(candidate, Measurement(candidate))
 
-    # -- what takes part -----------------------------------------------------------------------------------------------
+    # -- candidates ----------------------------------------------------------------------------------------------------
 
     def race_sweeps(self, simplified: Candidate, sweeps: Sequence[Candidate], again: RepeatSweep) -> Candidate:
-        """Return the fastest of the simplified model, it with one sweep and it with several.
+        """Return the fastest of the simplified model, alone, with one sweep and with several.
 
-        Those that gain are made together, or one by one where all are no faster than the best of them. Where there is
-        no time for a race of each, as of large models, all of them are tried first.
+        Sweeps that gain are combined, all at once or, if that is no faster than the best of them, one by one. Where
+        there is no time to race each, as with large models, all together are tried first.
 
         Args:
             simplified: the simplified model.
-            sweeps: it with each sweep.
-            again: makes the sweep of a name of a candidate with others; None where it does not match there any more.
+            sweeps: the simplified model with each sweep.
+            again: applies a sweep, by its name, to a candidate that has others; None where it no longer matches.
         """
         able = sweeps
         if len(sweeps) > 1 and not self._is_time_for(simplified, sweeps):
@@ -92,8 +93,7 @@ class FinalSelection:
         self.prior_races = len(self.raced_keys)
 
     def _combine_sweeps(self, simplified: Candidate, faster: Sequence[Candidate], again: RepeatSweep) -> Candidate:
-        """Return the first of candidates, with the sweeps of the others too if that is faster: of all, or one by
-        one."""
+        """Return the first of candidates with the sweeps of the others, all or one by one, where that is faster."""
 
         def improved(best: Candidate, others: Sequence[Candidate]) -> Candidate:
             both = self._apply_all_sweeps([best, *others], again, self.budget.race_cost(2))
@@ -112,8 +112,9 @@ class FinalSelection:
         return whole
 
     def _is_time_for(self, simplified: Candidate, candidates: Sequence[Candidate]) -> bool:
-        """Return whether these and the simplified model can take turns in the share; where they did, they can again,
-        and where they could not, they cannot.
+        """Return whether these and the simplified model can take turns in their share of the time.
+
+        A race that was run before can be run again, and one for which there was no time before has none now.
         """
         keys = [candidate.key for candidate in (simplified, *candidates)]
         if self.contest.had_timed_out(["sweeps", *keys]):
@@ -125,7 +126,7 @@ class FinalSelection:
         return False
 
     def _affordable_candidates(self, simplified: Candidate, alone: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Return as many as leave the time of a second race; where fewer did once, no more."""
+        """Return as many as leave the time of a second race; never more than an earlier run could afford."""
         for count in range(0 if self.budget.is_interrupted else len(alone), 0, -1):
             keys = [candidate.key for candidate in (simplified, *alone[:count])]
             if self.contest.had_timed_out(["alone", *keys]):
@@ -137,8 +138,8 @@ class FinalSelection:
         return ()
 
     def _apply_all_sweeps(self, faster: Sequence[Candidate], again: RepeatSweep, racing: float) -> Candidate | None:
-        """Return the first of candidates, and the sweep of each other made on it, one after the other; None where none
-        of these matches there, or no time is left to race it, which takes so long, and to confirm it.
+        """Return the first of candidates with the sweeps of the others applied to it; None where none of these matches,
+        or no time is left for a race of `racing` seconds and a second one.
         """
         if len(faster) < 2 or self._is_over(racing + self.budget.confirmation_seconds):
             return None
@@ -152,7 +153,7 @@ class FinalSelection:
         return None if made is faster[0] else made
 
     def _apply_solutions(self, base: Candidate, solutions: Sequence[Solution]) -> list[Candidate]:
-        """Return a candidate with some solutions of the search; and the same simplified once more; none without time.
+        """Return a candidate with some solutions of the search, and that one simplified again; nothing without time.
 
         Where two parts meet that were changed alike, there may be views that cancel. But simplifying may also undo what
         the search has done: which is better is left to the timing.
@@ -174,7 +175,7 @@ class FinalSelection:
         return [plain] if tidy is plain else [plain, tidy]
 
     def _simplify_without(self, simplified: Candidate, names: frozenset[str]) -> Candidate | None:
-        """Return the original simplified without these rules and passes; None without time."""
+        """Return the original simplified without some rules and passes; None without time."""
         kept = frozenset(step.name for step in simplified.steps) - names
         try:
             return self.contest.retry_once_interrupted(
@@ -187,7 +188,7 @@ class FinalSelection:
     def _original_candidate(self) -> Candidate:
         return Candidate(self.contest.model.graph)
 
-    # -- which one it is -----------------------------------------------------------------------------------------------
+    # -- the choice ----------------------------------------------------------------------------------------------------
 
     def choose(
         self,
@@ -196,19 +197,21 @@ class FinalSelection:
         solutions: Sequence[Solution],
         alone: Sequence[Candidate] = (),
     ) -> Measurement:
-        """Return the fastest candidate that is shown to be faster than the simplified model; or that one, if it is not
-        slower.
+        """Return the fastest candidate that is shown to be faster than the simplified model; without one, that model or
+        the original.
 
         Args:
             simplified: the simplified model.
             swept: the candidate on which the solutions were found, which may be the simplified model.
             solutions: what the search found.
-            alone: the simplified model with each sweep, of which the best may win if no other candidate does.
+            alone: the simplified model with each sweep; the best of these may win if no other candidate does.
         """
         made = self._apply_solutions(swept, solutions) if solutions else []
         rivals = [*([] if swept is simplified else [swept]), *made]
-        if simplified.steps and not rivals and not self.budget.is_interrupted and self._runs_like_original(simplified):
-            return Measurement(simplified, is_original=True)
+        if simplified.steps and not rivals and not self.budget.is_interrupted:
+            contest = self.contest
+            if contest.retry_once_interrupted(lambda: contest.is_like_original(simplified)):
+                return Measurement(simplified, is_original=True)
         if simplified.steps or rivals:
             self._race([simplified, *rivals], share=self.policy.first_race_share)
         floor = self.measurement_of(simplified)
@@ -221,12 +224,8 @@ class FinalSelection:
         finalists += self._faster_candidates(spare, simplified)[:1]
         return self._confirm(finalists, simplified) or self._simplified_or_original(simplified)
 
-    def _runs_like_original(self, candidate: Candidate) -> bool:
-        """Return whether ONNX Runtime runs of a candidate what it runs of the original."""
-        return self.contest.retry_once_interrupted(lambda: self.contest.is_like_original(candidate))
-
     def _subsets(self, simplified: Candidate, base: Candidate, solutions: Sequence[Solution]) -> Iterator[Candidate]:
-        """Where all solutions together do not win: each half, then each that remains of the better half."""
+        """Yield candidates with each half of the solutions, then with each half of the better half, and so on."""
         left = list(solutions)
         while len(left) > 1 and not self._is_over():
             middle = len(left) // 2
@@ -242,9 +241,9 @@ class FinalSelection:
             left = parts[max(parts, key=lambda half: _median_gain(self.measurement_of(half)))]
 
     def _confirm(self, finalists: Sequence[Candidate], simplified: Candidate) -> Measurement | None:
-        """Return the first of these that wins a second race too, or leaves no doubt and no time for one.
+        """Return the first finalist that wins a second race too, or that needs none where no time is left for it.
 
-        The fastest of several was lucky, as a rule: what it is worth, the race that it won does not tell.
+        The fastest of several was usually lucky, so the race that it won overstates its gain.
         """
         self.prior_races = len(self.raced_keys)
         for number, candidate in enumerate(finalists):
@@ -266,11 +265,11 @@ class FinalSelection:
         return None
 
     def _simplified_or_original(self, simplified: Candidate) -> Measurement:
-        """Return the simplified model unless it does not run, or is slower; then less of it where two races show that
-        this is better, and else the original.
+        """Return the simplified model if it runs and is not slower; else a part of it that two races show to be better,
+        or the original.
 
-        Where no time is left for a second race, what one shows to be slower is not returned, and what it shows to be
-        faster is a gain only where it leaves no doubt.
+        Where no time is left for a second race, one that shows the model to be slower is enough to leave it, and one
+        that shows it to be faster makes a gain only if it leaves no doubt.
         """
         self.prior_races = len(self.raced_keys)
         first, original = self.measurement_of(simplified), Measurement(self._original_candidate)
@@ -292,8 +291,8 @@ class FinalSelection:
         return original if seen.is_slower else seen
 
     def _reduce_simplified(self, simplified: Candidate) -> Measurement | None:
-        """Return the simplified model without what makes it slower, or keeps it from running; None where two races show
-        of no part of it that it is better."""
+        """Return the simplified model without the rewrites that make it slower, or keep it from running; None where two
+        races do not show that to be better."""
         names = list(dict.fromkeys(step.name for step in simplified.steps))
         guilty = self._find_culprits(simplified, names, frozenset())
         candidate = None if len(guilty) == len(names) else self._simplify_without(simplified, guilty)
@@ -308,7 +307,7 @@ class FinalSelection:
         return _combine_races(self.measurement_of(candidate), twin) if _fixes_regression(twin, floor) else None
 
     def _find_culprits(self, simplified: Candidate, suspects: Sequence[str], gone: frozenset[str]) -> frozenset[str]:
-        """Return the fewest of the suspects without which, and without what is gone, the model is as it should be."""
+        """Return the fewest of the suspects that have to go, beside what is gone, for the regression to end."""
         if len(suspects) == 1 or self._is_over():
             return frozenset(suspects)
         middle = len(suspects) // 2
@@ -328,29 +327,29 @@ class FinalSelection:
         return self.measurement_of(candidate).beats(self.measurement_of(floor))
 
     def _improves(self, candidate: Candidate, base: Candidate, simplified: Candidate) -> bool:
-        """Return whether a candidate is faster than the simplified model, and no slower than what it was made of."""
+        """Return whether a candidate is faster than the simplified model, and no slower than its own base."""
         is_slower = base is not simplified and _median_gain(self.measurement_of(candidate)) < _median_gain(
             self.measurement_of(base)
         )
         return self._beats(candidate, simplified) and not is_slower
 
     def _faster_candidates(self, candidates: Iterable[Candidate], simplified: Candidate) -> list[Candidate]:
-        """Return those that are shown to be faster than the simplified model, the fastest first."""
+        """Return the candidates that are shown to be faster than the simplified model, the fastest first."""
         faster = (candidate for candidate in candidates if self._beats(candidate, simplified))
         return sorted(faster, key=lambda candidate: _median_gain(self.measurement_of(candidate)), reverse=True)
 
     # -- races ---------------------------------------------------------------------------------------------------------
 
     def _race(self, candidates: Sequence[Candidate], share: float) -> None:
-        """Let candidates take turns, and note what that tells."""
+        """Let candidates take turns, and note their measurements."""
         self._open_contest(candidates)
         for found in self.contest.race(candidates, share) if candidates else ():
-            if found.outcome is None:  # what was known before is known still
+            if found.outcome is None:  # an earlier measurement stays
                 found = replace(self.measurement_of(found.candidate), refusal=found.refusal)
             self.last_measurements[found.candidate] = found
 
     def _rematch(self, *candidates: Candidate) -> list[Measurement]:
-        """Return what a second race says of candidates; nothing where time is up."""
+        """Return the measurements of candidates in a second race."""
         self._open_contest(candidates)
         found = self.contest.next_series().race(candidates, self.policy.second_race_share)
         self.confirmations += found
@@ -361,9 +360,9 @@ class FinalSelection:
         self.raced_keys += [candidate.key for candidate in candidates]
 
     def _is_over(self, needed: float | None = None) -> bool:
-        """Return whether enough was tried, or no more time is left than is `needed`: the reserve, unless said.
+        """Return whether enough was tried, or no more time is left than is `needed` (by default, the reserve).
 
-        Where it once was over, it is again, lest a second run find another.
+        Where an earlier run stopped, this one does, too: otherwise it might choose another candidate.
         """
         if len(self.raced_keys) - self.prior_races >= self.policy.tries or self.contest.had_timed_out(self.raced_keys):
             return True
@@ -375,7 +374,8 @@ class FinalSelection:
 
 
 def _combine_races(first: Measurement, second: Measurement) -> Measurement:
-    """Return a candidate as its second race told, but no faster or slower over the original than both races do."""
+    """Return the second measurement of a candidate, but no faster or slower than the original unless both races say
+    so."""
     one, other = first.outcome, second.outcome
     if one is None or other is None or (first.is_faster and second.is_faster):
         return second
@@ -393,7 +393,7 @@ def _combine_races(first: Measurement, second: Measurement) -> Measurement:
 
 
 def _combine_speedups(one: Speedup, other: Speedup) -> Speedup:
-    """Return two ratios as one, where one says faster and the other slower: that may be a loss, and is no gain."""
+    """Return two ratios as one, where one says faster and the other slower: it may be a loss, and is never a gain."""
     return replace(geometric_mean_speedup([one, other]), low=min(one.low, other.low, 1.0))
 
 

@@ -1,213 +1,37 @@
-"""How fast is a graph? Measured in ONNX Runtime against the graph that it is to replace, and kept.
+"""Measured cost of a graph: its race in ONNX Runtime against the graph that it is to replace, kept in a cache.
 
-That is done on the machine at hand, or on the workers of a cluster, whose device is not this machine's. Each worker
-answers for the device that it has; so all have to have the same, and what it answers is kept as that device's.
+A result is kept as that of the device on which it was measured, so all workers of a cluster must have the same.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 from itertools import islice
-from math import ceil
-from typing import Protocol
 
-from onnx import ModelProto
-
-from graphopt.base import files
 from graphopt.base.cache import Cache
-from graphopt.base.errors import UsageError
 from graphopt.base.executors import DaskCluster
 from graphopt.base.records import to_json
-from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
-from graphopt.operators.inference import infer_graph
 from graphopt.rewrite.regions import graph_digest
-from graphopt.runtime.cost_model import (
-    NoTimeToMeasureError,
-    NotMeasurableError,
-    TemporarilyNotMeasurableError,
-    cache_key,
-    decode_cached,
-    open_cost_cache,
-)
-from graphopt.runtime.graph_sessions import load_graph, model_of_graph, random_feeds
-from graphopt.runtime.machine import Machine, environment_key
-from graphopt.runtime.measure import FastestRun, Speedup, TimingSchedule, min_timing_seconds, time_race
+from graphopt.runtime.cost_model import NoTimeToMeasureError, cache_key, decode_cached
+from graphopt.runtime.machine import Machine
+from graphopt.runtime.measure import Speedup, min_timing_seconds
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.search.policy import SearchPolicy
-
-log = logging.getLogger(__name__)
-
-SAME_SPEEDUP = Speedup(1.0, 1.0, 1.0, 1.0, rounds=0)
-"""Speedup of graphs that ONNX Runtime turns into one and the same."""
-FAILED_SPEEDUP = Speedup(0.0, 0.0, 0.0, 0.0, rounds=0)
-"""Speedup of a graph that ONNX Runtime refuses: not faster."""
-
-
-_RunCall = Callable[[], object]
-
-
-class CandidateRacer(Protocol):
-    """Lets graphs race with one that they are to replace, on some device."""
-
-    @property
-    def seed(self) -> int:
-        """Of the inputs."""
-
-    @property
-    def policy(self) -> SearchPolicy:
-        """How candidates are timed."""
-
-    @property
-    def environment_key(self) -> str:
-        """What its times depend on beside the graphs and the inputs."""
-
-    def sessions_in_turn(self, count: int) -> int:
-        """Return how many sessions run one after the other where there are so many candidates."""
-
-    def __call__(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup | None]:
-        """Return how many times as fast as `before` each of the others is; None where there was no room for it."""
-
-
-@dataclass(frozen=True)
-class LocalRacer:
-    """Races on the machine at hand; pickle knows it, so that others may hold them."""
-
-    setting: SessionSetting
-    policy: SearchPolicy = SearchPolicy()
-    seed: int = 0
-    """Seed of the inputs."""
-
-    @property
-    def environment_key(self) -> str:
-        return environment_key(self.setting)
-
-    def sessions_in_turn(self, count: int) -> int:
-        return count + 1
-
-    def __call__(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup | None]:
-        """Load all, then let them take turns. What becomes the same as `before` is not timed.
-
-        None is what there was no room for.
-
-        Raises:
-            NotMeasurableError: ONNX Runtime refuses `before`, or no inputs can be made up for it.
-        """
-        found: list[Speedup | None] = [SAME_SPEEDUP] * len(after)
-        runs: dict[int, Callable[[], object]] = {}
-        with files.scratch_folder(TemporarilyNotMeasurableError) as folder:
-            feeds = random_feeds(before, self.seed)
-            own = load_graph(before, folder / "before.onnx", feeds, self.setting, self.policy.timing)
-            for place, graph in enumerate(after):
-                try:
-                    other = load_graph(graph, folder / f"{place}.onnx", feeds, self.setting, self.policy.timing)
-                except NotMeasurableError as reason:
-                    log.info("a candidate counts as slower: %s", reason)
-                    found[place] = None if isinstance(reason, TemporarilyNotMeasurableError) else FAILED_SPEEDUP
-                    continue
-                if own.optimized_digest is None or own.optimized_digest != other.optimized_digest:
-                    runs[place] = other.run
-            if runs:
-                for place, ratio in zip(runs, self._time(own.run, list(runs.values()), least_gain), strict=True):
-                    found[place] = ratio
-        return found
-
-    def _time(self, own: _RunCall, runs: Sequence[_RunCall], least_gain: float) -> list[Speedup]:
-        """Return how many times as fast as the graph itself each run is, from rounds that go to the fastest."""
-        policy, timing = self.policy, self.policy.timing
-        schedule = TimingSchedule(
-            seconds=policy.pair_seconds * (len(runs) + 1),
-            rounds=policy.region_rounds,
-            open_runs=FastestRun(timing, least_gain=least_gain),
-        )
-        return time_race(own, runs, schedule, meter=self.setting.timer, policy=timing).speedups()
-
-
-# -- on the workers of a cluster ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ClusterRacer:
-    """The device of a cluster's workers, of which each times one candidate at once."""
-
-    cluster: DaskCluster
-    race: LocalRacer
-    environment_key: str
-    machine: Machine
-
-    @property
-    def seed(self) -> int:
-        return self.race.seed
-
-    @property
-    def policy(self) -> SearchPolicy:
-        return self.race.policy
-
-    @staticmethod
-    def connect(cluster: DaskCluster, race: LocalRacer) -> ClusterRacer:
-        """Ask the workers of a cluster what they are.
-
-        Raises:
-            UsageError: there are none, or they are of several kinds, or do several things at once.
-        """
-        if any(threads > 1 for threads in cluster.worker_threads().values()):
-            raise UsageError("workers that do several things at once time nothing: dask worker --nthreads 1")
-        told = sorted(set(cluster.run_on_workers(environment_key, race.setting)))
-        if len(told) != 1:
-            kinds = "".join(f"\n  {each}" for each in told)
-            raise UsageError(f"--dask needs workers of one kind of device, and there are {len(told)}{kinds}")
-        ((_, machine),) = cluster.imap_unordered(_worker_machine, [race])
-        return ClusterRacer(cluster, race, told[0], machine)
-
-    def sessions_in_turn(self, count: int) -> int:
-        """Return how many sessions run one after the other: each worker lets one candidate race at once."""
-        return ceil(count / len(self.cluster.worker_threads())) * 2
-
-    def __call__(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup | None]:
-        """Return how many times as fast each of some graphs is; None where there was no room for it.
-
-        Raises:
-            NotMeasurableError: ONNX Runtime refuses `before`, or no inputs can be made up for it.
-        """
-        own, *others = (onnx_io.to_proto(model_of_graph(graph)).SerializeToString() for graph in (before, *after))
-        found = dict(
-            self.cluster.imap_unordered(_race_on_worker, [(self.race, own, other, least_gain) for other in others])
-        )
-        return [found[place] for place in range(len(others))]
-
-
-def _worker_machine(race: LocalRacer) -> Machine:
-    """Return the machine of the worker that is asked."""
-    return Machine.calibrate(race.setting, open_cost_cache(), race.policy.timing)
-
-
-def _race_on_worker(task: tuple[LocalRacer, bytes, bytes, float]) -> Speedup | None:
-    """Return what a worker's device makes of one candidate."""
-    race, before, after, least_gain = task
-    return race(_parse_graph(before), [_parse_graph(after)], least_gain)[0]
-
-
-def _parse_graph(data: bytes) -> Graph:
-    graph = onnx_io.load_model(ModelProto.FromString(data)).graph
-    infer_graph(graph)
-    return graph
-
-
-# -- the cost model ----------------------------------------------------------------------------------------------------
+from graphopt.search.racers import FAILED_SPEEDUP, CandidateRacer, ClusterRacer, LocalRacer
 
 
 class MeasuredCost:
-    """What ONNX Runtime takes, with all its optimizations, under one setting; asked twice, it looks into the cache.
+    """Costs as measured in ONNX Runtime, with all its optimizations, under one setting; they are kept in a cache.
 
-    What a busy machine left open is not kept, nor a search that had to leave things out.
+    Measurements that a busy machine left open are not kept.
 
     Costs of one provider, processor, number of threads or version of ONNX Runtime are never used for another. The
-    values of weights do not count: those of one region stand for all that are alike.
+    values of weights do not count: a measurement of one region stands for all that are equal but for these.
     """
 
     name = "measured"
@@ -221,7 +45,7 @@ class MeasuredCost:
         end: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raise UsageError where the provider is missing; what cannot be timed before the `end` is not."""
+        """Take the time by which measurements have to `end`: what would take longer is not begun."""
         self.race, self.cache, self.end, self.clock = race, cache, end, clock
         self._analytic = AnalyticCost(machine)
         self._circumstances = race.environment_key
@@ -229,14 +53,49 @@ class MeasuredCost:
         self.slowdown = 1.0
         """Duration of the last race, as a multiple of what its turns alone take on an idle machine."""
 
+    @staticmethod
+    def on_this_machine(
+        setting: SessionSetting,
+        cache: Cache,
+        policy: SearchPolicy = SearchPolicy(),
+        seed: int = 0,
+        *,
+        end: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> MeasuredCost:
+        """Return the costs on the machine at hand, whose rates are in the cache or measured now."""
+        machine = Machine.calibrate(setting, cache, policy.timing)
+        return MeasuredCost(LocalRacer(setting, policy, seed), machine=machine, cache=cache, end=end, clock=clock)
+
+    @staticmethod
+    @contextmanager
+    def on_cluster(
+        address: str,
+        setting: SessionSetting,
+        cache: Cache,
+        policy: SearchPolicy = SearchPolicy(),
+        seed: int = 0,
+        *,
+        end: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Iterator[MeasuredCost]:
+        """Give the costs on the devices of a cluster's workers, while connected to its scheduler.
+
+        Raises:
+            UsageError: as `ClusterRacer.connect` does.
+        """
+        with DaskCluster(address) as cluster:
+            race = ClusterRacer.connect(cluster, LocalRacer(setting, policy, seed))
+            yield MeasuredCost(race, machine=race.machine, cache=cache, end=end, clock=clock)
+
     def estimate_seconds(self, graph: Graph) -> float:
         """Return the estimate by the roofline."""
         return self._analytic.estimate_seconds(graph)
 
     def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
-        """Measure what the cache lacks; one that ONNX Runtime refuses is `FAILED_SPEEDUP`.
+        """Measure what the cache lacks; a graph that ONNX Runtime refuses has `FAILED_SPEEDUP`.
 
-        That is kept, too, unless memory, time or disk ran out: another time there may be enough. So it is with noise.
+        A refusal is kept, too, unless memory, time or disk ran out: another time there may be enough.
 
         Raises:
             NotMeasurableError: ONNX Runtime refuses `before`, or no inputs can be made up for it, or there is no time.
@@ -252,7 +111,9 @@ class MeasuredCost:
             some = self._affordable_batch(before, batch, is_all=not found)
             start = self.clock()
             fresh = dict(zip(some, self.race(before, list(some.values()), coarse), strict=True)) if some else {}
-            self._record_duration(before, len(some), self.clock() - start)
+            if some:  # beside other processes, the next race will not be quicker
+                seconds = self.clock() - start
+                self.slowdown = max(1.0, self.slowdown * seconds / self._race_seconds(before, len(some)))
             known = {key: made for key, made in fresh.items() if made is not None}
             lasting = {key: to_json(made) for key, made in known.items() if made.is_steady(self.race.policy.timing)}
             self.is_steady &= len(lasting) == len(batch)
@@ -261,10 +122,10 @@ class MeasuredCost:
         return [found.get(key, FAILED_SPEEDUP) for key in keys]
 
     def _affordable_batch(self, before: Graph, batch: Mapping[str, Graph], *, is_all: bool) -> Mapping[str, Graph]:
-        """Return as many as can take turns before the end.
+        """Return as many candidates as can take turns before the end.
 
         Raises:
-            NoTimeToMeasureError: not one can, and nothing is known of any other.
+            NoTimeToMeasureError: not one can, and there is no measurement of any other.
         """
         left = max(self.end - self.clock(), 0.0)
         able = sum(self._race_seconds(before, count) <= left for count in range(1, len(batch) + 1))
@@ -276,15 +137,10 @@ class MeasuredCost:
         return dict(islice(batch.items(), able))
 
     def _race_seconds(self, before: Graph, count: int) -> float:
-        """Return the seconds in which so many candidates take turns with a graph, at least."""
+        """Return the seconds that a race of `count` candidates with a graph takes, at least."""
         once, policy = self.estimate_seconds(before), self.race.policy
         turn = once + min_timing_seconds(once, policy.region_rounds[0], policy.timing)
         return self.race.sessions_in_turn(count) * turn * self.slowdown
-
-    def _record_duration(self, before: Graph, count: int, seconds: float) -> None:
-        """Note how long a race took of so many: beside other processes, the next one will not be quicker."""
-        if count:
-            self.slowdown = max(1.0, self.slowdown * seconds / self._race_seconds(before, count))
 
 
 def _rounded_down(least_gain: float, noise: float) -> float:
@@ -293,7 +149,7 @@ def _rounded_down(least_gain: float, noise: float) -> float:
 
 
 def _memory_batches(before: Graph, after: Mapping[str, Graph], policy: SearchPolicy) -> Iterator[dict[str, Graph]]:
-    """Yield as many at once as there is room for."""
+    """Yield the candidates in batches that fit in memory."""
     size = max(graph.weight_bytes for graph in (before, *after.values()))
     number = max(1, min(policy.candidates_at_once, policy.loaded_bytes // max(size, 1)))
     keys = list(after)

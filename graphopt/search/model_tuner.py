@@ -1,4 +1,4 @@
-"""Search, then the last word: from a simplified model to the fastest candidate for it, or to the original."""
+"""Search and final selection: from a simplified model to the fastest candidate for it, or to the original."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import psutil
 from graphopt.base import limits
 from graphopt.base.cache import Cache
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.executors import DaskCluster
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
@@ -25,21 +24,20 @@ from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.passes import Pass
 from graphopt.rewrite.simplify import DeadlineExceededError, Simplifier, SitePredicate, Step
-from graphopt.runtime import model_sketch, sample_inputs
-from graphopt.runtime.bench import PreparedModels, TooSlowError, prepare_models
+from graphopt.runtime.bench import PreparedModels, TooSlowError, make_up_inputs, prepare_models
 from graphopt.runtime.cost_model import CostModel, cache_key, open_cost_cache
-from graphopt.runtime.input_sizes import default_sizes, fit_inputs, requested_sizes
-from graphopt.runtime.machine import Machine, environment_key
+from graphopt.runtime.machine import environment_key
 from graphopt.runtime.oracle import RunnableModel
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search import search_cache
 from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.search.explore import Exploration, InputShapes, explore_regions
 from graphopt.search.final_selection import FinalSelection
-from graphopt.search.measured_cost import ClusterRacer, LocalRacer, MeasuredCost
+from graphopt.search.measured_cost import MeasuredCost
 from graphopt.search.moves import SearchSpace, apply_solution
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.race_series import Measurement, RaceSeries, min_race_seconds, model_digest
+from graphopt.search.race_outcomes import Measurement
+from graphopt.search.race_series import RaceSeries, min_race_seconds, model_digest
 from graphopt.search.search_report import SearchTiming, find_groups, race_notes, sweep_groups, untimed_reason
 from graphopt.search.stopping import StopReason, TimeBudget
 from graphopt.search.sweep import SweepRules, apply_sweep
@@ -50,7 +48,7 @@ COST_MODELS = ("measured", "analytic", "none")
 
 @dataclass(frozen=True, slots=True)
 class TuningOptions:
-    """What is wanted of the search."""
+    """Options of the search and of timing."""
 
     cost: str = "measured"
     setting: SessionSetting = field(default_factory=lambda: SessionSetting(threads=0))
@@ -60,9 +58,9 @@ class TuningOptions:
     inputs: Mapping[str, Any] | None = None
     seed: int = 0
     admitted_rules_text: str = "proved"
-    """Which rules are admitted, in words: a search among others may have found something else."""
+    """Name of the set of admitted rules, in the key of the cache: with other rules a search may find something else."""
     dask: str | None = None
-    """The scheduler of a cluster of the devices that the model is for: these time its parts, and nothing else is."""
+    """Scheduler of a cluster with the devices that the model is for: they time its parts, and nothing is timed here."""
     policy: SearchPolicy = SearchPolicy()
 
     def __post_init__(self) -> None:
@@ -71,7 +69,7 @@ class TuningOptions:
         if self.cost != "none" and not self.seconds > 0:
             raise UsageError(f"a search needs more than {self.seconds:g} seconds (cost none: no search and no timing)")
         if self.is_timed_here:
-            _ = self.setting.provider_name  # where it is missing, that is said now, not when the work is done
+            _ = self.setting.provider_name  # a missing provider is reported now, not when the work is done
 
     @property
     def is_timed_here(self) -> bool:
@@ -81,7 +79,7 @@ class TuningOptions:
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What came of it."""
+    """The candidate that was chosen, and what to say of it."""
 
     candidate: Candidate
     timing: SearchTiming | None = None
@@ -120,9 +118,8 @@ class Tuner:
         """
         budget = TimeBudget(self.tuning.policy, self.tuning.seconds, self.clock)
         if not self.tuning.is_timed_here:
-            shapes = [
-                _input_shapes(fed) for fed in self._inputs(model_sketch.sketch_model(self._simplified_model.outline))
-            ]
+            wanted = make_up_inputs(self._simplified_model.outline, self.tuning.sizes, self.tuning.inputs or {})
+            shapes = [_input_shapes(feeds) for feeds in wanted]
             with self._remote_cost_model(budget.deadline) as cost:
                 found = self._explore(self.simplified.graph, shapes, budget, budget.deadline, lambda _: cost)
                 return self._select_by_estimate(found, budget.deadline, cost)
@@ -131,7 +128,8 @@ class Tuner:
         policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
-            contest = self._make_race_series(self._prepare_original(), budget)
+            ready, digest = self._prepare_original(), cache_key(model_digest(self.model), str(self.tuning.seconds))
+            contest = RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
             budget.pace = contest.measure_pace()
         except TooSlowError as error:
             needed = math.ceil(policy.least_sessions * min_race_seconds(self._max_run_seconds, policy))
@@ -146,7 +144,7 @@ class Tuner:
         return self._race(contest, budget)
 
     def _race(self, contest: RaceSeries, budget: TimeBudget) -> TuningResult:
-        """Make the sweeps, search, and let what was found race against the original until the deadline."""
+        """Make the sweeps, search, and let the finds race against the original until the deadline."""
         first = self.simplified
         chooser = FinalSelection(
             contest,
@@ -176,10 +174,10 @@ class Tuner:
         return self._to_result(best, sweeps, chooser, found, gainable)
 
     def _light_kernel_share(self, contest: RaceSeries, shapes: Sequence[InputShapes]) -> float | None:
-        """Return the part of the simplified model's time that a search is about; None where it may be about all.
+        """Return the part of the simplified model's time that a search may save; None where that may be all.
 
-        That is outside of heavy kernels, unless an estimate speaks for one of the first graphs of some part of the
-        model, as where products may be taken in another order; or there are rules of the user's.
+        It is the time outside of heavy kernels. All of the time may be saved where rules are the user's, or where the
+        estimate prefers one of the first graphs of some part of the model, as by another order of products.
         """
         policy, budget, graph = self.tuning.policy, contest.budget, self.simplified.graph
         if not self.is_bounded or budget.is_over(budget.reserved_seconds):
@@ -223,17 +221,6 @@ class Tuner:
         """Seconds after which a run is given up: longer than could be timed, to say how many that would take."""
         return self.tuning.seconds * self.tuning.policy.first_run_share
 
-    def _inputs(self, model: model_sketch.ModelSketch) -> Iterator[sample_inputs.Feeds]:
-        """Yield inputs at the wanted sizes, each count, and at usual ones where nothing was said; none is run.
-
-        Raises:
-            UsageError: the model has no such dim or input, or they do not fit.
-        """
-        given, own = fit_inputs(model, self.tuning.inputs or {})
-        for binding in requested_sizes(model, self.tuning.sizes, own):
-            sizes = binding | default_sizes(model, binding)
-            yield sample_inputs.make_feeds(model, sizes, seed=0, style=sample_inputs.NORMAL, given=given)
-
     def _too_large_reason(self) -> str:
         weights = self.model.graph.weight_bytes
         if weights > limits.MAX_TIMED_WEIGHT_BYTES:
@@ -245,10 +232,8 @@ class Tuner:
         return f"not timed: that takes {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
 
     def _search_space(self, end: float) -> SearchSpace:
-        """Return what the search may do until then. What pays all over the model alone is for sweeps.
-
-        It would multiply the graphs.
-        """
+        """Return the search space until the `end`, without the rules of sweeps: these pay only all over the model, and
+        would multiply the graphs."""
         simplifier = Simplifier(self.rules, self.passes, self.allows, self.refusal, check=self._deadline_check(end))
         return SearchSpace(self._searched_rules, simplifier, self.allows)
 
@@ -258,7 +243,7 @@ class Tuner:
         return [rule for rule in self.trades if rule.name not in swept]
 
     def _deadline_check(self, end: float) -> Callable[[], None]:
-        """Return what raises DeadlineExceededError when it is called after the end."""
+        """Return a function that raises DeadlineExceededError when it is called after the end."""
 
         def check() -> None:
             if self.clock() >= end:
@@ -267,28 +252,27 @@ class Tuner:
         return check
 
     def _cost_model(self, end: float = math.inf) -> CostModel:
-        """Return what costs are taken from; what cannot be timed before the end is not."""
+        """Return the cost model; it does not time what would take longer than until the end."""
         tuning = self.tuning
         if tuning.cost == "analytic":
-            return AnalyticCost(Machine())
-        machine = Machine.calibrate(tuning.setting, self.cache, tuning.policy.timing)
-        race = LocalRacer(tuning.setting, tuning.policy, tuning.seed)
-        return MeasuredCost(race, machine=machine, cache=self.cache, end=end, clock=self.clock)
+            return AnalyticCost()
+        how = (tuning.setting, self.cache, tuning.policy, tuning.seed)
+        return MeasuredCost.on_this_machine(*how, end=end, clock=self.clock)
 
     @contextmanager
     def _remote_cost_model(self, end: float) -> Iterator[CostModel]:
-        """Give what is asked where nothing is timed here: an estimate, or the devices of a cluster."""
+        """Give the cost model for where nothing is timed here: an estimate, or the devices of a cluster."""
         tuning = self.tuning
         if tuning.dask is None:
             yield self._cost_model()
             return
-        with DaskCluster(tuning.dask) as cluster:
-            there = ClusterRacer.connect(cluster, LocalRacer(tuning.setting, tuning.policy, tuning.seed))
-            yield MeasuredCost(there, machine=there.machine, cache=self.cache, end=end, clock=self.clock)
+        how = (tuning.dask, tuning.setting, self.cache, tuning.policy, tuning.seed)
+        with MeasuredCost.on_cluster(*how, end=end, clock=self.clock) as cost:
+            yield cost
 
     def _make_sweeps(self, budget: TimeBudget, end: float) -> list[Candidate]:
-        """Return the simplified model with each sweep that is made before the `end`, or until Ctrl-C; those by the same
-        rules once."""
+        """Return the simplified model with each sweep that is made before the `end` or Ctrl-C; of sweeps by the same
+        rules, with the first."""
         found: dict[tuple[str, ...], Candidate] = {}
         try:
             for name in self.sweeps:
@@ -306,7 +290,7 @@ class Tuner:
     def _cached_exploration(
         self, original: str, graph: Graph, shapes: Sequence[InputShapes], budget: TimeBudget
     ) -> Exploration:
-        """Return what was found for this model and these shapes, in this run or an earlier one with as much time."""
+        """Return the finds for this model and these shapes, of this run or an earlier one with as much time."""
         tuning, rules = self.tuning, search_cache.rules_key((*self.rules, *self._searched_rules))
         what = (original, search_cache.graph_key(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
         passes = ",".join(pass_.name for pass_ in self.passes)
@@ -336,8 +320,8 @@ class Tuner:
         asked: Callable[[float], CostModel],
         policy: SearchPolicy | None = None,
     ) -> Exploration:
-        """Return what the search finds, in its share of the time that is left before the `end`."""
-        if self.clock() >= end:  # what costs are taken from may have to be timed first
+        """Search a graph, in the search's share of the time that is left before the `end`."""
+        if self.clock() >= end:  # to make the cost model may take long
             return Exploration((), StopReason.TIME, is_steady=False)
         try:
             cost = asked(end)
@@ -351,16 +335,15 @@ class Tuner:
             return Exploration((), StopReason.DONE, notes=(f"no search: {error}",))
 
     def _select_by_estimate(self, found: Exploration, deadline: float, cost: CostModel) -> TuningResult:
-        """All that was found: nothing is run here."""
+        """Return the simplified model with all finds, as nothing is run here."""
         candidate, space = self.simplified, self._search_space(deadline)
         try:
-            for solution in found.solutions:  # what is made in time stays
+            for solution in found.solutions:  # those that are applied in time stay
                 candidate = candidate.derive(partial(apply_solution, solution=solution, space=space))
             if candidate.causes:
                 tidy = candidate.derive(partial(self._simplified_with, names=None, deadline=deadline))
-                if cost.estimate_seconds(tidy.graph) <= cost.estimate_seconds(
-                    candidate.graph
-                ):  # else it undid what the search had done
+                tidy_seconds, seconds = (cost.estimate_seconds(each.graph) for each in (tidy, candidate))
+                if tidy_seconds <= seconds:  # else simplifying undid what the search had done
                     candidate = tidy
         except DeadlineExceededError:
             found = replace(found, stop=StopReason.TIME)
@@ -368,10 +351,6 @@ class Tuner:
         if self.tuning.dask is not None and candidate.steps:
             timing = replace(timing, untimed="its parts were timed on the cluster, it was not as a whole")
         return TuningResult(candidate, timing, found.notes)
-
-    def _make_race_series(self, ready: PreparedModels, budget: TimeBudget) -> RaceSeries:
-        digest = cache_key(model_digest(self.model), str(self.tuning.seconds))
-        return RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
 
     def _to_result(
         self,
@@ -381,7 +360,7 @@ class Tuner:
         found: Exploration,
         gainable: float | None,
     ) -> TuningResult:
-        """Return the best candidate, and what is to be said of it."""
+        """Return the best candidate, and the report on it."""
         first, raced, policy = chooser.measurement_of(self.simplified), chooser.measurements, self.tuning.policy.timing
         alone = [chooser.measurement_of(made) for made in sweeps]
         timing = self._timing(found, best.candidate, raced)
@@ -407,7 +386,7 @@ class Tuner:
         return simplifier.run(graph).steps
 
     def _timing(self, found: Exploration, best: Candidate, raced: Sequence[Measurement] = ()) -> SearchTiming:
-        """Return what was found, and what of it is in the best candidate."""
+        """Return the report on the search: its finds, and which of them the best candidate has."""
         setting, groups = self.tuning.setting, find_groups(found.solutions, best, raced, self.tuning.policy.timing)
         is_timed = self.tuning.is_timed_here
         return SearchTiming(
@@ -423,6 +402,6 @@ class Tuner:
         )
 
 
-def _input_shapes(inputs: sample_inputs.Feeds) -> InputShapes:
+def _input_shapes(inputs: Mapping[str, Any]) -> InputShapes:
     """Return the shapes of the inputs that are tensors."""
     return {name: value.shape for name, value in inputs.items() if isinstance(value, np.ndarray)}

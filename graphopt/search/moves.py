@@ -1,4 +1,4 @@
-"""Moves: rules of the search at their places, made and made again."""
+"""Moves: rules of the search at places of a graph, applied and replayed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Move:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What to do with a part of the model, and with all its copies."""
+    """Moves that make a part of the model, and all its copies, faster."""
 
     copies: tuple[tuple[int, ...], ...]
     """The vertices of each copy."""
@@ -59,9 +59,9 @@ class Solution:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What a search may do: the rules that trade, what it tidies up with, and which rules are admitted.
+    """Moves open to a search: the rules that trade, the simplifier that tidies up after each, and the admitted sites.
 
-    What takes long calls the simplifier's `check`, which ends it by raising DeadlineExceededError, wherever it is.
+    Long work calls the simplifier's `check`, which ends it by raising DeadlineExceededError.
     """
 
     trades: Sequence[Rule]
@@ -116,7 +116,7 @@ def _apply_rule_at_sites(graph: Graph, move: Move, space: SearchSpace, steps: li
     is_whole = True
     for site in move.sites:
         match = _match_at(graph, space.by_name[move.rule], site)
-        if match is None or not _is_allowed(graph, match, space):  # it was taken by what was done at another place
+        if match is None or not _is_allowed(graph, match, space):  # a rewrite at another place took it
             continue
         try:
             patch = build_patch(graph, match, space.simplifier.refusal)
@@ -157,7 +157,7 @@ def _is_allowed(graph: Graph, match: Match, space: SearchSpace) -> bool:
 
 
 def find_trade_matches(graph: Graph, space: SearchSpace) -> dict[Rule, list[Match]]:
-    """Where the rules that trade may be applied, producers first; one match for each set of roots."""
+    """Return the matches of the rules that trade, producers first; one match for each set of roots."""
     found: dict[Rule, dict[frozenset[Value], Match]] = {}
     by_op = space.candidates(graph.opsets)
     for vertex in graph.topological_order():
@@ -171,7 +171,7 @@ def find_trade_matches(graph: Graph, space: SearchSpace) -> dict[Rule, list[Matc
 
 
 def enumerate_moves(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
-    """Each rule wherever it matches, then at each place alone."""
+    """Yield each rule at all places where it matches, then at each place alone."""
     for rule, sites in found.items():
         if len(sites) > 1:
             yield Move(rule.name, tuple(match.roots for match in sites))
@@ -181,7 +181,7 @@ def enumerate_moves(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
 
 
 def apply_solution(graph: Graph, solution: Solution, space: SearchSpace) -> list[Step]:
-    """Carry a solution over to every copy, in place; a copy whose own weights do not allow it stays as it is.
+    """Carry a solution over to every copy, in place; a copy whose weights do not allow it stays as it is.
 
     Raises:
         DeadlineExceededError: the simplifier's check does; then the graph is somewhere on the way.
@@ -202,7 +202,7 @@ def apply_solution(graph: Graph, solution: Solution, space: SearchSpace) -> list
 
 
 def _carry_steps(region: Region, made: Iterable[Step], solution: Solution, space: SearchSpace) -> list[Step]:
-    """Do to the whole what was done to a part of it: nothing where a patch that was right there is refused here."""
+    """Carry the steps of a part over to the whole; none of them where one patch is refused there."""
     steps: list[Step] = []
     for step in made:
         patch = region.carry_patch(step.patch)

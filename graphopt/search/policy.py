@@ -1,6 +1,6 @@
 """The policy of a search: every number by which it decides, with its unit and its reason.
 
-A policy is a value that is passed on; what is not said is as here. When a search stops by it is in `stopping`.
+A policy is a value that is passed on; its defaults are here. The stopping rules that use it are in `stopping`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from graphopt.runtime.measure import TimingPolicy
 
 @dataclass(frozen=True)
 class SearchPolicy:
-    """How much is tried, how long it is timed, and how the time is shared out."""
+    """Limits on what is tried, durations of timing, and shares of the time."""
 
     timing: TimingPolicy = TimingPolicy()
     """Policy of timing, and of when two times differ."""
@@ -72,7 +72,7 @@ class SearchPolicy:
     session_seconds: float = 3.0
     """Seconds for which one session is timed in a race, at most."""
     brief_session_seconds: float = 0.5
-    """The same where there was nothing to search: only what simplification did is timed."""
+    """The same where there was nothing to search, and only simplifications are timed."""
     pace_runs: int = 3
     """Runs from which the duration of a run is first estimated."""
     min_processor_share: float = 0.05
@@ -85,7 +85,7 @@ class SearchPolicy:
     tries: int = 10
     """Candidates that are timed in one series of tries, at most: with fewer finds, or with fewer rewrites."""
 
-    # -- what time there has to be -------------------------------------------------------------------------------------
+    # -- time and memory that are needed -------------------------------------------------------------------------------
 
     timing_memory_factor: int = 12
     """Memory that timing needs, as a multiple of the weights: in each session those that were read and those that were

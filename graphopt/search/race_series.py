@@ -1,6 +1,6 @@
-"""Races: candidates for one model in ONNX Runtime, in turns with the original, until it is known which is the fastest.
+"""Races: candidates for one model take turns with the original in ONNX Runtime, until the fastest is known.
 
-What was timed is kept, so that the same question has the same answer; what a busy machine left open is not.
+Times are kept, so that the same question has the same answer; races that a busy machine left open are not.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -22,18 +22,13 @@ from graphopt.base.records import to_json
 from graphopt.io import onnx_io
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.regions import graph_digest, weights_digest
-from graphopt.rewrite.simplify import Step
 from graphopt.runtime.bench import PreparedModels
 from graphopt.runtime.cost_model import cache_key, decode_cached
 from graphopt.runtime.machine import environment_key
 from graphopt.runtime.measure import (
     FastestRun,
     RaceTimes,
-    Speedup,
-    TimingSamples,
     TimingSchedule,
-    TimingVerdict,
-    geometric_mean_speedup,
     min_timing_seconds,
     time_race,
 )
@@ -41,10 +36,9 @@ from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.profile import kernels_digest, light_kernel_share
 from graphopt.runtime.sample_inputs import Feeds
 from graphopt.runtime.session_setting import make_runner
-from graphopt.search.moves import Solution
 from graphopt.search.policy import SearchPolicy
+from graphopt.search.race_outcomes import Measurement, RaceOutcome, judge_race
 from graphopt.search.stopping import ModelPace, TimeBudget
-from graphopt.search.sweep import Sweep
 
 log = logging.getLogger(__name__)
 
@@ -55,145 +49,17 @@ LIKE_ORIGINAL = object()
 
 
 @dataclass(frozen=True, slots=True)
-class TimeSummary:
-    """Seconds of one run."""
-
-    minimum: float
-    median: float
-    spread: float
-    """The distance between the quartiles, as a part of the median."""
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.minimum <= self.median < math.inf and 0 <= self.spread < math.inf):
-            raise ValueError(f"no run takes that long: {self}")
-
-    @staticmethod
-    def from_samples(samples: TimingSamples) -> TimeSummary:
-        return TimeSummary(samples.minimum, samples.median, samples.spread)
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """How long a run takes at some sizes of the open dims, in the original and in the result."""
-
-    sizes: Mapping[str, int]
-    before: TimeSummary
-    after: TimeSummary
-    speedup: Speedup
-
-
-@dataclass(frozen=True, slots=True)
-class RaceOutcome:
-    """What is kept of a race for each candidate."""
-
-    speedup: Speedup
-    """Speedup over the original, all sizes together."""
-    gain: Speedup
-    """Speedup over the first candidate in the race, all sizes together."""
-    latencies: tuple[Latency, ...] = ()
-
-    @property
-    def is_slower(self) -> bool:
-        """By more than noise, at some size: what is gained at others does not make up for that."""
-        ratios = (self.speedup, *(latency.speedup for latency in self.latencies))
-        return any(ratio.verdict is TimingVerdict.SLOWER for ratio in ratios)
-
-    @property
-    def is_faster(self) -> bool:
-        """By more than noise over the original, and slower at no size."""
-        return self.speedup.verdict is TimingVerdict.FASTER and not self.is_slower
-
-
-@dataclass(frozen=True, slots=True)
 class _RaceRecord:
-    """What is kept of a race."""
+    """Outcomes of a race, as the cache keeps them."""
 
     outcomes: tuple[RaceOutcome, ...]
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A candidate, and what a race told of it."""
-
-    candidate: Candidate
-    outcome: RaceOutcome | None = None
-    """Outcome of the race; None if untimed."""
-    refusal: str = ""
-    """Reason why it cannot be timed: ONNX Runtime refuses it, or there was no room."""
-    has_floor: bool = True
-    """False where the simplified model does not run, over which gains are told."""
-    is_original: bool = False
-    """True where ONNX Runtime runs of it what it runs of the original, so that there is nothing to time."""
-    has_lost: bool = False
-    """True where it won a race and not the second."""
-    is_unconfirmed: bool = False
-    """True where no time or room was left for a second race; it may be taken for a gain all the same."""
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """What made the candidate of the original."""
-        return self.candidate.steps
-
-    @property
-    def sweeps(self) -> tuple[Sweep, ...]:
-        """The sweeps that the candidate was made by, in their order."""
-        return tuple(cause for cause in self.candidate.causes if isinstance(cause, Sweep))
-
-    @property
-    def solutions(self) -> tuple[Solution, ...]:
-        """The finds of the search that the candidate was made by, in their order."""
-        return tuple(cause for cause in self.candidate.causes if isinstance(cause, Solution))
-
-    @property
-    def speedup(self) -> Speedup | None:
-        """Speedup over the original; None if untimed."""
-        return None if self.outcome is None else self.outcome.speedup
-
-    @property
-    def gain(self) -> Speedup | None:
-        """Speedup over the first candidate in the same race, which is the simplified model; None if untimed."""
-        return None if self.outcome is None or not self.has_floor else self.outcome.gain
-
-    @property
-    def latencies(self) -> tuple[Latency, ...]:
-        return self.outcome.latencies if self.outcome else ()
-
-    @property
-    def is_faster(self) -> bool:
-        """By more than noise, and slower at no size; the original is not, whatever is measured."""
-        return bool(self.steps) and self.outcome is not None and self.outcome.is_faster
-
-    @property
-    def is_slower(self) -> bool:
-        """By more than noise, at some size."""
-        return self.outcome is not None and self.outcome.is_slower
-
-    @property
-    def needs_no_second_race(self) -> bool:
-        """True where the whole interval of one race lies beyond noise, over the original and the simplified model.
-
-        By so much two sessions of one model do not differ.
-        """
-        ratios = [ratio for ratio in (self.speedup, self.gain if self.candidate.causes else None) if ratio is not None]
-        return self.is_faster and all(ratio.low > 1 + ratio.noise for ratio in ratios)
-
-    def beats(self, floor: Measurement) -> bool:
-        """Return whether it is shown to be faster than the simplified model was in the same race.
-
-        Where that is no gain itself, what is a gain over the original has to be faster only beyond doubt, not by more
-        than noise.
-        """
-        if self.gain is None or self.is_slower:
-            return False
-        is_sure = self.is_faster and not floor.is_faster and self.gain.low > 1
-        return self.gain.verdict is TimingVerdict.FASTER or is_sure
 
 
 class RaceSeries:
     """A series of races between candidates for one model, under one setting, on the same inputs, in a budget of time.
 
-    Contests between the same models are told apart by their `heat`: a second one has new sessions of all, the original
-    too, for a session may be fast or slow for as long as it lives.
+    Series between the same models differ in their `heat`: a second one opens new sessions of all, the original too, as
+    a session may be fast or slow for as long as it lives.
     """
 
     def __init__(
@@ -231,7 +97,7 @@ class RaceSeries:
         return not self.budget.is_interrupted
 
     def next_series(self) -> RaceSeries:
-        """Return the next contest between the same."""
+        """Return the next series between the same models."""
         parts = (self.original, self.source, self.model, self.digest, self.cache, self.budget)
         contest = RaceSeries(*parts, self.heat + 1)
         contest.is_steady, contest.refusals = self.is_steady, dict(self.refusals)
@@ -243,9 +109,8 @@ class RaceSeries:
     def race(self, candidates: Sequence[Candidate], share: float) -> list[Measurement]:
         """Let candidates take turns, for a share of the time that is left; the gain of each is over the first.
 
-        Nothing is told of those that do not run, nor of any where time or room is lacking. Of the time of the first
-        contest so much is left that its winner can win a second one, also where all takes longer by now than it did at
-        the beginning.
+        Candidates that do not run have no outcome, and none has where time or room is lacking. The first series leaves
+        its winner the time for a second one, even where all takes longer by now than it did at the beginning.
         """
         able = self._runnable(candidates)
         outcomes = self.recorded_outcomes([candidate.key for candidate in able])
@@ -256,16 +121,15 @@ class RaceSeries:
             self.told[tuple(candidate.key for candidate in able)] = outcomes
         waiting = iter(outcomes)
         has_floor = candidates[0] not in self.refusals
-        return [self._to_measurement(candidate, waiting, has_floor=has_floor) for candidate in candidates]
+        return [
+            Measurement(candidate, refusal=self.refusals[candidate])
+            if candidate in self.refusals
+            else Measurement(candidate, next(waiting, None), has_floor=has_floor)
+            for candidate in candidates
+        ]
 
     def _runnable(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         return [candidate for candidate in candidates if candidate not in self.refusals]
-
-    def _to_measurement(self, candidate: Candidate, outcomes: Iterator[RaceOutcome], *, has_floor: bool) -> Measurement:
-        """Return what the next of the outcomes says of a candidate, unless it is refused."""
-        if candidate in self.refusals:
-            return Measurement(candidate, refusal=self.refusals[candidate])
-        return Measurement(candidate, next(outcomes, None), has_floor=has_floor)
 
     def _is_time_for(self, count: int) -> bool:
         """Return whether so many candidates can be opened and raced, and the best of them once more."""
@@ -273,11 +137,11 @@ class RaceSeries:
         left = budget.seconds_until(budget.race_end(count, is_first=is_first))
         if left <= budget.pace.opening_seconds * (count + 2 * (not is_first)):
             return False
-        # one candidate alone may do with less than what is estimated
+        # one candidate alone may need less than estimated
         return not is_first or count == 1 or left >= budget.race_cost(count - 1)
 
     def _race_outcomes(self, candidates: Sequence[Candidate], share: float) -> list[RaceOutcome]:
-        """Return what a race says of the candidates that run; nothing where they cannot be timed."""
+        """Return the outcomes of a race for the candidates that run; none where they cannot be timed."""
         budget = self.budget
         end = budget.race_end(len(candidates), is_first=self.heat == 1)
         opened = [(candidate.key, self._try_open(candidate)) for candidate in candidates]
@@ -320,7 +184,7 @@ class RaceSeries:
         return replace(self.model, graph=candidate.graph)
 
     def retry_once_interrupted(self, work: Callable[[], T]) -> T:
-        """Do what leaves the graph alone; after the first Ctrl-C again, and in a hurry as all that follows."""
+        """Do work that changes no graph; after the first Ctrl-C do it again, in a hurry like all that follows."""
         try:
             return work()
         except KeyboardInterrupt:
@@ -332,7 +196,7 @@ class RaceSeries:
     def measure_pace(self) -> ModelPace:
         """Return the original's pace.
 
-        Turns last some time of the processor: beside other processes, of which each has its share, they take longer.
+        The length of a turn is processor time: beside other processes, turns take longer.
 
         Raises:
             ModelError: ONNX Runtime refuses to run it.
@@ -346,16 +210,16 @@ class RaceSeries:
         return ModelPace(self.original.opening_seconds, racing)
 
     def is_like_original(self, candidate: Candidate) -> bool:
-        """Return whether ONNX Runtime runs of a candidate that was only simplified what it runs of the original."""
+        """Return whether ONNX Runtime runs the same for a candidate, if it was only simplified, as for the original."""
         if candidate not in self.runs_like_original:
             is_same = not candidate.steps or (not candidate.causes and self.is_original(self.model_of(candidate)))
             self.runs_like_original[candidate] = is_same
         return self.runs_like_original[candidate]
 
     def is_original(self, model: onnx_io.LoadedModel) -> bool:
-        """Return whether ONNX Runtime runs of a model what it runs of the original: then neither is faster.
+        """Return whether ONNX Runtime runs the same for a model as for the original: then neither is faster.
 
-        False where that cannot be seen, or the model is large: what is run has to be written to a file.
+        False where that cannot be seen, or the model is large: to compare them, both are written to files.
         """
         if model.graph.weight_bytes > self.policy.compared_bytes:
             return False
@@ -368,7 +232,7 @@ class RaceSeries:
 
     def light_kernel_share(self, candidate: Candidate) -> float | None:
         """Return the part of a candidate's time in kernels that is outside of the heavy ones, at the size where it is
-        largest; None where that is not known: on devices, a kernel's time is that of its launch.
+        largest; None where it is unknown, as on devices, where a kernel's time is that of its launch.
         """
         setting, place = self.original.setting, self._race_key(["gainable", candidate.key])
         runs = self.policy.timing.kernel_share_runs
@@ -386,11 +250,11 @@ class RaceSeries:
 
     @cached_property
     def _original_session(self) -> Any:
-        """A session of the original: a second contest has one of its own."""
+        """A session of the original: a second series has one of its own."""
         return self.original.sessions[0] if self.heat == 1 else self.original.setting.open(self.source)
 
     def open_original(self) -> None:
-        """Open what the candidates are timed against, if that was not done yet.
+        """Open the session that candidates are timed against, if it is not open yet.
 
         Raises:
             ModelError: there is no room for it.
@@ -411,15 +275,15 @@ class RaceSeries:
         return session
 
     def recorded_outcomes(self, keys: Sequence[str]) -> list[RaceOutcome] | None:
-        """Return what a race told in which the models with these digests took part, the first of them first; None where
-        there was none in this run, nor one of just these in an earlier."""
+        """Return the outcomes of a race with all models of these digests, the first of them first; None without one in
+        this run, or one of just these in an earlier run."""
         for raced, outcomes in self.told.items() if keys else ():
             if raced[0] == keys[0] and set(keys) <= set(raced):
                 return [outcomes[raced.index(key)] for key in keys]
         return self.cached_outcomes(keys)
 
     def cached_outcomes(self, keys: Sequence[str]) -> list[RaceOutcome] | None:
-        """Return what a race of just these told in an earlier run; None where there was none."""
+        """Return the outcomes of a race of just these in an earlier run; None where there was none."""
         key = self._race_key(keys)
         found = decode_cached(_RaceRecord, self.cache.get([key]).get(key))
         if found is None:
@@ -434,7 +298,7 @@ class RaceSeries:
     def time_models(
         self, keys: Sequence[str], sessions: Sequence[Any], seconds: float, limit: float = math.inf
     ) -> list[RaceOutcome]:
-        """Return how fast models with these digests are, in `seconds` for all of them together.
+        """Time models with these digests, for `seconds` in all.
 
         It takes longer where these are too few for the fewest rounds, up to the `limit`. In the place of a session
         there may be `LIKE_ORIGINAL`.
@@ -504,21 +368,6 @@ class RaceSeries:
         return cache_key(*self._known_by, "end", *keys)
 
 
-def judge_race(timed: Sequence[tuple[Mapping[str, int], RaceTimes]]) -> list[RaceOutcome]:
-    """Return what a race of the original and of some candidates says of each, from its times at each set of sizes."""
-    latencies: list[list[Latency]] = []
-    gains: list[list[Speedup]] = []
-    for sizes, times in timed:
-        own, pairs = TimeSummary.from_samples(times.original), zip(times.candidates, times.speedups(), strict=True)
-        latencies.append([Latency(dict(sizes), own, TimeSummary.from_samples(after), ratio) for after, ratio in pairs])
-        gains.append(times.speedups(over=times.candidates[0]))
-    columns = zip(zip(*latencies, strict=True), zip(*gains, strict=True), strict=True)
-    return [
-        RaceOutcome(geometric_mean_speedup([each.speedup for each in found]), geometric_mean_speedup(gain), found)
-        for found, gain in columns
-    ]
-
-
 def _time_briefly(run: Callable[[], object], clock: Callable[[], float], policy: SearchPolicy) -> list[float]:
     """Return the seconds of a few runs, or of the first if that takes long."""
     found: list[float] = []
@@ -530,7 +379,7 @@ def _time_briefly(run: Callable[[], object], clock: Callable[[], float], policy:
 
 
 def _parse_share(text: str | None) -> float | None:
-    """Return the part of a whole that a text of the cache says; None where it says none."""
+    """Return the number from 0 to 1 that a text of the cache holds; None where it holds none."""
     try:
         part = None if text is None else float(text)
     except ValueError:
@@ -542,7 +391,7 @@ def _parse_share(text: str | None) -> float | None:
 
 
 def min_race_seconds(once: float, policy: SearchPolicy) -> float:
-    """Return what a session that takes `once` for a run takes in the shortest race, and to run once before."""
+    """Return the seconds of a session in the shortest race and one run before it, if a run takes `once`."""
     return once + min_timing_seconds(once, policy.race_rounds[0], policy.timing)
 
 
@@ -552,7 +401,7 @@ def model_digest(model: onnx_io.LoadedModel) -> str:
 
 
 def feeds_digest(feeds: Feeds) -> str:
-    """Identify inputs: what is in them may decide what a run costs."""
+    """Identify inputs by all their contents, on which the cost of a run may depend."""
     said = sha256()
     for name, value in feeds.items():
         said.update(name.encode())

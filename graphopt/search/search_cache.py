@@ -1,6 +1,6 @@
-"""What a search found, in a cache: the next run of the same takes it up where it would search again.
+"""Cache of searches: the next run of the same search takes its result from here.
 
-A search that its time has ended would go on where it left off, for what it measured is known by then, and find more.
+A search that ran out of time is not repeated either, though it would find more: its measurements are known by then.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def load_or_search(
     search: Callable[[], Exploration],
     policy: SearchPolicy,
 ) -> Exploration:
-    """Return what was found in a graph with these rules, in this run or an earlier one, under this key.
+    """Return the result of a search in a graph with these rules, from the cache if it has one under this key.
 
-    What a search found on a busy machine, or without all of its time, does not bind later ones.
+    The result of a search on a busy machine, or of an interrupted one, is not kept.
     """
     found = parse_exploration(cache.get([key]).get(key), rules, graph)
     if found is None:
@@ -52,8 +52,8 @@ def load_or_search(
 
 
 def parse_exploration(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploration | None:
-    """Return what a text says that was found in a graph with these rules; None where it says nothing, or nothing that
-    a search in this graph can have found."""
+    """Return the result of a search that a text of the cache holds; None where it holds none, or none that a search in
+    this graph with these rules can have."""
     found, known = decode_cached(Exploration, text), {rule.name for rule in rules}
     if found is None:
         return None
@@ -86,8 +86,8 @@ def _solutions_fit(solutions: Sequence[Solution], rules: set[str], graph: Graph)
 
 
 def _is_convex(part: Sequence[int], places: Mapping[int, int], graph: Graph) -> bool:
-    """Return whether vertices are in topological order, and no path from one to another leaves them: what takes their
-    place would depend on itself."""
+    """Return whether vertices are in topological order, and no path from one to another leaves them: else their
+    replacement would depend on itself."""
     order = [places[vertex] for vertex in part]
     if not order or order != sorted(order):
         return False
@@ -105,13 +105,13 @@ def _is_convex(part: Sequence[int], places: Mapping[int, int], graph: Graph) -> 
 
 
 def graph_key(graph: Graph) -> str:
-    """Identify a graph together with the numbers of its vertices, in which finds are told."""
+    """Identify a graph together with the numbers of its vertices, by which solutions name them."""
     numbered = [(vertex, graph[vertex].op) for vertex in graph.topological_order()]
     return sha256(f"{graph_digest(graph)} {numbered}".encode()).hexdigest()
 
 
 def rules_key(rules: Sequence[Rule]) -> str:
-    """Identify rules, and the source of the search and of all that it rests on: another might find something else."""
+    """Identify rules together with the compiler's source: another version might find something else."""
     said = sha256(_search_source_digest().encode())
     for rule in rules:
         said.update(rule.digest.encode())

@@ -1,4 +1,4 @@
-"""What the search and the timing found, for the report: as data, and why finds were left and ratios are no gains."""
+"""Results of the search and of timing, as data for the report, with reasons why finds were left or are no gains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.simplify import Cause
 from graphopt.runtime.measure import Speedup, TimingPolicy, TimingVerdict
 from graphopt.search.moves import Solution
-from graphopt.search.race_series import Latency, Measurement
+from graphopt.search.race_outcomes import Latency, Measurement
 from graphopt.search.sweep import Sweep
 
 
@@ -34,7 +34,7 @@ class RewriteGroup:
 
 @dataclass(frozen=True, slots=True)
 class SearchTiming:
-    """How fast the result is, and what the search did."""
+    """Speedup of the result, and the course of the search."""
 
     cost: str
     """`measured` or `analytic`."""
@@ -76,7 +76,7 @@ def format_speedup(ratio: Speedup) -> str:
 
 
 def why_no_gain(ratio: Speedup, policy: TimingPolicy) -> str:
-    """Return why a ratio is no gain; nothing where it is one."""
+    """Return the reason why a ratio is no gain; nothing where it is one."""
     if ratio.verdict is not TimingVerdict.SAME:
         return "" if ratio.verdict is TimingVerdict.FASTER else "it is slower"
     if ratio.median <= 1 + policy.noise:
@@ -87,7 +87,7 @@ def why_no_gain(ratio: Speedup, policy: TimingPolicy) -> str:
     return f"it is between {ratio.low:.3f} and {ratio.high:.3f} after {ratio.rounds} rounds: --seconds gives it longer"
 
 
-# -- what was taken and left -------------------------------------------------------------------------------------------
+# -- rewrites that were taken or left ----------------------------------------------------------------------------------
 
 
 def find_groups(
@@ -111,7 +111,7 @@ def sweep_groups(
     raced: Sequence[Measurement],
     policy: TimingPolicy,
 ) -> Iterator[RewriteGroup]:
-    """Yield what each sweep brought; those that were taken and timed only together brought it together.
+    """Yield the group of each sweep; sweeps that were taken and timed only together are one group.
 
     Args:
         alone: the simplified model with each sweep.
@@ -135,8 +135,7 @@ def sweep_groups(
 def _sweep_group(
     found: Measurement, first: Measurement, best: Measurement, beside: Sequence[Measurement], policy: TimingPolicy
 ) -> RewriteGroup:
-    """Return what a sweep of the simplified model brought, alone or beside others, and whether the best candidate has
-    it."""
+    """Return the group of one sweep of the simplified model, timed alone or beside others."""
     (made,), taken = found.sweeps, _matching_sweeps(found.sweeps[0], best)
     ratio, saved = _gain_and_savings(found)
     timed = [found] if found.gain else [found, *beside]
@@ -149,19 +148,19 @@ def _sweep_group(
 
 
 def _matching_sweeps(sweep: Sweep, found: Measurement) -> list[Sweep]:
-    """Return the sweep as it was made in a candidate, where it was."""
+    """Return the sweep as it was made in a candidate; nothing where it was not."""
     return [made for made in found.sweeps if made.name == sweep.name]
 
 
 def _step_range(candidate: Candidate, *causes: Cause) -> tuple[int, int] | None:
-    """Return where among the steps of a candidate those of some causes begin and end; None where there are none."""
+    """Return the start and end of some causes' steps among those of a candidate; None where it has none."""
     places = [place for place, step in enumerate(candidate.steps) if step.cause in causes]
     return (places[0], places[-1] + 1) if places else None
 
 
 def _gain_and_savings(found: Measurement) -> tuple[float | None, float]:
-    """Return how many times as fast as the simplified model a candidate is, and the seconds that this saves in a run,
-    as the mean over all sizes."""
+    """Return the gain of a candidate over the simplified model, and the seconds that it saves in a run, as the mean
+    over all sizes."""
     if found.gain is None or not found.latencies:
         return None, 0.0
     medians = [latency.after.median for latency in found.latencies]
@@ -169,7 +168,7 @@ def _gain_and_savings(found: Measurement) -> tuple[float | None, float]:
 
 
 def rejection_reason(raced: Sequence[Measurement], policy: TimingPolicy, *, is_faster: bool) -> str:
-    """Return what there is against candidates; another one may have been taken that is faster."""
+    """Return the reason why candidates were not taken, which may be that another is faster."""
     timed = [(found.gain, found) for found in raced if found.gain is not None]
     if not timed:
         refused = [found.refusal for found in raced if found.refusal]
@@ -193,8 +192,8 @@ def untimed_reason(first: Measurement, best: Measurement) -> str:
 
 
 def race_notes(first: Measurement, best: Measurement) -> Iterator[str]:
-    """Yield what to say of a gain that one race shows, and of simplifications that were undone because they could not
-    be timed, or made the model slower."""
+    """Yield notes on a gain that only one race shows, and on simplifications that were undone because they could not be
+    timed or made the model slower."""
     refusal, was = first.refusal, first.speedup
     if best.is_unconfirmed and best.is_faster:
         yield "the gain is of one race: no time was left for a second"

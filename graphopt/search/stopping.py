@@ -1,4 +1,4 @@
-"""When does a search stop, and why?
+"""Stopping rules of the search, and the reasons that it gives for stopping.
 
 A run has a `TimeBudget`: sweeps, the search in the regions of the model, and races of whole models each have a share of
 its seconds. `SearchStop` ends the search in all regions, `RegionStop` that in one of them; a race ends by its
@@ -19,7 +19,7 @@ from graphopt.search.policy import SearchPolicy
 
 
 class StopReason(StrEnum):
-    """Why a search came to its end."""
+    """Reason why a search ended."""
 
     DONE = "nothing was left to try"
     TIME = "the time was up"
@@ -43,7 +43,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelPace:
-    """How long it takes to open the model and to run it, before anything is known more exactly."""
+    """First estimate of how long it takes to open the model and to run it."""
 
     opening_seconds: float
     """Seconds in which a session is opened."""
@@ -53,7 +53,7 @@ class ModelPace:
 
 @dataclass(eq=False)
 class TimeBudget:
-    """The time of a run and how it is shared out. After Ctrl-C, what has begun takes no longer than it has to."""
+    """The time of a run, and its shares. After Ctrl-C, work that has begun takes no longer than it has to."""
 
     policy: SearchPolicy
     seconds: float
@@ -68,23 +68,23 @@ class TimeBudget:
         self.deadline = self.clock() + self.seconds
 
     def interrupt(self) -> None:
-        """From now on time no longer than it takes to tell what is faster, and nothing further is tried."""
+        """Try nothing further, and time only as long as it takes to tell what is faster."""
         self.is_interrupted = True
 
     @property
     def remaining(self) -> float:
-        """Seconds until the deadline; after an interrupt, which nothing outlasts for long, there is none."""
+        """Seconds until the deadline; infinite after an interrupt, when no work lasts long."""
         return self.seconds_until(self.deadline)
 
     def seconds_until(self, end: float) -> float:
-        """Return the seconds until then."""
+        """Return the seconds until the `end`; infinite after an interrupt."""
         return math.inf if self.is_interrupted else max(end - self.clock(), 0.0)
 
     def is_over(self, needed: float = 0.0) -> bool:
-        """Return whether nothing further is begun that needs so many seconds."""
+        """Return whether there is no time to begin work that needs so many seconds."""
         return self.is_interrupted or self.clock() + needed >= self.deadline
 
-    # -- what races take -----------------------------------------------------------------------------------------------
+    # -- durations of races --------------------------------------------------------------------------------------------
 
     @property
     def min_seconds(self) -> float:
@@ -120,39 +120,41 @@ class TimeBudget:
         once = self.policy.brief_session_seconds if self.is_brief else self.policy.session_seconds
         return min(once * (count + 1), share * self.remaining)
 
-    # -- until when ----------------------------------------------------------------------------------------------------
+    # -- deadlines -----------------------------------------------------------------------------------------------------
 
     @property
     def sweeping_end(self) -> float:
-        """When the sweeps have to be made, if they begin now."""
+        """Time by which the sweeps have to be made, if they begin now."""
         now = self.clock()
         return now + self.policy.sweeping_share * (self.deadline - self.confirmation_seconds - now)
 
     @property
     def final_race_start(self) -> float:
-        """When the races of what was found have to begin."""
+        """Time at which the races of the search's finds have to begin."""
         return self.deadline - self.reserved_seconds
 
     @property
     def second_race_start(self) -> float:
-        """When the second race has to begin."""
+        """Time at which the second race has to begin."""
         return self.deadline - self.confirmation_seconds
 
     @property
     def simplifying_end(self) -> float:
-        """When the last candidates have to be simplified."""
+        """Time by which the last candidates have to be simplified."""
         return self.deadline - self.reserved_seconds / 2
 
     def race_end(self, count: int, *, is_first: bool) -> float:
-        """Return when a race of so many has to end: a first one leaves the time of a second, of the best of them and
-        the simplified model; with the original in both."""
+        """Return the time by which a race of so many and the original has to end.
+
+        A first race leaves the time of a second, of the best of them, the simplified model and the original.
+        """
         if not is_first:
             return self.deadline
         second, left = 1 + min(count, 2), self.remaining
         return self.clock() + min(left - second * self.session_seconds, left * (count + 1) / (count + 1 + second))
 
     def search_seconds(self, end: float) -> float:
-        """Return the seconds that the search has of those that are left before the end."""
+        """Return the search's share of the seconds that are left before the end."""
         return max(end - self.clock(), 0.0) * self.policy.search_share
 
 
@@ -181,7 +183,7 @@ class SearchStop:
         return self.start + self.seconds
 
     def is_over(self, end: float | None = None) -> bool:
-        """Return whether the time is up: of all, or of a turn that ends earlier."""
+        """Return whether the time is up, of the search or of a turn that ends earlier."""
         return self.clock() >= (self.end if end is None else end)
 
     @property
@@ -190,8 +192,8 @@ class SearchStop:
         return (self.clock() - self.start) / max(self.seconds, 1e-9)
 
     def turn_end(self, share: float) -> float:
-        """Return when the turn of a part has to end that has this share of what is left; a small one has a little
-        more."""
+        """Return the time by which a part's turn has to end, if it has this share of what is left; small shares have a
+        minimum."""
         now = self.clock()
         return min(now + max((self.end - now) * share, self.seconds * self.policy.min_turn_share), self.end)
 
@@ -201,7 +203,7 @@ class SearchStop:
         self.is_steady &= not isinstance(error, TemporarilyNotMeasurableError)
 
     def reason(self, *, is_waiting: bool) -> StopReason:
-        """Return why the search ended, where parts are waiting to go on or none is."""
+        """Return the reason why the search ended, with parts waiting for their turn or without."""
         if self.is_interrupted:
             return StopReason.INTERRUPTED
         if is_waiting or self.is_late:
@@ -225,7 +227,6 @@ class RegionStop:
         return states >= self.policy.states_per_round and candidates > 0
 
     def is_done(self, *, is_better: bool, is_left: bool) -> bool:
-        """Return whether the part is done after a round that brought something better or not, and left something to
-        try or not."""
+        """Note whether a round brought something better and left something to try; return whether the part is done."""
         self.idle_rounds = 0 if is_better else self.idle_rounds + 1
         return self.idle_rounds >= self.policy.max_idle_rounds or not is_left

@@ -1,7 +1,7 @@
 """Sweeps: rules that pay only together, and only everywhere, such as those that turn stacks of matrices into matrices.
 
-A search looks at one part of a model at a time, and on a part their views cost as much as they bring. So each sweep is
-made on the whole model, and timed as a whole.
+A search looks at one part of a model at a time, and there the views that such rules add cost as much as they save. So
+each sweep is made on the whole model, and timed as a whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SweepRules = Mapping[str, Sequence[Rule]]
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Rules that were applied wherever they match: the cause of the steps that were made."""
+    """Rules that were applied wherever they match, as the cause of steps."""
 
     name: str
     rules: tuple[str, ...]
@@ -42,7 +42,7 @@ def apply_sweep(
 ) -> Candidate | None:
     """Apply rules that trade wherever they match until none does; simplify after each.
 
-    None where none matched, there was no end or no time, or nothing came of it but other words.
+    Return None where none matched, the rules undo each other, time is up, or the result has the same operators.
     """
     only = SearchSpace(rules, space.simplifier, space.allows)
 
@@ -60,18 +60,16 @@ def apply_sweep(
     except _EndlessSweepError:
         log.warning("the sweep '%s' did not come to an end and is left", name)
         return None
-    if result is start or _changes_nothing(start.graph, result.graph):
+    if result is start:
         return None
+    before, after = start.graph, result.graph
+    if len(after) >= len(before) and _operator_kinds(before) == _operator_kinds(after):
+        return None  # only views and slicing operators are others: there is nothing to time
     return result
 
 
-def _changes_nothing(before: Graph, after: Graph) -> bool:
-    """Return whether parts are only taken by other operators, and views are others: there is nothing to time."""
-    return len(after) >= len(before) and _operator_kinds(before) == _operator_kinds(after)
-
-
 def _operator_kinds(graph: Graph) -> Counter[tuple[str, ...]]:
-    """Return how many nodes there are of each kind: of the same operator and attributes, on the same types."""
+    """Count the nodes of each kind: of the same operator and attributes, on the same types."""
     nodes = (node for _, node in graph.nodes() if not lookup_operator(node.op, node.domain).is_view)
     return Counter(
         (
@@ -85,9 +83,10 @@ def _operator_kinds(graph: Graph) -> Counter[tuple[str, ...]]:
 
 
 def _has_outside_readers(graph: Graph, match: Match) -> bool:
-    """Return whether others read what a match computes inside: with its rewrite, that would be computed twice.
+    """Return whether others read values inside a match: its rewrite would have them computed twice.
 
-    A Transpose that goes below an elementwise operator may be read by others, as in x * Sigmoid(x): it follows there.
+    A Transpose that moves below an elementwise operator may be read by others, as in x * Sigmoid(x): it moves below
+    these, too.
     """
     is_elementwise = all(
         side.domain in (schemas.ANY_POINTWISE, schemas.ANY_BINARY) for side in match.rule.generalized.left
@@ -103,7 +102,7 @@ def _has_outside_readers(graph: Graph, match: Match) -> bool:
 
 
 def _is_read_elementwise(graph: Graph, vertex: int) -> bool:
-    """Return whether all that read an output of a vertex, or a view of it, compute each element by itself."""
+    """Return whether all readers of a vertex, or of views of it, are elementwise."""
     return all(
         _is_read_elementwise(graph, reader)
         if lookup_operator(graph[reader].op, graph[reader].domain).is_view
@@ -127,7 +126,7 @@ def _apply_sweep_rules(graph: Graph, space: SearchSpace, used: dict[str, None], 
             places = tuple(match.roots for match in able if not _has_outside_readers(graph, match))
             try:
                 done += apply_move(graph, Move(rule.name, places), space).steps
-            except MoveNotApplicableError:  # nothing was done, so what was found still holds
+            except MoveNotApplicableError:  # nothing was changed, so the matches still hold
                 stuck |= {(rule, roots) for roots in places}
             else:
                 used[rule.name] = None

@@ -12,8 +12,9 @@ from graphopt.runtime.cost_model import CostModel
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.analytic_cost import AnalyticCost
-from graphopt.search.measured_cost import LocalRacer, MeasuredCost
+from graphopt.search.measured_cost import MeasuredCost
 from graphopt.search.policy import SearchPolicy
+from graphopt.search.racers import LocalRacer
 from tests.graphs import graph
 
 x, y = tensor("x", "M K"), tensor("y", "K N")
