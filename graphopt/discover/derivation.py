@@ -310,7 +310,7 @@ class Derivation:
 
 @dataclass(frozen=True)
 class _RoundScalars(ScalarAlgebra):
-    """What holes and axes are bound to in one round; what is said of constants is taken to hold."""
+    """Bindings of holes and axes in one round; properties of constants are taken to hold."""
 
     terms: WorldTerms
     bound: TermBinding
