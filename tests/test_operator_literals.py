@@ -27,7 +27,7 @@ ALGEBRA = frozenset(
     {"graphopt/expr/lemmas.py", "graphopt/expr/partial_calls.py", "graphopt/expr/expressions.py"}
     | {"graphopt/discover/batch_arithmetic.py", "graphopt/discover/evaluation.py"}
     | {f"verifier/{name}.py" for name in ("bijections", "definedness", "extended_reals", "case_analysis")}
-    | {f"verifier/{name}.py" for name in ("equality", "prove", "symbolic_instance", "value_signs")}
+    | {f"verifier/{name}.py" for name in ("equality", "prove", "symbolic_logic", "value_signs")}
 )
 """The files that compute with functions of values."""
 
