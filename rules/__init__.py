@@ -17,6 +17,7 @@ from graphopt.rules import (
     conv_variants,
     convolution,
     elementwise,
+    interpolation,
     layout,
     linear,
     matmul_as_conv,
@@ -63,6 +64,8 @@ TRADES: tuple[Rule, ...] = (
     *reduction.TRADES,
     *blocked_layout.TRADES,
     *matmul_as_conv.TRADES,
+    *interpolation.TRADES,
+    *elementwise.TRADES,
     *quantization.TRADES,
     *contrib_decomposition.TRADES,
 )
@@ -79,6 +82,8 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
             blocked_layout.SWEEPS,
             matmul_as_conv.SWEEPS,
             winograd.SWEEPS,
+            interpolation.SWEEPS,
+            elementwise.SWEEPS,
             code_motion.STACKS,
         )
         for name, rules in sweeps.items()

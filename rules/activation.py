@@ -191,6 +191,20 @@ GELU_SPELLINGS = tuple(
     if (spelling, order) not in {("div", "half_last"), ("div", "half_first"), ("pow", "half_first")}
 )
 
+# -- squares of Relu -----------------------------------------------------------------------------------------------
+
+positive = op.Relu(x)
+SQUARED = (
+    Rule(
+        "replace_square_of_relu_with_product",
+        op.Pow(positive, 2.0),
+        positive * positive,
+        when=floats,
+        why="ONNX Runtime computes a product twice as fast as a power, and no fusion looks for this one.",
+        canonical=True,
+    ),
+)
+
 # -- others --------------------------------------------------------------------------------------------------------
 
 at_most_one = fn.le(a, 1.0)
@@ -277,4 +291,4 @@ TRADES = (
     ),
 )
 
-RULES = (*CLAMPS, *HARD, *GELU, *GELU_SPELLINGS, *OTHERS)
+RULES = (*CLAMPS, *HARD, *GELU, *GELU_SPELLINGS, *SQUARED, *OTHERS)

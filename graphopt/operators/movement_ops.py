@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
 from itertools import pairwise
-from operator import mul
 from typing import Any
 
 from graphopt.expr.expressions import (
@@ -394,9 +392,9 @@ def Resize(node: OpContext) -> SymbolicTensor:
     """Return elements repeated a whole number of times, by nearest neighbour; axes that keep their size; or weighted
     means of all elements.
 
-    Y[o] = X[0] + Σ over i of share(o, i) · (X[i] - X[0]), axis by axis: shares add up to 1. What they are rests on how
-    floats are rounded and is not looked into. By scales that are no whole numbers shares are not of one axis alone, for
-    where no axis gets another size ONNX Runtime copies.
+    Y[o] = X[0] + Σ over i of share(o, i) · (X[i] - X[0]), along one axis after the other: shares add up to 1. What they
+    are rests on how floats are rounded and is not looked into. By scales that are no whole numbers shares are not of
+    one axis alone, for where no axis gets another size ONNX Runtime copies.
     """
     x = node.input(0)
     mode = node.text("mode", ("nearest", "linear", "cubic"))
@@ -465,18 +463,21 @@ def _has_resize_kernel(mode: str, old: SymbolicShape, new: SymbolicShape) -> For
 
 
 def _weighted_mean(x: SymbolicTensor, places: Sequence[Size | None], share: Callable[[int, Size], Expr]) -> Expr:
-    """Return the mean of all elements along the axes without a place, by the share of each along each of them."""
-    open_ = [axis for axis, place in enumerate(places) if place is None]
+    """Return the mean of all elements along the axes without a place, the last axis first, by the share of each."""
 
-    def element(inner: Index) -> Expr:
-        along = dict(zip(open_, inner, strict=True))
-        return x.element(tuple(along[axis] if place is None else place for axis, place in enumerate(places)))
+    def mean(axis: int, index: Index) -> Expr:
+        """Return the mean over the axes from this one on, at an index of those before."""
+        if axis == len(places):
+            return x.element(index)
+        place = places[axis]
+        if place is not None:
+            return mean(axis + 1, (*index, place))
+        first = mean(axis + 1, (*index, 0))
+        return first + sum_over(
+            (x.shape[axis],), lambda inner: share(axis, inner[0]) * (mean(axis + 1, (*index, *inner)) - first)
+        )
 
-    def part(inner: Index) -> Expr:
-        return reduce(mul, map(share, open_, inner), element(inner) - first)
-
-    first = element((0,) * len(open_))
-    return first + sum_over([x.shape[axis] for axis in open_], part) if open_ else first
+    return mean(0, ())
 
 
 def _requested_sizes(node: OpContext, sizes: Sequence[Size]) -> tuple[Sequence[Size], bool]:

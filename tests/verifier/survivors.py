@@ -139,9 +139,10 @@ EQUIVALENT = (
         ".*condition dropped: (is_noop_reshape|length)",
         "it is true everywhere: the condition says where it pays",
     ),
+    ("replace_(resize|doubling)_with_products", ".*number changed: Expand", "EyeLike reads the shape alone"),
     (
-        "split_reduce_.*|write_mean_of_squares_with_power",
-        ".*condition dropped: (delete|normalize_indices)",
+        "split_reduce_.*|write_mean_of_squares_with_power|replace_(resize|doubling)_with_products",
+        ".*condition dropped: (delete|normalize_indices|not_)",
         "it is true everywhere: the condition says where it pays",
     ),
     (
