@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks import calibration, comparison, report, scaling, search_time
-from benchmarks.models import EXPORTS, HELD_OUT, MODELS, QUICK, WHEELS
+from benchmarks.models import EXPORTS, HELD_OUT, LOOKED_AT, MODELS, QUICK, WHEELS
 from benchmarks.results import FOLDER, ORIGINAL, Row, reason
 from benchmarks.run import LIMIT, Plan, run
 from benchmarks.tools import ALL, PLAIN, SEARCH
@@ -42,8 +42,8 @@ def _run(given: argparse.Namespace) -> Iterator[str]:
 
 
 def _models(names: Collection[str]) -> list[str]:
-    """Return the exports that are named, all of the architectures that are, all that are held out, and files."""
-    architectures: dict[str, list[str]] = {"held-out": [*HELD_OUT]}
+    """Return the exports that are named, all of the architectures that are, those that are held out, and files."""
+    architectures: dict[str, list[str]] = {"held-out": [*HELD_OUT], "looked-at": [*LOOKED_AT]}
     for name in (*EXPORTS, *WHEELS):
         architectures.setdefault(name.split(".")[0], []).append(name)
     _known([name for name in names if not name.endswith(".onnx")], {*EXPORTS, *WHEELS, *architectures}, "model")
@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         return command.add_argument
 
     option = add("run", "measure, and write a result file")
-    text = "exports, architectures, held-out, models of packages, .onnx files; else the suite"
+    text = "exports, architectures, held-out, looked-at, models of packages, .onnx files; else the suite"
     option("--models", nargs="+", metavar="NAME", help=text)
     option("--quick", action="store_true", help="a few models, briefly: before and after a change")
     option("--tools", nargs="+", metavar="TOOL", help=", ".join(ALL))

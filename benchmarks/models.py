@@ -88,11 +88,14 @@ class Model:
 _TABLES = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
 REDUCED = {name: read_architecture(entry) for name, entry in _TABLES["reduced"].items()}
 PUBLISHED = {name: read_architecture(entry) for name, entry in _TABLES["published"].items()}
-HELD_OUT = {
-    f"{name}.held-out": Model(f"{name}.held-out", read_architecture(entry), "dynamo", is_published=True)
-    for name, entry in _TABLES["held_out"].items()
-}
-"""Models that neither rules nor the search were made for."""
+HELD_OUT, LOOKED_AT = (
+    {
+        f"{name}.{group}": Model(f"{name}.{group}", read_architecture(entry), "dynamo", is_published=True)
+        for name, entry in _TABLES[table].items()
+    }
+    for table, group in (("held_out", "held-out"), ("looked_at", "looked-at"))
+)
+"""Models that neither rules nor the search were made for, and those that were such once."""
 
 
 def _suite() -> Iterator[Model]:
@@ -112,7 +115,7 @@ def _suite() -> Iterator[Model]:
 
 MODELS: Mapping[str, Model] = {model.name: model for model in _suite()}
 """The suite."""
-EXPORTS: Mapping[str, Model] = {**MODELS, **HELD_OUT}
+EXPORTS: Mapping[str, Model] = {**MODELS, **HELD_OUT, **LOOKED_AT}
 
 QUICK = (
     "mobilenetv2.dynamo",

@@ -247,7 +247,7 @@ WIDE = {
     "verifier/prove.py": 32,
     "graphopt/pipeline.py": 29,
     "graphopt/search/model_tuner.py": 27,
-    "rules/__init__.py": 24,
+    "rules/__init__.py": 25,
     "graphopt/cli/main.py": 21,
     "verifier/symbolic_instance.py": 21,
     "verifier/instance_sampling.py": 20,
