@@ -5,13 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
 from graphopt.base.hardware import processor
 from graphopt.io import onnx_io
-from graphopt.ir.graph import Graph
+from graphopt.ir.graph import Graph, Patch
 from graphopt.runtime.machine import Machine
 from graphopt.search.analytic_cost import ASSUMED_SIZE, AnalyticCost
 from tests.graphs import SAME_SIZE, graph, image, weight
@@ -193,11 +194,24 @@ def test_a_view_costs_a_launch_and_a_transposition_copies() -> None:
         (f"y = Conv{SAME_SIZE}(x, w)", "a = AveragePool<kernel_shape = [3,3], pads = [1,1,1,1]>(x); y = Conv(a, u)"),
         ('y = Einsum<equation = "nchw,oc->nohw">(x, v)', "y = Conv(x, u)"),
         (f"y = ConvTranspose{SAME_SIZE}(x, w)", f"y = Conv{SAME_SIZE}(x, w)"),
+        ('y = Resize<mode = "cubic">(x, , s)', 'y = Resize<mode = "linear">(x, , s)'),
     ],
 )
 def test_kernels_that_are_slow_are_known_to_be(slow: str, quick: str) -> None:
     weights: dict[str, Any] = {"u": weight(32, 32, 1, 1), "w": weight(32, 32, 3, 3), "v": weight(32, 32)}
+    weights["s"] = np.array([1, 1, 0.5, 0.5], np.float32)
     assert ratio(image(slow, **weights), image(quick, **weights)) > 1.2
+
+
+def test_of_what_is_replaced_the_share_is_told_and_readers_of_it_count_as_the_same() -> None:
+    weights: dict[str, Any] = {"w": weight(32, 32, 3, 3)}
+    before = image(f"a = Relu(x); b = Conv{SAME_SIZE}(a, w); m = ReduceMean<axes = [2,3]>(b); y = Exp(m)", **weights)
+    after = before.copy()
+    (mean,) = after.vertices_with_op("ReduceMean")
+    after.apply(Patch({mean: after[mean]}, {mean: replace(after[mean], op="ReduceMax")}))
+    share = AnalyticCost().replaced_share(before, after, before)
+    assert 0 < share < 0.1
+    assert AnalyticCost().replaced_share(before, before.copy(), before) == 0
 
 
 def test_attention_grows_with_the_square_of_the_length() -> None:

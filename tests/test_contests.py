@@ -29,6 +29,7 @@ from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.measure import TimingSamples, time_interleaved
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search import model_tuner, race_series
+from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.search.explore import Exploration, explore_regions
 from graphopt.search.final_selection import FinalSelection
 from graphopt.search.model_tuner import Tuner, TuningOptions
@@ -443,6 +444,18 @@ def test_a_sweep_by_the_same_rules_as_one_before_is_not_timed(monkeypatch: pytes
     monkeypatch.setattr(FinalSelection, "race_sweeps", recorded)
     tuner(sweeps={"sums": [DOUBLE], "with what matches nowhere": [DOUBLE, Rule("sine", op.Sin(x), op.Cos(x))]})
     assert raced == ["sums"]
+
+
+@pytest.mark.parametrize(("share", "is_timed"), [(0.003, False), (0.004, True)])
+def test_a_sweep_that_replaces_too_little_is_not_timed(
+    share: float, monkeypatch: pytest.MonkeyPatch, *, is_timed: bool
+) -> None:
+    """It might gain three times the share that the estimate gives it, and that is to be more than noise."""
+    outcomes(monkeypatch, 1.5, 1.5)
+    monkeypatch.setattr(AnalyticCost, "replaced_share", lambda *_: share)
+    _, _, tuned = tuner(sweeps={"sums": [DOUBLE]})
+    assert tuned.timing is not None
+    assert bool(tuned.timing.groups) is is_timed
 
 
 def test_a_find_that_is_no_longer_admitted_is_not_made() -> None:

@@ -28,6 +28,8 @@ class WorkKind(Enum):
     RECURRENT = auto()
     EINSUM = auto()
     POOL = auto()
+    INTERPOLATION = auto()
+    """Elementwise work, but far more where pixels are interpolated."""
     MOVEMENT = auto()
     """A copy of what is written."""
     TRANSPOSITION = auto()

@@ -363,7 +363,7 @@ OPERATORS: dict[str, Operator] = {
             "coordinate_transformation_mode": propose_choice(*SIZE_PRESERVING_MODES),
             "nearest_mode": propose_choice(*ROUNDING_MODES),
         },
-        cost=OperatorCost(60),
+        cost=OperatorCost(60, work=WorkKind.INTERPOLATION),
     ),
     "Dropout": Operator(Dropout, is_exact=True, rounding_effect=RoundingEffect.PRESERVES, cost=LAUNCH_COST),
     # products

@@ -409,7 +409,7 @@ class _Search:
     notes: list[str] = field(default_factory=list)
 
     def run(self, graph: Graph, shapes: Sequence[InputShapes]) -> None:
-        static = [_with_static_shapes(graph, each) for each in shapes]
+        static = [with_static_shapes(graph, each) for each in shapes]
         classes = _region_classes(graph, static, self.space, self.cost, self.policy)
         self.regions, self.copies = len(classes), sum(len(copies) for _, copies in classes)
         model = _model_seconds(self.cost, static, classes)
@@ -529,7 +529,7 @@ def _estimated_seconds(cost: CostModel, graphs: Sequence[Graph]) -> float:
     return _geometric_mean([max(cost.estimate_seconds(graph), 1e-9) for graph in graphs])
 
 
-def _with_static_shapes(graph: Graph, shapes: InputShapes) -> Graph:
+def with_static_shapes(graph: Graph, shapes: InputShapes) -> Graph:
     """Return the graph with static sizes of its inputs, and of all values computed from them; the graph itself where
     there is nothing to fix.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from graphopt.runtime.oracle import RunnableModel
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search import search_cache
 from graphopt.search.analytic_cost import AnalyticCost
-from graphopt.search.explore import Exploration, InputShapes, explore_regions
+from graphopt.search.explore import Exploration, InputShapes, explore_regions, with_static_shapes
 from graphopt.search.final_selection import FinalSelection
 from graphopt.search.measured_cost import MeasuredCost
 from graphopt.search.moves import SearchSpace, apply_solution
@@ -41,6 +42,8 @@ from graphopt.search.race_series import RaceSeries, min_race_seconds, model_dige
 from graphopt.search.search_report import SearchTiming, find_groups, race_notes, sweep_groups, untimed_reason
 from graphopt.search.stopping import StopReason, TimeBudget
 from graphopt.search.sweep import SweepRules, apply_sweep
+
+log = logging.getLogger(__name__)
 
 COST_MODELS = ("measured", "analytic", "none")
 """Sources of costs: ONNX Runtime, an estimate, or none, which means no search and no timing."""
@@ -154,7 +157,7 @@ class Tuner:
         )
         shapes = [_input_shapes(trial.feeds) for trial in contest.original.trials]
         end = budget.sweeping_end
-        sweeps, is_cut = self._make_sweeps(budget, end), self.clock() >= end
+        sweeps, is_cut = self._make_sweeps(budget, end, shapes), self.clock() >= end
         swept = chooser.race_sweeps(
             first, sweeps, lambda name, candidate: self._make_sweep(candidate, name, budget.second_race_start)
         )
@@ -270,18 +273,33 @@ class Tuner:
         with MeasuredCost.on_cluster(*how, end=end, clock=self.clock) as cost:
             yield cost
 
-    def _make_sweeps(self, budget: TimeBudget, end: float) -> list[Candidate]:
-        """Return the simplified model with each sweep that is made before the `end` or Ctrl-C; of sweeps by the same
-        rules, with the first."""
+    def _make_sweeps(self, budget: TimeBudget, end: float, shapes: Sequence[InputShapes]) -> list[Candidate]:
+        """Return the simplified model with each sweep that is made before the `end` or Ctrl-C, and may gain something;
+        of sweeps by the same rules, with the first."""
         found: dict[tuple[str, ...], Candidate] = {}
         try:
+            static = self._static_graphs(shapes)
             for name in self.sweeps:
                 made = self._make_sweep(self.simplified, name, end)
-                if made is not None:
+                if made is not None and self._may_gain(made, static):
                     found.setdefault(made.causes[0].rules, made)
         except KeyboardInterrupt:
             budget.interrupt()
         return list(found.values())
+
+    def _static_graphs(self, shapes: Sequence[InputShapes]) -> list[Graph]:
+        """Return the simplified graph at each set of sizes; where that cannot be told, the graph itself."""
+        try:
+            return [with_static_shapes(self.simplified.graph, each) for each in shapes]
+        except ModelError as error:
+            log.info("sweeps are estimated with unknown sizes: %s", error)
+            return [self.simplified.graph]
+
+    def _may_gain(self, made: Candidate, static: Sequence[Graph]) -> bool:
+        """Return whether more than noise can be gained by replacing the nodes that a sweep replaces."""
+        before, policy = self.simplified.graph, self.tuning.policy
+        share = max(AnalyticCost().replaced_share(before, made.graph, graph) for graph in static)
+        return share * policy.sweep_margin >= policy.timing.noise
 
     def _make_sweep(self, start: Candidate, name: str, end: float) -> Candidate | None:
         rules = [rule for rule in self.sweeps[name] if rule in self.trades]

@@ -53,6 +53,10 @@ class SearchPolicy:
     """Rounds, and one more for each node, after which a sweep is given up: its rules undo each other, or what
     simplifies undoes them."""
 
+    sweep_margin: float = 3.0
+    """What a sweep may gain, as a multiple of the estimated time of the nodes that it replaces: what is around them may
+    run in another layout. A sweep that cannot gain more than noise is not timed."""
+
     # -- races of regions ----------------------------------------------------------------------------------------------
 
     pair_seconds: float = 0.4
