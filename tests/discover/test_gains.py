@@ -51,10 +51,10 @@ def test_a_rule_gains_in_models_beside_the_library() -> None:
 
 def test_gains_are_measured(tmp_path: Path) -> None:
     cost = MeasuredCost(
-        LocalRacer(SessionSetting(), SearchPolicy(pair_seconds=0.05)),
+        LocalRacer(SessionSetting(), SearchPolicy(pair_seconds=1.0)),
         machine=Machine(),
         cache=Cache(tmp_path / "costs.sqlite"),
     )
     found = gains(cost, plain=reduced("ReduceSum"))
     assert found.on_large_tensors(EARLY) is not None
-    assert (found.in_models(EARLY)["plain"].gain or 0.0) > 1.5
+    assert (found.in_models(EARLY)["plain"].gain or 0.0) > 1
