@@ -35,7 +35,9 @@ def _run(given: argparse.Namespace) -> Iterator[str]:
         again=given.again,
         limit=QUICK_LIMIT if quick else LIMIT,
     )
-    path = given.output or FOLDER / f"{given.provider.lower()}{'-quick' if quick else ''}.jsonl"
+    is_suite = MODELS.keys() >= {*plan.models}
+    name = f"{given.provider.lower()}{'-quick' if quick else ''}" if is_suite else "others"
+    path = given.output or FOLDER / f"{name}.jsonl"
     results = run(plan, path)
     yield f"written: {path}; `python -m benchmarks report {path}` shows it"
     yield from _failures([row for row in results.failures() if row["model"] in plan.models], plan)

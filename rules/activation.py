@@ -163,8 +163,8 @@ GELU = (
     ),
 )
 
-# In opsets without Gelu, ONNX Runtime makes it of these forms: erf of a quotient, tanh of one cubic. A half that comes
-# last would be folded into weights that follow.
+# In opsets without Gelu, ONNX Runtime makes it of these forms: erf of a quotient, tanh of one cubic. It fuses a half
+# that comes last, too, but a factor that follows may be folded into that, and one form is enough for other rules.
 GELU_AS_FUSED: tuple[tuple[str, App], ...] = (
     ("", (x * 0.5) * (op.Erf(x / sqrt(2)) + 1.0)),
     ("_tanh", (x * 0.5) * (op.Tanh((x + op.Pow(x, 3.0) * COEFFICIENT) * root) + 1.0)),
@@ -188,21 +188,7 @@ GELU_SPELLINGS = tuple(
     )
     for spelling, inner in inners
     for order, halved in HALVES
-    if (spelling, order) not in {("div", "half_last"), ("div", "half_first"), ("pow", "half_first")}
-)
-
-# -- squares of Relu -----------------------------------------------------------------------------------------------
-
-positive = op.Relu(x)
-SQUARED = (
-    Rule(
-        "replace_square_of_relu_with_product",
-        op.Pow(positive, 2.0),
-        positive * positive,
-        when=floats,
-        why="ONNX Runtime computes a product twice as fast as a power, and no fusion looks for this one.",
-        canonical=True,
-    ),
+    if (spelling, order) not in {("div", "half_first"), ("pow", "half_first")}  # those are the forms
 )
 
 # -- others --------------------------------------------------------------------------------------------------------
@@ -291,4 +277,4 @@ TRADES = (
     ),
 )
 
-RULES = (*CLAMPS, *HARD, *GELU, *GELU_SPELLINGS, *SQUARED, *OTHERS)
+RULES = (*CLAMPS, *HARD, *GELU, *GELU_SPELLINGS, *OTHERS)

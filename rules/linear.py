@@ -64,7 +64,7 @@ MATMUL = (
 )
 
 rows, columns = tensor("x", "M K"), tensor("w", "K N")
-several, target = tensor("x", "B M K"), integers("target")
+batched, target = tensor("x", "B M K"), integers("target")
 
 TO_GEMM = (
     Rule(
@@ -90,15 +90,15 @@ TO_GEMM = (
     ),
     Rule(
         "fuse_bn_after_reshape_into_matmul",
-        bn.apply(op.Reshape(several @ w, target)),
-        op.Gemm(op.Reshape(several, fn.concat(-1, fn.size("K"))), w * bn.factor, bn.shift),
+        bn.apply(op.Reshape(batched @ w, target)),
+        op.Gemm(op.Reshape(batched, fn.concat(-1, fn.size("K"))), w * bn.factor, bn.shift),
         when=(
             fn.eq(fn.length(target), 2),
             fn.eq(fn.compose(target, fn.concat(1)), fn.concat(fn.size("N"))),
             fn.lt(0, fn.size("N")),
             fn.lt(0, fn.size("K")),
-            runs_as_gemm(several),
-            *bn.same_type_conditions(several),
+            runs_as_gemm(batched),
+            *bn.same_type_conditions(batched),
         ),
         why="A batch normalization of the rows of a product with weights is folded into them and a bias.",
     ),

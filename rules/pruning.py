@@ -31,7 +31,7 @@ CLIP, RELU6 = (
 HARD_SWISH, GELU = Activation("_hard_swish", op.HardSwish), Activation("_gelu", op.Gelu)
 SILU, TANH = Activation("_silu", lambda y: y * op.Sigmoid(y)), Activation("_tanh", op.Tanh)
 SIGMOID = Activation("_sigmoid", op.Sigmoid)
-ERF_GELU = Activation("_erf_gelu", lambda y: (y * (op.Erf(y * fn.truediv(1.0, fn.sqrt(2.0))) + 1.0)) * 0.5)
+ERF_GELU = Activation("_erf_gelu", lambda y: (y * 0.5) * (op.Erf(y * fn.truediv(1.0, fn.sqrt(2.0))) + 1.0))
 """Gelu as exporters write it where the opset has none."""
 
 ChannelSelector: TypeAlias = Callable[[Term, App, int], Term]

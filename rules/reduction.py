@@ -288,10 +288,10 @@ SPLIT: Mapping[str, tuple[Term, str]] = {
     "L2": (x * x, "squares"),
     "SumSquare": (x * x, "squares"),
 }
-"""The terms of a sum that is one operator in ONNX, and their name."""
+"""Function of each element that the sum adds up, and its name in `why`."""
 
 
-def sum_separately(kind: str) -> Rule:
+def split_reduction(kind: str) -> Rule:
     each, named = SPLIT[kind]
     total = apply_reduction("Sum", each, axes, keepdims=keep)
     return Rule(
@@ -304,6 +304,6 @@ def sum_separately(kind: str) -> Rule:
     )
 
 
-TRADES = (*(dropping_axes(kind) for kind in ALONE if kind not in KEEPING), *map(sum_separately, SPLIT))
+TRADES = (*(dropping_axes(kind) for kind in ALONE if kind not in KEEPING), *map(split_reduction, SPLIT))
 """Several nodes in the place of one."""
 RULES = (*SINGLE, *AXES, *NESTED, *POOLS, *SOFTMAX, *SUMS)

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = ("cpu", "dask", "test")
-"""What `.[test]` installs."""
 
 
 def constraints(project: dict[str, Any]) -> list[str]:
@@ -22,9 +20,15 @@ def constraints(project: dict[str, Any]) -> list[str]:
     Raises:
         ValueError: a requirement is not a name and a lower bound alone.
     """
-    extras = project["optional-dependencies"]
-    required = [*project["dependencies"], *(line for extra in EXTRAS for line in extras[extra])]
-    return sorted({pin(line) for line in required if not line.startswith(f"{project['name']}[")})
+    extras, own = project["optional-dependencies"], re.compile(rf"{project['name']}\[([\w,]+)\]")
+    required, waiting = [*project["dependencies"]], ["test"]
+    while waiting:
+        for line in extras[waiting.pop()]:
+            if named := own.fullmatch(line):
+                waiting += named[1].split(",")
+            else:
+                required.append(line)
+    return sorted(set(map(pin, required)))
 
 
 def pin(requirement: str) -> str:

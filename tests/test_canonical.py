@@ -1,6 +1,7 @@
 """Canonical rules: in opsets without an operator, what it stands for is written as ONNX Runtime fuses it."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,13 @@ import pytest
 from onnx import numpy_helper, parser
 
 import graphopt
+from graphopt.io import onnx_io
 from graphopt.language.rule import Rule, fn, op, tensor
+from graphopt.language.rule_library import load_rules
+from graphopt.operators import inference
+from graphopt.rewrite.matching import find_matches
+from graphopt.verifier.instance_models import build_models
+from graphopt.verifier.instance_sampling import sample_instances
 
 NUMBERS = (
     "<float half = {0.5}, float one = {1.0}, float two = {2.0}, float three = {3.0}, float epsilon = {0.00001},"
@@ -30,6 +37,7 @@ TANH = {
     "factored": "p = Mul (x, x) q = Mul (p, cubic) a = Add (q, one) b = Mul (x, scale) z = Mul (b, a) t = Tanh (z)",
 }
 RMS = "m = ReduceMean <keepdims = 1> (p, last) a = Add (m, epsilon) q = Sqrt (a)"
+CENTRED = f"c = ReduceMean <keepdims = 1> (x, last) d = Sub (x, c) p = Mul (d, d) {RMS} g = Div (d, q)"
 NORMALIZATIONS = {
     "rms by a quotient": (f"p = Mul (x, x) {RMS} g = Div (x, q)", "SimplifiedLayerNormalization"),
     "rms by a reciprocal": (f"p = Mul (x, x) {RMS} i = Reciprocal (q) g = Mul (x, i)", "SimplifiedLayerNormalization"),
@@ -59,12 +67,30 @@ def test_gelu_in_every_spelling_is_fused_in_opset_18(inner: str, half: str, tmp_
     assert fused(made, tmp_path)["Gelu" if inner in ERF else "FastGelu"] == 1
 
 
+def weighted(body: str, shift: str = "") -> onnx.ModelProto:
+    """A model of what a body computes, times a weight for each column, and shifted."""
+    after = "g = Add (s, weight)" if shift else ""
+    made = model(f"{body.replace('g =', 'n =')} {'s' if shift else 'g'} = Mul (n, weight) {after}")
+    made.graph.initializer.append(numpy_helper.from_array(np.full(16, 1.5, "f4"), "weight"))
+    return made
+
+
+def test_a_layer_normalization_is_fused_whose_square_is_a_product(tmp_path: Path) -> None:
+    given = weighted(CENTRED, "weight")
+    given.opset_import[0].version = 16
+    for node in given.graph.node:
+        if node.op_type == "ReduceMean":  # its axes are an attribute there
+            node.input.pop()
+            node.attribute.append(onnx.helper.make_attribute("axes", [-1]))
+    made, ok = graphopt.optimize(given, cost="none")
+    assert ok
+    assert fused(made, tmp_path)["LayerNormalization"] == 1
+
+
 @pytest.mark.parametrize("spelling", NORMALIZATIONS)
 def test_normalizations_are_fused_in_older_opsets(spelling: str, tmp_path: Path) -> None:
     body, operator = NORMALIZATIONS[spelling]
-    weighted = f"{body.replace('g =', 'n =')} g = Mul (n, weight)"
-    given = model(weighted)
-    given.graph.initializer.append(numpy_helper.from_array(np.full(16, 1.5, "f4"), "weight"))
+    given = weighted(body)
     assert operator not in fused(given, tmp_path)
     made, ok = graphopt.optimize(given, cost="none")
     assert ok
@@ -78,6 +104,29 @@ def test_a_canonical_form_is_left_as_it_is() -> None:
     ]
     again = graphopt.optimize(made.model, cost="none")
     assert not again.report.rewrites
+
+
+def test_in_each_body_though_values_have_one_name() -> None:
+    """The branches of an If may name their values alike."""
+    own = " ".join(f"{name} = Constant <value_float = {n}> ()" for name, n in (("h", 0.5), ("o", 1.0), ("r", 1.4142135)))
+    inner = f"{own} d = Div (x, r) t = Erf (d) u = Add (t, o) v = Mul (u, h) g = Mul (x, v)"
+    other = "k = Abs (x) " + inner.replace("(x,", "(k,")
+    then, otherwise = (f"b () => (float[2, 5, 16] g) {{ {body} }}" for body in (inner, other))
+    given = model(f"g = If (c) <then_branch = {then}, else_branch = {otherwise}>")
+    given.graph.input.append(onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []))
+    made = graphopt.optimize(given, cost="none", check=False)
+    assert sum("gelu" in rewrite.name for rewrite in made.report.rewrites) == 2
+
+
+def test_no_canonical_rule_undoes_another() -> None:
+    """Nothing that one writes is matched by one of them."""
+    canonical = [rule for rule in load_rules(trades=True) if rule.canonical]
+    for rule in canonical:
+        for instance in sample_instances(rule, count=3):
+            _, right = build_models(rule, instance)
+            written = onnx_io.load_model(right).graph
+            inference.infer_graph(written)
+            assert not [other.name for other in canonical for _ in find_matches(other, written)]
 
 
 def test_where_the_opset_has_the_operator_it_is_used() -> None:
@@ -100,7 +149,9 @@ def test_a_canonical_rule_of_ones_own_tells_products_from_quotients() -> None:
     given = model("d = Mul (x, half) g = Erf (d)")
     made = graphopt.optimize(given, cost="none", rules=[rule])
     assert [node.op_type for node in made.model.graph.node] == ["Div", "Erf", "Softsign"]
+    assert not made.report.notes
     assert not graphopt.optimize(made.model, cost="none", rules=[rule]).report.rewrites
+    assert rule.digest == replace(rule, canonical=False).digest  # a proof rests on what it says alone
 
 
 def test_rules_of_a_file_are_canonical_or_not() -> None:

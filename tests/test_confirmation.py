@@ -124,7 +124,7 @@ def test_a_find_that_won_one_race_beyond_doubt_is_taken_and_that_is_told() -> No
     assert best.solutions
     assert best.is_faster
     assert list(race_notes(made.chooser.measurement_of(made.first), best)) == [
-        "the gain is of one race: no time was left for a second"
+        "the gain is of one race: no time or memory was left for a second"
     ]
 
 

@@ -23,7 +23,6 @@ ORDER = (
         "expr",
         "ir",
         "language",
-        "term",
         "operators",
         "io",
         "rule",

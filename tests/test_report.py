@@ -211,7 +211,7 @@ def test_a_report_is_a_line_where_it_is_only_looked_at() -> None:
 @pytest.mark.parametrize(
     ("ratio", "why"),
     [
-        (Speedup(1.0, 1.004, 0.995, 1.008, 25), "no gain: what differs by 1% or less is not told from chance"),
+        (Speedup(1.0, 1.004, 0.995, 1.008, 25), "no gain: differences of 1% or less are within the noise"),
         (Speedup(0.98, 1.05, 0.95, 1.15, 25), "no gain: it is between 0.950 and 1.150 after 25 rounds: --seconds"),
         (Speedup(1.3, 1.3, 1.2, 1.4, 3), "no gain: 3 rounds are too few to tell: --seconds gives it longer"),
         (Speedup(0.97, 0.98, 0.95, 1.0, 5), "no gain: after 5 rounds it is probably none"),

@@ -337,7 +337,7 @@ def test_a_find_that_is_left_says_what_it_gave(monkeypatch: pytest.MonkeyPatch) 
     _, _, tuned = tuner()
     assert tuned.timing is not None
     gave = "the model with it is 1.010 times as fast (1.010 to 1.010) as without it"
-    why = "what differs by 1% or less is not told from chance"
+    why = "differences of 1% or less are within the noise"
     assert [group.reason for group in tuned.timing.groups] == [f"{gave}; {why}"]
 
 

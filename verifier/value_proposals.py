@@ -1,4 +1,4 @@
-"""Attributes and lists that make an operator defined: proposed by name, for the drawing of examples."""
+"""Random values of attributes and lists for which operators are defined, by name; examples are drawn with them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def propose(context: ProposalContext, name: str, kind: str) -> Any:
 
 
 def _proposal(context: ProposalContext, name: str) -> Proposal | None:
-    """Return how values of a name are proposed: what the operator's entry says of it is before what all have."""
+    """Return the proposal for a name: that of the operator's entry, else the general one."""
     return lookup_operator(context.app.op, context.app.domain).proposals.get(name) or _PROPOSALS.get(name)
 
 
@@ -138,7 +138,7 @@ _PROPOSALS: Mapping[str, Proposal] = {
 
 
 _NOT_PROPOSED = frozenset({"output_shape", "spatial_scale", "training_mode", "momentum", "stash_type", "storage_order"})
-"""Attributes that a bundle leaves out: their defaults are what rules mean, or they stand for other attributes."""
+"""Attributes that are never drawn: rules mean their defaults, or other attributes determine them."""
 
 
 def propose_bundle(context: ProposalContext) -> dict[str, Any]:

@@ -54,7 +54,8 @@ class OutputDifference:
     detail: str = ""
     """The difference in words, with the case in which it was seen."""
     varies: float = 0.0
-    """Distance between runs of the original, as a fraction of the same, where it was measured."""
+    """Largest difference between two runs of the original, as a fraction of the output's largest magnitude; 0 if
+    unmeasured."""
 
     def __str__(self) -> str:
         if self.detail:
@@ -71,16 +72,16 @@ class ModelComparison:
     cases: tuple[ComparisonCase, ...] = ()
     oracle: str = ""
     reason: str = ""
-    """Reason why the models cannot run, were not compared, or differ without regard to any output."""
+    """Reason why the models cannot run, were not compared, or differ other than in an output."""
     skipped: tuple[str, ...] = ()
     """Outputs or cases that could not be compared, and why; there may be others that were."""
     legal: bool = True
-    """False where ONNX Runtime calls the original invalid, or loads neither model, for another reason than an operator
-    that it does not know."""
+    """False if ONNX Runtime rejects the original as invalid, or loads neither model, unless only because an operator is
+    unknown."""
 
     @property
     def ok(self) -> bool:
-        """True where the models were found to agree, also in failing; False where that is unknown."""
+        """True if the models agree, or fail alike; False if they differ or nothing was compared."""
         return self.verdict in (EqualityVerdict.EQUAL, EqualityVerdict.CANNOT_RUN)
 
     @property
@@ -97,7 +98,7 @@ class ModelComparison:
 
     @property
     def varying(self) -> tuple[str, ...]:
-        """Texts about the outputs that the original makes otherwise in another run."""
+        """A sentence for each output that differs between runs of the original."""
         return tuple(f"output '{item.output}': {format_variation(item.varies)}" for item in self.outputs if item.varies)
 
     @property
@@ -122,7 +123,7 @@ def tolerance_ratio(found: OutputDifference) -> float:
 
 def format_variation(varies: float) -> str:
     """Return how an output varies, by the largest difference of two runs relative to its largest element."""
-    far = f"by {varies:.2g} of its largest element" if isfinite(varies) else "in its shape, or in what is no number"
+    far = f"by {varies:.2g} of its largest element" if isfinite(varies) else "in its shape, or in NaN and infinities"
     return f"the original itself varies {far} from run to run"
 
 

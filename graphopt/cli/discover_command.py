@@ -39,13 +39,13 @@ def discover(
 
     Terms of up to --size operators are told apart by their values on random tensors in a prime field. Of those that are
     equal and not derived from other rules the most general rule is sought that can be proved; nothing else is written.
-    A run that is ended, by whatever, goes on where it was when it is started again.
+    A run that was interrupted resumes where it ended.
     """
     set_up_logging(messages.verbose, messages.debug)
     if output.suffix != ".jsonl" and not files.is_stdout(output):
         raise UsageError(f"--output {output}: rules are written to a .jsonl file")
     if files.is_stdout(output) and options.journal is None:
-        raise UsageError("--output - has no place for what was settled so far: name a file with --journal")
+        raise UsageError("--output - needs --journal FILE, which keeps the progress")
     files.check_writable(output)
     from graphopt.base.executors import make_executor
     from graphopt.discover.gain_estimation import GainEstimator, cost_model
@@ -111,7 +111,7 @@ def _lines(
         else:
             lacking.append(found)
     if have:
-        done = f"{have.total()} of {len(outcome.rules)} rules are done by the library already"
+        done = f"{have.total()} of {len(outcome.rules)} rules follow from the library"
         _print_line(f"{done} (--verbose says by which of its rules)", quiet=quiet)
     lines: list[dict[str, Any]] = []
     for number, found in enumerate(lacking):

@@ -17,7 +17,7 @@ from graphopt.language.coverage import DecisionTree, describe_tree
 
 
 class Verdict(StrEnum):
-    """Only PROVED lets a rule touch a model."""
+    """Outcome of a proof; only PROVED lets a rule rewrite a model. VACUOUS: no types and sizes fit the left side."""
 
     PROVED = "PROVED"
     REFUTED = "REFUTED"
@@ -119,12 +119,12 @@ class Proof:
             if type(value) not in _FIELD_JSON_TYPES[name]:
                 raise ValueError(f"{value!r:.40} is no {name} of a proof")
         if not {"rule", "digest", "verdict"} <= data.keys():
-            raise ValueError("a proof of nothing")
+            raise ValueError("rule, digest or verdict is missing")
         model = ProofModel(data["model"]) if "model" in data else None
         seconds = float(data.get("seconds", 0.0))
         made = Proof(**data | {"verdict": Verdict(data["verdict"]), "model": model, "seconds": seconds})
         if made.holds and model is None:
-            raise ValueError("a proof in no arithmetic")
+            raise ValueError("the arithmetic is missing")
         if made.cases < 0 or not 0 <= made.seconds < math.inf:
             raise ValueError("a proof of less than no cases, or of no seconds that could be")
         check_decision_tree(made.coverage)
@@ -151,7 +151,7 @@ _FIELD_JSON_TYPES = {each.name: _JSON_TYPES_BY_ANNOTATION[str(each.type)] for ea
 def check_decision_tree(tree: Any) -> None:
     """Raise ValueError for data that is no `DecisionTree`: a walk down a tree must come to an end."""
     if not isinstance(tree, list):
-        raise ValueError("what is covered is no tree")
+        raise ValueError("the coverage is no tree")
     for place, node in enumerate(tree):
         match node:
             case []:

@@ -203,14 +203,15 @@ class Rule:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of what the rule says, without its reason: the key of its proof."""
-        said = {key: value for key, value in self.to_json().items() if key != "why"}
+        """Digest of what the rule says, without its reason and when it is applied: the key of its proof."""
+        said = {key: value for key, value in self.to_json().items() if key not in ("why", "canonical")}
         return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def __str__(self) -> str:
         said = _format_conditions("where", _as_tuple(self.when)) + _format_conditions(
             "paying where", _as_tuple(self.pays)
         )
+        said += "  in the canonical form" * self.canonical
         classes = {name: domain.removeprefix("any ") for name, domain in self.operator_holes.items()}
         operators = "".join(f"  for any {class_} {name}" for name, class_ in classes.items())
         return f"{_format_sides(self.left)}  ->  {_format_sides(self.right)}{said}{operators}"

@@ -203,8 +203,8 @@ _InputSlots: TypeAlias = "tuple[int | str | None, ...]"
 
 
 def _input_slots(op: str, beside: ExtraOperands, class_: str) -> Sequence[_InputSlots]:
-    """Yield the ways in which an operator stands for a function of elements: which inputs are operands of the hole, and
-    which its own."""
+    """Return the ways in which an operator stands for a function of elements: which inputs are operands of the hole,
+    and which its own."""
     schema = schemas.schema(op)
     assert schema is not None, op
     if beside is ExtraOperands.MULTIDIRECTIONAL:
@@ -231,7 +231,7 @@ def _operand_orders(count: int, class_: str, *, commuting: bool) -> Sequence[_In
     return () if count > 2 else ((0, other),) if commuting else ((0, other), (other, 0))
 
 
-# -- those that are named together when rules are looked for -----------------------------------------------------------
+# -- groups of operators for discovery ---------------------------------------------------------------------------------
 
 DISCOVERY_OPERATORS = (
     *("Add", "Sub", "Mul", "Neg", "Relu", "MatMul", "Conv", "Transpose", "Concat", "Split", "ReduceSum", "ReduceMax"),
@@ -247,7 +247,7 @@ OPERATOR_GROUPS: Mapping[str, tuple[str, ...]] = {
     "pools": ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
     "linear": ("MatMul", "Conv"),
 }
-"""Operators that are named together."""
+"""Groups of operators, by the names that `--ops` takes."""
 
 IMAGE_DISCOVERY_OPERATORS = ("Add", "Mul", "Relu")
 """Operators that are tried on images beside the spatial ones."""

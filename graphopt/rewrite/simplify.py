@@ -140,8 +140,8 @@ class Simplifier:
         self._rules_by_opsets: dict[OpsetKey, tuple[RulesByRoot, RulesByRoot]] = {}
         self._unvisited: dict[bool, set[int]] | None = None
         """Vertices at which rules are yet to be tried, by whether a rule merges branches; None for all."""
-        self._canonicalized: set[tuple[str, str]] = set()
-        """Canonical rules that were applied, each with the name of the value: none is applied to it again."""
+        self._canonicalized: set[tuple[str, Graph, str]] = set()
+        """Canonical rules that were applied, each with the graph and the name of the value: none is applied again."""
         self._converged_bodies: set[Graph] = set()
         """Bodies in which nothing is left to do, until they are told of something new."""
 
@@ -261,15 +261,16 @@ class Simplifier:
                 patch = self._improving_patch(graph, match)
                 if patch is not None:
                     if rule.canonical:
-                        self._canonicalized.add((rule.name, graph.value_name(match.roots[0])))
+                        self._canonicalized.add((rule.name, graph, graph.value_name(match.roots[0])))
                     return self._apply(rule.name, graph, patch, is_rule=True)
         return None
 
     def _improving_patch(self, graph: Graph, match: Match) -> Patch | None:
-        """Return the patch of a match if it makes the measure smaller, or something canonical that was not."""
+        """Return the patch of a match if it makes the measure smaller or, for a canonical rule, if the rule was not
+        applied to this value yet."""
         rule = match.rule
         if rule.canonical:
-            if (rule.name, graph.value_name(match.roots[0])) in self._canonicalized:
+            if (rule.name, graph, graph.value_name(match.roots[0])) in self._canonicalized:
                 return None
         elif min_measure_decrease(graph, match) < 0 and not rule.drops_inputs:
             return None
@@ -386,8 +387,9 @@ def notes_on_unprofitable_rules(
     graph: Graph, rules: Sequence[Rule], allows: SitePredicate, refusal: RefusalFunction | None = None
 ) -> Iterator[str]:
     """Yield a note for each rule that matches in a simplified graph, but makes nothing smaller there."""
+    measured = [rule for rule in rules if not rule.canonical]
     matches = [
-        (inner, match) for inner in (graph.graphs() if rules else ()) for match in _distinct_matches(inner, rules)
+        (inner, match) for inner in (graph.graphs() if measured else ()) for match in _distinct_matches(inner, measured)
     ]
     counts = Counter(
         match.rule.generalized.name for inner, match in matches if _would_apply(inner, match, allows, refusal)

@@ -25,7 +25,7 @@ from graphopt.runtime.session_setting import SessionSetting
 log = logging.getLogger(__name__)
 
 CACHE_FORMAT = 1
-"""Counts up when what the cache holds changes its meaning: entries of other formats are never asked for."""
+"""Version of the cache's contents, raised when their meaning changes; other versions are never read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Machine:
     flops_per_second: float = 1e11
     bytes_per_second: float = 4e10
     launch_seconds: float = 4e-7
-    """Seconds from one node to the next."""
+    """Seconds to launch a node."""
     block: int = 8
     """Channels that ONNX Runtime's blocked layout of convolutions holds together (16 with AVX-512); 0: it has none,
     and fuses no activations either, as with CUDA."""

@@ -1,4 +1,4 @@
-"""The last word: candidates for the whole model take turns, and only what is faster beyond noise is taken.
+"""The final selection: candidates for the whole model take turns, and only what is faster beyond noise is taken.
 
 The simplified model is the floor. A find of the search is taken if two races show it to be faster than the floor, and
 simplifications are taken back if two races show that they make the model slower.

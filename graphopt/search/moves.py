@@ -25,7 +25,7 @@ class Move:
     """A rule applied at some places of a region, in turn; then the region is simplified."""
 
     rule: str
-    """Its name."""
+    """Name of the rule."""
     sites: tuple[tuple[Value, ...], ...]
     """The roots of each match, as values of the region at that point."""
     simplified: bool = True
@@ -48,7 +48,7 @@ class Solution:
 
     @property
     def saved_seconds(self) -> float:
-        """Seconds of one run that are hoped for."""
+        """Estimated saving in one run, in seconds."""
         return self.estimated_seconds * (1 - 1 / self.speedup.median)
 
     @property
@@ -90,7 +90,7 @@ class AppliedMove(NamedTuple):
 
     steps: list[Step]
     is_complete: bool
-    """False where weights refused it at some place: those of another copy may not."""
+    """False if the weights at some site did not allow it; another copy's may."""
 
 
 def apply_move(graph: Graph, move: Move, space: SearchSpace) -> AppliedMove:
@@ -98,7 +98,7 @@ def apply_move(graph: Graph, move: Move, space: SearchSpace) -> AppliedMove:
 
     Raises:
         MoveNotApplicableError: none of its places matches.
-        DeadlineExceededError: the simplifier's check does; then the graph is somewhere on the way.
+        DeadlineExceededError: the simplifier's check does; then the graph is left partly rewritten.
     """
     steps: list[Step] = []
     is_whole = _apply_rule_at_sites(graph, move, space, steps)
@@ -184,7 +184,7 @@ def apply_solution(graph: Graph, solution: Solution, space: SearchSpace) -> list
     """Carry a solution over to every copy, in place; a copy whose weights do not allow it stays as it is.
 
     Raises:
-        DeadlineExceededError: the simplifier's check does; then the graph is somewhere on the way.
+        DeadlineExceededError: the simplifier's check does; then the graph is left partly rewritten.
     """
     steps: list[Step] = []
     for vertices in solution.copies:

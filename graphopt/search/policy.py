@@ -29,20 +29,21 @@ class SearchPolicy:
     measured_per_round: int = 6
     """Graphs measured beside a region in one round."""
     slack: float = 2.0
-    """Estimated cost of a step on the way, as a multiple of the region's, up to which it is gone on from."""
+    """Largest estimated cost of an intermediate graph that is expanded further, as a multiple of the region's."""
     measure_within: float = 1.05
     """Estimated cost up to which a graph is measured, as a multiple of the best known; DESIGN.md has the numbers."""
     least_saving: float = 0.002
     """Part of the model's time that a region has to save to be worth a measurement: less is not seen in a race."""
     most_saving: float = 0.5
-    """Part of a region's time that a find may save, at most: a region of which that is too little is left."""
+    """Largest fraction of a region's time that a find is assumed to save; regions that cannot reach `least_saving` are
+    skipped."""
     max_idle_rounds: int = 3
     """Rounds without an improvement after which a region is left."""
     refusing_copies: int = 4
-    """Copies in which a first move is tried while it is refused: if not for their weights, then all of them refuse
-    it."""
+    """Copies in which a refused first move is tried before it is given up: then the weights of one copy are not the
+    reason."""
     min_turn_share: float = 0.05
-    """Part of the time of the search that a region's turn may take, however little the region costs."""
+    """Shortest turn of a region, as a fraction of the search's time."""
     probed_states: int = 10
     """Graphs of each region that tell whether there is anything to gain in heavy kernels: in all 18 parts of models for
     which the estimate spoke, the first such graph was among them, but for convolutions of signals."""
@@ -103,7 +104,7 @@ class SearchPolicy:
     least_openings: int = 3
     """Sessions that are opened for these two races, beside that of the original that is open."""
     reserved_sessions: int = 7
-    """Sessions that the last word takes where there is a find: four in the first race and three in the second."""
+    """Sessions that the final selection takes where there is a find: four in the first race and three in the second."""
     confirming_sessions: int = 3
     """Sessions of the second race."""
 
@@ -112,7 +113,7 @@ class SearchPolicy:
     sweeping_share: float = 0.5
     """Part of the time, without what the second race takes, in which sweeps have to be made."""
     search_share: float = 0.6
-    """Part of the time that sweeps leave, without what the last word takes at least, for the search; the rest is for
+    """Fraction for the search of the time left after sweeps and the reserve for the final selection; the rest is for
     that."""
     sweep_race_share: float = 0.25
     """Part of the time that is left for each race of sweeps."""

@@ -81,7 +81,7 @@ def why_no_gain(ratio: Speedup, policy: TimingPolicy) -> str:
         return "" if ratio.verdict is TimingVerdict.FASTER else "it is slower"
     if ratio.median <= 1 + policy.noise:
         few = f"after {ratio.rounds} rounds it is probably none" if ratio.has_too_few_rounds else ""
-        return few or f"what differs by {policy.noise:.0%} or less is not told from chance"
+        return few or f"differences of {policy.noise:.0%} or less are within the noise"
     if ratio.has_too_few_rounds:
         return f"{ratio.rounds} rounds are too few to tell: --seconds gives it longer"
     return f"it is between {ratio.low:.3f} and {ratio.high:.3f} after {ratio.rounds} rounds: --seconds gives it longer"
@@ -196,7 +196,7 @@ def race_notes(first: Measurement, best: Measurement) -> Iterator[str]:
     timed or made the model slower."""
     refusal, was = first.refusal, first.speedup
     if best.is_unconfirmed and best.is_faster:
-        yield "the gain is of one race: no time was left for a second"
+        yield "the gain is of one race: no time or memory was left for a second"
     if best.steps == first.steps:
         if first.steps and best.speedup is None and not best.is_original:
             yield f"the simplified model was {untimed_reason(first, best)}"

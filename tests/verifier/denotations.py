@@ -364,6 +364,8 @@ def main() -> None:
     options = parser.parse_args()
     console, begun = Console(soft_wrap=True, highlight=False, markup=False), time.monotonic()
     tried = [m for m in all_mutants() if not options.only or {m.module, m.function} & set(options.only)]
+    if not tried:
+        parser.error(f"no denotation is a function of that name, nor a module: {', '.join(options.only)}")
     if options.sample:
         tried = random.Random(options.seed).sample(tried, min(options.sample, len(tried)))
     court = Court(denoted_by(options.only) or frozenset(OPERATORS))
