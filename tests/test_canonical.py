@@ -108,7 +108,8 @@ def test_a_canonical_form_is_left_as_it_is() -> None:
 
 def test_in_each_body_though_values_have_one_name() -> None:
     """The branches of an If may name their values alike."""
-    own = " ".join(f"{name} = Constant <value_float = {n}> ()" for name, n in (("h", 0.5), ("o", 1.0), ("r", 1.4142135)))
+    numbers = {"h": 0.5, "o": 1.0, "r": 1.4142135}
+    own = " ".join(f"{name} = Constant <value_float = {number}> ()" for name, number in numbers.items())
     inner = f"{own} d = Div (x, r) t = Erf (d) u = Add (t, o) v = Mul (u, h) g = Mul (x, v)"
     other = "k = Abs (x) " + inner.replace("(x,", "(k,")
     then, otherwise = (f"b () => (float[2, 5, 16] g) {{ {body} }}" for body in (inner, other))
