@@ -55,7 +55,7 @@ class SearchPolicy:
     simplifies undoes them."""
 
     sweep_margin: float = 3.0
-    """What a sweep may gain, as a multiple of the estimated time of the nodes that it replaces: what is around them may
+    """Largest gain assumed of a sweep, as a multiple of the estimated time of the nodes that it replaces: those around may
     run in another layout. A sweep that cannot gain more than noise is not timed."""
 
     # -- races of regions ----------------------------------------------------------------------------------------------

@@ -246,7 +246,7 @@ def test_a_dask_cluster_gives_the_same(tmp_path: Path) -> None:
     ("args", "said"),
     [
         (["--output", "found.txt"], "rules are written to a .jsonl file"),
-        (["--output", "-"], "name a file with --journal"),
+        (["--output", "-"], "needs --journal FILE"),
         (["--output", "found.jsonl", "--ops", "Loop"], "--ops Loop: it is not one operator on one or two tensors"),
         (["--output", "found.jsonl", "--model", "none.onnx"], "none.onnx"),
         (["--output", "found.jsonl", "--ops", "Rellu"], "there is no operator 'Rellu'; did you mean 'Relu'"),
