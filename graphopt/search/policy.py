@@ -55,8 +55,8 @@ class SearchPolicy:
     simplifies undoes them."""
 
     sweep_margin: float = 3.0
-    """Largest gain assumed of a sweep, as a multiple of the estimated time of the nodes that it replaces: those around may
-    run in another layout. A sweep that cannot gain more than noise is not timed."""
+    """Largest gain assumed of a sweep, as a multiple of the estimated time of the nodes that it replaces: those around
+    them may run in another layout. A sweep that cannot gain more than noise is not timed."""
 
     # -- races of regions ----------------------------------------------------------------------------------------------
 
