@@ -36,7 +36,7 @@ def _run(given: argparse.Namespace) -> Iterator[str]:
         limit=QUICK_LIMIT if quick else LIMIT,
     )
     is_suite = MODELS.keys() >= {*plan.models}
-    name = f"{given.provider.lower()}{'-quick' if quick else ''}" if is_suite else "others"
+    name = f"{given.provider.lower()}{'-quick' if quick else ''}{'' if is_suite else '-others'}"
     path = given.output or FOLDER / f"{name}.jsonl"
     results = run(plan, path)
     yield f"written: {path}; `python -m benchmarks report {path}` shows it"

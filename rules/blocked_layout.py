@@ -1,4 +1,4 @@
-"""What keeps images in ONNX Runtime's blocks of channels.
+"""Rules that keep images in ONNX Runtime's blocks of channels.
 
 Its blocked kernels know pools, and sums and products of two images of one shape, but no broadcasting and no ReduceMean:
 each of these turns an image into rows and back. One alone gains nothing where the other is beside it, as in squeeze and

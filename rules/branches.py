@@ -29,7 +29,7 @@ def pad_kernel(weights: Term, before: TermLike, after: TermLike) -> App:
 
 
 class BranchSign(NamedTuple):
-    """How a branch joins the convolution, and what that makes of weights and biases.
+    """Way in which a branch joins the convolution, with its effect on weights and biases.
 
     The convolution's come first: what is computed has the element type of the first operand.
     """

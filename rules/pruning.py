@@ -17,7 +17,7 @@ from graphopt.rules.convolution import BLOCK
 
 
 class Activation(NamedTuple):
-    """What lies behind a convolution or a product."""
+    """Operator behind a convolution or a product."""
 
     name: str
     apply: Callable[[Term], Term]

@@ -436,7 +436,7 @@ class _Judge:
         self.paths = {} if exact else value_paths(model)
         self.tolerances = self._tolerances(alike=False)
         self.incomparable: dict[str, str] = {}
-        """How outputs vary that differ from run to run, by name."""
+        """Variation of outputs that differ from run to run, by name."""
         self.perturbation_distances: dict[tuple[str, float], list[list[ResultDistance]]] = {}
         self.size_values = sample_inputs.size_values(model)
 

@@ -34,7 +34,7 @@ Branches: TypeAlias = "Sequence[tuple[Binders, Formula, Callable[[A], V]]]"
 
 
 class ExprAlgebra(ABC, Generic[V]):
-    """How values are computed, with what the symbols stand for that are free in them."""
+    """Operations on the values of expressions, and the values of the symbols that are free in them."""
 
     @abstractmethod
     def linear_combination(self, parts: Sequence[tuple[Fraction, V]]) -> V: ...
@@ -59,7 +59,7 @@ class ExprAlgebra(ABC, Generic[V]):
     def opaque(self, element: OpaqueElement) -> V: ...
 
     def value(self, value: Expr) -> V:
-        """Return what an expression is."""
+        """Return the value of an expression."""
         return self.linear_combination([(term.coefficient, self.term(term)) for term in value.terms])
 
     def term(self, term: Term) -> V:

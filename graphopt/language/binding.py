@@ -124,7 +124,7 @@ def evaluate_scalar(term: Term, bound: Mapping[str, Binding], axes: AxisSizes, g
 
 @dataclass(frozen=True)
 class _BoundScalars(ScalarAlgebra):
-    """What holes and axes are bound to in a graph."""
+    """Bindings of holes and axes in a graph."""
 
     bound: Mapping[str, Binding]
     axes: AxisSizes
