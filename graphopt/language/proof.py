@@ -81,7 +81,7 @@ class Proof:
 
     @property
     def failure_text(self) -> str:
-        """Reason why it does not hold, in several lines: the difference if there is one, else the obligation not shown."""
+        """Reason why it does not hold: the difference if there is one, else the obligation not shown; several lines."""
         why = self.counterexample or self.detail or "no element types and sizes of at least 1 fit the left side"
         lines = "\n".join(filter(None, (why, self.hint)))
         return f"{self.rule}  {self.verdict}\n{indent(lines, '    ')}"
