@@ -68,6 +68,29 @@ def test_so_they_are_behind_a_cache_of_any_length() -> None:
     assert compare_models(model, after, bindings=[{"batch": 1, "past": 0}]).verdict is EqualityVerdict.EQUAL
 
 
+@pytest.mark.parametrize(
+    ("queries", "repeated"),
+    [
+        pytest.param("batch, tokens, [-1], [8]", 0, id="neither is 0"),
+        pytest.param("batch, tokens, [6], [8]", 1, id="both may be"),
+    ],
+)
+def test_so_they_are_where_batch_and_tokens_are_open(queries: str, repeated: int) -> None:
+    """An exporter's view of the queries says that there are tokens: beside a size of 0 none could be inferred."""
+    model = parse(
+        "float[batch,tokens,48] x, float[batch,2,past,8] k, float[batch,2,tokens,8] new",
+        "batch = Shape<start=0, end=1>(x); tokens = Shape<start=1, end=2>(x); past = Shape<start=2, end=3>(k); "
+        f"total = Add(past, tokens); heads = Concat<axis=0>({queries}); h = Reshape(x, heads); "
+        "q = Transpose<perm=[0,2,1,3]>(h); c = Concat<axis=2>(k, new); a = Unsqueeze(c, [2]); "
+        "b = Expand(a, [1,1,3,1,1]); joined = Concat<axis=0>(batch, [6], total, [8]); r = Reshape(b, joined); "
+        "t = Transpose<perm=[0,1,3,2]>(r); y = MatMul(q, t)",
+    )
+    after = simplified(model, batch=2, past=7, tokens=3)
+    assert after.graph.operator_counts().get("Expand", 0) == repeated
+    sizes = {"batch": 1, "past": 0, "tokens": 4}
+    assert compare_models(model, after, bindings=[sizes]).verdict is EqualityVerdict.EQUAL
+
+
 def test_heads_that_are_repeated_as_a_whole_stay() -> None:
     """Heads 0, 1, 0, 1, 0, 1 share keys, not 0, 0, 0, 1, 1, 1: they do not lie side by side."""
     model = parse(

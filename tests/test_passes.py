@@ -21,8 +21,7 @@ from graphopt.io import onnx_io
 from graphopt.ir import schemas
 from graphopt.ir.edit import replace_node
 from graphopt.ir.graph import Graph, Patch
-from graphopt.operators.inference import infer_graph
-from graphopt.rewrite.folding import reshape_target
+from graphopt.operators.inference import infer_graph, reshape_target
 from graphopt.rewrite.passes import PASSES, Pass, PassFunction, to_exact_passes, written_by_patch
 from graphopt.rewrite.simplify import simplify_graph
 from graphopt.rules import slicing
@@ -350,6 +349,11 @@ def test_targets_of_reshape(
     target: list[Dim], shape: tuple[Dim, ...] | None, result: tuple[Dim, ...] | None, expected: list[int] | None
 ) -> None:
     assert reshape_target(target, shape, result) == expected
+
+
+def test_sizes_that_are_not_0_stand_beside_one_that_is_inferred() -> None:
+    assert reshape_target([N, 8, S], (N, 2, 4, S), None) is None
+    assert reshape_target([N, 8, S], (N, 2, 4, S), None, {"N"}) == [0, 8, -1]
 
 
 def test_a_size_that_stays_is_copied() -> None:

@@ -6,7 +6,7 @@ arithmetic made and that does not come out even. What an atom means is in it: th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal, TypeAlias
@@ -229,6 +229,12 @@ def lower_bound(dim: Dim) -> int | None:
     made = min((atom for atom in falling - rising if isinstance(atom, DerivedAtom)), key=_sort_key, default=None)
     bounds = [lower_bound(_replace_factor(dim, made, larger)) for larger in _upper_bounds(made)] if made else []
     return max((bound for bound in bounds if bound is not None), default=None)
+
+
+def is_positive_dim(dim: Dim, positive: Collection[str]) -> bool:
+    """Return whether a size is known to be at least 1, where sizes with these names are."""
+    shifted = replace_dim_atoms(dim, lambda atom: _of_atom(atom) + 1 if str(atom) in positive else None)
+    return (lower_bound(shifted) or 0) >= 1
 
 
 def _upper_bounds(made: DerivedAtom) -> tuple[Dim, ...]:

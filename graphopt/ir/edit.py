@@ -74,10 +74,15 @@ def replace_node(graph: Graph, vertex: int, node: Node) -> Patch:
     return replace_values(graph, {}, {vertex: node})
 
 
+def needed_vertices(graph: Graph) -> set[int]:
+    """Return the vertices that outputs depend on."""
+    outputs = {value.vertex for value in graph.outputs}
+    return set(chain.from_iterable(nx.bfs_layers(graph.nx.reverse(copy=False), outputs)))
+
+
 def remove_unread(graph: Graph) -> Patch | None:
     """Return the patch that drops every vertex no output depends on; None where there is none."""
-    outputs = {value.vertex for value in graph.outputs}
-    alive = set(chain.from_iterable(nx.bfs_layers(graph.nx.reverse(copy=False), outputs)))
+    alive = needed_vertices(graph)
     dead = {vertex: node for vertex, node in graph.vertices_and_nodes() if vertex not in alive and not _is_input(node)}
     return Patch(dead, {}) if dead else None
 

@@ -187,6 +187,8 @@ class Graph:
     """Inputs and captures that may hold a number near the largest of its type."""
     finiteness_requested: frozenset[int] = frozenset()
     """Outputs of a body or part whose finiteness is observed outside, as `magnitude_analysis` marked them."""
+    positive_sizes: frozenset[str] = frozenset()
+    """Names of sizes that are not 0 wherever the model as it was given can be run (see `operators.inference`)."""
     is_region: bool = False
     """Outputs may be inputs, or share a value: they are no names in a file, but what is read elsewhere."""
     nx: nx.DiGraph[int] = field(default_factory=nx.DiGraph)
@@ -352,7 +354,7 @@ class Graph:
         twin = Graph(
             self.name, self.opsets, [*self.inputs], self.outputs, self.output_names, self.output_types,
             self.doc, self.metadata, names, self.unknown_fields, self.possibly_infinite, self.possibly_huge,
-            self.finiteness_requested, self.is_region,
+            self.finiteness_requested, self.positive_sizes, self.is_region,
             _next_vertex=self._next_vertex,
         )  # fmt: skip
         nodes = dict(self.vertices_and_nodes())

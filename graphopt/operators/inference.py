@@ -7,7 +7,7 @@ The base is the onnx package's own inference, with the node's own schema; `infer
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -17,11 +17,11 @@ from onnx.defs import OpSchema
 
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
-from graphopt.expr.dims import DerivedAtom, Dim, DimAtom, SymbolicDim, UnknownAtom
+from graphopt.expr.dims import DerivedAtom, Dim, DimAtom, SymbolicDim, UnknownAtom, is_positive_dim
 from graphopt.ir import schemas
-from graphopt.ir.edit import DraftGraph
+from graphopt.ir.edit import DraftGraph, needed_vertices
 from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
-from graphopt.ir.types import TensorType, Type
+from graphopt.ir.types import Shape, TensorType, Type
 from graphopt.operators import declared_operators
 from graphopt.operators.movement_ops import ENDLESS_ENDS
 from graphopt.operators.node_operands import (
@@ -243,6 +243,7 @@ def infer_graph(graph: Graph, *, strict: bool = False) -> None:
         if node is not graph[vertex]:
             draft.drafts[vertex] = node
     graph.apply(Patch({vertex: graph[vertex] for vertex in draft.drafts}, draft.drafts))
+    graph.positive_sizes |= _positive_sizes(graph)
 
 
 def build_inference_patch(graph: Graph) -> Patch | None:
@@ -437,3 +438,53 @@ def _slice_type(type_: Type | None, axis: int) -> tuple[Type | None, Dim | None]
 
 _BODY_INPUT_INFERENCE = {"Loop": _loop_input_types, "Scan": _scan_input_types}
 _CONTROL_FLOW_INFERENCE = {"If": _infer_if, "Loop": _infer_loop, "Scan": _infer_scan}
+
+
+# -- targets of Reshape ------------------------------------------------------------------------------------------------
+
+
+def _positive_sizes(graph: Graph) -> frozenset[str]:
+    """Return the names of sizes that are not 0, as a Reshape that an output depends on infers another, a -1, beside
+    them."""
+    reshapes = graph.vertices_with_op("Reshape")
+    needed = reshapes & needed_vertices(graph) if reshapes else reshapes
+    return frozenset(name for vertex in needed for name in _sizes_beside_inferred(NodeOperands(graph, graph[vertex])))
+
+
+def _sizes_beside_inferred(reshape: NodeOperands) -> Iterator[str]:
+    """Yield the names that the sizes beside a -1 are products of; a 0 would be that of the input's own axis."""
+    target, shape = reshape.contents(1), reshape.shape(0)
+    if target is None or shape is None or -1 not in target:
+        return
+    is_literal = bool(reshape.int_attribute("allowzero"))
+    for axis, size in enumerate(target):
+        is_own = is_literal or (axis < len(shape) and shape[axis] == size)
+        if is_own and isinstance(size, SymbolicDim) and len(size.terms) == 1:
+            yield from map(str, size.atoms)
+
+
+def reshape_target(
+    target: Sequence[Dim], shape: Shape | None, result: Shape | None, positive: Collection[str] = ()
+) -> list[int] | None:
+    """Return a constant target for a Reshape that reads 0 as "copy", equal to a symbolic one wherever that is defined.
+
+    A size equal to that of the input's axis is copied. One other may be the rest, but only if no other size can be
+    0: then Reshape could not tell it. `positive` names sizes that are none.
+    """
+    elements: list[int] = []
+    for i, size in enumerate(target):
+        known = result[i] if size == -1 and result is not None and i < len(result) else size
+        if isinstance(known, int):
+            elements.append(known)
+        elif shape is not None and i < len(shape) and shape[i] == known:
+            elements.append(0)
+        else:
+            elements.append(-1)
+    if elements.count(-1) > 1:
+        return None
+    given = -1 in target  # then another size of 0 is an error already
+    if -1 in elements and not given:
+        others = [size for size, element in zip(target, elements, strict=True) if element != -1]
+        if not all(is_positive_dim(size, positive) for size in others):
+            return None
+    return elements

@@ -39,7 +39,7 @@ from graphopt.language.terms import (
     operator_applications,
     walk_term,
 )
-from graphopt.operators.inference import DTYPES_BY_TYPE_STRING, infer_node
+from graphopt.operators.inference import DTYPES_BY_TYPE_STRING, infer_node, reshape_target
 from graphopt.operators.node_evaluation import evaluate_node as compute
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.rewrite import folded_constants
@@ -278,6 +278,8 @@ class _Builder:
 
     def _number(self, app: App, position: int, term: Term) -> BuiltOperand:
         value = evaluate_scalar(term, self.match.holes, self.match.axes, self.graph)
+        if app.op == "Reshape" and isinstance(value, tuple):
+            value = self._constant_target(app, value) or value
         unknown = sum(isinstance(item, SymbolicDim) for item in value) if isinstance(value, tuple) else 0
         inferred = lookup_operator(app.op, app.domain).max_inferred_sizes
         if inferred is not None and unknown > inferred:
@@ -293,6 +295,16 @@ class _Builder:
         if dtype.is_float and any(dtype.round_to_dtype(float(number)) is None for number in array.ravel()):
             raise RewriteRefused(f"{dtype.name} has no number near {term}")
         return FoldedConstant(array, dtype, app.op.lower())
+
+    def _constant_target(self, reshape: App, target: tuple[int | SymbolicDim, ...]) -> tuple[int, ...] | None:
+        """Return the target of a Reshape in numbers; None where it has them already, or cannot be said so."""
+        data = self._operand(reshape, 0)
+        shape = self.draft.shape(data) if isinstance(data, Value) else None
+        if shape is None or not any(isinstance(size, SymbolicDim) for size in target):
+            return None
+        sizes = [shape[axis] if size == 0 and axis < len(shape) else size for axis, size in enumerate(target)]
+        found = reshape_target(sizes, shape, None, self.graph.positive_sizes)
+        return None if found is None else tuple(found)
 
     def _sizes(self, sizes: tuple[int | SymbolicDim, ...], app: App) -> Value:
         """Return sizes that are not all numbers, as they are known when the model runs: read off the graph's inputs."""

@@ -22,6 +22,7 @@ from graphopt.ir.edit import constant_node, needs_copy, replace_node, replace_va
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import Shape, TensorType, Type
+from graphopt.operators.inference import reshape_target
 from graphopt.operators.node_evaluation import NUMPY_VIEWS, evaluate_node, is_reference_exact
 from graphopt.operators.node_operands import NodeOperands, normalize_axis, static_sizes
 from graphopt.operators.operator_classes import lookup_operator
@@ -262,7 +263,7 @@ def _fold_reshape(graph: Graph, vertex: int) -> Patch | None:
         if allowzero and elements is None:  # it says nothing: rules ask for a Reshape without it
             elements = [size for size in target if isinstance(size, int)]
     else:
-        elements = reshape_target(target, shape, result)
+        elements = reshape_target(target, shape, result, graph.positive_sizes)
     if elements is None:
         return None
     patch = _with_constant_input(graph, vertex, 1, elements, "shape")
@@ -292,31 +293,6 @@ def _use_copied_sizes(target: Sequence[Dim], shape: Shape | None, result: Shape 
     if rest >= min(len(shape), len(result)) or isinstance(shape[rest], int) or shape[rest] != result[rest]:
         return None
     return [*elements[:rest], 0, *elements[rest + 1 :]]
-
-
-def reshape_target(target: Sequence[Dim], shape: Shape | None, result: Shape | None) -> list[int] | None:
-    """Return a constant target for a Reshape that reads 0 as "copy", equal to a symbolic one wherever that is defined.
-
-    A size equal to that of the input's axis is copied. One other may be the rest, but only if no other size can be
-    0: then Reshape could not tell it.
-    """
-    elements: list[int] = []
-    for i, size in enumerate(target):
-        known = result[i] if size == -1 and result is not None and i < len(result) else size
-        if isinstance(known, int):
-            elements.append(known)
-        elif shape is not None and i < len(shape) and shape[i] == known:
-            elements.append(0)
-        else:
-            elements.append(-1)
-    if elements.count(-1) > 1:
-        return None
-    given = -1 in target  # then another size of 0 is an error already
-    if -1 in elements and not given:
-        others = [size for size, element in zip(target, elements, strict=True) if element != -1]
-        if not all((lower_bound(size) or 0) >= 1 for size in others):
-            return None
-    return elements
 
 
 def _fold_expand(graph: Graph, vertex: int) -> Patch | None:
