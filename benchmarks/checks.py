@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from benchmarks.environment import one_line
-from graphopt.runtime.input_sizes import default_sizes
+from graphopt.runtime.input_sizes import usual_sizes
 from graphopt.runtime.measure import TimingSchedule, time_interleaved
 from graphopt.runtime.model_sketch import sketch_model
 from graphopt.runtime.sample_inputs import NORMAL, make_feeds
@@ -100,7 +100,7 @@ def computed(session: Any, source: str, folder: str, seed: int) -> dict[str, Any
     drawn: Mapping[str, Any] | None = load_inputs(f"{folder}/inputs-{seed}")
     if drawn is None:
         wanted = sketch_model(onnx.load(source))
-        drawn = make_feeds(wanted, default_sizes(wanted, {}), seed=seed, style=NORMAL)
+        drawn = make_feeds(wanted, usual_sizes(wanted, {})[0], seed=seed, style=NORMAL)
     return dict(zip([output.name for output in session.get_outputs()], session.run(None, drawn), strict=True))
 
 

@@ -1,6 +1,6 @@
 """What models are run on: given inputs that fit, and sizes that are usual."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -8,7 +8,7 @@ import pytest
 
 import graphopt
 from graphopt.base.errors import UsageError
-from graphopt.runtime.input_sizes import default_sizes, fit_inputs
+from graphopt.runtime.input_sizes import fit_inputs, usual_sizes
 from graphopt.runtime.model_sketch import sketch_model
 from graphopt.runtime.sample_inputs import Array
 from tests.text import parse
@@ -61,14 +61,46 @@ def test_given_inputs_that_do_not_fit_are_refused(inputs: Mapping[str, Array], c
         ("float[batch,samples] wave", {"batch": 1, "samples": 16_000}),
         ("float[batch,1,samples] wave", {"batch": 1, "samples": 16_000}),
         ("float[batch,80,time] mel", {"batch": 1, "time": 128}),
-        (
-            "int64[batch,seq] ids, float[batch,4,past_length,8] key, int64[batch,total_length] mask",
-            {"batch": 1, "seq": 128, "past_length": 128, "total_length": 256},
-        ),
     ],
 )
 def test_open_dims_get_usual_sizes(declared: str, sizes: Mapping[str, int]) -> None:
-    assert default_sizes(sketch_model(named(declared)), {}) == sizes
+    assert usual_sizes(sketch_model(named(declared)), {}) == [sizes]
+
+
+@pytest.mark.parametrize(
+    ("ids", "key", "mask"),
+    [
+        pytest.param("batch,seq", "past_length", "total_length", id="by name"),
+        pytest.param("batch,s1", "s2", "s3", id="by place"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("given", "lengths"),
+    [
+        pytest.param({}, [(1, 256, 257), (128, 0, 128)], id="a token behind a cache, and a prompt"),
+        pytest.param({0: 1}, [(1, 256, 257)], id="a token"),
+        pytest.param({0: 16}, [(16, 0, 16)], id="a prompt of 16 tokens"),
+        pytest.param({1: 9}, [(1, 9, 10)], id="a short cache"),
+        pytest.param({0: 4, 1: 9}, [(4, 9, 13)], id="some tokens behind a short cache"),
+    ],
+)
+def test_a_decoder_is_run_behind_a_cache_and_on_a_prompt(
+    ids: str, key: str, mask: str, given: Mapping[int, int], lengths: Sequence[tuple[int, int, int]]
+) -> None:
+    declared = f"int64[{ids}] ids, float[batch,4,{key},8] past_key, int64[batch,{mask}] attention_mask"
+    names = (ids.removeprefix("batch,"), key, mask)
+    sizes = {names[place]: size for place, size in given.items()}
+    found = usual_sizes(sketch_model(named(declared)), sizes)
+    assert [sizes | each for each in found] == [{"batch": 1, **dict(zip(names, each, strict=True))} for each in lengths]
+
+
+def test_a_decoder_of_one_token_has_no_prompt() -> None:
+    """Whatever the encoder made is no cache of the decoder's."""
+    declared = (
+        "int64[batch,1] ids, float[batch,4,past,8] past_decoder_key, "
+        'float[batch,4,source,8] past_encoder_key, int64[batch,"past + 1"] mask'
+    )
+    assert usual_sizes(sketch_model(named(declared)), {}) == [{"batch": 1, "past": 256, "source": 224}]
 
 
 @pytest.mark.parametrize("name", ["?", "?1", "-1", "None", "*", ""])
@@ -99,4 +131,4 @@ def named(declared: str) -> onnx.ModelProto:
 
 def test_a_given_size_is_part_of_what_follows_from_it() -> None:
     model = named("int64[batch,seq] ids, float[batch,4,past,8] key, int64[batch,total] mask")
-    assert default_sizes(sketch_model(model), {"seq": 1, "past": 7}) == {"batch": 1, "total": 8}
+    assert usual_sizes(sketch_model(model), {"seq": 1, "past": 7}) == [{"batch": 1, "total": 8}]

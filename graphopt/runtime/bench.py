@@ -19,12 +19,12 @@ from graphopt.runtime import model_sketch, sample_inputs
 from graphopt.runtime.input_sizes import (
     TrialInputs,
     common_sketch,
-    default_sizes,
     find_accepted_inputs,
     fit_inputs,
     format_run_sizes,
     format_sizes,
     requested_sizes,
+    usual_sizes,
 )
 from graphopt.runtime.measure import (
     PreciseRatios,
@@ -79,12 +79,13 @@ def prepare_models(
     common = common_sketch((*names, *map(model_label, also)), sketches, frozenset(inputs or ()))
     given, own = fit_inputs(common, inputs or {})
     bindings = requested_sizes(common, dims or {}, own)
+    cases = [(binding, chosen) for binding in bindings for chosen in usual_sizes(common, binding)]
     start = time.perf_counter()
     first = setting.open(models[0])
     opening = time.perf_counter() - start
     sessions = (first, *(setting.open(model) for model in models[1:]))
     tried = [RunnableModel(parse_model(model) if isinstance(model, bytes) else model) for model in models]
-    share = None if limit is None else limit / len(bindings)
+    share = None if limit is None else limit / len(cases)
 
     def made(sizes: Binding) -> Feeds:
         return sample_inputs.make_feeds(common, sizes, seed=seed, style=sample_inputs.NORMAL, given=given)
@@ -99,7 +100,7 @@ def prepare_models(
             raise LimitError(f"{names[number]}: {error}") from error
         return f"{names[number]} {reason}" if reason else ""
 
-    trials = tuple(find_accepted_inputs(common, binding, made, refusal) for binding in bindings)
+    trials = tuple(find_accepted_inputs(common, *sizes, made, refusal) for sizes in cases)
     for number, trial in itertools.product(range(1, len(names)), trials):
         if reason := refusal(trial.feeds, number):
             raise ModelError(f"{reason}{format_run_sizes(trial.sizes)}")
@@ -116,9 +117,10 @@ def make_up_inputs(
     """
     sketch = model_sketch.sketch_model(model)
     given, own = fit_inputs(sketch, inputs)
-    bindings = [binding | default_sizes(sketch, binding) for binding in requested_sizes(sketch, dims, own)]
+    bindings = requested_sizes(sketch, dims, own)
+    cases = [binding | chosen for binding in bindings for chosen in usual_sizes(sketch, binding)]
     style = sample_inputs.NORMAL
-    return [sample_inputs.make_feeds(sketch, sizes, seed=0, style=style, given=given) for sizes in bindings]
+    return [sample_inputs.make_feeds(sketch, sizes, seed=0, style=style, given=given) for sizes in cases]
 
 
 class TooSlowError(ModelError):

@@ -128,8 +128,9 @@ def with_fixed_sizes(model: ModelSketch, others: Iterable[ModelSketch], sizes: B
 
 # -- sizes of open dims ------------------------------------------------------------------------------------------------
 
-BATCH, SEQUENCE, SIDE, SOUND = 1, 128, 224, 16_000
-"""Sizes that models are mostly run at: one sample, 128 tokens, an image of 224 by 224, a second of sound at 16 kHz."""
+BATCH, SEQUENCE, PAST, SIDE, SOUND = 1, 128, 256, 224, 16_000
+"""Sizes that models are mostly run at: one sample, 128 tokens or a cache of 256, an image of 224 by 224, a second of
+sound at 16 kHz."""
 _CHANNELS, _VIDEO = 3, 32
 _SIZES_BY_NAME = (
     (re.compile(r"batch|^(b|bs|n)$", re.IGNORECASE), BATCH),
@@ -162,20 +163,45 @@ def requested_sizes(model: ModelSketch, dims: Mapping[str, int | Sequence[int]],
     return [{**own, **dict(choice)} for choice in itertools.product(*choices)]
 
 
-def default_sizes(model: ModelSketch, given: Binding) -> dict[str, int]:
-    """Return usual sizes for the open dims that are not given: by name, by place, and by the type of the input."""
+def usual_sizes(model: ModelSketch, given: Binding) -> list[dict[str, int]]:
+    """Return usual sizes for the open dims that are not given: by name, by place, and by the type of the input.
+
+    A decoder behind a cache is run in two ways: a token at a time, and first on all of a prompt.
+    """
     found: dict[str, int] = {}
     for item in model.required:
         for axis, dim in enumerate(item.shape or ()):
             if isinstance(dim, str):
-                found[dim] = min(_default_size(dim, axis, item), found.get(dim, SOUND))
+                found[dim] = min(_usual_size(dim, axis, item), found.get(dim, SOUND))
     all_ = sample_inputs.candidate_bindings(model.required, 0, given)[0]
-    sizes = {name: found.get(name, 1 if name.endswith(".rank") else SEQUENCE) for name in all_} | dict(given)
-    sizes |= sample_inputs.derived_totals(sizes)
-    return {name: size for name, size in sizes.items() if name not in given}
+    usual = {name: found.get(name, 1 if name.endswith(".rank") else SEQUENCE) for name in all_}
+    cases = [usual | lengths | dict(given) for lengths in _usual_cache_lengths(model, given)]
+    cases = [sizes | sample_inputs.derived_totals(model.required, sizes) for sizes in cases]
+    return [{name: size for name, size in sizes.items() if name not in given} for sizes in cases]
 
 
-def _default_size(dim: str, axis: int, given: ModelInput) -> int:
+def _usual_cache_lengths(model: ModelSketch, given: Binding) -> list[dict[str, int]]:
+    """Return usual lengths of a cache and of what is new: a token behind others, and a prompt.
+
+    Given one of the lengths, only what fits it: a prompt meets an empty cache.
+    """
+    dims = sample_inputs.CacheDims.of_inputs(model.required)
+    if not dims.past or not dims.new:
+        return [{}]
+    past, new = (dim_formulas.substitute_dims(part[0], given) for part in (dims.past, dims.new))
+    cases = [(PAST, 1), (0, SEQUENCE)]
+    if isinstance(new, int):
+        cases = [case for case in cases if (case[1] == 1) == (new == 1)]
+    elif isinstance(past, int):
+        cases = [case for case in cases if (case[0] == 0) == (past == 0)]
+    parts = (dims.past, dims.new)
+    return [
+        {dim: size for part, size in zip(parts, case, strict=True) for dim in part if isinstance(dim, str)}
+        for case in cases
+    ]
+
+
+def _usual_size(dim: str, axis: int, given: ModelInput) -> int:
     """Return the size of one open dim, seen as an axis of an input."""
     shape = given.shape or ()
     name = "" if dim == f"{given.name}.{axis}" else dim  # what has no name is called after its place
@@ -189,10 +215,10 @@ def _default_size(dim: str, axis: int, given: ModelInput) -> int:
     if axis == 0:
         return BATCH
     is_text = given.dtype.is_integer and given.dtype.bits > 8
-    return SEQUENCE if is_mask or is_text else _default_size_by_axis(axis, shape)
+    return SEQUENCE if is_mask or is_text else _usual_size_by_axis(axis, shape)
 
 
-def _default_size_by_axis(axis: int, shape: tuple[int | str, ...]) -> int:
+def _usual_size_by_axis(axis: int, shape: tuple[int | str, ...]) -> int:
     """Return the size of an axis, without a telling name, of an image or a video: channels come first, unless the last
     axis is short."""
     channels = len(shape) - 1 if shape[-1] in (1, 3, 4) else 1
@@ -235,16 +261,19 @@ class TrialInputs:
 
 
 def find_accepted_inputs(
-    model: ModelSketch, binding: Binding, made: Callable[[Binding], Feeds], refusal: Callable[[Feeds], str]
+    model: ModelSketch,
+    binding: Binding,
+    chosen: Binding,
+    made: Callable[[Binding], Feeds],
+    refusal: Callable[[Feeds], str],
 ) -> TrialInputs:
-    """Return sizes and inputs that are not refused; open sizes are guessed, and a guess may be wrong.
+    """Return sizes and inputs that are not refused; those that are `chosen` are guessed, and a guess may be wrong.
 
     Raises:
         ModelError: all of them are refused; has the reason against the first.
     """
-    chosen = default_sizes(model, binding)
-    shorter = ({name: max(1, size >> halvings) for name, size in chosen.items()} for halvings in range(4))
-    candidates: list[Binding] = [{**binding, **sizes} for sizes in shorter] if chosen else [binding]
+    shorter = ({name: max(1, size >> halvings) for name, size in chosen.items()} for halvings in range(1, 4))
+    candidates: list[Binding] = [{**binding, **sizes} for sizes in (chosen, *shorter)] if chosen else [binding]
     candidates += sample_inputs.candidate_bindings(model.required, 0, binding) if chosen else []
     reasons = []
     for sizes in candidates:

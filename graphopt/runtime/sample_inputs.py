@@ -6,6 +6,7 @@ only, not at `Graph`: what checks the compiler must not rely on it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -135,8 +136,8 @@ def candidate_bindings(inputs: Sequence[ModelInput], case: int, wanted: Binding)
         for i, name in enumerate(names):
             axis = "batch" if name in batch else "space" if name in space else ""
             binding[name] = filling.size(axis, i)
-        binding |= derived_totals(binding)
         binding |= {name: wanted[name] for name in binding.keys() & wanted.keys()}
+        binding |= {name: size for name, size in derived_totals(inputs, binding).items() if name not in wanted}
         if binding not in found:
             found.append(binding)
     few = [binding for binding in found if _total_elements(inputs, binding) < MANY_ELEMENTS]
@@ -151,7 +152,7 @@ def unit_bindings(inputs: Sequence[ModelInput], wanted: Binding) -> list[dict[st
     found: list[dict[str, int]] = []
     for ones in (free, free[1::2]):
         binding = usual | dict.fromkeys(ones, 1)
-        binding |= {name: size for name, size in derived_totals(binding).items() if name not in wanted}
+        binding |= {name: size for name, size in derived_totals(inputs, binding).items() if name not in wanted}
         if ones and binding not in found:
             found.append(binding)
     return found
@@ -178,12 +179,51 @@ def _open_dims(inputs: Sequence[ModelInput]) -> tuple[set[str], set[str], set[st
     return batch, space, {dim for dim, _, _ in dims} - batch - space
 
 
-def derived_totals(binding: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths that are sums: decoders with a cache name three, and the total is the sum of the other two."""
-    past = [size for name, size in binding.items() if name.startswith("past")]
-    new = [size for name, size in binding.items() if name.startswith(("seq", "decoder_seq"))]
-    totals = [name for name in binding if name.startswith("total")]
-    return {name: past[0] + new[0] for name in totals if past and new}
+@dataclass(frozen=True, slots=True)
+class CacheDims:
+    """Dims of a decoder behind a cache of keys and values: how long that is, how many tokens are new, and the total."""
+
+    past: tuple[str, ...]
+    new: tuple[int | str, ...]
+    total: tuple[str, ...]
+
+    @staticmethod
+    def of_inputs(inputs: Iterable[ModelInput]) -> CacheDims:
+        """Return the dims by their names, and by the inputs that have them: exporters name some `s53`."""
+        dims = [(given, axis, dim) for given in inputs for axis, dim in enumerate(given.shape or ())]
+        parts = [(_cache_part(*place), place[-1]) for place in dims]
+        new = dict.fromkeys(dim for part, dim in parts if part == "new")
+        names = dict.fromkeys((part, dim) for part, dim in parts if isinstance(dim, str) and dim not in new)
+        past = tuple(dim for part, dim in names if part == "past")
+        return CacheDims(past, tuple(new), tuple(dim for part, dim in names if part == "total" and dim not in past))
+
+
+def _cache_part(given: ModelInput, axis: int, dim: int | str) -> str:
+    """Return which of the dims behind a cache an axis of an input may be; nothing where it is none."""
+    name, rank = given.name.lower(), len(given.shape or ())
+    if isinstance(dim, str) and dim_formulas.parse_formula(dim) is not None:
+        return ""
+    if isinstance(dim, str) and (told := _CACHE_DIM.match(dim)):
+        return {"past": "past", "seq": "new", "total": "total"}[told[1]]
+    if rank == 4 and axis == 2 and given.dtype.is_float and _CACHE.search(name):
+        return "past"
+    if "mask" in name:
+        return "total" if axis == rank - 1 else ""
+    return "new" if rank == 2 and axis == 1 and given.dtype.is_integer else ""
+
+
+_CACHE_DIM = re.compile(r"(?:decoder_)?(past|seq|total)")
+_CACHE = re.compile(r"^(?!.*encoder).*(?:past|cache)")
+"""Names of inputs that are keys or values, (batch, heads, length, size), but not those of what an encoder made."""
+
+
+def derived_totals(inputs: Iterable[ModelInput], binding: Binding) -> dict[str, int]:
+    """Return the lengths that are sums: behind a cache, of its length and the number of new tokens."""
+    dims = CacheDims.of_inputs(inputs)
+    if not dims.past or not dims.new:
+        return {}
+    total = sum(dim_formulas.evaluate_dim(part[0], binding) for part in (dims.past, dims.new))
+    return dict.fromkeys(dims.total, total)
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
