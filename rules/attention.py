@@ -254,7 +254,7 @@ in_pairs = fn.eq(fn.size("D"), 2 * fn.size("E"))
 define(
     microsoft.RotaryEmbedding(turned, positions, cosines, sines),
     op.RotaryEmbedding(turned, cosines, sines, positions),
-    when=in_pairs,
+    when=(in_pairs, fn.le(fn.size("S"), fn.size("M"))),
 )
 
 
@@ -285,6 +285,8 @@ def _build_rotary_rule(name: str, embedding: App, *conditions: Term) -> Rule:
 
 SHARED = fn.eq(fn.size("P"), 1)
 """The positions are the same in all of the batch."""
+OWN = fn.all_of(fn.eq(fn.size("P"), fn.size("B")), fn.lt(0, fn.sizes("B S")))
+"""Each sequence has positions of its own."""
 ROTARY = (
     _build_rotary_rule(
         "fuse_rotary_embedding",
@@ -299,6 +301,15 @@ ROTARY = (
             *(op.Squeeze(each(angles), (0,)) for each in (op.Cos, op.Sin)),
         ),
         SHARED,
+    ),
+    _build_rotary_rule(
+        "fuse_microsoft_rotary_embedding_of_batch",
+        microsoft.RotaryEmbedding(
+            turned,
+            op.Reshape(op.Range(0, fn.size("B") * fn.size("S"), 1), fn.sizes("B S")),
+            *(op.Reshape(each(angles), fn.concat(-1, fn.size("E"))) for each in (op.Cos, op.Sin)),
+        ),
+        OWN,
     ),
 )
 

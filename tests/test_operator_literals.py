@@ -56,7 +56,7 @@ STRUCTURAL: Mapping[str, tuple[str, str]] = {
     "graphopt/language/rule_checks.py": ("where a rule may write packs and lists of places", "Concat Gather"),
     "graphopt/rewrite/build.py": (
         "makes nodes that read sizes; refuses products that take long, and sums that cancel",
-        "Add Cast Concat MatMul Range Reshape Shape Squeeze Sub",
+        "Add Cast Concat MatMul Range ReduceProd Reshape Shape Squeeze Sub",
     ),
     "graphopt/rewrite/constant_operands.py": ("where the axes of a number show", "Gather Where"),
     "graphopt/rewrite/folding.py": ("passes over these operators", "Cast CastLike Expand Reshape Slice"),

@@ -70,6 +70,32 @@ def test_a_stack_of_tokens_becomes_one_matrix_with_a_view_at_each_end(sizes: str
     )
 
 
+@pytest.mark.parametrize("rows", [pytest.param("1", id="shared positions"), pytest.param("batch", id="own positions")])
+def test_positions_are_turned_into_queries_and_keys_that_share_their_angles(rows: str) -> None:
+    """No cosine is computed twice, as all its readers are replaced."""
+    turn = """
+    low_{0}, high_{0} = Split<axis = 3>({0}, [2, 2]); minus_{0} = Neg(high_{0});
+    turned_{0} = Concat<axis = -1>(minus_{0}, low_{0}); a_{0} = Mul({0}, cos); b_{0} = Mul(turned_{0}, sin);
+    {0}_out = Add(a_{0}, b_{0});"""
+    given = parse(
+        f"float[batch,tokens,24] x, float[batch,2,tokens,4] k, float[{rows},tokens,2] f",
+        """batch = Shape<start=0, end=1>(x); tokens = Shape<start=1, end=2>(x);
+        heads = Concat<axis=0>(batch, tokens, [-1], [4]); h = Reshape(x, heads); q = Transpose<perm=[0,2,1,3]>(h);
+        z = Concat<axis = -1>(f, f); c = Cos(z); s = Sin(z); cos = Unsqueeze(c, [1]); sin = Unsqueeze(s, [1]);"""
+        + "".join(map(turn.format, "qk")),
+        outputs="q_out, k_out",
+    )
+    rules = [
+        rule for rule in load_library().sweeps["positions turned into queries and keys"] if "microsoft" in rule.name
+    ]
+    model, made = swept(given, rules, load_rules())
+    assert made is not None
+    ops = model.graph.operator_counts()
+    assert (ops["com.microsoft.RotaryEmbedding"], ops["Cos"], ops["Sin"], ops.get("Mul", 0)) == (2, 1, 1, 0)
+    sizes = [{"batch": 3, "tokens": 5}, {"batch": 1, "tokens": 1}]
+    assert compare_models(given, model, bindings=sizes).verdict is EqualityVerdict.EQUAL
+
+
 def test_rules_are_applied_in_their_order_until_none_matches() -> None:
     rules = [
         Rule("double", x + x, x * 2.0),

@@ -105,6 +105,14 @@ class SymbolicDim:
         return any(not isinstance(atom, NamedAtom) for atom in self.atoms)
 
     @property
+    def factors(self) -> tuple[Dim, ...]:
+        """The sizes whose product it is: itself, where it is a sum."""
+        if len(self.terms) > 1:
+            return (self,)
+        ((atoms, coefficient),) = self.terms
+        return (*(() if coefficient == 1 else (coefficient,)), *map(_of_atom, atoms))
+
+    @property
     def has_unknown(self) -> bool:
         """True if there is something in it of which nothing is known, however deep."""
         return _has_unknown(self)
@@ -231,10 +239,9 @@ def lower_bound(dim: Dim) -> int | None:
     return max((bound for bound in bounds if bound is not None), default=None)
 
 
-def is_positive_dim(dim: Dim, positive: Collection[str]) -> bool:
-    """Return whether a size is known to be at least 1, where sizes with these names are."""
-    shifted = replace_dim_atoms(dim, lambda atom: _of_atom(atom) + 1 if str(atom) in positive else None)
-    return (lower_bound(shifted) or 0) >= 1
+def count_from_one(dim: Dim, positive: Collection[str]) -> Dim:
+    """Return the size with one more in the place of each of these names, which stand for what is above 1 then."""
+    return replace_dim_atoms(dim, lambda atom: _of_atom(atom) + 1 if str(atom) in positive else None)
 
 
 def _upper_bounds(made: DerivedAtom) -> tuple[Dim, ...]:

@@ -21,7 +21,7 @@ class DraftGraph(Graph):
     """A read-only view of a graph with nodes that are not in it yet, or that take the place of some of its own."""
 
     def __init__(self, graph: Graph, new: Mapping[int, Node] | None = None) -> None:
-        super().__init__(opsets=graph.opsets, nx=graph.nx)
+        super().__init__(opsets=graph.opsets, positive_sizes=graph.positive_sizes, nx=graph.nx)
         self.base = graph
         self.drafts = dict(new or {})
         self._last_vertex: int = graph._last_vertex if isinstance(graph, DraftGraph) else 0

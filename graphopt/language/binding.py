@@ -12,12 +12,21 @@ from numpy.typing import NDArray
 
 from graphopt.base.dtype import DType
 from graphopt.expr.broadcasting import broadcast_shapes
-from graphopt.expr.dims import Dim
+from graphopt.expr.dims import Dim, SymbolicDim, count_from_one
 from graphopt.ir.graph import Attribute, Graph, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import Shape, TensorType
 from graphopt.language.scalar_evaluation import ScalarAlgebra
-from graphopt.language.scalar_functions import TENSOR_PROPERTIES, UndecidedScalarError, expand_axes, has_property
+from graphopt.language.scalar_functions import (
+    PYTHON_LOGIC,
+    TENSOR_PROPERTIES,
+    PythonLogic,
+    Scalar,
+    UndecidedScalarError,
+    apply_scalar_function,
+    expand_axes,
+    has_property,
+)
 from graphopt.language.terms import App, Term, Var, axis_arguments, axis_position, multiple_argument, queried_constants
 
 
@@ -123,6 +132,22 @@ def evaluate_scalar(term: Term, bound: Mapping[str, Binding], axes: AxisSizes, g
 
 
 @dataclass(frozen=True)
+class PositiveSizesLogic(PythonLogic):
+    """Decides where the answer is the same for every value of the named sizes, of which some are not 0."""
+
+    positive: frozenset[str]
+
+    def eq(self, left: Scalar, right: Scalar) -> bool | None:
+        return super().eq(self._count_from_one(left), self._count_from_one(right))
+
+    def le(self, left: Scalar, right: Scalar) -> bool | None:
+        return super().le(self._count_from_one(left), self._count_from_one(right))
+
+    def _count_from_one(self, number: Scalar) -> Scalar:
+        return count_from_one(number, self.positive) if isinstance(number, SymbolicDim) else number
+
+
+@dataclass(frozen=True)
 class _BoundScalars(ScalarAlgebra):
     """Bindings of holes and axes in a graph."""
 
@@ -152,6 +177,11 @@ class _BoundScalars(ScalarAlgebra):
 
     def contents(self, query: App) -> int | tuple[int, ...]:
         return evaluate_content_query(query, lambda hole: _bound_tensor(self.bound[hole.name]))
+
+    def apply(self, app: App, arguments: Sequence[Any]) -> Any:
+        positive = None if self.graph is None else self.graph.positive_sizes
+        logic = PositiveSizesLogic(positive) if positive else PYTHON_LOGIC
+        return apply_scalar_function(app.op, logic, *arguments)
 
     def property_holds(self, app: App, more: Iterator[Any]) -> bool:
         name, (hole, *_) = app.op, app.args

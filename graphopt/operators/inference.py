@@ -17,7 +17,7 @@ from onnx.defs import OpSchema
 
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
-from graphopt.expr.dims import DerivedAtom, Dim, DimAtom, SymbolicDim, UnknownAtom, is_positive_dim
+from graphopt.expr.dims import DerivedAtom, Dim, DimAtom, SymbolicDim, UnknownAtom, count_from_one, lower_bound
 from graphopt.ir import schemas
 from graphopt.ir.edit import DraftGraph, needed_vertices
 from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
@@ -485,6 +485,6 @@ def reshape_target(
     given = -1 in target  # then another size of 0 is an error already
     if -1 in elements and not given:
         others = [size for size, element in zip(target, elements, strict=True) if element != -1]
-        if not all(is_positive_dim(size, positive) for size in others):
+        if not all((lower_bound(count_from_one(size, positive)) or 0) >= 1 for size in others):
             return None
     return elements

@@ -117,15 +117,18 @@ def build_patch(graph: Graph, match: Match, refusal: RefusalFunction | None = No
         raise
 
 
-def dead_after_rewrite(graph: Graph, match: Match) -> frozenset[int]:
-    """Return the matched vertices that neither the right side nor anything outside needs once the roots are
+def dead_after_rewrite(graph: Graph, *matches: Match) -> frozenset[int]:
+    """Return the matched vertices that neither the right sides nor anything outside needs once all roots are
     replaced."""
-    replaced = set(match.roots)
+    replaced = {root for match in matches for root in match.roots}
     outputs = set(graph.outputs)
     gone: set[int] = set()
-    for vertex in sorted(
-        match.vertices - reused_vertices(match), reverse=True, key=lambda v: _distance_from_leaves(graph, match, v)
-    ):
+    heights: dict[int, int] = {}
+    for match in matches:
+        for vertex in match.vertices:
+            heights[vertex] = max(heights.get(vertex, 0), _distance_from_leaves(graph, match, vertex))
+    reused = frozenset[int]().union(*map(reused_vertices, matches))
+    for vertex in sorted(heights.keys() - reused, reverse=True, key=heights.__getitem__):
         kept = [Value(vertex, i) for i in range(len(graph[vertex].names)) if Value(vertex, i) not in replaced]
         read = {value for reader in graph.readers(vertex) if reader not in gone for value in graph[reader].operands}
         if not any(value in read or value in outputs for value in kept):
@@ -285,7 +288,7 @@ class _Builder:
         if inferred is not None and unknown > inferred:
             return self._sizes(value, app)
         if isinstance(value, SymbolicDim) and app.op == "Range":
-            return self._emit_plain("Squeeze", [self._sizes((value,), app)], {})
+            return self._scalar_size(value, app)
         if isinstance(value, SymbolicDim):
             raise RewriteRefused(f"{term} is not a number here")
         dtype = self._number_type(app, position, term)
@@ -319,6 +322,13 @@ class _Builder:
                 parts.append(self._emit_plain("Shape", [source], {"start": axis, "end": axis + count}))
                 some = some[count:]
         return parts[0] if len(parts) == 1 else self._emit_plain("Concat", parts, {"axis": 0})
+
+    def _scalar_size(self, size: SymbolicDim, app: App) -> Value:
+        """Return one size, or a product of sizes, as a scalar."""
+        factors = size.factors
+        if len(factors) == 1:
+            return self._emit_plain("Squeeze", [self._sizes(factors, app)], {})
+        return self._emit_plain("ReduceProd", [self._sizes(factors, app)], {"keepdims": 0})
 
     def _size_source(self, sizes: tuple[int | SymbolicDim, ...], app: App) -> tuple[Value, int, int]:
         """Return an input that has the first of the sizes, its axis there, and the number of sizes that follow

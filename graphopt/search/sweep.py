@@ -82,8 +82,16 @@ def _operator_kinds(graph: Graph) -> Counter[tuple[str, ...]]:
     )
 
 
-def _has_outside_readers(graph: Graph, match: Match) -> bool:
-    """Return whether others read values inside a match: its rewrite would have them computed twice.
+def _without_outside_readers(graph: Graph, matches: Sequence[Match]) -> Sequence[Match]:
+    """Return the matches inside of which no value is read by others than these matches: its rewrite would have it
+    computed twice."""
+    dead = dead_after_rewrite(graph, *matches)
+    found = [match for match in matches if _inner_computations(graph, match) <= dead | reused_vertices(match)]
+    return found if len(found) == len(matches) else _without_outside_readers(graph, found)
+
+
+def _inner_computations(graph: Graph, match: Match) -> set[int]:
+    """Return the vertices inside a match that compute something.
 
     A Transpose that moves below an elementwise operator may be read by others, as in x * Sigmoid(x): it moves below
     these, too.
@@ -92,13 +100,12 @@ def _has_outside_readers(graph: Graph, match: Match) -> bool:
         side.domain in (schemas.ANY_POINTWISE, schemas.ANY_BINARY) for side in match.rule.generalized.left
     )
     inner = match.vertices - {root.vertex for root in match.roots}
-    computed = {
+    return {
         vertex
         for vertex in inner
         if not (is_elementwise and graph[vertex].op == "Transpose" and _is_read_elementwise(graph, vertex))
         and not lookup_operator(graph[vertex].op, graph[vertex].domain).is_view
     }
-    return not computed <= dead_after_rewrite(graph, match) | reused_vertices(match)
 
 
 def _is_read_elementwise(graph: Graph, vertex: int) -> bool:
@@ -123,7 +130,7 @@ def _apply_sweep_rules(graph: Graph, space: SearchSpace, used: dict[str, None], 
         found = find_trade_matches(graph, space)
         for rule in space.trades:
             able = [match for match in found.get(rule, ()) if (rule, match.roots) not in stuck]
-            places = tuple(match.roots for match in able if not _has_outside_readers(graph, match))
+            places = tuple(match.roots for match in _without_outside_readers(graph, able))
             try:
                 done += apply_move(graph, Move(rule.name, places), space).steps
             except MoveNotApplicableError:  # nothing was changed, so the matches still hold

@@ -33,6 +33,11 @@ EQUIVALENT = (
         "a normalization of nothing is undefined: the condition keeps its Reshape from one",
     ),
     (
+        "fuse_microsoft_rotary_embedding_of_batch",
+        "REAL condition dropped: size..D",
+        "the two parts of a Split are equal and all there is: the condition says it to the rules for empty tensors",
+    ),
+    (
         "lift_masked_weights",
         "REAL operand dropped: ReduceMax.* - 40.0",
         "weights that are lifted by nothing are the same after division: lifting is what makes it fast",
