@@ -193,6 +193,35 @@ def test_a_target_that_might_say_copy_is_not_believed() -> None:
 # -- what is told, against what runs -----------------------------------------------------------------------------------
 
 
+SIZES_OF_X = "batch = Shape<end=1>(x); tokens = Shape<start=1, end=2>(x); "
+
+
+@pytest.mark.parametrize(
+    ("body", "positive"),
+    [
+        pytest.param("t = Concat<axis=0>(batch, tokens, [-1], [8]); y = Reshape(x, t)", {"batch", "tokens"}, id="axes"),
+        pytest.param("p = Mul(batch, tokens); t = Concat<axis=0>(p, [-1]); y = Reshape(x, t)", set(), id="copied"),
+        pytest.param(
+            "p = Mul(batch, tokens); t = Concat<axis=0>(p, [-1]); y = Reshape<allowzero=1>(x, t)",
+            {"batch", "tokens"},
+            id="a product",
+        ),
+        pytest.param("t = Concat<axis=0>(batch, tokens, [6], [8]); y = Reshape(x, t)", set(), id="nothing inferred"),
+        pytest.param("t = Concat<axis=0>(batch, [-1]); z = Reshape(x, t); y = Neg(x)", set(), id="not needed"),
+    ],
+)
+def test_no_size_is_0_beside_one_that_is_inferred(body: str, positive: set[str]) -> None:
+    """Unless the 0 means to copy another axis, or ONNX Runtime leaves the Reshape out.
+
+    With `allowzero` that is invalid by the standard alone: ONNX Runtime infers a 0.
+    """
+    model = parse("float[batch,tokens,48] x", SIZES_OF_X + body)
+    assert inferred_graph(model).positive_sizes == positive
+    for shape in ((0, 3, 48), (3, 0, 48)) if positive and "allowzero" not in body else ():
+        with pytest.raises(UNDEFINED):
+            run(model, {"x": np.zeros(shape, np.float32)})
+
+
 def runs_agree(model: onnx.ModelProto, graph: Graph, smallest: int = 0) -> int:
     """Run the model on inputs of random sizes and compare every value; returns how many runs there were.
 

@@ -300,9 +300,10 @@ class _Builder:
         return FoldedConstant(array, dtype, app.op.lower())
 
     def _constant_target(self, reshape: App, target: tuple[int | SymbolicDim, ...]) -> tuple[int, ...] | None:
-        """Return the target of a Reshape in numbers; None where it has them already, or cannot be said so."""
+        """Return the target of a Reshape in numbers, of which 0 is "copy"; None where it has them already, or cannot be
+        said so."""
         data = self._operand(reshape, 0)
-        shape = self.draft.shape(data) if isinstance(data, Value) else None
+        shape = self.draft.shape(data) if isinstance(data, Value) and "allowzero" not in dict(reshape.attrs) else None
         if shape is None or not any(isinstance(size, SymbolicDim) for size in target):
             return None
         sizes = [shape[axis] if size == 0 and axis < len(shape) else size for axis, size in enumerate(target)]
