@@ -77,6 +77,7 @@ UNDENOTED_OPERATORS: Mapping[tuple[str, str], Operator] = {
     ("SkipSimplifiedLayerNormalization", MICROSOFT_DOMAIN): undenoted_op(
         cost=OperatorCost(SUM_AND_NORMALIZATION_FLOPS)
     ),
+    ("RotaryEmbedding", MICROSOFT_DOMAIN): undenoted_op(operand_roles={1: "index"}, table_inputs=(2, 3)),
     ("EmbedLayerNormalization", MICROSOFT_DOMAIN): undenoted_op(
         operand_roles={0: "index", 1: "index"}, table_inputs=(2, 3)
     ),
