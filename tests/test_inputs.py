@@ -94,6 +94,12 @@ def test_a_decoder_is_run_behind_a_cache_and_on_a_prompt(
     assert [sizes | each for each in found] == [{"batch": 1, **dict(zip(names, each, strict=True))} for each in lengths]
 
 
+@pytest.mark.parametrize(("past", "lengths"), [(7, {"seq": 1, "total": 8}), (0, {"seq": 128, "total": 128})])
+def test_behind_a_cache_of_a_fixed_length_comes_a_token(past: int, lengths: Mapping[str, int]) -> None:
+    declared = f"int64[1,seq] ids, float[1,4,{past},8] past_key, int64[1,total] attention_mask"
+    assert usual_sizes(sketch_model(named(declared)), {}) == [lengths]
+
+
 def test_a_decoder_of_one_token_has_no_prompt() -> None:
     """Whatever the encoder made is no cache of the decoder's."""
     declared = (

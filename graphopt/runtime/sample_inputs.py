@@ -183,7 +183,7 @@ def _open_dims(inputs: Sequence[ModelInput]) -> tuple[set[str], set[str], set[st
 class CacheDims:
     """Dims of a decoder behind a cache of keys and values: how long that is, how many tokens are new, and the total."""
 
-    past: tuple[str, ...]
+    past: tuple[int | str, ...]
     new: tuple[int | str, ...]
     total: tuple[str, ...]
 
@@ -193,9 +193,9 @@ class CacheDims:
         dims = [(given, axis, dim) for given in inputs for axis, dim in enumerate(given.shape or ())]
         parts = [(_cache_part(*place), place[-1]) for place in dims]
         new = dict.fromkeys(dim for part, dim in parts if part == "new")
-        names = dict.fromkeys((part, dim) for part, dim in parts if isinstance(dim, str) and dim not in new)
-        past = tuple(dim for part, dim in names if part == "past")
-        return CacheDims(past, tuple(new), tuple(dim for part, dim in names if part == "total" and dim not in past))
+        past = dict.fromkeys(dim for part, dim in parts if part == "past" and (isinstance(dim, int) or dim not in new))
+        names = dict.fromkeys(dim for part, dim in parts if part == "total" and isinstance(dim, str))
+        return CacheDims(tuple(past), tuple(new), tuple(dim for dim in names if dim not in past and dim not in new))
 
 
 def _cache_part(given: ModelInput, axis: int, dim: int | str) -> str:
