@@ -173,6 +173,18 @@ def test_sizes_that_are_too_long_are_halved() -> None:
     assert dict(trial.sizes) == {"batch": 1, "seq": 32}
 
 
+def test_a_decoder_is_timed_at_a_token_and_at_a_prompt() -> None:
+    """The mask is as long as what is in the cache and what is new, or the sum would not be defined."""
+    model = parse(
+        "int64[1,s1] ids, float[1,2,s2,4] past_key, float[1,2,s1,4] key, float[1,1,1,s3] attention_mask",
+        "k = Concat<axis=2>(past_key, key); t = Transpose<perm=[0,1,3,2]>(k); y = Add(t, attention_mask)",
+    )
+    token, prompt = prepare_models([model], SessionSetting()).trials
+    assert dict(token.sizes) == {"s1": 1, "s2": 256, "s3": 257}
+    assert dict(prompt.sizes) == {"s1": 128, "s2": 0, "s3": 128}
+    assert token.defaulted_dims == {"s1", "s2", "s3"}
+
+
 def test_given_inputs_are_used_and_give_the_sizes(short: Path) -> None:
     given = np.ones((2, 5, 8))
     (trial,) = prepare_models([short], SessionSetting(), inputs={"x": given}).trials
