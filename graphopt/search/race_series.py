@@ -35,7 +35,7 @@ from graphopt.runtime.measure import (
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.profile import kernels_digest, light_kernel_share
 from graphopt.runtime.sample_inputs import Feeds
-from graphopt.runtime.session_setting import make_runner
+from graphopt.runtime.session_setting import SessionSetting, common_timer, make_runner
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import Measurement, RaceOutcome, judge_race
 from graphopt.search.stopping import ModelPace, TimeBudget
@@ -262,16 +262,17 @@ class RaceSeries:
         """
         _ = self._original_session
 
-    def open_session(self, model: onnx_io.LoadedModel) -> Any:
-        """Return a session of a model as it is now, that has run on all inputs.
+    def open_session(self, model: onnx_io.LoadedModel, setting: SessionSetting | None = None) -> Any:
+        """Return a session of a model as it is now, that has run on all inputs, under the original's setting or another.
 
         Raises:
             ModelError: ONNX Runtime refuses it.
             UsageError: the provider does not start.
         """
-        session = self.original.setting.open(model)
+        setting = setting or self.original.setting
+        session = setting.open(model)
         for trial in self.original.trials:
-            self._runner(session, trial.feeds)()
+            self._runner(session, trial.feeds, setting)()
         return session
 
     def recorded_outcomes(self, keys: Sequence[str]) -> list[RaceOutcome] | None:
@@ -296,9 +297,14 @@ class RaceSeries:
         return [*found.outcomes]
 
     def time_models(
-        self, keys: Sequence[str], sessions: Sequence[Any], seconds: float, limit: float = math.inf
+        self,
+        keys: Sequence[str],
+        sessions: Sequence[Any],
+        seconds: float,
+        limit: float = math.inf,
+        setting: SessionSetting | None = None,
     ) -> list[RaceOutcome]:
-        """Time models with these digests, for `seconds` in all.
+        """Time models with these digests, for `seconds` in all, whose sessions have the original's setting or another.
 
         It takes longer where these are too few for the fewest rounds, up to the `limit`. In the place of a session
         there may be `LIKE_ORIGINAL`.
@@ -307,7 +313,12 @@ class RaceSeries:
             ModelError: there is no room for the sessions of the original, or for all that run in turn.
             UsageError: the provider does not start.
         """
-        timing, meter, count = self.policy.timing, self.original.setting.timer, len(self.original.trials)
+        setting = setting or self.original.setting
+        timing, meter, count = (
+            self.policy.timing,
+            common_timer(self.original.setting, setting),
+            len(self.original.trials),
+        )
         rivals = [session for session in sessions if session is not LIKE_ORIGINAL]
         schedule = TimingSchedule(
             seconds=seconds / count,
@@ -317,7 +328,8 @@ class RaceSeries:
         )
         timed: list[tuple[Mapping[str, int], RaceTimes]] = []
         for trial in self.original.trials:
-            first, *others = (self._runner(session, trial.feeds) for session in (self._original_session, *rivals))
+            first = self._runner(self._original_session, trial.feeds)
+            others = [self._runner(session, trial.feeds, setting) for session in rivals]
             times = time_race(first, others, schedule, meter=meter, policy=timing)
             waiting = iter(times.candidates)
             found = tuple(times.original if session is LIKE_ORIGINAL else next(waiting) for session in sessions)
@@ -333,7 +345,7 @@ class RaceSeries:
     def _race_key(self, keys: Sequence[str]) -> str:
         return cache_key(*self._known_by, *keys)
 
-    def _runner(self, session: Any, feeds: Feeds) -> Callable[[], object]:
+    def _runner(self, session: Any, feeds: Feeds, setting: SessionSetting | None = None) -> Callable[[], object]:
         """Return a call that runs a session once. Only what ONNX Runtime does is caught: other errors are graphopt's
         own.
 
@@ -341,7 +353,7 @@ class RaceSeries:
             ModelError: ONNX Runtime refuses the inputs; the call raises it where it refuses to run.
         """
         try:
-            call = make_runner(session, feeds, self.original.setting)
+            call = make_runner(session, feeds, setting or self.original.setting)
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise _run_error(error) from error
 
