@@ -107,9 +107,7 @@ class DeviceOptions:
             raise UsageError(f"threads cannot be {self.threads}: it is 0 or more")
         (name, *others), given = self.providers, self.provider_options or {}
         if others:
-            raise UsageError(
-                f"one provider is timed here, not {', '.join(self.providers)}: only optimize takes several"
-            )
+            raise UsageError(f"only optimize takes several providers: not {', '.join(self.providers)}")
         return SessionSetting(name, self.threads, {key.removeprefix(f"{name}:"): given[key] for key in given})
 
     @property

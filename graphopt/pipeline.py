@@ -172,9 +172,8 @@ def _optimize_for_fastest_provider(model: onnx_io.ModelSource, options: Options)
     clock, runs = StageClock(), dict[str, _Pipeline]()
 
     def attempt(provider: str, share: float) -> Attempt:
-        run = runs[provider] = _Pipeline(
-            model, replace(options.for_provider(provider), seconds=options.seconds * share)
-        )
+        own = replace(options.for_provider(provider), seconds=options.seconds * share)
+        run = runs[provider] = _Pipeline(model, own)
         try:
             return run.best_attempt()
         finally:

@@ -8,10 +8,16 @@ from typing import TypeAlias
 
 from graphopt.base.errors import DifferenceError, ModelError, UsageError
 from graphopt.base.session import current_session
+from graphopt.check.compare import MIN_COMPARED_MAGNITUDE
+from graphopt.check.result_distance import result_distance
+from graphopt.check.tolerance import output_tolerances
 from graphopt.io import onnx_io
 from graphopt.opset_choice import Attempt, StageClock
 from graphopt.options import Options
+from graphopt.runtime.bench import prepare_models
 from graphopt.runtime.cost_model import open_cost_cache
+from graphopt.runtime.model_sketch import sketch_model
+from graphopt.runtime.oracle import RunFailedError, RunnableModel, run_session
 from graphopt.search.pair_race import race_two_models
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import RaceOutcome
@@ -103,15 +109,13 @@ class ProviderComparison:
             return kept, "what was made for it could not be compared"
         try:
             found = self._outcome(kept.loaded, kept, rival)
-            why = (
-                f"it is {format_speedup(found.speedup)} as {kept.tuning.setting.provider_name}, each with its own model"
-            )
+            why = f"it is {format_speedup(found.speedup)} as {kept.tuning.setting.provider_name}"
             if not found.is_faster:
                 return kept, why
-            is_original = kept is first and not first.tuned.candidate.steps
-            return _timed_over(
-                first, rival, found if is_original else self._outcome(self.original(), first, rival)
-            ), why
+            original = self.original()
+            if kept is not first or first.tuned.candidate.steps:
+                found = self._outcome(original, first, rival)
+            return _timed_over(first, rival, found).with_notes(_difference_note(original, first, rival)), why
         except ModelError as error:
             return kept, str(error)
 
@@ -150,3 +154,34 @@ def _timed_over(first: Attempt, attempt: Attempt, outcome: RaceOutcome) -> Attem
         untimed="",
     )
     return replace(attempt, tuned=replace(attempt.tuned, timing=timed)).with_notes(*filter(None, [there]))
+
+
+def _difference_note(original: onnx_io.LoadedModel, first: Attempt, attempt: Attempt) -> str:
+    """Return a note on how far outputs with an attempt's provider are from the original's with the first one.
+
+    The check runs both models on the CPU: it says nothing of a provider that computes in lower precision.
+
+    Raises:
+        ModelError: one of them does not run.
+    """
+    own, tuning = attempt.tuning.setting, first.tuning
+    after = RunnableModel(attempt.loaded).outline
+    ready = prepare_models(
+        [original], tuning.setting, dims=tuning.sizes, inputs=tuning.inputs, seed=tuning.seed, also=[after]
+    )
+    session = own.open(attempt.loaded)
+    try:
+        outputs = [
+            (run_session(ready.sessions[0], trial.feeds), run_session(session, trial.feeds)) for trial in ready.trials
+        ]
+    except RunFailedError as error:
+        raise ModelError(f"the model {error}") from error
+    gaps = [result_distance(*values) for pair in outputs for values in zip(*pair, strict=True)]
+    if problems := [gap.problem for gap in gaps if gap.problem]:
+        return f"with {own.provider_name} an output {problems[0]}"
+    relative = max(gap.absolute / max(gap.scale, MIN_COMPARED_MAGNITUDE) for gap in gaps)
+    tolerances = output_tolerances(sketch_model(RunnableModel(original).outline)).values()
+    allowed = max(tolerance for tolerance, _ in tolerances)
+    far = "" if relative <= allowed else f", more than the {allowed:.1g} of rounding: it may compute in lower precision"
+    there = f"of the largest from the original's with {tuning.setting.provider_name}"
+    return f"with {own.provider_name} outputs are up to {relative:.1g} {there}{far}"

@@ -121,7 +121,11 @@ class SessionSetting:
             "import onnxruntime\n"
             "options = onnxruntime.SessionOptions()\n"
             f"options.intra_op_num_threads = {self.thread_count}\n"
-            f"session = onnxruntime.InferenceSession({path!r}, options, providers=[{provider}])"
+            "session = onnxruntime.InferenceSession(\n"
+            f"    {path!r},\n"
+            "    options,\n"
+            f"    providers=[{provider}],\n"
+            ")"
         )
 
     @property

@@ -263,7 +263,7 @@ class RaceSeries:
         _ = self._original_session
 
     def open_session(self, model: onnx_io.LoadedModel, setting: SessionSetting | None = None) -> Any:
-        """Return a session of a model as it is now, that has run on all inputs, under the original's setting or another.
+        """Return a session of a model as it is now that has run on all inputs, under the original's setting or another.
 
         Raises:
             ModelError: ONNX Runtime refuses it.
