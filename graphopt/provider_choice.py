@@ -54,7 +54,7 @@ class ProviderComparison:
         first, *rivals = timed
         kept, reasons = first, list[str]()
         for rival in rivals:
-            name = rival.tuning.setting.provider_name
+            name = rival.tuning.setting.provider
             try:
                 winner, why = self._race(first, kept, rival)
             except KeyboardInterrupt:
@@ -109,7 +109,7 @@ class ProviderComparison:
             return kept, "what was made for it could not be compared"
         try:
             found = self._outcome(kept.loaded, kept, rival)
-            why = f"it is {format_speedup(found.speedup)} as {kept.tuning.setting.provider_name}"
+            why = f"it is {format_speedup(found.speedup)} as {kept.tuning.setting.provider}"
             if not found.is_faster:
                 return kept, why
             original = self.original()
@@ -142,7 +142,7 @@ class ProviderComparison:
 
 def _timed_over(first: Attempt, attempt: Attempt, outcome: RaceOutcome) -> Attempt:
     """Return an attempt with its speedup over the original as it runs with another's provider."""
-    timing, own = attempt.tuned.timing, attempt.tuning.setting.provider_name
+    timing, own = attempt.tuned.timing, attempt.tuning.setting.provider
     assert timing is not None, "what was not timed does not race"
     there = f"with {own} it is {format_speedup(timing.speedup)} as the original" if timing.speedup else ""
     timed = replace(
@@ -178,10 +178,10 @@ def _difference_note(original: onnx_io.LoadedModel, first: Attempt, attempt: Att
         raise ModelError(f"the model {error}") from error
     gaps = [result_distance(*values) for pair in outputs for values in zip(*pair, strict=True)]
     if problems := [gap.problem for gap in gaps if gap.problem]:
-        return f"with {own.provider_name} an output {problems[0]}"
+        return f"with {own.provider} an output {problems[0]}"
     relative = max(gap.absolute / max(gap.scale, MIN_COMPARED_MAGNITUDE) for gap in gaps)
     tolerances = output_tolerances(sketch_model(RunnableModel(original).outline)).values()
     allowed = max(tolerance for tolerance, _ in tolerances)
     far = "" if relative <= allowed else f", more than the {allowed:.1g} of rounding: it may compute in lower precision"
-    there = f"of the largest from the original's with {tuning.setting.provider_name}"
-    return f"with {own.provider_name} outputs are up to {relative:.1g} {there}{far}"
+    there = f"from the original's with {tuning.setting.provider}"
+    return f"with {own.provider} outputs differ {there} by up to {relative:.1g} of the largest{far}"
