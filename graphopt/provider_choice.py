@@ -8,16 +8,13 @@ from typing import TypeAlias
 
 from graphopt.base.errors import DifferenceError, ModelError, UsageError
 from graphopt.base.session import current_session
-from graphopt.check.compare import MIN_COMPARED_MAGNITUDE
-from graphopt.check.result_distance import result_distance
-from graphopt.check.tolerance import output_tolerances
+from graphopt.check.provider_difference import describe_difference
 from graphopt.io import onnx_io
 from graphopt.opset_choice import Attempt, StageClock
 from graphopt.options import Options
 from graphopt.runtime.bench import prepare_models
 from graphopt.runtime.cost_model import open_cost_cache
-from graphopt.runtime.model_sketch import sketch_model
-from graphopt.runtime.oracle import RunFailedError, RunnableModel, run_session
+from graphopt.runtime.oracle import RunnableModel
 from graphopt.search.pair_race import race_two_models
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import RaceOutcome
@@ -159,29 +156,16 @@ def _timed_over(first: Attempt, attempt: Attempt, outcome: RaceOutcome) -> Attem
 def _difference_note(original: onnx_io.LoadedModel, first: Attempt, attempt: Attempt) -> str:
     """Return a note on how far outputs with an attempt's provider are from the original's with the first one.
 
-    The check runs both models on the CPU: it says nothing of a provider that computes in lower precision.
-
     Raises:
         ModelError: one of them does not run.
     """
-    own, tuning = attempt.tuning.setting, first.tuning
-    after = RunnableModel(attempt.loaded).outline
+    tuning = first.tuning
     ready = prepare_models(
-        [original], tuning.setting, dims=tuning.sizes, inputs=tuning.inputs, seed=tuning.seed, also=[after]
+        [original],
+        tuning.setting,
+        dims=tuning.sizes,
+        inputs=tuning.inputs,
+        seed=tuning.seed,
+        also=[RunnableModel(attempt.loaded).outline],
     )
-    session = own.open(attempt.loaded)
-    try:
-        outputs = [
-            (run_session(ready.sessions[0], trial.feeds), run_session(session, trial.feeds)) for trial in ready.trials
-        ]
-    except RunFailedError as error:
-        raise ModelError(f"the model {error}") from error
-    gaps = [result_distance(*values) for pair in outputs for values in zip(*pair, strict=True)]
-    if problems := [gap.problem for gap in gaps if gap.problem]:
-        return f"with {own.provider} an output {problems[0]}"
-    relative = max(gap.absolute / max(gap.scale, MIN_COMPARED_MAGNITUDE) for gap in gaps)
-    tolerances = output_tolerances(sketch_model(RunnableModel(original).outline)).values()
-    allowed = max(tolerance for tolerance, _ in tolerances)
-    far = "" if relative <= allowed else f", more than the {allowed:.1g} of rounding: it may compute in lower precision"
-    there = f"from the original's with {tuning.setting.provider}"
-    return f"with {own.provider} outputs differ {there} by up to {relative:.1g} of the largest{far}"
+    return describe_difference(original, ready, attempt.loaded, attempt.tuning.setting)

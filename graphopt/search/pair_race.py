@@ -12,7 +12,6 @@ from graphopt.io import onnx_io
 from graphopt.rewrite.candidates import Candidate
 from graphopt.runtime.bench import prepare_models
 from graphopt.runtime.cost_model import cache_key
-from graphopt.runtime.machine import environment_key
 from graphopt.runtime.oracle import RunnableModel
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.model_tuner import TuningOptions
@@ -46,24 +45,22 @@ def race_two_models(
     ready = prepare_models(
         [first], tuning.setting, dims=tuning.sizes, inputs=tuning.inputs, seed=tuning.seed, also=also
     )
-    own = () if setting is None else (environment_key(setting),)
-    digest = cache_key("face", model_digest(first), model_digest(second), str(tuning.seconds), *own)
-    contest, candidate = RaceSeries(ready, first, second, digest, cache, budget), Candidate(second.graph)
+    digest = cache_key("face", model_digest(first), model_digest(second), str(tuning.seconds))
+    contest = RaceSeries(ready, first, second, digest, cache, budget, setting=setting)
+    candidate = Candidate(second.graph)
     seconds = min(3 * tuning.policy.session_seconds, tuning.seconds / 2)
-    found = _race_candidate(contest, candidate, seconds, setting, races=2)
+    found = _race_candidate(contest, candidate, seconds, races=2)
     if not found.is_faster:
         return found
     try:
-        return _race_candidate(contest.next_series(), candidate, seconds, setting, races=1)
+        return _race_candidate(contest.next_series(), candidate, seconds, races=1)
     except ModelError as error:
         raise ModelError(
             f"it is {format_speedup(found.speedup)} as the other in one race, and in no second: {error}"
         ) from error
 
 
-def _race_candidate(
-    contest: RaceSeries, candidate: Candidate, seconds: float, setting: SessionSetting | None, races: int
-) -> RaceOutcome:
+def _race_candidate(contest: RaceSeries, candidate: Candidate, seconds: float, races: int) -> RaceOutcome:
     """Return the outcome of races of a model with the original, which take part of the time that is left, or of an
     earlier run.
 
@@ -77,11 +74,11 @@ def _race_candidate(
             raise ModelError("no time was left to time it, in an earlier run (--fresh tries again)")
         pace = contest.measure_pace()
         least = races * 3 * pace.racing_seconds + (races - 1) * 3 * pace.opening_seconds
-        session, left = contest.open_session(contest.model, setting), budget.remaining
+        session, left = contest.open_session(contest.model), budget.remaining
         if least > left:
             contest.record_timeout(keys)
             what = "a race" if races == 1 else "two races"
             text = f"{what} would take {math.ceil(least)} s, and {math.floor(left)} s are left of the --seconds"
             raise ModelError(text)
-        outcomes = contest.time_models(keys, [session], min(seconds, left / races), left / races, setting)
+        outcomes = contest.time_models(keys, [session], min(seconds, left / races), left / races)
     return outcomes[0]
