@@ -192,10 +192,9 @@ class SessionSetting:
         return options
 
 
-def common_timer(*settings: SessionSetting) -> Callable[[], float]:
-    """Return the clock for sessions under several settings: the processor time of a thread if it times all of them."""
-    timers = {setting.timer for setting in settings}
-    return timers.pop() if len(timers) == 1 else time.perf_counter
+def common_timer(one: SessionSetting, other: SessionSetting) -> Callable[[], float]:
+    """Return the clock for sessions under two settings: if they differ, that on the wall, which means the same to both."""
+    return one.timer if one == other else time.perf_counter
 
 
 def model_label(model: Source, number: int | None = None) -> str:
