@@ -193,7 +193,7 @@ class SessionSetting:
 
 
 def common_timer(one: SessionSetting, other: SessionSetting) -> Callable[[], float]:
-    """Return the clock for sessions under two settings: if they differ, that on the wall, which means the same to both."""
+    """Return the clock for sessions under two settings: that on the wall, unless the settings are the same."""
     return one.timer if one == other else time.perf_counter
 
 
