@@ -1,5 +1,6 @@
 """`--provider a,b`: results for several providers, each raced in sessions of its own provider."""
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,11 @@ import pytest
 import graphopt
 from graphopt import Options, Result, provider_choice
 from graphopt.base.errors import DifferenceError, ModelError, UsageError
+from graphopt.check.provider_difference import describe_difference
 from graphopt.io import onnx_io
 from graphopt.report.report import Report
 from graphopt.runtime import session_setting
+from graphopt.runtime.bench import prepare_models
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.measure import TimingSamples
 from graphopt.runtime.session_setting import SessionSetting, available_providers, common_timer
@@ -259,6 +262,26 @@ def test_the_code_opens_the_result(tmp_path: Any) -> None:
     exec(result.session_code(tmp_path / "fast.onnx"), made)
     assert made["session"].get_providers() == ["CPUExecutionProvider"]
     assert made["options"].intra_op_num_threads == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("y = Neg(x)", "by up to 0 of the largest"),
+        (
+            "h = Cast<to = 10>(x); n = Neg(h); y = Cast<to = 1>(n)",
+            r"more than the \de-06 of rounding: it may compute in",
+        ),
+        ("s = Sqrt(x); y = Neg(s)", "an output "),
+    ],
+)
+def test_lower_precision_is_told(body: str, said: str) -> None:
+    cpu = SessionSetting("cpu", 1)
+    original, other = (
+        onnx_io.load_model(parse("float[4, 8] x", text, outputs="float[4, 8] y")) for text in ("y = Neg(x)", body)
+    )
+    found = describe_difference(original, prepare_models([original], cpu), other, SessionSetting("fast", 1))
+    assert found.startswith("with fast ") and re.search(said, found)
 
 
 def test_sessions_of_two_providers_are_timed_by_the_wall() -> None:
