@@ -28,6 +28,11 @@ class StageClock:
 
     seconds: dict[str, float] = field(default_factory=dict)
 
+    def add(self, other: StageClock) -> None:
+        """Add the seconds of another clock."""
+        for stage, seconds in other.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
         start = time.perf_counter()
@@ -42,6 +47,8 @@ class Attempt:
     """A model that was optimized, and what the check found."""
 
     loaded: onnx_io.LoadedModel
+    tuning: TuningOptions
+    """The options by which it was searched and timed."""
     before: ModelSummary
     tuned: TuningResult
     notes: tuple[str, ...]
@@ -75,10 +82,9 @@ class Attempt:
         """Return the same with more notes."""
         return replace(self, notes=(*self.notes, *notes))
 
-    def preferred_to(self, other: Attempt, opset: int, why: str) -> Attempt:
-        """Return this attempt, preferred to another in an `opset`, with the notes that only the other has."""
-        others = (f"{note} (in opset {opset})" for note in other.notes if note not in self.notes)
-        return self.with_notes(*others, why)
+    def with_notes_of(self, other: Attempt, where: str) -> Attempt:
+        """Return the same with the notes that only another attempt has, and `where` it was made."""
+        return self.with_notes(*(f"{note} ({where})" for note in other.notes if note not in self.notes))
 
 
 MakeAttempt: TypeAlias = "Callable[[int | None, float], Attempt]"
@@ -127,8 +133,8 @@ class OpsetComparison:
                 raise
             return kept.with_notes(f"{not_taken}: {error}")
         if is_faster:
-            return raised.preferred_to(kept, own, f"opset {opset} was taken: {why}")
-        return kept.preferred_to(raised, opset, f"{not_taken}: {why}")
+            return raised.with_notes_of(kept, f"in opset {own}").with_notes(f"opset {opset} was taken: {why}")
+        return kept.with_notes_of(raised, f"in opset {opset}").with_notes(f"{not_taken}: {why}")
 
     def _race(self, kept: Attempt, raised: Attempt) -> tuple[bool, str]:
         """Return whether a result in a newer opset is faster than that in the model's own, and how this is known."""

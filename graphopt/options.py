@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from operator import index
 from os import PathLike
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the command line reads this module for its help
     from graphopt.runtime.session_setting import SessionSetting
 
 AUTO = "auto"
-"""The opset in which the result is faster."""
+"""The opset in which the result is faster, or the provider with which it is."""
 LATEST = "latest"
 """The newest opset that ONNX Runtime is known to run."""
 TARGETS = ("onnx", "onnxruntime")
@@ -78,7 +78,7 @@ class RunOptions:
 class DeviceOptions:
     """Options for the device on which a model is to be fast."""
 
-    provider: str = option(
+    provider: str | Sequence[str] = option(
         "cpu",
         "Execution provider: cpu, cuda, dml, openvino, rocm, tensorrt, or ONNX Runtime's name.",
         metavar="NAME",
@@ -99,13 +99,29 @@ class DeviceOptions:
         """Setting of the sessions that are timed.
 
         Raises:
-            UsageError: the number of threads is negative.
+            UsageError: the number of threads is negative, or there are several providers.
         """
         from graphopt.runtime.session_setting import SessionSetting
 
         if self.threads < 0:
             raise UsageError(f"threads cannot be {self.threads}: it is 0 or more")
-        return SessionSetting(self.provider, self.threads, self.provider_options or {})
+        (name, *others), given = self.providers, self.provider_options or {}
+        if others:
+            raise UsageError(f"only optimize takes several providers: not {', '.join(self.providers)}")
+        return SessionSetting(name, self.threads, {key.removeprefix(f"{name}:"): given[key] for key in given})
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The providers by name; in the place of `auto` all that this onnxruntime has, the CPU's first."""
+        found = forms.parse_names([self.provider]) if isinstance(self.provider, str) else [*self.provider]
+        if not found:
+            raise UsageError("name a provider, such as cpu")
+        if AUTO in found:
+            from graphopt.runtime.session_setting import available_providers
+
+            place = found.index(AUTO)
+            found[place : place + 1] = available_providers()
+        return tuple(dict.fromkeys(found))
 
 
 @document_options
@@ -117,6 +133,21 @@ class Options(DeviceOptions, RunOptions):
         UsageError: two options exclude each other, or one has a value that it cannot have.
     """
 
+    provider: str | Sequence[str] = option(
+        "cpu",
+        "Execution provider: cpu, cuda, dml, openvino, rocm, tensorrt, or ONNX Runtime's name; of several the fastest.",
+        more="With `cpu,openvino` (in Python also a list) the model is optimized for each, the results race, and the "
+        "report says with which to open a session. The speedup is over the original with the first. `auto`: all that "
+        "this onnxruntime has.",
+        metavar="NAME,...|auto",
+    )
+    provider_options: Mapping[str, str] | None = option(
+        None,
+        "An option of the provider; of several providers `openvino:key=value`.",
+        metavar="key=value",
+        flags=("--provider-option",),
+        form=forms.SETTINGS,
+    )
     skip: Sequence[str] = option(
         (),
         "Leave out these rules or passes.",
@@ -228,6 +259,7 @@ class Options(DeviceOptions, RunOptions):
                 raise UsageError(f"'{self.target_opset}' is no opset: give a number, {LATEST} or {AUTO}")
             if self.target_opset == AUTO and (self.cost != "measured" or self.dask is not None):
                 raise UsageError(f"which opset is faster is measured here: {AUTO} needs cost measured, and no cluster")
+        self._check_providers()
         if self.strict and not self.check:
             raise UsageError("strict needs the check: without it no difference is found")
         if self.target not in TARGETS:
@@ -235,6 +267,23 @@ class Options(DeviceOptions, RunOptions):
             raise UsageError(f"there is no target '{self.target}', only {' and '.join(TARGETS)}{hint}")
         if self.threads < 0:
             raise UsageError(f"threads cannot be {self.threads}: it is 0 or more")
+
+    def _check_providers(self) -> None:
+        """Raise UsageError where several providers are given and cannot be timed, or an option is of none of them."""
+        if self.provider == "cpu" or len(self.providers) == 1:
+            return
+        if self.cost != "measured" or self.dask is not None:
+            raise UsageError("which provider is faster is measured here: several need cost measured, and no cluster")
+        for key in self.provider_options or {}:
+            if key.partition(":")[0] not in self.providers:
+                hint = f"write {self.providers[-1]}:{key}" if ":" not in key else "it is not among them"
+                raise UsageError(f"of which of {', '.join(self.providers)} is the option '{key}'? {hint}")
+
+    def for_provider(self, name: str) -> Options:
+        """Return the options for one of several providers, with its share of the provider's options."""
+        prefix, given = f"{name}:", self.provider_options or {}
+        own = {key: value for key, value in given.items() if key.startswith(prefix)}
+        return replace(self, provider=name, provider_options=own)
 
     @property
     def report_progress(self) -> Callable[[str, float], None]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature
 from inspect import signature as get_signature
-from os import PathLike
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from graphopt.base import ort
@@ -29,6 +29,7 @@ from graphopt.operators import inference
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
 from graphopt.options import AUTO, Options
+from graphopt.provider_choice import ProviderComparison
 from graphopt.report.report import ModelSummary, Report, Rewrite, model_summary
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
@@ -38,7 +39,7 @@ from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
 from graphopt.rewrite.simplify import Step, notes_on_function_operators, notes_on_unprofitable_rules, simplify_graph
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
-from graphopt.runtime.session_setting import model_label
+from graphopt.runtime.session_setting import SessionSetting, model_label
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 
 if TYPE_CHECKING:
@@ -57,11 +58,13 @@ class Result:
     Attributes:
         loaded: the optimized model as graphopt holds it, its weights still where they lay.
         report: what was done and found; `report.to_json()` is what the command line writes with `--report`.
+        setting: the provider, its options and the threads for which it was optimized.
         session: the session of the run, which knows the operators that its rules define.
     """
 
     loaded: onnx_io.LoadedModel
     report: Report
+    setting: SessionSetting
     session: Session = field(default_factory=current_session)
 
     @cached_property
@@ -98,6 +101,10 @@ class Result:
         """
         with self.session.replace():
             return onnx_io.save_model(self.loaded, path, external=external)
+
+    def session_code(self, path: str | PathLike[str]) -> str:
+        """Return the Python that opens a session of the model, saved at a path, as it was optimized for."""
+        return self.setting.python_code(fspath(path))
 
     def __repr__(self) -> str:
         return f"<Result: {self.report!r}>"
@@ -155,7 +162,30 @@ def optimize(model: onnx_io.ModelSource, options: Options) -> Result:
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
     """
     with current_session().child(), ort.registered_custom_ops(options.custom_ops):
-        return _Pipeline(model, options).result()
+        if len(options.providers) == 1:
+            return _Pipeline(model, options).result()
+        return _optimize_for_fastest_provider(model, options)
+
+
+def _optimize_for_fastest_provider(model: onnx_io.ModelSource, options: Options) -> Result:
+    """Optimize a model for each provider, and return the result that is the fastest."""
+    clock, runs = StageClock(), dict[str, _Pipeline]()
+
+    def attempt(provider: str, share: float) -> Attempt:
+        own = replace(options.for_provider(provider), seconds=options.seconds * share)
+        run = runs[provider] = _Pipeline(model, own)
+        try:
+            return run.best_attempt()
+        finally:
+            clock.add(run.clock)
+
+    def original() -> onnx_io.LoadedModel:
+        return next(iter(runs.values())).loaded_model
+
+    made = ProviderComparison(options.providers, attempt, original, options, clock).best_attempt()
+    result = runs[made.tuning.setting.provider].to_result(made)
+    code = result.session_code("model.onnx")
+    return replace(result, report=replace(result.report, seconds=clock.seconds, session_code=code))
 
 
 @dataclass(frozen=True)
@@ -167,21 +197,34 @@ class _Pipeline:
     clock: StageClock = field(default_factory=StageClock)
 
     def result(self) -> Result:
+        return self.to_result(self.best_attempt())
+
+    def best_attempt(self) -> Attempt:
+        """Return the model optimized in the opset that is asked for, or in the faster of two."""
         options = self.options
-        made = (
-            self._opset_comparison.best_attempt()
-            if options.target_opset == AUTO
-            else self._best_attempt(options.opset, 1.0)
-        )
-        notes = [*self._target_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
-        result = self._to_result(made, notes)
+        if options.target_opset == AUTO:
+            return self._opset_comparison.best_attempt()
+        return self._attempt_in_opset(options.opset, 1.0)
+
+    def to_result(self, made: Attempt) -> Result:
+        """Return an attempt as a result, with its report.
+
+        Raises:
+            ModelError: the check found the model not legal.
+        """
+        notes = [*made.notes, *self._target_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
+        tuned, loaded = made.tuned, made.loaded
+        comparison = None if made.check_result is None else made.check_result.comparison
+        rewrites = _reported_rewrites(tuned.candidate.steps, self._gate)
+        report = Report.build(made.before, loaded, rewrites, comparison, self.clock.seconds, notes, tuned.timing)
+        result = Result(loaded, report, made.tuning.setting)
         found = result.report.comparison
         if found is not None and not found.legal:
             reason = f"{model_label(self.model)}: {found.reason.rstrip('.')}"
             raise ModelError(f"{reason}. --no-check (check=False) writes it unchecked")
         return result
 
-    def _best_attempt(self, opset: int | None, share: float) -> Attempt:
+    def _attempt_in_opset(self, opset: int | None, share: float) -> Attempt:
         """Return the model optimized in an opset, None for its own, in a share of the time."""
         tuning = replace(self._tuning, seconds=self.options.seconds * share)
         return _attempt_until_equal(
@@ -191,16 +234,12 @@ class _Pipeline:
     @property
     def _opset_comparison(self) -> OpsetComparison:
         return OpsetComparison(
-            self._own_opset, self._first_sufficient_opset, self._best_attempt, self.options, self._tuning, self.clock
-        )
-
-    def _to_result(self, made: Attempt, notes: Iterable[str]) -> Result:
-        """Return an attempt as a result, with its report."""
-        tuned, loaded = made.tuned, made.loaded
-        comparison = None if made.check_result is None else made.check_result.comparison
-        rewrites, noted = _reported_rewrites(tuned.candidate.steps, self._gate), (*made.notes, *notes)
-        return Result(
-            loaded, Report.build(made.before, loaded, rewrites, comparison, self.clock.seconds, noted, tuned.timing)
+            self._own_opset,
+            self._first_sufficient_opset,
+            self._attempt_in_opset,
+            self.options,
+            self._tuning,
+            self.clock,
         )
 
     def _target_notes(self) -> list[str]:
@@ -229,7 +268,7 @@ class _Pipeline:
     def _own_opset(self) -> int:
         """The opset that the model has, 0 where it has none."""
         with self.clock("load"):
-            return self._loaded_model.graph.opsets.get("", 0)
+            return self.loaded_model.graph.opsets.get("", 0)
 
     @property
     def _first_sufficient_opset(self) -> int:
@@ -275,7 +314,7 @@ class _Pipeline:
         """Simplify, search and check once, in this opset, or where it is None in the model's own."""
         options, clock, refusal = self.options, self.clock, self._refusal(space)
         with clock("load"):
-            loaded = self._loaded_model
+            loaded = self.loaded_model
             before = model_summary(loaded)
             is_run = options.check or options.cost == "measured"
             _check_value_sizes(loaded.graph if is_run else Graph(), options.limits, model_label(self.model))
@@ -309,10 +348,10 @@ class _Pipeline:
                 target = None if opset == before.opsets.get("ai.onnx") else opset
                 finding = self._check(loaded, before, tuned.candidate, target).compare()
         notes += tuned.notes
-        return Attempt(replace(loaded, graph=tuned.candidate.graph), before, tuned, tuple(notes), finding)
+        return Attempt(replace(loaded, graph=tuned.candidate.graph), tuning, before, tuned, tuple(notes), finding)
 
     @cached_property
-    def _loaded_model(self) -> onnx_io.LoadedModel:
+    def loaded_model(self) -> onnx_io.LoadedModel:
         """Return the model with its types inferred and some of its sizes fixed."""
         options = self.options
         loaded = onnx_io.load_model(onnx_io.copy_source(self.model), inline_functions=options.inline_functions)

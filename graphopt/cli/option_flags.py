@@ -164,7 +164,7 @@ class ResultOptions:
         None,
         "Write all that was done as JSON.",
         more="Its fields: `before`, `after`, `rewrites`, `timing` (with its `speedup`), `comparison`, `notes`, "
-        "`seconds`, `source`, `versions`.",
+        "`seconds`, `source`, `session_code`, `versions`.",
         metavar="FILE.json",
         type=Path,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,8 @@ def _check_overwrites(model: Path, target: Path, report: Path | None) -> None:
 def save_result(result: Result, target: Path, external: bool | None) -> Report:
     """Write the result, and return its report."""
     if not files.is_stdout(target):
-        return result.report.with_file_sizes(result.save(target, external=external))
+        report = result.report.with_file_sizes(result.save(target, external=external))
+        return replace(report, session_code=result.session_code(target)) if report.session_code else report
     from graphopt.io import onnx_io
 
     onnx_io.write_model(result.loaded, sys.stdout.buffer)

@@ -95,6 +95,9 @@ class Report:
     """Notes for the user, such as why a rule could not be applied."""
     timing: SearchTiming | None = None
     """Result of the search and its timing; None where nothing was searched or timed."""
+    session_code: str = ""
+    """Python that opens a session of the result with the provider that was chosen; empty where only one was asked
+    for."""
     versions: Mapping[str, str] = field(default_factory=versions)
 
     @staticmethod
@@ -250,6 +253,9 @@ def _report_parts(report: Report) -> Iterable[RenderableType]:
     if report.timing is not None:
         yield from _speed_lines(report.timing, is_changed=bool(report.rewrites))
     yield _facts_table(report)
+    if report.session_code:
+        yield ""
+        yield Text(report.session_code, overflow="fold")
 
 
 def _table(*columns: str, left: int = 1) -> Table:
@@ -351,7 +357,8 @@ def format_speed(timing: SearchTiming, *, is_changed: bool) -> str:
         return f"not measured: chosen by an estimate for {where}"
     if ratio is None:
         return timing.untimed or "not timed" if is_changed else "the original, as it was"
-    numbers = f"{ratio.median:.3f} times as fast as the original ({ratio.low:.3f} to {ratio.high:.3f}); {where}"
+    original = f"the original with {timing.original_provider}" if timing.original_provider else "the original"
+    numbers = f"{ratio.median:.3f} times as fast as {original} ({ratio.low:.3f} to {ratio.high:.3f}); {where}"
     return numbers if timing.is_gain else f"no gain: {numbers}"
 
 

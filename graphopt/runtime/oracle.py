@@ -288,7 +288,16 @@ def check_survives(model: RunnableModel, feeds: Mapping[str, Any]) -> None:
 
 def run_natively(model: str | bytes, feeds: Mapping[str, Any]) -> None:
     """Run a model as it is written, whatever that does to the process."""
-    _OnnxRuntimeSession(require_onnxruntime(), ort.make_cpu_session(model), "the model", "").run(feeds)
+    run_session(ort.make_cpu_session(model), feeds)
+
+
+def run_session(session: Any, feeds: Mapping[str, Any]) -> list[Any]:
+    """Return the outputs of a session, of whatever provider, as `OracleSession.run` does.
+
+    Raises:
+        RunFailedError: ONNX Runtime refuses to run it.
+    """
+    return _OnnxRuntimeSession(require_onnxruntime(), session, "the model", "").run(feeds)
 
 
 @contextmanager

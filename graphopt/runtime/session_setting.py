@@ -41,6 +41,13 @@ _INSTALL_HINTS = {
 }
 
 
+def available_providers() -> tuple[str, ...]:
+    """Return the providers that this onnxruntime has, by their short names: `cpu`, then the others in its order."""
+    short_names = {name: short for short, name in _PROVIDER_NAMES.items()}
+    found = [short_names[name] for name in require_onnxruntime().get_available_providers() if name in short_names]
+    return tuple(sorted(found, key=lambda short: short != "cpu"))
+
+
 @dataclass(frozen=True, slots=True)
 class SessionSetting:
     """Conditions of a session: the provider as the user says it, and the number of threads (0: one a core)."""
@@ -92,6 +99,36 @@ class SessionSetting:
         return self.threads or usable_cores()
 
     @property
+    def provider_config(self) -> tuple[str, dict[str, str]]:
+        """The provider with its options, as a session takes it.
+
+        Raises:
+            UsageError: this onnxruntime has no such provider.
+        """
+        # OpenVINO has threads of its own, whatever a session is given
+        name = self.provider_name
+        threads = {"num_of_threads": str(self.thread_count)} if name == "OpenVINOExecutionProvider" else {}
+        return name, threads | {**self.options}
+
+    def python_code(self, path: str) -> str:
+        """Return the Python that opens a session of the model at a path under this setting.
+
+        Its threads spin, as they do by default: that is faster for a session that has the cores for itself.
+        """
+        name, options = self.provider_config
+        provider = f"({name!r}, {options!r})" if options else repr(name)
+        return (
+            "import onnxruntime\n"
+            "options = onnxruntime.SessionOptions()\n"
+            f"options.intra_op_num_threads = {self.thread_count}\n"
+            "session = onnxruntime.InferenceSession(\n"
+            f"    {path!r},\n"
+            "    options,\n"
+            f"    providers=[{provider}],\n"
+            ")"
+        )
+
+    @property
     def timer(self) -> Callable[[], float]:
         """The clock that times runs: the processor time of the calling thread where it does all the work.
 
@@ -126,16 +163,14 @@ class SessionSetting:
             UsageError: the provider is missing or does not start.
             ModelError: ONNX Runtime refuses the model.
         """
-        runtime, name = require_onnxruntime(), self.provider_name
+        runtime, (name, provider_options) = require_onnxruntime(), self.provider_config
         if not self.is_cpu and hasattr(runtime, "preload_dlls"):
             runtime.preload_dlls()
         loadable, folder = _loadable(model, folder)
         options = self._session_options(optimize, folder)
         if configure is not None:
             configure(options)
-        # OpenVINO has threads of its own, whatever a session is given
-        threads = {"num_of_threads": str(self.thread_count)} if name == "OpenVINOExecutionProvider" else {}
-        providers = [(name, threads | {**self.options})]
+        providers = [(name, provider_options)]
         try:
             if optimize and _may_crash_on_load(model):
                 crash_probe.CRASH_PROBE.check_load_survives(loadable, folder)
@@ -155,6 +190,11 @@ class SessionSetting:
         if folder is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
         return options
+
+
+def common_timer(one: SessionSetting, other: SessionSetting) -> Callable[[], float]:
+    """Return the clock for sessions under two settings: that on the wall, unless the settings are the same."""
+    return one.timer if one == other else time.perf_counter
 
 
 def model_label(model: Source, number: int | None = None) -> str:

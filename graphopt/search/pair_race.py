@@ -1,4 +1,4 @@
-"""Race of two models, such as the results in two opsets."""
+"""Race of two models, such as the results in two opsets, or for two providers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.runtime.bench import prepare_models
 from graphopt.runtime.cost_model import cache_key
 from graphopt.runtime.oracle import RunnableModel
+from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.model_tuner import TuningOptions
 from graphopt.search.race_outcomes import RaceOutcome
 from graphopt.search.race_series import RaceSeries, model_digest
@@ -27,12 +28,14 @@ def race_two_models(
     limit: float,
     cache: Cache,
     clock: Callable[[], float] = time.monotonic,
+    setting: SessionSetting | None = None,
 ) -> RaceOutcome:
     """Let two models take turns with a copy of the first, and return how fast the second is, or the outcome of an
     earlier run.
 
     Where it is faster, the outcome of a second race is returned, for one may be won by chance. The races take the
-    seconds of the `tuning`, or longer where these are too few for the fewest rounds, up to the `limit`.
+    seconds of the `tuning`, or longer where these are too few for the fewest rounds, up to the `limit`. The second runs
+    under a `setting` of its own where one is given.
 
     Raises:
         ModelError: ONNX Runtime refuses one of them, or they would take longer, now or in an earlier run.
@@ -43,7 +46,8 @@ def race_two_models(
         [first], tuning.setting, dims=tuning.sizes, inputs=tuning.inputs, seed=tuning.seed, also=also
     )
     digest = cache_key("face", model_digest(first), model_digest(second), str(tuning.seconds))
-    contest, candidate = RaceSeries(ready, first, second, digest, cache, budget), Candidate(second.graph)
+    contest = RaceSeries(ready, first, second, digest, cache, budget, setting=setting)
+    candidate = Candidate(second.graph)
     seconds = min(3 * tuning.policy.session_seconds, tuning.seconds / 2)
     found = _race_candidate(contest, candidate, seconds, races=2)
     if not found.is_faster:

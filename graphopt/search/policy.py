@@ -125,6 +125,10 @@ class SearchPolicy:
     """Part of the time that is left for a second race."""
     opset_race_share: float = 0.1
     """Part of all time for which the results in two opsets take turns, at least."""
+    provider_race_share: float = 0.1
+    """Part of all time for which the results for two providers take turns, at least."""
+    provider_races_share: float = 0.4
+    """Part of all time that races of the results for many providers take from the searches, at most."""
     retry_share: float = 0.25
     """Part of all time for a search after one whose result the check refused, where none is left: what is written is
     timed, too."""

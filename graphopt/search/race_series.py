@@ -35,7 +35,7 @@ from graphopt.runtime.measure import (
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.profile import kernels_digest, light_kernel_share
 from graphopt.runtime.sample_inputs import Feeds
-from graphopt.runtime.session_setting import make_runner
+from graphopt.runtime.session_setting import SessionSetting, common_timer, make_runner
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import Measurement, RaceOutcome, judge_race
 from graphopt.search.stopping import ModelPace, TimeBudget
@@ -71,11 +71,13 @@ class RaceSeries:
         cache: Cache,
         budget: TimeBudget,
         heat: int = 1,
+        setting: SessionSetting | None = None,
     ) -> None:
         """Take the `original` with its inputs, its source, the model that has the candidates' graphs, and the digest of
-        what a race depends on besides."""
+        what a race depends on besides. Candidates run under a `setting` of their own, or under the original's."""
         self.original, self.source, self.model, self.digest = original, source, model, digest
         self.cache, self.budget, self.heat = cache, budget, heat
+        self.setting = setting or original.setting
         self.is_steady = True
         """False where a busy machine left a race open: it is not to bind later runs."""
         self.runs_like_original: dict[Candidate, bool] = {}
@@ -85,7 +87,12 @@ class RaceSeries:
         self.told: dict[tuple[str, ...], list[RaceOutcome]] = {}
         """Outcomes of the races, by the digests of those that took part: no race is run twice."""
         fed = (text for trial in original.trials for text in (json.dumps(dict(trial.sizes)), feeds_digest(trial.feeds)))
-        self._known_by = ("race", digest, *fed, environment_key(original.setting), repr(self.policy), str(heat))
+        self._known_by = ("race", digest, *fed, *self._environments, repr(self.policy), str(heat))
+
+    @property
+    def _environments(self) -> list[str]:
+        """Keys of the environments of the sessions: one, unless candidates have a setting of their own."""
+        return list(dict.fromkeys(map(environment_key, (self.original.setting, self.setting))))
 
     @property
     def policy(self) -> SearchPolicy:
@@ -99,7 +106,7 @@ class RaceSeries:
     def next_series(self) -> RaceSeries:
         """Return the next series between the same models."""
         parts = (self.original, self.source, self.model, self.digest, self.cache, self.budget)
-        contest = RaceSeries(*parts, self.heat + 1)
+        contest = RaceSeries(*parts, self.heat + 1, self.setting)
         contest.is_steady, contest.refusals = self.is_steady, dict(self.refusals)
         contest.runs_like_original = self.runs_like_original
         return contest
@@ -201,9 +208,11 @@ class RaceSeries:
         Raises:
             ModelError: ONNX Runtime refuses to run it.
         """
-        meter, clock = self.original.setting.timer, self.budget.clock
-        session, used = self._original_session, meter()
-        runs = [_time_briefly(self._runner(session, trial.feeds), clock, self.policy) for trial in self.original.trials]
+        setting, clock = self.original.setting, self.budget.clock
+        session, meter = self._original_session, setting.timer
+        used = meter()
+        calls = [self._runner(session, trial.feeds, setting) for trial in self.original.trials]
+        runs = [_time_briefly(call, clock, self.policy) for call in calls]
         used, passed = meter() - used, sum(map(sum, runs))
         share = min(max(used / passed, self.policy.min_processor_share), 1.0) if used > 0 and passed > 0 else 1.0
         racing = sum(min_race_seconds(min(found) * share, self.policy) / share for found in runs)
@@ -269,9 +278,9 @@ class RaceSeries:
             ModelError: ONNX Runtime refuses it.
             UsageError: the provider does not start.
         """
-        session = self.original.setting.open(model)
+        session = self.setting.open(model)
         for trial in self.original.trials:
-            self._runner(session, trial.feeds)()
+            self._runner(session, trial.feeds, self.setting)()
         return session
 
     def recorded_outcomes(self, keys: Sequence[str]) -> list[RaceOutcome] | None:
@@ -307,7 +316,8 @@ class RaceSeries:
             ModelError: there is no room for the sessions of the original, or for all that run in turn.
             UsageError: the provider does not start.
         """
-        timing, meter, count = self.policy.timing, self.original.setting.timer, len(self.original.trials)
+        meter = common_timer(self.original.setting, self.setting)
+        timing, count = self.policy.timing, len(self.original.trials)
         rivals = [session for session in sessions if session is not LIKE_ORIGINAL]
         schedule = TimingSchedule(
             seconds=seconds / count,
@@ -317,7 +327,8 @@ class RaceSeries:
         )
         timed: list[tuple[Mapping[str, int], RaceTimes]] = []
         for trial in self.original.trials:
-            first, *others = (self._runner(session, trial.feeds) for session in (self._original_session, *rivals))
+            first = self._runner(self._original_session, trial.feeds, self.original.setting)
+            others = [self._runner(session, trial.feeds, self.setting) for session in rivals]
             times = time_race(first, others, schedule, meter=meter, policy=timing)
             waiting = iter(times.candidates)
             found = tuple(times.original if session is LIKE_ORIGINAL else next(waiting) for session in sessions)
@@ -333,7 +344,7 @@ class RaceSeries:
     def _race_key(self, keys: Sequence[str]) -> str:
         return cache_key(*self._known_by, *keys)
 
-    def _runner(self, session: Any, feeds: Feeds) -> Callable[[], object]:
+    def _runner(self, session: Any, feeds: Feeds, setting: SessionSetting) -> Callable[[], object]:
         """Return a call that runs a session once. Only what ONNX Runtime does is caught: other errors are graphopt's
         own.
 
@@ -341,7 +352,7 @@ class RaceSeries:
             ModelError: ONNX Runtime refuses the inputs; the call raises it where it refuses to run.
         """
         try:
-            call = make_runner(session, feeds, self.original.setting)
+            call = make_runner(session, feeds, setting)
         except Exception as error:  # the classes that onnxruntime raises share no base
             raise _run_error(error) from error
 

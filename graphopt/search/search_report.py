@@ -40,6 +40,8 @@ class SearchTiming:
     """`measured` or `analytic`."""
     provider: str
     threads: int
+    original_provider: str = ""
+    """Provider with which the original was timed for `speedup` and `latencies`, if another."""
     speedup: Speedup | None = None
     """Speedup of the result over the original; None if untimed."""
     untimed: str = ""
