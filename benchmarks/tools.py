@@ -23,6 +23,7 @@ import onnx.inliner
 from benchmarks.checks import load_inputs
 from benchmarks.environment import job, one_line
 
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One run of one tool."""
