@@ -68,7 +68,8 @@ def measure(source: str, folder: str, threads: int, seconds: float) -> dict[str,
     policy = TimingPolicy()
     schedule = TimingSchedule(seconds=seconds, rounds=policy.bench_rounds, open_runs=PreciseRatios(policy))
     meter = time.process_time if threads == 1 else time.perf_counter
-    ratio = compute_speedup(*time_interleaved(runs, schedule, meter=meter), policy)
+    own, other = time_interleaved(runs, schedule, meter=meter, policy=policy)
+    ratio = compute_speedup(own, other, policy)
     speedup = asdict(ratio) | {"verdict": str(ratio.verdict)}
     return {"seconds": round(loading, 2), "memory_mb": peak_memory(), "difference": gap, "speedup": speedup}
 

@@ -25,10 +25,11 @@ and the row of the original, whose tool is `original`, with::
      ["opset": 20, "nodes": 122, "bytes": 1000,] ["error": "no export, it does not run, or no input moves its outputs",]
      ["minimum_ms": 1.0, "median_ms": 1.1, "spread": 0.02, "headroom": 1.2,]}
 
-Outcomes with the bytes of another one have its check and its timing; `openvino` is the original in another engine, timed
-against ONNX Runtime's, and has no file. A setting is a provider and the number of threads, like `cpu-1` or `cpu-all`. `headroom` is the time in all kernels as
-a multiple of that in convolutions and matrix products; it is null on devices and where there are none of these. Older
-rows have a `profile`, too: runs and milliseconds of the kernels of each operator.
+Outcomes with the bytes of another one have its check and its timing. `openvino` is the original in another engine,
+timed in turns with ONNX Runtime: there is no file, and its seconds are those of compiling.
+
+A setting is a provider and the number of threads, like `cpu-1` or `cpu-all`. `headroom` is the time in all kernels as
+a multiple of that in convolutions and matrix products; it is null on devices and where there are none of these.
 """
 
 from __future__ import annotations

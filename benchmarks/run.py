@@ -8,8 +8,8 @@ noise. What a file already holds is kept if it was made under the same circumsta
 goes on where it was, and one after a change measures what the change concerns.
 
 Of outcomes with the same bytes one is checked and timed for all: those that are their original share the timing of
-`plain`. Where a search ended by itself, the same tool with more seconds is not run again. OpenVINO runs the original, in
-turns with ONNX Runtime, in other processes.
+`plain`. Where a search ended by itself, the same tool with more seconds is not run again. OpenVINO runs the original,
+in turns with ONNX Runtime, in other processes.
 
 `processes` has the median of each process, and `median` is their geometric mean (in rows that were made before
 2026-11-26, the median of all rounds). `low` and `high` are the widest of these medians and of the interval in which the
@@ -49,7 +49,7 @@ from graphopt.search.stopping import StopReason
 LIMIT = 900.0
 """Seconds, beside those for a search, after which a tool, a check or a process of a timing is given up."""
 
-PROCESSES = 3
+PROCESSES = 2
 """Processes of each timing."""
 
 
@@ -81,7 +81,7 @@ class Plan:
         return f"{count}: at most {hours:.1f} hours, beside exports that the cache lacks"
 
 
-TOOL_SECONDS = 10.0
+TOOL_SECONDS = 8.0
 """Seconds that starting a tool, its check and its part of a timing take beside the limits, on models of 150 ms."""
 
 
