@@ -273,9 +273,8 @@ def _failure(row: Row) -> str:
 
 
 COLUMNS: Mapping[str, Collection[str]] = {
-    "graphopt, 5 s": ("graphopt-5s",),
-    "15 s": ("graphopt-15s",),
-    "60 s": ("graphopt",),
+    "graphopt 15 s": ("graphopt-15s",),
+    "graphopt 60 s": ("graphopt",),
     "ORT's operators": ("graphopt-ort",),
     "best of others": PEERS,
     "OpenVINO": ("openvino",),

@@ -104,7 +104,12 @@ def test_a_run_times_each_outcome_in_each_setting_several_times(asked: list[Any]
     plan = Plan([NET], [PLAIN, "onnxsim", "graphopt"], SETTINGS, 1.0, search=5.0)
     found = measured(plan, tmp_path / "cpu.jsonl")
     one = [("onnxsim", 1, 0.0), ("graphopt", 1, 5.0), *[("1", ["graphopt", "onnxsim", PLAIN])] * PROCESSES]
-    assert asked == [*one, ("onnxsim", 0, 0.0), ("graphopt", 0, 5.0), *[("0", ["graphopt", "onnxsim", PLAIN])] * PROCESSES]
+    assert asked == [
+        *one,
+        ("onnxsim", 0, 0.0),
+        ("graphopt", 0, 5.0),
+        *[("0", ["graphopt", "onnxsim", PLAIN])] * PROCESSES,
+    ]
     assert found.settings == ["cpu-1", "cpu-all"] and found.tools == ["onnxsim", "graphopt"]
     original, row = found.get(NET, ORIGINAL, "cpu-1"), found.get(NET, "graphopt", "cpu-1")
     assert (original["family"], original["minimum_ms"], original["headroom"]) == ("ResNet", 2.0, 1.25)

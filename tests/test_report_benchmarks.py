@@ -127,7 +127,7 @@ def test_the_readme_has_a_row_an_architecture_and_a_column_a_search(tmp_path: Pa
     report.update_readme(path, readme)
     shown = readme.read_text()
     for line in (
-        "| architecture | ms | 15 s | 60 s | best of others | OpenVINO |",
+        "| architecture | ms | graphopt 15 s | graphopt 60 s | best of others | OpenVINO |",
         "| Net | 2–3 | 1.10 | 1.15 | 1.00 | 0.80 |",
         "| quantized | 2 |  |  |  |  |",
         "| Other | 4 |  | 1.00 |  |  |",
