@@ -100,8 +100,10 @@ def _exports() -> Iterator[Model]:
         yield Model(f"{name}.dynamo", architecture, "dynamo")
     for name, form in _TABLES["forms"].items():
         yield Model(name, ARCHITECTURES[name.split(".")[0]], **form)
-    for name in _TABLES["open"]:
-        yield Model(f"{name}.open", ARCHITECTURES[name], "dynamo", dynamic=True)
+    for name, entry in _TABLES["open"].items():
+        architecture = ARCHITECTURES[name]
+        example = replace(architecture, options={**architecture.options, **entry["options"]})
+        yield Model(f"{name}.open", example, "dynamo", dynamic=True)
 
 
 MODELS: Mapping[str, Model] = {model.name: model for model in _exports()}
@@ -110,7 +112,9 @@ EXPORTS: Mapping[str, Model] = {**MODELS, **HELD_OUT, **LOOKED_AT}
 SUITE: Sequence[str] = _TABLES["suite"]
 """Names of what a run measures, what is met most first."""
 
-OPEN: Mapping[str, Mapping[str, Sequence[int]]] = {f"{name}.open": sizes for name, sizes in _TABLES["open"].items()}
+OPEN: Mapping[str, Mapping[str, Sequence[int]]] = {
+    f"{name}.open": entry["sizes"] for name, entry in _TABLES["open"].items()
+}
 """Models with open sizes, and the values of each at which they are measured."""
 
 QUICK = (
