@@ -1,17 +1,18 @@
-"""``python -m benchmarks run | report | compare | scaling | calibration | search_time``: the commands that measure."""
+"""The commands that measure: ``python -m benchmarks run``, ``open_sizes``, ``report``, ``compare`` and others."""
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks import calibration, comparison, report, scaling, search_time
-from benchmarks.models import EXPORTS, HELD_OUT, LOOKED_AT, MODELS, QUICK, WHEELS
+from benchmarks import calibration, comparison, open_sizes, report, scaling, search_time
+from benchmarks.models import EXPORTS, HELD_OUT, LOOKED_AT, OPEN, QUICK, SUITE, WHEELS
 from benchmarks.results import FOLDER, ORIGINAL, Row, reason
 from benchmarks.run import LIMIT, Plan, run
-from benchmarks.tools import ALL, PLAIN, SEARCH
+from benchmarks.tools import ALL, PLAIN
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
 from graphopt.runtime.session_setting import SessionSetting
 
@@ -25,19 +26,22 @@ Number = TypeVar("Number", int, float)
 
 def _run(given: argparse.Namespace) -> Iterator[str]:
     quick: bool = given.quick
-    named = _known(given.tools or (QUICK_TOOLS if quick else ALL), ALL, "tool")
+    settings = _settings(given.provider, given.threads)
+    able = [tool for tool in ALL if settings[0].is_cpu or not ALL[tool].is_engine]
+    named = _known(given.tools or (QUICK_TOOLS if quick else able), able, "tool")
     plan = Plan(
-        models=_models(given.models or (QUICK if quick else MODELS)),
+        models=_models(given.models or (QUICK if quick else SUITE)),
         tools=list(dict.fromkeys([PLAIN, *named])),  # in each run: without it nobody knows the noise
-        settings=_settings(given.provider, given.threads, quick),
+        settings=settings,
         seconds=given.seconds or (0.7 if quick else 2.0),
-        search=given.search_seconds or (QUICK_SEARCH if quick else SEARCH),
+        search=given.search_seconds or (QUICK_SEARCH if quick else math.inf),
         again=given.again,
         limit=QUICK_LIMIT if quick else LIMIT,
     )
-    is_suite = MODELS.keys() >= {*plan.models}
+    is_suite = {*SUITE} >= {*plan.models}
     name = f"{given.provider.lower()}{'-quick' if quick else ''}{'' if is_suite else '-others'}"
     path = given.output or FOLDER / f"{name}.jsonl"
+    yield str(plan)
     results = run(plan, path)
     yield f"written: {path}; `python -m benchmarks report {path}` shows it"
     yield from _failures([row for row in results.failures() if row["model"] in plan.models], plan)
@@ -55,19 +59,19 @@ def _models(names: Collection[str]) -> list[str]:
 def _known(names: Collection[str], known: Collection[str], what: str) -> Collection[str]:
     for name in names:
         if name not in known:
-            listed = f"; there are {', '.join(known)}" if len(known) < len(MODELS) else ""
+            listed = f"; there are {', '.join(known)}" if len(known) <= len(ALL) else ""
             raise UsageError(f"there is no {what} '{name}'{did_you_mean(name, known) or listed}")
     return names
 
 
-def _settings(provider: str, threads: Sequence[int] | None, quick: bool) -> list[SessionSetting]:
+def _settings(provider: str, threads: Sequence[int] | None) -> list[SessionSetting]:
     """Return what is measured: one setting on a device, for there the number of threads decides nothing.
 
     Raises:
         UsageError: the provider is missing, or threads do not fit.
     """
     if SessionSetting(provider).is_cpu:
-        return [SessionSetting(provider, count) for count in threads or ([1] if quick else [1, 0])]
+        return [SessionSetting(provider, count) for count in threads or [1]]
     if threads and len(threads) > 1:
         raise UsageError(f"--threads takes one number with --provider {provider}")
     return [SessionSetting(provider, threads[0] if threads else 1)]
@@ -98,6 +102,9 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "run": _run,
     "report": _report,
     "compare": lambda given: comparison.compare(given.old, given.new),
+    "open_sizes": lambda given: [
+        f"written: {open_sizes.run(given.models or [*OPEN], given.search_seconds, given.output)}"
+    ],
     "scaling": lambda given: [f"written: {scaling.run(given.sizes, given.output)}"],
     "calibration": lambda given: [f"written: {calibration.run(given.models, given.loops, given.races, given.output)}"],
     "search_time": lambda given: [f"written: {search_time.run(given.models, given.search_seconds, given.output)}"],
@@ -135,11 +142,14 @@ def _parser() -> argparse.ArgumentParser:
     option("--quick", action="store_true", help="a few models, briefly: before and after a change")
     option("--tools", nargs="+", metavar="TOOL", help=", ".join(ALL))
     option("--provider", default="cpu", help="cpu, cuda, or any name that ONNX Runtime knows")
-    text = "0: one a core; 1 and 0 unless named, 1 with --quick or on a device"
+    text = "0: one a core; 1 unless named"
     option("--threads", nargs="+", type=_above(-1, int), metavar="N", help=text)
     option("--seconds", type=seconds, help="of timing, for each model, tool and setting; 2 (0.7)")
-    option("--search-seconds", type=seconds, metavar="SECONDS", help="that graphopt may search; 60 (4)")
+    option("--search-seconds", type=seconds, metavar="SECONDS", help="that a search may take at most (4)")
     option("--again", action="store_true", help="measure also what the file holds of the same circumstances")
+    option = add("open_sizes", "one file for several sizes, timed at each", FOLDER / "open-sizes.jsonl")
+    option("--models", nargs="+", metavar="NAME", choices=OPEN, help=", ".join(OPEN))
+    option("--search-seconds", type=seconds, metavar="SECONDS", default=30.0, help="that graphopt may search; 30")
     option = add("report", "make the page and the picture of a result file")
     option("results", nargs="?", type=Path, default=FOLDER / "cpu.jsonl", help="that of the CPU unless named")
     option("--readme", action="store_true", help="put the summary into the README, too")

@@ -97,16 +97,16 @@ def llama(width: int, layers: int, heads: int, shape: tuple[int, int], **config:
     )  # fmt: skip
 
 
-def llama_step(width: int, heads: int, past: int, **config: Any) -> Case:
-    """One token of such a Llama, behind a cache of `past` others; all sizes are fixed."""
+def llama_step(width: int, heads: int, past: int, new: int, **config: Any) -> Case:
+    """The `new` tokens of such a Llama behind a cache of `past` others: a step, or a prefill; all sizes are fixed."""
     import torch
 
     from benchmarks import nets
 
-    whole = llama(width, nets.Step.LAYERS, heads, (1, past + 1), **config)
+    whole = llama(width, nets.Step.LAYERS, heads, (1, past + new), **config)
     shape = (1, whole.module.config.num_key_value_heads, past, width // heads)
     cached = {f"{part}{layer}": torch.randn(shape) for layer in range(nets.Step.LAYERS) for part in "kv"}
-    inputs = {**whole.inputs, "input_ids": whole.inputs["input_ids"][:, -1:], **cached}
+    inputs = {**whole.inputs, "input_ids": whole.inputs["input_ids"][:, -new:], **cached}
     return Case(nets.Step(whole.module).eval(), inputs, ("logits", *(f"longer_{name}" for name in cached)), {})
 
 

@@ -92,16 +92,22 @@ def load_inputs(folder: str) -> dict[str, np.ndarray[Any, Any]] | None:
     return {path.stem: np.load(path) for path in Path(folder).glob("*.npy")} if os.path.isdir(folder) else None
 
 
-def computed(session: Any, source: str, folder: str, seed: int) -> dict[str, Any]:
-    """Return what a session computes of inputs: those kept in the folder, or ordinary ones.
+def feeds(source: str, folder: str, seed: int) -> Mapping[str, Any]:
+    """Return inputs of a model: those kept in the folder, or ordinary ones.
 
     These are normal numbers, tokens in range, open sizes as in use.
     """
-    drawn: Mapping[str, Any] | None = load_inputs(f"{folder}/inputs-{seed}")
-    if drawn is None:
-        wanted = sketch_model(onnx.load(source))
-        drawn = make_feeds(wanted, usual_sizes(wanted, {})[0], seed=seed, style=NORMAL)
-    return dict(zip([output.name for output in session.get_outputs()], session.run(None, drawn), strict=True))
+    kept = load_inputs(f"{folder}/inputs-{seed}")
+    if kept is not None:
+        return kept
+    wanted = sketch_model(onnx.load(source))
+    return make_feeds(wanted, usual_sizes(wanted, {})[0], seed=seed, style=NORMAL)
+
+
+def computed(session: Any, source: str, folder: str, seed: int) -> dict[str, Any]:
+    """Return what a session computes of the inputs of a model."""
+    found = session.run(None, feeds(source, folder, seed))
+    return dict(zip([output.name for output in session.get_outputs()], found, strict=True))
 
 
 def reference(source: str, folder: str) -> dict[str, Any]:

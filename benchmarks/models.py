@@ -1,8 +1,7 @@
-"""The models: the architectures, exported from torch as a user would export them.
+"""The models: architectures, exported from torch as a user would export them, and models out of packages.
 
-The suite has 36 architectures of 33 families in 82 exports, with random weights, and smaller than published: the sizes
-of images, depths and vocabularies are cut, as `models.toml` says. Beside them, 22 are as published. `WHEELS` are models
-as packages publish them, with trained weights, at the sizes that the packages use.
+`SUITE` names those that a run measures: a form of each architecture of `models.toml`, with random weights, some in
+another form, and `WHEELS`, models as packages publish them, with trained weights, at a size that the packages use.
 ``python -m benchmarks.models [NAME ...]`` fills the cache, a folder that git ignores.
 """
 
@@ -81,16 +80,13 @@ class Model:
     """Saved by ONNX Runtime, in operators of its own."""
     is_settled: bool = True
     """Weights are those of `architectures.settled`; False where nobody looks at what is computed."""
-    is_published: bool = False
-    """True for models of the published size."""
 
 
 _TABLES = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
-REDUCED = {name: read_architecture(entry) for name, entry in _TABLES["reduced"].items()}
-PUBLISHED = {name: read_architecture(entry) for name, entry in _TABLES["published"].items()}
+ARCHITECTURES = {name: read_architecture(entry) for name, entry in _TABLES["architectures"].items()}
 HELD_OUT, LOOKED_AT = (
     {
-        f"{name}.{group}": Model(f"{name}.{group}", read_architecture(entry), "dynamo", is_published=True)
+        f"{name}.{group}": Model(f"{name}.{group}", read_architecture(entry), "dynamo")
         for name, entry in _TABLES[table].items()
     }
     for table, group in (("held_out", "held-out"), ("looked_at", "looked-at"))
@@ -98,33 +94,37 @@ HELD_OUT, LOOKED_AT = (
 """Models that neither rules nor the search were made for, and those that were such once."""
 
 
-def _suite() -> Iterator[Model]:
-    """Yield each architecture by both exporters, and forms in which such models are also met.
-
-    Left out: T5 by dynamo, of which torch 2.13 cannot decompose a reshape (*input_shape, -1).
-    """
-    for name, architecture in REDUCED.items():
-        if name != "t5-encoder":
-            yield Model(f"{name}.dynamo", architecture, "dynamo")
-        yield Model(f"{name}.torchscript", architecture, "torchscript")
+def _exports() -> Iterator[Model]:
+    """Yield each architecture as torch exports it by default, with fixed and with open sizes, and the other forms."""
+    for name, architecture in ARCHITECTURES.items():
+        yield Model(f"{name}.dynamo", architecture, "dynamo")
     for name, form in _TABLES["forms"].items():
-        yield Model(name, REDUCED[name.split(".")[0]], **form)
-    for name, architecture in PUBLISHED.items():
-        yield Model(f"{name}.full", architecture, "dynamo", is_published=True)
+        yield Model(name, ARCHITECTURES[name.split(".")[0]], **form)
+    for name, entry in _TABLES["open"].items():
+        architecture = ARCHITECTURES[name]
+        example = replace(architecture, options={**architecture.options, **entry["options"]})
+        yield Model(f"{name}.open", example, "dynamo", dynamic=True)
 
 
-MODELS: Mapping[str, Model] = {model.name: model for model in _suite()}
-"""The suite."""
+MODELS: Mapping[str, Model] = {model.name: model for model in _exports()}
 EXPORTS: Mapping[str, Model] = {**MODELS, **HELD_OUT, **LOOKED_AT}
+
+SUITE: Sequence[str] = _TABLES["suite"]
+"""Names of what a run measures, what is met most first."""
+
+OPEN: Mapping[str, Mapping[str, Sequence[int]]] = {
+    f"{name}.open": entry["sizes"] for name, entry in _TABLES["open"].items()
+}
+"""Models with open sizes, and the values of each at which they are measured."""
 
 QUICK = (
     "mobilenetv2.dynamo",
-    "shufflenetv2.torchscript",
-    "mobileone.bn",
-    "convnext.dynamo",
-    "deit-tiny.dynamo",
-    "minilm-128.dynamo",
-    "vocoder.torchscript",
+    "shufflenetv2.dynamo",
+    "fastvit.bn",
+    "edgenext.dynamo",
+    "llama-step.dynamo",
+    "minilm.dynamo",
+    "vocoder.dynamo",
     "yolo.dynamo",
 )
 """A few models that together show most of what optimizers do, for a run of two to three minutes, exports aside."""
@@ -138,6 +138,7 @@ DRAWS: Mapping[str, Callable[..., NDArray[Any]]] = {
     "speech": lambda rng, *shape: rng.normal(0.0, 0.1, shape).clip(-1.0, 1.0).astype(np.float32),  # mostly quiet
     "state": lambda rng, *shape: np.tanh(rng.normal(0.0, 1.0, shape)).astype(np.float32),  # of a recurrent network
     "rate": lambda _, hertz: np.array(hertz, np.int64),
+    "letters": lambda rng, *shape: rng.integers(1, 28, shape).astype(np.float32),  # of the Hebrew alphabet, as numbers
     "octets": lambda rng, *shape: rng.integers(0, 256 + 1, shape).astype(np.int32),
 }
 """What draws an input, of a generator and what `models.toml` says."""
@@ -199,10 +200,10 @@ def locate(name: str) -> Path:
 def describe(name: str) -> dict[str, Any]:
     """Return what is known of a model beside its file."""
     if model := EXPORTS.get(name):
-        facts = {"family": model.architecture.family, "published": model.is_published, "quantized": model.quantized}
+        facts = {"family": model.architecture.family, "quantized": model.quantized}
         return facts | {"exporters": exporters()}
     package = WHEELS[name].package if name in WHEELS else ""
-    return {"family": Path(name).stem, "published": False, "quantized": "", "exporters": {}, "package": package}
+    return {"family": Path(name).stem, "quantized": "", "exporters": {}, "package": package}
 
 
 # -- exports -----------------------------------------------------------------------------------------------------------
@@ -227,18 +228,6 @@ def export(model: Model, *, again: bool = False) -> Path:
         os.replace(unfinished, path)
         note.write_text(made_by, encoding="utf-8")
     return path
-
-
-def export_reparameterized(name: str, path: Path) -> None:
-    """Export a model after timm has merged its branches and batch norms, as a user would who has its source.
-
-    The weights are those of `export`, so that both compute the same.
-    """
-    from timm.utils.model import reparameterize_model
-
-    model = replace(MODELS[name], options={})  # those keep batch norms, of which none is left
-    case = _case(model)
-    _export(model, replace(case, module=reparameterize_model(case.module)), path)
 
 
 def key(model: Model) -> str:
@@ -312,5 +301,5 @@ def _fuse(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    for chosen in sys.argv[1:] or MODELS:
-        print(export(EXPORTS[chosen], again=True))
+    for chosen in sys.argv[1:] or [*SUITE, *OPEN]:
+        print(locate(chosen))

@@ -24,43 +24,6 @@ def conv(
     return nn.Sequential(*layers, *([] if act is None else [act]))
 
 
-def squeezenet(classes: int = 100) -> nn.Module:
-    """SqueezeNet 1.1, of torchvision."""
-    from torchvision.models import squeezenet1_1
-
-    return squeezenet1_1(num_classes=classes)
-
-
-class Inception(nn.Module):
-    """GoogLeNet (arXiv 1409.4842) with batch norm: four branches that share an input."""
-
-    def __init__(self, inner: int, one: int, three: tuple[int, int], five: tuple[int, int], pool: int) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList([
-            conv(inner, one, act=nn.ReLU()),
-            nn.Sequential(conv(inner, three[0], act=nn.ReLU()), conv(three[0], three[1], 3, act=nn.ReLU())),
-            nn.Sequential(conv(inner, five[0], act=nn.ReLU()), conv(five[0], five[1], 5, act=nn.ReLU())),
-            nn.Sequential(nn.MaxPool2d(3, 1, 1), conv(inner, pool, act=nn.ReLU())),
-        ])  # fmt: skip
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([branch(x) for branch in self.branches], 1)
-
-
-def googlenet(classes: int = 100) -> nn.Module:
-    """GoogLeNet's nine blocks."""
-    pool = lambda: nn.MaxPool2d(3, 2, 1)  # noqa: E731
-    return Net(
-        conv(3, 64, 7, 2, act=nn.ReLU()), pool(), conv(64, 64, act=nn.ReLU()), conv(64, 192, 3, act=nn.ReLU()), pool(),
-        Inception(192, 64, (96, 128), (16, 32), 32), Inception(256, 128, (128, 192), (32, 96), 64), pool(),
-        Inception(480, 192, (96, 208), (16, 48), 64), Inception(512, 160, (112, 224), (24, 64), 64),
-        Inception(512, 128, (128, 256), (24, 64), 64), Inception(512, 112, (144, 288), (32, 64), 64),
-        Inception(528, 256, (160, 320), (32, 128), 128), pool(),
-        Inception(832, 256, (160, 320), (32, 128), 128), Inception(832, 384, (192, 384), (48, 128), 128),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, classes),
-    )  # fmt: skip
-
-
 class Shuffle(nn.Module):
     """ShuffleNet V2 (arXiv 1807.11164): half of the channels pass, then both halves are interleaved."""
 

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import Results, Row, digest, geometric_mean, setting_text
+from benchmarks.tools import PLAIN
 
 COLOURS = {
     "onnxsim": "#0072b2", "OnnxSlim": "#56b4e9", "onnxoptimizer": "#009e73", "onnxscript": "#e69f00",
-    "graphopt-simplify": "#cc79a7", "graphopt": "#d55e00", "onnxscript-ort": "#999999", "ort-transformers": "#333333",
-    "graphopt-ort": "#8c2d04", "timm": "#7b3294",
+    "graphopt-simplify": "#cc79a7", "graphopt-5s": "#fdae6b", "graphopt-15s": "#f16913", "graphopt": "#d55e00",
+    "graphopt-ort": "#8c2d04", "openvino": "#7b3294",
 }  # fmt: skip
 """Okabe and Ito's palette and a dark violet: told apart also by the colour-blind."""
 
-UNCHANGED = "unchanged (noise)"
-"""The row of the outcomes that are their originals."""
+COPIES = "copies (noise)"
+"""The row of copies of the originals."""
 
 
 def panels(rows: int, across: int, size: tuple[float, float], **options: Any) -> tuple[Any, Any]:
@@ -42,11 +43,11 @@ def saved(figure: Any, path: Path, rows: Iterable[Row]) -> Path:
 
 def overview(results: Results) -> Any:
     """Draw one line a tool and one of noise: a dot a model, the geometric mean as a bar; one panel a setting."""
-    names = [*results.tools, UNCHANGED]
+    names = [*results.tools, COPIES]
     found = []
     for setting in results.settings:
         lines = {tool: _medians(results.timings(tool, setting).values()) for tool in results.tools}
-        found.append(lines | {UNCHANGED: _medians(results.unchanged(setting))})
+        found.append(lines | {COPIES: _medians(results.timings(PLAIN, setting).values())})
     count, noise = len(results.settings), max(results.limits("noise"), default=0.0)
     figure, axes = panels(count, 1, (9, (0.42 * len(names) + 1) * count), sharex=True)
     everything = [ratio for lines in found for ratios in lines.values() for ratio in ratios]

@@ -1,10 +1,9 @@
-"""Quantized forms of models: as onnxruntime.quantization makes them, and as training for TensorRT leaves them."""
+"""Quantized forms of models, as onnxruntime.quantization makes them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -54,22 +53,4 @@ def dynamic(path: Path, _feeds: Feeds) -> onnx.ModelProto:
     return onnx.load(path)
 
 
-_PRODUCTS = ["Conv", "Gemm", "MatMul"]
-_TENSORRT: Mapping[str, Any] = {
-    "op_types_to_quantize": _PRODUCTS,
-    "per_channel": True,
-    "extra_options": {
-        "ActivationSymmetric": True,
-        "AddQDQPairToWeight": True,
-        "QuantizeBias": False,
-        "OpTypesToExcludeOutputQuantization": _PRODUCTS,
-    },
-}
-"""Q and DQ before what products read alone, weights by channel and stored as floats, and no zero point but 0."""
-
-FORMS: Mapping[str, Callable[[Path, Feeds], onnx.ModelProto]] = {
-    "static": static,
-    "dynamic": dynamic,
-    "trained": partial(static, **_TENSORRT),
-    "qoperator": partial(static, activations="QUInt8", weights="QUInt8", operators="QOperator"),
-}
+FORMS: Mapping[str, Callable[[Path, Feeds], onnx.ModelProto]] = {"static": static, "dynamic": dynamic}

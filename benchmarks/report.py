@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.pictures import UNCHANGED, overview, saved
+from benchmarks.pictures import COPIES, overview, saved
 from benchmarks.results import ORIGINAL, Results, Row, geometric_mean, reason, setting_text, values, versions
 from benchmarks.tools import ALL, OWN, PEERS, PLAIN
 
@@ -99,9 +99,7 @@ def markdown(results: Results, path: Path) -> str:
 
 def _conditions(results: Results) -> Iterator[str]:
     """Yield what was measured and for how long."""
-    whole, originals = len(_published(results)), [row for row in results.models.values() if "package" not in row]
-    reduced = "at reduced size (images mostly of 128 to 160 pixels a side, fewer layers and tokens)"
-    published = f" and {whole} of the size that was published" if whole else ""
+    originals = [row for row in results.models.values() if "package" not in row]
     given = [row["package"] for row in results.models.values() if "package" in row]
     if packages := sorted({package for package in given if package}):
         yield f"Models: those that packages ship, with trained weights, at their sizes; out of {', '.join(packages)}"
@@ -110,26 +108,18 @@ def _conditions(results: Results) -> Iterator[str]:
     if originals:
         yield (
             f"Models: {many(len(originals), 'export')} of {many(len(values(originals, 'family')), 'architecture')}, "
-            f"with random weights, of fixed shapes for one input, {len(originals) - whole} {reduced}{published}"
+            "with random weights, of fixed shapes for one input, at the sizes that `benchmarks/models.toml` names"
         )
     yield "Threads do not spin while they wait"
-    seconds = _either(values(results.rows, "made", "seconds"))
-    yield f"Timed for about {seconds} s for each outcome and setting, and in at least 21 rounds"
-    if search := values(results.rows, "made", "search"):
-        own = " `graphopt-ort` may use ONNX Runtime's own operators;" if "graphopt-ort" in results.tools else ""
-        yield (
-            f"`graphopt` searched for at most {_either(search)} s for each number of threads;{own} "
-            "`graphopt-simplify` is rules alone, without timing."
-        )
+    yield f"Timed for about {_either(values(results.rows, 'made', 'seconds'))} s for each outcome and setting"
+    searches = {tool: values((row for row in results.rows if row["tool"] == tool), "made", "search") for tool in OWN}
+    said = [f"{tool} {_either(limits)} s" for tool, limits in searches.items() if limits]
+    if said:
+        yield f"Searched, at most: {', '.join(said)}; `graphopt-simplify` is rules alone, without timing"
 
 
 def _either(limits: Iterable[float]) -> str:
     return " or ".join(f"{limit:g}" for limit in limits)
-
-
-def _published(results: Results) -> list[str]:
-    """Return the models that have the size that was published."""
-    return [name for name, row in results.models.items() if row["published"]]
 
 
 def _summary(results: Results) -> list[str]:
@@ -137,9 +127,9 @@ def _summary(results: Results) -> list[str]:
     head = ["tool", "models", "geometric mean", "best", "worst", "faster", "slower", "failed or wrong", "optimizer, s"]
     for setting in results.settings:
         rows = [_summary_row(results, tool, setting) for tool in results.tools]
-        rows.append([UNCHANGED, *_counted(results.unchanged(setting)), "", ""])
+        rows.append([COPIES, *_counted(results.timings(PLAIN, setting).values()), "", ""])
         lines += [f"{setting_text(setting)}:", "", *table(head, rows), ""]
-    notes = (noise(results), *gains(results), *as_published(results), *alike(results))
+    notes = (noise(results), *gains(results))
     seconds = "Optimizer: the median over the models of the seconds that the tool's whole process took."
     return [*lines, seconds, *(line for note in notes for line in ("", note))]
 
@@ -162,18 +152,18 @@ def _counted(timings: Iterable[Row]) -> list[str]:
 
 
 def noise(results: Results) -> str:
-    """Return what the row of unchanged outcomes is, and what follows for the others."""
+    """Return what the row of copies is, and what follows for the others."""
     held = []
     for setting in results.settings:
-        if timings := results.unchanged(setting):
+        if timings := results.timings(PLAIN, setting).values():
             share = statistics.fmean(timing["low"] <= 1 <= timing["high"] for timing in timings)
             held.append(f"{_percent(share)} ({setting_text(setting)})")
     if not held:
-        return "No outcome is its original: how much noise there is, these models do not say."
+        return "No copy was timed: how much noise there is, these models do not say."
     return (
-        f"`{UNCHANGED}`: copies of the original, and outcomes with its nodes and bytes, timed like all others. They "
-        "show the noise: a mean that is nearer to 1 than theirs, or a single ratio between their worst and best, says "
-        f"nothing. Their intervals held 1 in {' and '.join(held)}."
+        f"`{COPIES}`: copies of the original, timed like all others. They show the noise: a mean that is nearer to 1 "
+        "than theirs, or a single ratio between their worst and best, says nothing. Their intervals held 1 in "
+        f"{' and '.join(held)}."
     )
 
 
@@ -194,37 +184,6 @@ def gains(results: Results) -> Iterator[str]:
                 )
 
 
-def as_published(results: Results) -> Iterator[str]:
-    """Yield the means over models of published size of which all tools that take any file have an outcome."""
-    for setting in results.settings:
-        common, means = _common_means(results, results.general, setting, _published(results))
-        if common:
-            said = f"As published, {many(common, 'model')} of which every tool that takes any file has an outcome"
-            yield f"{said} ({setting_text(setting)}): {listed(means)}."
-
-
-def alike(results: Results) -> Iterator[str]:
-    """Yield, for each tool of some families only, its mean and graphopt's over what all of them were timed on."""
-    for tool in (tool for tool in results.tools if tool not in results.general):
-        found = []
-        for setting in results.settings:
-            common, means = _common_means(results, (tool, *OWN), setting, results.models)
-            if common and tool in means and len(means) > 1:
-                found.append(f"{listed(means)} ({setting_text(setting)}, {many(common, 'model')})")
-        if found:
-            yield f"`{tool}` is for some families only. Geometric means over its models: {'; '.join(found)}."
-
-
-def _common_means(
-    results: Results, tools: Iterable[str], setting: str, models: Collection[str]
-) -> tuple[int, dict[str, str]]:
-    """Return the number of models that each of the tools was timed on, and the mean of each tool over these."""
-    timings = {tool: found for tool in tools if (found := results.timings(tool, setting))}
-    common = [name for name in models if timings and all(name in found for found in timings.values())]
-    means = {tool: geometric_mean(found[name]["median"] for name in common) for tool, found in timings.items()}
-    return len(common), {tool: f"{mean:.3f}" for tool, mean in means.items()}
-
-
 # -- tables of models --------------------------------------------------------------------------------------------------
 
 
@@ -241,10 +200,11 @@ def _tables(results: Results, setting: str) -> Iterator[list[str]]:
     """Yield the tables of a setting: speed, costs, outcomes."""
     loads = [row["loading"] for row in results.outcomes(PLAIN, setting) if "loading" in row]
     copies = f" Copies took {min(loads):.2f} to {max(loads):.2f}: what lies between says nothing." if loads else ""
-    searching = [tool for tool in results.tools if ALL[tool].searches]
+    searching = [tool for tool in results.tools if ALL[tool].search]
+    files = [tool for tool in results.tools if not ALL[tool].is_engine]
     yield _table(results, setting, "Speed", _HEADROOM, _speed)
     yield _table(results, setting, "Cost of optimizing", _PROCESS, _cost)
-    yield _table(results, setting, "Outcomes", "Nodes and megabytes of the file.", _size)
+    yield _table(results, setting, "Outcomes", "Nodes and megabytes of the file.", _size, files)
     yield _table(results, setting, "Loading and differences", f"{_LOADING}{copies}", _load)
     if searching:
         yield _table(results, setting, "Searches", _SEARCHES, _search, searching)
@@ -275,7 +235,11 @@ def _table(
 def _speed(row: Row) -> str:
     if "timing" not in row:
         return _failure(row)
-    timing = row["timing"]
+    return ratio_text(row["timing"])
+
+
+def ratio_text(timing: Row) -> str:
+    """Return how many times as fast something is, and the interval."""
     mark = {"faster": "▲ ", "slower": "▼ "}.get(timing["verdict"], "")
     return f"{mark}{timing['median']:.2f} ({timing['low']:.2f}–{timing['high']:.2f})"
 
@@ -308,76 +272,60 @@ def _failure(row: Row) -> str:
 # -- the README --------------------------------------------------------------------------------------------------------
 
 
-LISTED = 12
-"""Architectures that have a row of their own in the README, at most: with the sums a table of fifteen rows."""
+COLUMNS: Mapping[str, Collection[str]] = {
+    "graphopt 15 s": ("graphopt-15s",),
+    "graphopt 60 s": ("graphopt",),
+    "ORT's operators": ("graphopt-ort",),
+    "best of others": PEERS,
+    "OpenVINO": ("openvino",),
+}
+"""The README's columns: a title, and the tools whose best it shows."""
 
 
 def readme_part(results: Results, path: Path) -> str:
-    """Return what stands between the marks: the architectures that gain most, all others, and the source."""
-    head = ["architecture", "exports"]
-    for setting in results.settings:
-        head += [title or setting_text(setting) for title in _compared(results)]
+    """Return what stands between the marks: a row an architecture or package, the mean, and the source."""
+    setting = results.settings[0]
+    columns = {title: tools for title, tools in COLUMNS.items() if {*tools} & {*results.tools}}
     families: dict[str, list[str]] = {}
     for name, row in results.models.items():
         families.setdefault("quantized" if row["quantized"] else row["family"], []).append(name)
-    won = {family: names for family, names in families.items() if _all_gain(results, names)}
-    rows = sorted(won.items(), key=lambda item: -max(_ratios(results, ("graphopt",), item[1])))[:LISTED]
-    rest = [names for family, names in families.items() if family not in dict(rows)]
-    rows += [(many(len(rest), "other"), [name for names in rest for name in names])] if rest else []
-    rows += [("as published", whole)] if (whole := _published(results)) else []
-    rows += [("all", [*results.models])]
-    cells = [[title, str(len(names)), *_gain_cells(results, names)] for title, names in rows]
-    own = "ORT's operators: graphopt with `--target onnxruntime`; " if len(_compared(results)) > 2 else ""
+    rows = [*families.items(), ("all", [*results.models])]
+    cells = [
+        [
+            title,
+            _milliseconds(results, names, setting),
+            *(_mean(results, tools, names, setting) for tools in columns.values()),
+        ]
+        for title, names in rows
+    ]
     page = f"{path.parent.parent.name}/{path.parent.name}/{path.stem}.md"
     runtime = versions(results.rows, "made", "versions")["onnxruntime"]
     note = (
-        "Speed relative to the original, as a geometric mean over the exports; both run with all of ONNX Runtime's own "
-        f"optimizations. {own}others: the best of {', '.join(tool for tool in results.tools if tool in PEERS)}. "
-        f"{_in_part(results)}On {' and '.join(values(results.rows, 'made', 'machine'))}, "
+        f"Speed relative to the original ({setting_text(setting)}), as a geometric mean where an architecture has "
+        "several forms; original and outcomes run with all of ONNX Runtime's own optimizations. ms: of the originals. "
+        "Seconds: of search, each from nothing; ORT's operators: with `--target onnxruntime`, 15 s. Best of others: of "
+        f"{', '.join(tool for tool in results.tools if tool in PEERS)}. OpenVINO: another engine, its own runtime on "
+        f"the original. On {' and '.join(values(results.rows, 'made', 'machine'))}, "
         f"{values(results.rows, 'made', 'date')[-1]}, onnxruntime {runtime}; "
         f"[every model, every tool and how this was measured]({page})."
     )
-    return "\n".join([*table(head, cells), "", note])
+    return "\n".join([*table(["architecture", "ms", *columns], cells), "", note])
 
 
-def _in_part(results: Results) -> str:
-    """Return the settings in which not all of the models were timed, and how many were."""
-    counts = {
-        setting: sum("minimum_ms" in results.get(name, ORIGINAL, setting) for name in results.models)
-        for setting in results.settings
-    }
-    return "".join(
-        f"{setting_text(setting)}: {many(count, 'export')}. "
-        for setting, count in counts.items()
-        if count < max(counts.values())
-    )
+def _milliseconds(results: Results, names: Collection[str], setting: str) -> str:
+    """Return the time of the originals, from the fastest to the slowest; nothing for more than one architecture."""
+    found = sorted(row["minimum_ms"] for name in names if "minimum_ms" in (row := results.get(name, ORIGINAL, setting)))
+    if not found or len(names) == len(results.models) > 1:
+        return ""
+    return "–".join(dict.fromkeys(f"{number:.3g}" for number in (found[0], found[-1])))
 
 
-def _compared(results: Results) -> dict[str, Collection[str]]:
-    """Return the README's columns of a setting: a title, none for graphopt's, and the tools whose best it shows."""
-    found: dict[str, Collection[str]] = {"": ("graphopt",), "ORT's operators": ("graphopt-ort",), "others": PEERS}
-    return {title: names for title, names in found.items() if names is PEERS or {*names} & {"graphopt", *results.tools}}
-
-
-def _all_gain(results: Results, names: Iterable[str]) -> bool:
-    """Return whether graphopt makes each of the models faster, in one setting or all."""
-    timings = [results.timings("graphopt", setting) for setting in results.settings]
-    return all(any(found.get(name, {}).get("verdict") == "faster" for found in timings) for name in names)
-
-
-def _ratios(results: Results, tools: Iterable[str], names: Collection[str]) -> list[float]:
-    """Return the best mean over the models of the tools in each setting; 0 where none of them was timed."""
-    best = []
-    for setting in results.settings:
-        found = (results.timings(tool, setting) for tool in tools)
-        means = [[timings[name]["median"] for name in names if name in timings] for timings in found]
-        best.append(max((geometric_mean(ratios) for ratios in means if ratios), default=0.0))
-    return best
-
-
-def _gain_cells(results: Results, names: Collection[str]) -> list[str]:
-    found = zip(*(_ratios(results, tools, names) for tools in _compared(results).values()), strict=True)
-    return [f"{ratio:.2f}" if ratio else "" for ratios in found for ratio in ratios]
+def _mean(results: Results, tools: Iterable[str], names: Collection[str], setting: str) -> str:
+    """Return the best mean over the models of the tools; nothing where none of them was timed."""
+    found = (results.timings(tool, setting) for tool in tools)
+    means = [[timings[name]["median"] for name in names if name in timings] for timings in found]
+    ratios = [geometric_mean(each) for each in means if each]
+    return f"{max(ratios):.2f}" if ratios else ""
 
 
 def readme_text(path: Path, readme: Path = README) -> str:

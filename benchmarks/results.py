@@ -20,14 +20,16 @@ The row of an outcome goes on with::
 
 and the row of the original, whose tool is `original`, with::
 
-     "family": "ResNet", "published": false, "quantized": "", "exporters": {package: version},
+     "family": "ResNet", "quantized": "", "exporters": {package: version},
      ["package": "magika==1.0.3",]  # empty for a file that was given
      ["opset": 20, "nodes": 122, "bytes": 1000,] ["error": "no export, it does not run, or no input moves its outputs",]
      ["minimum_ms": 1.0, "median_ms": 1.1, "spread": 0.02, "headroom": 1.2,]}
 
+Outcomes with the bytes of another one have its check and its timing. `openvino` is the original in another engine,
+timed in turns with ONNX Runtime: there is no file, and its seconds are those of compiling.
+
 A setting is a provider and the number of threads, like `cpu-1` or `cpu-all`. `headroom` is the time in all kernels as
-a multiple of that in convolutions and matrix products; it is null on devices and where there are none of these. Older
-rows have a `profile`, too: runs and milliseconds of the kernels of each operator.
+a multiple of that in convolutions and matrix products; it is null on devices and where there are none of these.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks.environment import one_line
-from benchmarks.tools import ALL, PLAIN, applies
+from benchmarks.tools import ALL, PLAIN
 from graphopt.base import files
 from graphopt.base.errors import UsageError
 
@@ -152,12 +154,6 @@ class Results:
         found = {row["tool"] for row in self.rows}
         return [tool for tool in ALL if tool in found and tool != PLAIN]
 
-    @cached_property
-    def general(self) -> list[str]:
-        """Tools that take models of any family."""
-        families = {row["family"] for row in self.models.values()}
-        return [tool for tool in self.tools if all(applies(tool, family) for family in families)]
-
     def get(self, model: str, tool: str, setting: str) -> Row:
         """Return a row; empty if there is none."""
         return self._by_key.get((model, tool, setting), {})
@@ -170,18 +166,9 @@ class Results:
         """Return the timings of a tool's outcomes that are right, by model."""
         return {row["model"]: row["timing"] for row in self.outcomes(tool, setting) if "timing" in row}
 
-    def unchanged(self, setting: str) -> list[Row]:
-        """Return the timings of copies, and of outcomes with the nodes and bytes of their original: they are noise."""
-        rows = [row for tool in (PLAIN, *self.tools) for row in self.outcomes(tool, setting) if "timing" in row]
-        return [row["timing"] for row in rows if row["tool"] == PLAIN or _is_same(row, self.models[row["model"]])]
-
     def failures(self) -> Iterator[Row]:
         """Yield the rows with an error, or of a wrong outcome."""
-        yield from (row for row in self.rows if reason(row))
-
-
-def _is_same(row: Row, original: Row) -> bool:
-    return bool((row["nodes"], row["bytes"]) == (original["nodes"], original["bytes"]))
+        yield from (row for row in self.rows if reason(row) and row["tool"] in (ORIGINAL, *ALL))
 
 
 def reason(row: Row) -> str:

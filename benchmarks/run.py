@@ -7,6 +7,10 @@ can change its speed and stays as it is in one process. The tool `plain` is a co
 noise. What a file already holds is kept if it was made under the same circumstances, so that a run that was interrupted
 goes on where it was, and one after a change measures what the change concerns.
 
+Of outcomes with the same bytes one is checked and timed for all: those that are their original share the timing of
+`plain`. Where a search ended by itself, the same tool with more seconds is not run again. OpenVINO runs the original,
+in turns with ONNX Runtime, in other processes.
+
 `processes` has the median of each process, and `median` is their geometric mean (in rows that were made before
 2026-11-26, the median of all rounds). `low` and `high` are the widest of these medians and of the interval in which the
 median lies with its `confidence` (95 % in rows without one): none can be stated for so few processes. There is a
@@ -16,7 +20,9 @@ verdict where the rounds of each process say the same by themselves.
 from __future__ import annotations
 
 import json
+import math
 import random
+import shutil
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -31,18 +37,19 @@ from rich.progress import track
 from benchmarks import tools
 from benchmarks.checks import SEEDS
 from benchmarks.environment import file_digest, gpu, job, machine, made, one_line
-from benchmarks.models import EXPORTS, WHEELS, describe, draw_inputs, locate
+from benchmarks.models import EXPORTS, SUITE, WHEELS, describe, draw_inputs, locate
 from benchmarks.results import ORIGINAL, Results, Row, reason, values, write_rows
-from benchmarks.tools import ALL, PLAIN, SEARCH, Task
+from benchmarks.tools import ALL, PLAIN, Task
 from graphopt.base.errors import UsageError
 from graphopt.runtime.measure import Speedup, TimingVerdict, geometric_mean_speedup
 from graphopt.runtime.profile import is_heavy_kernel
 from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search.stopping import StopReason
 
 LIMIT = 900.0
 """Seconds, beside those for a search, after which a tool, a check or a process of a timing is given up."""
 
-PROCESSES = 3
+PROCESSES = 2
 """Processes of each timing."""
 
 
@@ -56,11 +63,26 @@ class Plan:
     settings: Sequence[SessionSetting]
     seconds: float
     """Limit of the timing of each model, tool and setting: it ends once the intervals are narrow."""
-    search: float = SEARCH
-    """Limit of the search for each model and setting, in seconds."""
+    search: float = math.inf
+    """Limit of each search, in seconds, of tools that would search longer."""
     again: bool = False
     """Measure also what the file holds."""
     limit: float = LIMIT
+
+    def search_seconds(self, tool: str) -> float:
+        """Return the limit of a tool's search; 0 for one that does not search."""
+        return min(self.search, ALL[tool].search)
+
+    def __str__(self) -> str:
+        """Return what is to be measured, and an upper bound of the hours if no process takes unusually long."""
+        each = sum(self.search_seconds(tool) + self.seconds + TOOL_SECONDS for tool in self.tools)
+        hours = len(self.models) * len(self.settings) * each / 3600
+        count = f"{len(self.models)} models, {len(self.tools)} tools, {len(self.settings)} settings"
+        return f"{count}: at most {hours:.1f} hours, beside exports that the cache lacks"
+
+
+TOOL_SECONDS = 8.0
+"""Seconds that starting a tool, its check and its part of a timing take beside the limits, on models of 150 ms."""
 
 
 def run(plan: Plan, path: Path) -> Results:
@@ -77,7 +99,7 @@ def run(plan: Plan, path: Path) -> Results:
     for name in track(plan.models, description="models"):
         rows = [*results.rows, *measured(name, plan, results)]
         found = {(row["model"], row["tool"], row["setting"]): row for row in rows}
-        models, names = list(dict.fromkeys([*EXPORTS, *WHEELS, *(key[0] for key in found)])), [ORIGINAL, *ALL]
+        models, names = list(dict.fromkeys([*SUITE, *EXPORTS, *WHEELS, *(key[0] for key in found)])), [ORIGINAL, *ALL]
         order = sorted(found, key=lambda key: (models.index(key[0]), key[2], names.index(key[1])))
         results = Results(tuple(found[key] for key in order))
         write_rows(path, results.rows)
@@ -120,14 +142,18 @@ def measured(name: str, plan: Plan, known: Results) -> list[Row]:
                 source = locate(name)
                 facts |= tools.facts(source)
             except ModuleNotFoundError as error:
-                how = "pip install -e '.[cpu,bench]'"
-                raise UsageError(f"{error.name} is missing, and models are exported with it: {how}") from error
+                raise exporters_missing(error) from error
             except Exception as error:  # an exporter that fails is a result
                 failure = {"error": f"{'export' if name in EXPORTS else 'the file'}: {one_line(error)}"}
                 rows.append(run.row(ORIGINAL, run.circumstances(PLAIN, ""), facts | failure))
             else:
                 rows += run.measure(source, facts)
     return rows
+
+
+def exporters_missing(error: ModuleNotFoundError) -> UsageError:
+    """Return what a user is told without the packages that export models."""
+    return UsageError(f"{error.name} is missing, and models are exported with it: pip install -e '.[cpu,bench]'")
 
 
 def _keep_inputs(name: str, folder: Path) -> None:
@@ -159,27 +185,30 @@ class _Run:
 
     def circumstances(self, tool: str, file: str) -> Row:
         """Return the circumstances on which the numbers of a tool depend."""
-        limits = {"seconds": self.plan.seconds} | ({"search": self.plan.search} if ALL[tool].searches else {})
+        limits = {"seconds": self.plan.seconds}
+        limits |= {"search": self.plan.search_seconds(tool)} if ALL[tool].search else {}
         device = {} if self.setting.is_cpu or not (found := gpu()) else {"gpu": found}
         return made("onnx", "onnxruntime", ALL[tool].package) | device | {"file": file} | limits
 
     def measure(self, source: Path, facts: Row) -> list[Row]:
         """Return the rows; each timing has its own copy of the original."""
         file = file_digest(source)
-        named = [tool for tool in self.plan.tools if tools.applies(tool, facts["family"])]
-        conditions = {tool: self.circumstances(tool, file) for tool in named}
-        wanted = [tool for tool in named if self.is_wanted(tool, conditions[tool])]
+        conditions = {tool: self.circumstances(tool, file) for tool in self.plan.tools}
+        wanted = [tool for tool in self.plan.tools if self.is_wanted(tool, conditions[tool])]
         if not wanted:
             return []
-        wanted = [tool for tool in named if tool in wanted or tool == PLAIN]
+        wanted = [tool for tool in self.plan.tools if tool in wanted or tool == PLAIN]
         original = self.row(ORIGINAL, self.circumstances(PLAIN, file), facts)
         if failure := self.check("reference", {"source": str(source), "folder": str(self.folder)}):
             return [original | failure]
-        outcomes = {tool: self.outcome(tool, source, facts["family"]) for tool in wanted}
-        timings = self.timings([tool for tool in wanted if not reason(outcomes[tool])], source)
+        outcomes = self.outcomes([tool for tool in wanted if not ALL[tool].is_engine], source)
+        twins = self.twins([tool for tool in outcomes if not reason(outcomes[tool])])
+        timings = self.timings([*dict.fromkeys(twins.values())], source)
         if "error" in timings[""]:
             return [original | {"error": f"timing, {name_of(self.setting)}: {timings['']['error']}"}]
-        rows = [self.row(tool, conditions[tool], outcomes[tool] | timings.get(tool, {})) for tool in wanted]
+        found = {tool: outcome | timings.get(twins.get(tool, tool), {}) for tool, outcome in outcomes.items()}
+        found |= {tool: self.engine(source) for tool in wanted if ALL[tool].is_engine}
+        rows = [self.row(tool, conditions[tool], found[tool]) for tool in wanted]
         return [original | timings[""] | self.headroom(source), *rows]
 
     def is_wanted(self, tool: str, circumstances: Row) -> bool:
@@ -192,26 +221,62 @@ class _Run:
     def target(self, tool: str) -> Path:
         return self.folder / f"{tool}-{name_of(self.setting)}.onnx"
 
-    def outcome(self, tool: str, source: Path, family: str) -> Row:
-        """Return what an outcome cost, how large it is, and how far it is from the original, or why there is none."""
+    def outcomes(self, tools: Sequence[str], source: Path) -> dict[str, Row]:
+        """Return what each outcome cost, how large it is, and how far it is from the original, or why there is none."""
+        found: dict[str, Row] = {}
+        for tool in tools:
+            found[tool] = self.finished(tool, found) or self.outcome(tool, source)
+        twins = self.twins([tool for tool in found if not reason(found[tool])])
+        where: Row = {"provider": self.setting.provider, "threads": self.setting.threads, "folder": str(self.folder)}
+        checks = {
+            tool: self.check("check", {"source": str(source), "target": str(self.target(tool))} | where)
+            for tool in dict.fromkeys(twins.values())
+        }
+        found |= {tool: found[tool] | checks[twin] for tool, twin in twins.items()}
+        return {tool: self.placeless(row) for tool, row in found.items()}
+
+    def finished(self, tool: str, known: Mapping[str, Row]) -> Row:
+        """Return the outcome of the same search with fewer seconds if that ended by itself; empty if none did."""
+        for other, row in known.items():
+            ended = row.get("search", {}).get("stop") in (StopReason.DONE, StopReason.BOUND)
+            if ended and ALL[other].call is ALL[tool].call and ALL[other].search < ALL[tool].search:
+                shutil.copyfile(self.target(other), self.target(tool))
+                return row
+        return {}
+
+    def outcome(self, tool: str, source: Path) -> Row:
+        """Return what an outcome cost, and how large it is, or why there is none."""
         where: Row = {"provider": self.setting.provider, "threads": self.setting.threads}
-        target = self.target(tool)
-        found = tools.run(
-            Task(tool, str(source), str(target), family, str(self.inputs), seconds=self.plan.search, **where),
-            self.plan.limit,
-        )
+        target, seconds = self.target(tool), self.plan.search_seconds(tool)
+        task = Task(tool, str(source), str(target), str(self.inputs), seconds=seconds, **where)
+        found = tools.run(task, self.plan.limit)
         if "error" not in found:
             try:
                 found |= {"nodes": tools.count(onnx.load(target)), "bytes": target.stat().st_size}
-                paths = {"source": str(source), "target": str(target), "folder": str(self.folder)}
-                found |= self.check("check", paths | where)
             except Exception as error:  # an outcome that is no model is the result
                 found["error"] = f"no model: {one_line(error)}"
-        return {key: self.placeless(value) if isinstance(value, str) else value for key, value in found.items()}
+        return found
 
-    def placeless(self, text: str) -> str:
-        """Return a reason that is the same in the next run, whose folder has another name."""
-        return text.replace(f"{self.folder}/", "")
+    def twins(self, named: Sequence[str]) -> dict[str, str]:
+        """Return, for each tool, the first of them whose outcome has the same bytes."""
+        first: dict[str, str] = {}
+        return {tool: first.setdefault(file_digest(self.target(tool)), tool) for tool in named}
+
+    def engine(self, source: Path) -> Row:
+        """Return how another engine runs the original, timed in several processes."""
+        seconds = self.plan.seconds / PROCESSES
+        task = {"source": str(source), "folder": str(self.folder), "threads": self.setting.threads, "seconds": seconds}
+        parts = [job("benchmarks.engine", json.dumps(task), limit=self.plan.limit) for _ in range(PROCESSES)]
+        if failure := next((part for part in parts if reason(part)), None):
+            return self.placeless(failure)
+        speedups = [part.pop("speedup") for part in parts]
+        return parts[0] | {"timing": pooled(speedups)}
+
+    def placeless(self, row: Row) -> Row:
+        """Return a row with reasons that are the same in the next run, whose folder has another name."""
+        return {
+            key: value.replace(f"{self.folder}/", "") if isinstance(value, str) else value for key, value in row.items()
+        }
 
     # -- timings -------------------------------------------------------------------------------------------------------
 
@@ -222,7 +287,7 @@ class _Run:
         if "error" in found[""] and "error" not in self.interleaved([], source, 0.0, 1)[""]:
             for tool in timed:
                 if error := self.interleaved([tool], source, 0.0, 1)[""].get("error"):
-                    failed[tool] = {"error": self.placeless(f"timing: {error}")}
+                    failed[tool] = self.placeless({"error": f"timing: {error}"})
             left = [tool for tool in timed if tool not in failed]
             found = self.interleaved(left, source, self.plan.seconds, PROCESSES)
         return {**found, **failed}

@@ -11,7 +11,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,6 @@ import onnx.inliner
 from benchmarks.checks import load_inputs
 from benchmarks.environment import job, one_line
 
-SEARCH = 60.0
-"""Seconds for which a tool that searches may do so, unless said otherwise: graphopt's own default."""
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -34,15 +31,13 @@ class Task:
     tool: str
     source: str
     target: str
-    family: str = ""
-    """Family of the model's architecture."""
     inputs: str = ""
     """Folder of inputs to search with, if there is one; others are made up."""
     provider: str = "cpu"
     threads: int = 0
     """The setting that tools which search optimize for, as `SessionSetting` takes it."""
-    seconds: float = SEARCH
-    """Limit of the search."""
+    seconds: float = 0.0
+    """Limit of the search, of a tool that searches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +50,11 @@ class Tool:
     """The call, as a user would write it."""
     call: Callable[[Task], Any]
     """Returns the outcome, which should be a ModelProto; of a tool that searches also what is told of the search."""
-    families: Collection[str] | None = None
-    """Families of architectures to which the tool applies; None for all."""
-    searches: bool = False
-    """The tool optimizes for one setting by measuring, so that its outcome depends on provider and threads."""
+    search: float = 0.0
+    """Seconds for which the tool may search: it optimizes for one setting by measuring, so that its outcome depends on
+    provider and threads. 0 for one that does not search."""
+    is_engine: bool = False
+    """The tool runs the original itself, instead of making ONNX Runtime another file."""
 
 
 def _onnxsim(task: Task) -> Any:
@@ -88,28 +84,6 @@ def _onnxscript(task: Task) -> Any:
     return rewriter.rewrite(optimizer.optimize(onnx.load(task.source)))
 
 
-def _onnxscript_ort(task: Task) -> Any:
-    import onnx_ir
-    from onnxscript.rewriter import ort_fusions
-
-    fused = ort_fusions.optimize_for_ort(onnx_ir.from_proto(onnx.load(task.source)))
-    return onnx_ir.to_proto(fused[0] if isinstance(fused, tuple) else fused)
-
-
-def _ort_transformers(task: Task) -> Any:
-    from onnxruntime.transformers import optimizer
-
-    options = {"model_type": _MODEL_TYPES[task.family], "use_gpu": task.provider != "cpu"}
-    return optimizer.optimize_model(task.source, **options).model
-
-
-_MODEL_TYPES = {
-    "BERT": "bert", "DistilBERT": "bert", "GPT-2": "gpt2", "MiniLM": "bert", "Swin": "swin", "T5": "t5", "UNet": "unet",
-    "ViT": "vit", "Whisper": "bart",
-}  # fmt: skip
-"""The families for which onnxruntime.transformers names a type of model."""
-
-
 def _graphopt_simplify(task: Task) -> Any:
     import graphopt
 
@@ -129,11 +103,8 @@ def _graphopt(task: Task, target: str = "onnx") -> tuple[Any, dict[str, Any]]:
     return result.model, told
 
 
-def _timm(task: Task) -> Any:
-    from benchmarks.models import export_reparameterized
-
-    export_reparameterized(Path(task.source).stem, Path(task.target))
-    return onnx.load(task.target)
+def _plain(task: Task) -> Any:
+    return onnx.load(task.source)
 
 
 PLAIN = "plain"
@@ -149,35 +120,26 @@ PEERS: Mapping[str, Tool] = {
 
 _SEARCH = "`graphopt.optimize(path, provider=..., threads=..., seconds=...)`, for each setting"
 _SIMPLIFY = '`graphopt.optimize(model, cost="none")`: rules alone'
-_ORT_TARGET = 'the same with `target="onnxruntime"`'
+_ORT = partial(_graphopt, target="onnxruntime")
+_ORT_TARGET = 'the same with `target="onnxruntime"`: ONNX Runtime\'s own operators'
 
 OWN: Mapping[str, Tool] = {
     "graphopt-simplify": Tool("graphopt", _SIMPLIFY, _graphopt_simplify),
-    "graphopt": Tool("graphopt", _SEARCH, _graphopt, searches=True),
-    "graphopt-ort": Tool("graphopt", _ORT_TARGET, partial(_graphopt, target="onnxruntime"), searches=True),
+    "graphopt-5s": Tool("graphopt", f"{_SEARCH}, 5 seconds", _graphopt, search=5.0),
+    "graphopt-15s": Tool("graphopt", f"{_SEARCH}, 15 seconds", _graphopt, search=15.0),
+    "graphopt": Tool("graphopt", f"{_SEARCH}, 60 seconds, its default", _graphopt, search=60.0),
+    "graphopt-ort": Tool("graphopt", f"{_ORT_TARGET}, 15 seconds", _ORT, search=15.0),
 }
-"""The columns that the others are compared with; the last may use ONNX Runtime's own operators."""
+"""The columns that the others are compared with; those that search have nothing measured before."""
 
-_FUSIONS = "`onnxscript.rewriter.ort_fusions.optimize_for_ort(onnx_ir.from_proto(model))`"
-_OPTIMIZER = "`onnxruntime.transformers.optimizer.optimize_model(path, model_type=..., use_gpu=...)`"
-_MERGE = "`timm.utils.model.reparameterize_model(module)`, and the export of that"
-_MERGED = ("FastViT", "MobileOne", "RepVGG", "RepViT")
+_OPENVINO = "`openvino.Core().compile_model(model, ...)`: the original in another engine, single precision"
 
 ALL: Mapping[str, Tool] = {
-    PLAIN: Tool("onnxruntime", "the original once more", lambda task: onnx.load(task.source)),
+    PLAIN: Tool("onnxruntime", "the original once more", _plain),
     **PEERS,
     **OWN,
-    "onnxscript-ort": Tool("onnxscript", _FUSIONS, _onnxscript_ort),
-    "ort-transformers": Tool("onnxruntime", _OPTIMIZER, _ort_transformers, families=_MODEL_TYPES),
-    "timm": Tool("timm", _MERGE, _timm, families=_MERGED),
+    "openvino": Tool("openvino", _OPENVINO, _plain, is_engine=True),
 }
-"""The last has the model's source and changes that: no tool for a file, but what one can be held against."""
-
-
-def applies(tool: str, family: str) -> bool:
-    """Return whether a tool claims anything for an architecture."""
-    families = ALL[tool].families
-    return families is None or family in families
 
 
 def count(model: onnx.ModelProto) -> int:
@@ -205,7 +167,7 @@ def run(task: Task, limit: float) -> dict[str, Any]:
     A tool that searches has the seconds of its search beside the limit, and what it tells of it is under `search`.
     graphopt finds no times of an earlier search: each run is like a user's first.
     """
-    limit += task.seconds * ALL[task.tool].searches
+    limit += task.seconds
     start = time.perf_counter()
     found = job("benchmarks.tools", json.dumps(asdict(task)), limit=limit)
     seconds = round(time.perf_counter() - start, 2)
@@ -228,10 +190,10 @@ def main(task: Task) -> None:
     tool = ALL[task.tool]
     try:
         found = tool.call(task)
-        model, search = found if tool.searches else (found, {})
+        model, search = found if tool.search else (found, {})
         if not isinstance(model, onnx.ModelProto):
             raise TypeError(f"returned {type(model).__name__} instead of a model")
-        if task.tool == PLAIN:  # written anew, it might have other bytes
+        if tool.call is _plain:  # written anew, it might have other bytes
             shutil.copyfile(task.source, task.target)
         else:
             onnx.save(model, task.target)

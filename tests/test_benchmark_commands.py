@@ -1,9 +1,7 @@
 """The commands of the benchmark, and the tools that it compares."""
 
 import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -15,7 +13,7 @@ from benchmarks import environment, scaling, tools
 from benchmarks.models import QUICK
 from benchmarks.results import Results, Row
 from benchmarks.run import LIMIT, Plan
-from benchmarks.tools import ALL, PLAIN, Task, applies
+from benchmarks.tools import ALL, PLAIN, Task
 from tests.test_benchmarks import NET
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -36,7 +34,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 
 @pytest.mark.parametrize(
     ("options", "seconds", "limit"),
-    [([], 60.0, 900.0), (["--quick"], 4.0, 30.0), (["--quick", "--search-seconds", "3"], 3.0, 30.0)],
+    [([], float("inf"), 900.0), (["--quick"], 4.0, 30.0), (["--quick", "--search-seconds", "3"], 3.0, 30.0)],
 )
 def test_a_search_and_a_quick_run_have_limits(
     options: list[str], seconds: float, limit: float, plans: list[Plan], tmp_path: Path
@@ -57,7 +55,7 @@ def test_a_run_measures_its_noise_and_all_exports_of_an_architecture(
             "--tools",
             "graphopt",
             "--models",
-            "yolo",
+            "mobilenetv3",
             "resnet50.dynamo",
             "own/net.onnx",
             "--threads",
@@ -65,8 +63,11 @@ def test_a_run_measures_its_noise_and_all_exports_of_an_architecture(
         ]
     )
     assert plans[0].tools == [PLAIN, "graphopt"] and [setting.threads for setting in plans[0].settings] == [2]
-    assert plans[0].models == ["yolo.dynamo", "yolo.torchscript", "resnet50.dynamo", "own/net.onnx"]
-    assert f"`python -m benchmarks report {path}`" in capsys.readouterr().out
+    rest = ["resnet50.dynamo", "own/net.onnx"]
+    assert plans[0].models == ["mobilenetv3.dynamo", "mobilenetv3.opset11", "mobilenetv3.open", *rest]
+    said = capsys.readouterr().out
+    assert said.startswith("5 models, 2 tools, 1 settings: at most 0.1 hours")
+    assert f"`python -m benchmarks report {path}`" in said
 
 
 def failed(model: str, tool: str, **why: str) -> Row:
@@ -82,7 +83,11 @@ def failed(model: str, tool: str, **why: str) -> Row:
             f"no model could be measured; {NET}: export: no",
         ),
         ([failed(NET, "original", error="export: no")], 0, f"1 of 2 models could not be measured; {NET}: export: no"),
-        ([failed(NET, "onnxsim", wrong="no"), failed(NET, "timm", error="no")], 0, "1 outcomes failed or are wrong"),
+        (
+            [failed(NET, "onnxsim", wrong="no"), failed(NET, "removed-tool", error="no")],
+            0,
+            "1 outcomes failed or are wrong",
+        ),
     ],
     ids=["all", "one", "outcome"],
 )
@@ -173,20 +178,6 @@ def test_a_search_is_for_the_setting_of_the_task(monkeypatch: pytest.MonkeyPatch
     assert said == [own, own | {"target": "onnxruntime"}, {"cost": "none"}]
 
 
-def test_ort_fuses_for_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = list[Any]()
-
-    def optimize_model(_: str, **options: Any) -> SimpleNamespace:
-        said.append(options)
-        return SimpleNamespace(model=scaling.convolutional(3))
-
-    optimizer = SimpleNamespace(optimize_model=optimize_model)
-    monkeypatch.setitem(sys.modules, "onnxruntime.transformers", SimpleNamespace(optimizer=optimizer))
-    for provider in ("cpu", "cuda"):
-        ALL["ort-transformers"].call(Task("ort-transformers", "in.onnx", "", family="BERT", provider=provider))
-    assert said == [{"model_type": "bert", "use_gpu": False}, {"model_type": "bert", "use_gpu": True}]
-
-
 @pytest.mark.slow
 def test_a_copy_has_the_bytes_of_the_original(source: Path, tmp_path: Path) -> None:
     task = Task(PLAIN, str(source), str(tmp_path / "out.onnx"))
@@ -221,8 +212,6 @@ def test_a_tool_that_fails_says_why(tmp_path: Path) -> None:
     assert "DecodeError" in tools.run(task, LIMIT)["error"]
 
 
-def test_tools_for_some_families_are_left_out_for_the_others() -> None:
-    assert applies("ort-transformers", "BERT") and not applies("ort-transformers", "ResNet")
-    assert applies("timm", "RepVGG") and not applies("timm", "ResNet")
-    assert all(applies(tool, "ResNet") for tool in ALL if tool not in ("ort-transformers", "timm"))
+def test_tools_say_what_they_call_and_search_longer_from_column_to_column() -> None:
     assert all(tool.text for tool in ALL.values()) and next(iter(ALL)) == PLAIN
+    assert [ALL[tool].search for tool in ("graphopt-5s", "graphopt-15s", "graphopt")] == [5.0, 15.0, 60.0]

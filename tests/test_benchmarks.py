@@ -3,6 +3,8 @@
 What is shown of them is in test_report_benchmarks.py, the models are in test_models.py.
 """
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,24 +15,20 @@ import pytest
 
 import graphopt
 from benchmarks import __main__ as commands
-from benchmarks import checks, environment, models, run, scaling, tools
-from benchmarks.models import MODELS, QUICK, Model
+from benchmarks import checks, engine, environment, models, open_sizes, run, scaling, tools
+from benchmarks.models import QUICK, Model
 from benchmarks.results import ORIGINAL, Results, Row, write_rows
-from benchmarks.run import Plan
+from benchmarks.run import PROCESSES, Plan
 from benchmarks.tools import PLAIN, Task
 from graphopt.base.errors import UsageError
 from graphopt.base.ort import require_onnxruntime
 from graphopt.runtime.measure import Speedup
 from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search.stopping import StopReason
 from tests.text import parse
 
 NET = "resnet50.dynamo"
 SETTINGS = (SessionSetting(threads=1), SessionSetting(threads=0))
-
-
-def test_the_suite_has_36_models_of_12_families_and_a_quick_part() -> None:
-    assert len(MODELS) >= 36 and len({model.architecture.family for model in MODELS.values()}) >= 12
-    assert set(QUICK) < set(MODELS)
 
 
 @pytest.mark.slow
@@ -71,13 +69,18 @@ def asked(monkeypatch: pytest.MonkeyPatch, source: Path) -> list[Any]:
         assert limit > 0
         if task.tool != PLAIN:
             found.append((task.tool, task.threads, task.seconds))
-        onnx.save(scaling.convolutional(3), task.target)
+        made = scaling.convolutional(3)
+        made.producer_name = task.tool
+        onnx.save(made, task.target)
         return {"seconds": 1.0, "memory_mb": 100}
 
     def job(module: str, *arguments: str, limit: float) -> Row:
         assert limit > 0
         if module == "benchmarks.checks":
             return {"difference": 0.0, "loading": 1.0} if arguments[0] == "check" else {}
+        if module == "benchmarks.engine":
+            found.append(("openvino", json.loads(arguments[0])["seconds"]))
+            return {"seconds": 1.0, "memory_mb": 100, "difference": 0.0, "speedup": ratio(1.5)}
         paths = [Path(argument).stem.rpartition("-cpu-")[0] for argument in arguments if argument.endswith(".onnx")][1:]
         if "--profile" in arguments:
             return {"profiles": [{"rows": KERNELS}] * (1 + len(paths))}
@@ -100,14 +103,69 @@ def measured(plan: Plan, path: Path) -> Results:
 def test_a_run_times_each_outcome_in_each_setting_several_times(asked: list[Any], tmp_path: Path) -> None:
     plan = Plan([NET], [PLAIN, "onnxsim", "graphopt"], SETTINGS, 1.0, search=5.0)
     found = measured(plan, tmp_path / "cpu.jsonl")
-    one = [("onnxsim", 1, 5.0), ("graphopt", 1, 5.0), *[("1", ["graphopt", "onnxsim", PLAIN])] * 3]
-    assert asked == [*one, ("onnxsim", 0, 5.0), ("graphopt", 0, 5.0), *[("0", ["graphopt", "onnxsim", PLAIN])] * 3]
+    one = [("onnxsim", 1, 0.0), ("graphopt", 1, 5.0), *[("1", ["graphopt", "onnxsim", PLAIN])] * PROCESSES]
+    assert asked == [
+        *one,
+        ("onnxsim", 0, 0.0),
+        ("graphopt", 0, 5.0),
+        *[("0", ["graphopt", "onnxsim", PLAIN])] * PROCESSES,
+    ]
     assert found.settings == ["cpu-1", "cpu-all"] and found.tools == ["onnxsim", "graphopt"]
     original, row = found.get(NET, ORIGINAL, "cpu-1"), found.get(NET, "graphopt", "cpu-1")
     assert (original["family"], original["minimum_ms"], original["headroom"]) == ("ResNet", 2.0, 1.25)
-    assert (row["nodes"], row["difference"], row["timing"]["rounds"]) == (7, 0.0, 45)
+    assert (row["nodes"], row["difference"], row["timing"]["rounds"]) == (7, 0.0, 30)
     assert row["made"]["search"] == 5.0 and row["made"]["sources"] and row["made"]["versions"]["graphopt"]
     assert row["made"]["machine"] == environment.machine() and "search" not in found.get(NET, PLAIN, "cpu-1")["made"]
+
+
+def test_each_search_is_as_long_as_its_column_says_unless_a_shorter_one_ended(
+    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = ["graphopt-5s", "graphopt-15s", "graphopt", "graphopt-ort"]
+    plan = Plan([NET], searches, SETTINGS[:1], 1.0)
+    measured(plan, tmp_path / "all.jsonl")
+    assert asked[:4] == [
+        ("graphopt-5s", 1, 5.0),
+        ("graphopt-15s", 1, 15.0),
+        ("graphopt", 1, 60.0),
+        ("graphopt-ort", 1, 15.0),
+    ]
+    asked.clear()
+    optimize = tools.run
+    done = {"search": {"stop": str(StopReason.DONE)}}
+    monkeypatch.setattr(tools, "run", lambda task, limit: optimize(task, limit) | done)
+    found = measured(plan, tmp_path / "done.jsonl")
+    assert [what[0] for what in asked] == ["graphopt-5s", "graphopt-ort", *["1"] * PROCESSES], (
+        "of another target it is another"
+    )
+    assert [found.get(NET, tool, "cpu-1")["made"]["search"] for tool in searches] == [5.0, 15.0, 60.0, 15.0]
+
+
+def test_outcomes_with_the_same_bytes_are_timed_once(
+    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Path
+) -> None:
+    def copy(task: Task, limit: float) -> Row:
+        shutil.copyfile(source, task.target)
+        return {"seconds": limit, "memory_mb": 100}
+
+    monkeypatch.setattr(tools, "run", copy)
+    found = measured(Plan([NET], [PLAIN, "onnxsim", "OnnxSlim"], SETTINGS[:1], 1.0), tmp_path / "cpu.jsonl")
+    assert asked == [("1", [PLAIN])] * PROCESSES
+    assert found.get(NET, "OnnxSlim", "cpu-1")["timing"] == found.get(NET, PLAIN, "cpu-1")["timing"]
+
+
+def test_another_engine_is_timed_in_processes_of_its_own(asked: list[Any], tmp_path: Path) -> None:
+    found = measured(Plan([NET], [PLAIN, "openvino"], SETTINGS[:1], 3.0), tmp_path / "cpu.jsonl")
+    assert asked == [*[("1", [PLAIN])] * PROCESSES, *[("openvino", 1.5)] * PROCESSES]
+    row = found.get(NET, "openvino", "cpu-1")
+    assert (row["timing"]["median"], row["timing"]["rounds"]) == (1.5, 30) and "nodes" not in row
+
+
+def test_openvino_computes_what_onnx_runtime_does(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    onnx.save(model("a = Mul(x, w); y = Tanh(a)"), tmp_path / "source.onnx")
+    found = engine.measure(str(tmp_path / "source.onnx"), str(tmp_path), 1, 0.0)
+    assert found["difference"] < 1e-4 and found["speedup"]["median"] > 0
 
 
 def test_what_is_known_is_not_measured_again(asked: list[Any], tmp_path: Path) -> None:
@@ -117,10 +175,10 @@ def test_what_is_known_is_not_measured_again(asked: list[Any], tmp_path: Path) -
     assert measured(plan, path) == known and asked == []
     write_rows(path, [row for row in known.rows if (row["tool"], row["setting"]) != ("onnxsim", "cpu-all")])
     assert measured(plan, path) == known
-    assert asked == [("onnxsim", 0, 60.0), *[("0", ["onnxsim", PLAIN])] * 3], "a copy takes part in each timing"
+    assert asked == [("onnxsim", 0, 0.0), *[("0", ["onnxsim", PLAIN])] * PROCESSES], "a copy takes part in each timing"
     asked.clear()
     measured(replace(plan, tools=["OnnxSlim"], settings=SETTINGS[:1], again=True), path)
-    assert [what[0] for what in asked] == ["OnnxSlim", "1", "1", "1"], "of what is named alone"
+    assert [what[0] for what in asked] == ["OnnxSlim", *["1"] * PROCESSES], "of what is named alone"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +296,29 @@ def test_an_interrupted_run_keeps_what_is_done_and_goes_on(
     asked.clear()
     commands.main(arguments)
     assert list(Results.read(path).models) == list(QUICK[:2])
-    assert [what[0] for what in asked] == ["onnxsim", "1", "1", "1"], "the first model is not measured again"
+    assert [what[0] for what in asked] == ["onnxsim", *["1"] * PROCESSES], "the first model is not measured again"
+
+
+def test_a_model_with_open_sizes_is_timed_at_each(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[tuple[str, ...]]()
+
+    def job(module: str, *arguments: str, limit: float) -> Row:
+        assert module == "graphopt" and limit > 0
+        said.append(arguments)
+        cases = [
+            {"sizes": {"n": n}, "timings": [{"median": 0.002}, {"speedup": ratio(1.0 + n / 10)}]} for n in (1, 2, 4)
+        ]
+        return {"cases": cases}
+
+    monkeypatch.setattr(open_sizes, "job", job)
+    monkeypatch.setattr(open_sizes, "locate", lambda name: source)
+    monkeypatch.setattr(open_sizes, "OPEN", {"net.open": {"n": [1, 2, 4]}})
+    page = open_sizes.run(["net.open"], 3.0, tmp_path / "open.jsonl").with_suffix(".md").read_text()
+    assert [arguments[0] for arguments in said] == ["optimize", "bench"]
+    assert all("--dim=n=1,2,4" in arguments for arguments in said)
+    assert "| net | n: 1: 2.00 ms, ▲ 1.10 (1.10–1.10) | n: 2: 2.00 ms, ▲ 1.20" in page
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -408,9 +488,9 @@ def test_outcomes_are_checked_with_the_provider_in_one_setting(tmp_path: Path, m
     monkeypatch.setattr(SessionSetting, "open", noted)
     assert "difference" in checked(tmp_path, "y = Tanh(x)", "y = Tanh(x)", provider=OTHER)
     assert opened[:2] == [("cpu", False), (OTHER, True)]
-    assert commands._settings(OTHER, None, quick=False) == [SessionSetting(OTHER, 1)]
+    assert commands._settings(OTHER, None) == [SessionSetting(OTHER, 1)]
     with pytest.raises(UsageError, match="--threads takes one number"):
-        commands._settings(OTHER, [1, 2], quick=False)
+        commands._settings(OTHER, [1, 2])
     monkeypatch.setattr(run, "gpu", lambda: "a processor")
     some = run._Run(NET, Plan([], [], [], 1.0), SessionSetting(OTHER, 1), Results(()), tmp_path)
     assert some.circumstances(PLAIN, "")["gpu"] == "a processor"

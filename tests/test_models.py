@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import models, quantized
 from benchmarks.architectures import Case, settled
-from benchmarks.models import HELD_OUT, LOOKED_AT, MODELS, PUBLISHED, REDUCED, Model
+from benchmarks.models import ARCHITECTURES, HELD_OUT, LOOKED_AT, MODELS, OPEN, QUICK, SUITE, WHEELS, Model
 from tests import fixture_models, zoo
 from tests.text import parse, run
 
@@ -91,23 +91,6 @@ def test_shared_weights_stay_shared_and_tiny_scales_grow() -> None:
     assert scale.weight.min() >= 0.5
 
 
-@pytest.mark.slow
-def test_a_reparameterized_net_computes_the_same_without_branches() -> None:
-    torch = pytest.importorskip("torch")
-    utils = pytest.importorskip("timm.utils.model")
-    case = REDUCED["repvgg"].case()
-    (x,) = case.inputs.values()
-    module = settled(case.module, case.inputs)
-    with torch.no_grad():
-        before = module(x)
-        convs = sum(isinstance(layer, torch.nn.Conv2d) for layer in module.modules())
-        deployed = utils.reparameterize_model(module)
-        after = deployed(x)
-    assert sum(isinstance(layer, torch.nn.Conv2d) for layer in deployed.modules()) == convs / 2
-    assert not any(isinstance(layer, torch.nn.BatchNorm2d) for layer in deployed.modules())
-    torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-3)
-
-
 @pytest.fixture
 def exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what is exported, into an empty cache; the sources are a file that can be changed."""
@@ -154,7 +137,7 @@ def test_files_of_unknown_making_are_exported_again(tmp_path: Path) -> None:
 
 
 def test_held_out_architectures_are_none_of_the_suite() -> None:
-    builders = {architecture.arguments[0] for architecture in (*REDUCED.values(), *PUBLISHED.values())}
+    builders = {architecture.arguments[0] for architecture in ARCHITECTURES.values()}
     held_out = {model.architecture.arguments[0] for model in HELD_OUT.values()}
     assert len(held_out) >= 10
     assert builders.isdisjoint(held_out)
@@ -168,10 +151,22 @@ def test_no_two_models_have_one_key_and_each_fixture_has_a_model() -> None:
     assert len({models.key(model) for model in known}) == len(known)
 
 
-def test_numbers_in_the_documentation() -> None:
-    families = {architecture.family for architecture in REDUCED.values()}
-    said = f"{len(REDUCED)} architectures of {len(families)} families in {len(MODELS) - len(PUBLISHED)} exports"
-    assert said in (models.__doc__ or "") and f"{len(PUBLISHED)} are as published" in (models.__doc__ or "")
+def test_the_suite_has_every_architecture_and_package_at_most_once_in_a_form() -> None:
+    assert len(SUITE) == len({*SUITE}) <= 40 and {*SUITE} <= MODELS.keys() | WHEELS.keys()
+    chosen, architectures = {name.split(".")[0] for name in SUITE}, {name.split(".")[0] for name in MODELS}
+    assert architectures <= chosen and {*QUICK} < {*SUITE}
+    packages = {wheel.package for name, wheel in WHEELS.items() if name in SUITE}
+    assert packages == {wheel.package for wheel in WHEELS.values()}
+
+
+def test_of_open_sizes_one_has_three_values() -> None:
+    pytest.importorskip("timm")
+    pytest.importorskip("transformers")
+    assert len(OPEN) == 8 and OPEN.keys() <= MODELS.keys()
+    for name, sizes in OPEN.items():
+        assert [len(values) for values in sizes.values()] == [3] and MODELS[name].dynamic
+        axes = {axis for some in MODELS[name].architecture.case().axes.values() for axis in some.values()}
+        assert sizes.keys() <= axes
 
 
 @pytest.mark.parametrize("form", quantized.FORMS)

@@ -143,14 +143,14 @@ def refused(text: str, folder: Path) -> int:
 
 def test_speeds_are_those_of_the_committed_results() -> None:
     stale = "is stale: `python -m benchmarks report --readme` makes it anew"
-    for path in (RESULTS / f"{name}.jsonl" for name in ("openvino", "all-threads", "cpu")):
+    for path in (RESULTS / f"{name}.jsonl" for name in ("openvino", "cpu")):
         page = report.markdown(Results.read(path), path)
         assert path.with_suffix(".md").read_text(encoding="utf-8") == page, f"the page {stale}"
     assert report.readme_text(RESULTS / "cpu.jsonl") == README, f"the README {stale}"
     assert re.findall(r"!\[[^]]*\]\((benchmarks/[^)]*)\)", README), "a picture of the gains"
 
 
-@pytest.mark.parametrize("name", ["cpu", "all-threads", "openvino", "scaling"])
+@pytest.mark.parametrize("name", ["cpu", "openvino", "scaling"])
 def test_pictures_are_those_of_the_committed_results(name: str) -> None:
     shown = digest(read_rows(RESULTS / f"{name}.jsonl")).encode()
     paths = sorted(RESULTS.glob(f"{name}*.png"))
@@ -164,17 +164,3 @@ def test_other_pages_are_those_of_the_committed_results() -> None:
     pages = [path.name for path in RESULTS.glob("*.md")]
     linked = "".join([README, *PAGES.values()])
     assert not [name for name in pages if name != "by-hand.md" and f"(../benchmarks/results/{name})" not in linked]
-
-
-def test_the_table_of_nodes_is_that_of_the_committed_results() -> None:
-    shown = re.search(r"<!-- nodecounts -->\n\n(.*?)\n\n", PAGES["results"], flags=re.DOTALL)
-    committed = (RESULTS / "nodecounts.md").read_text(encoding="utf-8")
-    assert shown, "docs/results.md has no table of nodes"
-    header, _, *rows = shown[1].splitlines()
-    tools = [cell.strip() for cell in header.strip("|").split("|")][1:]
-    lines = committed.splitlines()
-    columns = next(line for line in lines if line.startswith("| model |")).strip("|").split("|")
-    sums = next(line for line in lines if line.startswith("| sum |")).strip("|").split("|")
-    expected = {tool.strip(): value.strip() for tool, value in zip(columns, sums, strict=True)}
-    (row,) = rows
-    assert [cell.strip() for cell in row.strip("|").split("|")][1:] == [expected[tool] for tool in tools]
