@@ -84,6 +84,7 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
             winograd.SWEEPS,
             interpolation.SWEEPS,
             elementwise.SWEEPS,
+            parallel.SWEEPS,
             code_motion.STACKS,
         )
         for name, rules in sweeps.items()

@@ -24,6 +24,7 @@ from graphopt.rule import (
     tensor,
     tensors,
 )
+from graphopt.rules.branches import pad_kernel
 from graphopt.rules.convolution import geometry
 
 # Axes: N batch, C input channels, *s space, *k kernel; *b batch, M rows, K contracted, W output channels or columns.
@@ -264,6 +265,24 @@ def build_merged_convs_rule(count: int) -> Rule:
     )
 
 
+def build_dense_conv_rule(count: int) -> Rule:
+    """Convolutions of the parts of a value, joined, as one convolution of the whole."""
+    widths = [fn.size(f"C{i}") for i in range(count)]
+    parts = op.Split.split(count, whole, sizes, axis=1)
+    weights = [const(f"w{i}", f"W{i} C{i} *k") for i in range(count)]
+    biases = [optional(f"b{i}", f"W{i}") for i in range(count)]
+    spread = [
+        op.Pad(w, fn.concat(fn.sum(fn.concat(*widths[:i])), fn.sum(fn.concat(*widths[i + 1 :]))), None, (1,))
+        for i, w in enumerate(weights)
+    ]
+    return Rule(
+        f"merge_convs_of_split_{count}_into_dense_conv",
+        op.Concat(*map(conv_of, parts, weights, biases), axis=1),
+        conv_of(whole, op.Concat(*spread, axis=0), op.Concat(*biases, axis=0)),
+        why="Weights that are zero for the channels of other parts cost less than to cut channels and to join them.",
+    )
+
+
 parts = op.Split.split(2, whole, fn.sizes("I I"), axis=1)
 halves = op.Split.split(2, in_groups, axis=0, num_outputs=2)
 half_biases = op.Split.split(2, optional("b", "M"), axis=0, num_outputs=2)
@@ -277,5 +296,54 @@ GROUPS = (
     ),
 )
 
+# -- kernels of several sizes ----------------------------------------------------------------------------------------
+# Nets with mixed kernels (MixNet, CoAT) cut the channels into parts, one for each size. The parts often fill no blocks
+# of channels, so that the convolutions run in slow kernels, between copies. C0, C1 … are the channels of the parts.
+
+
+def missing_pads(most: Term, own: Term) -> tuple[App, App]:
+    """Return what the padding of a convolution lacks of the widest, before and behind each axis."""
+    missing, count = most - own, fn.length(most)
+    return fn.slice(missing, 0, count // 2), fn.slice(missing, count // 2, count)
+
+
+def build_mixed_kernels_rule(count: int) -> Rule:
+    """Depthwise convolutions of the parts of a value, joined, as one with the largest kernel."""
+    numbers = range(count)
+    weights = [const(f"w{i}", f"C{i} 1 *k{i}") for i in numbers]
+    biases = [optional(f"b{i}", f"C{i}") for i in numbers]
+    groups, pads, strides = (
+        [integer(f"group{i}") for i in numbers],
+        [integers(f"pads{i}") for i in numbers],
+        geometry["strides"],
+    )
+    most = list(accumulate(pads, fn.maximum))[-1]
+    around = [missing_pads(most, own) for own in pads]
+    kernels = [fn.sizes(f"*k{i}") + before + after for i, (before, after) in enumerate(around)]
+    wide = [pad_kernel(w, *missing) for w, missing in zip(weights, around, strict=True)]
+    convs = (
+        op.Conv(part, w, b, group=group, strides=strides, pads=own)
+        for part, w, b, group, own in zip(
+            op.Split.split(count, whole, sizes, axis=1), weights, biases, groups, pads, strict=True
+        )
+    )
+    return Rule(
+        f"merge_depthwise_convs_of_split_{count}",
+        op.Concat(*convs, axis=1),
+        op.Conv(
+            whole, op.Concat(*wide, axis=0), op.Concat(*biases, axis=0), group=fn.size("C"), strides=strides, pads=most
+        ),
+        when=(
+            *(fn.eq(kernels[0], other) for other in kernels[1:]),
+            *(fn.eq(group, fn.size(f"C{i}")) for i, group in enumerate(groups)),
+        ),
+        why="Zeros around a smaller kernel cost less than to cut the channels into parts and to join them again.",
+    )
+
+
+MIXED = tuple(map(build_mixed_kernels_rule, (2, 3, 4, 5)))
+DENSE = tuple(map(build_dense_conv_rule, (2, 3, 4)))
+
 RULES: tuple[Rule, ...] = ()
-TRADES = (*PRODUCTS, *ON_PARTS, *EVEN, *JOINED, *CHANNELS, *GROUPS)
+TRADES = (*PRODUCTS, *ON_PARTS, *EVEN, *JOINED, *CHANNELS, *GROUPS, *MIXED, *DENSE)
+SWEEPS = {"kernels of one size": MIXED, "convolutions of all channels": DENSE}

@@ -25,11 +25,13 @@ from graphopt.runtime.bench import (
 )
 from graphopt.runtime.measure import Speedup, TimingSamples, TimingVerdict
 from graphopt.runtime.profile import (
+    KernelTimes,
     graph_operators,
     kernels_digest,
     light_kernel_share,
     optimized_graph,
     profile_model,
+    time_kernels,
     times_by_operator,
 )
 from graphopt.runtime.session_setting import SessionSetting
@@ -255,6 +257,27 @@ def test_convolutions_of_images_are_heavy_and_those_of_signals_are_not(
     model = parse(x, "y = Conv(x, w)", {"w": np.ones(weight, np.float32)})
     (trial,) = prepare_models([model], SessionSetting(threads=1)).trials
     assert light_kernel_share(model, SessionSetting(threads=1), trial.feeds) == pytest.approx(outside, abs=0.1)
+
+
+def test_what_kernels_that_both_run_take_is_no_difference() -> None:
+    """However the times of these differ, which is noise; what one of them runs more often counts."""
+    before = KernelTimes({"Gemm": 2, "Softmax": 1, "Add": 2}, {"Gemm": 6.0, "Softmax": 2.0, "Add": 2.0})
+    noisy = KernelTimes(before.counts, {"Gemm": 9.0, "Softmax": 1.0, "Add": 2.0})
+    assert before.speedup_of(noisy) == 1.0
+    after = KernelTimes({"Gemm": 2, "Softmax": 1, "Add": 1, "Mul": 1}, {"Gemm": 9.0, "Softmax": 2.0, "Add": 1.0})
+    assert before.speedup_of(after) == pytest.approx(10 / 9)
+    assert after.speedup_of(before) == pytest.approx(12 / 13)
+
+
+def test_kernels_are_told_apart_by_their_shapes() -> None:
+    weights = {"w": np.eye(64, dtype=np.float32), "v": np.ones((64, 8), np.float32)}
+    body = "a = MatMul(x, w); b = Softmax(a); c = MatMul(b, w); y = MatMul(c, v)"
+    model = parse("float[32,64] x", body, weights, outputs="float[32,8] y")
+    (trial,) = prepare_models([model], SessionSetting(threads=1)).trials
+    found = time_kernels(model, SessionSetting(threads=1), trial.feeds, runs=2)
+    assert sorted(found.counts.values()) == [1, 1, 2]
+    assert found.counts.keys() == found.seconds.keys()
+    assert all(seconds >= 0 for seconds in found.seconds.values())
 
 
 def test_a_profile_shows_what_onnxruntime_fused(image: onnx.ModelProto) -> None:

@@ -82,10 +82,29 @@ def test_without_time_for_each_sweep_all_are_tried_together_first(
 ) -> None:
     """Each by itself only where that is no gain, and only as many as leave time for a second race."""
     case = Case(lambda ops: (div if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
-    case.contest.budget = TimeBudget(POLICY, seconds, lambda: 0.0, ModelPace(0.0, 1.0))
+    case.contest.budget = TimeBudget(POLICY, seconds, lambda: 0.0, ModelPace(0.0, 1.0, 100.0))
     swept = case.swept("difference_is_sum", "quarter_is_product")
     assert [made.name for made in swept.sweeps] == ["difference_is_sum", "quarter_is_product"][:expected]
     assert len(case.contest.raced) == raced
+
+
+@pytest.mark.parametrize(
+    ("both", "expected"),
+    [(1.8, ["quarter_is_product", "difference_is_sum"]), (1.4, ["quarter_is_product"])],
+)
+def test_without_time_for_a_race_of_each_those_that_promise_a_gain_are_combined(
+    both: float, expected: list[str]
+) -> None:
+    """If that promises more than the best; what the kernels call slower is left. Nothing races until the choice."""
+
+    def speed(ops: Ops) -> float:
+        gain = {(True, False): 1.2, (False, True): 1.5, (True, True): both}.get(("Sub" not in ops, "Div" not in ops), 1)
+        return gain * (0.5 if "Mul" not in ops else 1.0)
+
+    case = Case(speed)
+    case.contest.budget = TimeBudget(POLICY, 14.0, lambda: 0.0, ModelPace(0.0, 1.0, run_seconds=0.1))
+    swept = case.swept("difference_is_sum", "quarter_is_product", "double_is_sum")
+    assert ([made.name for made in swept.sweeps], case.contest.raced) == (expected, [])
 
 
 def test_where_there_was_time_for_a_race_of_each_sweep_there_is_in_the_next_run(
@@ -116,7 +135,7 @@ def test_where_there_was_time_for_a_race_of_each_sweep_there_is_in_the_next_run(
                 return list(kept[str(keys)])
 
             case.contest.time_models = racing  # type: ignore[method-assign, assignment]
-            case.contest.budget = TimeBudget(POLICY, seconds, lambda: 0.0, ModelPace(0.0, 1.0))
+            case.contest.budget = TimeBudget(POLICY, seconds, lambda: 0.0, ModelPace(0.0, 1.0, 100.0))
             swept = case.swept("difference_is_sum", "quarter_is_product")
             assert len(swept.sweeps) == 2
             races.append(len(case.contest.raced))

@@ -161,6 +161,15 @@ def test_a_difference_within_noise_is_none_however_sure() -> None:
     assert compute_speedup(first, second).is_decided
 
 
+@pytest.mark.parametrize(("least", "verdict"), [(1.004, TimingVerdict.SAME), (1.006, TimingVerdict.FASTER)])
+def test_two_sessions_of_one_model_are_not_told_apart(least: float, verdict: TimingVerdict) -> None:
+    """One is a little faster in each round, and the median of a few has strayed beyond noise."""
+    first, second = TimingSamples((1.012,) * 10 + (least,) * 4), TimingSamples((1.0,) * 14)
+    found = compute_speedup(first, second)
+    assert (found.median, found.low, found.verdict) == (1.012, least, verdict)
+    assert (compute_speedup(second, first).verdict is TimingVerdict.SLOWER) is (verdict is TimingVerdict.FASTER)
+
+
 def precise(width: float) -> PreciseRatios:
     return PreciseRatios(replace(TimingPolicy(), interval_width=width))
 

@@ -203,6 +203,25 @@ def test_groups_are_split_merged_and_filled_with_zeros() -> None:
     assert traded(model, "replace_grouped_conv_with_dense_conv") == {"Conv": 1}
 
 
+MIXED = """a, b, c = Split<axis=1>(x, sizes); d = Conv<group=2, pads=[1,1,1,1], strides=[2,2]>(a, w)
+    e = Conv<group=3, pads=[2,2,2,2], strides=[2,2]>(b, v, bias); f = Conv<group=1, pads=[0,0,0,0], strides=[2,2]>(c, u)
+    y = Concat<axis=1>(d, e, f)"""
+
+
+def test_kernels_of_several_sizes_for_parts_of_the_channels_become_the_largest() -> None:
+    """As in MixNet and CoAT; the middle one is the largest, and has a bias."""
+    weights = drawn(w=(2, 1, 3, 3), v=(3, 1, 5, 5), u=(1, 1, 1, 1), bias=(3,)) | {"sizes": np.array([2, 3, 1])}
+    model = parse("float[N, 6, H, 7] x", MIXED, weights, outputs="float[N, 6, P, 4] y")
+    assert traded(model, "merge_depthwise_convs_of_split_3") == {"Conv": 1}
+
+
+def test_convolutions_of_unequal_parts_become_one_of_the_whole() -> None:
+    body = "a, b = Split<axis=1>(x, sizes); c = Conv(a, w); d = Conv(b, v, bias); y = Concat<axis=1>(c, d)"
+    weights = drawn(w=(4, 2, 1, 1), v=(1, 3, 1, 1), bias=(1,)) | {"sizes": np.array([2, 3])}
+    model = parse("float[N, 5, H, 6] x", body, weights, outputs="float[N, 5, H, 6] y")
+    assert traded(model, "merge_convs_of_split_2_into_dense_conv") == {"Conv": 1}
+
+
 def test_a_chain_along_a_line_becomes_one_in_the_plane() -> None:
     body = """a = Conv<pads=[1,1]>(x, w, b); a1 = LeakyRelu(a); c = Conv<pads=[1,1]>(a1, v); y = Tanh(c)"""
     model = parse("float[N, 3, L] x", body, drawn(w=(3, 3, 3), v=(3, 3, 3), b=(3,)), outputs="float[N, 3, L] y")

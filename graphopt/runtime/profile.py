@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from bisect import bisect
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -159,6 +160,45 @@ def light_kernel_share(
             heavy.append(event)
     rows, own = (times_by_operator(some, len(whole)) for some in (kernels, heavy))
     return 1 - sum(row.seconds for row in own) / (sum(row.seconds for row in rows) or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """Kernels of one run of a model, by operator and shapes."""
+
+    counts: Mapping[str, int]
+    seconds: Mapping[str, float]
+    """Seconds in all kernels of the kind: the least of the runs, for other processes can only slow one down."""
+
+    def speedup_of(self, other: KernelTimes) -> float:
+        """Return how many times as fast another model runs, by the kernels of which it has more or fewer.
+
+        Those of which both have as many count as equally fast: their noise, which is most of a run's, is left out.
+        """
+        whole = sum(self.seconds.values())
+        kinds = [kind for kind in {*self.counts, *other.counts} if self.counts.get(kind) != other.counts.get(kind)]
+        saved = sum(self.seconds.get(kind, 0.0) - other.seconds.get(kind, 0.0) for kind in kinds)
+        return whole / (whole - saved) if whole else 1.0
+
+
+def time_kernels(model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int) -> KernelTimes:
+    """Run a model under ONNX Runtime's profiler, and return the times of its kernels.
+
+    Raises:
+        UsageError: the provider is missing.
+        ModelError: the model cannot be loaded or run, or has too many nodes for the profiler.
+    """
+    whole, kernels = _profile_events(model, setting, feeds, runs)
+    starts = sorted(event["ts"] for event in whole)
+    seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
+    counts = Counter[str]()
+    for event, own in zip(kernels, _exclusive_times(kernels), strict=True):
+        facts = event["args"]
+        kind = f"{facts['op_name']} {facts.get('input_type_shape')} {facts.get('output_type_shape')}"
+        seconds[kind][bisect(starts, event["ts"]) - 1] += own / 1e6
+        counts[kind] += 1
+    mean = {kind: round(count / len(starts)) for kind, count in counts.items()}
+    return KernelTimes(mean, {kind: min(found) for kind, found in seconds.items()})
 
 
 _Event: TypeAlias = Mapping[str, Any]

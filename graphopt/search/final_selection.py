@@ -67,7 +67,7 @@ class FinalSelection:
         """Return the fastest of the simplified model, alone, with one sweep and with several.
 
         Sweeps that gain are combined, all at once or, if that is no faster than the best of them, one by one. Where
-        there is no time to race each, as with large models, all together are tried first.
+        there is no time to race each, as with slow models, all together are tried first that promise a gain.
 
         Args:
             simplified: the simplified model.
@@ -76,7 +76,10 @@ class FinalSelection:
         """
         able = sweeps
         if len(sweeps) > 1 and not self._is_time_for(simplified, sweeps):
-            whole = self._apply_all_sweeps(sweeps, again, self.budget.race_cost(1))
+            if self.budget.is_time_to_profile(3):
+                return self._combine_promising(simplified, sweeps, again)
+            seconds = self.budget.race_cost(1) + self.budget.confirmation_seconds
+            whole = self._apply_all_sweeps(sweeps, again, seconds)
             if whole is not None:
                 self._race_of_sweeps([simplified, whole])
                 if self._beats(whole, simplified):
@@ -87,6 +90,20 @@ class FinalSelection:
         faster = self._faster_candidates(able, simplified)
         return self._combine_sweeps(simplified, faster, again) if faster else simplified
 
+    def _combine_promising(self, simplified: Candidate, sweeps: Sequence[Candidate], again: RepeatSweep) -> Candidate:
+        """Return the simplified model with the sweeps that gain by an estimate from the kernels that they change: with
+        all of them or, if that promises more, with the best. Whether it is faster the race of the choice will show."""
+        gains: dict[Candidate, float] = {}
+        for candidate in sweeps:
+            if self.budget.is_time_to_profile(2):
+                gains[candidate] = self.contest.estimate_gain(candidate, simplified)
+        able = [candidate for candidate, gain in gains.items() if gain > 1 + self.policy.least_saving]
+        able.sort(key=lambda candidate: gains[candidate], reverse=True)
+        whole = self._apply_all_sweeps(able, again, 0.0) if self.budget.is_time_to_profile(3) else None
+        if whole is not None and self.contest.estimate_gain(whole, simplified) > gains[able[0]]:
+            return whole
+        return able[0] if able else simplified
+
     def _race_of_sweeps(self, candidates: Sequence[Candidate]) -> None:
         """Let candidates take turns before the search."""
         self._race(candidates, share=self.policy.sweep_race_share)
@@ -96,7 +113,8 @@ class FinalSelection:
         """Return the first of candidates with the sweeps of the others, all or one by one, where that is faster."""
 
         def improved(best: Candidate, others: Sequence[Candidate]) -> Candidate:
-            both = self._apply_all_sweeps([best, *others], again, self.budget.race_cost(2))
+            seconds = self.budget.race_cost(2) + self.budget.confirmation_seconds
+            both = self._apply_all_sweeps([best, *others], again, seconds)
             if both is None:
                 return best
             self._race_of_sweeps([simplified, best, both])
@@ -137,11 +155,11 @@ class FinalSelection:
             self.contest.record_timeout(["alone", *keys])
         return ()
 
-    def _apply_all_sweeps(self, faster: Sequence[Candidate], again: RepeatSweep, racing: float) -> Candidate | None:
+    def _apply_all_sweeps(self, faster: Sequence[Candidate], again: RepeatSweep, needed: float) -> Candidate | None:
         """Return the first of candidates with the sweeps of the others applied to it; None where none of these matches,
-        or no time is left for a race of `racing` seconds and a second one.
+        or less time is left than is `needed` after that.
         """
-        if len(faster) < 2 or self._is_over(racing + self.budget.confirmation_seconds):
+        if len(faster) < 2 or self._is_over(needed):
             return None
         made = faster[0]
         try:

@@ -162,5 +162,5 @@ class Measurement:
         """
         if self.gain is None or self.is_slower:
             return False
-        is_sure = self.is_faster and not floor.is_faster and self.gain.low > 1
+        is_sure = self.is_faster and not floor.is_faster and self.gain.is_surely_faster
         return self.gain.verdict is TimingVerdict.FASTER or is_sure

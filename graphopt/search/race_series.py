@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,7 +34,7 @@ from graphopt.runtime.measure import (
     time_race,
 )
 from graphopt.runtime.oracle import RunFailedError
-from graphopt.runtime.profile import kernels_digest, light_kernel_share
+from graphopt.runtime.profile import KernelTimes, kernels_digest, light_kernel_share, time_kernels
 from graphopt.runtime.sample_inputs import Feeds
 from graphopt.runtime.session_setting import SessionSetting, common_timer, make_runner
 from graphopt.search.policy import SearchPolicy
@@ -84,6 +85,8 @@ class RaceSeries:
         """True where ONNX Runtime runs of a candidate what it runs of the original, as far as that was asked."""
         self.refusals: dict[Candidate, str] = {}
         """Reasons why candidates cannot be timed."""
+        self.profiles: dict[Candidate, Sequence[KernelTimes]] = {}
+        """Times of the kernels of candidates, on each of the inputs."""
         self.told: dict[tuple[str, ...], list[RaceOutcome]] = {}
         """Outcomes of the races, by the digests of those that took part: no race is run twice."""
         fed = (text for trial in original.trials for text in (json.dumps(dict(trial.sizes)), feeds_digest(trial.feeds)))
@@ -216,7 +219,7 @@ class RaceSeries:
         used, passed = meter() - used, sum(map(sum, runs))
         share = min(max(used / passed, self.policy.min_processor_share), 1.0) if used > 0 and passed > 0 else 1.0
         racing = sum(min_race_seconds(min(found) * share, self.policy) / share for found in runs)
-        return ModelPace(self.original.opening_seconds, racing)
+        return ModelPace(self.original.opening_seconds, racing, sum(map(min, runs)))
 
     def is_like_original(self, candidate: Candidate) -> bool:
         """Return whether ONNX Runtime runs the same for a candidate, if it was only simplified, as for the original."""
@@ -256,6 +259,37 @@ class RaceSeries:
                 if self.is_cacheable and self.is_steady:
                     self.cache.put({place: str(known)})
         return known
+
+    def estimate_gain(self, candidate: Candidate, floor: Candidate) -> float:
+        """Return how many times as fast as the `floor` a candidate runs, by the kernels that differ; 1 where that is
+        unknown, as on devices, where a kernel's time is that of its launch.
+
+        A few runs under the profiler tell more of a slow model than a race in the same time, for the noise of the
+        kernels that both have cancels out. But a profiled run is no ordinary one, so it is no evidence.
+        """
+        place = self._race_key(["kernels", floor.key, candidate.key])
+        known = _parse_ratio(self.cache.get([place]).get(place))
+        if known is not None or not self.original.setting.is_cpu:
+            return known or 1.0
+        try:
+            pairs = zip(*map(self._kernel_times, (floor, candidate)), strict=True)
+            ratios = [before.speedup_of(after) for before, after in pairs]
+        except ModelError as error:
+            log.debug("what a version of the model gains is not estimated: %s", error)
+            return 1.0
+        known = math.exp(statistics.fmean(map(math.log, ratios)))
+        if self.is_cacheable and self.is_steady:
+            self.cache.put({place: str(known)})
+        return known
+
+    def _kernel_times(self, candidate: Candidate) -> Sequence[KernelTimes]:
+        """Return the times of a candidate's kernels on each of the inputs. Raises ModelError as `time_kernels` does."""
+        if candidate not in self.profiles:
+            model, setting, runs = self.model_of(candidate), self.original.setting, self.policy.timing.screening_runs
+            self.profiles[candidate] = [
+                time_kernels(model, setting, trial.feeds, runs) for trial in self.original.trials
+            ]
+        return self.profiles[candidate]
 
     @cached_property
     def _original_session(self) -> Any:
@@ -398,6 +432,18 @@ def _parse_share(text: str | None) -> float | None:
     if part is None or 0 <= part <= 1:
         return part
     log.debug("an entry of the cache is not used, for it is no part of a whole")
+    return None
+
+
+def _parse_ratio(text: str | None) -> float | None:
+    """Return the ratio of two times that a text of the cache holds; None where it holds none."""
+    try:
+        ratio = None if text is None else float(text)
+    except ValueError:
+        ratio = math.nan
+    if ratio is None or 0 < ratio < math.inf:
+        return ratio
+    log.debug("an entry of the cache is not used, for it is no ratio of two times")
     return None
 
 

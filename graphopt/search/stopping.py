@@ -49,6 +49,8 @@ class ModelPace:
     """Seconds in which a session is opened."""
     racing_seconds: float
     """Seconds that a session takes in the shortest race, at all sizes together, and to run once before."""
+    run_seconds: float = 0.0
+    """Seconds of one run at each size."""
 
 
 @dataclass(eq=False)
@@ -112,6 +114,12 @@ class TimeBudget:
     def race_cost(self, count: int) -> float:
         """Return the seconds that a race of so many, the simplified model and the original takes."""
         return (count + 2) * self.session_seconds
+
+    def is_time_to_profile(self, count: int) -> bool:
+        """Return whether so many models can run under the profiler and leave the time of a race of one of them."""
+        runs = 1 + self.policy.timing.screening_runs
+        once = self.pace.opening_seconds + runs * self.pace.run_seconds
+        return self.remaining >= count * once + self.race_cost(1)
 
     def race_seconds(self, count: int, share: float) -> float:
         """Return how long a race of so many and the original may take, in a share of the time left."""

@@ -123,8 +123,12 @@ class _EndlessSweepError(Exception):
 
 
 def _apply_sweep_rules(graph: Graph, space: SearchSpace, used: dict[str, None], rounds: int) -> list[Step]:
-    """Make the steps, in place; note the rules that were used."""
+    """Make the steps, in place; note the rules that were used.
+
+    To simplify takes longest, so that is done where no rule matches any more; it may bring about further matches.
+    """
     done: list[Step] = []
+    pending: list[Step] = []
     stuck: set[tuple[Rule, tuple[Value, ...]]] = set()
     for _ in range(rounds + len(graph)):
         found = find_trade_matches(graph, space)
@@ -132,12 +136,15 @@ def _apply_sweep_rules(graph: Graph, space: SearchSpace, used: dict[str, None], 
             able = [match for match in found.get(rule, ()) if (rule, match.roots) not in stuck]
             places = tuple(match.roots for match in _without_outside_readers(graph, able))
             try:
-                done += apply_move(graph, Move(rule.name, places), space).steps
+                pending += apply_move(graph, Move(rule.name, places, simplified=False), space).steps
             except MoveNotApplicableError:  # nothing was changed, so the matches still hold
                 stuck |= {(rule, roots) for roots in places}
             else:
                 used[rule.name] = None
                 break
         else:
-            return done
+            if not pending:
+                return done
+            done += [*pending, *space.simplifier.run(graph, pending).steps]
+            pending = []
     raise _EndlessSweepError
