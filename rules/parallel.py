@@ -298,44 +298,42 @@ GROUPS = (
 
 # -- kernels of several sizes ----------------------------------------------------------------------------------------
 # Nets with mixed kernels (MixNet, CoAT) cut the channels into parts, one for each size. The parts often fill no blocks
-# of channels, so that the convolutions run in slow kernels, between copies. C0, C1 … are the channels of the parts.
-
-
-def missing_pads(most: Term, own: Term) -> tuple[App, App]:
-    """Return what the padding of a convolution lacks of the widest, before and behind each axis."""
-    missing, count = most - own, fn.length(most)
-    return fn.slice(missing, 0, count // 2), fn.slice(missing, count // 2, count)
+# of channels, so that the convolutions run in slow kernels, between copies. Axes: C0, C1 … the channels of the parts;
+# K0 × L0, K1 × L1 … their kernels.
 
 
 def build_mixed_kernels_rule(count: int) -> Rule:
     """Depthwise convolutions of the parts of a value, joined, as one with the largest kernel."""
     numbers = range(count)
-    weights = [const(f"w{i}", f"C{i} 1 *k{i}") for i in numbers]
+    pixels, weights = tensor("x", "N C H W"), [const(f"w{i}", f"C{i} 1 K{i} L{i}") for i in numbers]
     biases = [optional(f"b{i}", f"C{i}") for i in numbers]
-    groups, pads, strides = (
-        [integer(f"group{i}") for i in numbers],
-        [integers(f"pads{i}") for i in numbers],
-        geometry["strides"],
-    )
-    most = list(accumulate(pads, fn.maximum))[-1]
-    around = [missing_pads(most, own) for own in pads]
-    kernels = [fn.sizes(f"*k{i}") + before + after for i, (before, after) in enumerate(around)]
-    wide = [pad_kernel(w, *missing) for w, missing in zip(weights, around, strict=True)]
+    groups, strides = [integer(f"group{i}") for i in numbers], geometry["strides"]
+    kernels, pads = [fn.sizes(f"K{i} L{i}") for i in numbers], [integers(f"pads{i}") for i in numbers]
+    missing = [list(accumulate(kernels, fn.maximum))[-1] - kernel for kernel in kernels]
+    zeros = [(lack // 2, lack - lack // 2) for lack in missing]
+    wide = [pad_kernel(w, *around) for w, around in zip(weights, zeros, strict=True)]
+    padded = pads[0] + fn.concat(*zeros[0])
     convs = (
         op.Conv(part, w, b, group=group, strides=strides, pads=own)
         for part, w, b, group, own in zip(
-            op.Split.split(count, whole, sizes, axis=1), weights, biases, groups, pads, strict=True
+            op.Split.split(count, pixels, sizes, axis=1), weights, biases, groups, pads, strict=True
         )
     )
     return Rule(
         f"merge_depthwise_convs_of_split_{count}",
         op.Concat(*convs, axis=1),
         op.Conv(
-            whole, op.Concat(*wide, axis=0), op.Concat(*biases, axis=0), group=fn.size("C"), strides=strides, pads=most
+            pixels,
+            op.Concat(*wide, axis=0),
+            op.Concat(*biases, axis=0),
+            group=fn.size("C"),
+            strides=strides,
+            pads=padded,
         ),
         when=(
-            *(fn.eq(kernels[0], other) for other in kernels[1:]),
+            fn.lt(0, sizes),
             *(fn.eq(group, fn.size(f"C{i}")) for i, group in enumerate(groups)),
+            *(fn.eq(own, padded - fn.concat(*around)) for own, around in zip(pads[1:], zeros[1:], strict=True)),
         ),
         why="Zeros around a smaller kernel cost less than to cut the channels into parts and to join them again.",
     )
