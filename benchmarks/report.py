@@ -112,10 +112,13 @@ def _conditions(results: Results) -> Iterator[str]:
         )
     yield "Threads do not spin while they wait"
     yield f"Timed for about {_either(values(results.rows, 'made', 'seconds'))} s for each outcome and setting"
-    searches = {tool: values((row for row in results.rows if row["tool"] == tool), "made", "search") for tool in OWN}
-    said = [f"{tool} {_either(limits)} s" for tool, limits in searches.items() if limits]
-    if said:
+    if said := [f"{tool} {limit} s" for tool in OWN if (limit := _search_limit(results, tool))]:
         yield f"Searched, at most: {', '.join(said)}; `graphopt-simplify` is rules alone, without timing"
+
+
+def _search_limit(results: Results, tool: str) -> str:
+    """Return the seconds for which a tool searched at most; nothing for one that does not search."""
+    return _either(values((row for row in results.rows if row["tool"] == tool), "made", "search"))
 
 
 def _either(limits: Iterable[float]) -> str:
@@ -300,12 +303,17 @@ def readme_part(results: Results, path: Path) -> str:
     ]
     page = f"{path.parent.parent.name}/{path.parent.name}/{path.stem}.md"
     runtime = versions(results.rows, "made", "versions")["onnxruntime"]
+    explained = {
+        "ORT's operators": f"with `--target onnxruntime`, {_search_limit(results, 'graphopt-ort')} s",
+        "best of others": f"of {', '.join(tool for tool in results.tools if tool in PEERS)}",
+        "OpenVINO": "another engine, its own runtime on the original",
+    }
     note = (
         f"Speed relative to the original ({setting_text(setting)}), as a geometric mean where an architecture has "
         "several forms; original and outcomes run with all of ONNX Runtime's own optimizations. ms: of the originals. "
-        "Seconds: of search, each from nothing; ORT's operators: with `--target onnxruntime`, 15 s. Best of others: of "
-        f"{', '.join(tool for tool in results.tools if tool in PEERS)}. OpenVINO: another engine, its own runtime on "
-        f"the original. On {' and '.join(values(results.rows, 'made', 'machine'))}, "
+        "Seconds: of search, each from nothing. "
+        + "".join(f"{title[0].upper()}{title[1:]}: {text}. " for title, text in explained.items() if title in columns)
+        + f"On {' and '.join(values(results.rows, 'made', 'machine'))}, "
         f"{values(results.rows, 'made', 'date')[-1]}, onnxruntime {runtime}; "
         f"[every model, every tool and how this was measured]({page})."
     )
