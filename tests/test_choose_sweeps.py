@@ -107,6 +107,15 @@ def test_without_time_for_a_race_of_each_those_that_promise_a_gain_are_combined(
     assert ([made.name for made in swept.sweeps], case.contest.raced) == (expected, [])
 
 
+def test_without_an_estimate_from_kernels_all_sweeps_race_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on devices, where a kernel's time is that of its launch."""
+    monkeypatch.setattr(Made, "estimate_gain", lambda *_: None)
+    case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    case.contest.budget = TimeBudget(POLICY, 14.0, lambda: 0.0, ModelPace(0.0, 1.0, run_seconds=0.1))
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert (len(swept.sweeps), len(case.contest.raced)) == (2, 2)
+
+
 def test_where_there_was_time_for_a_race_of_each_sweep_there_is_in_the_next_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -76,8 +76,8 @@ class FinalSelection:
         """
         able = sweeps
         if len(sweeps) > 1 and not self._is_time_for(simplified, sweeps):
-            if self.budget.is_time_to_profile(3):
-                return self._combine_promising(simplified, sweeps, again)
+            if (promising := self._combine_promising(simplified, sweeps, again)) is not None:
+                return promising
             seconds = self.budget.race_cost(1) + self.budget.confirmation_seconds
             whole = self._apply_all_sweeps(sweeps, again, seconds)
             if whole is not None:
@@ -90,19 +90,27 @@ class FinalSelection:
         faster = self._faster_candidates(able, simplified)
         return self._combine_sweeps(simplified, faster, again) if faster else simplified
 
-    def _combine_promising(self, simplified: Candidate, sweeps: Sequence[Candidate], again: RepeatSweep) -> Candidate:
+    def _combine_promising(
+        self, simplified: Candidate, sweeps: Sequence[Candidate], again: RepeatSweep
+    ) -> Candidate | None:
         """Return the simplified model with the sweeps that gain by an estimate from the kernels that they change: with
-        all of them or, if that promises more, with the best. Whether it is faster the race of the choice will show."""
+        all of them or, if that promises more, with the best. Whether it is faster the race of the choice will show.
+
+        Return None where there is no such estimate, or no time for it.
+        """
         gains: dict[Candidate, float] = {}
         for candidate in sweeps:
-            if self.budget.is_time_to_profile(2):
-                gains[candidate] = self.contest.estimate_gain(candidate, simplified)
+            if not self.budget.is_time_to_profile(2 if gains else 3):
+                break
+            if (gain := self.contest.estimate_gain(candidate, simplified)) is None:
+                return None
+            gains[candidate] = gain
         able = [candidate for candidate, gain in gains.items() if gain > 1 + self.policy.least_saving]
         able.sort(key=lambda candidate: gains[candidate], reverse=True)
         whole = self._apply_all_sweeps(able, again, 0.0) if self.budget.is_time_to_profile(3) else None
-        if whole is not None and self.contest.estimate_gain(whole, simplified) > gains[able[0]]:
+        if whole is not None and (self.contest.estimate_gain(whole, simplified) or 0.0) > gains[able[0]]:
             return whole
-        return able[0] if able else simplified
+        return (able[0] if able else simplified) if gains else None
 
     def _race_of_sweeps(self, candidates: Sequence[Candidate]) -> None:
         """Let candidates take turns before the search."""

@@ -260,8 +260,8 @@ class RaceSeries:
                     self.cache.put({place: str(known)})
         return known
 
-    def estimate_gain(self, candidate: Candidate, floor: Candidate) -> float:
-        """Return how many times as fast as the `floor` a candidate runs, by the kernels that differ; 1 where that is
+    def estimate_gain(self, candidate: Candidate, floor: Candidate) -> float | None:
+        """Return how many times as fast as the `floor` a candidate runs, by the kernels that differ; None where that is
         unknown, as on devices, where a kernel's time is that of its launch.
 
         A few runs under the profiler tell more of a slow model than a race in the same time, for the noise of the
@@ -270,13 +270,13 @@ class RaceSeries:
         place = self._race_key(["kernels", floor.key, candidate.key])
         known = _parse_ratio(self.cache.get([place]).get(place))
         if known is not None or not self.original.setting.is_cpu:
-            return known or 1.0
+            return known
         try:
             pairs = zip(*map(self._kernel_times, (floor, candidate)), strict=True)
             ratios = [before.speedup_of(after) for before, after in pairs]
         except ModelError as error:
             log.debug("what a version of the model gains is not estimated: %s", error)
-            return 1.0
+            return None
         known = math.exp(statistics.fmean(map(math.log, ratios)))
         if self.is_cacheable and self.is_steady:
             self.cache.put({place: str(known)})
