@@ -90,10 +90,15 @@ def work(path: str, seconds: str) -> Row:
 
 def _observe(thread: int, samples: Counter[tuple[str, str]], is_done: threading.Event) -> None:
     while not is_done.wait(INTERVAL):
-        stack = walk_stack(sys._current_frames()[thread])
-        own = [frame for frame, _ in stack if frame.f_globals.get("__name__", "").startswith("graphopt.")]
-        names = [frame.f_code.co_name for frame in own]  # the innermost first
+        names = _running_functions(thread)
         samples[_first(PHASES, names), _first(WORK, names)] += 1
+
+
+def _running_functions(thread: int) -> list[str]:
+    """Return the functions of graphopt on a thread's stack, the innermost first. No frame is held any longer: it would
+    keep alive what is to be closed in it."""
+    stack = walk_stack(sys._current_frames()[thread])
+    return [frame.f_code.co_name for frame, _ in stack if frame.f_globals.get("__name__", "").startswith("graphopt.")]
 
 
 def _first(kinds: dict[str, tuple[str, ...]], names: Sequence[str]) -> str:

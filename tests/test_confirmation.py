@@ -236,3 +236,31 @@ def test_whatever_is_measured_nothing_slower_is_returned_and_no_gain_on_one_race
             assert all(found.gain is not None for found in again[-2:])
     simplified = {step.name for step in best.steps} >= {step.name for step in made.first.steps}
     assert simplified or not best.solutions
+
+
+def test_a_profiled_race_takes_the_time_of_a_second_where_there_is_none_for_it() -> None:
+    """A race of two and the original takes three sessions, the second one of one and the original as many."""
+
+    def ends(seconds: float, *, is_profiled: bool) -> float:
+        budget = TimeBudget(POLICY, seconds, lambda: 0.0, ModelPace(0.0, SESSION, is_profiled=is_profiled))
+        assert budget.has_one_race(2) is (budget.race_end(2, is_first=True) == seconds)
+        return budget.race_end(2, is_first=True)
+
+    assert ends(7.0, is_profiled=True) == 7.0
+    assert ends(7.0, is_profiled=False) == 3.5
+    assert ends(10.0, is_profiled=True) == ends(10.0, is_profiled=False) == 5.0
+
+
+def test_kernels_need_no_second_race() -> None:
+    """Of a copy they never tell a gain, however few rounds there are."""
+    made = case(found)
+    (first, *_) = made.contest.race([made.first], 1.0)
+    assert first.outcome is not None
+    for ratio, is_enough in (
+        (Speedup(1.2, 1.2, 1.1, 1.3, 8, is_by_kernels=True), True),
+        (Speedup(1.2, 1.2, 1.1, 1.3, 11), False),
+    ):
+        assert (
+            replace(first, outcome=replace(first.outcome, speedup=ratio, latencies=())).needs_no_second_race
+            is is_enough
+        )

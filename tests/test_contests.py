@@ -27,6 +27,7 @@ from graphopt.rewrite.simplify import Simplifier
 from graphopt.runtime.bench import prepare_models
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.measure import TimingSamples, time_interleaved
+from graphopt.runtime.profile import ProfiledSession
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search import model_tuner, race_series
 from graphopt.search.analytic_cost import AnalyticCost
@@ -169,12 +170,42 @@ def test_a_contest_that_the_runtime_times_has_all_that_was_asked_for() -> None:
 
 
 def test_how_long_a_run_takes_is_asked_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of runs that are short the fastest of a few counts, at each of two sizes."""
+    """Of runs that are short the fastest of a few counts, at each of two sizes; kernels tell in fewer rounds."""
     contest, _ = entered()
-    monkeypatch.setattr(SessionSetting, "timer", property(lambda _: iter([0.0, 1.625]).__next__))
+    monkeypatch.setattr(SessionSetting, "timer", property(lambda _: iter([0.0, 1.625 / 8]).__next__))
     times = [0.0, 0.25, 1.0, 1.125, 2.0, 2.25, 3.0, 4.0]
-    contest.budget.clock = iter(times).__next__
-    assert contest.measure_pace().racing_seconds == (1 + 3 + 11) * 0.125 + (1 + 1 + 11) * 1.0
+    contest.budget.clock = (time / 8 for time in times).__next__
+    pace = contest.measure_pace()
+    assert pace.is_profiled
+    assert pace.racing_seconds == (1 + 3 + 8) * 0.125 / 8 + (1 + 1 + 8) / 8
+
+
+def test_a_race_under_the_profiler_is_told_by_the_kernels_that_differ() -> None:
+    contest, model = entered()
+    contest.budget.pace = ModelPace(0.0, 0.0, 0.1, is_profiled=True)
+    copy = onnx_io.load_model(GIVEN)
+    infer_graph(copy.graph)
+    sessions = [contest.open_session(each) for each in (copy, model)]
+    equal, found = contest.time_models(["copy", "key"], sessions, 0.0)
+    assert equal.speedup.is_by_kernels
+    assert equal.speedup.low == equal.speedup.high == 1.0
+    assert found.speedup.rounds == found.gain.rounds == 8
+    assert [latency.sizes["n"] for latency in found.latencies] == [2, 3]
+    again, _ = entered()
+    assert again.recorded_outcomes(["copy", "key"]) == [equal, found]
+
+
+def test_a_race_whose_profile_has_no_room_is_told_by_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    contest, model = entered()
+    contest.budget.pace = ModelPace(0.0, 0.0, 0.1, is_profiled=True)
+    session = contest.open_session(model)
+    monkeypatch.setattr(ProfiledSession, "end", lambda self: original_end(self)[:3])
+    (found,) = contest.time_models(["key"], [session], 0.0)
+    assert not found.speedup.is_by_kernels
+    assert found.speedup.has_too_few_rounds
+
+
+original_end = ProfiledSession.end
 
 
 @pytest.mark.parametrize(("share", "times"), [(1.0, 1), (0.5, 2), (0.125, 8), (0.001, 20), (2.0, 1), (0.0, 1)])
@@ -332,7 +363,8 @@ def test_a_slow_model_is_searched_less_and_takes_no_more_time(
     monkeypatch.setattr(SessionSetting, "timer", property(lambda _: lambda: now[0]))
     monkeypatch.setattr("graphopt.runtime.measure.time_interleaved", partial(time_interleaved, clock=lambda: now[0]))
     monkeypatch.setattr(model_tuner, "explore_regions", exploring)
-    _, _, tuned = tuner(sizes={"n": [1, 2]}, seconds=60.0, sweeps=sweeps, clock=lambda: now[0])
+    policy = SearchPolicy(profiled_run_seconds=math.inf)
+    _, _, tuned = tuner(sizes={"n": [1, 2]}, seconds=60.0, sweeps=sweeps, clock=lambda: now[0], policy=policy)
     assert tuned.timing is not None
     assert tuned.timing.speedup is not None
     assert now[0] < 60

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 
 from graphopt.runtime.measure import (
     FastestRun,
+    KernelTimes,
     PreciseRatios,
     TimingPolicy,
     TimingSamples,
@@ -17,6 +18,7 @@ from graphopt.runtime.measure import (
     TimingVerdict,
     compute_speedup,
     median_interval,
+    min_rounds,
     time_interleaved,
 )
 
@@ -47,9 +49,9 @@ def noisy(seconds: float, noise: float, seed: int, rounds: int = 31) -> TimingSa
 
 def test_warm_up_runs_do_not_count() -> None:
     clock = Clock()
-    slow_at_first = clock.task(0.4, 0.4, 0.1)
+    slow_at_first = clock.task(0.08, 0.08, 0.02)
     (samples,) = time_interleaved([slow_at_first], TimingSchedule(seconds=0, rounds=(3, 3)), clock=clock)
-    assert samples.seconds == pytest.approx((0.1, 0.1, 0.1))
+    assert samples.seconds == pytest.approx((0.02, 0.02, 0.02))
 
 
 def test_a_lengthy_run_is_warmed_up_by_one() -> None:
@@ -305,3 +307,39 @@ def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
 def test_few_rounds_give_their_least_and_greatest() -> None:
     found = compute_speedup(TimingSamples((1.0, 1.1, 1.2)), TimingSamples((1.0, 1.0, 1.0)))
     assert (found.low, found.high) == (1.0, 1.2)
+
+
+def profiled(seconds: Sequence[float], counts: Mapping[str, int], **kernels: Sequence[float]) -> TimingSamples:
+    """Runs of which the times of some kernels are known."""
+    return TimingSamples(tuple(seconds), KernelTimes(counts, kernels))
+
+
+def test_kernels_that_differ_tell_what_is_lost_in_the_noise_of_whole_runs() -> None:
+    """A tenth of a run of ten seconds takes half as long, beside noise of three seconds."""
+    noise = np.random.default_rng(0).uniform(-3, 3, (2, 12))
+    before = profiled(10 + noise[0], {"Gemm": 9, "Add": 1}, Gemm=9 + noise[0], Add=[1.0] * 12)
+    after = profiled(9.5 + noise[1], {"Gemm": 9, "Mul": 1}, Gemm=9 + noise[1], Mul=[0.5] * 12)
+    whole = compute_speedup(replace(before, kernels=None), after)
+    assert whole.verdict is TimingVerdict.SAME
+    assert not whole.is_by_kernels
+    found = compute_speedup(before, after)
+    assert found.is_by_kernels
+    assert found.low == found.median == found.high == pytest.approx(before.median / (before.median - 0.5))
+    assert compute_speedup(before, before).median == compute_speedup(before, before).high == 1
+
+
+def test_kernels_are_not_believed_where_whole_runs_contradict_them() -> None:
+    before = profiled([10.0] * 12, {"Gemm": 1, "Add": 1}, Gemm=[9.0] * 12, Add=[1.0] * 12)
+    after = profiled([11.0] * 12, {"Gemm": 1}, Gemm=[11.0] * 12)
+    found = compute_speedup(before, after)
+    assert not found.is_by_kernels
+    assert found.verdict is TimingVerdict.SLOWER
+
+
+def test_fewer_rounds_tell_something_where_one_looks_only_at_their_end() -> None:
+    assert [min_rounds(0.99), min_rounds(0.99, is_sequential=False)] == [11, 8]
+    assert [median_interval(40, 0.99), median_interval(40, 0.99, is_sequential=False)] == [(8, 31), (11, 28)]
+    before = profiled([10.0] * 8, {"Add": 1}, Add=[1.0] * 8)
+    after = profiled([9.5] * 8, {"Mul": 1}, Mul=[0.5] * 8)
+    assert compute_speedup(before, after).verdict is TimingVerdict.FASTER
+    assert compute_speedup(replace(before, kernels=None), after).has_too_few_rounds

@@ -13,7 +13,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
@@ -41,7 +41,7 @@ class TimingPolicy:
     processes, which take a processor for a few milliseconds, do not interrupt each of them."""
     long_run_seconds: float = 0.005
     """Seconds of a run from which on it is not warmed up at each turn: caches are filled in a part of one."""
-    warm_run_seconds: float = 0.5
+    warm_run_seconds: float = 0.1
     """Seconds of a first run from which on it has warmed up the session; of shorter ones two more are made."""
     calibration_seconds: float = 0.2
     """Seconds for each of the models by which a machine is calibrated."""
@@ -74,11 +74,48 @@ class TimingVerdict(StrEnum):
     SAME = "no difference"
 
 
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """Kernels of some runs of a model, by kind: operator and shapes."""
+
+    counts: Mapping[str, int]
+    """Kernels of the kind in one run."""
+    seconds: Mapping[str, Sequence[float]]
+    """Seconds in all kernels of the kind, one number a run."""
+
+    def saved_seconds(self, other: KernelTimes) -> list[float]:
+        """Return the seconds that another model saves in each run, by the kernels of which it has more or fewer.
+
+        Those of which both have as many count as equally fast: their noise, which is most of a run's, is left out.
+        """
+        kinds = [kind for kind in {*self.counts, *other.counts} if self.counts.get(kind) != other.counts.get(kind)]
+        changes = [times for kind in kinds if (times := self.seconds.get(kind))]
+        changes += [[-each for each in times] for kind in kinds if (times := other.seconds.get(kind))]
+        runs = min((len(times) for found in (self, other) for times in found.seconds.values()), default=0)
+        return [sum(times[run] for times in changes) for run in range(runs)]
+
+    def fastest_run(self) -> KernelTimes:
+        """Return one run, with the least seconds of each kind, for other processes can only slow one down."""
+        return KernelTimes(self.counts, {kind: (min(times),) for kind, times in self.seconds.items()})
+
+    def of_runs(self, runs: slice) -> KernelTimes:
+        """Return the times of some of the runs."""
+        return KernelTimes(self.counts, {kind: times[runs] for kind, times in self.seconds.items()})
+
+    def speedup_of(self, other: KernelTimes) -> float:
+        """Return how many times as fast another model runs, by the kernels of which it has more or fewer."""
+        own, others = self.fastest_run(), other.fastest_run()
+        whole = sum(seconds for (seconds,) in own.seconds.values())
+        return whole / (whole - own.saved_seconds(others)[0]) if whole and others.seconds else 1.0
+
+
 @dataclass(frozen=True)
 class TimingSamples:
     """Seconds of one run, one number a round."""
 
     seconds: tuple[float, ...]
+    kernels: KernelTimes | None = None
+    """Times of the kernels in each of the rounds, where the runs were profiled."""
 
     @cached_property
     def minimum(self) -> float:
@@ -114,6 +151,9 @@ class Speedup:
     """Ratios nearer to 1 count as no difference."""
     spread: float = 0.0
     """The distance between the quartiles of the ratios, as a part of the median."""
+    is_by_kernels: bool = False
+    """True where kernels that both models run count as equally fast: of a copy the ratio is 1 in each round. They are
+    known when all rounds are, so the interval is one of a single look."""
 
     def __post_init__(self) -> None:
         if not all(
@@ -142,8 +182,9 @@ class Speedup:
 
     @property
     def has_too_few_rounds(self) -> bool:
-        """True where no interval of so many rounds holds the median with this confidence: under 11 for 99 %."""
-        return 0 < self.rounds < min_rounds(self.confidence)
+        """True where no interval of so many rounds holds the median with this confidence: under 11 for 99 %, or under 8
+        by kernels."""
+        return 0 < self.rounds < min_rounds(self.confidence, is_sequential=not self.is_by_kernels)
 
     @property
     def is_decided(self) -> bool:
@@ -170,40 +211,60 @@ def compute_speedup(
 ) -> Speedup:
     """Return how much faster `after` ran than `before`, from the rounds in which both took a turn.
 
-    The `confidence` of the interval is the policy's unless another is given.
+    Where the kernels of both were timed, those that differ tell, unless the whole runs contradict them. The
+    `confidence` of the interval is the policy's unless another is given.
     """
-    ratios = sorted(b / a for b, a in zip(before.seconds, after.seconds, strict=False))
     sure = policy.confidence if confidence is None else confidence
-    low, high = median_interval(len(ratios), sure)
-    minimum, spread = before.minimum / after.minimum, TimingSamples(tuple(ratios)).spread
-    median = statistics.median(ratios)
-    return Speedup(minimum, median, ratios[low], ratios[high], len(ratios), sure, policy.noise, spread)
+    minimum = before.minimum / after.minimum
+    whole = [b / a for b, a in zip(before.seconds, after.seconds, strict=False)]
+    found = _speedup_from_ratios(minimum, whole, sure, policy.noise)
+    if before.kernels is None or after.kernels is None:
+        return found
+    usual = before.median
+    by_kernels = [
+        usual / max(usual - saved, after.minimum / 2) for saved in before.kernels.saved_seconds(after.kernels)
+    ]
+    told = _speedup_from_ratios(minimum, by_kernels, sure, policy.noise, is_by_kernels=True)
+    return told if found.low <= told.median <= found.high else found
 
 
-def median_interval(count: int, confidence: float) -> tuple[int, int]:
+def _speedup_from_ratios(
+    minimum: float, ratios: Sequence[float], confidence: float, noise: float, *, is_by_kernels: bool = False
+) -> Speedup:
+    """Return the speedup whose median and interval those of the ratios are, one ratio a round."""
+    ordered, median, spread = sorted(ratios), statistics.median(ratios), TimingSamples(tuple(ratios)).spread
+    low, high = median_interval(len(ordered), confidence, is_sequential=not is_by_kernels)
+    return Speedup(minimum, median, ordered[low], ordered[high], len(ordered), confidence, noise, spread, is_by_kernels)
+
+
+def median_interval(count: int, confidence: float, *, is_sequential: bool = True) -> tuple[int, int]:
     """Return the places, in a sorted sample, between which the median lies, whatever the distribution.
 
     The confidence holds at all counts at once, so one may look after each round and stop when the interval is narrow
     enough: a place is excluded where the sign test's likelihood ratio, mixed evenly over all alternatives, exceeds what
     a fair coin ever reaches with this probability (Robbins, "Statistical methods related to the law of the iterated
-    logarithm", 1970; Howard and Ramdas, "Sequential estimation of quantiles", 2022). A sample that is too small for the
-    confidence (under 11 for 99 %) gives its least and its greatest.
+    logarithm", 1970; Howard and Ramdas, "Sequential estimation of quantiles", 2022). Where one looks only once, which
+    is not `is_sequential`, the sign test itself gives a narrower one. A sample that is too small for the confidence
+    (for 99 % under 11, or under 8) gives its least and its greatest.
     """
     place = 0
-    while place < (count - 1) // 2 and _excludes(count, place + 1, confidence):
+    while place < (count - 1) // 2 and _excludes(count, place + 1, confidence, is_sequential=is_sequential):
         place += 1
     return place, count - 1 - place
 
 
 @cache
-def min_rounds(confidence: float) -> int:
+def min_rounds(confidence: float, *, is_sequential: bool = True) -> int:
     """Return the fewest rounds of which an interval holds the median with this confidence."""
-    return next(count for count in itertools.count(1) if _excludes(count, 0, confidence))
+    return next(count for count in itertools.count(1) if _excludes(count, 0, confidence, is_sequential=is_sequential))
 
 
 @cache
-def _excludes(count: int, fewer: int, confidence: float) -> bool:
+def _excludes(count: int, fewer: int, confidence: float, *, is_sequential: bool) -> bool:
     """Return whether a number is not the median, where so many ratios, `fewer` than half, are below it."""
+    if not is_sequential:
+        beyond = sum(math.comb(count, below) for below in range(fewer + 1))
+        return math.log2(beyond) + 1 - count <= math.log2(1 - confidence)
     return count - math.log2((count + 1) * math.comb(count, fewer)) >= -math.log2(1 - confidence)
 
 
@@ -217,8 +278,8 @@ def geometric_mean_speedup(ratios: Sequence[Speedup]) -> Speedup:
     parts = zip(*((ratio.minimum, ratio.median, ratio.low, ratio.high) for ratio in ratios), strict=True)
     minimum, median, low, high = (math.exp(statistics.fmean(math.log(max(r, 1e-9)) for r in part)) for part in parts)
     rounds = min((ratio.rounds for ratio in ratios if ratio.rounds), default=0)  # a verdict needs enough at each size
-    spread = max(ratio.spread for ratio in ratios)
-    return Speedup(minimum, median, low, high, rounds, ratios[0].confidence, ratios[0].noise, spread)
+    spread, is_by_kernels = max(ratio.spread for ratio in ratios), all(ratio.is_by_kernels for ratio in ratios)
+    return Speedup(minimum, median, low, high, rounds, ratios[0].confidence, ratios[0].noise, spread, is_by_kernels)
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------

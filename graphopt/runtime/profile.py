@@ -6,6 +6,7 @@ import json
 from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +22,7 @@ from graphopt.base.errors import ModelError
 from graphopt.operators.operator_classes import lookup_kernel
 from graphopt.operators.operator_cost import WorkKind
 from graphopt.runtime.bench import format_ms, format_table
-from graphopt.runtime.measure import TimingPolicy
+from graphopt.runtime.measure import KernelTimes, TimingPolicy
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.session_setting import SessionSetting, Source, make_runner, model_label, parse_model
 
@@ -36,6 +37,9 @@ def is_heavy_kernel(name: str) -> bool:
         facts.cost.work in (WorkKind.CONVOLUTION, WorkKind.TRANSPOSED_CONVOLUTION, WorkKind.PRODUCT)
         and not facts.is_quantizing
     )
+
+
+_Event: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,23 +166,65 @@ def light_kernel_share(
     return 1 - sum(row.seconds for row in own) / (sum(row.seconds for row in rows) or 1)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTimes:
-    """Kernels of one run of a model, by operator and shapes."""
+class ProfiledSession:
+    """A session under ONNX Runtime's profiler, which slows it by some percent. Its kernels are known once it `end`s."""
 
-    counts: Mapping[str, int]
-    seconds: Mapping[str, float]
-    """Seconds in all kernels of the kind: the least of the runs, for other processes can only slow one down."""
+    def __init__(self, model: Source, setting: SessionSetting) -> None:
+        """Open a session.
 
-    def speedup_of(self, other: KernelTimes) -> float:
-        """Return how many times as fast another model runs, by the kernels of which it has more or fewer.
-
-        Those of which both have as many count as equally fast: their noise, which is most of a run's, is left out.
+        Raises:
+            UsageError: the provider is missing.
+            ModelError: the model cannot be loaded, or there can be no temporary folder for the profile.
         """
-        whole = sum(self.seconds.values())
-        kinds = [kind for kind in {*self.counts, *other.counts} if self.counts.get(kind) != other.counts.get(kind)]
-        saved = sum(self.seconds.get(kind, 0.0) - other.seconds.get(kind, 0.0) for kind in kinds)
-        return whole / (whole - saved) if whole else 1.0
+        self.label, self.runs = model_label(model), 0
+        self._folder = ExitStack()
+        folder = self._folder.enter_context(files.scratch_folder(ModelError))
+
+        def configure(options: Any) -> None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(folder / "profile")
+
+        try:
+            self._session = setting.open(model, configure=configure)
+        except BaseException:
+            self._folder.close()
+            raise
+        self.get_inputs, self.get_outputs = self._session.get_inputs, self._session.get_outputs
+
+    def run(self, *args: Any) -> Any:
+        """Run it, as ONNX Runtime's sessions are."""
+        self.runs += 1
+        return self._session.run(*args)
+
+    def run_with_iobinding(self, *args: Any) -> None:
+        """Run it on values that are bound."""
+        self.runs += 1
+        self._session.run_with_iobinding(*args)
+
+    def io_binding(self) -> Any:
+        """Return a binding of the session."""
+        return self._session.io_binding()
+
+    def end(self) -> list[_Event]:
+        """Return the events of all runs.
+
+        Raises:
+            ModelError: the profile cannot be read, as where the disk is full.
+        """
+        with self._folder:
+            path = Path(self._session.end_profiling())
+            try:
+                events: list[_Event] = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise ModelError(f"the profile of {self.label} cannot be read: {error}") from error
+        return events
+
+    def end_with_kernels(self) -> KernelTimes:
+        """Return the times of the kernels in all runs. Raises ModelError where the profile lacks some."""
+        whole, kernels = _events_after(self.end(), 0, self.label)
+        if len(whole) < self.runs:
+            raise ModelError(f"{self.label} has too many nodes for ONNX Runtime's profiler")
+        return _kernel_times(whole, kernels)
 
 
 def time_kernels(model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int) -> KernelTimes:
@@ -188,7 +234,11 @@ def time_kernels(model: Source, setting: SessionSetting, feeds: Mapping[str, Any
         UsageError: the provider is missing.
         ModelError: the model cannot be loaded or run, or has too many nodes for the profiler.
     """
-    whole, kernels = _profile_events(model, setting, feeds, runs)
+    return _kernel_times(*_profile_events(model, setting, feeds, runs))
+
+
+def _kernel_times(whole: Sequence[_Event], kernels: Sequence[_Event]) -> KernelTimes:
+    """Return the times of kernels in each run, by the events of both."""
     starts = sorted(event["ts"] for event in whole)
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
     counts = Counter[str]()
@@ -198,10 +248,7 @@ def time_kernels(model: Source, setting: SessionSetting, feeds: Mapping[str, Any
         seconds[kind][bisect(starts, event["ts"]) - 1] += own / 1e6
         counts[kind] += 1
     mean = {kind: round(count / len(starts)) for kind, count in counts.items()}
-    return KernelTimes(mean, {kind: min(found) for kind, found in seconds.items()})
-
-
-_Event: TypeAlias = Mapping[str, Any]
+    return KernelTimes(mean, dict(seconds))
 
 
 def _profile_events(
@@ -212,38 +259,24 @@ def _profile_events(
     Raises:
         ModelError: the model cannot be loaded or run, or the profile has no room for a run of it.
     """
-    with files.scratch_folder(ModelError) as folder:
-        events = _run_profiled(model, setting, feeds, runs, folder)
-    whole = [event for event in events if event["name"] == "model_run"][1:]
-    if not whole:
-        raise ModelError(f"{model_label(model)} has too many nodes for ONNX Runtime's profiler")
-    start = min(event["ts"] for event in whole)
-    return whole, [event for event in events if event["name"].endswith("_kernel_time") and event["ts"] >= start]
-
-
-def _run_profiled(
-    model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int, folder: Path
-) -> list[_Event]:
-    """Return the profiler's events of a session that runs so many times, after one run to warm up."""
-
-    def configure(options: Any) -> None:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(folder / "profile")
-
-    session = setting.open(model, configure=configure)
+    session = ProfiledSession(model, setting)
     run = make_runner(session, feeds, setting)
     try:
         for _ in range(1 + runs):
             run()
     except Exception as error:  # the classes that onnxruntime raises share no base
-        raise ModelError(f"{model_label(model)} {RunFailedError('cannot be run', error)}") from error
-    finally:
-        path = Path(session.end_profiling())
-    try:
-        events: list[_Event] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # the disk may be full
-        raise ModelError(f"the profile of {model_label(model)} cannot be read: {error}") from error
-    return events
+        session.end()
+        raise ModelError(f"{session.label} {RunFailedError('cannot be run', error)}") from error
+    return _events_after(session.end(), 1, session.label)
+
+
+def _events_after(events: Sequence[_Event], skipped: int, label: str) -> tuple[Sequence[_Event], Sequence[_Event]]:
+    """Return the events of the runs after some that warm up, and those of the kernels in them."""
+    whole = [event for event in events if event["name"] == "model_run"][skipped:]
+    if not whole:
+        raise ModelError(f"{label} has too many nodes for ONNX Runtime's profiler")
+    start = min(event["ts"] for event in whole)
+    return whole, [event for event in events if event["name"].endswith("_kernel_time") and event["ts"] >= start]
 
 
 def times_by_operator(kernels: Sequence[Mapping[str, Any]], runs: int) -> tuple[OperatorTime, ...]:

@@ -74,10 +74,19 @@ class SearchPolicy:
 
     race_rounds: tuple[int, int] = (11, 400)
     """Fewest and most rounds."""
+    profiled_rounds: tuple[int, int] = (8, 400)
+    """The same where kernels are timed: at the end alone one looks at these, and then fewer tell something."""
     session_seconds: float = 3.0
     """Seconds for which one session is timed in a race, at most."""
     brief_session_seconds: float = 0.5
     """The same where there was nothing to search, and only simplifications are timed."""
+    profiled_run_seconds: float = 0.08
+    """Seconds of a run from which on races are run under the profiler, so that kernels that differ tell: few rounds of
+    such models fit into a race, and they tell nothing below 8 % otherwise. Of shorter runs the profiler, which takes a
+    microsecond or two for each kernel, would be seen."""
+    two_races_margin: float = 1.5
+    """Time for the first of two profiled races, as a multiple of what it is estimated to take: with less, there is one,
+    for a race that is cut short tells nothing."""
     pace_runs: int = 3
     """Runs from which the duration of a run is first estimated."""
     min_processor_share: float = 0.05

@@ -28,13 +28,14 @@ from graphopt.runtime.cost_model import cache_key, decode_cached
 from graphopt.runtime.machine import environment_key
 from graphopt.runtime.measure import (
     FastestRun,
+    KernelTimes,
     RaceTimes,
     TimingSchedule,
     min_timing_seconds,
     time_race,
 )
 from graphopt.runtime.oracle import RunFailedError
-from graphopt.runtime.profile import KernelTimes, kernels_digest, light_kernel_share, time_kernels
+from graphopt.runtime.profile import ProfiledSession, kernels_digest, light_kernel_share, time_kernels
 from graphopt.runtime.sample_inputs import Feeds
 from graphopt.runtime.session_setting import SessionSetting, common_timer, make_runner
 from graphopt.search.policy import SearchPolicy
@@ -87,6 +88,8 @@ class RaceSeries:
         """Reasons why candidates cannot be timed."""
         self.profiles: dict[Candidate, Sequence[KernelTimes]] = {}
         """Times of the kernels of candidates, on each of the inputs."""
+        self._profiled_original: ProfiledSession | None = None
+        """A session of the original that waits for its race: a profile is of one race."""
         self.told: dict[tuple[str, ...], list[RaceOutcome]] = {}
         """Outcomes of the races, by the digests of those that took part: no race is run twice."""
         fed = (text for trial in original.trials for text in (json.dumps(dict(trial.sizes)), feeds_digest(trial.feeds)))
@@ -152,8 +155,9 @@ class RaceSeries:
 
     def _race_outcomes(self, candidates: Sequence[Candidate], share: float) -> list[RaceOutcome]:
         """Return the outcomes of a race for the candidates that run; none where they cannot be timed."""
-        budget = self.budget
-        end = budget.race_end(len(candidates), is_first=self.heat == 1)
+        budget, is_first = self.budget, self.heat == 1
+        share = 1.0 if is_first and budget.has_one_race(len(candidates)) else share
+        end = budget.race_end(len(candidates), is_first=is_first)
         opened = [(candidate.key, self._try_open(candidate)) for candidate in candidates]
         keys = [key for key, session in opened if session is not None]
         sessions = [session for _, session in opened if session is not None]
@@ -181,7 +185,9 @@ class RaceSeries:
         """Return a session of a candidate, or `LIKE_ORIGINAL`; None where it is refused, which is noted."""
 
         def opened() -> Any:
-            return LIKE_ORIGINAL if self.is_like_original(candidate) else self.open_session(self.model_of(candidate))
+            # of a slow model it takes long to ask, and its kernels will tell
+            is_like = not candidate.steps if self.is_profiled else self.is_like_original(candidate)
+            return LIKE_ORIGINAL if is_like else self.open_session(self.model_of(candidate))
 
         try:
             return self.retry_once_interrupted(opened)
@@ -218,8 +224,13 @@ class RaceSeries:
         runs = [_time_briefly(call, clock, self.policy) for call in calls]
         used, passed = meter() - used, sum(map(sum, runs))
         share = min(max(used / passed, self.policy.min_processor_share), 1.0) if used > 0 and passed > 0 else 1.0
-        racing = sum(min_race_seconds(min(found) * share, self.policy) / share for found in runs)
-        return ModelPace(self.original.opening_seconds, racing, sum(map(min, runs)))
+        seconds = sum(map(min, runs))
+        is_on_cpu = setting.is_cpu and self.setting.is_cpu  # elsewhere a kernel's time is that of its launch
+        is_profiled = is_on_cpu and seconds >= self.policy.profiled_run_seconds
+        racing = sum(
+            min_race_seconds(min(found) * share, self.policy, is_profiled=is_profiled) / share for found in runs
+        )
+        return ModelPace(self.original.opening_seconds, racing, seconds, is_profiled)
 
     def is_like_original(self, candidate: Candidate) -> bool:
         """Return whether ONNX Runtime runs the same for a candidate, if it was only simplified, as for the original."""
@@ -291,6 +302,11 @@ class RaceSeries:
             ]
         return self.profiles[candidate]
 
+    @property
+    def is_profiled(self) -> bool:
+        """True where races are run under the profiler."""
+        return self.budget.pace.is_profiled
+
     @cached_property
     def _original_session(self) -> Any:
         """A session of the original: a second series has one of its own."""
@@ -303,7 +319,16 @@ class RaceSeries:
             ModelError: there is no room for it.
             UsageError: the provider does not start.
         """
-        _ = self._original_session
+        if not self.is_profiled:
+            _ = self._original_session
+        elif self._profiled_original is None:
+            self._profiled_original = ProfiledSession(self.source, self.original.setting)
+
+    def _take_original(self) -> Any:
+        """Return the session of the original for one race. Raises what `open_original` does."""
+        self.open_original()
+        session, self._profiled_original = self._profiled_original or self._original_session, None
+        return session
 
     def open_session(self, model: onnx_io.LoadedModel) -> Any:
         """Return a session of a model as it is now, that has run on all inputs.
@@ -312,7 +337,7 @@ class RaceSeries:
             ModelError: ONNX Runtime refuses it.
             UsageError: the provider does not start.
         """
-        session = self.setting.open(model)
+        session = ProfiledSession(model, self.setting) if self.is_profiled else self.setting.open(model)
         for trial in self.original.trials:
             self._runner(session, trial.feeds, self.setting)()
         return session
@@ -353,24 +378,30 @@ class RaceSeries:
         meter = common_timer(self.original.setting, self.setting)
         timing, count = self.policy.timing, len(self.original.trials)
         rivals = [session for session in sessions if session is not LIKE_ORIGINAL]
+        has_floor = rivals[:1] == [*sessions[:1]]
         schedule = TimingSchedule(
             seconds=seconds / count,
-            rounds=self.policy.race_rounds,
-            open_runs=FastestRun(timing, has_floor=rivals[:1] == [*sessions[:1]], tells_gains=True),
+            rounds=self.policy.profiled_rounds if self.is_profiled else self.policy.race_rounds,
+            open_runs=None if self.is_profiled else FastestRun(timing, has_floor=has_floor, tells_gains=True),
             hard_limit=limit / count,
         )
-        timed: list[tuple[Mapping[str, int], RaceTimes]] = []
+        own, races, ends = self._take_original(), list[RaceTimes](), list[list[int]]()
         for trial in self.original.trials:
-            first = self._runner(self._original_session, trial.feeds, self.original.setting)
+            first = self._runner(own, trial.feeds, self.original.setting)
             others = [self._runner(session, trial.feeds, self.setting) for session in rivals]
-            times = time_race(first, others, schedule, meter=meter, policy=timing)
+            races.append(time_race(first, others, schedule, meter=meter, policy=timing))
+            ends.append([session.runs for session in (own, *rivals) if isinstance(session, ProfiledSession)])
+        if self.is_profiled:
+            races = _with_kernels(races, (own, *rivals), ends)
+        timed: list[tuple[Mapping[str, int], RaceTimes]] = []
+        for trial, times in zip(self.original.trials, races, strict=True):
             waiting = iter(times.candidates)
             found = tuple(times.original if session is LIKE_ORIGINAL else next(waiting) for session in sessions)
             timed.append((trial.sizes, replace(times, candidates=found)))
         outcomes = judge_race(timed)
         is_steady = all(ratio.is_steady(timing) for outcome in outcomes for ratio in (outcome.speedup, outcome.gain))
         self.is_steady &= is_steady
-        is_whole = all(len(found.original.seconds) >= schedule.rounds[0] for _, found in timed)
+        is_whole = all(len(times.original.seconds) >= schedule.rounds[0] for times in races)
         if self.is_cacheable and is_steady and is_whole:
             self.cache.put({self._race_key(keys): to_json(_RaceRecord(tuple(outcomes)))})
         return outcomes
@@ -413,6 +444,32 @@ class RaceSeries:
         return cache_key(*self._known_by, "end", *keys)
 
 
+def _with_kernels(
+    races: Sequence[RaceTimes], sessions: Sequence[ProfiledSession], ends: Sequence[Sequence[int]]
+) -> list[RaceTimes]:
+    """Return races with the times of the kernels, where the profiles hold all runs.
+
+    Args:
+        races: of the sessions, one after the other; in each, a round is a run.
+        sessions: which took turns in them. They end.
+        ends: how often each had run at the end of each race.
+    """
+    try:
+        profiles = [session.end_with_kernels() for session in sessions]
+    except ModelError as error:
+        log.debug("kernels are not timed: %s", error)
+        return [*races]
+    found = []
+    for times, counts in zip(races, ends, strict=True):
+        samples = zip((times.original, *times.candidates), profiles, counts, strict=True)
+        own, *others = (
+            replace(each, kernels=profile.of_runs(slice(count - len(each.seconds), count)))
+            for each, profile, count in samples
+        )
+        found.append(replace(times, original=own, candidates=tuple(others)))
+    return found
+
+
 def _time_briefly(run: Callable[[], object], clock: Callable[[], float], policy: SearchPolicy) -> list[float]:
     """Return the seconds of a few runs, or of the first if that takes long."""
     found: list[float] = []
@@ -447,9 +504,10 @@ def _parse_ratio(text: str | None) -> float | None:
     return None
 
 
-def min_race_seconds(once: float, policy: SearchPolicy) -> float:
+def min_race_seconds(once: float, policy: SearchPolicy, *, is_profiled: bool = False) -> float:
     """Return the seconds of a session in the shortest race and one run before it, if a run takes `once`."""
-    return once + min_timing_seconds(once, policy.race_rounds[0], policy.timing)
+    fewest, _ = policy.profiled_rounds if is_profiled else policy.race_rounds
+    return once + min_timing_seconds(once, fewest, policy.timing)
 
 
 def model_digest(model: onnx_io.LoadedModel) -> str:

@@ -194,11 +194,13 @@ def untimed_reason(first: Measurement, best: Measurement) -> str:
 
 
 def race_notes(first: Measurement, best: Measurement) -> Iterator[str]:
-    """Yield notes on a gain that only one race shows, and on simplifications that were undone because they could not be
-    timed or made the model slower."""
+    """Yield notes on how a gain was told or that only one race shows it, and on simplifications that were undone
+    because they could not be timed or made the model slower."""
     refusal, was = first.refusal, first.speedup
     if best.is_unconfirmed and best.is_faster:
         yield "the gain is of one race: no time or memory was left for a second"
+    if best.is_faster and best.speedup is not None and best.speedup.is_by_kernels:
+        yield "a run takes long, so the speed is told by the time of those kernels that differ, in profiled runs"
     if best.steps == first.steps:
         if first.steps and best.speedup is None and not best.is_original:
             yield f"the simplified model was {untimed_reason(first, best)}"

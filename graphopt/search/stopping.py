@@ -51,6 +51,8 @@ class ModelPace:
     """Seconds that a session takes in the shortest race, at all sizes together, and to run once before."""
     run_seconds: float = 0.0
     """Seconds of one run at each size."""
+    is_profiled: bool = False
+    """True where so few runs fit into a race that it is run under the profiler, so that kernels that differ tell."""
 
 
 @dataclass(eq=False)
@@ -121,6 +123,11 @@ class TimeBudget:
         once = self.pace.opening_seconds + runs * self.pace.run_seconds
         return self.remaining >= count * once + self.race_cost(1)
 
+    def has_one_race(self, count: int) -> bool:
+        """Return whether a first race of so many has to be the only one, which may show a gain if it is profiled."""
+        needed = self.policy.two_races_margin * self.race_cost(count - 1)
+        return self.pace.is_profiled and self._first_race_seconds(count) < needed
+
     def race_seconds(self, count: int, share: float) -> float:
         """Return how long a race of so many and the original may take, in a share of the time left."""
         if self.is_interrupted:
@@ -156,10 +163,14 @@ class TimeBudget:
 
         A first race leaves the time of a second, of the best of them, the simplified model and the original.
         """
-        if not is_first:
+        if not is_first or self.has_one_race(count):
             return self.deadline
+        return self.clock() + self._first_race_seconds(count)
+
+    def _first_race_seconds(self, count: int) -> float:
+        """Return the seconds for a race of so many that leave the time of a second one."""
         second, left = 1 + min(count, 2), self.remaining
-        return self.clock() + min(left - second * self.session_seconds, left * (count + 1) / (count + 1 + second))
+        return min(left - second * self.session_seconds, left * (count + 1) / (count + 1 + second))
 
     def search_seconds(self, end: float) -> float:
         """Return the search's share of the seconds that are left before the end."""
