@@ -173,7 +173,7 @@ def _optimize_for_fastest_provider(model: onnx_io.ModelSource, options: Options)
 
     def attempt(provider: str, share: float) -> Attempt:
         own = replace(options.for_provider(provider), seconds=options.seconds * share)
-        run = runs[provider] = _Pipeline(model, own)
+        run = runs[provider] = _Pipeline(model, own, share)
         try:
             return run.best_attempt()
         finally:
@@ -194,6 +194,8 @@ class _Pipeline:
 
     model: onnx_io.ModelSource
     options: Options
+    share: float = 1.0
+    """The part that the seconds of the options are of the user's."""
     clock: StageClock = field(default_factory=StageClock)
 
     def result(self) -> Result:
@@ -226,7 +228,7 @@ class _Pipeline:
 
     def _attempt_in_opset(self, opset: int | None, share: float) -> Attempt:
         """Return the model optimized in an opset, None for its own, in a share of the time."""
-        tuning = replace(self._tuning, seconds=self.options.seconds * share)
+        tuning = self._tuning.with_part(share)
         return _attempt_until_equal(
             partial(self._attempt, opset), self._rewrite_space, tuning, self.clock, strict=self.options.strict
         )
@@ -303,6 +305,7 @@ class _Pipeline:
             options.cost,
             options.setting,
             options.seconds,
+            self.share,
             options.open_dims,
             options.inputs,
             options.seed,
@@ -449,7 +452,7 @@ def _attempt_until_equal(
             notes.append("not timed: searches that the check refused have taken the --seconds")
             break
         del made
-        made = attempt(space, replace(tuning, seconds=max(left, spare)))
+        made = attempt(space, tuning.with_part(max(left, spare) / tuning.seconds))
         spare = spare if left > spare else 0.0
     return made.with_notes(*notes)
 

@@ -1,9 +1,10 @@
 """`--provider a,b`: results for several providers, each raced in sessions of its own provider."""
 
+import math
 import re
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from graphopt.runtime.measure import TimingSamples
 from graphopt.runtime.session_setting import SessionSetting, available_providers, common_timer
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 from graphopt.search.pair_race import race_two_models
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import RaceOutcome
+from graphopt.search.race_series import min_race_seconds
 from graphopt.search.search_report import SearchTiming
 from graphopt.search.stopping import StopReason
 from tests.test_faster_opset import FORGET_NORM, NORM, ratio
@@ -237,9 +240,40 @@ def test_options_that_do_not_go_together(options: dict[str, Any], said: str) -> 
         Options(**{"provider": "cpu,fast"} | options)
 
 
+@pytest.mark.parametrize(
+    ("providers", "options", "share"),
+    [("cpu", {}, 1.0), ("cpu,fast", {}, 0.4), ("cpu,fast", {"target_opset": "auto"}, 0.4)],
+)
+def test_the_seconds_that_are_needed_are_those_of_all_providers(
+    monkeypatch: pytest.MonkeyPatch, providers: str, options: Any, share: float
+) -> None:
+    def slow(*_: object) -> NoReturn:
+        raise TimeoutError("a run takes too long")
+
+    monkeypatch.setattr("graphopt.runtime.bench.run_interruptibly", slow)
+    policy = SearchPolicy()
+    least = policy.least_sessions * min_race_seconds(policy.first_run_share * 10 * share, policy)
+    assert any(
+        f"--seconds {math.ceil(least / share)} at least" in note
+        for note in optimized(providers, **options).report.notes
+    )
+
+
 def test_other_commands_take_one() -> None:
     with pytest.raises(UsageError, match="only optimize takes several providers: not cpu, fast"):
         _ = Options(provider="cpu,fast").setting
+
+
+@pytest.mark.parametrize("given", ["cpu,CPUExecutionProvider", "CPU,cpu", ["CPUExecutionProvider"]])
+def test_one_provider_by_two_names_is_one(runs: Runs, given: Any) -> None:
+    assert optimized(given).setting.provider == "cpu"
+    assert runs.asked == [("cpu", 10)]
+
+
+def test_an_option_may_name_its_provider_as_onnxruntime_does() -> None:
+    given = {"OpenVINOExecutionProvider:precision": "FP32"}
+    options = Options(provider="cpu,OpenVINO", provider_options=given).for_provider("openvino")
+    assert options.setting == SessionSetting("openvino", 0, {"precision": "FP32"})
 
 
 # -- what is said ------------------------------------------------------------------------------------------------------

@@ -43,9 +43,15 @@ _INSTALL_HINTS = {
 
 def available_providers() -> tuple[str, ...]:
     """Return the providers that this onnxruntime has, by their short names: `cpu`, then the others in its order."""
-    short_names = {name: short for short, name in _PROVIDER_NAMES.items()}
-    found = [short_names[name] for name in require_onnxruntime().get_available_providers() if name in short_names]
-    return tuple(sorted(found, key=lambda short: short != "cpu"))
+    found = map(short_provider_name, require_onnxruntime().get_available_providers())
+    return tuple(sorted((name for name in found if name in _PROVIDER_NAMES), key=lambda short: short != "cpu"))
+
+
+def short_provider_name(name: str) -> str:
+    """Return the one name of a provider that has several: `cpu` for `CPU` and `CPUExecutionProvider`."""
+    if name.lower() in _PROVIDER_NAMES:
+        return name.lower()
+    return next((short for short, full in _PROVIDER_NAMES.items() if full == name), name)
 
 
 @dataclass(frozen=True, slots=True)
