@@ -36,7 +36,13 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
-from graphopt.rewrite.simplify import Step, notes_on_function_operators, notes_on_unprofitable_rules, simplify_graph
+from graphopt.rewrite.simplify import (
+    Step,
+    notes_on_function_operators,
+    notes_on_unmatchable_rules,
+    notes_on_unprofitable_rules,
+    simplify_graph,
+)
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
 from graphopt.runtime.session_setting import SessionSetting, model_label
@@ -339,7 +345,8 @@ class _Pipeline:
                 progress=options.report_progress,
             )
             always = [rule for rule in given if rule in space.rules]
-            notes = [*done.notes, *notes_on_unprofitable_rules(graph, always, self._gate.allows, refusal)]
+            notes = [*done.notes, *notes_on_unmatchable_rules(given)]
+            notes += notes_on_unprofitable_rules(graph, always, self._gate.allows, refusal)
             notes += notes_on_function_operators(graph, given, loaded.functions)
         tuned = TuningResult(Candidate(graph, done.steps, Candidate(loaded.graph)))
         if tuning.cost != "none":
