@@ -269,6 +269,15 @@ def test_what_kernels_that_both_run_take_is_no_difference() -> None:
     assert after.speedup_of(before) == pytest.approx(12 / 13)
 
 
+@pytest.mark.parametrize("after", [KernelTimes({}, {}), KernelTimes({"Add": 1}, {"Add": 0.0})])
+def test_kernels_that_are_told_to_take_no_time_are_only_very_fast(after: KernelTimes) -> None:
+    """The profiler counts microseconds: nothing is infinitely fast."""
+    before = KernelTimes({"Gemm": 1}, {"Gemm": 2e-3})
+    assert before.speedup_of(after) == pytest.approx(2000)
+    assert after.speedup_of(before) == pytest.approx(1 / 2000)
+    assert after.speedup_of(after) == 1.0
+
+
 def test_kernels_are_told_apart_by_their_shapes() -> None:
     weights = {"w": np.eye(64, dtype=np.float32), "v": np.ones((64, 8), np.float32)}
     body = "a = MatMul(x, w); b = Softmax(a); c = MatMul(b, w); y = MatMul(c, v)"
