@@ -112,8 +112,10 @@ class ProviderComparison:
             original = self.original()
             if kept is not first or first.tuned.candidate.steps:
                 found = self._outcome(original, first, rival)
-            return _timed_over(first, rival, found).with_notes(_difference_note(original, first, rival)), why
-        except ModelError as error:
+            with self.clock("check"), current_session().replace(limits=self.options.limits):
+                note = _difference_note(original, first, rival)
+            return _timed_over(first, rival, found).with_notes(note), why
+        except (ModelError, UsageError) as error:  # a provider that has started once may not a second time
             return kept, str(error)
 
     def _outcome(self, model: onnx_io.LoadedModel, one: Attempt, other: Attempt) -> RaceOutcome:

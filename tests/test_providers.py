@@ -12,6 +12,7 @@ import pytest
 import graphopt
 from graphopt import Options, Result, provider_choice
 from graphopt.base.errors import DifferenceError, ModelError, UsageError
+from graphopt.base.session import current_session
 from graphopt.check.provider_difference import describe_difference
 from graphopt.io import onnx_io
 from graphopt.report.report import Report
@@ -168,9 +169,22 @@ def test_where_nothing_is_timed_the_first_is_kept(runs: Runs) -> None:
     assert "provider cpu was left out: nothing was timed with it" in result.report.notes
 
 
-def test_a_race_that_cannot_be_run_leaves_the_first(runs: Runs) -> None:
-    runs.lost_race = ModelError("no time was left")
-    assert optimized("cpu,fast").report.notes[-1] == "fast was not taken: no time was left"
+@pytest.mark.parametrize("error", [ModelError("no time was left"), UsageError("it does not start")])
+def test_a_race_that_cannot_be_run_leaves_the_first(runs: Runs, error: Exception) -> None:
+    runs.lost_race = error
+    assert optimized("cpu,fast").report.notes[-1] == f"fast was not taken: {error}"
+
+
+def test_the_limits_of_a_run_hold_where_outputs_are_compared(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def described(*_: object) -> str:
+        limits.append(current_session().limits.seconds)
+        return "they are alike"
+
+    monkeypatch.setattr(provider_choice, "describe_difference", described)
+    result = optimized("cpu,fast", run_limit=12.0)
+    assert limits == [12.0] and "they are alike" in result.report.notes and len(runs.raced) == 2
 
 
 def test_a_difference_with_another_provider_is_an_error_with_strict(runs: Runs) -> None:
