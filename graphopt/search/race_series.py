@@ -219,7 +219,7 @@ class RaceSeries:
         used, passed = meter() - used, sum(map(sum, runs))
         share = min(max(used / passed, self.policy.min_processor_share), 1.0) if used > 0 and passed > 0 else 1.0
         racing = sum(min_race_seconds(min(found) * share, self.policy) / share for found in runs)
-        return ModelPace(self.original.opening_seconds, racing, sum(map(min, runs)))
+        return ModelPace(self.original.opening_seconds, racing, sum(map(min, runs)), len(runs))
 
     def is_like_original(self, candidate: Candidate) -> bool:
         """Return whether ONNX Runtime runs the same for a candidate, if it was only simplified, as for the original."""

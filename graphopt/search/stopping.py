@@ -51,6 +51,8 @@ class ModelPace:
     """Seconds that a session takes in the shortest race, at all sizes together, and to run once before."""
     run_seconds: float = 0.0
     """Seconds of one run at each size."""
+    size_count: int = 1
+    """Sizes at which it is run."""
 
 
 @dataclass(eq=False)
@@ -118,7 +120,7 @@ class TimeBudget:
     def is_time_to_profile(self, count: int) -> bool:
         """Return whether so many models can run under the profiler and leave the time of a race of one of them."""
         runs = 1 + self.policy.timing.screening_runs
-        once = self.pace.opening_seconds + runs * self.pace.run_seconds
+        once = self.pace.size_count * self.pace.opening_seconds + runs * self.pace.run_seconds
         return self.remaining >= count * once + self.race_cost(1)
 
     def race_seconds(self, count: int, share: float) -> float:
