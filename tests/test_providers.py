@@ -147,13 +147,30 @@ def test_a_provider_that_fails_is_left_out(runs: Runs, error: Exception) -> None
 def test_a_provider_that_is_missing_is_left_out(runs: Runs) -> None:
     (note,) = (note for note in optimized("cpu,cuda").report.notes if "cuda" in note)
     assert note.startswith("provider cuda was left out: this onnxruntime has no CUDAExecutionProvider, only ")
-    assert not runs.raced
+    assert runs.asked == [("cpu", 10)] and not runs.raced, "all the time is for what is there"
+
+
+@pytest.mark.parametrize("error", [UsageError("it does not start"), ModelError("libcudart.so is missing")])
+def test_a_provider_that_does_not_start_takes_no_time(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """As with onnxruntime-gpu on a machine without a GPU."""
+
+    def start(setting: SessionSetting) -> None:
+        if setting.provider == "slow":
+            raise error
+
+    monkeypatch.setattr(SessionSetting, "check_starts", start)
+    result = optimized("slow,cpu,fast")
+    assert runs.asked == [("cpu", 4.0), ("fast", 4.0)] and result.setting.provider == "fast"
+    assert f"provider slow was left out: {error}" in result.report.notes
 
 
 def test_where_all_fail_the_first_says_why(runs: Runs) -> None:
     runs.fails |= {"fast": ModelError("one"), "cpu": UsageError("two")}
-    with pytest.raises(ModelError, match="one"):
-        optimized("fast,cpu")
+    for providers in ("fast,cpu", "fast,cpu,cuda"):
+        with pytest.raises(ModelError, match="one"):
+            optimized(providers)
 
 
 def test_a_provider_with_which_nothing_is_timed_does_not_race(runs: Runs) -> None:
@@ -213,6 +230,8 @@ def test_an_interrupt_of_the_first_search_ends_the_run_with_it(runs: Runs) -> No
     runs.stops["cpu"] = StopReason.INTERRUPTED
     assert optimized("cpu,fast").report.notes[-1] == "after cpu no provider was tried: it was interrupted"
     assert len(runs.asked) == 1
+    runs.stops = {"fast": StopReason.INTERRUPTED}
+    assert not any("no provider was tried" in note for note in optimized("cpu,fast").report.notes)
 
 
 def test_an_interrupt_of_a_race_keeps_the_first(runs: Runs) -> None:
