@@ -132,8 +132,12 @@ def test_each_search_is_as_long_as_its_column_says_unless_a_shorter_one_ended(
     ]
     asked.clear()
     optimize = tools.run
-    done = {"search": {"stop": str(StopReason.DONE)}}
+    done = {"search": {"stop": str(StopReason.DONE), "timed": False}}
     monkeypatch.setattr(tools, "run", lambda task, limit: optimize(task, limit) | done)
+    measured(plan, tmp_path / "untimed.jsonl")
+    assert [what[0] for what in asked][:4] == searches, "with more time it may be timed"
+    asked.clear()
+    done["search"]["timed"] = True
     found = measured(plan, tmp_path / "done.jsonl")
     assert [what[0] for what in asked] == ["graphopt-5s", "graphopt-ort", *["1"] * PROCESSES], (
         "of another target it is another"
