@@ -118,10 +118,10 @@ class TimeBudget:
         return (count + 2) * self.session_seconds
 
     def is_time_to_profile(self, count: int) -> bool:
-        """Return whether so many models can run under the profiler and leave the time of a race of one of them."""
+        """Return whether so many models can run under the profiler and leave the time of two races of one of them."""
         runs = 1 + self.policy.timing.screening_runs
         once = self.pace.size_count * self.pace.opening_seconds + runs * self.pace.run_seconds
-        return self.remaining >= count * once + self.race_cost(1)
+        return self.remaining >= count * once + self.race_cost(1) + self.confirmation_seconds
 
     def race_seconds(self, count: int, share: float) -> float:
         """Return how long a race of so many and the original may take, in a share of the time left."""
