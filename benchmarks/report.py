@@ -276,19 +276,23 @@ def _failure(row: Row) -> str:
 
 
 COLUMNS: Mapping[str, Collection[str]] = {
-    "graphopt 15 s": ("graphopt-15s",),
-    "graphopt 60 s": ("graphopt",),
+    "graphopt-15s": ("graphopt-15s",),
+    "graphopt": ("graphopt",),
     "ORT's operators": ("graphopt-ort",),
     "best of others": PEERS,
     "OpenVINO": ("openvino",),
 }
-"""The README's columns: a title, and the tools whose best it shows."""
+"""The README's columns: a title, and the tools whose best it shows; of graphopt it says for how long it searched."""
 
 
 def readme_part(results: Results, path: Path) -> str:
     """Return what stands between the marks: a row an architecture or package, the mean, and the source."""
     setting = results.settings[0]
-    columns = {title: tools for title, tools in COLUMNS.items() if {*tools} & {*results.tools}}
+    columns = {
+        f"graphopt {_search_limit(results, title)} s" if title in OWN else title: tools
+        for title, tools in COLUMNS.items()
+        if {*tools} & {*results.tools}
+    }
     families: dict[str, list[str]] = {}
     for name, row in results.models.items():
         families.setdefault("quantized" if row["quantized"] else row["family"], []).append(name)

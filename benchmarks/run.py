@@ -8,8 +8,8 @@ noise. What a file already holds is kept if it was made under the same circumsta
 goes on where it was, and one after a change measures what the change concerns.
 
 Of outcomes with the same bytes one is checked and timed for all: those that are their original share the timing of
-`plain`. Where a search ended by itself, the same tool with more seconds is not run again. OpenVINO runs the original,
-in turns with ONNX Runtime, in other processes.
+`plain`. Where a search ended by itself and what it found was timed, the same tool with more seconds is not run again.
+OpenVINO runs the original, in turns with ONNX Runtime, in other processes.
 
 `processes` has the median of each process, and `median` is their geometric mean (in rows that were made before
 2026-11-26, the median of all rounds). `low` and `high` are the widest of these medians and of the interval in which the
@@ -236,9 +236,11 @@ class _Run:
         return {tool: self.placeless(row) for tool, row in found.items()}
 
     def finished(self, tool: str, known: Mapping[str, Row]) -> Row:
-        """Return the outcome of the same search with fewer seconds if that ended by itself; empty if none did."""
+        """Return the outcome of the same search with fewer seconds if that ended by itself and was timed; empty if none
+        was: with more, what was left untimed may be shown to pay."""
         for other, row in known.items():
-            ended = row.get("search", {}).get("stop") in (StopReason.DONE, StopReason.BOUND)
+            search = row.get("search", {})
+            ended = search.get("stop") in (StopReason.DONE, StopReason.BOUND) and search.get("timed")
             if ended and ALL[other].call is ALL[tool].call and ALL[other].search < ALL[tool].search:
                 shutil.copyfile(self.target(other), self.target(tool))
                 return row

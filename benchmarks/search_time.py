@@ -35,11 +35,12 @@ PHASES = {
     "regions": ("_explore",),
     "the original": ("_prepare_original", "measure_pace"),
     "simplify": ("simplify_graph",),
-    "load": ("_loaded_model",),
+    "load": ("loaded_model",),
     "rules": ("_installed_modules",),
 }
 """Functions of graphopt that a phase is in."""
 WORK = {
+    "profiles": ("_run_profiled",),
     "timed runs": ("seconds",),
     "warming up": ("for_run",),
     "opening": ("open", "open_session"),

@@ -125,10 +125,10 @@ _ORT_TARGET = 'the same with `target="onnxruntime"`: ONNX Runtime\'s own operato
 
 OWN: Mapping[str, Tool] = {
     "graphopt-simplify": Tool("graphopt", _SIMPLIFY, _graphopt_simplify),
-    "graphopt-5s": Tool("graphopt", f"{_SEARCH}, 5 seconds", _graphopt, search=5.0),
-    "graphopt-15s": Tool("graphopt", f"{_SEARCH}, 15 seconds", _graphopt, search=15.0),
-    "graphopt": Tool("graphopt", f"{_SEARCH}, 60 seconds, its default", _graphopt, search=60.0),
-    "graphopt-ort": Tool("graphopt", f"{_ORT_TARGET}, 15 seconds", _ORT, search=15.0),
+    "graphopt-5s": Tool("graphopt", _SEARCH, _graphopt, search=5.0),
+    "graphopt-15s": Tool("graphopt", _SEARCH, _graphopt, search=15.0),
+    "graphopt": Tool("graphopt", _SEARCH, _graphopt, search=60.0),
+    "graphopt-ort": Tool("graphopt", _ORT_TARGET, _ORT, search=15.0),
 }
 """The columns that the others are compared with; those that search have nothing measured before."""
 

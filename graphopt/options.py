@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from numbers import Integral
 from operator import index
 from os import PathLike
@@ -105,23 +106,23 @@ class DeviceOptions:
 
         if self.threads < 0:
             raise UsageError(f"threads cannot be {self.threads}: it is 0 or more")
-        (name, *others), given = self.providers, self.provider_options or {}
+        name, *others = self.providers
         if others:
             raise UsageError(f"only optimize takes several providers: not {', '.join(self.providers)}")
-        return SessionSetting(name, self.threads, {key.removeprefix(f"{name}:"): given[key] for key in given})
+        given = self.provider_options or {}
+        own = {rest if of == name else key: given[key] for key in given for of, rest in [_split_provider(key)]}
+        return SessionSetting(name, self.threads, own)
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """The providers by name; in the place of `auto` all that this onnxruntime has, the CPU's first."""
-        found = forms.parse_names([self.provider]) if isinstance(self.provider, str) else [*self.provider]
+        """The providers by their short names; in the place of `auto` all that this onnxruntime has, the CPU's first."""
+        from graphopt.runtime.session_setting import available_providers, short_provider_name
+
+        found = forms.parse_names([self.provider]) if isinstance(self.provider, str) else self.provider
         if not found:
             raise UsageError("name a provider, such as cpu")
-        if AUTO in found:
-            from graphopt.runtime.session_setting import available_providers
-
-            place = found.index(AUTO)
-            found[place : place + 1] = available_providers()
-        return tuple(dict.fromkeys(found))
+        meant = (available_providers() if name == AUTO else [short_provider_name(name)] for name in found)
+        return tuple(dict.fromkeys(chain.from_iterable(meant)))
 
 
 @document_options
@@ -275,14 +276,14 @@ class Options(DeviceOptions, RunOptions):
         if self.cost != "measured" or self.dask is not None:
             raise UsageError("which provider is faster is measured here: several need cost measured, and no cluster")
         for key in self.provider_options or {}:
-            if key.partition(":")[0] not in self.providers:
+            if _split_provider(key)[0] not in self.providers:
                 hint = f"write {self.providers[-1]}:{key}" if ":" not in key else "it is not among them"
                 raise UsageError(f"of which of {', '.join(self.providers)} is the option '{key}'? {hint}")
 
     def for_provider(self, name: str) -> Options:
         """Return the options for one of several providers, with its share of the provider's options."""
-        prefix, given = f"{name}:", self.provider_options or {}
-        own = {key: value for key, value in given.items() if key.startswith(prefix)}
+        given = self.provider_options or {}
+        own = {key: value for key, value in given.items() if _split_provider(key)[0] == name}
         return replace(self, provider=name, provider_options=own)
 
     @property
@@ -322,6 +323,14 @@ class Options(DeviceOptions, RunOptions):
     def open_dims(self) -> dict[str, Sequence[int]]:
         """Sizes at which dims that stay open are measured."""
         return {name: sizes for name, sizes in (self.dims or {}).items() if not isinstance(sizes, int | Integral)}
+
+
+def _split_provider(key: str) -> tuple[str, str]:
+    """Return the provider that the name of an option says it is for, by its short name, and the rest; else neither."""
+    from graphopt.runtime.session_setting import short_provider_name
+
+    provider, colon, rest = key.partition(":")
+    return (short_provider_name(provider), rest) if colon else ("", key)
 
 
 def _checked_size(name: str, size: object) -> int:

@@ -36,7 +36,13 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
-from graphopt.rewrite.simplify import Step, notes_on_function_operators, notes_on_unprofitable_rules, simplify_graph
+from graphopt.rewrite.simplify import (
+    Step,
+    notes_on_function_operators,
+    notes_on_unmatchable_rules,
+    notes_on_unprofitable_rules,
+    simplify_graph,
+)
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
 from graphopt.runtime.session_setting import SessionSetting, model_label
@@ -173,7 +179,7 @@ def _optimize_for_fastest_provider(model: onnx_io.ModelSource, options: Options)
 
     def attempt(provider: str, share: float) -> Attempt:
         own = replace(options.for_provider(provider), seconds=options.seconds * share)
-        run = runs[provider] = _Pipeline(model, own)
+        run = runs[provider] = _Pipeline(model, own, share)
         try:
             return run.best_attempt()
         finally:
@@ -194,6 +200,8 @@ class _Pipeline:
 
     model: onnx_io.ModelSource
     options: Options
+    share: float = 1.0
+    """The part that the seconds of the options are of the user's."""
     clock: StageClock = field(default_factory=StageClock)
 
     def result(self) -> Result:
@@ -226,7 +234,7 @@ class _Pipeline:
 
     def _attempt_in_opset(self, opset: int | None, share: float) -> Attempt:
         """Return the model optimized in an opset, None for its own, in a share of the time."""
-        tuning = replace(self._tuning, seconds=self.options.seconds * share)
+        tuning = self._tuning.with_part(share)
         return _attempt_until_equal(
             partial(self._attempt, opset), self._rewrite_space, tuning, self.clock, strict=self.options.strict
         )
@@ -303,6 +311,7 @@ class _Pipeline:
             options.cost,
             options.setting,
             options.seconds,
+            self.share,
             options.open_dims,
             options.inputs,
             options.seed,
@@ -336,7 +345,8 @@ class _Pipeline:
                 progress=options.report_progress,
             )
             always = [rule for rule in given if rule in space.rules]
-            notes = [*done.notes, *notes_on_unprofitable_rules(graph, always, self._gate.allows, refusal)]
+            notes = [*done.notes, *notes_on_unmatchable_rules(given)]
+            notes += notes_on_unprofitable_rules(graph, always, self._gate.allows, refusal)
             notes += notes_on_function_operators(graph, given, loaded.functions)
         tuned = TuningResult(Candidate(graph, done.steps, Candidate(loaded.graph)))
         if tuning.cost != "none":
@@ -449,7 +459,7 @@ def _attempt_until_equal(
             notes.append("not timed: searches that the check refused have taken the --seconds")
             break
         del made
-        made = attempt(space, replace(tuning, seconds=max(left, spare)))
+        made = attempt(space, tuning.with_part(max(left, spare) / tuning.seconds))
         spare = spare if left > spare else 0.0
     return made.with_notes(*notes)
 

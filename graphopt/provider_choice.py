@@ -70,12 +70,12 @@ class ProviderComparison:
         Raises:
             DifferenceError, ModelError, UsageError: that of the first provider, where none could be made.
         """
-        count = len(self.providers)
-        share = (1 - min(count * self.policy.provider_race_share, self.policy.provider_races_share)) / count
-        made, notes, errors = list[Attempt](), list[str](), list[Exception]()
-        for provider in self.providers:
+        errors = {name: error for name in self.providers if (error := self._refusal(name)) is not None}
+        notes = [f"provider {name} was left out: {error}" for name, error in errors.items()]
+        able, made = [name for name in self.providers if name not in errors], list[Attempt]()
+        for provider in able:
             try:
-                attempt = self.make(provider, share)
+                attempt = self.make(provider, self._search_share(len(able)))
             except KeyboardInterrupt:
                 if not made:
                     raise
@@ -84,18 +84,33 @@ class ProviderComparison:
             except (DifferenceError, ModelError, UsageError) as error:
                 if self.options.strict and isinstance(error, DifferenceError):
                     raise
-                errors.append(error)
+                errors[provider] = error
                 notes.append(f"provider {provider} was left out: {error}")
                 continue
             made.append(attempt)
             if attempt.tuned.timing is None:
                 notes.append(f"provider {provider} was left out: nothing was timed with it")
-            if attempt.is_interrupted:
+            if attempt.is_interrupted and provider != able[-1]:
                 notes.append(f"after {provider} no provider was tried: it was interrupted")
                 break
         if not made:
-            raise errors[0]
+            raise next(errors[name] for name in self.providers if name in errors)
         return made, notes
+
+    def _refusal(self, provider: str) -> Exception | None:
+        """Return why a provider cannot be used, before anything waits for it; None where it starts."""
+        try:
+            self.options.for_provider(provider).setting.check_starts()
+        except (ModelError, UsageError) as error:
+            return error
+        return None
+
+    def _search_share(self, count: int) -> float:
+        """Return the part of the time that the search for one of so many providers has; races of these have the
+        rest."""
+        if count == 1:
+            return 1.0
+        return (1 - min(count * self.policy.provider_race_share, self.policy.provider_races_share)) / count
 
     def _race(self, first: Attempt, kept: Attempt, rival: Attempt) -> tuple[Attempt, str]:
         """Return the faster of two attempts, and how this is known; where it is the rival, with its speedup over the
@@ -112,8 +127,10 @@ class ProviderComparison:
             original = self.original()
             if kept is not first or first.tuned.candidate.steps:
                 found = self._outcome(original, first, rival)
-            return _timed_over(first, rival, found).with_notes(_difference_note(original, first, rival)), why
-        except ModelError as error:
+            with self.clock("check"), current_session().replace(limits=self.options.limits):
+                note = _difference_note(original, first, rival)
+            return _timed_over(first, rival, found).with_notes(note), why
+        except (ModelError, UsageError) as error:  # a provider that has started once may not a second time
             return kept, str(error)
 
     def _outcome(self, model: onnx_io.LoadedModel, one: Attempt, other: Attempt) -> RaceOutcome:

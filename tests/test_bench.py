@@ -186,6 +186,27 @@ def test_a_decoder_is_timed_at_a_token_and_at_a_prompt() -> None:
     assert token.defaulted_dims == {"s1", "s2", "s3"}
 
 
+@pytest.mark.parametrize(
+    ("most", "lengths"),
+    [
+        pytest.param(257, [(1, 256), (128, 0)], id="as usual"),
+        pytest.param(200, [(1, 128), (128, 0)], id="half"),
+        pytest.param(100, [(1, 64), (64, 0)], id="a quarter"),
+        pytest.param(10, [(1, 1)], id="none of them"),
+    ],
+)
+def test_a_cache_that_is_too_long_is_halved_and_the_mask_fits(most: int, lengths: list[tuple[int, int]]) -> None:
+    """Positions of so many tokens are known; no cache is half of none."""
+    model = parse(
+        "int64[1,s1] ids, float[1,2,s2,4] past_key, float[1,2,s1,4] key, float[1,1,1,s3] attention_mask",
+        "k = Concat<axis=2>(past_key, key); t = Transpose<perm=[0,1,3,2]>(k); m = Add(t, attention_mask); "
+        "n = Shape<start=2, end=3>(k); last = Sub(n, [1]); p = Gather(table, last); y = Add(m, p)",
+        {"table": np.zeros(most, np.float32)},
+    )
+    found = [dict(trial.sizes) for trial in prepare_models([model], SessionSetting(threads=1)).trials]
+    assert found == [{"s1": new, "s2": past, "s3": past + new} for new, past in lengths]
+
+
 def test_given_inputs_are_used_and_give_the_sizes(short: Path) -> None:
     given = np.ones((2, 5, 8))
     (trial,) = prepare_models([short], SessionSetting(), inputs={"x": given}).trials
@@ -266,6 +287,15 @@ def test_what_kernels_that_both_run_take_is_no_difference() -> None:
     after = KernelTimes({"Gemm": 2, "Softmax": 1, "Add": 1, "Mul": 1}, {"Gemm": [9.0], "Softmax": [2.0], "Add": [1.0]})
     assert before.speedup_of(after) == pytest.approx(10 / 9)
     assert after.speedup_of(before) == pytest.approx(12 / 13)
+
+
+@pytest.mark.parametrize("after", [KernelTimes({}, {}), KernelTimes({"Add": 1}, {"Add": [0.0]})])
+def test_kernels_that_are_told_to_take_no_time_are_only_very_fast(after: KernelTimes) -> None:
+    """The profiler counts microseconds: nothing is infinitely fast."""
+    before = KernelTimes({"Gemm": 1}, {"Gemm": [2e-3]})
+    assert before.speedup_of(after) == pytest.approx(2000)
+    assert after.speedup_of(before) == pytest.approx(1 / 2000)
+    assert after.speedup_of(after) == 1.0
 
 
 def test_kernels_are_told_apart_by_their_shapes() -> None:

@@ -5,7 +5,7 @@ What is shown of them is in test_report_benchmarks.py, the models are in test_mo
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +46,7 @@ def test_synthetic_graphs_are_valid_and_leave_something_to_do(kind: str) -> None
 def ratio(median: float = 1.0, rounds: int = 15) -> Row:
     """What `graphopt bench --json` says of a model beside another."""
     found = Speedup(median, median, median, median, rounds)
-    numbers = {"minimum": found.minimum, "median": median, "low": found.low, "high": found.high}
-    return {
-        **numbers,
-        "rounds": rounds,
-        "confidence": 0.99,
-        "noise": 0.01,
-        "spread": 0.0,
-        "verdict": str(found.verdict),
-    }
+    return asdict(found) | {"verdict": str(found.verdict)}
 
 
 KERNELS = [{"operator": "FusedConv", "count": 2, "seconds": 8e-4}, {"operator": "Softmax", "count": 1, "seconds": 2e-4}]
@@ -132,8 +124,12 @@ def test_each_search_is_as_long_as_its_column_says_unless_a_shorter_one_ended(
     ]
     asked.clear()
     optimize = tools.run
-    done = {"search": {"stop": str(StopReason.DONE)}}
+    done = {"search": {"stop": str(StopReason.DONE), "timed": False}}
     monkeypatch.setattr(tools, "run", lambda task, limit: optimize(task, limit) | done)
+    measured(plan, tmp_path / "untimed.jsonl")
+    assert [what[0] for what in asked][:4] == searches, "with more time it may be timed"
+    asked.clear()
+    done["search"]["timed"] = True
     found = measured(plan, tmp_path / "done.jsonl")
     assert [what[0] for what in asked] == ["graphopt-5s", "graphopt-ort", *["1"] * PROCESSES], (
         "of another target it is another"

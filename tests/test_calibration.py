@@ -1,10 +1,12 @@
-"""The page of how often races are wrong, on what a run is told to have found."""
+"""Pages of how often races are wrong, and of where the seconds of a run go, on what a run is told to have found."""
 
+import ast
 from pathlib import Path
 
 import onnx
 
-from benchmarks import calibration
+import graphopt
+from benchmarks import calibration, search_time
 from benchmarks.results import read_rows
 from tests.text import parse
 
@@ -30,3 +32,24 @@ def test_a_model_races_with_its_copy_and_with_itself_slowed_down(tmp_path: Path)
     assert (none["gain"], len(none["races"]), planted["gain"], len(planted["races"])) == (0.0, 2, 0.03, 1)
     assert all(found["rounds"] >= 5 for found in none["races"])
     assert path.with_suffix(".md").exists()
+
+
+def test_seconds_are_summed_by_phase_and_by_work() -> None:
+    parts = {"regions: timed runs": 2.0, "regions: simplifying": 1.0, "first race: timed runs": 3.0}
+    row = {"model": "net", "limit": 30.0, "seconds": 6.0, "parts": parts, "speedup": 1.1, "made": {}}
+    page = search_time.markdown([{**row, "regions": 4, "states": 9, "trials": 5}, FAILED])
+    phases, work = (line for line in page.splitlines() if line.startswith("| net |"))
+    assert phases.startswith("| net | 1.100 | 4 | 9 | 5 | 0.0 | 0.0 | 3.0 |")
+    assert work.startswith("| net | 6 | 0.0 | 5.0 |")
+    assert "- net: not done after 900 s" in page
+
+
+FAILED = {"model": "net", "limit": 30.0, "error": "not done after 900 s", "made": {}}
+
+
+def test_phases_and_work_are_named_after_functions_that_exist() -> None:
+    sources = Path(graphopt.__file__).parent.rglob("*.py")
+    nodes = (node for path in sources for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    known = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    named = {name for kinds in (search_time.PHASES, search_time.WORK) for names in kinds.values() for name in names}
+    assert named <= known

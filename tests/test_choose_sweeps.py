@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from graphopt.rewrite.candidates import Candidate
 from graphopt.runtime.measure import Speedup
 from graphopt.search.race_outcomes import RaceOutcome
 from graphopt.search.stopping import ModelPace, TimeBudget
@@ -105,6 +106,62 @@ def test_without_time_for_a_race_of_each_those_that_promise_a_gain_are_combined(
     case.contest.budget = TimeBudget(POLICY, 14.0, lambda: 0.0, ModelPace(0.0, 1.0, run_seconds=0.1))
     swept = case.swept("difference_is_sum", "quarter_is_product", "double_is_sum")
     assert ([made.name for made in swept.sweeps], case.contest.raced) == (expected, [])
+
+
+@pytest.mark.parametrize(("at", "taken"), [(1, []), (2, ["difference_is_sum"]), (3, ["quarter_is_product"])])
+def test_after_ctrl_c_in_a_profile_what_promises_most_until_then_is_left(
+    monkeypatch: pytest.MonkeyPatch, at: int, taken: list[str]
+) -> None:
+    asked: list[Candidate] = []
+    estimate = Made.estimate_gain
+
+    def interrupted(contest: Made, candidate: Candidate, floor: Candidate) -> float:
+        asked.append(candidate)
+        if len(asked) == at:
+            raise KeyboardInterrupt
+        return estimate(contest, candidate, floor)
+
+    monkeypatch.setattr(Made, "estimate_gain", interrupted)
+    case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    case.contest.budget = TimeBudget(POLICY, 14.0, lambda: 0.0, ModelPace(0.0, 1.0, run_seconds=0.1))
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert [made.name for made in swept.sweeps] == taken
+    assert case.contest.budget.is_interrupted and not case.contest.raced
+
+
+def test_a_sweep_that_cannot_be_profiled_is_left_and_the_others_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimate = Made.estimate_gain
+
+    def refused(contest: Made, candidate: Candidate, floor: Candidate) -> float | None:
+        return None if "Sub" not in candidate.graph.operator_counts() else estimate(contest, candidate, floor)
+
+    monkeypatch.setattr(Made, "estimate_gain", refused)
+    case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    case.contest.budget = TimeBudget(POLICY, 14.0, lambda: 0.0, ModelPace(0.0, 1.0, run_seconds=0.1))
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert ([made.name for made in swept.sweeps], case.contest.raced) == (["quarter_is_product"], [])
+
+
+def test_a_sweep_for_whose_profile_there_was_no_time_has_none_in_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is more time then, for the others' profiles are known: it would choose otherwise."""
+    late: set[tuple[str, ...]] = set()
+    now, pace = [0.0], [10.5, 0.0]
+    estimate = Made.estimate_gain
+
+    def slow(contest: Made, candidate: Candidate, floor: Candidate) -> float:
+        now[0] += pace[0]
+        return estimate(contest, candidate, floor)
+
+    monkeypatch.setattr(Made, "estimate_gain", slow)
+    monkeypatch.setattr(Made, "record_timeout", lambda _, keys: late.add(tuple(keys)))
+    monkeypatch.setattr(Made, "had_timed_out", lambda _, keys: tuple(keys) in late)
+    while pace:
+        now[0] = 0.0
+        case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+        case.contest.budget = TimeBudget(POLICY, 14.0, lambda: now[0], ModelPace(0.0, 1.0, run_seconds=0.1))
+        swept = case.swept("difference_is_sum", "quarter_is_product")
+        assert [made.name for made in swept.sweeps] == ["difference_is_sum"]
+        pace.pop(0)
 
 
 def test_without_an_estimate_from_kernels_all_sweeps_race_together(monkeypatch: pytest.MonkeyPatch) -> None:

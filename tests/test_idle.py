@@ -5,8 +5,12 @@ from typing import Any
 
 import onnx
 import pytest
+from typer.testing import CliRunner
 
 import graphopt
+from graphopt.cli.main import app
+from graphopt.language.rule_library import load_rules
+from graphopt.rewrite.simplify import notes_on_unmatchable_rules
 from graphopt.rule import Operators, Rule, define, op, tensor
 from tests.text import parse
 
@@ -46,6 +50,31 @@ def test_nothing_is_said_of_a_rule_that_does_not_match_or_was_applied() -> None:
     applied = Rule("halves", op.Relu(x) - op.Relu(op.Neg(x)), x)
     assert notes(HALVES, SPLIT) == []
     assert notes(HALVES, applied) == []
+
+
+NEVER = """
+from graphopt.rule import Rule, const, fn, op, tensor
+x, w = tensor("x", "N C H W"), const("w", "M 1 K L")
+RULES = (
+    Rule("depthwise", op.Relu(op.Relu(op.Conv(x, w, group=fn.size("C")))), op.Relu(op.Conv(x, w, group=fn.size("C")))),
+    Rule("as_it_was", op.Relu(op.Reshape(op.Relu(x), fn.sizes("N C H W"))), op.Relu(x)),
+)
+"""
+
+
+def test_a_rule_whose_left_side_asks_for_what_only_a_match_tells_is_named(tmp_path: Path) -> None:
+    """It is proved all the same: nothing else says why it is not applied."""
+    path = tmp_path / "never.py"
+    path.write_text(NEVER)
+    rest = (
+        "on its left side is known only where it has matched; write a hole for a number there, and in `when` what that"
+        " equals"
+    )
+    said = [f"rule depthwise never matches: size('C') {rest}", f"rule as_it_was never matches: sizes('N C H W') {rest}"]
+    assert [*graphopt.optimize(HALVES, rules=[path], cost="none", check=False).report.notes[:2]] == said
+    done = CliRunner().invoke(app, ["verify", str(path)])
+    assert (done.exit_code, done.stderr.splitlines()) == (0, [f"graphopt: warning: {line}" for line in said])
+    assert not [*notes_on_unmatchable_rules(load_rules(trades=True))]
 
 
 @pytest.mark.parametrize("says", ["", "SWEEPS = {'differences': TRADES}"])

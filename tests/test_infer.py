@@ -206,6 +206,9 @@ SIZES_OF_X = "batch = Shape<end=1>(x); tokens = Shape<start=1, end=2>(x); "
             {"batch", "tokens"},
             id="a product",
         ),
+        pytest.param(
+            "p = Div(tokens, [2]); t = Concat<axis=0>(p, [-1]); y = Reshape<allowzero=1>(x, t)", set(), id="a quotient"
+        ),
         pytest.param("t = Concat<axis=0>(batch, tokens, [6], [8]); y = Reshape(x, t)", set(), id="nothing inferred"),
         pytest.param("t = Concat<axis=0>(batch, [-1]); z = Reshape(x, t); y = Neg(x)", set(), id="not needed"),
     ],

@@ -79,6 +79,14 @@ def test_a_first_race_leaves_the_time_of_a_second(count: int) -> None:
     assert budget.race_end(count, is_first=False) == budget.deadline == 60
 
 
+def test_a_profile_opens_a_session_for_each_size() -> None:
+    """Of two models at three sizes: six sessions, and three runs at each size; a race and a second one are left."""
+    needed = 2 * (3 * 0.5 + 3 * 0.1) + (3 + POLICY.confirming_sessions) * (0.5 + 1.5)
+    for seconds, is_time in ((needed + 0.01, True), (needed - 0.01, False)):
+        budget = TimeBudget(POLICY, seconds, lambda: 0.0, ModelPace(0.5, 1.5, 0.1, 3))
+        assert budget.is_time_to_profile(2) == is_time
+
+
 def test_after_an_interrupt_nothing_is_begun_and_nothing_is_cut() -> None:
     budget = TimeBudget(POLICY, 60.0, lambda: 0.0, ModelPace(0.5, 1.5))
     assert not budget.is_over(budget.reserved_seconds) and budget.is_over(61)

@@ -1,9 +1,10 @@
 """`--provider a,b`: results for several providers, each raced in sessions of its own provider."""
 
+import math
 import re
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import graphopt
 from graphopt import Options, Result, provider_choice
 from graphopt.base.errors import DifferenceError, ModelError, UsageError
+from graphopt.base.session import current_session
 from graphopt.check.provider_difference import describe_difference
 from graphopt.io import onnx_io
 from graphopt.report.report import Report
@@ -21,7 +23,9 @@ from graphopt.runtime.measure import TimingSamples
 from graphopt.runtime.session_setting import SessionSetting, available_providers, common_timer
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 from graphopt.search.pair_race import race_two_models
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import RaceOutcome
+from graphopt.search.race_series import min_race_seconds
 from graphopt.search.search_report import SearchTiming
 from graphopt.search.stopping import StopReason
 from tests.test_faster_opset import FORGET_NORM, NORM, ratio
@@ -143,13 +147,30 @@ def test_a_provider_that_fails_is_left_out(runs: Runs, error: Exception) -> None
 def test_a_provider_that_is_missing_is_left_out(runs: Runs) -> None:
     (note,) = (note for note in optimized("cpu,cuda").report.notes if "cuda" in note)
     assert note.startswith("provider cuda was left out: this onnxruntime has no CUDAExecutionProvider, only ")
-    assert not runs.raced
+    assert runs.asked == [("cpu", 10)] and not runs.raced, "all the time is for what is there"
+
+
+@pytest.mark.parametrize("error", [UsageError("it does not start"), ModelError("libcudart.so is missing")])
+def test_a_provider_that_does_not_start_takes_no_time(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """As with onnxruntime-gpu on a machine without a GPU."""
+
+    def start(setting: SessionSetting) -> None:
+        if setting.provider == "slow":
+            raise error
+
+    monkeypatch.setattr(SessionSetting, "check_starts", start)
+    result = optimized("slow,cpu,fast")
+    assert runs.asked == [("cpu", 4.0), ("fast", 4.0)] and result.setting.provider == "fast"
+    assert f"provider slow was left out: {error}" in result.report.notes
 
 
 def test_where_all_fail_the_first_says_why(runs: Runs) -> None:
     runs.fails |= {"fast": ModelError("one"), "cpu": UsageError("two")}
-    with pytest.raises(ModelError, match="one"):
-        optimized("fast,cpu")
+    for providers in ("fast,cpu", "fast,cpu,cuda"):
+        with pytest.raises(ModelError, match="one"):
+            optimized(providers)
 
 
 def test_a_provider_with_which_nothing_is_timed_does_not_race(runs: Runs) -> None:
@@ -165,9 +186,22 @@ def test_where_nothing_is_timed_the_first_is_kept(runs: Runs) -> None:
     assert "provider cpu was left out: nothing was timed with it" in result.report.notes
 
 
-def test_a_race_that_cannot_be_run_leaves_the_first(runs: Runs) -> None:
-    runs.lost_race = ModelError("no time was left")
-    assert optimized("cpu,fast").report.notes[-1] == "fast was not taken: no time was left"
+@pytest.mark.parametrize("error", [ModelError("no time was left"), UsageError("it does not start")])
+def test_a_race_that_cannot_be_run_leaves_the_first(runs: Runs, error: Exception) -> None:
+    runs.lost_race = error
+    assert optimized("cpu,fast").report.notes[-1] == f"fast was not taken: {error}"
+
+
+def test_the_limits_of_a_run_hold_where_outputs_are_compared(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def described(*_: object) -> str:
+        limits.append(current_session().limits.seconds)
+        return "they are alike"
+
+    monkeypatch.setattr(provider_choice, "describe_difference", described)
+    result = optimized("cpu,fast", run_limit=12.0)
+    assert limits == [12.0] and "they are alike" in result.report.notes and len(runs.raced) == 2
 
 
 def test_a_difference_with_another_provider_is_an_error_with_strict(runs: Runs) -> None:
@@ -196,6 +230,8 @@ def test_an_interrupt_of_the_first_search_ends_the_run_with_it(runs: Runs) -> No
     runs.stops["cpu"] = StopReason.INTERRUPTED
     assert optimized("cpu,fast").report.notes[-1] == "after cpu no provider was tried: it was interrupted"
     assert len(runs.asked) == 1
+    runs.stops = {"fast": StopReason.INTERRUPTED}
+    assert not any("no provider was tried" in note for note in optimized("cpu,fast").report.notes)
 
 
 def test_an_interrupt_of_a_race_keeps_the_first(runs: Runs) -> None:
@@ -237,9 +273,40 @@ def test_options_that_do_not_go_together(options: dict[str, Any], said: str) -> 
         Options(**{"provider": "cpu,fast"} | options)
 
 
+@pytest.mark.parametrize(
+    ("providers", "options", "share"),
+    [("cpu", {}, 1.0), ("cpu,fast", {}, 0.4), ("cpu,fast", {"target_opset": "auto"}, 0.4)],
+)
+def test_the_seconds_that_are_needed_are_those_of_all_providers(
+    monkeypatch: pytest.MonkeyPatch, providers: str, options: Any, share: float
+) -> None:
+    def slow(*_: object) -> NoReturn:
+        raise TimeoutError("a run takes too long")
+
+    monkeypatch.setattr("graphopt.runtime.bench.run_interruptibly", slow)
+    policy = SearchPolicy()
+    least = policy.least_sessions * min_race_seconds(policy.first_run_share * 10 * share, policy)
+    assert any(
+        f"--seconds {math.ceil(least / share)} at least" in note
+        for note in optimized(providers, **options).report.notes
+    )
+
+
 def test_other_commands_take_one() -> None:
     with pytest.raises(UsageError, match="only optimize takes several providers: not cpu, fast"):
         _ = Options(provider="cpu,fast").setting
+
+
+@pytest.mark.parametrize("given", ["cpu,CPUExecutionProvider", "CPU,cpu", ["CPUExecutionProvider"]])
+def test_one_provider_by_two_names_is_one(runs: Runs, given: Any) -> None:
+    assert optimized(given).setting.provider == "cpu"
+    assert runs.asked == [("cpu", 10)]
+
+
+def test_an_option_may_name_its_provider_as_onnxruntime_does() -> None:
+    given = {"OpenVINOExecutionProvider:precision": "FP32"}
+    options = Options(provider="cpu,OpenVINO", provider_options=given).for_provider("openvino")
+    assert options.setting == SessionSetting("openvino", 0, {"precision": "FP32"})
 
 
 # -- what is said ------------------------------------------------------------------------------------------------------

@@ -96,6 +96,17 @@ def test_positions_are_turned_into_queries_and_keys_that_share_their_angles(rows
     assert compare_models(given, model, bindings=sizes).verdict is EqualityVerdict.EQUAL
 
 
+@pytest.mark.parametrize(("outside", "left"), [("", {"Mul": 3}), ("z = Neg(e0);", {"Exp": 4, "Add": 3, "Neg": 1})])
+def test_matches_that_share_what_is_inside_are_rewritten_all_or_none(outside: str, left: dict[str, int]) -> None:
+    """What one reader outside keeps alive of the first keeps something alive of each after it."""
+    inputs = ", ".join(f"float[4] x{i}" for i in range(4))
+    body = "".join(f"e{i} = Exp(x{i});" for i in range(4)) + "".join(f"a{i} = Add(e{i}, e{i + 1});" for i in range(3))
+    given = parse(inputs, body + outside, outputs=", ".join(["a0", "a1", "a2", *["z"] * bool(outside)]))
+    model, made = swept(given, [Rule("joined", op.Exp(x) + op.Exp(y), x * y)], [])
+    assert (made is None) == bool(outside)
+    assert model.graph.operator_counts() == left
+
+
 def test_rules_are_applied_in_their_order_until_none_matches() -> None:
     rules = [
         Rule("double", x + x, x * 2.0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from graphopt.language.proof import Proof
     from graphopt.language.rule import Rule
     from graphopt.language.rule_library import RuleLibrary, RuleSource
+
+
+log = logging.getLogger(__name__)
 
 
 @takes_options
@@ -107,13 +111,19 @@ def _select_rules(what: Sequence[str], everything: bool) -> tuple[list[Rule], li
 
 
 def _read_rules(sources: Iterable[RuleSource]) -> tuple[RuleLibrary, list[Definition]]:
-    """Return the rules of some files, and the definitions in these files, or of those shipped, that the rules use."""
+    """Return the rules of some files, and the definitions in these files, or of those shipped, that the rules use.
+
+    Warn of rules that never match: to prove them is no use.
+    """
     from graphopt.language import rule_library
     from graphopt.language.definition import iter_definitions
+    from graphopt.rewrite.simplify import notes_on_unmatchable_rules
 
     rule_library.load_library()
     before = frozenset(iter_definitions())
     found = rule_library.read_rules(sources)
+    for note in notes_on_unmatchable_rules(found.all_rules):
+        log.warning("%s", note)
     used = {each for rule in found.all_rules for each in rule.definitions}
     return found, [each for each in iter_definitions() if each not in before or each in used]
 

@@ -452,7 +452,10 @@ def _positive_sizes(graph: Graph) -> frozenset[str]:
 
 
 def _sizes_beside_inferred(reshape: NodeOperands) -> Iterator[str]:
-    """Yield the names that the sizes beside a -1 are products of; a 0 would be that of the input's own axis."""
+    """Yield the names that the sizes beside a -1 are products of; a 0 would be that of the input's own axis.
+
+    Quotients and the like have no names, but texts, which a model may name a size by.
+    """
     target, shape = reshape.contents(1), reshape.shape(0)
     if target is None or shape is None or -1 not in target:
         return
@@ -460,7 +463,7 @@ def _sizes_beside_inferred(reshape: NodeOperands) -> Iterator[str]:
     for axis, size in enumerate(target):
         is_own = is_literal or (axis < len(shape) and shape[axis] == size)
         if is_own and isinstance(size, SymbolicDim) and len(size.terms) == 1:
-            yield from map(str, size.atoms)
+            yield from (str(atom) for atom in size.atoms if not isinstance(atom, DerivedAtom))
 
 
 def reshape_target(

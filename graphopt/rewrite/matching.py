@@ -33,7 +33,7 @@ from graphopt.language.binding import (
 )
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import UndecidedScalarError
-from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_pack, is_scalar, pack_holes
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_pack, is_scalar, operator_applications, pack_holes
 from graphopt.operators import node_facts
 from graphopt.operators.declared_operators import satisfies_definition
 from graphopt.operators.operator_classes import OperatorChoice, is_broadcasting, lookup_operator, operator_choices
@@ -409,6 +409,15 @@ def _literal_value(term: App) -> object:
         return evaluate_scalar(term, {}, {}, None)
     except UndecidedScalarError:
         return None
+
+
+def unmatchable_terms(rule: Rule) -> Iterator[App]:
+    """Yield the terms of the left side that nothing equals: they ask for what only a match binds, as the size of an
+    axis."""
+    for app in chain.from_iterable(map(operator_applications, rule.left)):
+        for part in (*app.inputs, *(value for _, value in app.attrs)):
+            if isinstance(part, App) and part.domain == SCALAR and _literal_value(part) is None:
+                yield part
 
 
 def _match_tensor(graph: Graph, hole: Var, value: Value, state: _PartialMatch) -> _PartialMatch | None:

@@ -100,7 +100,8 @@ def prepare_models(
             raise LimitError(f"{names[number]}: {error}") from error
         return f"{names[number]} {reason}" if reason else ""
 
-    trials = tuple(find_accepted_inputs(common, *sizes, made, refusal) for sizes in cases)
+    accepted = (find_accepted_inputs(common, *sizes, made, refusal) for sizes in cases)
+    trials = tuple({frozenset(trial.sizes.items()): trial for trial in accepted}.values())  # two may end at the same
     for number, trial in itertools.product(range(1, len(names)), trials):
         if reason := refusal(trial.feeds, number):
             raise ModelError(f"{reason}{format_run_sizes(trial.sizes)}")

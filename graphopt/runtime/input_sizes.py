@@ -175,9 +175,14 @@ def usual_sizes(model: ModelSketch, given: Binding) -> list[dict[str, int]]:
                 found[dim] = min(_usual_size(dim, axis, item), found.get(dim, SOUND))
     all_ = sample_inputs.candidate_bindings(model.required, 0, given)[0]
     usual = {name: found.get(name, 1 if name.endswith(".rank") else SEQUENCE) for name in all_}
-    cases = [usual | lengths | dict(given) for lengths in _usual_cache_lengths(model, given)]
-    cases = [sizes | sample_inputs.derived_totals(model.required, sizes) for sizes in cases]
-    return [{name: size for name, size in sizes.items() if name not in given} for sizes in cases]
+    return [_with_totals(model, usual | lengths, given) for lengths in _usual_cache_lengths(model, given)]
+
+
+def _with_totals(model: ModelSketch, chosen: Binding, given: Binding) -> dict[str, int]:
+    """Return the sizes that are chosen beside those that are given, with lengths that are sums of others."""
+    sizes = {**chosen, **given}
+    sizes |= sample_inputs.derived_totals(model.required, sizes)
+    return {name: size for name, size in sizes.items() if name not in given}
 
 
 def _usual_cache_lengths(model: ModelSketch, given: Binding) -> list[dict[str, int]]:
@@ -272,7 +277,8 @@ def find_accepted_inputs(
     Raises:
         ModelError: all of them are refused; has the reason against the first.
     """
-    shorter = ({name: max(1, size >> halvings) for name, size in chosen.items()} for halvings in range(1, 4))
+    halves = ({name: size and max(1, size >> count) for name, size in chosen.items()} for count in range(1, 4))
+    shorter = (_with_totals(model, sizes, binding) for sizes in halves)
     candidates: list[Binding] = [{**binding, **sizes} for sizes in (chosen, *shorter)] if chosen else [binding]
     candidates += sample_inputs.candidate_bindings(model.required, 0, binding) if chosen else []
     reasons = []

@@ -74,6 +74,10 @@ class TimingVerdict(StrEnum):
     SAME = "no difference"
 
 
+CLOCK_TICK = 1e-6
+"""Seconds that ONNX Runtime's profiler tells apart: no run is shorter, though its kernels may be told to take none."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
     """Kernels of some runs of a model, by kind: operator and shapes."""
@@ -98,15 +102,12 @@ class KernelTimes:
         """Return one run, with the least seconds of each kind, for other processes can only slow one down."""
         return KernelTimes(self.counts, {kind: (min(times),) for kind, times in self.seconds.items()})
 
-    def of_runs(self, runs: slice) -> KernelTimes:
-        """Return the times of some of the runs."""
-        return KernelTimes(self.counts, {kind: times[runs] for kind, times in self.seconds.items()})
-
     def speedup_of(self, other: KernelTimes) -> float:
         """Return how many times as fast another model runs, by the kernels of which it has more or fewer."""
         own, others = self.fastest_run(), other.fastest_run()
         whole = sum(seconds for (seconds,) in own.seconds.values())
-        return whole / (whole - own.saved_seconds(others)[0]) if whole and others.seconds else 1.0
+        saved = sum(own.saved_seconds(others))
+        return max(whole, CLOCK_TICK) / max(whole - saved, CLOCK_TICK)
 
 
 @dataclass(frozen=True)
@@ -220,10 +221,10 @@ def compute_speedup(
     found = _speedup_from_ratios(minimum, whole, sure, policy.noise)
     if before.kernels is None or after.kernels is None:
         return found
-    usual = before.median
-    by_kernels = [
-        usual / max(usual - saved, after.minimum / 2) for saved in before.kernels.saved_seconds(after.kernels)
-    ]
+    usual, savings = before.median, before.kernels.saved_seconds(after.kernels)
+    if not savings:  # neither has any kernel
+        return found
+    by_kernels = [usual / max(usual - saved, after.minimum / 2) for saved in savings]
     told = _speedup_from_ratios(minimum, by_kernels, sure, policy.noise, is_by_kernels=True)
     return told if found.low <= told.median <= found.high else found
 

@@ -219,12 +219,22 @@ class ProfiledSession:
                 raise ModelError(f"the profile of {self.label} cannot be read: {error}") from error
         return events
 
-    def end_with_kernels(self) -> KernelTimes:
-        """Return the times of the kernels in all runs. Raises ModelError where the profile lacks some."""
+    def end_with_kernels(self, spans: Sequence[slice]) -> list[KernelTimes]:
+        """Return the times of the kernels in some spans of the runs, each on inputs of its own.
+
+        Raises:
+            ModelError: the profile cannot be read, or has no room for all runs.
+        """
         whole, kernels = _events_after(self.end(), 0, self.label)
         if len(whole) < self.runs:
             raise ModelError(f"{self.label} has too many nodes for ONNX Runtime's profiler")
-        return _kernel_times(whole, kernels)
+        starts = [event["ts"] for event in whole]
+        found = [bisect(starts, event["ts"]) - 1 for event in kernels]
+        places = [range(len(whole))[span] for span in spans]
+        return [
+            _kernel_times(whole[span], [event for event, run in zip(kernels, found, strict=True) if run in runs])
+            for span, runs in zip(spans, places, strict=True)
+        ]
 
 
 def time_kernels(model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int) -> KernelTimes:
@@ -239,7 +249,7 @@ def time_kernels(model: Source, setting: SessionSetting, feeds: Mapping[str, Any
 
 def _kernel_times(whole: Sequence[_Event], kernels: Sequence[_Event]) -> KernelTimes:
     """Return the times of kernels in each run, by the events of both."""
-    starts = sorted(event["ts"] for event in whole)
+    starts = [event["ts"] for event in whole]
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
     counts = Counter[str]()
     for event, own in zip(kernels, _exclusive_times(kernels), strict=True):
@@ -272,7 +282,7 @@ def _profile_events(
 
 def _events_after(events: Sequence[_Event], skipped: int, label: str) -> tuple[Sequence[_Event], Sequence[_Event]]:
     """Return the events of the runs after some that warm up, and those of the kernels in them."""
-    whole = [event for event in events if event["name"] == "model_run"][skipped:]
+    whole = sorted((event for event in events if event["name"] == "model_run"), key=lambda event: event["ts"])[skipped:]
     if not whole:
         raise ModelError(f"{label} has too many nodes for ONNX Runtime's profiler")
     start = min(event["ts"] for event in whole)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import ModelProto
+from onnx import ModelProto, parser
 
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
@@ -43,9 +43,15 @@ _INSTALL_HINTS = {
 
 def available_providers() -> tuple[str, ...]:
     """Return the providers that this onnxruntime has, by their short names: `cpu`, then the others in its order."""
-    short_names = {name: short for short, name in _PROVIDER_NAMES.items()}
-    found = [short_names[name] for name in require_onnxruntime().get_available_providers() if name in short_names]
-    return tuple(sorted(found, key=lambda short: short != "cpu"))
+    found = map(short_provider_name, require_onnxruntime().get_available_providers())
+    return tuple(sorted((name for name in found if name in _PROVIDER_NAMES), key=lambda short: short != "cpu"))
+
+
+def short_provider_name(name: str) -> str:
+    """Return the one name of a provider that has several: `cpu` for `CPU` and `CPUExecutionProvider`."""
+    if name.lower() in _PROVIDER_NAMES:
+        return name.lower()
+    return next((short for short, full in _PROVIDER_NAMES.items() if full == name), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +186,17 @@ class SessionSetting:
         if name not in session.get_providers():
             raise UsageError(f"{name} is installed but does not start: its libraries or its device are missing")
         return session
+
+    def check_starts(self) -> None:
+        """Open a session of the smallest model.
+
+        Raises:
+            UsageError: the provider is missing or does not start.
+            ModelError: it refuses even that model, as one does that lacks a library.
+        """
+        self.open(
+            parser.parse_model('<ir_version: 8, opset_import: ["": 17]> one (float[4] x) => (float[4] y) {y = Neg(x)}')
+        )
 
     def _session_options(self, optimize: bool, folder: str | os.PathLike[str] | None) -> Any:
         options = make_session_options(optimize=optimize, threads=self.thread_count)

@@ -100,17 +100,39 @@ class FinalSelection:
         """
         gains: dict[Candidate, float] = {}
         for candidate in sweeps:
-            if not self.budget.is_time_to_profile(2 if gains else 3):
+            count = 2 if gains else 3
+            if self.budget.is_interrupted or not self._is_time_to_profile(count, "alone", simplified, candidate):
                 break
-            if (gain := self.contest.estimate_gain(candidate, simplified)) is None:
-                return None
-            gains[candidate] = gain
+            if (gain := self._estimate_gain(candidate, simplified)) is not None:
+                gains[candidate] = gain
+        if not gains:
+            return None
         able = [candidate for candidate, gain in gains.items() if gain > 1 + self.policy.least_saving]
         able.sort(key=lambda candidate: gains[candidate], reverse=True)
-        whole = self._apply_all_sweeps(able, again, 0.0) if self.budget.is_time_to_profile(3) else None
-        if whole is not None and (self.contest.estimate_gain(whole, simplified) or 0.0) > gains[able[0]]:
+        is_time = self._is_time_to_profile(3, "together", simplified, *able)
+        whole = self._apply_all_sweeps(able, again, 0.0) if is_time else None
+        if whole is not None and (self._estimate_gain(whole, simplified) or 0.0) > gains[able[0]]:
             return whole
-        return (able[0] if able else simplified) if gains else None
+        return able[0] if able else simplified
+
+    def _is_time_to_profile(self, count: int, how: str, *candidates: Candidate) -> bool:
+        """Return whether there is time to profile so many models; where an earlier run had none for these, there is
+        none."""
+        keys = ["profile", how, *(candidate.key for candidate in candidates)]
+        if self.contest.had_timed_out(keys):
+            return False
+        if self.budget.is_time_to_profile(count):
+            return True
+        self.contest.record_timeout(keys)
+        return False
+
+    def _estimate_gain(self, candidate: Candidate, floor: Candidate) -> float | None:
+        """Return a gain by the kernels that differ; None where it is unknown, or after Ctrl-C."""
+        try:
+            return self.contest.estimate_gain(candidate, floor)
+        except KeyboardInterrupt:
+            self.budget.interrupt()
+            return None
 
     def _race_of_sweeps(self, candidates: Sequence[Candidate]) -> None:
         """Let candidates take turns before the search."""

@@ -56,6 +56,8 @@ class TuningOptions:
     cost: str = "measured"
     setting: SessionSetting = field(default_factory=lambda: SessionSetting(threads=0))
     seconds: float = 60.0
+    share: float = 1.0
+    """The part that these are of the user's --seconds."""
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Sizes of open dims, by name; several are each measured, and count the same."""
     inputs: Mapping[str, Any] | None = None
@@ -73,6 +75,16 @@ class TuningOptions:
             raise UsageError(f"a search needs more than {self.seconds:g} seconds (cost none: no search and no timing)")
         if self.is_timed_here:
             _ = self.setting.provider_name  # a missing provider is reported now, not when the work is done
+
+    @property
+    def limit_text(self) -> str:
+        """The seconds, as a user has given them."""
+        given = f"--seconds {self.seconds / self.share:g}"
+        return given if self.share == 1 else f"{self.seconds:g} s, a part of {given}"
+
+    def with_part(self, part: float) -> TuningOptions:
+        """Return the same with a part of the time."""
+        return replace(self, seconds=self.seconds * part, share=self.share * part)
 
     @property
     def is_timed_here(self) -> bool:
@@ -135,14 +147,15 @@ class Tuner:
             contest = RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
             budget.pace = contest.measure_pace()
         except TooSlowError as error:
-            needed = math.ceil(policy.least_sessions * min_race_seconds(self._max_run_seconds, policy))
+            least = policy.least_sessions * min_race_seconds(self._max_run_seconds, policy)
+            needed = math.ceil(least / self.tuning.share)
             text = f"not timed: {error}, so --seconds {needed} at least are needed"
             return TuningResult(self.simplified, notes=(text,), is_out_of_time=True)
         except ModelError as error:
             return TuningResult(self.simplified, notes=(f"not timed: {error}",))
         if budget.remaining < budget.min_seconds:
             text = f"not timed: two races would take {math.ceil(budget.min_seconds)} s, and"
-            text += f" {math.floor(budget.remaining)} s are left of --seconds {self.tuning.seconds:g}"
+            text += f" {math.floor(budget.remaining)} s are left of {self.tuning.limit_text}"
             return TuningResult(self.simplified, notes=(text,), is_out_of_time=True)
         return self._race(contest, budget)
 

@@ -230,7 +230,7 @@ class RaceSeries:
         racing = sum(
             min_race_seconds(min(found) * share, self.policy, is_profiled=is_profiled) / share for found in runs
         )
-        return ModelPace(self.original.opening_seconds, racing, seconds, is_profiled)
+        return ModelPace(self.original.opening_seconds, racing, seconds, len(runs), is_profiled)
 
     def is_like_original(self, candidate: Candidate) -> bool:
         """Return whether ONNX Runtime runs the same for a candidate, if it was only simplified, as for the original."""
@@ -454,18 +454,21 @@ def _with_kernels(
         sessions: which took turns in them. They end.
         ends: how often each had run at the end of each race.
     """
+    raced = [(times.original, *times.candidates) for times in races]
+    spans = [
+        [slice(end - len(samples.seconds), end) for samples, end in zip(row, counts, strict=True)]
+        for row, counts in zip(raced, ends, strict=True)
+    ]
     try:
-        profiles = [session.end_with_kernels() for session in sessions]
+        profiles = [
+            session.end_with_kernels(own) for session, own in zip(sessions, zip(*spans, strict=True), strict=True)
+        ]
     except ModelError as error:
         log.debug("kernels are not timed: %s", error)
         return [*races]
     found = []
-    for times, counts in zip(races, ends, strict=True):
-        samples = zip((times.original, *times.candidates), profiles, counts, strict=True)
-        own, *others = (
-            replace(each, kernels=profile.of_runs(slice(count - len(each.seconds), count)))
-            for each, profile, count in samples
-        )
+    for times, row, kernels in zip(races, raced, zip(*profiles, strict=True), strict=True):
+        own, *others = (replace(samples, kernels=each) for samples, each in zip(row, kernels, strict=True))
         found.append(replace(times, original=own, candidates=tuple(others)))
     return found
 

@@ -51,6 +51,8 @@ class ModelPace:
     """Seconds that a session takes in the shortest race, at all sizes together, and to run once before."""
     run_seconds: float = 0.0
     """Seconds of one run at each size."""
+    size_count: int = 1
+    """Sizes at which it is run."""
     is_profiled: bool = False
     """True where so few runs fit into a race that it is run under the profiler, so that kernels that differ tell."""
 
@@ -118,10 +120,12 @@ class TimeBudget:
         return (count + 2) * self.session_seconds
 
     def is_time_to_profile(self, count: int) -> bool:
-        """Return whether so many models can run under the profiler and leave the time of a race of one of them."""
+        """Return whether so many models can run under the profiler and leave the time of a race of one of them, and of
+        a second one if a profiled one is not enough."""
         runs = 1 + self.policy.timing.screening_runs
-        once = self.pace.opening_seconds + runs * self.pace.run_seconds
-        return self.remaining >= count * once + self.race_cost(1)
+        once = self.pace.size_count * self.pace.opening_seconds + runs * self.pace.run_seconds
+        second = 0.0 if self.pace.is_profiled else self.confirmation_seconds
+        return self.remaining >= count * once + self.race_cost(1) + second
 
     def has_one_race(self, count: int) -> bool:
         """Return whether a first race of so many has to be the only one, which may show a gain if it is profiled."""

@@ -40,7 +40,7 @@ class Sweep:
 def apply_sweep(
     start: Candidate, name: str, rules: Sequence[Rule], space: SearchSpace, policy: SearchPolicy
 ) -> Candidate | None:
-    """Apply rules that trade wherever they match until none does; simplify after each.
+    """Apply rules that trade wherever they match until none does, then simplify, as often as that brings about matches.
 
     Return None where none matched, the rules undo each other, time is up, or the result has the same operators.
     """
@@ -85,9 +85,12 @@ def _operator_kinds(graph: Graph) -> Counter[tuple[str, ...]]:
 def _without_outside_readers(graph: Graph, matches: Sequence[Match]) -> Sequence[Match]:
     """Return the matches inside of which no value is read by others than these matches: its rewrite would have it
     computed twice."""
-    dead = dead_after_rewrite(graph, *matches)
-    found = [match for match in matches if _inner_computations(graph, match) <= dead | reused_vertices(match)]
-    return found if len(found) == len(matches) else _without_outside_readers(graph, found)
+    while True:
+        dead = dead_after_rewrite(graph, *matches)
+        found = [match for match in matches if _inner_computations(graph, match) <= dead | reused_vertices(match)]
+        if len(found) == len(matches):
+            return found
+        matches = found  # what those that are left out read stays
 
 
 def _inner_computations(graph: Graph, match: Match) -> set[int]:
