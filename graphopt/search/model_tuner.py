@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import psutil
 from graphopt.base import limits
 from graphopt.base.cache import Cache
 from graphopt.base.errors import ModelError, UsageError
+from graphopt.base.records import to_json
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
@@ -39,6 +40,7 @@ from graphopt.search.moves import SearchSpace, apply_solution
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import Measurement
 from graphopt.search.race_series import RaceSeries, min_race_seconds, model_digest
+from graphopt.search.search_cache import Choice
 from graphopt.search.search_report import SearchTiming, find_groups, race_notes, sweep_groups, untimed_reason
 from graphopt.search.stopping import StopReason, TimeBudget
 from graphopt.search.sweep import SweepRules, apply_sweep
@@ -143,7 +145,7 @@ class Tuner:
         policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
-            ready, digest = self._prepare_original(), cache_key(model_digest(self.model), str(self.tuning.seconds))
+            ready, digest = self._prepare_original(), cache_key(self._model_digest, str(self.tuning.seconds))
             contest = RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
             budget.pace = contest.measure_pace()
         except TooSlowError as error:
@@ -161,14 +163,11 @@ class Tuner:
 
     def _race(self, contest: RaceSeries, budget: TimeBudget) -> TuningResult:
         """Make the sweeps, search, and let the finds race against the original until the deadline."""
-        first = self.simplified
-        chooser = FinalSelection(
-            contest,
-            partial(apply_solution, space=self._search_space(budget.final_race_start)),
-            partial(self._simplified_with, deadline=budget.simplifying_end),
-            self.progress,
-        )
+        first, chooser = self.simplified, self._selection(contest, budget)
         shapes = [_input_shapes(trial.feeds) for trial in contest.original.trials]
+        known = search_cache.load_choice(self.cache, self._choice_key(shapes), self._model_digest, self.tuning.seconds)
+        if known is not None and (result := self._try_choice(known, contest, budget)) is not None:
+            return result
         end = budget.sweeping_end
         sweeps, is_cut = self._make_sweeps(budget, end, shapes), self.clock() >= end
         swept = chooser.race_sweeps(
@@ -187,7 +186,49 @@ class Tuner:
         if is_cut and found.stop is StopReason.DONE:
             found = replace(found, stop=StopReason.TIME)
         best = chooser.choose(first, swept, found.solutions, sweeps)
+        if best.steps[: len(first.steps)] == first.steps and contest.is_steady and not budget.is_interrupted:
+            names = tuple(sweep.name for sweep in best.sweeps)
+            graph = search_cache.graph_key(swept.graph) if best.solutions else ""
+            choice = Choice(self._model_digest, self.tuning.seconds, names, graph, best.solutions)
+            self.cache.put({self._choice_key(shapes): to_json(choice)})
         return self._to_result(best, sweeps, chooser, found, gainable)
+
+    def _selection(self, contest: RaceSeries, budget: TimeBudget) -> FinalSelection:
+        return FinalSelection(
+            contest,
+            partial(apply_solution, space=self._search_space(budget.final_race_start)),
+            partial(self._simplified_with, deadline=budget.simplifying_end),
+            self.progress,
+        )
+
+    @cached_property
+    def _model_digest(self) -> str:
+        return model_digest(self.model)
+
+    def _choice_key(self, shapes: Sequence[InputShapes]) -> str:
+        """Return the key of what is chosen for models of this structure, whatever their weights are."""
+        structure = (search_cache.graph_key(self.model.graph), self.model.functions_digest)
+        return cache_key("choice", *structure, json.dumps(shapes, sort_keys=True), *self._search_conditions)
+
+    def _try_choice(self, known: Choice, contest: RaceSeries, budget: TimeBudget) -> TuningResult | None:
+        """Let what was chosen for another model of this structure race, briefly; None where that does not win, too."""
+        swept = self.simplified
+        for name in known.sweeps:
+            made = self._make_sweep(swept, name, budget.sweeping_end)
+            if made is None:
+                return None
+            swept = made
+        if not known.fits(self._searched_rules, swept.graph):
+            return None
+        digest = cache_key(contest.digest, "choice")  # brief races are not to bind a search
+        own = RaceSeries(contest.original, self.original, self.model, digest, self.cache, budget)
+        chooser, budget.is_brief = self._selection(own, budget), True
+        best = chooser.choose(self.simplified, swept, known.solutions)
+        if len(best.candidate.causes) < len(known.sweeps) + len(known.solutions):
+            budget.is_brief = False
+            return None
+        alone = [swept] if len(known.sweeps) == 1 else []
+        return self._to_result(best, alone, chooser, Exploration(known.solutions, StopReason.KNOWN), None)
 
     def _light_kernel_share(self, contest: RaceSeries, shapes: Sequence[InputShapes]) -> float | None:
         """Return the part of the simplified model's time that a search may save; None where that may be all.
@@ -322,25 +363,23 @@ class Tuner:
         self, original: str, graph: Graph, shapes: Sequence[InputShapes], budget: TimeBudget
     ) -> Exploration:
         """Return the finds for this model and these shapes, of this run or an earlier one with as much time."""
-        tuning, rules = self.tuning, search_cache.rules_key((*self.rules, *self._searched_rules))
-        what = (original, search_cache.graph_key(graph), json.dumps(shapes, sort_keys=True), str(tuning.seconds))
-        passes = ",".join(pass_.name for pass_ in self.passes)
-        how = (
-            rules,
-            passes,
-            tuning.admitted_rules_text,
-            str(tuning.seed),
-            environment_key(tuning.setting),
-            repr(tuning.policy),
-        )
+        what = (original, search_cache.graph_key(graph), json.dumps(shapes, sort_keys=True), str(self.tuning.seconds))
         return search_cache.load_or_search(
             self.cache,
-            cache_key("search", *what, *how),
+            cache_key("search", *what, *self._search_conditions),
             self._searched_rules,
             graph,
             lambda: self._explore(graph, shapes, budget, budget.final_race_start, self._cost_model),
-            tuning.policy,
+            self.tuning.policy,
         )
+
+    @property
+    def _search_conditions(self) -> tuple[str, ...]:
+        """What a search depends on beside the model: rules, passes, environment, policy."""
+        tuning, rules = self.tuning, search_cache.rules_key((*self.rules, *self._searched_rules))
+        passes = ",".join(pass_.name for pass_ in self.passes)
+        where = environment_key(tuning.setting)
+        return rules, passes, tuning.admitted_rules_text, str(tuning.seed), where, repr(tuning.policy)
 
     def _explore(
         self,

@@ -1,6 +1,7 @@
 """Cache of searches: the next run of the same search takes its result from here.
 
-A search that ran out of time is not repeated either, though it would find more: its measurements are known by then.
+A search that ran out of time is not repeated either, though it would find more: its measurements are known by then. For
+a model of the same structure with other weights, what was chosen is tried before anything is searched.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -49,6 +51,35 @@ def load_or_search(
         if found.is_steady and not is_cut:
             cache.put({key: to_json(found)})
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen for a model, to be tried first for another one of the same structure."""
+
+    model: str
+    """Digest of the model, with its weights."""
+    seconds: float
+    """Seconds that the search had."""
+    sweeps: tuple[str, ...]
+    """Names of the sweeps that were taken, in their order."""
+    graph: str
+    """Key of the graph in which the finds were made: that of the simplified model with the sweeps."""
+    solutions: tuple[Solution, ...]
+    """Finds that were taken."""
+
+    def fits(self, rules: Sequence[Rule], graph: Graph) -> bool:
+        """Return whether the finds can be made in a graph, by these rules."""
+        return not self.solutions or (
+            graph_key(graph) == self.graph and _solutions_fit(self.solutions, {rule.name for rule in rules}, graph)
+        )
+
+
+def load_choice(cache: Cache, key: str, model: str, seconds: float) -> Choice | None:
+    """Return what was chosen for another model than this one under a key, by a search with as many seconds; None where
+    nothing was."""
+    found = decode_cached(Choice, cache.get([key]).get(key))
+    return found if found is not None and found.model != model and found.seconds >= seconds else None
 
 
 def parse_exploration(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploration | None:

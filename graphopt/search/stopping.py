@@ -26,6 +26,7 @@ class StopReason(StrEnum):
     ROOM = "some part could not be timed just then"
     INTERRUPTED = "it was interrupted"
     BOUND = "too little of the time is outside of convolutions and matrix products"
+    KNOWN = "a model of the same structure was searched before, with other weights"
 
     @property
     def is_resumable(self) -> bool:

@@ -1,0 +1,114 @@
+"""A model of the same structure with other weights: what was chosen for the first is tried before any search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from graphopt.io import onnx_io
+from graphopt.runtime.cost_model import open_cost_cache
+from graphopt.search import model_tuner
+from graphopt.search.explore import Exploration, explore_regions
+from graphopt.search.model_tuner import Tuner, TuningResult
+from graphopt.search.stopping import StopReason
+from tests.test_tune import DOUBLE, estimate, outcomes, tuner
+from tests.text import parse
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def weighted(value: float) -> onnx.ModelProto:
+    """A model in which a product by 2 may be a sum, with a weight."""
+    weights = {"w": np.full((8, 8), value, np.float32)}
+    return parse("float[n,8] x", "a = MatMul(x, w); b = Mul(a, 2.0); y = Exp(b)", weights, outputs="float[n,8] y")
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds of each search; the sum is half as fast again as the product."""
+    found: list[float] = []
+
+    def exploring(*args: Any, **more: Any) -> Exploration:
+        found.append(more["seconds"])
+        return explore_regions(*args, **more)
+
+    estimate(monkeypatch, Mul=2, Add=0.5)
+    outcomes(monkeypatch, simplified=1.0, searched=1.5)
+    monkeypatch.setattr(Tuner, "_may_gain", lambda *_: True)
+    monkeypatch.setattr(model_tuner, "explore_regions", exploring)
+    return found
+
+
+def tuned(value: float, **wanted: Any) -> tuple[onnx_io.LoadedModel, TuningResult]:
+    _, model, found = tuner(weighted(value), **wanted)
+    return model, found
+
+
+@pytest.mark.parametrize("sweeps", [{}, {"sums": [DOUBLE]}])
+def test_what_was_chosen_for_a_sibling_is_taken_without_a_search(
+    searched: list[float], sweeps: dict[str, list[Any]]
+) -> None:
+    first = tuned(1.0, sweeps=sweeps)
+    count = len(searched)
+    second = tuned(3.0, sweeps=sweeps)
+    assert len(searched) == count
+    for model, result in (first, second):
+        assert model.graph.operator_counts() == {"MatMul": 1, "Add": 1, "Exp": 1}
+        assert result.timing is not None
+        assert result.timing.is_gain
+        (group,) = result.timing.groups
+        assert (group.rules, group.is_taken) == (("double_is_sum",), True)
+    assert second[1].timing is not None
+    assert second[1].timing.stop == StopReason.KNOWN
+
+
+def test_a_model_that_was_searched_itself_takes_its_own_result(searched: list[float]) -> None:
+    tuned(1.0)
+    _, again = tuned(1.0)
+    assert len(searched) == 1
+    assert again.timing is not None
+    assert again.timing.stop == StopReason.DONE
+
+
+def test_where_the_choice_does_not_win_again_the_sibling_is_searched(
+    searched: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned(1.0)
+    outcomes(monkeypatch, simplified=1.0, searched=0.9)
+    model, result = tuned(3.0)
+    assert len(searched) == 2
+    assert model.graph.operator_counts() == {"MatMul": 1, "Mul": 1, "Exp": 1}
+    assert result.timing is not None
+    assert result.timing.stop == StopReason.DONE
+
+
+def test_where_nothing_won_nothing_is_sought_in_the_sibling(
+    searched: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes(monkeypatch, simplified=1.0, searched=0.9)
+    tuned(1.0)
+    model, result = tuned(3.0)
+    assert len(searched) == 1
+    assert model.graph.operator_counts() == {"MatMul": 1, "Mul": 1, "Exp": 1}
+    assert result.timing is not None
+    assert result.timing.stop == StopReason.KNOWN
+
+
+def test_a_search_with_less_time_binds_no_sibling(searched: list[float]) -> None:
+    tuned(1.0, seconds=10.0)
+    tuned(3.0, seconds=20.0)
+    assert len(searched) == 2
+    tuned(5.0, seconds=15.0)
+    assert len(searched) == 2
+
+
+def test_a_damaged_choice_is_no_choice(searched: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned(1.0)
+    cache = open_cost_cache()
+    monkeypatch.setattr(type(cache), "get", lambda _, keys: dict.fromkeys(keys, '{"model": 1}'))
+    model, _ = tuned(3.0)
+    assert len(searched) == 2
+    assert model.graph.operator_counts() == {"MatMul": 1, "Add": 1, "Exp": 1}
