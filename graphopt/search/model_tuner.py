@@ -18,7 +18,6 @@ import psutil
 from graphopt.base import limits
 from graphopt.base.cache import Cache
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.records import to_json
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
@@ -190,7 +189,7 @@ class Tuner:
             names = tuple(sweep.name for sweep in best.sweeps)
             graph = search_cache.graph_key(swept.graph) if best.solutions else ""
             choice = Choice(self._model_digest, self.tuning.seconds, names, graph, best.solutions)
-            self.cache.put({self._choice_key(shapes): to_json(choice)})
+            search_cache.save_choice(self.cache, self._choice_key(shapes), choice)
         return self._to_result(best, sweeps, chooser, found, gainable)
 
     def _selection(self, contest: RaceSeries, budget: TimeBudget) -> FinalSelection:

@@ -82,6 +82,11 @@ def load_choice(cache: Cache, key: str, model: str, seconds: float) -> Choice | 
     return found if found is not None and found.model != model and found.seconds >= seconds else None
 
 
+def save_choice(cache: Cache, key: str, choice: Choice) -> None:
+    """Keep what was chosen for a model, for others of its structure, in the place of an earlier choice."""
+    cache.put({key: to_json(choice)})
+
+
 def parse_exploration(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploration | None:
     """Return the result of a search that a text of the cache holds; None where it holds none, or none that a search in
     this graph with these rules can have."""
