@@ -420,6 +420,18 @@ FACTORS = (
     ),
 )
 
+queries, keys = tensor("x", "B H M K"), tensor("y", "B H K N")
+lengths, per_head = tensor("d", "B H M 1"), const("c", "H 1 1")
+COSINES = (
+    Rule(
+        "fuse_mul_after_matmul_into_quotient",
+        ((queries / lengths) @ keys) * per_head,
+        (queries * (per_head / lengths)) @ keys,
+        when=has_float_type(queries),
+        why="A temperature of cosines, which Swin V2 has for each head, is a factor of the lengths, which are few.",
+    ),
+)
+
 # -- Einsum: letters are named in the order in which they appear ---------------------------------------------------
 
 
@@ -516,4 +528,4 @@ EINSUM = (
 )
 
 RULES = (*MATMUL, *SUMS, *TO_GEMM, *GEMM, *NORMALIZED, *TRANSPOSES, *CHAINS, *VIEWED, *FACTORS, *EINSUM)
-TRADES = BEFORE
+TRADES = (*BEFORE, *COSINES)
