@@ -110,7 +110,8 @@ class Result:
 
     def session_code(self, path: str | PathLike[str]) -> str:
         """Return the Python that opens a session of the model, saved at a path, as it was optimized for."""
-        return self.setting.python_code(fspath(path))
+        with self.session.replace():
+            return self.setting.python_code(fspath(path))
 
     def __repr__(self) -> str:
         return f"<Result: {self.report!r}>"

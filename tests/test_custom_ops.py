@@ -203,3 +203,10 @@ def test_what_is_no_library_is_said_in_one_line(model: Path, library: Path, tmp_
 def test_libraries_are_a_list_of_paths(given: Any) -> None:
     with pytest.raises(UsageError, match="custom_ops is a list of paths"):
         Options(custom_ops=given)
+
+
+def test_the_code_that_opens_a_session_registers_the_libraries(library: Path) -> None:
+    code = SessionSetting(threads=1).python_code("fast.onnx")
+    assert "register_custom_ops_library" not in code
+    with ort.registered_custom_ops([library]):
+        assert f"options.register_custom_ops_library({str(library.resolve())!r})\n" in SessionSetting().python_code("a")

@@ -16,7 +16,7 @@ from onnx import ModelProto, parser
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
 from graphopt.base.hardware import usable_cores
-from graphopt.base.ort import make_session_options, require_onnxruntime
+from graphopt.base.ort import custom_op_libraries, make_session_options, require_onnxruntime
 from graphopt.io import onnx_io
 from graphopt.runtime import crash_probe
 from graphopt.runtime.oracle import RunFailedError, RunnableModel
@@ -117,22 +117,25 @@ class SessionSetting:
         return name, threads | {**self.options}
 
     def python_code(self, path: str) -> str:
-        """Return the Python that opens a session of the model at a path under this setting.
+        """Return the Python that opens a session of the model at a path under this setting, with the libraries of
+        custom operators that are registered now.
 
         Its threads spin, as they do by default: that is faster for a session that has the cores for itself.
         """
         name, options = self.provider_config
         provider = f"({name!r}, {options!r})" if options else repr(name)
-        return (
-            "import onnxruntime\n"
-            "options = onnxruntime.SessionOptions()\n"
-            f"options.intra_op_num_threads = {self.thread_count}\n"
-            "session = onnxruntime.InferenceSession(\n"
-            f"    {path!r},\n"
-            "    options,\n"
-            f"    providers=[{provider}],\n"
-            ")"
-        )
+        lines = [
+            "import onnxruntime",
+            "options = onnxruntime.SessionOptions()",
+            f"options.intra_op_num_threads = {self.thread_count}",
+            *(f"options.register_custom_ops_library({library!r})" for library in custom_op_libraries()),
+            "session = onnxruntime.InferenceSession(",
+            f"    {path!r},",
+            "    options,",
+            f"    providers=[{provider}],",
+            ")",
+        ]
+        return "\n".join(lines)
 
     @property
     def timer(self) -> Callable[[], float]:
