@@ -75,6 +75,11 @@ def format_bytes(nbytes: int) -> str:
     return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.3g} MB"
 
 
+def format_megabytes(nbytes: int) -> str:
+    """Return a size as `1,520 MB`, `2.1 MB`: comparable in a table."""
+    return f"{nbytes / 1e6:,.0f} MB" if nbytes >= 1e7 else f"{nbytes / 1e6:.2g} MB"
+
+
 TRIM_THRESHOLD = 300_000_000
 """Bytes that a process may gather before what nothing uses is given back to the system."""
 

@@ -172,20 +172,32 @@ class SessionSetting:
             UsageError: the provider is missing or does not start.
             ModelError: ONNX Runtime refuses the model.
         """
+        _ = self.provider_name  # a missing provider is reported before the model is read
+        loadable, folder = _loadable(model, folder)
+        if optimize and _may_crash_on_load(model):
+            try:
+                crash_probe.CRASH_PROBE.check_load_survives(loadable, folder)
+            except (crash_probe.ProcessEndedError, OSError) as error:
+                raise ModelError(f"{model_label(model)} {RunFailedError('cannot be loaded', error)}") from error
+        return self._open(loadable, model_label(model), self._session_options(optimize, folder), configure)
+
+    def open_path(self, path: str, *, configure: Callable[[Any], None] | None = None) -> Any:
+        """Return a session of a file that is known to load, with all of ONNX Runtime's optimizations: nothing but the
+        session reads it. The arguments and errors are those of `open`."""
+        return self._open(path, path, self._session_options(True, None), configure)
+
+    def _open(self, loadable: str | bytes, label: str, options: Any, configure: Callable[[Any], None] | None) -> Any:
         runtime, (name, provider_options) = require_onnxruntime(), self.provider_config
         if not self.is_cpu and hasattr(runtime, "preload_dlls"):
             runtime.preload_dlls()
-        loadable, folder = _loadable(model, folder)
-        options = self._session_options(optimize, folder)
         if configure is not None:
             configure(options)
-        providers = [(name, provider_options)]
         try:
-            if optimize and _may_crash_on_load(model):
-                crash_probe.CRASH_PROBE.check_load_survives(loadable, folder)
-            session = runtime.InferenceSession(loadable, options, providers=providers, enable_fallback=0)
+            session = runtime.InferenceSession(
+                loadable, options, providers=[(name, provider_options)], enable_fallback=0
+            )
         except Exception as error:  # the classes that onnxruntime raises share no base
-            raise ModelError(f"{model_label(model)} {RunFailedError('cannot be loaded', error)}") from error
+            raise ModelError(f"{label} {RunFailedError('cannot be loaded', error)}") from error
         if name not in session.get_providers():
             raise UsageError(f"{name} is installed but does not start: its libraries or its device are missing")
         return session

@@ -1,0 +1,495 @@
+"""Memory that a model takes in ONNX Runtime: how much, what for, at which node most, and which options lower it.
+
+What a process takes is the operating system's word; what of it is activations and what kernels take inside is told by
+the statistics of ONNX Runtime's arena, which its profiler writes for each node.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from graphopt.base import files
+from graphopt.base.errors import ModelError
+from graphopt.base.limits import format_megabytes
+from graphopt.io import onnx_io
+from graphopt.operators.operator_classes import lookup_operator
+from graphopt.runtime.bench import format_table, prepare_models
+from graphopt.runtime.input_sizes import TrialInputs
+from graphopt.runtime.memory_probe import MemoryOptions, MemoryProbe, Resident
+from graphopt.runtime.oracle import RunFailedError
+from graphopt.runtime.profile import ProfiledSession, optimized_graph
+from graphopt.runtime.sample_inputs import Array
+from graphopt.runtime.session_setting import SessionSetting, Source, make_runner, model_label
+
+MEMORY_RUNS = 3
+"""Runs after which a session holds all that it will: the second allocates by the pattern that the first has shown."""
+TIMING_ROUNDS = 5
+"""Rounds in which a session with other options and one without take turns."""
+ADVISED_SAVING = 0.05
+"""Part of the memory that options have to save to be advised."""
+
+
+# -- options that lower it ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryVariant:
+    """Options of a session that may lower its memory, or weights that lie elsewhere."""
+
+    name: str
+    options: MemoryOptions = field(default_factory=MemoryOptions)
+    is_external: bool = False
+    """True where the weights lie in a file beside the model."""
+
+    def code_lines(self, path: str) -> tuple[str, ...]:
+        """Return the lines of Python that bring it about, to follow `options = onnxruntime.SessionOptions()`."""
+        given = self.options
+        lines = [f"options.{name} = {value!r}" for name, value in given.attributes.items()]
+        lines += [f"options.add_session_config_entry({key!r}, {value!r})" for key, value in given.entries.items()]
+        if given.run_entries:
+            lines.append("run_options = onnxruntime.RunOptions()")
+            lines += [f"run_options.add_run_config_entry({key!r}, {value!r})" for key, value in given.run_entries.items()]
+            lines.append("outputs = session.run(None, inputs, run_options)")
+        if self.is_external:
+            lines.append(f"onnx.save_model(onnx.load({path!r}), {path!r}, save_as_external_data=True)")
+        return tuple(lines)
+
+
+DEFAULT_VARIANT = MemoryVariant("ONNX Runtime's defaults")
+WITHOUT_PATTERN = MemoryVariant("no memory pattern", MemoryOptions({"enable_mem_pattern": False}))
+VARIANTS = (
+    WITHOUT_PATTERN,
+    MemoryVariant(
+        "no memory pattern, arena shrunk after each run",
+        MemoryOptions({"enable_mem_pattern": False}, run_entries={"memory.enable_memory_arena_shrinkage": "cpu:0"}),
+    ),
+    MemoryVariant("no arena", MemoryOptions({"enable_cpu_mem_arena": False})),
+    MemoryVariant(
+        "initializers outside of the arena",
+        MemoryOptions(entries={"session.use_device_allocator_for_initializers": "1"}),
+    ),
+    MemoryVariant("no packed weights", MemoryOptions(entries={"session.disable_prepacking": "1"})),
+    MemoryVariant("weights in a file of their own", is_external=True),
+)
+"""Options that lower the memory of some models."""
+
+
+# -- what was measured -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMemory:
+    """Bytes that a session of a model takes in a process of its own, above those of Python and ONNX Runtime."""
+
+    variant: MemoryVariant
+    loading: Resident
+    running: Resident
+    time_ratio: float | None = None
+    """Seconds of a run over those with ONNX Runtime's defaults: the median of rounds; None for the defaults, and where
+    nothing is saved."""
+
+    @property
+    def peak(self) -> int:
+        """The most bytes while the model is loaded and run."""
+        return max(self.loading.peak, self.running.peak)
+
+    @property
+    def held(self) -> int:
+        """Bytes that the session keeps after a run."""
+        return self.running.held
+
+    def saves_over(self, other: SessionMemory) -> bool:
+        """Return whether it takes less than another at some time, by more than what does not matter."""
+        pairs = (
+            (self.loading.peak, other.loading.peak),
+            (self.running.peak, other.running.peak),
+            (self.held, other.held),
+        )
+        return any(mine < its - max(ADVISED_SAVING * other.peak, 1e6) for mine, its in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBytes:
+    """A value of ONNX Runtime's optimized graph that lies in memory while a node runs."""
+
+    name: str
+    producer: str
+    """The node that makes it: its operator and name."""
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBound:
+    """The node at which a run takes the most memory, in ONNX Runtime's order and on its own graph."""
+
+    node: str
+    """Its operator and name."""
+    activations: int
+    """Bytes of values that lie in memory while it runs, outputs and copies in between included."""
+    buffers: int | None
+    """Bytes that its kernel takes while it runs, and gives back; None where this ONNX Runtime does not say."""
+    values: tuple[LiveBytes, ...]
+    """The largest values that lie in memory while it runs, the largest first."""
+
+    @property
+    def run_bytes(self) -> int:
+        """Bytes that a run takes at this node."""
+        return self.activations + (self.buffers or 0)
+
+    def __str__(self) -> str:
+        kernel = "" if not self.buffers else f", {format_megabytes(self.buffers)} of them in its kernel"
+        held = ", ".join(f"'{value.name}' of {value.producer}, {format_megabytes(value.nbytes)}" for value in self.values)
+        return f"{self.node} is the bound: {format_megabytes(self.run_bytes)}{kernel}; in memory are {held or 'no values'}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """The memory of one model at one set of sizes."""
+
+    model: str
+    setting: SessionSetting
+    weight_bytes: int
+    """Bytes of the weights, as the file has them."""
+    bound: MemoryBound
+    usual: SessionMemory
+    """With ONNX Runtime's defaults."""
+    variants: tuple[SessionMemory, ...] = ()
+    """With other options."""
+
+    @property
+    def advised(self) -> tuple[SessionMemory, ...]:
+        """The variants that save memory, the one with the lowest peak first."""
+        found = (each for each in self.variants if each.saves_over(self.usual))
+        return tuple(sorted(found, key=lambda each: (each.peak, each.held)))
+
+    @property
+    def unused_bytes(self) -> int:
+        """Bytes that the arena takes at most beside what the values and buffers need: gaps, and what it keeps."""
+        return max(0, self.usual.running.peak - self.usual.loading.held - self.bound.run_bytes)
+
+    @property
+    def code(self) -> str:
+        """The lines of Python that bring about what is advised."""
+        blocks = [
+            "\n".join([f"# {_variant_text(each, self.usual)}", *each.variant.code_lines(self.model)])
+            for each in self.advised
+        ]
+        return "\n".join(blocks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data: bytes, and times as ratios."""
+        return {
+            "model": self.model,
+            "weights": self.weight_bytes,
+            "bound": asdict(self.bound) | {"run_bytes": self.bound.run_bytes},
+            "unused": self.unused_bytes,
+            "usual": _session_json(self.usual),
+            "variants": [_session_json(each) | {"is_advised": each in self.advised} for each in self.variants],
+            "code": self.code,
+        }
+
+    def __str__(self) -> str:
+        usual, bound = self.usual, self.bound
+        rows = [
+            ("memory", "at most", "held"),
+            ("loading", format_megabytes(usual.loading.peak), format_megabytes(usual.loading.held)),
+            ("running", format_megabytes(usual.running.peak), format_megabytes(usual.held)),
+        ]
+        parts = [
+            ("of the peak of running", ""),
+            ("weights, packed", format_megabytes(usual.loading.held)),
+            ("activations", format_megabytes(bound.activations)),
+            ("buffers of kernels", "not known" if bound.buffers is None else format_megabytes(bound.buffers)),
+            ("gaps and blocks that the arena keeps", format_megabytes(self.unused_bytes)),
+        ]
+        lines = [
+            f"{self.model}: {format_megabytes(usual.peak)} at most, {format_megabytes(self.weight_bytes)} of weights in the file",
+            "",
+            format_table(rows),
+            "",
+            format_table(parts),
+            "",
+            str(bound),
+        ]
+        if self.variants:
+            head = ("options", "loading", "running", "held", "time")
+            table = [
+                (
+                    each.variant.name,
+                    format_megabytes(each.loading.peak),
+                    format_megabytes(each.running.peak),
+                    format_megabytes(each.held),
+                    "" if each.time_ratio is None else f"{each.time_ratio:.2f}",
+                )
+                for each in (usual, *self.variants)
+            ]
+            lines += ["", format_table([head, *table]), ""]
+            lines += [self.code] if self.advised else ["no option saves memory"]
+        return "\n".join(lines)
+
+
+def _variant_text(found: SessionMemory, usual: SessionMemory) -> str:
+    """Say what options bring, in one line."""
+    parts = [
+        f"{what} {format_megabytes(mine)} instead of {format_megabytes(its)}"
+        for what, mine, its in (
+            ("loading", found.loading.peak, usual.loading.peak),
+            ("running", found.running.peak, usual.running.peak),
+            ("held", found.held, usual.held),
+        )
+        if mine < its
+    ]
+    time = "" if found.time_ratio is None else f", at {found.time_ratio:.2f} of the time"
+    return f"{found.variant.name}: {', '.join(parts)}{time}"
+
+
+def _session_json(found: SessionMemory) -> dict[str, Any]:
+    return {
+        "options": found.variant.name,
+        "loading": asdict(found.loading),
+        "running": asdict(found.running),
+        "peak": found.peak,
+        "held": found.held,
+        "time": found.time_ratio,
+    }
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+def measure_memory(
+    model: Source,
+    setting: SessionSetting = SessionSetting(),
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Array] | None = None,
+    seed: int = 0,
+    variants: Sequence[MemoryVariant] = VARIANTS,
+) -> MemoryReport:
+    """Measure the memory that a model takes in ONNX Runtime, with its defaults and with options that may lower it.
+
+    Args:
+        model: a path, or a model in memory, which is written to a temporary file.
+        setting: provider and threads.
+        dims: sizes for open dims, by name; what is left open gets a usual size.
+        inputs: arrays for inputs, by name; the others are made up.
+        seed: of the inputs that are made up.
+        variants: the options to try.
+
+    Raises:
+        UsageError: provider, sizes or inputs do not fit.
+        ModelError: the model cannot be read, loaded or run.
+    """
+    ready = prepare_models([model], setting, dims=dims, inputs=inputs, seed=seed)
+    return measure_trial_memory(model, setting, ready.trials[0], variants)
+
+
+def measure_trial_memory(
+    model: Source,
+    setting: SessionSetting,
+    trial: TrialInputs,
+    variants: Sequence[MemoryVariant] = VARIANTS,
+    progress: Callable[[float], object] = lambda done: None,
+) -> MemoryReport:
+    """Measure the memory of a model at one set of sizes; the arguments and errors are those of `measure_memory`."""
+    with model_file(model) as path:
+        loaded = onnx_io.load_model(path)
+        feeds, label = trial.feeds, model_label(model)
+        bound = find_memory_bound(str(path), setting, feeds)
+        with MemoryProbe(path, setting, feeds) as usual_probe:
+            running, _ = usual_probe.run(MEMORY_RUNS)
+            usual = SessionMemory(DEFAULT_VARIANT, usual_probe.loading, running)
+            found = []
+            for number, variant in enumerate(variants):
+                progress(number / len(variants))
+                found.append(_measure_variant(loaded, Path(path), feeds, variant, usual, usual_probe))
+        return MemoryReport(label, setting, loaded.graph.weight_bytes, bound, usual, tuple(found))
+
+
+@contextmanager
+def model_file(model: Source) -> Iterator[str]:
+    """Give the path of a model, of a temporary file where it lies in memory."""
+    if isinstance(model, str | Path):
+        yield str(model)
+        return
+    with files.scratch_folder(ModelError) as folder:
+        path = folder / "model.onnx"
+        if isinstance(model, bytes):
+            path.write_bytes(model)
+        else:
+            onnx_io.save_model(model if isinstance(model, onnx_io.LoadedModel) else onnx_io.load_model(model), path)
+        yield str(path)
+
+
+def _measure_variant(
+    loaded: onnx_io.LoadedModel,
+    path: Path,
+    feeds: Mapping[str, Any],
+    variant: MemoryVariant,
+    usual: SessionMemory,
+    usual_probe: MemoryProbe,
+) -> SessionMemory:
+    """Measure the memory under other options and, where they save any, the time against the usual ones, in turns."""
+    with files.scratch_folder(ModelError) as folder:
+        if variant.is_external:
+            path = folder / "model.onnx"
+            onnx_io.save_model(loaded, path, external=True)
+        with MemoryProbe(path, usual_probe.setting, feeds, variant.options) as probe:
+            running, _ = probe.run(MEMORY_RUNS)
+            found = SessionMemory(variant, probe.loading, running)
+            if not found.saves_over(usual):
+                return found
+            ratios = []
+            for _ in range(TIMING_ROUNDS):
+                (_, (before,)), (_, (after,)) = usual_probe.run(), probe.run()
+                ratios.append(after / before)
+            return replace(found, time_ratio=statistics.median(ratios))
+
+
+# -- the bound ---------------------------------------------------------------------------------------------------------
+
+SHOWN_VALUES = 4
+"""Values that are named of those that lie in memory at the bound."""
+
+
+def find_memory_bound(model: Source, setting: SessionSetting, feeds: Mapping[str, Any]) -> MemoryBound:
+    """Return the node at which a run takes the most memory.
+
+    Raises:
+        UsageError: the provider is missing.
+        ModelError: the model cannot be loaded or run, or the provider has no graph to show.
+    """
+    graph = optimized_graph(model, setting, weights=False).graph
+    session = ProfiledSession(model, setting)
+    try:
+        make_runner(session, feeds, setting)()
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        session.end()
+        raise ModelError(f"{session.label} {RunFailedError('cannot be run', error)}") from error
+    events = sorted(
+        (event for event in session.end() if event["name"].endswith("_kernel_time")), key=lambda event: event["ts"]
+    )
+    order = _pair_with_events(graph.node, events)
+    live = _live_values(graph, order)
+    sizes = [sum(value.nbytes for value in values) for values in live]
+    peaks = [int(event["args"].get("mem_in_use_peak", 0)) for _, event in order]
+    if not any(peaks):
+        place = max(range(len(order)), key=sizes.__getitem__, default=None)
+        if place is None:
+            return MemoryBound("no node", 0, None, ())
+        return MemoryBound(_node_text(order[place][0]), sizes[place], None, _largest(live[place]))
+    arena = [_ArenaUse.from_event(event["args"]) for _, event in order]
+    buffers = [
+        max(0, peak - max(before, use.in_use))
+        for peak, before, use in zip(peaks, (arena[0].before, *peaks), arena, strict=False)
+    ]
+    place = max(range(len(order)), key=lambda i: arena[i].requested + buffers[i])
+    activations = max(0, arena[place].requested - arena[0].requested_before)
+    return MemoryBound(_node_text(order[place][0]), activations, buffers[place], _largest(live[place]))
+
+
+@dataclass(frozen=True, slots=True)
+class _ArenaUse:
+    """Bytes of the arena in use when a kernel has ended, its inputs still among them."""
+
+    in_use: int
+    """Bytes of the arena's pieces, which may be larger than what was requested."""
+    before: int
+    """The same when the kernel began."""
+    requested: int
+    requested_before: int
+
+    @staticmethod
+    def from_event(args: Mapping[str, str]) -> _ArenaUse:
+        in_use, requested = int(args["mem_bytes_in_use"]), int(args["mem_bytes_requested_in_use"])
+        return _ArenaUse(
+            in_use,
+            in_use - int(args["mem_in_use_delta"]),
+            requested,
+            requested - int(args["mem_requested_in_use_delta"]),
+        )
+
+
+def _largest(values: Sequence[LiveBytes]) -> tuple[LiveBytes, ...]:
+    return tuple(sorted(values, key=lambda value: value.nbytes, reverse=True)[:SHOWN_VALUES])
+
+
+_TimedNode = tuple[onnx.NodeProto, Mapping[str, Any]]
+
+
+def _pair_with_events(nodes: Sequence[onnx.NodeProto], events: Sequence[Mapping[str, Any]]) -> list[_TimedNode]:
+    """Return the nodes in the order in which they ran, each with its event; those in bodies are left out."""
+    waiting: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in nodes:
+        waiting[node.name or node.op_type].append(node)
+    found = []
+    for event in events:
+        if same := waiting[event["name"].removesuffix("_kernel_time")]:
+            found.append((same.pop(0), event))
+    return found
+
+
+def _live_values(graph: onnx.GraphProto, order: Sequence[_TimedNode]) -> list[list[LiveBytes]]:
+    """Return for each node the values that lie in memory while it runs, inputs of the model and weights left out.
+
+    A view lies where what it looks at lies.
+    """
+    owner: dict[str, str] = {}
+    made: dict[str, tuple[int, LiveBytes]] = {}
+    last = Counter[str]()
+    for place, (node, event) in enumerate(order):
+        for name in _names_read(node):
+            if (root := owner.get(name, name)) in made:
+                last[root] = place
+        sizes = map(_shape_bytes, event["args"].get("output_type_shape", ()))
+        for name, nbytes in zip(filter(None, node.output), sizes, strict=False):
+            source = node.input[0] if node.input else ""
+            if lookup_operator(node.op_type, node.domain).is_view and owner.get(source, source) in made:
+                owner[name] = owner.get(source, source)
+            else:
+                made[name] = place, LiveBytes(name, _node_text(node), nbytes)
+                last[name] = place
+    for value in graph.output:
+        if (root := owner.get(value.name, value.name)) in made:
+            last[root] = len(order)
+    return [
+        [value for name, (begin, value) in made.items() if begin <= place <= last[name]] for place in range(len(order))
+    ]
+
+
+def _names_read(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield what a node reads, what its bodies capture included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            for inner in body.node:
+                yield from _names_read(inner)
+
+
+def _shape_bytes(shape: Mapping[str, Sequence[int]]) -> int:
+    """Return the bytes of a tensor, as a profile has its type and shape: `{"float": [1, 3]}`."""
+    ((kind, dims),) = shape.items()
+    count = 1
+    for size in dims:
+        count *= size
+    return count * _TYPE_BYTES.get(kind, 4)
+
+
+_TYPE_BYTES: Mapping[str, int] = {
+    **dict.fromkeys(("double", "int64", "uint64", "complex64"), 8),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    **dict.fromkeys(("bool", "int8", "uint8"), 1),
+}
+"""Bytes of an element by ONNX Runtime's name of its type, where they are not 4."""
+
+
+def _node_text(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} '{node.name}'" if node.name else node.op_type
