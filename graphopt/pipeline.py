@@ -482,6 +482,8 @@ class _RewriteSpace:
     rules: Sequence[Rule] = ()
     trades: Sequence[Rule] = ()
     passes: Sequence[Pass] = ()
+    parts: Sequence[Rule] = ()
+    """Trades of time for memory, for a memory budget."""
     excluded: frozenset[PatchKey] = frozenset()
     """Changes of which the check found that they make a difference."""
 
@@ -497,8 +499,13 @@ class _RewriteSpace:
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _RewriteSpace(
             [rule for rule in known.rules if rule.name in chosen and _is_supported(rule, options.target)],
-            [rule for rule in known.trades if rule.name in chosen and _is_supported(rule, options.target)],
+            [
+                rule
+                for rule in known.trades
+                if rule.name in chosen and rule not in known.parts and _is_supported(rule, options.target)
+            ],
             to_exact_passes(passes) if options.exact else passes,
+            [rule for rule in known.parts if rule.name in chosen],
         )
 
     def refusal(self, refusal: RefusalFunction) -> RefusalFunction:
@@ -517,6 +524,7 @@ class _RewriteSpace:
             [rule for rule in self.rules if rule.name not in names],
             [rule for rule in self.trades if rule.name not in names],
             [pass_ for pass_ in self.passes if pass_.name not in names],
+            [rule for rule in self.parts if rule.name not in names],
             self.excluded.union(changes),
         )
 

@@ -29,6 +29,7 @@ from graphopt.rules import (
     quantization,
     reduction,
     slicing,
+    splitting,
     winograd,
 )
 
@@ -68,8 +69,12 @@ TRADES: tuple[Rule, ...] = (
     *elementwise.TRADES,
     *quantization.TRADES,
     *contrib_decomposition.TRADES,
+    *splitting.PARTS,
 )
 """Rules that are true, and pay in some models only: for a search that measures."""
+
+PARTS: tuple[Rule, ...] = splitting.PARTS
+"""Trades of time for memory, which no search for speed tries: a memory budget asks for them."""
 
 SWEEPS: Mapping[str, tuple[Rule, ...]] = {
     **contrib_decomposition.SWEEPS,

@@ -23,7 +23,8 @@ from graphopt.language.definition import declare
 from graphopt.language.rule import Rule
 
 ENTRY_POINT_GROUP = "graphopt.rules"
-"""The entry-point group: each entry is a module with `RULES`, a tuple of rules, and perhaps `TRADES` and `SWEEPS`."""
+"""The entry-point group: each entry is a module with `RULES`, a tuple of rules, and perhaps `TRADES`, `SWEEPS` and
+`PARTS`."""
 
 
 RuleSource: TypeAlias = "str | os.PathLike[str] | Rule"
@@ -41,6 +42,8 @@ class RuleModule:
     """Rules that pay in some models only: a search tries them."""
     sweeps: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     """Trades that pay together, by their purpose."""
+    parts: tuple[Rule, ...] = ()
+    """Trades of time for memory: a memory budget asks for them, a search for speed does not."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,12 @@ class RuleLibrary:
     @cached_property
     def trades(self) -> tuple[Rule, ...]:
         return self.all_rules[len(self.rules) :]
+
+    @cached_property
+    def parts(self) -> tuple[Rule, ...]:
+        """The trades of time for memory."""
+        named = {rule.name for part in self.modules for rule in part.parts}
+        return tuple(rule for rule in self.trades if rule.name in named)
 
     @cached_property
     def sweeps(self) -> dict[str, tuple[Rule, ...]]:
@@ -152,15 +161,17 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _module_rules(module: ModuleType, source: str) -> RuleModule:
-    """Return the rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS`."""
+    """Return the rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS` and `PARTS`."""
     if not hasattr(module, "RULES") and not hasattr(module, "TRADES"):
         raise RuleError(f"{source}: no RULES = (…), a tuple of rules")
     sweeps = getattr(module, "SWEEPS", {})
     if not isinstance(sweeps, Mapping):
         raise RuleError(f"{source}: SWEEPS is no mapping from what they are for to tuples of rules")
     listed = {str(name): _check_rules(rules, source, f"SWEEPS['{name}']") for name, rules in sweeps.items()}
-    rules, trades = (_check_rules(getattr(module, name, ()), source, name) for name in ("RULES", "TRADES"))
-    return RuleModule(source, rules, trades, listed)
+    rules, trades, parts = (
+        _check_rules(getattr(module, name, ()), source, name) for name in ("RULES", "TRADES", "PARTS")
+    )
+    return RuleModule(source, rules, trades, listed, parts)
 
 
 def _check_rules(rules: object, source: str, name: str) -> tuple[Rule, ...]:

@@ -156,6 +156,13 @@ def _is_allowed(graph: Graph, match: Match, space: SearchSpace) -> bool:
     return space.allows(Site.from_match(graph, match))
 
 
+def find_matches_at(graph: Graph, rule: Rule, vertex: int, space: SearchSpace) -> list[Match]:
+    """Return the admitted matches of a rule that end in a vertex."""
+    if graph[vertex].is_internal or missing_operator(rule, graph.opsets) is not None:
+        return []
+    return [match for match in find_matches(rule, graph, vertex) if _is_allowed(graph, match, space)]
+
+
 def find_trade_matches(graph: Graph, space: SearchSpace) -> dict[Rule, list[Match]]:
     """Return the matches of the rules that trade, producers first; one match for each set of roots."""
     found: dict[Rule, dict[frozenset[Value], Match]] = {}
