@@ -6,37 +6,61 @@ runs a graph. What kernels take inside and what the arena leaves unused it does 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.types import TensorType
 from graphopt.language.rule import Rule
+from graphopt.language.terms import App
 from graphopt.operators.operator_classes import extra_operands, lookup_operator
-from graphopt.rewrite.simplify import Step
+from graphopt.rewrite.simplify import Step, undo_steps
 from graphopt.search.moves import Move, MoveNotApplicableError, SearchSpace, apply_move, find_matches_at
 
 KEPT_PART = 0.5
 """A value smaller than this part of the one that is to be cut may stay whole."""
+LEAST_PART = 0.1
+"""A buffer smaller than this part of the peak is not worth cutting."""
 
 
 # -- how much memory a run takes ---------------------------------------------------------------------------------------
 
 
+OVERWRITING_KERNELS = frozenset({"Softmax", "LogSoftmax"})
+"""Operators beside the elementwise ones whose kernels write their result over what they read."""
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """Memory that ONNX Runtime plans for values of one size, one after the other.
+
+    It stays allocated from the first of them to the last: so the scores of the first layer of a transformer lie in
+    memory, unused, until the last layer has had its own there.
+    """
+
+    nbytes: int
+    first: int
+    """Place in the order of execution at which it is allocated."""
+    last: int
+    """Place of the last node that reads it."""
+    values: list[Value]
+
+
 @dataclass(frozen=True, slots=True)
 class LivenessPeak:
-    """The node of a graph at which the values in memory are the largest together."""
+    """The node of a graph at which the buffers in memory are the largest together."""
 
     vertex: int
     nbytes: int
-    values: tuple[Value, ...]
-    """The values that lie in memory while it runs, the largest first."""
+    buffers: tuple[Buffer, ...]
+    """The buffers that lie in memory while it runs, the largest first."""
 
     def describe(self, graph: Graph) -> str:
-        """Name the node and the largest of the values."""
-        node = graph[self.vertex]
-        return f"{node.op} '{node.name}', beside the value '{graph.value_name(self.values[0])}'"
+        """Name the node and the value that takes the most."""
+        node, value = graph[self.vertex], self.buffers[0].values[0]
+        return f"{node.op} '{node.name}', beside a buffer of '{graph.value_name(value)}'"
 
 
 def value_bytes(graph: Graph, value: Value) -> int:
@@ -65,16 +89,15 @@ def execution_order(graph: Graph) -> list[int]:
     return order
 
 
-def liveness_peak(graph: Graph) -> LivenessPeak | None:
-    """Return where a run takes the most memory; None for a graph without nodes.
+def plan_buffers(graph: Graph, order: Sequence[int]) -> list[Buffer]:
+    """Return the memory that ONNX Runtime plans for the values that nodes make.
 
-    A view lies where what it looks at lies, and an elementwise operator or a softmax writes over an operand of the same
-    size that nothing reads after it. Inputs and weights are not counted: they lie in memory all the time.
+    A view lies where what it looks at lies; some kernels write over an operand of the same size that nothing reads
+    after them; and a value takes a free buffer of its size, whose lifetime that extends.
     """
-    order = execution_order(graph)
-    places = {vertex: place for place, vertex in enumerate(order)}
-    last: Counter[Value] = Counter()
+    places = set(order)
     owner: dict[Value, Value] = {}
+    last: dict[Value, int] = {}
     for place, vertex in enumerate(order):
         node = graph[vertex]
         for value in node.operands:
@@ -84,42 +107,54 @@ def liveness_peak(graph: Graph) -> LivenessPeak | None:
             owner[Value(vertex)] = owner.get(first, first)
     for value in graph.outputs:
         last[owner.get(value, value)] = len(order)
-    live: dict[Value, int] = {}
-    total, best = 0, None
+    buffers: list[Buffer] = []
+    lying: dict[Value, Buffer] = {}
+    free: dict[int, list[Buffer]] = {}
     for place, vertex in enumerate(order):
         node = graph[vertex]
-        made = [value for i in range(len(node.names)) if (value := Value(vertex, i)) not in owner]
-        reused = _overwritten_operand(graph, node, vertex, live, last, owner, place)
-        if reused is not None:
-            total -= live.pop(reused)
-        for value in made:
-            live[value] = value_bytes(graph, value)
-            total += live[value]
-        if best is None or total > best.nbytes:
-            best = LivenessPeak(vertex, total, tuple(live))
-        for value in [value for value in live if last[value] <= place]:
-            total -= live.pop(value)
-    if best is None:
-        return None
-    largest = sorted(best.values, key=lambda value: value_bytes(graph, value), reverse=True)
-    return LivenessPeak(best.vertex, best.nbytes, tuple(largest))
+        for value in (Value(vertex, i) for i in range(len(node.names))):
+            if value in owner:
+                continue
+            nbytes, end = value_bytes(graph, value), last.get(value, place)
+            operands = (owner.get(each, each) for each in node.operands) if _may_overwrite(node) else iter(())
+            over = next((each for each in operands if each in lying and last[each] == place), None)
+            if over is not None and lying[over].nbytes == nbytes:
+                buffer = lying.pop(over)
+            elif free.get(nbytes):
+                buffer = free[nbytes].pop()
+            else:
+                buffer = Buffer(nbytes, place, end, [])
+                buffers.append(buffer)
+            buffer.values.append(value)
+            buffer.last = max(buffer.last, end)
+            lying[value] = buffer
+        for value in [value for value in lying if last.get(value, place) <= place]:
+            buffer = lying.pop(value)
+            free.setdefault(buffer.nbytes, []).append(buffer)
+    return buffers
 
 
-def _overwritten_operand(
-    graph: Graph,
-    node: Node,
-    vertex: int,
-    live: Mapping[Value, int],
-    last: Mapping[Value, int],
-    owner: Mapping[Value, Value],
-    place: int,
-) -> Value | None:
-    """Return the operand whose memory the result of a node takes."""
-    if extra_operands(node.op, node.domain) is None and not lookup_operator(node.op, node.domain).is_row_wise:
+def _may_overwrite(node: Node) -> bool:
+    return extra_operands(node.op, node.domain) is not None or node.op in OVERWRITING_KERNELS
+
+
+def liveness_peak(graph: Graph) -> LivenessPeak | None:
+    """Return where a run takes the most memory; None for a graph without nodes. Inputs and weights do not count: they
+    lie in memory all the time."""
+    order = execution_order(graph)
+    if not order:
         return None
-    size = value_bytes(graph, Value(vertex))
-    roots = (owner.get(value, value) for value in node.operands)
-    return next((root for root in roots if live.get(root) == size and last[root] == place), None)
+    buffers = plan_buffers(graph, order)
+    changes = [0] * (len(order) + 2)
+    for buffer in buffers:
+        changes[buffer.first] += buffer.nbytes
+        changes[buffer.last + 1] -= buffer.nbytes
+    totals = list(accumulate(changes))
+    place = max(range(len(order)), key=totals.__getitem__)
+    live = (buffer for buffer in buffers if buffer.first <= place <= buffer.last)
+    return LivenessPeak(
+        order[place], totals[place], tuple(sorted(live, key=lambda buffer: buffer.nbytes, reverse=True))
+    )
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -152,22 +187,44 @@ class MemoryPlanner:
         return steps, peak
 
     def _lower(self, graph: Graph, peak: LivenessPeak) -> list[Step]:
-        """Cut one of the largest values of a peak in the way that leaves the lowest peak around it; return no steps
-        where none helps."""
-        sized = self.static(graph)
-        for value in peak.values:
-            if value_bytes(sized, value) < peak.nbytes / 8:
-                return []
+        """Cut the values of one of the largest buffers of a peak in the first way that lowers it; return no steps where
+        none does."""
+        for buffer in peak.buffers:
+            if buffer.nbytes < LEAST_PART * peak.nbytes:
+                break
             for rules in self._partitions:
-                region = self._region(graph, sized, value.vertex, rules)
-                if region and (steps := self._cut(graph, region)):
-                    lowered = liveness_peak(self.static(graph))
-                    if lowered is not None and (lowered.nbytes, lowered.vertex) != (peak.nbytes, peak.vertex):
-                        if lowered.nbytes <= peak.nbytes:
-                            return steps
-                    for step in reversed(steps):
-                        step.undo()
+                steps = self._cut_all(graph, buffer.values, rules)
+                if not steps:
+                    continue
+                lowered = liveness_peak(self.static(graph))
+                if lowered is not None and lowered.nbytes < peak.nbytes:
+                    return steps
+                undo_steps(steps)
         return []
+
+    def _cut_all(self, graph: Graph, values: Sequence[Value], rules: Sequence[Rule]) -> list[Step]:
+        """Cut the values of a buffer, in place; return no steps, and leave the graph, where one of them stays whole."""
+        steps: list[Step] = []
+        for value in values:
+            if value.vertex not in graph or self._is_in_parts(graph, value):
+                continue
+            region = self._region(graph, self.static(graph), value.vertex, rules)
+            made = self._cut(graph, region) if region else []
+            if not made:
+                undo_steps(steps)
+                return []
+            steps += made
+        if steps:
+            steps += self.space.simplifier.run(graph, steps).steps
+        return steps
+
+    def _is_in_parts(self, graph: Graph, value: Value) -> bool:
+        """Return whether a value was cut with another of its buffer: nothing is left of it, or what joins its parts."""
+        return not graph.has_uses(value) or graph[value.vertex].op == self._joining_operator
+
+    @cached_property
+    def _joining_operator(self) -> str:
+        return next(app.op for rule in self.space.trades for app in rule.right if isinstance(app, App))
 
     @property
     def _partitions(self) -> list[list[Rule]]:
@@ -215,8 +272,7 @@ class MemoryPlanner:
             try:
                 made = apply_move(graph, Move(region[vertex].name, ((Value(vertex),),), simplified=False), self.space)
             except MoveNotApplicableError:
-                for step in reversed(steps):
-                    step.undo()
+                undo_steps(steps)
                 return []
             steps += made.steps
-        return [*steps, *self.space.simplifier.run(graph, steps).steps]
+        return steps
