@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature
@@ -20,7 +20,7 @@ from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_
 from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.io.version_paths import first_opset
-from graphopt.ir.graph import Graph, Patch
+from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.ir.types import TensorType
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
@@ -354,6 +354,7 @@ class _Pipeline:
     def loaded_model(self) -> onnx_io.LoadedModel:
         """Return the model with its types inferred and some of its sizes fixed."""
         options = self.options
+        options.report_progress("load", 0.0)
         loaded = onnx_io.load_model(onnx_io.copy_source(self.model), inline_functions=options.inline_functions)
         with onnx_io.naming_file_in_errors(loaded.path):
             inference.infer_graph(loaded.graph)
@@ -534,14 +535,20 @@ def _unproved_notes(gate: Gate) -> list[str]:
     return [f"rule {name} was not applied: {why}" for name, why in sorted(notes.items())]
 
 
+def _reported_nodes(nodes: Mapping[int, Node], others: Mapping[int, Node]) -> tuple[str, ...]:
+    """Return the nodes on one side of a patch that are no nodes on the other, by operator and name."""
+    gone = (node for vertex, node in nodes.items() if vertex not in others or others[vertex].is_internal)
+    return tuple(f"{node.op} {node.label}".strip() for node in gone if not node.is_internal)
+
+
 def _reported_rewrites(tuned: TuningResult, gate: Gate) -> tuple[Rewrite, ...]:
     return tuple(
         Rewrite(
             name=step.name,
             is_rule=step.is_rule,
             graph=step.graph.name,
-            removed=tuple(f"{n.op} {n.name}".strip() for n in step.patch.removed if not n.is_internal),
-            added=tuple(f"{n.op} {n.name}".strip() for n in step.patch.added if not n.is_internal),
+            removed=_reported_nodes(step.patch.before, step.patch.after),
+            added=_reported_nodes(step.patch.after, step.patch.before),
             proof=gate.describe_proof(step.name) if step.is_rule else None,
             cause=None if step.cause is None else tuned.group_of[step.cause],
             weight_bytes=step.patch.added_weight_bytes,

@@ -92,7 +92,7 @@ class Rewrite:
     graph: str = ""
     """Name of the graph or body in which it was made."""
     removed: tuple[str, ...] = ()
-    """The nodes that it took out: operator and name."""
+    """The nodes that it took out: the operator, and the name of the node or, where it has none, of its first value."""
     added: tuple[str, ...] = ()
     proof: str | None = None
     """Status of the rule, as `Proof.claim_text` words it: `proved, exact`, `not proved: …`; None for a pass."""
@@ -107,16 +107,57 @@ class Rewrite:
 class RuleUse:
     """All rewrites by one rule or pass for one cause."""
 
-    name: str
-    """Name of the rule or pass."""
-    is_rule: bool
-    proof: str | None
-    cause: int | None
-    """Index of the find or sweep in `timing.groups`; None for simplifications."""
-    places: int
-    """Number of rewrites."""
-    weight_bytes: int
-    """Bytes by which the initializers grow with all of them."""
+    rewrites: tuple[Rewrite, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the rule or pass."""
+        return self.rewrites[0].name
+
+    @property
+    def is_rule(self) -> bool:
+        return self.rewrites[0].is_rule
+
+    @property
+    def proof(self) -> str | None:
+        return self.rewrites[0].proof
+
+    @property
+    def cause(self) -> int | None:
+        """Index of the find or sweep in `timing.groups`; None for simplifications."""
+        return self.rewrites[0].cause
+
+    @property
+    def places(self) -> int:
+        """Number of rewrites."""
+        return len(self.rewrites)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes by which the initializers grow with all of them."""
+        return sum(rewrite.weight_bytes for rewrite in self.rewrites)
+
+    def __str__(self) -> str:
+        """Return a line: `fuse_bn_into_conv, 53 times: Conv, BatchNormalization -> Conv, from c0 to c52`."""
+        forms = Counter((_operators(rewrite.removed), _operators(rewrite.added)) for rewrite in self.rewrites)
+        (form, _), *others = forms.most_common()
+        if self.places == 1:
+            form = self.rewrites[0].removed, self.rewrites[0].added
+        what = " -> ".join(map(_format_nodes, form)) if any(form) else "moves no node"
+        also = f" and {len(others)} other form{'s' * (len(others) > 1)}" if others else ""
+        named = [name for rewrite in self.rewrites for node in rewrite.removed if (name := node.partition(" ")[2])]
+        where = f", from {named[0]} to {named[-1]}" if self.places > 1 and named else ""
+        bytes_ = f", {format_file_size(self.weight_bytes)} more of weights" if self.weight_bytes > 1000 else ""
+        return f"{self.name}{f', {self.places} times' * (self.places > 1)}: {what}{also}{where}{bytes_}"
+
+
+def _operators(nodes: Iterable[str]) -> tuple[str, ...]:
+    """Return the operators of nodes that are told as operator and name."""
+    return tuple(node.partition(" ")[0] for node in nodes)
+
+
+def _format_nodes(nodes: Sequence[str]) -> str:
+    return ", ".join([*nodes[:4], *[f"{len(nodes) - 4} more"] * (len(nodes) > 4)]) or "nothing"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -168,10 +209,7 @@ class Report:
         found: dict[tuple[int, str], list[Rewrite]] = {}
         for rewrite in self.rewrites:
             found.setdefault((-1 if rewrite.cause is None else rewrite.cause, rewrite.name), []).append(rewrite)
-        return tuple(
-            RuleUse(name, made[0].is_rule, made[0].proof, made[0].cause, len(made), sum(r.weight_bytes for r in made))
-            for (_, name), made in sorted(found.items(), key=lambda item: (item[0][0], -len(item[1])))
-        )
+        return tuple(RuleUse(tuple(made)) for _, made in sorted(found.items(), key=lambda item: item[0][0]))
 
     def with_file_sizes(self, file_bytes: int) -> Report:
         """Return the same report, with the size of the result's file, and of that of its weights."""
@@ -205,26 +243,17 @@ class Report:
         return f"<Report on {self.source}: {', '.join(parts)}>"
 
     def decisions(self) -> Iterator[str]:
-        """Yield what was decided, a line each: the rewrites with their nodes, and every find of the search."""
-        for text, count in Counter(map(_format_rewrite, self.rewrites)).items():
-            yield f"{text}{f' ({count} times)' * (count > 1)}"
-        for group in self.timing.groups if self.timing else ():
+        """Yield what was decided, a line each: rules and passes, then each find and sweep, and its rules below it."""
+        uses = self.rule_uses
+        yield from (str(use) for use in uses if use.cause is None)
+        for index, group in enumerate(self.timing.groups if self.timing else ()):
             why = f": {group.reason}" if group.reason else ""
             yield f"{_format_fate(group)}: {_format_group(group)} (alone {_format_alone(group)}){why}"
+            yield from (f"  {use}" for use in uses if use.cause == index)
 
     def print(self, console: Console | None = None) -> None:
         """Print the table: operators before and after, sizes, rewrites by rule, the check, seconds."""
         _print_parts(_report_parts(self), console)
-
-
-def _format_rewrite(rewrite: Rewrite) -> str:
-    """Return a rewrite as `fuse_bn_into_conv in net: Conv c, BatchNormalization b -> Conv c`."""
-    before, after = (
-        ", ".join([*nodes[:4], *[f"{len(nodes) - 4} more"] * (len(nodes) > 4)]) or "nothing"
-        for nodes in (rewrite.removed, rewrite.added)
-    )
-    where = f" in {rewrite.graph}" if rewrite.graph else ""
-    return f"{rewrite.name}{where}: {f'{before} -> {after}' if before != after else 'moves no node'}"
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -472,9 +501,37 @@ def _facts_table(report: Report) -> RenderableType:
     for what in report.comparison.skipped if report.comparison else ():
         table.add_row("", f"not compared: {what}", style="yellow")
     table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))
+    if growth := format_growth(report):
+        table.add_row("weights", growth, style="yellow")
     for note in _group_notes(report.notes):
         table.add_row("note", note)
     return table
+
+
+def format_growth(report: Report) -> str:
+    """Return by how much the weights grew, which rules and passes made them grow, and how to avoid it; nothing where
+    they grew by less than a hundredth or 10 KB."""
+    before, after = report.before.weight_bytes, report.after.weight_bytes
+    if after - before < max(before / 100, 10_000):
+        return ""
+    added: dict[str, list[Rewrite]] = {}
+    for rewrite in report.rewrites:
+        if rewrite.weight_bytes > 0:
+            added.setdefault(rewrite.name, []).append(rewrite)
+    sums = Counter({name: sum(rewrite.weight_bytes for rewrite in made) for name, made in added.items()})
+    grown = f"grew from {format_file_size(before)} to {format_file_size(after)}"
+    if not sums:
+        return grown
+    large = [name for name, size in sums.most_common() if size * 100 >= sums.total()]
+    each = (f"{name} adds {format_file_size(sums[name])} {_format_largest(added[name])}" for name in large)
+    return f"{grown}: {', '.join(each)}; to avoid it: --skip {','.join(large)}"
+
+
+def _format_largest(made: Sequence[Rewrite]) -> str:
+    """Return `at 219 places, most at ConstantOfShape c3`, the place at which the weights grow most."""
+    largest = max(made, key=lambda rewrite: rewrite.weight_bytes)
+    where = f" at {largest.removed[0]}" if largest.removed else ""
+    return f"at {len(made)} places, most{where}" if len(made) > 1 and where else where.strip() or "at 1 place"
 
 
 def _group_notes(notes: Iterable[str]) -> Iterable[str]:
