@@ -438,6 +438,7 @@ def test_a_rule_in_full() -> None:
     text = run("rules", "fuse_bn_into_conv").stdout
     assert "    ->  Conv(" in text
     assert "    w  a constant [M I *k]\n" in text
+    assert "\n    after\n    Conv  …\n    ├─ x [N C *s]\n    ├─ = w * Reshape(" in text
     proved = r"    fuse_bn_into_conv: proved, reassociates.*, for all sizes; ranks \d–\d, .*; \d+ cases, [\d.]+ s\n"
     assert re.search(proved, text)
     data = json.loads(run("rules", "fuse_bn_into_conv", "--json").stdout)
