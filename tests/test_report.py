@@ -159,10 +159,14 @@ def test_what_the_search_made_is_told_from_what_is_always_done() -> None:
         replace(made, cause=1),
         Rewrite("use_winograd", cause=0),
     )
-    text = printed(replace(report(), rewrites=rewrites), 100)
-    assert "merge_linear    2  proved, exact; 1 by the search\n" in text
-    assert "use_winograd    1  by the search\n" in text
-    assert "fold_constants  1\n" in text
+    assert """\
+rewrites        4
+merge_linear    1  proved, exact
+fold_constants  1
+by the search   2
+merge_linear    1  proved, exact
+use_winograd    1
+""" in printed(replace(report(), rewrites=rewrites))
 
 
 def test_uses_of_a_rule_are_counted_by_their_cause() -> None:
@@ -212,7 +216,9 @@ search  no part in which a rule trades, 0 graphs, 0 measured; nothing was left t
 def find(*rules: str, parts: int = 12, **more: Any) -> RewriteGroup:
     """A find in equal parts, measured to be 1.3 times as fast unless something else is said."""
     places = tuple(f"/layer.{number}" for number in range(parts))
-    return RewriteGroup(GroupKind.FIND, "parts like /layer.0", rules, places, **{"alone": speedup(1.3), **more})
+    return RewriteGroup(
+        GroupKind.FIND, f"{parts} parts like /layer.0", rules, places, **{"alone": speedup(1.3), **more}
+    )
 
 
 def sweep(name: str, *rules: str, **more: Any) -> RewriteGroup:
@@ -334,13 +340,13 @@ def test_decisions_are_told_a_line_each() -> None:
     rewrites = (*fused, mixed, many, folded, Rewrite("move"), *found)
     made = replace(report(), rewrites=rewrites, timing=replace(TIMED, groups=groups))
     assert list(made.decisions()) == [
-        "fuse_bn_into_conv, 54 times: Conv, BatchNormalization -> Conv and 1 other form, from c0 to a",
-        "drop: Relu r0, Relu r1, Relu r2, Relu r3, 2 more -> nothing",
-        "fold_constants: ConstantOfShape w -> nothing, 9.4 MB more of weights",
+        "fuse_bn_into_conv, 54 times: Conv, BatchNormalization -> Conv and 1 other form, first at c0",
+        "drop: Relu, Relu, Relu, 3 more -> nothing, at r0",
+        "fold_constants: ConstantOfShape -> nothing, at w, 9.4 MB of weights",
         "move: moves no node",
         "left: kernels of one size: mix_all (alone 1.02 (0.92–1.12)): it is slower",
-        "taken: 12 × a_rule, another (alone not timed)",
-        "  a_rule, 12 times: Relu -> Clip, from 0 to 11",
+        "taken: 12 parts like /layer.0 (alone not timed)",
+        "    a_rule, 12 times: Relu -> Clip, first at 0",
     ]
 
 

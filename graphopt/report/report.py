@@ -138,17 +138,15 @@ class RuleUse:
         return sum(rewrite.weight_bytes for rewrite in self.rewrites)
 
     def __str__(self) -> str:
-        """Return a line: `fuse_bn_into_conv, 53 times: Conv, BatchNormalization -> Conv, from c0 to c52`."""
+        """Return a line: `fuse_bn_into_conv, 53 times: Conv, BatchNormalization -> Conv, first at c0`."""
         forms = Counter((_operators(rewrite.removed), _operators(rewrite.added)) for rewrite in self.rewrites)
         (form, _), *others = forms.most_common()
-        if self.places == 1:
-            form = self.rewrites[0].removed, self.rewrites[0].added
         what = " -> ".join(map(_format_nodes, form)) if any(form) else "moves no node"
         also = f" and {len(others)} other form{'s' * (len(others) > 1)}" if others else ""
         named = [name for rewrite in self.rewrites for node in rewrite.removed if (name := node.partition(" ")[2])]
-        where = f", from {named[0]} to {named[-1]}" if self.places > 1 and named else ""
-        bytes_ = f", {format_file_size(self.weight_bytes)} more of weights" if self.weight_bytes > 1000 else ""
-        return f"{self.name}{f', {self.places} times' * (self.places > 1)}: {what}{also}{where}{bytes_}"
+        where = f", {'first ' * (self.places > 1)}at {named[0]}" if named else ""
+        grown = f", {format_file_size(self.weight_bytes)} of weights" if self.weight_bytes > SMALL_BYTES else ""
+        return f"{self.name}{f', {self.places} times' * (self.places > 1)}: {what}{also}{where}{grown}"
 
 
 def _operators(nodes: Iterable[str]) -> tuple[str, ...]:
@@ -156,8 +154,17 @@ def _operators(nodes: Iterable[str]) -> tuple[str, ...]:
     return tuple(node.partition(" ")[0] for node in nodes)
 
 
+SHOWN_NODES = 3
+"""Nodes that a line names of each side of a rewrite."""
+SMALL_BYTES = 100_000
+"""Bytes of weights up to which a line does not tell them."""
+
+
 def _format_nodes(nodes: Sequence[str]) -> str:
-    return ", ".join([*nodes[:4], *[f"{len(nodes) - 4} more"] * (len(nodes) > 4)]) or "nothing"
+    return (
+        ", ".join([*nodes[:SHOWN_NODES], *[f"{len(nodes) - SHOWN_NODES} more"] * (len(nodes) > SHOWN_NODES)])
+        or "nothing"
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -248,8 +255,9 @@ class Report:
         yield from (str(use) for use in uses if use.cause is None)
         for index, group in enumerate(self.timing.groups if self.timing else ()):
             why = f": {group.reason}" if group.reason else ""
-            yield f"{_format_fate(group)}: {_format_group(group)} (alone {_format_alone(group)}){why}"
-            yield from (f"  {use}" for use in uses if use.cause == index)
+            what = group.name if group.is_taken else _format_group(group)  # the rules of what was taken follow
+            yield f"{_format_fate(group)}: {what} (alone {_format_alone(group)}){why}"
+            yield from (f"    {use}" for use in uses if use.cause == index)
 
     def print(self, console: Console | None = None) -> None:
         """Print the table: operators before and after, sizes, rewrites by rule, the check, seconds."""
@@ -393,15 +401,21 @@ def _rewrite_table(report: Report) -> RenderableType:
     if not report.rewrites:
         was_timed = report.timing is not None and report.timing.simplified is not None
         return "no rewrite was kept: see the notes" if was_timed else "no rewrite applies"
-    proofs = {rewrite.name: rewrite.proof or "" for rewrite in report.rewrites}
-    searched = Counter(rewrite.name for rewrite in report.rewrites if rewrite.cause is not None)
     table = _table("rewrites", str(len(report.rewrites)), "")
     table.columns[2].justify = "left"
-    for name, count in report.counts.items():
-        by_search = f"{searched[name]} by the search" if 0 < searched[name] < count else "by the search"
-        said = "; ".join(filter(None, [proofs[name], by_search if searched[name] else ""]))
-        table.add_row(name, str(count), said, style="yellow" if proofs[name].startswith("not") else "")
+    searched = [rewrite for rewrite in report.rewrites if rewrite.cause is not None]
+    _add_rewrite_rows(table, [rewrite for rewrite in report.rewrites if rewrite.cause is None])
+    if searched:
+        table.add_row("by the search", str(len(searched)), "")
+        _add_rewrite_rows(table, searched)
     return table
+
+
+def _add_rewrite_rows(table: Table, rewrites: Sequence[Rewrite]) -> None:
+    """Add a row for each rule and pass, the most frequent first."""
+    proofs = {rewrite.name: rewrite.proof or "" for rewrite in rewrites}
+    for name, count in Counter(rewrite.name for rewrite in rewrites).most_common():
+        table.add_row(name, str(count), proofs[name], style="yellow" if proofs[name].startswith("not") else "")
 
 
 def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[RenderableType]:
