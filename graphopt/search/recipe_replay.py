@@ -1,0 +1,236 @@
+"""A recipe is followed, in the model for which it was made or in another: `follow_recipe`.
+
+A part of the model is found by the digest of the part as a whole, else places by the digests of the nodes that a rule
+matches there. Every rule is asked for its proof as ever: a recipe says what pays, not what is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from graphopt.ir.graph import Graph
+from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.regions import portable_digest
+from graphopt.rewrite.simplify import Cause, Step, undo_steps
+from graphopt.search.explore import blocks_by_digest
+from graphopt.search.model_tuner import Tuner, TuningResult
+from graphopt.search.moves import (
+    Move,
+    MoveNotApplicableError,
+    SearchSpace,
+    Solution,
+    apply_move,
+    apply_solution,
+    find_trade_matches,
+    match_digests,
+)
+from graphopt.search.recipe import Recipe, RecipeFind, RecipeSweep
+from graphopt.search.recipe_recording import sweep_matches
+from graphopt.search.search_report import GroupKind, RewriteGroup, SearchTiming, format_parts, format_scope
+from graphopt.search.stopping import StopReason
+from graphopt.search.sweep import apply_sweep
+
+SWEEP_SHARE = 0.5
+"""Part of the places of a sweep that have to be as they were for it to be made: it pays only all over a model."""
+
+
+@dataclass(frozen=True)
+class FollowedRecipe:
+    """The candidate that a recipe leads to, and what of the recipe does not fit the model."""
+
+    tuned: TuningResult
+    left: tuple[str, ...] = ()
+    """A line for each decision that was left, or made in fewer places, and why."""
+
+
+def follow_recipe(recipe: Recipe, tuner: Tuner) -> FollowedRecipe:
+    """Make the decisions of a recipe in a tuner's simplified model. Nothing is timed."""
+    replay = _Replay(recipe, tuner)
+    candidate = replay.without_undone()
+    for sweep in recipe.sweeps:
+        candidate = replay.make_sweep(sweep, candidate)
+    candidate = replay.make_finds(candidate)
+    if recipe.is_simplified_again:
+        candidate = candidate.derive(tuner.simplify_with)
+    setting = tuner.tuning.setting
+    timing = SearchTiming(
+        "recipe",
+        setting.provider,
+        setting.thread_count,
+        untimed="not timed: a recipe said what to do",
+        groups=tuple(replay.groups),
+        stop=StopReason.RECIPE,
+    )
+    return FollowedRecipe(TuningResult(candidate, timing, group_of=replay.group_of), tuple(replay.left))
+
+
+@dataclass
+class _Replay:
+    """The decisions of a recipe as they are made, one after the other."""
+
+    recipe: Recipe
+    tuner: Tuner
+    groups: list[RewriteGroup] = field(default_factory=list)
+    group_of: dict[Cause, int] = field(default_factory=dict)
+    """Index of the group of each find and sweep."""
+    left: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        known = {rule.digest: rule for rule in (*self.tuner.rules, *self.tuner.trades)}
+        self.rules = {index: known[said.digest] for index, said in enumerate(self.recipe.rules) if said.digest in known}
+        self.space = self.tuner.search_space()
+
+    def _unknown_rules(self, indices: Collection[int]) -> str:
+        """Return why rules cannot be used; empty where all can."""
+        names = dict.fromkeys(self.recipe.rules[index].name for index in indices if index not in self.rules)
+        if not names:
+            return ""
+        return f"{', '.join(names)}: not among the rules here, or another rule by now"
+
+    def _record(self, group: RewriteGroup, causes: Collection[Cause], missing: str) -> None:
+        """Note what became of a decision, with the reason why it was not made everywhere, if there is one."""
+        self.group_of |= dict.fromkeys(causes, len(self.groups))
+        self.groups.append(replace(group, reason="" if group.is_taken else missing))
+        if missing:
+            self.left.append(f"{', '.join(group.rules)}: {missing}")
+
+    # -- simplifications -----------------------------------------------------------------------------------------------
+
+    def without_undone(self) -> Candidate:
+        """Return the simplified model, without the simplifications that made it slower; or the original."""
+        simplified, recipe = self.tuner.simplified, self.recipe
+        if recipe.is_original:
+            return simplified.chain[0]
+        if not recipe.undone:
+            return simplified
+        undone = {self.recipe.rules[index].name for index in recipe.undone if self._is_pass(index)}
+        undone |= {self.rules[index].name for index in recipe.undone if index in self.rules}
+        kept = frozenset(step.name for step in simplified.steps) - undone
+        return simplified.chain[0].derive(lambda graph: self.tuner.simplify_with(graph, kept))
+
+    def _is_pass(self, index: int) -> bool:
+        return not self.recipe.rules[index].digest
+
+    # -- sweeps --------------------------------------------------------------------------------------------------------
+
+    def make_sweep(self, sweep: RecipeSweep, start: Candidate) -> Candidate:
+        """Return a candidate with a sweep, or as it was where the sweep does not fit."""
+        made, missing = start, self._unknown_rules(sweep.used)
+        if not missing:
+            made, missing = self._swept(sweep, start)
+        names = tuple(self.recipe.rules[index].name for index in sweep.used)
+        causes = [cause for cause in made.causes if cause not in start.causes]
+        self._record(RewriteGroup(GroupKind.SWEEP, sweep.name, names, is_taken=bool(causes)), causes, missing)
+        return made
+
+    def _swept(self, sweep: RecipeSweep, start: Candidate) -> tuple[Candidate, str]:
+        rules = [self.rules[index] for index in sweep.rules if index in self.rules]
+        there = sweep_matches(start.graph, SearchSpace(rules, self.space.simplifier, self.space.allows))
+        alike, total = sum(there[digest] for digest in sweep.matches), there.total()
+        if alike < SWEEP_SHARE * max(total, 1):
+            return start, f"{alike} of {total} places are like those of the recipe, and it pays only all over a model"
+        made = apply_sweep(start, sweep.name, rules, self.space, self.tuner.tuning.policy)
+        return (start, "it changes nothing here") if made is None else (made, "")
+
+    # -- finds ---------------------------------------------------------------------------------------------------------
+
+    def make_finds(self, start: Candidate) -> Candidate:
+        """Return a candidate with the finds, as far as they fit."""
+        if not self.recipe.finds:
+            return start
+        blocks = blocks_by_digest(start.graph, self.space, self.tuner.tuning.policy.blocks)
+        scopes = {block: format_scope([start.graph[v] for v in block]) for alike in blocks.values() for block in alike}
+        named = {find.block for find in self.recipe.finds}
+        decided = {vertex for digest in named for block in blocks.get(digest, ()) for vertex in block}
+        taken: set[tuple[int, ...]] = set()
+
+        def change(graph: Graph) -> Iterator[Step]:
+            for find in self.recipe.finds:
+                parts = _parts_of(find, blocks.get(find.block, []), taken)
+                taken.update(parts)
+                yield from self._make_find(graph, find, parts, decided, scopes)
+
+        return start.derive(change)
+
+    def _make_find(
+        self,
+        graph: Graph,
+        find: RecipeFind,
+        parts: Sequence[tuple[int, ...]],
+        decided: Collection[int],
+        scopes: Mapping[tuple[int, ...], str],
+    ) -> list[Step]:
+        """Make a find in the parts that are as they were, and else wherever its rules match the same nodes."""
+        indices = [move.rule for move in find.moves]
+        names = tuple(dict.fromkeys(self.recipe.rules[index].name for index in indices))
+        steps, missing, places = list[Step](), self._unknown_rules(indices), list[str]()
+        moves = [Move(self.recipe.rules[move.rule].name, move.sites, move.is_simplified) for move in find.moves]
+        solution = Solution(tuple(parts), tuple(moves), find.alone, 0.0, find.result)
+        if not missing:
+            steps = apply_solution(graph, solution, self.space, portable_digest)
+            places = [scopes[part] for part in solution.changed_copies(steps)]
+            short = len(find.places) - len(parts)
+            if short > 0:
+                others = self._apply_at_places(graph, find, decided, short)
+                steps += [replace(step, cause=solution) for step in others.steps]
+                places += others.places
+            missing = _describe_shortfall(len(find.places), len(places))
+        group = RewriteGroup(
+            GroupKind.FIND,
+            format_parts(places) if places else f"{len(find.places)} parts",
+            names,
+            tuple(places),
+            find.alone,
+            saved_seconds=find.saved_seconds,
+            is_taken=bool(places),
+        )
+        self._record(group, [solution], missing)
+        return steps
+
+    def _apply_at_places(self, graph: Graph, find: RecipeFind, decided: Collection[int], count: int) -> _AppliedFind:
+        """Make the moves of a find, in place, outside of the parts that are as they were, where its rules match the
+        same nodes; no more often than in so many parts."""
+        made = _AppliedFind()
+        for move in find.moves:
+            rule = self.rules[move.rule]
+            alone = SearchSpace([rule], self.space.simplifier, self.space.allows)
+            matches = find_trade_matches(graph, alone).get(rule, [])
+            free = [match for match in matches if match.vertices.isdisjoint(decided)]
+            alike = [m for m, digest in zip(free, match_digests(graph, free), strict=True) if digest in move.matches]
+            chosen = alike[: count * len(move.sites)]
+            places = [format_scope([graph[v] for v in sorted(m.vertices)]) for m in chosen[:: len(move.sites)]]
+            try:
+                applied = apply_move(graph, Move(rule.name, tuple(m.roots for m in chosen), move.is_simplified), alone)
+            except MoveNotApplicableError:
+                undo_steps(made.steps)
+                return _AppliedFind()
+            made.places = made.places or places
+            made.steps += applied.steps
+        return made
+
+
+@dataclass
+class _AppliedFind:
+    """Steps that were made for a find, and the places where that was."""
+
+    steps: list[Step] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+
+
+def _parts_of(
+    find: RecipeFind, alike: Sequence[tuple[int, ...]], taken: Collection[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Return the parts in which a find is to be made, of those that are as its own were: the same ones where there are
+    as many, else all that are not taken."""
+    if len(alike) == find.blocks:
+        return [alike[place] for place in find.places]
+    return [part for part in alike if part not in taken]
+
+
+def _describe_shortfall(wanted: int, made: int) -> str:
+    """Return how many of the places of a find were not found; empty where all were."""
+    if made >= wanted:
+        return ""
+    where = "nothing here is like it" if not made else f"{made} of {wanted} places are like those of the recipe"
+    return f"{where}, by its part of the model or by the nodes that its rules match"
