@@ -235,9 +235,10 @@ class _Pipeline:
         notes = [*made.notes, *self._target_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
         tuned, loaded = made.tuned, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
+        recipe = self.recipe or self._recorded_recipe(made)
         rewrites = _reported_rewrites(tuned, self._gate)
         report = Report.build(made.before, loaded, rewrites, comparison, self.clock.seconds, notes, tuned.timing)
-        result = Result(loaded, report, made.tuning.setting, self.recipe or self._recorded_recipe(made))
+        result = Result(loaded, report, made.tuning.setting, recipe)
         found = result.report.comparison
         if found is not None and not found.legal:
             reason = f"{model_label(self.model)}: {found.reason.rstrip('.')}"

@@ -421,7 +421,8 @@ def _add_rewrite_rows(table: Table, rewrites: Sequence[Rewrite]) -> None:
 def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[RenderableType]:
     """Yield what the search tried, and how fast the result is."""
     if timing.groups:
-        table = _table("what the search found", "alone", "saves", "")
+        found = "what the recipe says" if timing.stop == StopReason.RECIPE else "what the search found"
+        table = _table(found, "alone", "saves", "")
         for group in timing.groups:
             table.add_row(_format_group(group), _format_alone(group), _format_saving(group), _format_fate(group))
         yield table
@@ -496,6 +497,8 @@ def format_search(timing: SearchTiming) -> str:
     """Say how much was searched, and why it ended."""
     if not timing.could_be_timed:
         return f"none: {timing.untimed}"
+    if timing.stop == StopReason.RECIPE:
+        return f"none: {timing.stop}"
     if timing.stop == StopReason.BOUND and timing.gainable is not None:
         outside = (
             "of the time is outside of convolutions and matrix products, and no estimate speaks for rewriting these"

@@ -77,6 +77,10 @@ class RecipeSweep:
     """Indices of the rules that matched somewhere."""
     matches: Mapping[str, int]
     """Number of places that its rules matched before it was made, by the digest of the nodes that they match."""
+    alone: Speedup | None = None
+    """Speedup of the model with it alone over the simplified model, on the recipe's machine; None where not timed."""
+    saved_seconds: float | None = None
+    """Seconds of a run that it saves by itself, on the recipe's machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,9 @@ class RecipeMachine:
     cost: str
     """Source of the costs: `measured`, `analytic`, or `none` for no search."""
     versions: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.processor}, {self.provider}, {self.threads} thread{'s' * (self.threads != 1)}"
 
 
 @dataclass(frozen=True, slots=True)

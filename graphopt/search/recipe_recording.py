@@ -17,6 +17,7 @@ from graphopt.search.explore import blocks_by_digest
 from graphopt.search.model_tuner import Tuner, TuningResult
 from graphopt.search.moves import SearchSpace, Solution, apply_move, find_trade_matches, match_at, match_digests
 from graphopt.search.recipe import Recipe, RecipeFind, RecipeMachine, RecipeMove, RecipeRule, RecipeSweep
+from graphopt.search.search_report import GroupKind, RewriteGroup
 from graphopt.search.sweep import Sweep
 
 
@@ -28,7 +29,8 @@ def record_recipe(tuner: Tuner, tuned: TuningResult, versions: Mapping[str, str]
     gone = {step.name for step in first.steps} - {step.name for step in best.steps} if is_reduced else set()
     undone = tuple(map(rules.index, sorted(gone)))
     searched = best.chain[best.chain.index(first) + 1 :] if first in best.chain else ()
-    sweeps = [recorded for made in searched if (recorded := _recorded_sweep(made, tuner, rules)) is not None]
+    groups = {group.name: group for group in timing.groups if group.kind is GroupKind.SWEEP} if timing else {}
+    sweeps = [recorded for made in searched if (recorded := _recorded_sweep(made, tuner, rules, groups)) is not None]
     finds = list(_recorded_finds(searched, tuner, rules))
     machine = RecipeMachine(
         processor_name(),
@@ -72,7 +74,9 @@ class _RuleTable:
         return tuple(self.entries.values())
 
 
-def _recorded_sweep(made: Candidate, tuner: Tuner, rules: _RuleTable) -> RecipeSweep | None:
+def _recorded_sweep(
+    made: Candidate, tuner: Tuner, rules: _RuleTable, groups: Mapping[str, RewriteGroup]
+) -> RecipeSweep | None:
     """Return the sweep by which a candidate was made of its base; None where it was made otherwise."""
     cause = made.own_steps[0].cause
     if not isinstance(cause, Sweep):
@@ -81,7 +85,9 @@ def _recorded_sweep(made: Candidate, tuner: Tuner, rules: _RuleTable) -> RecipeS
     own = tuner.sweep_rules(cause.name)
     matches = sweep_matches(made.base.graph, SearchSpace(own, tuner.search_space().simplifier, tuner.allows))
     every, used = (tuple(map(rules.index, names)) for names in ([rule.name for rule in own], cause.rules))
-    return RecipeSweep(cause.name, every, used, matches)
+    timed = groups.get(cause.name)
+    told = (timed.alone, timed.saved_seconds) if timed is not None else (None, None)
+    return RecipeSweep(cause.name, every, used, dict(sorted(matches.items())), *told)
 
 
 def sweep_matches(graph: Graph, space: SearchSpace) -> Counter[str]:

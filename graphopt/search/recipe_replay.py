@@ -27,7 +27,14 @@ from graphopt.search.moves import (
 )
 from graphopt.search.recipe import Recipe, RecipeFind, RecipeSweep
 from graphopt.search.recipe_recording import sweep_matches
-from graphopt.search.search_report import GroupKind, RewriteGroup, SearchTiming, format_parts, format_scope
+from graphopt.search.search_report import (
+    GroupKind,
+    RewriteGroup,
+    SearchTiming,
+    format_parts,
+    format_scope,
+    format_speedup,
+)
 from graphopt.search.stopping import StopReason
 from graphopt.search.sweep import apply_sweep
 
@@ -58,7 +65,7 @@ def follow_recipe(recipe: Recipe, tuner: Tuner) -> FollowedRecipe:
         "recipe",
         setting.provider,
         setting.thread_count,
-        untimed="not timed: a recipe said what to do",
+        untimed=_untimed_text(recipe),
         groups=tuple(replay.groups),
         stop=StopReason.RECIPE,
     )
@@ -88,12 +95,12 @@ class _Replay:
             return ""
         return f"{', '.join(names)}: not among the rules here, or another rule by now"
 
-    def _record(self, group: RewriteGroup, causes: Collection[Cause], missing: str) -> None:
+    def _record(self, group: RewriteGroup, causes: Collection[Cause], label: str, missing: str) -> None:
         """Note what became of a decision, with the reason why it was not made everywhere, if there is one."""
         self.group_of |= dict.fromkeys(causes, len(self.groups))
         self.groups.append(replace(group, reason="" if group.is_taken else missing))
         if missing:
-            self.left.append(f"{', '.join(group.rules)}: {missing}")
+            self.left.append(f"{label}: {missing}")
 
     # -- simplifications -----------------------------------------------------------------------------------------------
 
@@ -121,15 +128,28 @@ class _Replay:
             made, missing = self._swept(sweep, start)
         names = tuple(self.recipe.rules[index].name for index in sweep.used)
         causes = [cause for cause in made.causes if cause not in start.causes]
-        self._record(RewriteGroup(GroupKind.SWEEP, sweep.name, names, is_taken=bool(causes)), causes, missing)
+        group = RewriteGroup(
+            GroupKind.SWEEP,
+            sweep.name,
+            names,
+            alone=sweep.alone,
+            saved_seconds=sweep.saved_seconds,
+            is_taken=bool(causes),
+        )
+        self._record(group, causes, sweep.name, missing)
         return made
 
     def _swept(self, sweep: RecipeSweep, start: Candidate) -> tuple[Candidate, str]:
         rules = [self.rules[index] for index in sweep.rules if index in self.rules]
         there = sweep_matches(start.graph, SearchSpace(rules, self.space.simplifier, self.space.allows))
         alike, total = sum(there[digest] for digest in sweep.matches), there.total()
-        if alike < SWEEP_SHARE * max(total, 1):
-            return start, f"{alike} of {total} places are like those of the recipe, and it pays only all over a model"
+        if not total:
+            return start, "its rules match nowhere in this model"
+        if alike < SWEEP_SHARE * total:
+            return (
+                start,
+                f"{alike} of {total} places here are like those of the recipe, and it pays only all over a model",
+            )
         made = apply_sweep(start, sweep.name, rules, self.space, self.tuner.tuning.policy)
         return (start, "it changes nothing here") if made is None else (made, "")
 
@@ -185,7 +205,7 @@ class _Replay:
             saved_seconds=find.saved_seconds,
             is_taken=bool(places),
         )
-        self._record(group, [solution], missing)
+        self._record(group, [solution], f"{len(find.places)} × {', '.join(names)}", missing)
         return steps
 
     def _apply_at_places(self, graph: Graph, find: RecipeFind, decided: Collection[int], count: int) -> _AppliedFind:
@@ -232,5 +252,11 @@ def _describe_shortfall(wanted: int, made: int) -> str:
     """Return how many of the places of a find were not found; empty where all were."""
     if made >= wanted:
         return ""
-    where = "nothing here is like it" if not made else f"{made} of {wanted} places are like those of the recipe"
-    return f"{where}, by its part of the model or by the nodes that its rules match"
+    return f"made in {made} places; the others are not in this model" if made else "nothing in this model is like it"
+
+
+def _untimed_text(recipe: Recipe) -> str:
+    """Return that nothing was timed, and what was when the recipe was made."""
+    ratio = recipe.speedup
+    there = f"; its model ran {format_speedup(ratio)} as the original on {recipe.machine}" if ratio is not None else ""
+    return f"not timed: a recipe said what to do{there}"
