@@ -13,7 +13,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from graphopt.base import ort
-from graphopt.base.errors import ModelError, RecipeError, did_you_mean
+from graphopt.base.errors import ModelError, RecipeError, UsageError, did_you_mean
 from graphopt.base.session import Session, current_session
 from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, step_label
 from graphopt.check.verdict import format_comparison
@@ -201,9 +201,14 @@ def _follow_recipe(model: onnx_io.ModelSource, options: Options, recipe: Recipe)
     opset = recipe.opset if options.target_opset in (None, AUTO) else options.target_opset
     own = replace(options.for_provider(provider) if others else options, provider=provider, target_opset=opset)
     result = _Pipeline(model, own, recipe=recipe).result()
+    report = result.report
     if not recipe.provider:
         return result
-    return replace(result, report=replace(result.report, session_code=result.session_code("model.onnx")))
+    try:
+        report = replace(report, session_code=result.session_code("model.onnx"))
+    except UsageError as error:  # it was made for another machine
+        report = replace(report, notes=(*report.notes, f"provider {provider} was chosen by the recipe, but {error}"))
+    return replace(result, report=report)
 
 
 @dataclass(frozen=True)

@@ -146,10 +146,7 @@ class _Replay:
         if not total:
             return start, "its rules match nowhere in this model"
         if alike < SWEEP_SHARE * total:
-            return (
-                start,
-                f"{alike} of {total} places here are like those of the recipe, and it pays only all over a model",
-            )
+            return start, f"it pays only all over a model, and {alike} of {total} places are like those of the recipe"
         made = apply_sweep(start, sweep.name, rules, self.space, self.tuner.tuning.policy)
         return (start, "it changes nothing here") if made is None else (made, "")
 
@@ -202,6 +199,7 @@ class _Replay:
             names,
             tuple(places),
             find.alone,
+            is_estimate=self.recipe.machine.cost == "analytic",
             saved_seconds=find.saved_seconds,
             is_taken=bool(places),
         )
@@ -252,7 +250,7 @@ def _describe_shortfall(wanted: int, made: int) -> str:
     """Return how many of the places of a find were not found; empty where all were."""
     if made >= wanted:
         return ""
-    return f"made in {made} places; the others are not in this model" if made else "nothing in this model is like it"
+    return f"made in {made}; the others are not in this model" if made else "nothing in this model is like it"
 
 
 def _untimed_text(recipe: Recipe) -> str:
