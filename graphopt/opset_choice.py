@@ -48,7 +48,7 @@ class Attempt:
 
     loaded: onnx_io.LoadedModel
     tuner: Tuner
-    """What searched, or would have."""
+    """Tuner that searched it, or would have."""
     before: ModelSummary
     tuned: TuningResult
     notes: tuple[str, ...]

@@ -38,10 +38,6 @@ from graphopt.search.search_report import (
 from graphopt.search.stopping import StopReason
 from graphopt.search.sweep import apply_sweep
 
-SWEEP_SHARE = 0.5
-"""Part of the places of a sweep that have to be as they were for it to be made: it pays only all over a model."""
-
-
 @dataclass(frozen=True)
 class FollowedRecipe:
     """The candidate that a recipe leads to, and what of the recipe does not fit the model."""
@@ -145,7 +141,7 @@ class _Replay:
         alike, total = sum(there[digest] for digest in sweep.matches), there.total()
         if not total:
             return start, "its rules match nowhere in this model"
-        if alike < SWEEP_SHARE * total:
+        if alike < self.tuner.tuning.policy.recipe_sweep_share * total:
             return start, f"it pays only all over a model, and {alike} of {total} places are like those of the recipe"
         made = apply_sweep(start, sweep.name, rules, self.space, self.tuner.tuning.policy)
         return (start, "it changes nothing here") if made is None else (made, "")
