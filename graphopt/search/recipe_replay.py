@@ -38,6 +38,7 @@ from graphopt.search.search_report import (
 from graphopt.search.stopping import StopReason
 from graphopt.search.sweep import apply_sweep
 
+
 @dataclass(frozen=True)
 class FollowedRecipe:
     """The candidate that a recipe leads to, and what of the recipe does not fit the model."""
