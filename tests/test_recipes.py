@@ -236,6 +236,10 @@ def test_simplifications_that_were_undone_are_undone_again(monkeypatch: pytest.M
     recipe = record_recipe(searching, tuned, {})
     assert recipe.is_original
     assert proto(loaded, followed(recipe, searching).tuned) == proto(loaded, tuned)
+    other, *_ = tuner(NEG_AND_ABS, cost="analytic")
+    again = followed(recipe, other)
+    assert again.left == ("the original was faster than all that was made of it: this is another model",)
+    assert again.tuned.candidate is other.simplified
 
 
 def test_simplifications_that_the_runtime_refused_are_left_out_again() -> None:

@@ -20,7 +20,7 @@ from graphopt.language.proof import Proof
 from graphopt.language.proof import Verdict as Proved
 from graphopt.operators.proto_conversion import ExternalData
 from graphopt.runtime.input_sizes import format_sizes
-from graphopt.runtime.measure import TimingPolicy
+from graphopt.runtime.measure import TimingPolicy, TimingVerdict
 from graphopt.search.search_report import (
     GroupKind,
     RewriteGroup,
@@ -435,7 +435,8 @@ def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[Renderab
         where = f", at {format_sizes(latency.sizes)}" if latency.sizes else ""
         table.add_row("", f"{after} after, {before} before{where}")
     if timing.simplified is not None:
-        table.add_row("", f"{format_speedup(timing.simplified)} by what is done without a search")
+        doubt = ", which may be no difference" if timing.simplified.verdict is TimingVerdict.SAME else ""
+        table.add_row("", f"{format_speedup(timing.simplified)} by what is done without a search{doubt}")
     if timing.searched is not None:
         table.add_row("", f"{format_speedup(timing.searched)} as without what the search found")
     if timing.speedup is not None and (reason := why_no_gain(timing.speedup, TimingPolicy())):

@@ -104,17 +104,19 @@ class _Replay:
     def without_undone(self) -> Candidate:
         """Return the simplified model, without the simplifications that made it slower; or the original."""
         simplified, recipe = self.tuner.simplified, self.recipe
-        if recipe.is_original:
+        if recipe.is_original and portable_digest(simplified.graph) != recipe.model:
+            self.left.append("the original was faster than all that was made of it: this is another model")
+        elif recipe.is_original:
             return simplified.chain[0]
         if not recipe.undone:
             return simplified
-        undone = {self.recipe.rules[index].name for index in recipe.undone if self._is_pass(index)}
-        undone |= {self.rules[index].name for index in recipe.undone if index in self.rules}
-        kept = frozenset(step.name for step in simplified.steps) - undone
+        gone = {recipe.rules[index].name for index in recipe.undone if self._is_known(index)}
+        kept = frozenset(step.name for step in simplified.steps) - gone
         return simplified.chain[0].derive(lambda graph: self.tuner.simplify_with(graph, kept))
 
-    def _is_pass(self, index: int) -> bool:
-        return not self.recipe.rules[index].digest
+    def _is_known(self, index: int) -> bool:
+        """Return whether a rule of the recipe is one here; so is each pass."""
+        return index in self.rules or not self.recipe.rules[index].digest
 
     # -- sweeps --------------------------------------------------------------------------------------------------------
 
