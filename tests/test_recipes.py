@@ -101,6 +101,8 @@ def test_a_recipe_is_json(made: Result) -> None:
     assert (rule.name, rule.proof) == (MERGED, "proved, reassociates")
     assert len(rule.digest) == len(made.recipe.verifier) == 64
     assert made.recipe.machine.cost == "analytic" and made.recipe.machine.versions["onnx"]
+    assert str(made.recipe.machine) == "cpu, 1 thread"
+    assert str(replace(made.recipe.machine, device="a phone", threads=4)) == "a phone, cpu, 4 threads"
 
 
 def test_where_nothing_is_searched_there_is_nothing_in_a_recipe() -> None:

@@ -27,7 +27,7 @@ from graphopt.rewrite.passes import Pass
 from graphopt.rewrite.simplify import Cause, DeadlineExceededError, Simplifier, SitePredicate, Step
 from graphopt.runtime.bench import PreparedModels, TooSlowError, make_up_inputs, prepare_models
 from graphopt.runtime.cost_model import CostModel, cache_key, open_cost_cache
-from graphopt.runtime.machine import environment_key
+from graphopt.runtime.machine import device_name, environment_key
 from graphopt.runtime.oracle import RunnableModel
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search import search_cache
@@ -390,7 +390,7 @@ class Tuner:
             found = replace(found, stop=StopReason.TIME)
         best = Measurement(candidate)
         groups = self._find_groups(found, self.simplified, best)
-        timing = replace(self._timing(found), groups=groups)
+        timing = replace(self._timing(found), groups=groups, device=cost.device)
         if self.tuning.dask is not None and candidate.steps:
             timing = replace(timing, untimed="its parts were timed on the cluster, it was not as a whole")
         return TuningResult(candidate, timing, found.notes, group_of=group_indices([], found.solutions, [candidate]))
@@ -452,6 +452,7 @@ class Tuner:
             self.tuning.cost,
             setting.provider_name if self.tuning.is_timed_here else setting.provider,
             setting.thread_count,
+            device_name(setting) if self.tuning.is_timed_here else "",
             stop=str(found.stop),
             regions=found.regions,
             copies=found.copies,

@@ -87,7 +87,8 @@ class RecipeSweep:
 class RecipeMachine:
     """The machine whose timings decided."""
 
-    processor: str
+    device: str
+    """Processor or accelerator; empty where nothing was timed."""
     provider: str
     threads: int
     cost: str
@@ -95,7 +96,8 @@ class RecipeMachine:
     versions: Mapping[str, str]
 
     def __str__(self) -> str:
-        return f"{self.processor}, {self.provider}, {self.threads} thread{'s' * (self.threads != 1)}"
+        threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
+        return ", ".join(filter(None, [self.device, self.provider, threads]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from graphopt.base.hardware import processor_name
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.rewrite import gate
@@ -33,7 +32,7 @@ def record_recipe(tuner: Tuner, tuned: TuningResult, versions: Mapping[str, str]
     sweeps = [recorded for made in searched if (recorded := _recorded_sweep(made, tuner, rules, groups)) is not None]
     finds = list(_recorded_finds(searched, tuner, rules))
     machine = RecipeMachine(
-        processor_name(),
+        "" if timing is None else timing.device,
         tuner.tuning.setting.provider if timing is None else timing.provider,
         tuner.tuning.setting.thread_count,
         "none" if timing is None else timing.cost,

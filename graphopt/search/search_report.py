@@ -77,6 +77,8 @@ class SearchTiming:
     """Source of the costs: `measured`, `analytic`, or `recipe` where an earlier run had decided."""
     provider: str
     threads: int
+    device: str = ""
+    """Processor or accelerator on which was timed; empty where nothing was."""
     original_provider: str = ""
     """Provider with which the original was timed for `speedup` and `latencies`, if another."""
     speedup: Speedup | None = None
