@@ -16,11 +16,12 @@ from graphopt.base.errors import RecipeError, UsageError
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.language.rule import Rule, op, tensor
+from graphopt.language.rule_library import load_library
 from graphopt.pipeline import Result
 from graphopt.rewrite.regions import portable_digest
 from graphopt.runtime.measure import Speedup
 from graphopt.search.model_tuner import Tuner, TuningResult
-from graphopt.search.recipe import Recipe, load_recipe
+from graphopt.search.recipe import Recipe, RecipeRule, load_recipe
 from graphopt.search.recipe_recording import record_recipe
 from graphopt.search.recipe_replay import FollowedRecipe, follow_recipe
 from tests.test_search import Prices, load
@@ -164,6 +165,24 @@ def test_a_rule_that_says_something_else_by_now_is_not_used(made: Result) -> Non
     changed = replace(made.recipe, rules=tuple(replace(rule, digest="0" * 64) for rule in made.recipe.rules))
     again = graphopt.optimize(model(), recipe=changed)
     assert MERGED not in again.report.counts and len(left(again)) == 2
+
+
+def test_a_rule_that_is_no_trade_here_is_not_used(made: Result) -> None:
+    always = next(rule for rule in load_library().rules if rule.name == "fuse_bn_into_conv")
+    changed = replace(made.recipe, rules=(RecipeRule(always.name, always.digest),))
+    assert left(graphopt.optimize(model(), recipe=changed))[0].startswith(
+        "2 × fuse_bn_into_conv: fuse_bn_into_conv: not "
+    )
+
+
+def test_a_find_is_made_whole_or_not_at_all(made: Result) -> None:
+    """Of its moves the second matches nothing, so the first, which does, is undone."""
+    first, second = made.recipe.finds
+    (move,) = first.moves
+    torn = replace(first, moves=(move, replace(move, matches=("0" * 64,))))
+    again = graphopt.optimize(model(act="Sigmoid"), recipe=replace(made.recipe, finds=(torn, second)))
+    assert again.ok and again.report.counts[MERGED] == 1
+    assert left(again) == [f"2 × {MERGED}: nothing in this model is like it"]
 
 
 def test_a_rewrite_that_the_check_left_out_is_told_where_there_is_no_check(made: Result) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graphopt.ir.graph import Graph
+from graphopt.language.rule import Rule
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.regions import portable_digest
 from graphopt.rewrite.simplify import Cause, Step, undo_steps
@@ -85,9 +86,10 @@ class _Replay:
         self.rules = {index: known[said.digest] for index, said in enumerate(self.recipe.rules) if said.digest in known}
         self.space = self.tuner.search_space()
 
-    def _unknown_rules(self, indices: Collection[int]) -> str:
-        """Return why rules cannot be used; empty where all can."""
-        names = dict.fromkeys(self.recipe.rules[index].name for index in indices if index not in self.rules)
+    def _unknown_rules(self, indices: Collection[int], known: Collection[Rule]) -> str:
+        """Return why rules cannot be used, as they are not among those that are known; empty where all can."""
+        missing = [index for index in indices if self.rules.get(index) not in known]
+        names = dict.fromkeys(self.recipe.rules[index].name for index in missing)
         if not names:
             return ""
         return f"{', '.join(names)}: not among the rules here, or another rule by now"
@@ -122,7 +124,7 @@ class _Replay:
 
     def make_sweep(self, sweep: RecipeSweep, start: Candidate) -> Candidate:
         """Return a candidate with a sweep, or as it was where the sweep does not fit."""
-        made, missing = start, self._unknown_rules(sweep.used)
+        made, missing = start, self._unknown_rules(sweep.used, self.tuner.trades)
         if not missing:
             made, missing = self._swept(sweep, start)
         names = tuple(self.recipe.rules[index].name for index in sweep.used)
@@ -180,7 +182,7 @@ class _Replay:
         """Make a find in the parts that are as they were, and else wherever its rules match the same nodes."""
         indices = [move.rule for move in find.moves]
         names = tuple(dict.fromkeys(self.recipe.rules[index].name for index in indices))
-        steps, missing, places = list[Step](), self._unknown_rules(indices), list[str]()
+        steps, missing, places = list[Step](), self._unknown_rules(indices, self.space.trades), list[str]()
         moves = [Move(self.recipe.rules[move.rule].name, move.sites, move.is_simplified) for move in find.moves]
         solution = Solution(tuple(parts), tuple(moves), find.alone, 0.0, find.result)
         if not missing:
