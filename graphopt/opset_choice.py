@@ -16,7 +16,7 @@ from graphopt.io import onnx_io
 from graphopt.options import Options
 from graphopt.report.report import ModelSummary
 from graphopt.runtime.cost_model import open_cost_cache
-from graphopt.search.model_tuner import TuningOptions, TuningResult
+from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 from graphopt.search.pair_race import race_two_models
 from graphopt.search.search_report import format_speedup
 from graphopt.search.stopping import StopReason
@@ -47,12 +47,19 @@ class Attempt:
     """A model that was optimized, and what the check found."""
 
     loaded: onnx_io.LoadedModel
-    tuning: TuningOptions
-    """The options by which it was searched and timed."""
+    tuner: Tuner
+    """Tuner that searched it, or would have."""
     before: ModelSummary
     tuned: TuningResult
     notes: tuple[str, ...]
     check_result: CheckResult | None
+    refused: tuple[str, ...] = ()
+    """Rewrites that the check left out of it, as messages name them."""
+
+    @property
+    def tuning(self) -> TuningOptions:
+        """The options by which it was searched and timed."""
+        return self.tuner.tuning
 
     @property
     def is_verified(self) -> bool:
@@ -62,6 +69,11 @@ class Attempt:
     @property
     def is_different(self) -> bool:
         return self.check_result is not None and self.check_result.is_different
+
+    @property
+    def could_be_timed(self) -> bool:
+        """False if neither the original nor any version of it could be timed, or no timing was asked for."""
+        return self.tuned.timing is not None and self.tuned.timing.could_be_timed
 
     @property
     def is_interrupted(self) -> bool:
@@ -119,7 +131,7 @@ class OpsetComparison:
             return self.make(None, 1.0).with_notes(
                 f"opset {opset} was not tried: half of --seconds is too little to time anything"
             )
-        if kept.tuned.timing is None or kept.is_interrupted:
+        if not kept.could_be_timed or kept.is_interrupted:
             why = "it was interrupted" if kept.is_interrupted else f"nothing was timed in opset {own}"
             return kept.with_notes(f"opset {opset} was not tried: {why}")
         not_taken = f"opset {opset} was not taken"
@@ -159,7 +171,7 @@ def _why_not_raced(raised: Attempt, kept: Attempt) -> str:
     timing = raised.tuned.timing
     if raised.is_interrupted:
         return "it was interrupted"
-    if timing is None:
+    if timing is None or not timing.could_be_timed:
         return "nothing was timed there"
     if raised.rule_counts == kept.rule_counts:
         ended = raised.has_ended and kept.has_ended

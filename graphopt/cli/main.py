@@ -127,21 +127,26 @@ def optimize(
     original: the result is faster, or it is no slower and the report says "no gain".
     """
     set_up_logging(printing.verbose, printing.debug)
+    if wanted.require_speedup is not None and options.recipe is not None:
+        raise UsageError("--require-speedup excludes --recipe: nothing is timed")
     if wanted.require_speedup is not None and options.cost != "measured":
         raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
     if wanted.require_speedup is not None and options.dask is not None:
         raise UsageError("--require-speedup excludes --dask: a cluster times parts of the model, not the whole")
     files.check_readable(Path(model))
     output_files.check_outputs(Path(model), Path(output), wanted.report, wanted.external_data, as_json=printing.as_json)
+    if wanted.save_recipe is not None:
+        output_files.check_recipe_file(wanted.save_recipe, Path(model), Path(output), wanted.report)
     _optimize(model, Path(output), options, wanted, printing)
 
 
 def _optimize(model: str, target: Path, options: Options, wanted: ResultOptions, printing: Printing) -> None:
-    if options.check or options.cost == "measured":
-        ort.require_onnxruntime()  # now, not when the work is done
-    from graphopt.pipeline import optimize
-
     with Progress(enabled=not printing.quiet) as progress:
+        progress("load", 0.0)
+        if options.check or options.is_timed:
+            ort.require_onnxruntime()  # now, not when the work is done
+        from graphopt.pipeline import optimize
+
         result = optimize(model, **vars(replace(options, progress=progress)))
         try:
             if wanted.require_speedup is not None:
@@ -156,6 +161,7 @@ def _optimize(model: str, target: Path, options: Options, wanted: ResultOptions,
             report = output_files.save_result(result, target, wanted.external_data)
         with output_files.report_model_written_on_failure():
             output_files.write_report(report, wanted.report)
+            output_files.write_recipe(result.recipe, wanted.save_recipe)
             _show(report, printing, stderr=files.is_stdout(target))
     except (KeyboardInterrupt, SystemExit) as error:
         if files.file_identity(target) == before:  # what is on the disk decides, at whatever instant the signal came

@@ -16,6 +16,7 @@ from graphopt.io import weight_files
 if TYPE_CHECKING:
     from graphopt.pipeline import Result
     from graphopt.report.report import Report
+    from graphopt.search.recipe import Recipe
 
 
 def check_outputs(model: Path, target: Path, report: Path | None, external: bool | None, *, as_json: bool) -> None:
@@ -50,7 +51,21 @@ def _is_too_large(model: Path) -> bool:
     )
 
 
-def _check_overwrites(model: Path, target: Path, report: Path | None) -> None:
+def check_recipe_file(path: Path, model: Path, target: Path, report: Path | None) -> None:
+    """Fail before the work where a recipe cannot be written, or would overwrite a file that the run reads or writes.
+
+    Raises:
+        OutputError, UsageError: says why.
+    """
+    files.check_writable(path, is_plain=False)
+    if files.is_stdout(path):
+        raise UsageError("a recipe is written to a file: name one")
+    _check_overwrites(model, target, path, "the recipe")
+    if report is not None and files.is_same_file(path, report):
+        raise UsageError(f"{path} is where the report goes: the recipe needs another name")
+
+
+def _check_overwrites(model: Path, target: Path, report: Path | None, name: str = "the report") -> None:
     """Raise UsageError where an output would take the place of another file of the run."""
     from graphopt.io import onnx_io
 
@@ -66,7 +81,7 @@ def _check_overwrites(model: Path, target: Path, report: Path | None) -> None:
             taken[report] = f"where weights of {target} go"
     for file, role in taken.items():
         if files.is_same_file(report, file):
-            raise UsageError(f"{report} is {role}: the report needs another name")
+            raise UsageError(f"{report} is {role}: {name} needs another name")
 
 
 def save_result(result: Result, target: Path, external: bool | None) -> Report:
@@ -86,6 +101,13 @@ def write_report(report: Report, path: Path | None) -> None:
     if path is not None:
         with files.naming_write_errors(path):
             files.write_text(path, report.to_json() + "\n")
+
+
+def write_recipe(recipe: Recipe, path: Path | None) -> None:
+    """Write a recipe where one is wanted."""
+    if path is not None:
+        with files.naming_write_errors(path):
+            files.write_text(path, recipe.to_json() + "\n")
 
 
 @contextmanager

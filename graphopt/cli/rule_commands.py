@@ -167,7 +167,7 @@ def rules(
     if rule is not None:
         proof = gate.known_proof(rule)
         data = rule.to_json() | {"proof": proof and proof.to_json()}
-        print_text(json.dumps(data, ensure_ascii=False) if printing.as_json else _in_full(rule, proof))
+        print_text(json.dumps(data, ensure_ascii=False) if printing.as_json else _in_full(rule, proof, console().width))
         return
     claims = {rule.name: proof.claim_text if (proof := gate.known_proof(rule)) else "no proof yet" for rule in found}
     claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
@@ -190,8 +190,10 @@ def rules(
         print_text("\n\n".join(shown))
 
 
-def _in_full(rule: Rule, proof: Proof | None) -> str:
-    """Return all that a rule says, and what is known of its proof."""
+def _in_full(rule: Rule, proof: Proof | None, width: int) -> str:
+    """Return all that a rule says, drawn in lines of a width, and what is known of its proof."""
+    from graphopt.report.rule_drawing import draw_rule
+
     kinds = {
         "tensor": "any value",
         "tensors": "any number of values",
@@ -200,7 +202,7 @@ def _in_full(rule: Rule, proof: Proof | None) -> str:
     }
     lines = [rule.name, *[f"    {rule.why}"] * bool(rule.why), ""]
     lines += [f"    {part}" for part in re.split(r"  (?=->  |where |for any )", str(rule))]
-    lines.append("")
+    lines += ["", *(f"    {line}".rstrip() for line in draw_rule(rule, width - 4).splitlines()), ""]
     for hole in rule.holes.values():
         axes = "" if hole.axes is None else f" [{' '.join(hole.axes)}]"
         default = "" if hole.default is None else f", {hole.default} where it is absent"

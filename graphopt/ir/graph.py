@@ -91,6 +91,11 @@ class Node:
     """Fields of the NodeProto that graphopt does not interpret, serialized."""
 
     @property
+    def label(self) -> str:
+        """Name of the node, or of the first value that it makes, as messages name it; empty if neither has one."""
+        return self.name or next(filter(None, self.names), "")
+
+    @property
     def is_internal(self) -> bool:
         return self.domain == INTERNAL_DOMAIN
 
@@ -159,6 +164,15 @@ class Patch:
     @property
     def added(self) -> list[Node]:
         return [node for vertex, node in self.after.items() if vertex not in self.before]
+
+    @property
+    def added_weight_bytes(self) -> int:
+        """Bytes by which the constants grow; negative where they shrink."""
+        after, before = (
+            sum(node.data.nbytes for node in nodes.values() if node.data is not None)
+            for nodes in (self.after, self.before)
+        )
+        return after - before
 
 
 @dataclass(eq=False)
@@ -343,7 +357,7 @@ class Graph:
 
     def _label(self, vertex: int) -> str:
         node = self[vertex]
-        return f"{node.op} '{node.name or (node.names[0] if node.names else '')}'"
+        return f"{node.op} '{node.label}'"
 
     def copy(self, names: set[str] | None = None) -> Graph:
         """Return a copy of the graph with the same vertices and nodes, bodies copied too; tensors are shared.

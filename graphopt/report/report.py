@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
 from graphopt.base.records import from_json, to_json
 from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comparison
@@ -18,13 +19,31 @@ from graphopt.ir.types import OpaqueType, Type
 from graphopt.language.proof import Proof
 from graphopt.language.proof import Verdict as Proved
 from graphopt.operators.proto_conversion import ExternalData
-from graphopt.runtime.measure import TimingPolicy
-from graphopt.search.search_report import SearchTiming, format_speedup, why_no_gain
+from graphopt.runtime.input_sizes import format_sizes
+from graphopt.runtime.measure import TimingPolicy, TimingVerdict
+from graphopt.search.search_report import (
+    GroupKind,
+    RewriteGroup,
+    SearchTiming,
+    format_speedup,
+    why_no_gain,
+)
 from graphopt.search.stopping import StopReason
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+
+
+SCHEMA_VERSION = 1
+"""Version of the form of reports as JSON, of which `report.schema.json` is the schema."""
+
+
+def report_schema() -> dict[str, Any]:
+    """Return the JSON schema (2020-12) of reports, as `Report.to_json` and `--report` write them."""
+    text = files("graphopt.report").joinpath("report.schema.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 def versions() -> dict[str, str]:
@@ -73,10 +92,79 @@ class Rewrite:
     graph: str = ""
     """Name of the graph or body in which it was made."""
     removed: tuple[str, ...] = ()
-    """The nodes that it took out: operator and name."""
+    """The nodes that it took out: the operator, and the name of the node or, where it has none, of its first value."""
     added: tuple[str, ...] = ()
     proof: str | None = None
     """Status of the rule, as `Proof.claim_text` words it: `proved, exact`, `not proved: …`; None for a pass."""
+    cause: int | None = None
+    """Index of the find or sweep in `timing.groups` that it was made for; None for a simplification, which is made
+    wherever it pays."""
+    weight_bytes: int = 0
+    """Bytes by which the initializers grow with it; negative where they shrink."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleUse:
+    """All rewrites by one rule or pass for one cause."""
+
+    rewrites: tuple[Rewrite, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the rule or pass."""
+        return self.rewrites[0].name
+
+    @property
+    def is_rule(self) -> bool:
+        return self.rewrites[0].is_rule
+
+    @property
+    def proof(self) -> str | None:
+        return self.rewrites[0].proof
+
+    @property
+    def cause(self) -> int | None:
+        """Index of the find or sweep in `timing.groups`; None for simplifications."""
+        return self.rewrites[0].cause
+
+    @property
+    def places(self) -> int:
+        """Number of rewrites."""
+        return len(self.rewrites)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes by which the initializers grow with all of them."""
+        return sum(rewrite.weight_bytes for rewrite in self.rewrites)
+
+    def __str__(self) -> str:
+        """Return a line: `fuse_bn_into_conv, 53 times: Conv, BatchNormalization -> Conv, first at c0`."""
+        forms = Counter((_operators(rewrite.removed), _operators(rewrite.added)) for rewrite in self.rewrites)
+        (form, _), *others = forms.most_common()
+        what = " -> ".join(map(_format_nodes, form)) if any(form) else "moves no node"
+        also = f" and {len(others)} other form{'s' * (len(others) > 1)}" if others else ""
+        named = [name for rewrite in self.rewrites for node in rewrite.removed if (name := node.partition(" ")[2])]
+        where = f", {'first ' * (self.places > 1)}at {named[0]}" if named else ""
+        grown = f", {format_file_size(self.weight_bytes)} of weights" if self.weight_bytes > SMALL_BYTES else ""
+        return f"{self.name}{f', {self.places} times' * (self.places > 1)}: {what}{also}{where}{grown}"
+
+
+def _operators(nodes: Iterable[str]) -> tuple[str, ...]:
+    """Return the operators of nodes that are told as operator and name."""
+    return tuple(node.partition(" ")[0] for node in nodes)
+
+
+SHOWN_NODES = 3
+"""Nodes that a line names of each side of a rewrite."""
+SMALL_BYTES = 100_000
+"""Bytes of weights up to which a line does not tell them."""
+
+
+def _format_nodes(nodes: Sequence[str]) -> str:
+    return (
+        ", ".join([*nodes[:SHOWN_NODES], *[f"{len(nodes) - SHOWN_NODES} more"] * (len(nodes) > SHOWN_NODES)])
+        or "nothing"
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -94,11 +182,13 @@ class Report:
     notes: tuple[str, ...] = ()
     """Notes for the user, such as why a rule could not be applied."""
     timing: SearchTiming | None = None
-    """Result of the search and its timing; None where nothing was searched or timed."""
+    """Course and result of the search; None where none was asked for."""
     session_code: str = ""
     """Python that opens a session of the result with the provider that was chosen; empty where only one was asked
     for."""
     versions: Mapping[str, str] = field(default_factory=versions)
+    schema_version: int = SCHEMA_VERSION
+    """Version of the JSON schema that describes this report; it is raised where a field goes or changes its meaning."""
 
     @staticmethod
     def build(
@@ -120,6 +210,14 @@ class Report:
         """Number of times each rule or pass was applied, the most frequent first."""
         return dict(Counter(rewrite.name for rewrite in self.rewrites).most_common())
 
+    @property
+    def rule_uses(self) -> tuple[RuleUse, ...]:
+        """The rewrites by rule and cause: simplifications first, then those of each find and sweep."""
+        found: dict[tuple[int, str], list[Rewrite]] = {}
+        for rewrite in self.rewrites:
+            found.setdefault((-1 if rewrite.cause is None else rewrite.cause, rewrite.name), []).append(rewrite)
+        return tuple(RuleUse(tuple(made)) for _, made in sorted(found.items(), key=lambda item: item[0][0]))
+
     def with_file_sizes(self, file_bytes: int) -> Report:
         """Return the same report, with the size of the result's file, and of that of its weights."""
         return replace(self, after=replace(self.after, file_bytes=file_bytes))
@@ -130,7 +228,17 @@ class Report:
 
     @staticmethod
     def from_json(text: str) -> Report:
-        """Return what `to_json` wrote. Fields that this version does not know are left out."""
+        """Return what `to_json` wrote. Fields that this version does not know are left out.
+
+        Raises:
+            Exception: one of `DECODE_ERRORS`, for a text that is no report, or one of another schema.
+        """
+        data = json.loads(text)
+        number = data.get("schema_version") if isinstance(data, dict) else None
+        if number != SCHEMA_VERSION:
+            raise ValueError(
+                f"it is no report of schema {SCHEMA_VERSION}, but {f'of {number}' if number else 'of none'}"
+            )
         return from_json(Report, text)
 
     def __repr__(self) -> str:
@@ -142,27 +250,18 @@ class Report:
         return f"<Report on {self.source}: {', '.join(parts)}>"
 
     def decisions(self) -> Iterator[str]:
-        """Yield what was decided, a line each: the rewrites with their nodes, and every find of the search."""
-        for text, count in Counter(map(_format_rewrite, self.rewrites)).items():
-            yield f"{text}{f' ({count} times)' * (count > 1)}"
-        for group in self.timing.groups if self.timing else ():
-            ratio = "not timed" if group.speedup is None else f"{group.speedup:.2f} times as fast alone"
+        """Yield what was decided, a line each: rules and passes, then each find and sweep, and its rules below it."""
+        uses = self.rule_uses
+        yield from (str(use) for use in uses if use.cause is None)
+        for index, group in enumerate(self.timing.groups if self.timing else ()):
             why = f": {group.reason}" if group.reason else ""
-            yield f"{'taken' if group.is_taken else 'left'}: {', '.join(group.rules)} ({ratio}){why}"
+            what = group.name if group.is_taken else _format_group(group)  # the rules of what was taken follow
+            yield f"{_format_fate(group)}: {what} (alone {_format_alone(group)}){why}"
+            yield from (f"    {use}" for use in uses if use.cause == index)
 
     def print(self, console: Console | None = None) -> None:
         """Print the table: operators before and after, sizes, rewrites by rule, the check, seconds."""
         _print_parts(_report_parts(self), console)
-
-
-def _format_rewrite(rewrite: Rewrite) -> str:
-    """Return a rewrite as `fuse_bn_into_conv in net: Conv c, BatchNormalization b -> Conv c`."""
-    before, after = (
-        ", ".join([*nodes[:4], *[f"{len(nodes) - 4} more"] * (len(nodes) > 4)]) or "nothing"
-        for nodes in (rewrite.removed, rewrite.added)
-    )
-    where = f" in {rewrite.graph}" if rewrite.graph else ""
-    return f"{rewrite.name}{where}: {f'{before} -> {after}' if before != after else 'moves no node'}"
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -302,49 +401,82 @@ def _rewrite_table(report: Report) -> RenderableType:
     if not report.rewrites:
         was_timed = report.timing is not None and report.timing.simplified is not None
         return "no rewrite was kept: see the notes" if was_timed else "no rewrite applies"
-    proofs = {rewrite.name: rewrite.proof or "" for rewrite in report.rewrites}
     table = _table("rewrites", str(len(report.rewrites)), "")
     table.columns[2].justify = "left"
-    for name, count in report.counts.items():
-        table.add_row(name, str(count), proofs[name], style="yellow" if proofs[name].startswith("not") else "")
+    searched = [rewrite for rewrite in report.rewrites if rewrite.cause is not None]
+    _add_rewrite_rows(table, [rewrite for rewrite in report.rewrites if rewrite.cause is None])
+    if searched:
+        table.add_row("by the search", str(len(searched)), "")
+        _add_rewrite_rows(table, searched)
     return table
+
+
+def _add_rewrite_rows(table: Table, rewrites: Sequence[Rewrite]) -> None:
+    """Add a row for each rule and pass, the most frequent first."""
+    proofs = {rewrite.name: rewrite.proof or "" for rewrite in rewrites}
+    for name, count in Counter(rewrite.name for rewrite in rewrites).most_common():
+        table.add_row(name, str(count), proofs[name], style="yellow" if proofs[name].startswith("not") else "")
 
 
 def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[RenderableType]:
     """Yield what the search tried, and how fast the result is."""
     if timing.groups:
-        table = _table("what the search found", "parts", "alone", "saves a run", "")
+        found = "what the recipe says" if timing.stop == StopReason.RECIPE else "what the search found"
+        table = _table(found, "alone", "saves", "")
         for group in timing.groups:
-            taken, saved = "taken" if group.is_taken else "left", f"{group.saved * 1e3:.3g} ms"
-            ratio = "not timed" if group.speedup is None else f"{group.speedup:.2f}x"
-            table.add_row(", ".join(group.rules), str(group.copies or "all"), ratio, saved, taken)
+            table.add_row(_format_group(group), _format_alone(group), _format_saving(group), _format_fate(group))
         yield table
         yield ""
         yield from _rejection_lines(timing)
     table = _table("", "", left=2)
     table.add_row("speed", format_speed(timing, is_changed=is_changed), style="green" if timing.is_gain else "")
     for latency in timing.latencies:
-        sizes = ", ".join(f"{name}={size}" for name, size in latency.sizes.items())
         before, after = (f"{t.median * 1e3:.3g} ms (±{t.spread / 2:.0%})" for t in (latency.before, latency.after))
-        table.add_row("", f"{after} after, {before} before" + (f", at {sizes}" if sizes else ""))
+        where = f", at {format_sizes(latency.sizes)}" if latency.sizes else ""
+        table.add_row("", f"{after} after, {before} before{where}")
     if timing.simplified is not None:
-        table.add_row("", f"{timing.simplified.median:.3f} times by what is done without a search")
+        doubt = ", which may be no difference" if timing.simplified.verdict is TimingVerdict.SAME else ""
+        table.add_row("", f"{format_speedup(timing.simplified)} by what is done without a search{doubt}")
     if timing.searched is not None:
-        table.add_row("", f"{format_speedup(timing.searched)} as without the finds of the search")
+        table.add_row("", f"{format_speedup(timing.searched)} as without what the search found")
     if timing.speedup is not None and (reason := why_no_gain(timing.speedup, TimingPolicy())):
         table.add_row("", f"no gain: {reason}")
     table.add_row("search", format_search(timing))
     yield table
 
 
+def _format_group(group: RewriteGroup) -> str:
+    """Return a find as `12 × merge_linear`, a sweep as `kernels of one size: mix_kernels`."""
+    rules = ", ".join(group.rules)
+    return f"{group.name}: {rules}" if group.kind is GroupKind.SWEEP else f"{len(group.parts)} × {rules}"
+
+
+def _format_alone(group: RewriteGroup) -> str:
+    """Return what a group is worth by itself: `1.30 (1.28–1.33)` where it was measured, `≈ 1.30` where estimated."""
+    ratio = group.alone
+    if ratio is None:
+        return "not timed"
+    return f"≈ {ratio.median:.2f}" if group.is_estimate else f"{ratio.median:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+
+
+def _format_saving(group: RewriteGroup) -> str:
+    if group.saved_seconds is None:
+        return ""
+    return f"{'≈ ' * (group.kind is GroupKind.FIND)}{group.saved_seconds * 1e3:.3g} ms"
+
+
+def _format_fate(group: RewriteGroup) -> str:
+    return "taken" if group.is_taken else "left"
+
+
 def _rejection_lines(timing: SearchTiming) -> Iterable[RenderableType]:
-    """Yield why finds were left out, each reason once."""
+    """Yield why finds and sweeps were left out, each reason once."""
     reasons: dict[str, list[str]] = {}
     for group in timing.groups:
         if group.reason:
-            reasons.setdefault(group.reason, []).append(", ".join(group.rules))
-    for reason, rules in reasons.items():
-        yield f"left: {'; '.join(rules) if len(rules) < 4 else f'{len(rules)} finds'}: {reason}"
+            reasons.setdefault(group.reason, []).append(_format_group(group))
+    for reason, groups in reasons.items():
+        yield f"left: {'; '.join(groups) if len(groups) < 4 else f'{len(groups)} of them'}: {reason}"
     if reasons:
         yield ""
 
@@ -364,6 +496,10 @@ def format_speed(timing: SearchTiming, *, is_changed: bool) -> str:
 
 def format_search(timing: SearchTiming) -> str:
     """Say how much was searched, and why it ended."""
+    if not timing.could_be_timed:
+        return f"none: {timing.untimed}"
+    if timing.stop == StopReason.RECIPE:
+        return f"none: {timing.stop}"
     if timing.stop == StopReason.BOUND and timing.gainable is not None:
         outside = (
             "of the time is outside of convolutions and matrix products, and no estimate speaks for rewriting these"
@@ -383,9 +519,37 @@ def _facts_table(report: Report) -> RenderableType:
     for what in report.comparison.skipped if report.comparison else ():
         table.add_row("", f"not compared: {what}", style="yellow")
     table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))
+    if growth := format_growth(report):
+        table.add_row("weights", growth, style="yellow")
     for note in _group_notes(report.notes):
         table.add_row("note", note)
     return table
+
+
+def format_growth(report: Report) -> str:
+    """Return by how much the weights grew, which rules and passes made them grow, and how to avoid it; nothing where
+    they grew by less than a hundredth or 10 KB."""
+    before, after = report.before.weight_bytes, report.after.weight_bytes
+    if after - before < max(before / 100, 10_000):
+        return ""
+    added: dict[str, list[Rewrite]] = {}
+    for rewrite in report.rewrites:
+        if rewrite.weight_bytes > 0:
+            added.setdefault(rewrite.name, []).append(rewrite)
+    sums = Counter({name: sum(rewrite.weight_bytes for rewrite in made) for name, made in added.items()})
+    grown = f"grew from {format_file_size(before)} to {format_file_size(after)}"
+    if not sums:
+        return grown
+    large = [name for name, size in sums.most_common() if size * 100 >= sums.total()]
+    each = (f"{name} adds {format_file_size(sums[name])} {_format_largest(added[name])}" for name in large)
+    return f"{grown}: {', '.join(each)}; to avoid it: --skip {','.join(large)}"
+
+
+def _format_largest(made: Sequence[Rewrite]) -> str:
+    """Return `at 219 places, most at ConstantOfShape c3`, the place at which the weights grow most."""
+    largest = max(made, key=lambda rewrite: rewrite.weight_bytes)
+    where = f" at {largest.removed[0]}" if largest.removed else ""
+    return f"at {len(made)} places, most{where}" if len(made) > 1 and where else where.strip() or "at 1 place"
 
 
 def _group_notes(notes: Iterable[str]) -> Iterable[str]:

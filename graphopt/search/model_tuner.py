@@ -24,10 +24,10 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.passes import Pass
-from graphopt.rewrite.simplify import DeadlineExceededError, Simplifier, SitePredicate, Step
+from graphopt.rewrite.simplify import Cause, DeadlineExceededError, Simplifier, SitePredicate, Step
 from graphopt.runtime.bench import PreparedModels, TooSlowError, make_up_inputs, prepare_models
 from graphopt.runtime.cost_model import CostModel, cache_key, open_cost_cache
-from graphopt.runtime.machine import environment_key
+from graphopt.runtime.machine import device_name, environment_key
 from graphopt.runtime.oracle import RunnableModel
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search import search_cache
@@ -40,7 +40,16 @@ from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import Measurement
 from graphopt.search.race_series import RaceSeries, min_race_seconds, model_digest
 from graphopt.search.search_cache import Choice
-from graphopt.search.search_report import SearchTiming, find_groups, race_notes, sweep_groups, untimed_reason
+from graphopt.search.search_report import (
+    RewriteGroup,
+    SearchTiming,
+    find_groups,
+    group_indices,
+    race_notes,
+    sweep_groups,
+    untimed_reason,
+    version_races,
+)
 from graphopt.search.stopping import StopReason, TimeBudget
 from graphopt.search.sweep import SweepRules, apply_sweep
 
@@ -99,9 +108,12 @@ class TuningResult:
 
     candidate: Candidate
     timing: SearchTiming | None = None
+    """Course and result of the search; None where none was asked for."""
     notes: tuple[str, ...] = ()
     is_out_of_time: bool = False
     """True if nothing was timed because the time is too short for that."""
+    group_of: Mapping[Cause, int] = field(default_factory=dict)
+    """Index among the timing's groups of each cause of the candidate's steps."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,7 @@ class Tuner:
                 found = self._explore(self.simplified.graph, shapes, budget, budget.deadline, lambda _: cost)
                 return self._select_by_estimate(found, budget.deadline, cost)
         if reason := self._too_large_reason():
-            return TuningResult(self.simplified, notes=(reason,))
+            return self._untimed(reason)
         policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
@@ -151,14 +163,19 @@ class Tuner:
             least = policy.least_sessions * min_race_seconds(self._max_run_seconds, policy)
             needed = math.ceil(least / self.tuning.share)
             text = f"not timed: {error}, so --seconds {needed} at least are needed"
-            return TuningResult(self.simplified, notes=(text,), is_out_of_time=True)
+            return self._untimed(text, is_out_of_time=True)
         except ModelError as error:
-            return TuningResult(self.simplified, notes=(f"not timed: {error}",))
+            return self._untimed(f"not timed: {error}")
         if budget.remaining < budget.min_seconds:
             text = f"not timed: two races would take {math.ceil(budget.min_seconds)} s, and"
             text += f" {math.floor(budget.remaining)} s are left of {self.tuning.limit_text}"
-            return TuningResult(self.simplified, notes=(text,), is_out_of_time=True)
+            return self._untimed(text, is_out_of_time=True)
         return self._race(contest, budget)
+
+    def _untimed(self, reason: str, *, is_out_of_time: bool = False) -> TuningResult:
+        """Return the simplified model, of which nothing could be timed or searched for a reason."""
+        timing = replace(self._timing(Exploration((), StopReason.UNTIMED)), untimed=reason)
+        return TuningResult(self.simplified, timing, notes=(reason,), is_out_of_time=is_out_of_time)
 
     def _race(self, contest: RaceSeries, budget: TimeBudget) -> TuningResult:
         """Make the sweeps, search, and let the finds race against the original until the deadline."""
@@ -190,13 +207,13 @@ class Tuner:
             graph = search_cache.graph_key(swept.graph) if best.solutions else ""
             choice = Choice(self._model_digest, self.tuning.seconds, names, graph, best.solutions)
             search_cache.save_choice(self.cache, self._choice_key(shapes), choice)
-        return self._to_result(best, sweeps, chooser, found, gainable)
+        return self._to_result(best, sweeps, swept, chooser, found, gainable)
 
     def _selection(self, contest: RaceSeries, budget: TimeBudget) -> FinalSelection:
         return FinalSelection(
             contest,
-            partial(apply_solution, space=self._search_space(budget.final_race_start)),
-            partial(self._simplified_with, deadline=budget.simplifying_end),
+            partial(apply_solution, space=self.search_space(budget.final_race_start)),
+            partial(self.simplify_with, deadline=budget.simplifying_end),
             self.progress,
         )
 
@@ -226,8 +243,10 @@ class Tuner:
         if len(best.candidate.causes) < len(known.sweeps) + len(known.solutions):
             budget.is_brief = False
             return None
-        alone = [swept] if len(known.sweeps) == 1 else []
-        return self._to_result(best, alone, chooser, Exploration(known.solutions, StopReason.KNOWN), None)
+        alone = [  # none of them was timed by itself
+            Candidate(swept.graph, tuple(step for step in swept.steps if step.cause == made)) for made in swept.causes
+        ]
+        return self._to_result(best, alone, swept, chooser, Exploration(known.solutions, StopReason.KNOWN), None)
 
     def _light_kernel_share(self, contest: RaceSeries, shapes: Sequence[InputShapes]) -> float | None:
         """Return the part of the simplified model's time that a search may save; None where that may be all.
@@ -287,7 +306,7 @@ class Tuner:
             return ""
         return f"not timed: that takes {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
 
-    def _search_space(self, end: float) -> SearchSpace:
+    def search_space(self, end: float = math.inf) -> SearchSpace:
         """Return the search space until the `end`, without the rules of sweeps: these pay only all over the model, and
         would multiply the graphs."""
         simplifier = Simplifier(self.rules, self.passes, self.allows, self.refusal, check=self._deadline_check(end))
@@ -332,7 +351,10 @@ class Tuner:
         found: dict[tuple[str, ...], Candidate] = {}
         try:
             static = self._static_graphs(shapes)
-            for name in self.sweeps:
+            for index, name in enumerate(self.sweeps):
+                if self.clock() >= end:
+                    log.info("there is no time for the sweeps %s", ", ".join([*self.sweeps][index:]))
+                    break
                 made = self._make_sweep(self.simplified, name, end)
                 if made is not None and self._may_gain(made, static):
                     found.setdefault(made.causes[0].rules, made)
@@ -355,8 +377,11 @@ class Tuner:
         return share * policy.sweep_margin >= policy.timing.noise
 
     def _make_sweep(self, start: Candidate, name: str, end: float) -> Candidate | None:
-        rules = [rule for rule in self.sweeps[name] if rule in self.trades]
-        return apply_sweep(start, name, rules, self._search_space(end), self.tuning.policy)
+        return apply_sweep(start, name, self.sweep_rules(name), self.search_space(end), self.tuning.policy)
+
+    def sweep_rules(self, name: str) -> list[Rule]:
+        """Return the rules of a sweep that are admitted here."""
+        return [rule for rule in self.sweeps[name] if rule in self.trades]
 
     def _cached_exploration(
         self, original: str, graph: Graph, shapes: Sequence[InputShapes], budget: TimeBudget
@@ -397,7 +422,7 @@ class Tuner:
         except KeyboardInterrupt:  # while the machine was timed
             return Exploration((), StopReason.INTERRUPTED)
         seconds, policy = budget.search_seconds(end), policy or self.tuning.policy
-        space, progress, clock = self._search_space(self.clock() + seconds), self.progress, self.clock
+        space, progress, clock = self.search_space(self.clock() + seconds), self.progress, self.clock
         try:
             return explore_regions(graph, space, cost, shapes, policy, seconds=seconds, progress=progress, clock=clock)
         except ModelError as error:  # sizes that contradict the model
@@ -405,26 +430,37 @@ class Tuner:
 
     def _select_by_estimate(self, found: Exploration, deadline: float, cost: CostModel) -> TuningResult:
         """Return the simplified model with all finds, as nothing is run here."""
-        candidate, space = self.simplified, self._search_space(deadline)
+        candidate, space = self.simplified, self.search_space(deadline)
         try:
             for solution in found.solutions:  # those that are applied in time stay
                 candidate = candidate.derive(partial(apply_solution, solution=solution, space=space))
             if candidate.causes:
-                tidy = candidate.derive(partial(self._simplified_with, names=None, deadline=deadline))
+                tidy = candidate.derive(partial(self.simplify_with, names=None, deadline=deadline))
                 tidy_seconds, seconds = (cost.estimate_seconds(each.graph) for each in (tidy, candidate))
                 if tidy_seconds <= seconds:  # else simplifying undid what the search had done
                     candidate = tidy
         except DeadlineExceededError:
             found = replace(found, stop=StopReason.TIME)
-        timing = self._timing(found, candidate)
+        best = Measurement(candidate)
+        groups = self._find_groups(found, self.simplified, best)
+        timing = replace(self._timing(found), groups=groups, device=cost.device)
         if self.tuning.dask is not None and candidate.steps:
             timing = replace(timing, untimed="its parts were timed on the cluster, it was not as a whole")
-        return TuningResult(candidate, timing, found.notes)
+        return TuningResult(candidate, timing, found.notes, group_of=group_indices([], found.solutions, [candidate]))
+
+    def _find_groups(
+        self, found: Exploration, swept: Candidate, best: Measurement, raced: Sequence[Measurement] = ()
+    ) -> tuple[RewriteGroup, ...]:
+        """Return the finds of the search in a candidate that may have sweeps."""
+        tuning, is_estimate = self.tuning, self.tuning.cost == "analytic"
+        groups = find_groups(found.solutions, swept.graph, best, raced, tuning.policy.timing, is_estimate=is_estimate)
+        return tuple(group if tuning.is_timed_here else replace(group, reason="") for group in groups)
 
     def _to_result(
         self,
         best: Measurement,
         sweeps: Sequence[Candidate],
+        swept: Candidate,
         chooser: FinalSelection,
         found: Exploration,
         gainable: float | None,
@@ -432,11 +468,17 @@ class Tuner:
         """Return the best candidate, and the report on it."""
         first, raced, policy = chooser.measurement_of(self.simplified), chooser.measurements, self.tuning.policy.timing
         alone = [chooser.measurement_of(made) for made in sweeps]
-        timing = self._timing(found, best.candidate, raced)
+        names = [each for made in alone for each in made.sweeps]
+        indices = group_indices(names, found.solutions, [best.candidate, *(each.candidate for each in raced)])
+        timing = self._timing(found)
         timing = replace(
             timing,
             stop=StopReason.INTERRUPTED if chooser.budget.is_interrupted else timing.stop,
-            groups=(*sweep_groups(alone, first, best, raced, policy), *timing.groups),
+            groups=(
+                *sweep_groups(alone, first, best, raced, policy),
+                *self._find_groups(found, swept, best, raced),
+            ),
+            races=tuple(version_races(raced, self.simplified, indices)),
             speedup=best.speedup,
             untimed=untimed_reason(first, best) if best.steps and best.speedup is None else "",
             simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,
@@ -444,9 +486,11 @@ class Tuner:
             latencies=best.latencies,
             gainable=gainable,
         )
-        return TuningResult(best.candidate, timing, (*found.notes, *race_notes(first, best)))
+        return TuningResult(best.candidate, timing, (*found.notes, *race_notes(first, best)), group_of=indices)
 
-    def _simplified_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
+    def simplify_with(
+        self, graph: Graph, names: frozenset[str] | None = None, deadline: float = math.inf
+    ) -> Sequence[Step]:
         """Simplify a graph, in place, with these rules and passes, or with all. Raises DeadlineExceededError."""
         rules = [rule for rule in self.rules if names is None or rule.name in names]
         passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
@@ -454,15 +498,14 @@ class Tuner:
         simplifier = Simplifier(rules, passes, self.allows, self.refusal, check=check)
         return simplifier.run(graph).steps
 
-    def _timing(self, found: Exploration, best: Candidate, raced: Sequence[Measurement] = ()) -> SearchTiming:
-        """Return the report on the search: its finds, and which of them the best candidate has."""
-        setting, groups = self.tuning.setting, find_groups(found.solutions, best, raced, self.tuning.policy.timing)
-        is_timed = self.tuning.is_timed_here
+    def _timing(self, found: Exploration) -> SearchTiming:
+        """Return the report on the search, without its finds."""
+        setting = self.tuning.setting
         return SearchTiming(
             self.tuning.cost,
-            setting.provider_name if is_timed else setting.provider,
+            setting.provider_name if self.tuning.is_timed_here else setting.provider,
             setting.thread_count,
-            groups=tuple(group if is_timed else replace(group, reason="") for group in groups),
+            device_name(setting) if self.tuning.is_timed_here else "",
             stop=str(found.stop),
             regions=found.regions,
             copies=found.copies,

@@ -25,6 +25,8 @@ class StopReason(StrEnum):
     TIME = "the time was up"
     ROOM = "some part could not be timed just then"
     INTERRUPTED = "it was interrupted"
+    UNTIMED = "nothing could be timed"
+    RECIPE = "a recipe said what to do"
     BOUND = "too little of the time is outside of convolutions and matrix products"
     KNOWN = "a model of the same structure was searched before, with other weights"
 
