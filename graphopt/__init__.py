@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphopt.base.errors import DifferenceError as DifferenceError
     from graphopt.base.errors import GraphoptError as GraphoptError
+    from graphopt.base.errors import MemoryBudgetError as MemoryBudgetError
     from graphopt.base.errors import ModelError as ModelError
     from graphopt.base.errors import OutputError as OutputError
     from graphopt.base.errors import ProofError as ProofError
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
     from graphopt.pipeline import optimize as optimize
     from graphopt.report.report import Report as Report
     from graphopt.report.report import report_schema as report_schema
+    from graphopt.runtime.memory import MemoryReport as MemoryReport
+    from graphopt.runtime.memory import measure_memory as measure_memory
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "DifferenceError": "graphopt.base.errors",
     "GraphoptError": "graphopt.base.errors",
+    "MemoryBudgetError": "graphopt.base.errors",
+    "MemoryReport": "graphopt.runtime.memory",
     "ModelError": "graphopt.base.errors",
     "Options": "graphopt.options",
     "OutputError": "graphopt.base.errors",
@@ -46,6 +51,8 @@ _HOMES = {
 __all__ = [
     "DifferenceError",
     "GraphoptError",
+    "MemoryBudgetError",
+    "MemoryReport",
     "ModelError",
     "Options",
     "OutputError",
@@ -56,6 +63,7 @@ __all__ = [
     "RuleError",
     "UsageError",
     "__version__",
+    "measure_memory",
     "optimize",
     "report_schema",
     "simplify",

@@ -257,6 +257,15 @@ class Options(DeviceOptions, RunOptions):
         metavar="FILE.json",
         type=Path,
     )
+    memory_budget: int | str | None = option(
+        None,
+        "Most memory that a run may take, weights included; exit code 4 where that cannot be kept.",
+        more="It is measured in a process of its own, above what Python and ONNX Runtime take themselves. Where no "
+        "option of the session brings it about, products, softmaxes and convolutions are computed in parts; the report "
+        "says which option is needed. For the CPU only.",
+        metavar="SIZE",
+        type=str,
+    )
     progress: Callable[[str, float], None] | None = option(
         None, "Called with the stage and how much of it is done, 0 to 1.", in_shell=False
     )
@@ -271,6 +280,7 @@ class Options(DeviceOptions, RunOptions):
             if self.target_opset == AUTO and (self.cost != "measured" or self.dask is not None):
                 raise UsageError(f"which opset is faster is measured here: {AUTO} needs cost measured, and no cluster")
         self._check_providers()
+        self._check_memory_budget()
         if self.strict and not self.check and self.recipe is None:
             raise UsageError("strict needs the check: without it no difference is found")
         if self.recipe is not None and self.dask is not None:
@@ -280,6 +290,21 @@ class Options(DeviceOptions, RunOptions):
             raise UsageError(f"there is no target '{self.target}', only {' and '.join(TARGETS)}{hint}")
         if self.threads < 0:
             raise UsageError(f"threads cannot be {self.threads}: it is 0 or more")
+
+    def _check_memory_budget(self) -> None:
+        """Raise UsageError where a memory budget is no size, or cannot be measured."""
+        if self.memory_budget is None:
+            return
+        forms.parse_bytes(self.memory_budget)
+        if self.cost == "analytic" or self.dask is not None:
+            raise UsageError("a memory budget is measured here: that needs cost measured or none, and no cluster")
+        if len(self.providers) > 1 or not self.setting.is_cpu:
+            raise UsageError("a memory budget is kept on the CPU only: leave out the provider")
+
+    @property
+    def memory_budget_bytes(self) -> int | None:
+        """The memory budget in bytes; None where there is none."""
+        return None if self.memory_budget is None else forms.parse_bytes(self.memory_budget)
 
     def _check_providers(self) -> None:
         """Raise UsageError where several providers are given and cannot be timed, or an option is of none of them."""

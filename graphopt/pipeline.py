@@ -34,6 +34,7 @@ from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
 from graphopt.rewrite.simplify import (
+    Simplifier,
     notes_on_function_operators,
     notes_on_unmatchable_rules,
     notes_on_unprofitable_rules,
@@ -42,7 +43,9 @@ from graphopt.rewrite.simplify import (
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
 from graphopt.runtime.session_setting import SessionSetting, check_value_sizes, model_label
+from graphopt.search.memory_budget import BudgetFitter
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
+from graphopt.search.moves import SearchSpace
 from graphopt.search.recipe import Recipe, load_recipe
 from graphopt.search.recipe_recording import record_recipe
 from graphopt.search.recipe_replay import follow_recipe
@@ -386,6 +389,8 @@ class _Pipeline:
         if tuning.cost != "none":
             with clock("search"), current_session().replace(limits=options.limits):
                 tuned = tuner.tune() if self.recipe is None else self._followed(self.recipe, tuner)
+        with clock("memory"), current_session().replace(limits=options.limits):
+            tuned = self._with_memory(tuned, tuner, space)
         finding = None
         if options.check:
             with clock("check"), current_session().replace(limits=options.limits):
@@ -393,6 +398,25 @@ class _Pipeline:
                 finding = self._check(loaded, before, tuned.candidate, target).compare()
         notes += tuned.notes
         return Attempt(replace(loaded, graph=tuned.candidate.graph), tuner, before, tuned, tuple(notes), finding)
+
+    def _with_memory(self, tuned: TuningResult, tuner: Tuner, space: _RewriteSpace) -> TuningResult:
+        """Return what was found, computed in parts where a memory budget asks for that, with notes on its memory.
+
+        Raises:
+            MemoryBudgetError: the budget cannot be kept.
+        """
+        options = self.options
+        simplifier = Simplifier(space.rules, space.passes, self._gate.allows, self._refusal(space))
+        parts = SearchSpace(space.parts, simplifier, self._gate.allows)
+        fitter = BudgetFitter(tuner, parts, model_label(self.model))
+        budget = options.memory_budget_bytes
+        if budget is not None:
+            options.report_progress("memory", 0.0)
+            fit = fitter.fit(tuned.candidate, budget)
+            return replace(tuned, candidate=fit.candidate, notes=(*tuned.notes, *fit.notes))
+        if tuned.timing is None or tuned.timing.speedup is None or not options.setting.is_cpu:
+            return tuned
+        return replace(tuned, notes=(*tuned.notes, *fitter.offer(tuned.candidate)))
 
     def _followed(self, recipe: Recipe, tuner: Tuner) -> TuningResult:
         """Return what a recipe leads to, with a note on each decision that does not fit.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from graphopt.rule import App, Rule, Term, Var, const, fn, integer, op, pointwise, tensor
+from graphopt.rule import App, Rule, Term, const, fn, integer, op, pointwise, tensor
 from graphopt.rules.convolution import geometry
 
 # Axes: *b batch, H heads, M rows, K contracted, N columns; N batch, C channels, W output channels, *s space, *k kernel.
@@ -71,9 +71,7 @@ def _row_rules(count: int) -> tuple[Rule, ...]:
 def _head_rules(count: int) -> tuple[Rule, ...]:
     x, y, heads = tensor("x", "*b H M K"), tensor("y", "*b H K N"), fn.size("H")
     pairs = zip(_parts(x, -3, heads, count), _parts(y, -3, heads, count), strict=True)
-    return (
-        _build_rule("matmul_by_heads", count, x @ y, [a @ b for a, b in pairs], -3, _is_divisible(heads, count)),
-    )
+    return (_build_rule("matmul_by_heads", count, x @ y, [a @ b for a, b in pairs], -3, _is_divisible(heads, count)),)
 
 
 SHARED = {ROWS: {"number": "", "row": "K"}, HEADS: {"number": "", "row": "K", "matrix": "M K", "head": "*b 1 M K"}}

@@ -53,6 +53,12 @@ class NoSpeedupError(GraphoptError):
     exit_code = 4
 
 
+class MemoryBudgetError(GraphoptError):
+    """A run takes more memory than the budget, whatever is done; nothing was written."""
+
+    exit_code = 4
+
+
 class OutputError(GraphoptError):
     """The output could not be written; no partial file is left."""
 

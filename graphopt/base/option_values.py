@@ -66,6 +66,17 @@ def _parse_settings(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Read a size as `100MB`, `1.5 GiB`, or a number of bytes; raises UsageError for another text."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(text).strip())
+    if found is None or found[2].upper() not in SIZE_UNITS or float(found[1]) <= 0:
+        raise UsageError(f"'{text}' is no size of memory: write 120MB, 1.5GB, or a number of bytes")
+    return int(float(found[1]) * SIZE_UNITS[found[2].upper()])
+
+
 def _load_arrays(texts: Sequence[str]) -> dict[str, Any]:
     """Read `name:file.npy`: the array in the file."""
     import numpy as np

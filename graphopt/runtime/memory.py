@@ -56,7 +56,8 @@ class MemoryVariant:
         lines += [f"options.add_session_config_entry({key!r}, {value!r})" for key, value in given.entries.items()]
         if given.run_entries:
             lines.append("run_options = onnxruntime.RunOptions()")
-            lines += [f"run_options.add_run_config_entry({key!r}, {value!r})" for key, value in given.run_entries.items()]
+            set_entry = "run_options.add_run_config_entry"
+            lines += [f"{set_entry}({key!r}, {value!r})" for key, value in given.run_entries.items()]
             lines.append("outputs = session.run(None, inputs, run_options)")
         if self.is_external:
             lines.append(f"onnx.save_model(onnx.load({path!r}), {path!r}, save_as_external_data=True)")
@@ -70,6 +71,9 @@ VARIANTS = (
     MemoryVariant(
         "no memory pattern, arena shrunk after each run",
         MemoryOptions({"enable_mem_pattern": False}, run_entries={"memory.enable_memory_arena_shrinkage": "cpu:0"}),
+    ),
+    MemoryVariant(
+        "no memory pattern, no reuse", MemoryOptions({"enable_mem_pattern": False, "enable_mem_reuse": False})
     ),
     MemoryVariant("no arena", MemoryOptions({"enable_cpu_mem_arena": False})),
     MemoryVariant(
@@ -125,6 +129,9 @@ class LiveBytes:
     """The node that makes it: its operator and name."""
     nbytes: int
 
+    def __str__(self) -> str:
+        return f"'{self.name}' of {self.producer}, {format_megabytes(self.nbytes)}"
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryBound:
@@ -146,8 +153,8 @@ class MemoryBound:
 
     def __str__(self) -> str:
         kernel = "" if not self.buffers else f", {format_megabytes(self.buffers)} of them in its kernel"
-        held = ", ".join(f"'{value.name}' of {value.producer}, {format_megabytes(value.nbytes)}" for value in self.values)
-        return f"{self.node} is the bound: {format_megabytes(self.run_bytes)}{kernel}; in memory are {held or 'no values'}"
+        held = ", ".join(map(str, self.values)) or "no values"
+        return f"{self.node} is the bound: {format_megabytes(self.run_bytes)}{kernel}; in memory are {held}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +217,9 @@ class MemoryReport:
             ("buffers of kernels", "not known" if bound.buffers is None else format_megabytes(bound.buffers)),
             ("gaps and blocks that the arena keeps", format_megabytes(self.unused_bytes)),
         ]
+        weights = f"the weights in the file are {format_megabytes(self.weight_bytes)}"
         lines = [
-            f"{self.model}: {format_megabytes(usual.peak)} at most, {format_megabytes(self.weight_bytes)} of weights in the file",
+            f"{self.model}: {format_megabytes(usual.peak)} at most; {weights}",
             "",
             format_table(rows),
             "",
@@ -267,7 +275,7 @@ def _session_json(found: SessionMemory) -> dict[str, Any]:
 
 def measure_memory(
     model: Source,
-    setting: SessionSetting = SessionSetting(),
+    setting: SessionSetting,
     *,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Array] | None = None,
@@ -430,11 +438,8 @@ def _pair_with_events(nodes: Sequence[onnx.NodeProto], events: Sequence[Mapping[
     waiting: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
     for node in nodes:
         waiting[node.name or node.op_type].append(node)
-    found = []
-    for event in events:
-        if same := waiting[event["name"].removesuffix("_kernel_time")]:
-            found.append((same.pop(0), event))
-    return found
+    named = ((waiting[event["name"].removesuffix("_kernel_time")], event) for event in events)
+    return [(same.pop(0), event) for same, event in named if same]
 
 
 def _live_values(graph: onnx.GraphProto, order: Sequence[_TimedNode]) -> list[list[LiveBytes]]:

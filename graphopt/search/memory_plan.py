@@ -95,18 +95,7 @@ def plan_buffers(graph: Graph, order: Sequence[int]) -> list[Buffer]:
     A view lies where what it looks at lies; some kernels write over an operand of the same size that nothing reads
     after them; and a value takes a free buffer of its size, whose lifetime that extends.
     """
-    places = set(order)
-    owner: dict[Value, Value] = {}
-    last: dict[Value, int] = {}
-    for place, vertex in enumerate(order):
-        node = graph[vertex]
-        for value in node.operands:
-            last[owner.get(value, value)] = place
-        first = node.inputs[0] if node.inputs else None
-        if first is not None and lookup_operator(node.op, node.domain).is_view and first.vertex in places:
-            owner[Value(vertex)] = owner.get(first, first)
-    for value in graph.outputs:
-        last[owner.get(value, value)] = len(order)
+    owner, last = _lifetimes(graph, order)
     buffers: list[Buffer] = []
     lying: dict[Value, Buffer] = {}
     free: dict[int, list[Buffer]] = {}
@@ -132,6 +121,23 @@ def plan_buffers(graph: Graph, order: Sequence[int]) -> list[Buffer]:
             buffer = lying.pop(value)
             free.setdefault(buffer.nbytes, []).append(buffer)
     return buffers
+
+
+def _lifetimes(graph: Graph, order: Sequence[int]) -> tuple[dict[Value, Value], dict[Value, int]]:
+    """Return what each view looks at, and the place at which each value is read last."""
+    places = set(order)
+    owner: dict[Value, Value] = {}
+    last: dict[Value, int] = {}
+    for place, vertex in enumerate(order):
+        node = graph[vertex]
+        for value in node.operands:
+            last[owner.get(value, value)] = place
+        first = node.inputs[0] if node.inputs else None
+        if first is not None and lookup_operator(node.op, node.domain).is_view and first.vertex in places:
+            owner[Value(vertex)] = owner.get(first, first)
+    for value in graph.outputs:
+        last[owner.get(value, value)] = len(order)
+    return owner, last
 
 
 def _may_overwrite(node: Node) -> bool:

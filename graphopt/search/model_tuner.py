@@ -147,7 +147,7 @@ class Tuner:
         budget = TimeBudget(self.tuning.policy, self.tuning.seconds, self.clock)
         if not self.tuning.is_timed_here:
             wanted = make_up_inputs(self._simplified_model.outline, self.tuning.sizes, self.tuning.inputs or {})
-            shapes = [_input_shapes(feeds) for feeds in wanted]
+            shapes = [input_shapes(feeds) for feeds in wanted]
             with self._remote_cost_model(budget.deadline) as cost:
                 found = self._explore(self.simplified.graph, shapes, budget, budget.deadline, lambda _: cost)
                 return self._select_by_estimate(found, budget.deadline, cost)
@@ -180,7 +180,7 @@ class Tuner:
     def _race(self, contest: RaceSeries, budget: TimeBudget) -> TuningResult:
         """Make the sweeps, search, and let the finds race against the original until the deadline."""
         first, chooser = self.simplified, self._selection(contest, budget)
-        shapes = [_input_shapes(trial.feeds) for trial in contest.original.trials]
+        shapes = [input_shapes(trial.feeds) for trial in contest.original.trials]
         known = search_cache.load_choice(self.cache, self._choice_key(shapes), self._model_digest, self.tuning.seconds)
         if known is not None and (result := self._try_choice(known, contest, budget)) is not None:
             return result
@@ -514,6 +514,6 @@ class Tuner:
         )
 
 
-def _input_shapes(inputs: Mapping[str, Any]) -> InputShapes:
+def input_shapes(inputs: Mapping[str, Any]) -> InputShapes:
     """Return the shapes of the inputs that are tensors."""
     return {name: value.shape for name, value in inputs.items() if isinstance(value, np.ndarray)}
