@@ -44,6 +44,7 @@ _HOMES = {
     "Rule": "graphopt.rule",
     "RuleError": "graphopt.base.errors",
     "UsageError": "graphopt.base.errors",
+    "measure_memory": "graphopt.runtime.memory",
     "optimize": "graphopt.pipeline",
     "report_schema": "graphopt.report.report",
     "simplify": "graphopt.onnxsim",

@@ -304,18 +304,8 @@ def _memory_reports(ready: PreparedModels, models: Sequence[str], progress: Prog
     count = len(ready.trials) * len(models)
     for trial in ready.trials:
         for model in models:
-            done = len(found)
-            found.append(
-                (
-                    trial,
-                    measure_trial_memory(
-                        model,
-                        ready.setting,
-                        trial,
-                        progress=lambda part, done=done: progress("memory", (done + part) / count),
-                    ),
-                )
-            )
+            progress("memory", len(found) / count)
+            found.append((trial, measure_trial_memory(model, ready.setting, trial)))
     return found
 
 

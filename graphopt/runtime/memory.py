@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -305,7 +305,6 @@ def measure_trial_memory(
     setting: SessionSetting,
     trial: TrialInputs,
     variants: Sequence[MemoryVariant] = VARIANTS,
-    progress: Callable[[float], object] = lambda done: None,
 ) -> MemoryReport:
     """Measure the memory of a model at one set of sizes; the arguments and errors are those of `measure_memory`."""
     with model_file(model) as path:
@@ -315,10 +314,7 @@ def measure_trial_memory(
         with MemoryProbe(path, setting, feeds) as usual_probe:
             running, _ = usual_probe.run(MEMORY_RUNS)
             usual = SessionMemory(DEFAULT_VARIANT, usual_probe.loading, running)
-            found = []
-            for number, variant in enumerate(variants):
-                progress(number / len(variants))
-                found.append(_measure_variant(loaded, Path(path), feeds, variant, usual, usual_probe))
+            found = [_measure_variant(loaded, Path(path), feeds, each, usual, usual_probe) for each in variants]
         return MemoryReport(label, setting, loaded.graph.weight_bytes, bound, usual, tuple(found))
 
 
@@ -435,11 +431,16 @@ _TimedNode = tuple[onnx.NodeProto, Mapping[str, Any]]
 
 def _pair_with_events(nodes: Sequence[onnx.NodeProto], events: Sequence[Mapping[str, Any]]) -> list[_TimedNode]:
     """Return the nodes in the order in which they ran, each with its event; those in bodies are left out."""
-    waiting: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+    named: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+    unnamed: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
     for node in nodes:
-        waiting[node.name or node.op_type].append(node)
-    named = ((waiting[event["name"].removesuffix("_kernel_time")], event) for event in events)
-    return [(same.pop(0), event) for same, event in named if same]
+        (named[node.name] if node.name else unnamed[node.op_type]).append(node)
+    found = []
+    for event in events:
+        same = named[event["name"].removesuffix("_kernel_time")] or unnamed[event["args"]["op_name"]]
+        if same:
+            found.append((same.pop(0), event))
+    return found
 
 
 def _live_values(graph: onnx.GraphProto, order: Sequence[_TimedNode]) -> list[list[LiveBytes]]:
