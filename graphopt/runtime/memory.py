@@ -29,7 +29,7 @@ from graphopt.runtime.profile import ProfiledSession, optimized_graph
 from graphopt.runtime.sample_inputs import Array
 from graphopt.runtime.session_setting import SessionSetting, Source, make_runner, model_label
 
-MEMORY_RUNS = 3
+MEMORY_RUNS = 2
 """Runs after which a session holds all that it will: the second allocates by the pattern that the first has shown."""
 TIMING_ROUNDS = 5
 """Rounds in which a session with other options and one without take turns."""
@@ -66,8 +66,12 @@ class MemoryVariant:
 
 DEFAULT_VARIANT = MemoryVariant("ONNX Runtime's defaults")
 WITHOUT_PATTERN = MemoryVariant("no memory pattern", MemoryOptions({"enable_mem_pattern": False}))
+WITHOUT_REUSE = MemoryVariant(
+    "no memory pattern, no reuse", MemoryOptions({"enable_mem_pattern": False, "enable_mem_reuse": False})
+)
 VARIANTS = (
     WITHOUT_PATTERN,
+    WITHOUT_REUSE,
     MemoryVariant(
         "no memory pattern, arena shrunk after each run",
         MemoryOptions({"enable_mem_pattern": False}, run_entries={"memory.enable_memory_arena_shrinkage": "cpu:0"}),

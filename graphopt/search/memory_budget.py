@@ -28,6 +28,7 @@ from graphopt.runtime.memory import (
     MEMORY_RUNS,
     TIMING_ROUNDS,
     WITHOUT_PATTERN,
+    WITHOUT_REUSE,
     MemoryVariant,
     SessionMemory,
     find_memory_bound,
@@ -41,6 +42,8 @@ from graphopt.search.moves import SearchSpace
 
 log = logging.getLogger(__name__)
 
+FREE_VARIANTS = (WITHOUT_PATTERN, WITHOUT_REUSE)
+"""Options of a session that are tried before the model is changed: they cost no time as a rule."""
 MAX_PLANS = 4
 """Plans that are made and measured, each for a lower estimate, until one keeps the budget."""
 REPORTED_BYTES = 100_000_000
@@ -97,10 +100,13 @@ class BudgetFitter:
         usual = self._measure(candidate, DEFAULT_VARIANT)
         if usual.running.peak <= budget:
             return BudgetFit(candidate, (self._kept_text(usual, budget), *self._loading_notes(usual, budget)))
-        plain = self._measure(candidate, WITHOUT_PATTERN)
-        fitted, found = candidate, plain
-        if plain.running.peak > budget:
-            fitted, found = self._fit_in_parts(candidate, plain, budget)
+        fitted, found = candidate, usual
+        for variant in FREE_VARIANTS:
+            found = min(found, self._measure(candidate, variant), key=lambda each: each.running.peak)
+            if found.running.peak <= budget:
+                break
+        else:
+            fitted, found = self._fit_in_parts(candidate, found, budget)
         text = f"{self._kept_text(found, budget)} instead of {format_megabytes(usual.running.peak)}"
         if fitted is not candidate:
             ratio = self._time_ratio(candidate, fitted)
@@ -129,21 +135,24 @@ class BudgetFitter:
                 text += f"; with {code} it is {format_megabytes(plain.running.peak)}, at {ratio:.2f} of the time"
         return (text,)
 
-    def _fit_in_parts(self, candidate: Candidate, plain: SessionMemory, budget: int) -> tuple[Candidate, SessionMemory]:
+    def _fit_in_parts(
+        self, candidate: Candidate, lowest: SessionMemory, budget: int
+    ) -> tuple[Candidate, SessionMemory]:
         """Return the candidate computed in as few parts as keep the budget, and its memory.
 
         Raises:
             MemoryBudgetError: no number of parts keeps it.
         """
-        peak = liveness_peak(self._static(candidate.graph))
-        target = budget - (plain.running.peak - (0 if peak is None else peak.nbytes))
-        fitted, found = candidate, plain
+        is_reusing = lowest.variant is not WITHOUT_REUSE
+        peak = liveness_peak(self._static(candidate.graph), is_reusing=is_reusing)
+        target = budget - (lowest.running.peak - (0 if peak is None else peak.nbytes))
+        fitted, found = candidate, lowest
         for _ in range(MAX_PLANS):
-            fitted = self._planned(fitted, target)
-            found = self._measure(fitted, WITHOUT_PATTERN)
+            fitted = self._planned(fitted, target, is_reusing=is_reusing)
+            found = self._measure(fitted, lowest.variant)
             if found.running.peak <= budget:
                 return fitted, found
-            left = liveness_peak(self._static(fitted.graph))
+            left = liveness_peak(self._static(fitted.graph), is_reusing=is_reusing)
             if left is None or left.nbytes > target:
                 break
             target = min(target, left.nbytes) - (found.running.peak - budget)
@@ -154,8 +163,8 @@ class BudgetFitter:
             f" weights; {bound}; no model was written"
         )
 
-    def _planned(self, candidate: Candidate, target: float) -> Candidate:
-        planner = MemoryPlanner(self.parts, self._static)
+    def _planned(self, candidate: Candidate, target: float, *, is_reusing: bool) -> Candidate:
+        planner = MemoryPlanner(self.parts, self._static, is_reusing)
 
         def change(graph: Graph) -> Sequence[Step]:
             return planner.fit(graph, target)[0]

@@ -89,11 +89,12 @@ def execution_order(graph: Graph) -> list[int]:
     return order
 
 
-def plan_buffers(graph: Graph, order: Sequence[int]) -> list[Buffer]:
+def plan_buffers(graph: Graph, order: Sequence[int], *, is_reusing: bool = True) -> list[Buffer]:
     """Return the memory that ONNX Runtime plans for the values that nodes make.
 
     A view lies where what it looks at lies; some kernels write over an operand of the same size that nothing reads
-    after them; and a value takes a free buffer of its size, whose lifetime that extends.
+    after them; and a value takes a free buffer of its size, whose lifetime that extends, unless the session is told to
+    reuse none (`enable_mem_reuse`).
     """
     owner, last = _lifetimes(graph, order)
     buffers: list[Buffer] = []
@@ -109,7 +110,7 @@ def plan_buffers(graph: Graph, order: Sequence[int]) -> list[Buffer]:
             over = next((each for each in operands if each in lying and last[each] == place), None)
             if over is not None and lying[over].nbytes == nbytes:
                 buffer = lying.pop(over)
-            elif free.get(nbytes):
+            elif is_reusing and free.get(nbytes):
                 buffer = free[nbytes].pop()
             else:
                 buffer = Buffer(nbytes, place, end, [])
@@ -144,13 +145,13 @@ def _may_overwrite(node: Node) -> bool:
     return extra_operands(node.op, node.domain) is not None or node.op in OVERWRITING_KERNELS
 
 
-def liveness_peak(graph: Graph) -> LivenessPeak | None:
+def liveness_peak(graph: Graph, *, is_reusing: bool = True) -> LivenessPeak | None:
     """Return where a run takes the most memory; None for a graph without nodes. Inputs and weights do not count: they
     lie in memory all the time."""
     order = execution_order(graph)
     if not order:
         return None
-    buffers = plan_buffers(graph, order)
+    buffers = plan_buffers(graph, order, is_reusing=is_reusing)
     changes = [0] * (len(order) + 2)
     for buffer in buffers:
         changes[buffer.first] += buffer.nbytes
@@ -174,6 +175,8 @@ class MemoryPlanner:
     """Its trades are the rules that compute operators in parts."""
     static: Callable[[Graph], Graph]
     """Give a graph with all sizes known, of the same vertices."""
+    is_reusing: bool = True
+    """False for a session that reuses no buffers."""
 
     def fit(self, graph: Graph, target: float) -> tuple[list[Step], LivenessPeak | None]:
         """Cut what takes the most memory, in place, until the estimate is no more than the target, or nothing can be
@@ -183,14 +186,17 @@ class MemoryPlanner:
             The steps, and the peak that is left.
         """
         steps: list[Step] = []
-        peak = liveness_peak(self.static(graph))
+        peak = self._peak(graph)
         while peak is not None and peak.nbytes > target:
             made = self._lower(graph, peak)
             if not made:
                 return steps, peak
             steps += made
-            peak = liveness_peak(self.static(graph))
+            peak = self._peak(graph)
         return steps, peak
+
+    def _peak(self, graph: Graph) -> LivenessPeak | None:
+        return liveness_peak(self.static(graph), is_reusing=self.is_reusing)
 
     def _lower(self, graph: Graph, peak: LivenessPeak) -> list[Step]:
         """Cut the values of one of the largest buffers of a peak in the first way that lowers it; return no steps where
@@ -202,7 +208,7 @@ class MemoryPlanner:
                 steps = self._cut_all(graph, buffer.values, rules)
                 if not steps:
                     continue
-                lowered = liveness_peak(self.static(graph))
+                lowered = self._peak(graph)
                 if lowered is not None and lowered.nbytes < peak.nbytes:
                     return steps
                 undo_steps(steps)
