@@ -70,6 +70,11 @@ class Match:
     def vertices(self) -> frozenset[int]:
         return frozenset(value.vertex for value in self.terms.values())
 
+    @property
+    def bound_parts(self) -> int:
+        """The number of operators that matched, and of holes that are bound."""
+        return len({app.node for app in self.terms}) + len(self.holes)
+
 
 class Check(Enum):
     """What the matcher asks of a place, step by step."""
@@ -81,6 +86,7 @@ class Check(Enum):
     FURTHER_INPUT = "no input that the pattern does not have"
     ATTRIBUTE = "an attribute"
     INPUT = "what an input is"
+    INPUTS = "the operators that make the inputs, at a quick look"
     QUOTIENT = "a divisor with a reciprocal"
     OTHER_SIDE = "a node for a further left side"
     CONSTANT = "the shape of a constant"
@@ -93,6 +99,8 @@ class Check(Enum):
 class Mismatch:
     """The step at which a pattern did not match, and how far it had matched before."""
 
+    rule: Rule
+    """The rule; of a family the rule with the operators that were met."""
     check: Check
     state: PartialMatch
     """What is bound; the term that failed is not among it."""
@@ -118,40 +126,47 @@ def find_matches(
     `on_mismatch` is told where and why there is none; quick looks, which reject most places without looking closely,
     are then left out.
     """
-    matcher = _Matcher(graph, on_mismatch)
+    matcher = _Matcher(graph, rule, on_mismatch)
     if vertex is None:
         for candidate in sorted(set().union(*map(graph.vertices_with_op, root_operators_of(rule.left[0])))):
-            for each in matcher.instances(rule, candidate, 0):
+            for each in matcher.instances(candidate, 0):
                 yield from matcher.matches_at(each, candidate, 0)
         return
     for position, side in enumerate(rule.left):
         if graph[vertex].op in root_operators_of(side):
-            for each in matcher.instances(rule, vertex, position):
+            for each in matcher.instances(vertex, position):
                 yield from matcher.matches_at(each, vertex, position)
+
+
+def find_inner_matches(rule: Rule, graph: Graph, app: App) -> Iterator[PartialMatch]:
+    """Yield where an operator of the left side of a rule matches, and all that it is applied to."""
+    matcher = _Matcher(graph, rule)
+    for vertex in sorted(set().union(*map(graph.vertices_with_op, root_operators_of(app)))):
+        yield from matcher.match_app(app, Value(vertex, app.output), PartialMatch({}, {}, {}))
 
 
 class _Matcher:
     """Matches patterns in one graph, and tells a listener, if there is one, why they do not match."""
 
-    __slots__ = ("graph", "on_mismatch")
+    __slots__ = ("graph", "on_mismatch", "rule")
 
-    def __init__(self, graph: Graph, on_mismatch: MismatchListener | None) -> None:
-        self.graph, self.on_mismatch = graph, on_mismatch
+    def __init__(self, graph: Graph, rule: Rule, on_mismatch: MismatchListener | None = None) -> None:
+        self.graph, self.rule, self.on_mismatch = graph, rule, on_mismatch
 
-    def instances(self, rule: Rule, vertex: int, position: int) -> Iterator[Rule]:
+    def instances(self, vertex: int, position: int) -> Iterator[Rule]:
         """Yield the rules of a family for the operators met in the places of its holes; another rule as it is.
 
         A listener is told of the holes at which the family itself does not match, where it has no rule for a place.
         """
-        if not rule.is_family:
-            yield rule
+        if not self.rule.is_family:
+            yield self.rule
             return
         is_empty = True
-        for found in _family_instances(self.graph, rule, rule.left[position], vertex):
+        for found in _family_instances(self.graph, self.rule, self.rule.left[position], vertex):
             is_empty = False
             yield found
         if is_empty and self.on_mismatch is not None:
-            yield rule
+            yield self.rule
 
     def _fail(
         self,
@@ -163,13 +178,15 @@ class _Matcher:
         attribute: str = "",
     ) -> None:
         if self.on_mismatch is not None:
-            self.on_mismatch(Mismatch(check, state, pattern, node, value, attribute))
+            self.on_mismatch(Mismatch(self.rule, check, state, pattern, node, value, attribute))
 
     def matches_at(self, rule: Rule, vertex: int, position: int) -> Iterator[Match]:
-        """Yield the matches in which the left side in this position ends at a vertex."""
+        """Yield the matches of a rule, or of one of the family, in which the left side in this position ends at a
+        vertex."""
+        self.rule = rule
         side = rule.left[position]
         others = [other for index, other in enumerate(rule.left) if index != position]
-        for state in self._match_app(side, Value(vertex, side.output), PartialMatch({}, {}, {})):
+        for state in self.match_app(side, Value(vertex, side.output), PartialMatch({}, {}, {})):
             for complete in self._match_other_sides(others, state):
                 settled = self._resolve_constants(complete)
                 if settled is None:
@@ -196,10 +213,10 @@ class _Matcher:
         if not candidates:
             self._fail(Check.OTHER_SIDE, state, others[0])
         for candidate in candidates:
-            for found in self._match_app(others[0], candidate, state):
+            for found in self.match_app(others[0], candidate, state):
                 yield from self._match_other_sides(others[1:], found)
 
-    def _match_app(self, app: App, value: Value, state: PartialMatch) -> Iterator[PartialMatch]:
+    def match_app(self, app: App, value: Value, state: PartialMatch) -> Iterator[PartialMatch]:
         node = self.graph[value.vertex]
         if node.op == "Div" and is_scaling(app):
             yield from self._match_quotient(app, value, state)
@@ -239,7 +256,7 @@ class _Matcher:
         if any(further is not None for further in node.inputs[len(app.inputs) :]):
             return Check.FURTHER_INPUT
         if self.on_mismatch is None and not _producers_may_match(self.graph, app, node):
-            return Check.INPUT
+            return Check.INPUTS
         return None
 
     def _match_quotient(self, app: App, value: Value, state: PartialMatch) -> Iterator[PartialMatch]:
@@ -320,7 +337,7 @@ class _Matcher:
             else:
                 self._fail(Check.INPUT, state, pattern, node, value)
         elif value is not None:
-            yield from self._match_app(pattern, value, state)
+            yield from self.match_app(pattern, value, state)
         else:
             self._fail(Check.INPUT, state, pattern, node)
 
@@ -452,7 +469,7 @@ def _candidate_roots(graph: Graph, side: App, state: PartialMatch) -> Iterator[V
 
 @dataclass(frozen=True, slots=True)
 class PartialMatch:
-    """A partial match, which is never changed: each step makes a new one."""
+    """What is bound after some steps of a match. It is never changed: each step makes a new one."""
 
     holes: Mapping[str, Binding]
     axes: AxisSizes
@@ -465,6 +482,12 @@ class PartialMatch:
         if name in self.holes:
             return self if _bindings_equal(self.holes[name], bound) else None
         return PartialMatch({**self.holes, name: bound}, self.axes, self.terms, self.pending, self.is_reordered)
+
+    @property
+    def bound_parts(self) -> int:
+        """The number of operators that matched, and of holes that are bound."""
+        waiting = {constant.hole.name for constant in self.pending}
+        return len({app.node for app in self.terms}) + len(self.holes.keys() | waiting)
 
     def with_reordering(self, reordered: bool) -> PartialMatch:
         """Return the same match, reordered if it was or this step is."""
