@@ -19,12 +19,11 @@ from graphopt.base.session import Session, current_session
 from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, step_label
 from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
-from graphopt.io.version_paths import first_opset
+from graphopt.io.version_paths import first_opset, is_supported
 from graphopt.ir.graph import Graph, Patch
 from graphopt.ir.types import TensorType
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
-from graphopt.language.terms import operator_applications
 from graphopt.operators import inference
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
@@ -35,8 +34,9 @@ from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.gate import Gate
+from graphopt.rewrite.near_misses import MissFinder, notes_on_unapplied_rules
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
-from graphopt.rewrite.simplify import Step, notes_on_function_operators, notes_on_unprofitable_rules, simplify_graph
+from graphopt.rewrite.simplify import Step, notes_on_function_operators, simplify_graph
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
 from graphopt.runtime.session_setting import SessionSetting, model_label
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     import onnx
 
 log = logging.getLogger(__name__)
-
-MICROSOFT = "com.microsoft"
-"""Domain of the operators that ONNX Runtime has beside the standard ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,17 +160,17 @@ def optimize(model: onnx_io.ModelSource, options: Options) -> Result:
     """
     with current_session().child(), ort.registered_custom_ops(options.custom_ops):
         if len(options.providers) == 1:
-            return _Pipeline(model, options).result()
+            return Pipeline(model, options).result()
         return _optimize_for_fastest_provider(model, options)
 
 
 def _optimize_for_fastest_provider(model: onnx_io.ModelSource, options: Options) -> Result:
     """Optimize a model for each provider, and return the result that is the fastest."""
-    clock, runs = StageClock(), dict[str, _Pipeline]()
+    clock, runs = StageClock(), dict[str, Pipeline]()
 
     def attempt(provider: str, share: float) -> Attempt:
         own = replace(options.for_provider(provider), seconds=options.seconds * share)
-        run = runs[provider] = _Pipeline(model, own)
+        run = runs[provider] = Pipeline(model, own)
         try:
             return run.best_attempt()
         finally:
@@ -189,7 +186,19 @@ def _optimize_for_fastest_provider(model: onnx_io.ModelSource, options: Options)
 
 
 @dataclass(frozen=True)
-class _Pipeline:
+class SimplifiedModel:
+    """A model after the simplify phase."""
+
+    loaded: onnx_io.LoadedModel
+    """The model before it, with the types of its values."""
+    candidate: Candidate
+    library: rule_library.RuleLibrary
+    """The rules given and those installed."""
+    misses: MissFinder
+
+
+@dataclass(frozen=True)
+class Pipeline:
     """One run of the pipeline: attempts, until the check finds no difference."""
 
     model: onnx_io.ModelSource
@@ -244,7 +253,7 @@ class _Pipeline:
 
     def _target_notes(self) -> list[str]:
         """Return a note on given rules that write operators which the target lacks."""
-        lacking = [rule.name for rule in self._given_rules.all_rules if not _is_supported(rule, self.options.target)]
+        lacking = [rule.name for rule in self._given_rules.all_rules if not is_supported(rule, self.options.target)]
         if not lacking:
             return []
         note = f"{', '.join(lacking)}: not used, as only --target onnxruntime has ONNX Runtime's own operators"
@@ -312,7 +321,7 @@ class _Pipeline:
 
     def _attempt(self, opset: int | None, space: _RewriteSpace, tuning: TuningOptions) -> Attempt:
         """Simplify, search and check once, in this opset, or where it is None in the model's own."""
-        options, clock, refusal = self.options, self.clock, self._refusal(space)
+        options, clock = self.options, self.clock
         with clock("load"):
             loaded = self.loaded_model
             before = model_summary(loaded)
@@ -321,24 +330,11 @@ class _Pipeline:
         if opset is not None:
             with clock("convert"), onnx_io.naming_file_in_errors(loaded.path):
                 loaded = self._convert(loaded, opset)
-        given = [rule for rule in (*space.rules, *space.trades) if rule in self._given_rules.all_rules]
-        if given:
-            with clock("prove"):
-                self._gate.require_proved(given)
+        given = self._prove_given_rules(space)
         with clock("simplify"), onnx_io.naming_file_in_errors(loaded.path):  # it reads weights that may be broken
-            graph = loaded.graph.copy()
-            done = simplify_graph(
-                graph,
-                space.rules,
-                space.passes,
-                allows=self._gate.allows,
-                refusal=refusal,
-                progress=options.report_progress,
-            )
-            always = [rule for rule in given if rule in space.rules]
-            notes = [*done.notes, *notes_on_unprofitable_rules(graph, always, self._gate.allows, refusal)]
-            notes += notes_on_function_operators(graph, given, loaded.functions)
-        tuned = TuningResult(Candidate(graph, done.steps, Candidate(loaded.graph)))
+            simplified, notes = self._simplify(loaded, space)
+            notes += notes_on_function_operators(simplified.graph, given, loaded.functions)
+        tuned = TuningResult(simplified)
         if tuning.cost != "none":
             with clock("search"), current_session().replace(limits=options.limits):
                 tuned = self._tuner(loaded, tuned.candidate, space, tuning).tune()
@@ -348,7 +344,50 @@ class _Pipeline:
                 target = None if opset == before.opsets.get("ai.onnx") else opset
                 finding = self._check(loaded, before, tuned.candidate, target).compare()
         notes += tuned.notes
+        fired = {step.name for step in tuned.candidate.steps}
+        silent = [rule for rule in given if rule.name not in fired]
+        with clock("simplify"), onnx_io.naming_file_in_errors(loaded.path):
+            notes += notes_on_unapplied_rules(self._misses(simplified, space), silent)
         return Attempt(replace(loaded, graph=tuned.candidate.graph), tuning, before, tuned, tuple(notes), finding)
+
+    def simplified(self) -> SimplifiedModel:
+        """Return the model simplified in the opset that is asked for, without search, timing or check.
+
+        Raises:
+            ModelError, ProofError, RuleError, UsageError: as `optimize` does.
+        """
+        space, opset = self._rewrite_space, self.options.opset
+        loaded = self.loaded_model if opset is None else self._convert(self.loaded_model, opset)
+        self._prove_given_rules(space)
+        with onnx_io.naming_file_in_errors(loaded.path):
+            candidate, _ = self._simplify(loaded, space)
+        return SimplifiedModel(loaded, candidate, self._library, self._misses(candidate, space))
+
+    def _prove_given_rules(self, space: _RewriteSpace) -> list[Rule]:
+        """Return the rules that were given for this run and are chosen, once they are proved."""
+        given = [rule for rule in (*space.rules, *space.trades) if rule in self._given_rules.all_rules]
+        if given:
+            with self.clock("prove"):
+                self._gate.require_proved(given)
+        return given
+
+    def _simplify(self, loaded: onnx_io.LoadedModel, space: _RewriteSpace) -> tuple[Candidate, list[str]]:
+        """Return a copy of the model's graph, simplified, and notes on rules that could not be applied."""
+        graph = loaded.graph.copy()
+        done = simplify_graph(
+            graph,
+            space.rules,
+            space.passes,
+            allows=self._gate.allows,
+            refusal=self._refusal(space),
+            progress=self.options.report_progress,
+        )
+        return Candidate(graph, done.steps, Candidate(loaded.graph)), [*done.notes]
+
+    def _misses(self, simplified: Candidate, space: _RewriteSpace) -> MissFinder:
+        return MissFinder(
+            simplified, self._gate, self._refusal(space), frozenset(rule.name for rule in self._library.trades)
+        )
 
     @cached_property
     def loaded_model(self) -> onnx_io.LoadedModel:
@@ -485,8 +524,8 @@ class _RewriteSpace:
         chosen = rule_library.select_names(names, options.skip, options.only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _RewriteSpace(
-            [rule for rule in known.rules if rule.name in chosen and _is_supported(rule, options.target)],
-            [rule for rule in known.trades if rule.name in chosen and _is_supported(rule, options.target)],
+            [rule for rule in known.rules if rule.name in chosen and is_supported(rule, options.target)],
+            [rule for rule in known.trades if rule.name in chosen and is_supported(rule, options.target)],
             to_exact_passes(passes) if options.exact else passes,
         )
 
@@ -541,11 +580,4 @@ def _reported_rewrites(steps: Sequence[Step], gate: Gate) -> tuple[Rewrite, ...]
             proof=gate.describe_proof(step.name) if step.is_rule else None,
         )
         for step in steps
-    )
-
-
-def _is_supported(rule: Rule, target: str) -> bool:
-    """Return whether a target has all operators that a rule writes."""
-    return target == "onnxruntime" or all(
-        app.domain != MICROSOFT for side in rule.right for app in operator_applications(side)
     )

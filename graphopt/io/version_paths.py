@@ -360,6 +360,16 @@ def first_opset(rule: Rule) -> int:
     return max((schema_versions(op)[0] for op in written), default=0)
 
 
+MICROSOFT = "com.microsoft"
+"""Domain of the operators that ONNX Runtime has beside the standard ones."""
+
+
+def is_supported(rule: Rule, target: str) -> bool:
+    """Return whether a target, `onnx` or `onnxruntime`, has all operators that a rule writes."""
+    written = (app.domain for side in rule.right for app in operator_applications(side))
+    return target == "onnxruntime" or MICROSOFT not in written
+
+
 @cache
 def downgrade_path(op: str, domain: str, version: int, opset: int) -> VersionPath:
     """Return the path from a schema version to what an opset has for it."""

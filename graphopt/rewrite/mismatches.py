@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -38,10 +39,10 @@ class PlaceNames:
         self._operators: dict[str, str] = {}
 
     def node(self, vertex: int) -> str:
-        """Return `Relu_12`, `act (Relu)` where the name does not tell the operator, or `Relu 'y'` without one."""
+        """Return `Relu_12`, or `act (Relu)` where the name does not tell the operator; a node without a name is called
+        by its output."""
         node = self.graph[vertex]
-        name = node.name if node.op.casefold() in node.name.casefold() else f"{node.name} ({node.op})"
-        return self._remember(name if node.name else f"{node.op} '{node.names[0]}'", node.op)
+        return self._remember(label_node(node.name or node.names[0], node.op), node.op)
 
     def value(self, value: Value) -> str:
         """Return `the output of Relu_12`, `the input 'x'` or `the constant 'w'`."""
@@ -63,9 +64,18 @@ class PlaceNames:
         return re.sub(found, lambda name: self._operators[name[0]], text) if names else text
 
 
+def label_node(name: str, op: str) -> str:
+    """Return the name of a node, with its operator if the name does not tell it."""
+    return name if op.casefold() in name.casefold() else f"{name} ({op})"
+
+
 def quote_term(term: Term) -> str:
     """Return a term as rules print it, in backquotes."""
     return f"`{render_term(term)}`"
+
+
+_MOST_SHOWN = 8
+"""Numbers of a list, or elements of a constant, up to which they are shown."""
 
 
 def format_bound(bound: object) -> str:
@@ -73,6 +83,10 @@ def format_bound(bound: object) -> str:
     match bound:
         case SymbolicDim():
             return "an unknown size" if bound.is_anonymous else str(bound)
+        case float():
+            return f"{bound:.7g}"
+        case tuple() if len(bound) > _MOST_SHOWN:
+            return f"[{', '.join(map(format_bound, bound[:3]))}, … {format_bound(bound[-1])}] ({len(bound)} numbers)"
         case tuple():
             return f"[{', '.join(map(format_bound, bound))}]"
         case bytes():
@@ -87,9 +101,25 @@ def format_bound(bound: object) -> str:
 
 
 def describe_bindings(state_terms: Mapping[App, Value], holes: Mapping[str, Any], names: PlaceNames) -> dict[str, str]:
-    """Return what the terms and holes of a pattern are bound to, outermost terms first."""
-    terms = {render_term(app): names.node(value.vertex) for app, value in state_terms.items()}
+    """Return what the terms and holes of a pattern are bound to, outermost terms first.
+
+    Terms within a term that is named are dots, unless two would read alike.
+    """
+    counts = Counter(_render_outermost(app) for app in state_terms)
+    terms = {
+        short if counts[short := _render_outermost(app)] == 1 else render_term(app): names.node(value.vertex)
+        for app, value in state_terms.items()
+    }
     return terms | {name: _describe_hole(bound, names) for name, bound in holes.items()}
+
+
+def _render_outermost(app: App) -> str:
+    """Return an operator on its holes and numbers, with dots for other operators: `Relu(… + b)`."""
+    args = (_ELLIPSIS if isinstance(arg, App) and arg.domain != SCALAR else arg for arg in app.args)
+    return render_term(App(app.op, tuple(args), app.attrs, app.domain, app.output, app.outputs))
+
+
+_ELLIPSIS = Var("…", "tensor")
 
 
 def _describe_hole(bound: object, names: PlaceNames) -> str:
@@ -246,10 +276,6 @@ def _format_contents(value: Value, names: PlaceNames) -> str:
     return shown if tensor.size == 1 and not tensor.shape else f"{shown} of shape {format_bound(tensor.shape)}"
 
 
-_MOST_SHOWN = 8
-"""Elements of a constant up to which they are shown."""
-
-
 def _describe_divisor(found: Mismatch, names: PlaceNames) -> str:
     assert found.value is not None and found.pattern is not None, found
     tensor, here = constant_tensor(names.graph, found.value), names.value(found.value)
@@ -334,7 +360,7 @@ def _describe_conditions(found: Mismatch, names: PlaceNames) -> str:
         for part in _conjuncts(condition):
             try:
                 said = evaluate_scalar(part, state.holes, state.axes, names.graph)
-                why = "is false"
+                why = "cannot be known" if said is None else "is false"
             except UndecidedScalarError as unknown:
                 said, why = None, f"cannot be known ({unknown})"
             if not said:

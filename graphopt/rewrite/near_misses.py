@@ -14,6 +14,7 @@ from functools import cache, cached_property
 from itertools import chain
 from typing import TypeAlias
 
+from graphopt.ir import schemas
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.language.rule import Rule
 from graphopt.language.terms import SCALAR, App, holes, operator_applications
@@ -91,9 +92,9 @@ class NearMiss:
         return self.matched / self.parts
 
     @property
-    def priority(self) -> tuple[float, int, int]:
-        """Key by which the nearest misses sort first."""
-        return (-self.share, -self.matched, -self.places)
+    def priority(self) -> tuple[float, bool, int, int]:
+        """Key by which the nearest misses sort first; what needs more than another model comes last."""
+        return (-self.share, self.kind is MissKind.CONDITION, -self.matched, -self.places)
 
 
 NodePredicate: TypeAlias = Callable[[Node], bool]
@@ -162,24 +163,44 @@ class MissFinder:
     is_wanted: NodePredicate = lambda node: True
     """Only places are looked at that have such a node."""
 
-    def nearest(self, rules: Sequence[Rule], count: int, *, least_nodes: int = 0) -> list[NearMiss]:
+    def nearest(self, rules: Sequence[Rule], count: int) -> list[NearMiss]:
         """Return the nearest misses of some rules, best first; places that fail alike are one miss.
 
-        Args:
-            rules: the rules, of which some may have been applied elsewhere.
-            count: most misses that are returned.
-            least_nodes: the nodes that a pattern has to match where it is the pattern that fails.
+        Also looked at is the graph as it was loaded, in which other rewrites took the places of these.
         """
-        late = [place for graph in self._changed_graphs() for place in self._places(graph, rules)]
-        found = _worded([place for place in late if self._is_telling(place, least_nodes)], count)
+        graphs = self._changed_graphs()
+        late = self._late_places(rules)
+        late += [place for graph in graphs for rule in rules for place in _rootless_places(graph, rule)]
         best: dict[str, int] = {}
         for place in late:
             best[place.rule.name] = max(best.get(place.rule.name, 0), place.matched)
+        found = _worded(filter(self._is_here, late), count)
         with self.simplified.graph_after(0):
             early = [place for graph in self._changed_graphs() for place in self._early_places(graph, rules, best)]
-            found += _worded([place for place in early if self._is_telling(place, least_nodes)], count)
+            found += _worded(filter(self._is_here, early), count)
         self._changed_graphs()
-        return sorted(_merged(found), key=lambda miss: miss.priority)[:count]
+        return _merged(found)[:count]
+
+    def nearest_of_all(self, rules: Sequence[Rule], count: int) -> list[NearMiss]:
+        """Return the nearest misses of many rules in the simplified graph, and all trades that match.
+
+        Patterns of which no more than a node matches are left out: there are thousands.
+        """
+        places = [place for place in self._late_places(rules) if self._is_here(place)]
+        trades = [place for place in places if place.rule.name in self.trades and not place.is_pattern]
+        others = [place for place in places if len(place.state.terms) > 1 and place not in trades]
+        return [*_merged(_worded(others, count))[:count], *_merged(_worded(trades, len(trades)))]
+
+    def _late_places(self, rules: Sequence[Rule]) -> list[_Place]:
+        return [place for graph in self._changed_graphs() for place in self._places(graph, rules)]
+
+    def describe_absence(self, rule: Rule) -> str:
+        """Return which operators of a rule's pattern the simplified model lacks."""
+        present = set(chain.from_iterable(graph.operator_counts() for graph in self.simplified.graph.graphs()))
+        wanted = (app for side in rule.left for app in operator_applications(side))
+        names = dict.fromkeys(app.op for app in wanted if app.domain not in schemas.CLASS_SCHEMAS)
+        missing = [name for name in names if name not in present]
+        return f"the simplified model has no {' and no '.join(missing)}" if missing else "nothing like it is there"
 
     def _changed_graphs(self) -> list[Graph]:
         """Return the graph and its bodies, and forget what is known of them as they were."""
@@ -188,10 +209,10 @@ class MissFinder:
             invalidate_analysis(graph)
         return graphs
 
-    def _is_telling(self, place: _Place, least_nodes: int) -> bool:
+    def _is_here(self, place: _Place) -> bool:
+        """Return whether a place has a node that is wanted."""
         nodes = {place.vertex, *(value.vertex for value in place.state.terms.values())}
-        is_near = not place.is_pattern or len(nodes) >= least_nodes
-        return is_near and any(self.is_wanted(place.graph[vertex]) for vertex in nodes)
+        return any(self.is_wanted(place.graph[vertex]) for vertex in nodes)
 
     # -- places --------------------------------------------------------------------------------------------------------
 
@@ -208,8 +229,6 @@ class MissFinder:
                     yield from self._judged(graph, match)
             if misses and not matches:
                 yield _mismatched(max(misses, key=lambda miss: miss.state.bound_parts), rule, graph, vertex)
-        for rule in rules:
-            yield from _rootless_places(graph, rule)
 
     def _judged(self, graph: Graph, match: Match) -> Iterator[_Place]:
         """Yield the place of a match if the rule is not applied there."""
@@ -369,13 +388,36 @@ def _worded(places: Iterable[_Place], count: int) -> list[tuple[NearMiss, object
     return found
 
 
-def _merged(found: Iterable[tuple[NearMiss, object]]) -> Iterable[NearMiss]:
-    """Return misses that are alike as one, with the number of their places."""
+def _merged(found: Iterable[tuple[NearMiss, object]]) -> list[NearMiss]:
+    """Return misses that are alike as one, with the number of their places, nearest first."""
     misses: dict[object, NearMiss] = {}
     for miss, key in found:
         known = misses.get(key)
         misses[key] = miss if known is None else replace(known, places=known.places + miss.places)
-    return misses.values()
+    return sorted(misses.values(), key=lambda miss: miss.priority)
+
+
+def notes_on_unapplied_rules(finder: MissFinder, rules: Sequence[Rule]) -> Iterator[str]:
+    """Yield a note for each rule that was applied nowhere, with its nearest miss.
+
+    Of what the gate and the builder refuse there are notes already, and the search says what it tried.
+    """
+    for rule in rules:
+        missed = finder.nearest([rule], 1)
+        if not missed:
+            yield f"rule {rule.name} was applied nowhere: {finder.describe_absence(rule)}"
+            continue
+        (miss,) = missed
+        places = f"at {miss.places} place{'s' * (miss.places > 1)}"
+        match miss.kind:
+            case MissKind.PROFIT:
+                loss = f"matches {places} and makes nothing smaller there ({miss.reason})"
+                yield f"rule {rule.name} {loss}: list it in TRADES, and the search times it"
+            case MissKind.PATTERN | MissKind.CONDITION | MissKind.TAKEN:
+                far = f"{miss.matched} of {miss.parts} parts of its pattern match {places}, the first at {miss.node}"
+                yield f"rule {rule.name} was applied nowhere: {miss.reason} ({far})"
+            case MissKind.PROOF if rule.name not in finder.gate.withheld.keys() | finder.gate.unproved.keys():
+                yield f"rule {rule.name} was not applied: {miss.reason}"
 
 
 # -- matches that gain nothing -----------------------------------------------------------------------------------------
@@ -386,9 +428,10 @@ def describe_loss(found: Objection, match: Match, names: PlaceNames) -> str:
     if found.obstacle is Obstacle.COPIED_OUTPUTS:
         return "outputs would have to be copied by more nodes than the rewrite takes out"
     graph = names.graph
-    dead, dying = dead_after_rewrite(graph, match), list[str]()
+    dead = dead_after_rewrite(graph, match)
     kept = match.vertices - dead - reused_vertices(match) - {root.vertex for root in match.roots}
-    stays = [f"{names.node(vertex)} {_describe_use(vertex, match, names)}" for vertex in sorted(kept)]
+    uses = {vertex: _describe_use(vertex, match, names) for vertex in sorted(kept)}
+    stays = [f"{names.node(vertex)} {use}" for vertex, use in uses.items() if use]
     dying = [graph[vertex].op for vertex in sorted(dead)]
     weights = sum(node_weight(graph[vertex]) for vertex in dead)
     emitted = emitted_operators(match)
@@ -407,13 +450,13 @@ def describe_loss(found: Objection, match: Match, names: PlaceNames) -> str:
 
 
 def _describe_use(vertex: int, match: Match, names: PlaceNames) -> str:
-    """Return who needs a matched node beside the match: `is read by Add_7 as well`."""
+    """Return who needs a matched node beside the match, `is read by Add_7 as well`; empty if only the match does."""
     graph = names.graph
     others = [names.node(reader) for reader in sorted(graph.readers(vertex)) if reader not in match.vertices]
     if others:
         return f"is read by {' and '.join(others)} as well"
     is_output = any(graph.is_output(Value(vertex, output)) for output in range(len(graph[vertex].names)))
-    return "is a graph output" if is_output else "stays"
+    return "is a graph output" if is_output else ""
 
 
 def _count_operators(operators: Iterable[str]) -> str:

@@ -9,14 +9,14 @@ undone. The last section says which rules were not applied, though they are true
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import Protocol, TypeAlias
 
-from graphopt.ir.graph import IDENTITY, Graph, Node, Patch, Value
+from graphopt.ir.graph import IDENTITY, Graph, Node, Patch
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.language.rule import Rule, pattern_depth
@@ -28,7 +28,6 @@ from graphopt.rewrite.build import (
     RewriteRefused,
     build_patch,
     describe_missing_operator,
-    missing_operator,
 )
 from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.matching import Match, find_matches, node_producer_kinds, producer_kinds, root_operators_of
@@ -392,47 +391,6 @@ def _describe_patch(patch: Patch) -> str:
 
 
 # -- notes on rules that are proved and yet not applied ----------------------------------------------------------------
-
-
-def notes_on_unprofitable_rules(
-    graph: Graph, rules: Sequence[Rule], allows: SitePredicate, refusal: RefusalFunction | None = None
-) -> Iterator[str]:
-    """Yield a note for each rule that matches in a simplified graph, but makes nothing smaller there."""
-    measured = [rule for rule in rules if not rule.canonical]
-    matches = [
-        (inner, match) for inner in (graph.graphs() if measured else ()) for match in _distinct_matches(inner, measured)
-    ]
-    counts = Counter(
-        match.rule.generalized.name for inner, match in matches if _would_apply(inner, match, allows, refusal)
-    )
-    for name, count in sorted(counts.items()):
-        what = f"rule {name} matches at {count} place{'s' * (count > 1)} and makes nothing smaller there"
-        yield f"{what}: list it in TRADES, and the search times it"
-
-
-def _distinct_matches(graph: Graph, rules: Iterable[Rule]) -> Iterable[Match]:
-    """Return the matches of the rules, one for each set of roots."""
-    by_op = rules_by_root(rule for rule in rules if missing_operator(rule, graph.opsets) is None)
-    found: dict[tuple[str, frozenset[Value]], Match] = {}
-    for vertex in graph.topological_order():
-        made_by = node_producer_kinds(graph, graph[vertex])
-        for rule, needed in by_op.get(graph[vertex].op, ()):
-            for match in find_matches(rule, graph, vertex) if needed <= made_by else ():
-                found.setdefault((rule.name, frozenset(match.roots)), match)
-    return found.values()
-
-
-def _would_apply(graph: Graph, match: Match, allows: SitePredicate, refusal: RefusalFunction | None) -> bool:
-    """Return whether a match fails only for want of a gain."""
-    if not allows(Site.from_match(graph, match)):
-        return False
-    if min_measure_decrease(graph, match) < 0 or repeats_heavy_work(graph, match):
-        return True
-    try:
-        build_patch(graph, match, refusal)
-    except RewriteRefused:  # which is said already
-        return False
-    return True
 
 
 def notes_on_function_operators(
