@@ -345,7 +345,8 @@ class Pipeline:
                 finding = self._check(loaded, before, tuned.candidate, target).compare()
         notes += tuned.notes
         fired = {step.name for step in tuned.candidate.steps}
-        silent = [rule for rule in given if rule.name not in fired]
+        unnoted = (rule for rule in given if not any(note.startswith(f"rule {rule.name} ") for note in notes))
+        silent = [rule for rule in unnoted if rule.name not in fired]
         with clock("simplify"), onnx_io.naming_file_in_errors(loaded.path):
             notes += notes_on_unapplied_rules(self._misses(simplified, space), silent)
         return Attempt(replace(loaded, graph=tuned.candidate.graph), tuning, before, tuned, tuple(notes), finding)

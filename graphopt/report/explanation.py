@@ -43,7 +43,7 @@ class Explanation:
         yield f"{self.source}, opset {', '.join(opsets)}"
         yield ""
         width = max(map(len, self.applied), default=0)
-        yield "applied" if self.applied else "nothing was applied" + " of these" * bool(self.rules)
+        yield "applied" if self.applied else "none of these rules was applied" if self.rules else "nothing was applied"
         yield from (f"    {name:{width}}  {count}" for name, count in self.applied.items())
         for name, why in self.absent.items():
             yield from ("", f"{name}: {why}")

@@ -69,6 +69,11 @@ def label_node(name: str, op: str) -> str:
     return name if op.casefold() in name.casefold() else f"{name} ({op})"
 
 
+def article(noun: str) -> str:
+    """Return `an` before a vowel, else `a`."""
+    return "an" if noun[:1].casefold() in "aeiou" else "a"
+
+
 def quote_term(term: Term) -> str:
     """Return a term as rules print it, in backquotes."""
     return f"`{render_term(term)}`"
@@ -150,7 +155,7 @@ def _describe_node_mismatch(found: Mismatch, names: PlaceNames) -> str:
             return f"{text} is output {app.output} of its node, and {names.value(value)} is read"
         case Check.OPERATOR:
             kind = f"{app.domain.removeprefix('any ')} operator" if app.domain in schemas.CLASS_SCHEMAS else app.op
-            return f"{text} is no {kind}, it is {names.value(value)}"
+            return f"{text} is not {article(kind)} {kind}, it is {names.value(value)}"
         case Check.OUTPUTS:
             return f"{here} has {len(node.names)} outputs, and {text} has {app.outputs}"
         case Check.SAME_NODE:

@@ -40,7 +40,14 @@ from graphopt.rewrite.matching import (
     find_matches,
     root_operators_of,
 )
-from graphopt.rewrite.mismatches import PlaceNames, describe_bindings, describe_mismatch, quote_term
+from graphopt.rewrite.mismatches import (
+    PlaceNames,
+    article,
+    describe_bindings,
+    describe_mismatch,
+    label_node,
+    quote_term,
+)
 from graphopt.rewrite.profitability import emitted_operators
 from graphopt.rewrite.simplify import Objection, Obstacle, Simplifier, Step, measure_decrease
 from graphopt.rewrite.sites import Site
@@ -360,9 +367,9 @@ def _unread_places(graph: Graph, rule: Rule, outer: App, inner: App) -> Iterator
 
 def _read_by_another(outer: App, vertex: int) -> Callable[[PlaceNames], tuple[MissKind, str]]:
     def explain(names: PlaceNames) -> tuple[MissKind, str]:
-        readers = " and ".join(map(names.node, sorted(names.graph.readers(vertex)))) or "nothing"
-        wanted = f"no {outer.op} as in {quote_term(outer)}"
-        return MissKind.PATTERN, f"what {names.node(vertex)} makes is read by {readers}, {wanted}"
+        readers = " and ".join(map(names.node, sorted(names.graph.readers(vertex)))) or "no node"
+        here = f"{names.value(Value(vertex))} is read by {readers}"
+        return MissKind.PATTERN, f"{here}, and not by {article(outer.op)} {outer.op} as in {quote_term(outer)}"
 
     return explain
 
@@ -408,14 +415,17 @@ def notes_on_unapplied_rules(finder: MissFinder, rules: Sequence[Rule]) -> Itera
             yield f"rule {rule.name} was applied nowhere: {finder.describe_absence(rule)}"
             continue
         (miss,) = missed
-        places = f"at {miss.places} place{'s' * (miss.places > 1)}"
         match miss.kind:
             case MissKind.PROFIT:
-                loss = f"matches {places} and makes nothing smaller there ({miss.reason})"
-                yield f"rule {rule.name} {loss}: list it in TRADES, and the search times it"
+                places = f"matches at {miss.places} place{'s' * (miss.places > 1)} and makes nothing smaller there"
+                yield f"rule {rule.name} {places} ({miss.reason}): list it in TRADES, and the search times it"
             case MissKind.PATTERN | MissKind.CONDITION | MissKind.TAKEN:
-                far = f"{miss.matched} of {miss.parts} parts of its pattern match {places}, the first at {miss.node}"
-                yield f"rule {rule.name} was applied nowhere: {miss.reason} ({far})"
+                where = f"at {label_node(miss.node, miss.operator)}"
+                where += f" and {miss.places - 1} places like it" if miss.places > 1 else ""
+                yield (
+                    f"rule {rule.name} was applied nowhere: {miss.reason}"
+                    f" (nearest {where}, where {miss.matched} of {miss.parts} parts of its pattern match)"
+                )
             case MissKind.PROOF if rule.name not in finder.gate.withheld.keys() | finder.gate.unproved.keys():
                 yield f"rule {rule.name} was not applied: {miss.reason}"
 
@@ -440,9 +450,8 @@ def describe_loss(found: Objection, match: Match, names: PlaceNames) -> str:
         measured = f"heavy work would be done twice, as {_count_operators(app.op for app in emitted)} would be added"
     elif found.patch is None or added != weights:
         measured = (
-            "weight would not fall: it is"
-            f" {weights} of the nodes that go ({_count_operators(dying)}), {added} of those that come"
-            f" ({_count_operators(app.op for app in emitted)})"
+            f"weight would not fall: the nodes that go ({_count_operators(dying)}) weigh {weights},"
+            f" those that come ({_count_operators(app.op for app in emitted)}) {added}"
         )
     else:
         measured = f"weight stays {weights}, and {_describe_elements(found.patch)}"
