@@ -17,7 +17,7 @@ from graphopt.language.rule import Rule
 from graphopt.language.rule_library import select_names
 from graphopt.options import AUTO, LATEST, Options
 from graphopt.pipeline import Pipeline, SimplifiedModel
-from graphopt.report.explanation import Explanation
+from graphopt.report.explanation_report import Explanation
 from graphopt.report.report import Report
 from graphopt.rewrite.near_misses import MissFinder, MissKind, NearMiss
 from graphopt.rewrite.passes import PASSES

@@ -32,8 +32,8 @@ WEIGHTS = {"w": np.ones((3, 4), np.float32)}
 
 def nearest(model: onnx.ModelProto, rule: Rule, **options: Any) -> NearMiss:
     """The nearest miss of a rule that is taken at its word, simplified with no other."""
-    chosen = Options(**{"rules": [rule], "only": [rule.name], "unverified": True} | options)
-    return explain(model, rule.name, options=chosen).misses[0]
+    given: dict[str, Any] = {"rules": [rule], "only": [rule.name], "unverified": True} | options
+    return explain(model, rule.name, options=Options(**given)).misses[0]
 
 
 def reason(model: onnx.ModelProto, rule: Rule, **options: Any) -> str:
@@ -52,7 +52,11 @@ def test_it_says_where_how_far_and_what_failed_first() -> None:
     assert found.bindings == {"Relu(…)": "Relu_12", "x @ w": "mm (MatMul)", "x": "the input 'x'"}
 
 
-LITERALS = {"c": np.float32(0.25), "d": np.array([1.0, 2.0], np.float32), "i": np.array([2, 2], np.int64)}
+LITERALS: Mapping[str, Any] = {
+    "c": np.array(0.25, np.float32),
+    "d": np.array([1.0, 2.0], np.float32),
+    "i": np.array([2, 2], np.int64),
+}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +125,7 @@ def test_a_term_that_is_something_else_is_named_with_both_sides(left: Any, body:
 )
 def test_an_attribute_or_input_is_named_with_its_value(left: Any, node: str, expected: str) -> None:
     body = "r = Relu(x); " + ("s = Softmax<axis=0>(r); " if "(s)" in node else "")
-    weights = {"c": np.float32(0), "d": np.float32(6)}
+    weights = {"c": np.array(0, np.float32), "d": np.array(6, np.float32)}
     model = parse("float[2,3,4] x", f"{body}y = {node}", weights)
     rule = Rule("own", left, op.Identity(op.Relu(x)))
     chosen = Options(rules=[rule], only=["own"], unverified=True)
@@ -218,8 +222,8 @@ DISTRIBUTE = Rule("own", op.Mul(x, y + tensor("z")), op.Mul(x, y) + op.Mul(x, te
 TWICE = Rule("own", op.Neg(op.Neg(x)) + y, x + y)
 
 
-def judged(proof: Proof, site: Site, **strict: bool) -> str:
-    asked = gate.Gate(**strict)
+def judged(proof: Proof, site: Site, *, exact: bool = False) -> str:
+    asked = gate.Gate(exact=exact)
     asked._proofs[proof.rule] = proof
     assert not asked.allows(site)
     return asked.objection(site)
@@ -280,7 +284,8 @@ STAYS = "weight would not fall: the nodes that go ({gone}) weigh {weight}, those
 
 
 def near(model: onnx.ModelProto, *names: str, **options: Any) -> NearMiss:
-    return explain(model, *names, options=Options(**{"rules": [OWN_SCALE]} | options)).misses[0]
+    given: dict[str, Any] = {"rules": [OWN_SCALE]} | options
+    return explain(model, *names, options=Options(**given)).misses[0]
 
 
 def test_a_node_that_is_read_elsewhere_is_named_with_its_reader() -> None:
@@ -335,7 +340,7 @@ def test_an_operator_of_a_later_opset_is_named_with_the_option() -> None:
     half = op.Erf(x * fn.truediv(1.0, fn.sqrt(2.0)))
     rule = Rule("own_gelu", x * (half + 1.0) * 0.5, op.Gelu(x))
     body = "d = Div(x, c); e = Erf(d); a = Add(e, 1.0); m = Mul(x, a); y = Mul(m, h)"
-    weights = {"c": np.float32(np.sqrt(2)), "h": np.float32(0.5)}
+    weights = {"c": np.array(np.sqrt(2), np.float32), "h": np.array(0.5, np.float32)}
     found = explain(parse("float[4] x", body, weights, opset=17), rule.name, options=Options(rules=[rule])).misses[0]
     assert found.kind is MissKind.OPSET
     assert found.reason.startswith("needs Gelu: opset 20, the model has 17; --target-opset 20 converts it")
@@ -343,7 +348,7 @@ def test_an_operator_of_a_later_opset_is_named_with_the_option() -> None:
 
 def test_a_refusal_of_the_builder_is_told() -> None:
     rule = Rule("own", (x * const("v", "")) * const("w", ""), x * (const("v", "") * const("w", "")))
-    model = parse("float16[2] x", "s = Mul(x, v); y = Mul(s, v)", {"v": np.float16(1e-5)})
+    model = parse("float16[2] x", "s = Mul(x, v); y = Mul(s, v)", {"v": np.array(1e-5, np.float16)})
     found = nearest(model, rule)
     assert found.kind is MissKind.REFUSED
     assert "would underflow FLOAT16" in found.reason

@@ -76,8 +76,8 @@ class Match:
         return len({app.node for app in self.terms}) + len(self.holes)
 
 
-class Check(Enum):
-    """What the matcher asks of a place, step by step."""
+class MatchStep(Enum):
+    """A step of matching a pattern, named for what it asks of a node."""
 
     OPERATOR = "the operator"
     OUTPUTS = "the number of outputs"
@@ -101,9 +101,9 @@ class Mismatch:
 
     rule: Rule
     """The rule; of a family the rule with the operators that were met."""
-    check: Check
+    step: MatchStep
     state: PartialMatch
-    """What is bound; the term that failed is not among it."""
+    """Partial match before the step; the term that failed is not in it."""
     pattern: Term | None = None
     """The term that failed; None for an absent input, and for what is asked of the whole match."""
     node: Node | None = None
@@ -170,7 +170,7 @@ class _Matcher:
 
     def _fail(
         self,
-        check: Check,
+        step: MatchStep,
         state: PartialMatch,
         pattern: Term | None = None,
         node: Node | None = None,
@@ -178,7 +178,7 @@ class _Matcher:
         attribute: str = "",
     ) -> None:
         if self.on_mismatch is not None:
-            self.on_mismatch(Mismatch(self.rule, check, state, pattern, node, value, attribute))
+            self.on_mismatch(Mismatch(self.rule, step, state, pattern, node, value, attribute))
 
     def matches_at(self, rule: Rule, vertex: int, position: int) -> Iterator[Match]:
         """Yield the matches of a rule, or of one of the family, in which the left side in this position ends at a
@@ -194,11 +194,11 @@ class _Matcher:
                 roots = tuple(settled.terms[side] for side in rule.left)
                 match = Match(rule, roots, settled.holes, settled.axes, settled.terms, settled.is_reordered)
                 if rule.canonical and not _is_spelled_alike(self.graph, match):
-                    self._fail(Check.SPELLING, settled)
+                    self._fail(MatchStep.SPELLING, settled)
                 elif not _conditions_hold(rule, self.graph, match):
-                    self._fail(Check.CONDITIONS, settled)
+                    self._fail(MatchStep.CONDITIONS, settled)
                 elif not _has_consistent_operand_types(self.graph, match):
-                    self._fail(Check.OPERAND_TYPES, settled)
+                    self._fail(MatchStep.OPERAND_TYPES, settled)
                 else:
                     yield match
 
@@ -211,7 +211,7 @@ class _Matcher:
             each for each in _candidate_roots(self.graph, others[0], state) if each not in state.terms.values()
         ]
         if not candidates:
-            self._fail(Check.OTHER_SIDE, state, others[0])
+            self._fail(MatchStep.OTHER_SIDE, state, others[0])
         for candidate in candidates:
             for found in self.match_app(others[0], candidate, state):
                 yield from self._match_other_sides(others[1:], found)
@@ -221,9 +221,9 @@ class _Matcher:
         if node.op == "Div" and is_scaling(app):
             yield from self._match_quotient(app, value, state)
         if node.op != app.op or node.domain != app.domain or value.output != app.output:
-            self._fail(Check.OPERATOR, state, app, node, value)
+            self._fail(MatchStep.OPERATOR, state, app, node, value)
             return
-        failed = self._failed_check(app, node)
+        failed = self._failed_step(app, node)
         if failed is not None:
             self._fail(failed, state, app, node, value)
             return
@@ -231,7 +231,7 @@ class _Matcher:
             if state.terms[app] == value:
                 yield state
             else:
-                self._fail(Check.SAME_NODE, state, app, node, value)
+                self._fail(MatchStep.SAME_NODE, state, app, node, value)
             return
         with_attributes = self._match_attributes(app, node, state)
         if with_attributes is None:
@@ -245,18 +245,18 @@ class _Matcher:
             if bound is not None:
                 yield from self._match_inputs(node, [pair for pair in pairs if not _is_absent_numbers(*pair)], bound)
 
-    def _failed_check(self, app: App, node: Node) -> Check | None:
+    def _failed_step(self, app: App, node: Node) -> MatchStep | None:
         """Return what a node of the pattern's operator lacks, beside attributes; the last is a quick look at its inputs
         that rejects most nodes, of which a listener is to hear more."""
         extra_outputs = len(node.names) - app.outputs  # unread ones do not matter, unless the operator has any number
         if extra_outputs < 0 or (extra_outputs > 0 and _is_variadic(app.op, app.domain)):
-            return Check.OUTPUTS
+            return MatchStep.OUTPUTS
         if not _has_rule_version(self.graph, app, node):
-            return Check.VERSION
+            return MatchStep.VERSION
         if any(further is not None for further in node.inputs[len(app.inputs) :]):
-            return Check.FURTHER_INPUT
+            return MatchStep.FURTHER_INPUT
         if self.on_mismatch is None and not _producers_may_match(self.graph, app, node):
-            return Check.INPUTS
+            return MatchStep.INPUTS
         return None
 
     def _match_quotient(self, app: App, value: Value, state: PartialMatch) -> Iterator[PartialMatch]:
@@ -276,7 +276,7 @@ class _Matcher:
                 if complete is not None:
                     yield complete
                 else:
-                    self._fail(Check.QUOTIENT, found, factor, node, divisor)
+                    self._fail(MatchStep.QUOTIENT, found, factor, node, divisor)
 
     def _match_reciprocal(self, node: Node, pattern: Term, divisor: Value, state: PartialMatch) -> PartialMatch | None:
         """Match a factor of a product to the reciprocal of a constant."""
@@ -313,7 +313,7 @@ class _Matcher:
                 numbers = node_facts.get_implied_input(node, self.graph, position)
                 implied = None if numbers is None else bound.bind(pattern.name, numbers)
                 if implied is None:
-                    self._fail(Check.INPUT, bound, pattern, node)
+                    self._fail(MatchStep.INPUT, bound, pattern, node)
                 bound = implied
         return bound
 
@@ -335,11 +335,11 @@ class _Matcher:
             if found is not None:
                 yield found
             else:
-                self._fail(Check.INPUT, state, pattern, node, value)
+                self._fail(MatchStep.INPUT, state, pattern, node, value)
         elif value is not None:
             yield from self.match_app(pattern, value, state)
         else:
-            self._fail(Check.INPUT, state, pattern, node)
+            self._fail(MatchStep.INPUT, state, pattern, node)
 
     def _match_leaf(
         self, node: Node, pattern: Term | None, value: Value | None, state: PartialMatch
@@ -398,19 +398,19 @@ class _Matcher:
             value = node_facts.get_attribute(node, self.graph, name)
             matched = None if value is None else _match_attribute(pattern, value, found)
             if matched is None:
-                self._fail(Check.ATTRIBUTE, found, pattern, node, attribute=name)
+                self._fail(MatchStep.ATTRIBUTE, found, pattern, node, attribute=name)
                 return None
             found = matched
         others = {name: value for name, value in node.attrs.items() if name not in named}
         if app.attributes_hole is not None:
             bound = found.bind(app.attributes_hole.name, others)
             if bound is None:
-                self._fail(Check.ATTRIBUTE, found, app.attributes_hole, node)
+                self._fail(MatchStep.ATTRIBUTE, found, app.attributes_hole, node)
             return bound
         for name, value in others.items():
             default = node_facts.get_default_attribute(node, self.graph, name)
             if default is None or not attributes_equal(default, value):
-                self._fail(Check.ATTRIBUTE, found, None, node, attribute=name)
+                self._fail(MatchStep.ATTRIBUTE, found, None, node, attribute=name)
                 return None
         return found
 
@@ -424,7 +424,7 @@ class _Matcher:
             settled, name = _resolve_constant(constant, axes), constant.hole.name
             if settled is None or (name in holes and not _bindings_equal(holes[name], settled[0])):
                 seen = PartialMatch(holes, axes, state.terms, (constant, *waiting))
-                self._fail(Check.CONSTANT, seen, constant.hole, value=constant.value)
+                self._fail(MatchStep.CONSTANT, seen, constant.hole, value=constant.value)
                 return None
             bound, axes = settled
             holes[name] = bound

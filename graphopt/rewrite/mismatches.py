@@ -25,7 +25,7 @@ from graphopt.language.scalar_functions import BINDING_QUERIES, UndecidedScalarE
 from graphopt.language.terms import SCALAR, App, Lit, Term, Var, axis_arguments, is_pack, render_term, walk_term
 from graphopt.operators import node_facts
 from graphopt.rewrite.constant_operands import constant_tensor, has_reciprocals
-from graphopt.rewrite.matching import Check, Mismatch
+from graphopt.rewrite.matching import MatchStep, Mismatch
 
 
 class PlaceNames:
@@ -143,24 +143,24 @@ def _describe_hole(bound: object, names: PlaceNames) -> str:
 
 def describe_mismatch(found: Mismatch, names: PlaceNames) -> str:
     """Return the reason why a pattern did not match, with what the rule says and what the graph has."""
-    return _DESCRIPTIONS[found.check](found, names)
+    return _DESCRIPTIONS[found.step](found, names)
 
 
 def _describe_node_mismatch(found: Mismatch, names: PlaceNames) -> str:
     app, value, node = found.pattern, found.value, found.node
     assert isinstance(app, App) and value is not None and node is not None, found
     here, text = names.node(value.vertex), quote_term(app)
-    match found.check:
-        case Check.OPERATOR if (node.op, node.domain) == (app.op, app.domain):
+    match found.step:
+        case MatchStep.OPERATOR if (node.op, node.domain) == (app.op, app.domain):
             return f"{text} is output {app.output} of its node, and {names.value(value)} is read"
-        case Check.OPERATOR:
+        case MatchStep.OPERATOR:
             kind = f"{app.domain.removeprefix('any ')} operator" if app.domain in schemas.CLASS_SCHEMAS else app.op
             return f"{text} is not {article(kind)} {kind}, it is {names.value(value)}"
-        case Check.OUTPUTS:
+        case MatchStep.OUTPUTS:
             return f"{here} has {len(node.names)} outputs, and {text} has {app.outputs}"
-        case Check.SAME_NODE:
+        case MatchStep.SAME_NODE:
             return f"{text} is {names.value(found.state.terms[app])} already, and here {names.value(value)}"
-        case Check.FURTHER_INPUT:
+        case MatchStep.FURTHER_INPUT:
             if any(map(is_pack, app.operands)):
                 return f"the operands of {here} cannot be shared out among those of {text}"
             further = next(each for each in node.inputs[len(app.inputs) :] if each is not None)
@@ -421,16 +421,17 @@ def _query_value(query: App, found: Mismatch, names: PlaceNames) -> dict[str, st
     return {render_term(query): shown}
 
 
-_DESCRIPTIONS: Mapping[Check, Callable[[Mismatch, PlaceNames], str]] = {
+_DESCRIPTIONS: Mapping[MatchStep, Callable[[Mismatch, PlaceNames], str]] = {
     **dict.fromkeys(
-        (Check.OPERATOR, Check.OUTPUTS, Check.VERSION, Check.SAME_NODE, Check.FURTHER_INPUT), _describe_node_mismatch
+        (MatchStep.OPERATOR, MatchStep.OUTPUTS, MatchStep.VERSION, MatchStep.SAME_NODE, MatchStep.FURTHER_INPUT),
+        _describe_node_mismatch,
     ),
-    Check.ATTRIBUTE: _describe_attribute,
-    Check.INPUT: _describe_input,
-    Check.QUOTIENT: _describe_divisor,
-    Check.OTHER_SIDE: _describe_missing_side,
-    Check.CONSTANT: _describe_constant,
-    Check.CONDITIONS: _describe_conditions,
-    Check.SPELLING: lambda found, names: "a quotient stands where the canonical form asks for a product",
-    Check.OPERAND_TYPES: lambda found, names: "an operator hole has operands of other element types elsewhere",
+    MatchStep.ATTRIBUTE: _describe_attribute,
+    MatchStep.INPUT: _describe_input,
+    MatchStep.QUOTIENT: _describe_divisor,
+    MatchStep.OTHER_SIDE: _describe_missing_side,
+    MatchStep.CONSTANT: _describe_constant,
+    MatchStep.CONDITIONS: _describe_conditions,
+    MatchStep.SPELLING: lambda found, names: "a quotient stands where the canonical form asks for a product",
+    MatchStep.OPERAND_TYPES: lambda found, names: "an operator hole has operands of other element types elsewhere",
 }

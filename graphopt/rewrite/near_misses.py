@@ -32,8 +32,8 @@ from graphopt.rewrite.build import (
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.matching import (
-    Check,
     Match,
+    MatchStep,
     Mismatch,
     PartialMatch,
     find_inner_matches,
@@ -54,7 +54,7 @@ from graphopt.rewrite.sites import Site
 
 
 class MissKind(StrEnum):
-    """What kept a rule from being applied."""
+    """Kind of reason why a rule was not applied."""
 
     PATTERN = "pattern"
     CONDITION = "condition"
@@ -87,9 +87,9 @@ class NearMiss:
     parts: int
     """Operators and holes that the pattern has."""
     reason: str
-    """What failed first, with what the rule says and what the model has."""
+    """Reason in words, with what the rule says and what the model has."""
     bindings: Mapping[str, str] = field(default_factory=dict)
-    """What the terms and holes of the pattern are bound to."""
+    """Nodes, values and numbers that the terms and holes of the pattern are bound to."""
     places: int = 1
     """Number of places that fail alike."""
 
@@ -116,7 +116,7 @@ class _Place:
     vertex: int
     state: PartialMatch | Match
     alike: object
-    """What places that fail alike have in common, beside the rule and how far it matched."""
+    """Key that places which fail alike share, beside the rule and how far it matched."""
     explain: Callable[[PlaceNames], tuple[MissKind, str]]
     is_pattern: bool = False
     """True if the pattern does not match, or a condition does not hold."""
@@ -341,8 +341,8 @@ def _roots(graph: Graph, rules: Sequence[Rule]) -> Iterator[tuple[int, Rule]]:
 
 
 def _mismatched(found: Mismatch, rule: Rule, graph: Graph, vertex: int) -> _Place:
-    kind = MissKind.CONDITION if found.check is Check.CONDITIONS else MissKind.PATTERN
-    alike = (found.check, found.pattern, found.attribute)
+    kind = MissKind.CONDITION if found.step is MatchStep.CONDITIONS else MissKind.PATTERN
+    alike = (found.step, found.pattern, found.attribute)
     return _Place(
         rule, graph, vertex, found.state, alike, lambda names: (kind, describe_mismatch(found, names)), is_pattern=True
     )
