@@ -21,6 +21,7 @@ from graphopt.report.explanation_report import Explanation
 from graphopt.report.report import Report
 from graphopt.rewrite.near_misses import MissFinder, MissKind, NearMiss
 from graphopt.rewrite.passes import PASSES
+from graphopt.search.slower_rewrites import find_slower_rewrites
 
 MOST_MISSES = 5
 """Near misses of one rule that are told."""
@@ -35,6 +36,7 @@ def explain(
     at: str | None = None,
     options: Options | None = None,
     report: Report | None = None,
+    slower: bool = False,
 ) -> Explanation:
     """Explain which rules are applied to a model when it is simplified, and why others are not.
 
@@ -44,6 +46,7 @@ def explain(
         at: name of a node, or of a value that it makes; only places with that node are told.
         options: how the model is simplified, and with which `rules` beside those that are installed.
         report: the report of an optimization of the model, for what its search measured.
+        slower: whether versions without some of what is applied race, to see what loses time.
 
     Raises:
         ModelError: the model is not legal.
@@ -74,6 +77,7 @@ def explain(
             at or "",
             {name: why for name, why in absent.items() if not counts[name]},
             tuple(_notes(made, at)),
+            find_slower_rewrites(made.tuner) if slower else None,
         )
 
 

@@ -195,6 +195,8 @@ class SimplifiedModel:
     library: rule_library.RuleLibrary
     """The rules given and those installed."""
     misses: MissFinder
+    tuner: Tuner
+    """What would time it."""
 
 
 @dataclass(frozen=True)
@@ -362,7 +364,8 @@ class Pipeline:
         self._prove_given_rules(space)
         with onnx_io.naming_file_in_errors(loaded.path):
             candidate, _ = self._simplify(loaded, space)
-        return SimplifiedModel(loaded, candidate, self._library, self._misses(candidate, space))
+        tuner = self._tuner(loaded, candidate, space, self._tuning)
+        return SimplifiedModel(loaded, candidate, self._library, self._misses(candidate, space), tuner)
 
     def _prove_given_rules(self, space: _RewriteSpace) -> list[Rule]:
         """Return the rules that were given for this run and are chosen, once they are proved."""

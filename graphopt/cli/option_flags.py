@@ -152,6 +152,13 @@ class ExplanationOptions(DeviceOptions, RunOptions):
     report: Path | None = option(
         None, "A report of optimize --report, for what its search measured.", metavar="FILE.json", type=Path
     )
+    slower: bool = option(
+        False,
+        "Race versions without some of what is always applied, to see what loses time.",
+        more="The races take the `--seconds`.",
+    )
+    seconds: float = option(60.0, "About how long the races of --slower may take.", metavar="SECONDS", minimum=0.0)
+    fresh: bool = same_option(Options, "fresh")
     rules: Sequence[Path] = same_option(Options, "rules")
     skip: Sequence[str] = same_option(Options, "skip")
     only: Sequence[str] | None = same_option(Options, "only")
@@ -166,7 +173,7 @@ class ExplanationOptions(DeviceOptions, RunOptions):
 
     def to_options(self) -> Options:
         """Return the options of the run that is explained."""
-        own = {"at", "report"}
+        own = {"at", "report", "slower"}
         return Options(**{name: value for name, value in vars(self).items() if name not in own})
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from graphopt.base.records import to_json
 from graphopt.rewrite.mismatches import label_node
 from graphopt.rewrite.near_misses import MissKind, NearMiss
+from graphopt.search.slower_rewrites import SlowerRewrites
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Explanation:
     absent: Mapping[str, str] = field(default_factory=dict)
     """Reasons why rules have no near miss, by name."""
     notes: tuple[str, ...] = ()
+    slower: SlowerRewrites | None = None
+    """Races of the simplified model with versions without some rewrites; None where they were not asked for."""
 
     def to_json(self) -> str:
         """Return JSON that any reader takes."""
@@ -61,6 +64,8 @@ class Explanation:
             yield from (f"    {miss.rule}{_format_places(miss)}" for miss in trades)
         for note in self.notes:
             yield from ("", note)
+        if self.slower is not None:
+            yield from ("", str(self.slower))
 
     def _miss_lines(self, miss: NearMiss) -> Iterator[str]:
         """Yield a miss: the rule and the place, what failed first and, for rules that were asked about, what is

@@ -131,9 +131,7 @@ class Tuner:
         policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
-            ready, digest = self._prepare_original(), cache_key(model_digest(self.model), str(self.tuning.seconds))
-            contest = RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
-            budget.pace = contest.measure_pace()
+            contest = self._open_contest(budget)
         except TooSlowError as error:
             needed = math.ceil(policy.least_sessions * min_race_seconds(self._max_run_seconds, policy))
             text = f"not timed: {error}, so --seconds {needed} at least are needed"
@@ -146,13 +144,29 @@ class Tuner:
             return TuningResult(self.simplified, notes=(text,), is_out_of_time=True)
         return self._race(contest, budget)
 
+    def open_races(self, budget: TimeBudget) -> RaceSeries:
+        """Return a series of races with the original, in which its pace is measured.
+
+        Raises:
+            ModelError: it does not run, or takes too much memory or time.
+        """
+        if reason := self._too_large_reason():
+            raise ModelError(reason)
+        return self._open_contest(budget)
+
+    def _open_contest(self, budget: TimeBudget) -> RaceSeries:
+        ready, digest = self._prepare_original(), cache_key(model_digest(self.model), str(self.tuning.seconds))
+        contest = RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
+        budget.pace = contest.measure_pace()
+        return contest
+
     def _race(self, contest: RaceSeries, budget: TimeBudget) -> TuningResult:
         """Make the sweeps, search, and let the finds race against the original until the deadline."""
         first = self.simplified
         chooser = FinalSelection(
             contest,
             partial(apply_solution, space=self._search_space(budget.final_race_start)),
-            partial(self._simplified_with, deadline=budget.simplifying_end),
+            partial(self.simplify_with, deadline=budget.simplifying_end),
             self.progress,
         )
         shapes = [_input_shapes(trial.feeds) for trial in contest.original.trials]
@@ -359,7 +373,7 @@ class Tuner:
             for solution in found.solutions:  # those that are applied in time stay
                 candidate = candidate.derive(partial(apply_solution, solution=solution, space=space))
             if candidate.causes:
-                tidy = candidate.derive(partial(self._simplified_with, names=None, deadline=deadline))
+                tidy = candidate.derive(partial(self.simplify_with, names=None, deadline=deadline))
                 tidy_seconds, seconds = (cost.estimate_seconds(each.graph) for each in (tidy, candidate))
                 if tidy_seconds <= seconds:  # else simplifying undid what the search had done
                     candidate = tidy
@@ -395,7 +409,7 @@ class Tuner:
         )
         return TuningResult(best.candidate, timing, (*found.notes, *race_notes(first, best)))
 
-    def _simplified_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
+    def simplify_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
         """Simplify a graph, in place, with these rules and passes, or with all. Raises DeadlineExceededError."""
         rules = [rule for rule in self.rules if names is None or rule.name in names]
         passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
