@@ -1,7 +1,7 @@
 """Why a rule was not applied, in the words that a user reads."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +19,14 @@ from graphopt.explanation import explain
 from graphopt.language.proof import Proof, ProofModel, Verdict
 from graphopt.options import Options
 from graphopt.rewrite import gate
+from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.near_misses import MissKind, NearMiss
 from graphopt.rewrite.sites import Site
 from graphopt.rule import Rule, const, fn, integer, integers, op, real, tensor
+from graphopt.runtime.measure import Speedup
+from graphopt.search.race_outcomes import Measurement, RaceOutcome
+from graphopt.search.race_series import RaceSeries
+from graphopt.search.stopping import TimeBudget
 from tests.text import parse
 
 x, y, v = tensor("x"), tensor("y"), const("v")
@@ -422,6 +427,68 @@ def test_a_node_restricts_the_places_and_says_what_took_it() -> None:
     assert found.notes == ("scale was taken out by fuse_mul_into_matmul",)
     assert [miss.kind for miss in found.misses] == [MissKind.TAKEN]
     assert not explain(model, "own_scale", at="neg", options=Options(rules=[OWN_SCALE], only=["own_scale"])).misses
+
+
+# -- what loses time ---------------------------------------------------------------------------------------------------
+
+CHAIN = "a = Neg(x); b = Neg(a); c = Abs(b); d = Abs(c); e = Transpose<perm=[1,0]>(d); y = Transpose<perm=[1,0]>(e)"
+
+
+def racing(monkeypatch: pytest.MonkeyPatch, costs: Mapping[str, float]) -> list[int]:
+    """Let each version take one second, and more for rewrites that it has; tells in which series the races are."""
+    heats: list[int] = []
+
+    def seconds(candidate: Candidate) -> float:
+        return 1 + sum(costs.get(name, 0.0) for name in {step.name for step in candidate.steps})
+
+    def race(series: RaceSeries, candidates: Sequence[Candidate], _share: float) -> list[Measurement]:
+        heats.append(series.heat)
+        floor = seconds(candidates[0])
+        return [
+            Measurement(each, RaceOutcome(ratio(1 / seconds(each)), ratio(floor / seconds(each))))
+            for each in candidates
+        ]
+
+    monkeypatch.setattr(RaceSeries, "race", race)
+    return heats
+
+
+def ratio(median: float) -> Speedup:
+    return Speedup(median, median, median * 0.99, median * 1.01, rounds=100)
+
+
+def test_the_rewrite_that_loses_time_is_found_by_halving(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = list(explain(parse("float[4,8] x", CHAIN)).applied)
+    assert len(names) > 2
+    heats = racing(monkeypatch, {names[1]: 0.2, names[2]: -0.1})
+    found = explain(parse("float[4,8] x", CHAIN), slower=True).slower
+    assert found is not None
+    assert found.slower == (names[1],)
+    assert heats[-1] == 2 and set(heats[:-1]) == {1}, "only the winner races in sessions of its own"
+    assert not found.untried
+    text = str(found)
+    assert text.startswith("the simplified model is 0.909 times as fast (0.900 to 0.918) as the original\n")
+    assert f"    without {names[1]}: 1.222 times as fast (1.210 to 1.234), and 1.222 times as fast" in text
+    assert text.endswith(f"shown to be slower: {names[1]}; --skip leaves them out")
+
+
+def test_nothing_that_loses_time_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    racing(monkeypatch, {})
+    assert str(explain(parse("float[4,8] x", CHAIN), slower=True).slower).endswith("none shown to be slower")
+
+
+def test_what_was_not_tried_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    racing(monkeypatch, {})
+    monkeypatch.setattr(TimeBudget, "is_over", lambda *_: True)
+    found = explain(parse("float[4,8] x", CHAIN), slower=True)
+    assert found.slower is not None
+    assert set(found.slower.untried) == found.applied.keys()
+    assert "not tried alone, for the time was up (--seconds gives it longer): " in str(found.slower)
+
+
+def test_without_rewrites_nothing_is_raced() -> None:
+    found = explain(parse("float[4] x", "y = Exp(x)"), slower=True).slower
+    assert str(found) == "what loses time is not known: nothing was applied"
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

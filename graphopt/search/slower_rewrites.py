@@ -93,7 +93,7 @@ def find_slower_rewrites(tuner: Tuner) -> SlowerRewrites:
     try:
         contest = tuner.open_races(budget)
     except ModelError as error:
-        return SlowerRewrites(reason=str(error))
+        return SlowerRewrites(reason=str(error).removeprefix("not timed: "))
     return _SlowerSearch(tuner, contest).run()
 
 
@@ -109,11 +109,12 @@ class _SlowerSearch:
     def run(self) -> SlowerRewrites:
         names = tuple(dict.fromkeys(step.name for step in self.tuner.simplified.steps))
         (floor,) = self.contest.race([self.tuner.simplified], self.contest.policy.first_race_share)
-        waiting = [names]
+        waiting, most = [names], 2 * len(names)
         if len(names) == 1:
             self._race([names])
         while (group := self._next_group(waiting)) and not self._is_over:
             waiting.remove(group)
+            self.tuner.progress("time", len(self.races) / most)
             middle = len(group) // 2
             halves = [group[:middle], group[middle:]]
             self._race(halves)
