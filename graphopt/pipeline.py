@@ -196,7 +196,7 @@ class SimplifiedModel:
     """The rules given and those installed."""
     misses: MissFinder
     tuner: Tuner
-    """What would time it."""
+    """Tuner that would time it."""
 
 
 @dataclass(frozen=True)

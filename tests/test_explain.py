@@ -176,7 +176,7 @@ def test_a_divisor_without_a_reciprocal_is_named() -> None:
 def test_a_reader_that_is_another_operator_is_named() -> None:
     model = parse("float[2,3] x", "[mm] p = MatMul(x, w); [act] y = Gelu(p)", WEIGHTS, opset=20)
     assert reason(model, PRODUCT) == (
-        "the output of mm (MatMul) is read by act (Gelu), and not by a Relu as in `Relu(x @ w)`"
+        "the output of mm (MatMul) is read by act (Gelu); the pattern has a Relu there, `Relu(x @ w)`"
     )
 
 

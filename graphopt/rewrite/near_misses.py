@@ -369,7 +369,7 @@ def _read_by_another(outer: App, vertex: int) -> Callable[[PlaceNames], tuple[Mi
     def explain(names: PlaceNames) -> tuple[MissKind, str]:
         readers = " and ".join(map(names.node, sorted(names.graph.readers(vertex)))) or "no node"
         here = f"{names.value(Value(vertex))} is read by {readers}"
-        return MissKind.PATTERN, f"{here}, and not by {article(outer.op)} {outer.op} as in {quote_term(outer)}"
+        return MissKind.PATTERN, f"{here}; the pattern has {article(outer.op)} {outer.op} there, {quote_term(outer)}"
 
     return explain
 
