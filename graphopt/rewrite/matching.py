@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cache
 from itertools import chain, islice, permutations, product
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from onnx.defs import OpSchema
@@ -76,23 +75,23 @@ class Match:
         return len({app.node for app in self.terms}) + len(self.holes)
 
 
-class MatchStep(Enum):
-    """A step of matching a pattern, named for what it asks of a node."""
-
-    OPERATOR = "the operator"
-    OUTPUTS = "the number of outputs"
-    VERSION = "the version of the operator"
-    SAME_NODE = "one node for all occurrences of a term"
-    FURTHER_INPUT = "no input that the pattern does not have"
-    ATTRIBUTE = "an attribute"
-    INPUT = "what an input is"
-    INPUTS = "the operators that make the inputs, at a quick look"
-    QUOTIENT = "a divisor with a reciprocal"
-    OTHER_SIDE = "a node for a further left side"
-    CONSTANT = "the shape of a constant"
-    SPELLING = "products that are no quotients"
-    OPERAND_TYPES = "equal element types for an operator hole"
-    CONDITIONS = "the conditions"
+MatchStep: TypeAlias = Literal[
+    "operator",
+    "outputs",
+    "version",
+    "same node",
+    "further input",
+    "attribute",
+    "input",
+    "inputs",
+    "quotient",
+    "other side",
+    "constant",
+    "spelling",
+    "operand types",
+    "conditions",
+]
+"""A step of matching a pattern, named for what it asks of a node; "inputs" is the quick look at their operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +193,11 @@ class _Matcher:
                 roots = tuple(settled.terms[side] for side in rule.left)
                 match = Match(rule, roots, settled.holes, settled.axes, settled.terms, settled.is_reordered)
                 if rule.canonical and not _is_spelled_alike(self.graph, match):
-                    self._fail(MatchStep.SPELLING, settled)
+                    self._fail("spelling", settled)
                 elif not _conditions_hold(rule, self.graph, match):
-                    self._fail(MatchStep.CONDITIONS, settled)
+                    self._fail("conditions", settled)
                 elif not _has_consistent_operand_types(self.graph, match):
-                    self._fail(MatchStep.OPERAND_TYPES, settled)
+                    self._fail("operand types", settled)
                 else:
                     yield match
 
@@ -211,7 +210,7 @@ class _Matcher:
             each for each in _candidate_roots(self.graph, others[0], state) if each not in state.terms.values()
         ]
         if not candidates:
-            self._fail(MatchStep.OTHER_SIDE, state, others[0])
+            self._fail("other side", state, others[0])
         for candidate in candidates:
             for found in self.match_app(others[0], candidate, state):
                 yield from self._match_other_sides(others[1:], found)
@@ -221,7 +220,7 @@ class _Matcher:
         if node.op == "Div" and is_scaling(app):
             yield from self._match_quotient(app, value, state)
         if node.op != app.op or node.domain != app.domain or value.output != app.output:
-            self._fail(MatchStep.OPERATOR, state, app, node, value)
+            self._fail("operator", state, app, node, value)
             return
         failed = self._failed_step(app, node)
         if failed is not None:
@@ -231,7 +230,7 @@ class _Matcher:
             if state.terms[app] == value:
                 yield state
             else:
-                self._fail(MatchStep.SAME_NODE, state, app, node, value)
+                self._fail("same node", state, app, node, value)
             return
         with_attributes = self._match_attributes(app, node, state)
         if with_attributes is None:
@@ -250,13 +249,13 @@ class _Matcher:
         that rejects most nodes, of which a listener is to hear more."""
         extra_outputs = len(node.names) - app.outputs  # unread ones do not matter, unless the operator has any number
         if extra_outputs < 0 or (extra_outputs > 0 and _is_variadic(app.op, app.domain)):
-            return MatchStep.OUTPUTS
+            return "outputs"
         if not _has_rule_version(self.graph, app, node):
-            return MatchStep.VERSION
+            return "version"
         if any(further is not None for further in node.inputs[len(app.inputs) :]):
-            return MatchStep.FURTHER_INPUT
+            return "further input"
         if self.on_mismatch is None and not _producers_may_match(self.graph, app, node):
-            return MatchStep.INPUTS
+            return "inputs"
         return None
 
     def _match_quotient(self, app: App, value: Value, state: PartialMatch) -> Iterator[PartialMatch]:
@@ -276,7 +275,7 @@ class _Matcher:
                 if complete is not None:
                     yield complete
                 else:
-                    self._fail(MatchStep.QUOTIENT, found, factor, node, divisor)
+                    self._fail("quotient", found, factor, node, divisor)
 
     def _match_reciprocal(self, node: Node, pattern: Term, divisor: Value, state: PartialMatch) -> PartialMatch | None:
         """Match a factor of a product to the reciprocal of a constant."""
@@ -313,7 +312,7 @@ class _Matcher:
                 numbers = node_facts.get_implied_input(node, self.graph, position)
                 implied = None if numbers is None else bound.bind(pattern.name, numbers)
                 if implied is None:
-                    self._fail(MatchStep.INPUT, bound, pattern, node)
+                    self._fail("input", bound, pattern, node)
                 bound = implied
         return bound
 
@@ -335,11 +334,11 @@ class _Matcher:
             if found is not None:
                 yield found
             else:
-                self._fail(MatchStep.INPUT, state, pattern, node, value)
+                self._fail("input", state, pattern, node, value)
         elif value is not None:
             yield from self.match_app(pattern, value, state)
         else:
-            self._fail(MatchStep.INPUT, state, pattern, node)
+            self._fail("input", state, pattern, node)
 
     def _match_leaf(
         self, node: Node, pattern: Term | None, value: Value | None, state: PartialMatch
@@ -398,19 +397,19 @@ class _Matcher:
             value = node_facts.get_attribute(node, self.graph, name)
             matched = None if value is None else _match_attribute(pattern, value, found)
             if matched is None:
-                self._fail(MatchStep.ATTRIBUTE, found, pattern, node, attribute=name)
+                self._fail("attribute", found, pattern, node, attribute=name)
                 return None
             found = matched
         others = {name: value for name, value in node.attrs.items() if name not in named}
         if app.attributes_hole is not None:
             bound = found.bind(app.attributes_hole.name, others)
             if bound is None:
-                self._fail(MatchStep.ATTRIBUTE, found, app.attributes_hole, node)
+                self._fail("attribute", found, app.attributes_hole, node)
             return bound
         for name, value in others.items():
             default = node_facts.get_default_attribute(node, self.graph, name)
             if default is None or not attributes_equal(default, value):
-                self._fail(MatchStep.ATTRIBUTE, found, None, node, attribute=name)
+                self._fail("attribute", found, None, node, attribute=name)
                 return None
         return found
 
@@ -424,7 +423,7 @@ class _Matcher:
             settled, name = _resolve_constant(constant, axes), constant.hole.name
             if settled is None or (name in holes and not _bindings_equal(holes[name], settled[0])):
                 seen = PartialMatch(holes, axes, state.terms, (constant, *waiting))
-                self._fail(MatchStep.CONSTANT, seen, constant.hole, value=constant.value)
+                self._fail("constant", seen, constant.hole, value=constant.value)
                 return None
             bound, axes = settled
             holes[name] = bound

@@ -151,16 +151,16 @@ def _describe_node_mismatch(found: Mismatch, names: PlaceNames) -> str:
     assert isinstance(app, App) and value is not None and node is not None, found
     here, text = names.node(value.vertex), quote_term(app)
     match found.step:
-        case MatchStep.OPERATOR if (node.op, node.domain) == (app.op, app.domain):
+        case "operator" if (node.op, node.domain) == (app.op, app.domain):
             return f"{text} is output {app.output} of its node, and {names.value(value)} is read"
-        case MatchStep.OPERATOR:
+        case "operator":
             kind = f"{app.domain.removeprefix('any ')} operator" if app.domain in schemas.CLASS_SCHEMAS else app.op
             return f"{text} is not {article(kind)} {kind}, it is {names.value(value)}"
-        case MatchStep.OUTPUTS:
+        case "outputs":
             return f"{here} has {len(node.names)} outputs, and {text} has {app.outputs}"
-        case MatchStep.SAME_NODE:
+        case "same node":
             return f"{text} is {names.value(found.state.terms[app])} already, and here {names.value(value)}"
-        case MatchStep.FURTHER_INPUT:
+        case "further input":
             if any(map(is_pack, app.operands)):
                 return f"the operands of {here} cannot be shared out among those of {text}"
             further = next(each for each in node.inputs[len(app.inputs) :] if each is not None)
@@ -423,15 +423,15 @@ def _query_value(query: App, found: Mismatch, names: PlaceNames) -> dict[str, st
 
 _DESCRIPTIONS: Mapping[MatchStep, Callable[[Mismatch, PlaceNames], str]] = {
     **dict.fromkeys(
-        (MatchStep.OPERATOR, MatchStep.OUTPUTS, MatchStep.VERSION, MatchStep.SAME_NODE, MatchStep.FURTHER_INPUT),
+        ("operator", "outputs", "version", "same node", "further input"),
         _describe_node_mismatch,
     ),
-    MatchStep.ATTRIBUTE: _describe_attribute,
-    MatchStep.INPUT: _describe_input,
-    MatchStep.QUOTIENT: _describe_divisor,
-    MatchStep.OTHER_SIDE: _describe_missing_side,
-    MatchStep.CONSTANT: _describe_constant,
-    MatchStep.CONDITIONS: _describe_conditions,
-    MatchStep.SPELLING: lambda found, names: "a quotient stands where the canonical form asks for a product",
-    MatchStep.OPERAND_TYPES: lambda found, names: "an operator hole has operands of other element types elsewhere",
+    "attribute": _describe_attribute,
+    "input": _describe_input,
+    "quotient": _describe_divisor,
+    "other side": _describe_missing_side,
+    "constant": _describe_constant,
+    "conditions": _describe_conditions,
+    "spelling": lambda found, names: "a quotient stands where the canonical form asks for a product",
+    "operand types": lambda found, names: "an operator hole has operands of other element types elsewhere",
 }

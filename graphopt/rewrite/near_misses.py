@@ -33,7 +33,6 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.matching import (
     Match,
-    MatchStep,
     Mismatch,
     PartialMatch,
     find_inner_matches,
@@ -341,7 +340,7 @@ def _roots(graph: Graph, rules: Sequence[Rule]) -> Iterator[tuple[int, Rule]]:
 
 
 def _mismatched(found: Mismatch, rule: Rule, graph: Graph, vertex: int) -> _Place:
-    kind = MissKind.CONDITION if found.step is MatchStep.CONDITIONS else MissKind.PATTERN
+    kind = MissKind.CONDITION if found.step == "conditions" else MissKind.PATTERN
     alike = (found.step, found.pattern, found.attribute)
     return _Place(
         rule, graph, vertex, found.state, alike, lambda names: (kind, describe_mismatch(found, names)), is_pattern=True
