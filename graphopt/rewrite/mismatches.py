@@ -75,8 +75,13 @@ def article(noun: str) -> str:
 
 
 def quote_term(term: Term) -> str:
-    """Return a term as rules print it, in backquotes."""
-    return f"`{render_term(term)}`"
+    """Return a term in backquotes, as rules print it; of a long one the outermost operator."""
+    text = render_term(term)
+    return f"`{_render_outermost(term) if len(text) > _LONGEST_TERM and isinstance(term, App) else text}`"
+
+
+_LONGEST_TERM = 60
+"""Characters up to which a term is quoted in full."""
 
 
 _MOST_SHOWN = 8
@@ -120,6 +125,8 @@ def describe_bindings(state_terms: Mapping[App, Value], holes: Mapping[str, Any]
 
 def _render_outermost(app: App) -> str:
     """Return an operator on its holes and numbers, with dots for other operators: `Relu(… + b)`."""
+    if app.domain == SCALAR:
+        return render_term(app)
     args = (_ELLIPSIS if isinstance(arg, App) and arg.domain != SCALAR else arg for arg in app.args)
     return render_term(App(app.op, tuple(args), app.attrs, app.domain, app.output, app.outputs))
 

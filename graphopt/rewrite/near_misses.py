@@ -154,7 +154,7 @@ def count_parts(rule: Rule) -> int:
 
 
 MOST_WORDED = 200
-"""Places that fail at the same term of which the reasons are worded, to see whether they are alike."""
+"""Most places that fail at the same term of which the reasons are compared: a trade is built for its reason."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,13 @@ class MissFinder:
 
         Patterns of which no more than a node matches are left out: there are thousands.
         """
-        places = [place for place in self._late_places(rules) if self._is_here(place)]
-        trades = [place for place in places if place.rule.name in self.trades and not place.is_pattern]
-        others = [place for place in places if len(place.state.terms) > 1 and place not in trades]
-        return [*_merged(_worded(others, count))[:count], *_merged(_worded(trades, len(trades)))]
+        trades, others = list[_Place](), list[_Place]()
+        for place in filter(self._is_here, self._late_places(rules)):
+            if place.rule.name in self.trades and not place.is_pattern:
+                trades.append(place)
+            elif len(place.state.terms) > 1:
+                others.append(place)
+        return [*_merged(_worded(others, count))[:count], *_merged(_worded(trades, len(trades), most_worded=1))]
 
     def _late_places(self, rules: Sequence[Rule]) -> list[_Place]:
         return [place for graph in self._changed_graphs() for place in self._places(graph, rules)]
@@ -376,8 +379,11 @@ def _read_by_another(outer: App, vertex: int) -> Callable[[PlaceNames], tuple[Mi
 # -- misses ------------------------------------------------------------------------------------------------------------
 
 
-def _worded(places: Iterable[_Place], count: int) -> list[tuple[NearMiss, object]]:
-    """Return the misses of the nearest places, each with what tells it from others."""
+def _worded(places: Iterable[_Place], count: int, most_worded: int = MOST_WORDED) -> list[tuple[NearMiss, object]]:
+    """Return the misses of the nearest places, each with what tells it from others.
+
+    Of places that fail at the same term so many are worded; the rest are taken to be like the first.
+    """
     groups: dict[object, list[_Place]] = {}
     for place in places:
         groups.setdefault(place.key, []).append(place)
@@ -388,7 +394,7 @@ def _worded(places: Iterable[_Place], count: int) -> list[tuple[NearMiss, object
 
     found: list[tuple[NearMiss, object]] = []
     for group in sorted(groups.values(), key=nearness)[:count]:
-        worded = [place.worded() for place in group[:MOST_WORDED]]
+        worded = [place.worded() for place in group[:most_worded]]
         rest = len(group) - len(worded)
         found += [(replace(miss, places=1 + rest * (not place)), key) for place, (miss, key) in enumerate(worded)]
     return found
