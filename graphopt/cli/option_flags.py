@@ -286,7 +286,7 @@ def running(options: RunOptions) -> Iterator[None]:
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
-COMMANDS = ("optimize", "explain", "compare", "bench", "inspect", "verify", "rules", "discover", "demo")
+COMMANDS = ("optimize", "compare", "bench", "inspect", "explain", "verify", "rules", "discover", "demo")
 
 
 def normalize_arguments(args: list[str]) -> list[str]:
