@@ -66,7 +66,7 @@ def explain(
         if names:
             misses, absent = _misses_by_rule(finder, rules)
         else:
-            misses, absent = finder.nearest_of_all(rules, MOST_MISSES_OF_ALL), {}
+            misses, absent = finder.nearest_of_all(MOST_MISSES_OF_ALL), {}
         return Explanation(
             str(made.loaded.path or f"model '{made.loaded.graph.name}'"),
             made.loaded.graph.name,
@@ -82,7 +82,7 @@ def explain(
 
 
 def _select(made: SimplifiedModel, names: Sequence[str]) -> list[Rule]:
-    """Return the rules of these names, or all.
+    """Return the rules of these names.
 
     Raises:
         UsageError: there is none of that name, or it is a pass.
@@ -92,7 +92,7 @@ def _select(made: SimplifiedModel, names: Sequence[str]) -> list[Rule]:
         if any(pass_.name == name for pass_ in PASSES):
             raise UsageError(f"'{name}' is a pass, which has no pattern: only rules can be explained")
     select_names(list(known), (), names)
-    return [known[name] for name in names] if names else list(known.values())
+    return [known[name] for name in names]
 
 
 def _misses_by_rule(finder: MissFinder, rules: Iterable[Rule]) -> tuple[list[NearMiss], dict[str, str]]:

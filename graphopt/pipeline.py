@@ -389,9 +389,7 @@ class Pipeline:
         return Candidate(graph, done.steps, Candidate(loaded.graph)), [*done.notes]
 
     def _misses(self, simplified: Candidate, space: _RewriteSpace) -> MissFinder:
-        return MissFinder(
-            simplified, self._gate, self._refusal(space), frozenset(rule.name for rule in self._library.trades)
-        )
+        return MissFinder(simplified, self._gate, self._refusal(space), space.rules, space.trades)
 
     @cached_property
     def loaded_model(self) -> onnx_io.LoadedModel:

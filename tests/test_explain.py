@@ -416,6 +416,13 @@ def test_without_a_rule_all_are_looked_at() -> None:
     assert all(miss.matched > 1 for miss in found.misses)
 
 
+def test_a_rule_that_the_run_is_without_is_said_to_be() -> None:
+    model = parse("float[2,3] x", BODY, SCALED)
+    found = explain(model, "fuse_mul_into_matmul", options=Options(skip=["fuse_mul_into_matmul"])).misses[0]
+    assert (found.kind, found.matched) == (MissKind.LEFT_OUT, found.parts)
+    assert found.reason == "it is left out of this run, by --skip, --only or --target"
+
+
 def test_what_was_applied_is_counted() -> None:
     text = str(explain(parse("float[2,3] x", BODY, SCALED)))
     assert text.startswith("model 'test', opset 18\n\napplied\n    fuse_mul_into_matmul  1\n")

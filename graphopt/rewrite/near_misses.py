@@ -67,6 +67,8 @@ class MissKind(StrEnum):
     """It is applied only where it is measured to pay."""
     TAKEN = "taken"
     """Its nodes took part in another rewrite."""
+    LEFT_OUT = "left_out"
+    """The run is without it."""
     APPLIED = "applied"
     """A canonical rule that was applied to the value already."""
 
@@ -164,8 +166,10 @@ class MissFinder:
     simplified: Candidate
     gate: Gate
     refusal: RefusalFunction | None = None
-    trades: frozenset[str] = frozenset()
-    """Names of the rules that only a search applies."""
+    rules: Sequence[Rule] = ()
+    """Rules that the simplification applies."""
+    trades: Sequence[Rule] = ()
+    """Rules that only a search applies."""
     is_wanted: NodePredicate = lambda node: True
     """Only places are looked at that have such a node."""
 
@@ -187,14 +191,14 @@ class MissFinder:
         self._changed_graphs()
         return _merged(found)[:count]
 
-    def nearest_of_all(self, rules: Sequence[Rule], count: int) -> list[NearMiss]:
-        """Return the nearest misses of many rules in the simplified graph, and all trades that match.
+    def nearest_of_all(self, count: int) -> list[NearMiss]:
+        """Return the nearest misses of all rules in the simplified graph, and all trades that match.
 
         Patterns of which no more than a node matches are left out: there are thousands.
         """
         trades, others = list[_Place](), list[_Place]()
-        for place in filter(self._is_here, self._late_places(rules)):
-            if place.rule.name in self.trades and not place.is_pattern:
+        for place in filter(self._is_here, self._late_places((*self.rules, *self.trades))):
+            if place.rule.name in self._trade_names and not place.is_pattern:
                 trades.append(place)
             elif len(place.state.terms) > 1:
                 others.append(place)
@@ -242,7 +246,11 @@ class MissFinder:
     def _judged(self, graph: Graph, match: Match) -> Iterator[_Place]:
         """Yield the place of a match if the rule is not applied there."""
         rule, vertex = match.rule.generalized, match.roots[0].vertex
-        if rule.name in self.trades:
+        if rule.name not in self._names:
+            left = (MissKind.LEFT_OUT, "it is left out of this run, by --skip, --only or --target")
+            yield _Place(rule, graph, vertex, match, left, lambda names: left)
+            return
+        if rule.name in self._trade_names:
             yield _Place(rule, graph, vertex, match, Obstacle.PROOF, lambda names: self._explain_trade(match, names))
             return
         found = self._simplifier.improving_patch(graph, match)
@@ -263,7 +271,15 @@ class MissFinder:
     @cached_property
     def _simplifier(self) -> Simplifier:
         """A simplifier that judges matches, and changes nothing."""
-        return Simplifier((), (), self.gate.allows, self.refusal)
+        return Simplifier((), (), lambda site: not self.gate.objection(site), self.refusal)
+
+    @cached_property
+    def _trade_names(self) -> frozenset[str]:
+        return frozenset(rule.name for rule in self.trades)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return self._trade_names.union(rule.name for rule in self.rules)
 
     def _explain_trade(self, match: Match, names: PlaceNames) -> tuple[MissKind, str]:
         if missing := describe_missing_operator(match.rule.generalized, names.graph.opsets):
