@@ -14,7 +14,6 @@ from graphopt.ir.graph import Graph, Node, OpaqueAttribute, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import Shape
 from graphopt.language.binding import (
-    AxisSizes,
     ConstantBinding,
     DefaultBinding,
     evaluate_scalar,
@@ -250,7 +249,7 @@ def _describe_tensor(hole: Var, value: Value, found: Mismatch, names: PlaceNames
     shape = names.graph.shape(value)
     if shape is None:
         return f"{here} has an unknown shape, and `{hole.name}` has the axes {_format_axes(hole)}"
-    return _describe_axes(hole, shape, found.state.axes, _axis_sources(found), here)
+    return _describe_axes(hole, value, shape, found, names)
 
 
 def _format_axes(hole: Var) -> str:
@@ -299,45 +298,37 @@ def _describe_divisor(found: Mismatch, names: PlaceNames) -> str:
 # -- axes --------------------------------------------------------------------------------------------------------------
 
 
-def _axis_sources(found: Mismatch) -> Callable[[str], str]:
-    """Return a function that names a hole with an axis of a name, among those that are bound."""
-
-    def source(axis: str) -> str:
-        holes = (part for app in found.state.terms for part in walk_term(app) if isinstance(part, Var))
-        named = (hole.name for hole in holes if hole.name in found.state.holes and axis in (hole.axes or ()))
-        return next((f" in `{name}`" for name in named), "")
-
-    return source
-
-
-def _describe_axes(hole: Var, shape: Shape, axes: AxisSizes, source: Callable[[str], str], here: str) -> str:
-    """Return the first axis whose size is bound otherwise, with both sizes."""
-    tokens = hole.axes or ()
-    pack = next((place for place, token in enumerate(tokens) if "*" in token), None)
-    if len(shape) != len(tokens) if pack is None else len(shape) < len(tokens) - 1:
-        return f"{here} has shape {format_bound(shape)}, and `{hole.name}` has the axes {_format_axes(hole)}"
-    bound = axes
-    for token, sizes in _axis_parts(tokens, shape, pack):
+def _describe_axes(hole: Var, value: Value, shape: Shape, found: Mismatch, names: PlaceNames) -> str:
+    """Return the first axis whose size is bound otherwise, with both sizes; the shapes if it is none of these."""
+    bound, here = found.state.axes, names.value(value)
+    for token, sizes in _axis_parts(hole.axes or (), shape):
         unified = unify_axes((token,), sizes, bound)
+        if unified is None and token in bound:
+            size = format_bound(sizes if "*" in token else sizes[0])
+            known = f"{format_bound(bound[token])}{_axis_source(token, found)}"
+            return f"`{token}` = {size} in `{hole.name}`, {here}, and {known}"
         if unified is None:
-            name, size = token.removeprefix("1"), format_bound(sizes if "*" in token else sizes[0])
-            known = bound.get(name)
-            if token.isdigit() or token.startswith("1*") or known is None:
-                return f"{here} has shape {format_bound(shape)}, and `{hole.name}` has the axes {_format_axes(hole)}"
-            return f"`{name}` = {size} in `{hole.name}`, {here}, and {format_bound(known)}{source(name)}"
+            break
         bound = unified
     return f"{here} has shape {format_bound(shape)}, and `{hole.name}` has the axes {_format_axes(hole)}"
 
 
-def _axis_parts(tokens: tuple[str, ...], shape: Shape, pack: int | None) -> Iterator[tuple[str, Shape]]:
-    """Yield each declared axis with its size, and a pack with its sizes."""
-    behind = 0 if pack is None else len(tokens) - pack - 1
-    for place, token in enumerate(tokens):
-        if pack is not None and place >= pack:
-            start = place if place == pack else len(shape) - (len(tokens) - place)
-            yield token, shape[start : len(shape) - behind] if place == pack else shape[start : start + 1]
-        else:
-            yield token, shape[place : place + 1]
+def _axis_parts(tokens: tuple[str, ...], shape: Shape) -> Iterator[tuple[str, Shape]]:
+    """Yield each declared axis with its size, and a pack with its sizes; nothing where the ranks do not fit."""
+    packed, start = len(shape) - sum("*" not in token for token in tokens), 0
+    if packed < 0 or (packed > 0 and not any("*" in token for token in tokens)):
+        return
+    for token in tokens:
+        count = packed if "*" in token else 1
+        yield token, shape[start : start + count]
+        start += count
+
+
+def _axis_source(axis: str, found: Mismatch) -> str:
+    """Return which hole that is bound has an axis of this name."""
+    holes = (part for app in found.state.terms for part in walk_term(app) if isinstance(part, Var))
+    named = (hole.name for hole in holes if hole.name in found.state.holes and axis in (hole.axes or ()))
+    return next((f" in `{name}`" for name in named), "")
 
 
 def _describe_constant(found: Mismatch, names: PlaceNames) -> str:
@@ -353,7 +344,7 @@ def _describe_constant(found: Mismatch, names: PlaceNames) -> str:
     if declared is not None and any(isinstance(size, SymbolicDim) for size in declared):
         wanted = f"{_format_axes(hole)} = {format_bound(declared)}"
         return f"{here} has shape {format_bound(tensor.shape)}, and `{hole.name}` has {wanted}"
-    return _describe_axes(hole, tensor.shape, state.axes, _axis_sources(found), here)
+    return _describe_axes(hole, value, tensor.shape, found, names)
 
 
 def _describe_missing_side(found: Mismatch, names: PlaceNames) -> str:

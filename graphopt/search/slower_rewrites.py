@@ -57,15 +57,12 @@ class SlowerRewrites:
     """Speedup of the simplified model over the original; None if untimed."""
     races: tuple[WithoutRewrites, ...] = ()
     """The races, those of single names first."""
+    slower: tuple[str, ...] = ()
+    """Names of the rules and passes that are shown to lose time."""
     untried: tuple[str, ...] = ()
     """Names that were not tried alone, for the time was up."""
     reason: str = ""
     """Reason why nothing was timed."""
-
-    @property
-    def slower(self) -> tuple[str, ...]:
-        """Names of the rules and passes that are shown to lose time."""
-        return tuple(race.names[0] for race in self.races if len(race.names) == 1 and race.is_shown)
 
     def __str__(self) -> str:
         if self.reason:
@@ -120,9 +117,15 @@ class _SlowerSearch:
             self._race(halves)
             waiting += halves
         self._confirm()
-        tried = {group[0] for group in self.races if len(group) == 1}
         order = sorted(self.races.values(), key=lambda race: (len(race.names), -_median(race)))
-        return SlowerRewrites(floor.speedup, tuple(order), tuple(name for name in names if name not in tried))
+        alone = [race for race in order if len(race.names) == 1]
+        tried = {race.names[0] for race in alone}
+        return SlowerRewrites(
+            floor.speedup,
+            tuple(order),
+            tuple(race.names[0] for race in alone if race.is_shown),
+            tuple(name for name in names if name not in tried),
+        )
 
     @property
     def _is_over(self) -> bool:
