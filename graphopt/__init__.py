@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphopt.base.errors import ProofError as ProofError
     from graphopt.base.errors import RuleError as RuleError
     from graphopt.base.errors import UsageError as UsageError
+    from graphopt.explanation import explain as explain
     from graphopt.language.rule import Rule as Rule
     from graphopt.onnxsim import simplify as simplify
     from graphopt.options import Options as Options
@@ -39,6 +40,7 @@ _HOMES = {
     "Rule": "graphopt.rule",
     "RuleError": "graphopt.base.errors",
     "UsageError": "graphopt.base.errors",
+    "explain": "graphopt.explanation",
     "optimize": "graphopt.pipeline",
     "report_schema": "graphopt.report.report",
     "simplify": "graphopt.onnxsim",
@@ -56,6 +58,7 @@ __all__ = [
     "RuleError",
     "UsageError",
     "__version__",
+    "explain",
     "optimize",
     "report_schema",
     "simplify",

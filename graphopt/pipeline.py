@@ -18,7 +18,7 @@ from graphopt.base.session import Session, current_session
 from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, step_label
 from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
-from graphopt.io.version_paths import first_opset, written_domains
+from graphopt.io.version_paths import first_opset, is_supported
 from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
@@ -32,13 +32,9 @@ from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.gate import Gate
+from graphopt.rewrite.near_misses import MissFinder, notes_on_unapplied_rules
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
-from graphopt.rewrite.simplify import (
-    notes_on_function_operators,
-    notes_on_unmatchable_rules,
-    notes_on_unprofitable_rules,
-    simplify_graph,
-)
+from graphopt.rewrite.simplify import notes_on_function_operators, notes_on_unmatchable_rules, simplify_graph
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
 from graphopt.runtime.session_setting import SessionSetting, check_value_sizes, model_label
@@ -51,9 +47,6 @@ if TYPE_CHECKING:
     import onnx
 
 log = logging.getLogger(__name__)
-
-MICROSOFT = "com.microsoft"
-"""Domain of the operators that ONNX Runtime has beside the standard ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,17 +167,17 @@ def optimize(model: onnx_io.ModelSource, options: Options) -> Result:
         if options.recipe is not None:
             return _follow_recipe(model, options, load_recipe(options.recipe))
         if len(options.providers) == 1:
-            return _Pipeline(model, options).result()
+            return Pipeline(model, options).result()
         return _optimize_for_fastest_provider(model, options)
 
 
 def _optimize_for_fastest_provider(model: onnx_io.ModelSource, options: Options) -> Result:
     """Optimize a model for each provider, and return the result that is the fastest."""
-    clock, runs = StageClock(), dict[str, _Pipeline]()
+    clock, runs = StageClock(), dict[str, Pipeline]()
 
     def attempt(provider: str, share: float) -> Attempt:
         own = replace(options.for_provider(provider), seconds=options.seconds * share)
-        run = runs[provider] = _Pipeline(model, own, share)
+        run = runs[provider] = Pipeline(model, own, share)
         try:
             return run.best_attempt()
         finally:
@@ -206,7 +199,7 @@ def _follow_recipe(model: onnx_io.ModelSource, options: Options, recipe: Recipe)
     provider = recipe.provider if recipe.provider and (others or first == "cpu") else first
     opset = recipe.opset if options.target_opset in (None, AUTO) else options.target_opset
     own = replace(options.for_provider(provider) if others else options, provider=provider, target_opset=opset)
-    result = _Pipeline(model, own, recipe=recipe).result()
+    result = Pipeline(model, own, recipe=recipe).result()
     report = result.report
     if not recipe.provider:
         return result
@@ -218,7 +211,21 @@ def _follow_recipe(model: onnx_io.ModelSource, options: Options, recipe: Recipe)
 
 
 @dataclass(frozen=True)
-class _Pipeline:
+class SimplifiedModel:
+    """A model after the simplify phase."""
+
+    loaded: onnx_io.LoadedModel
+    """The model before it, with the types of its values."""
+    candidate: Candidate
+    library: rule_library.RuleLibrary
+    """The rules given and those installed."""
+    misses: MissFinder
+    tuner: Tuner
+    """Tuner that would time it."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
     """One run of the pipeline: attempts, until the check finds no difference."""
 
     model: onnx_io.ModelSource
@@ -285,7 +292,7 @@ class _Pipeline:
 
     def _target_notes(self) -> list[str]:
         """Return a note on given rules that write operators which the target lacks."""
-        lacking = [rule.name for rule in self._given_rules.all_rules if not _is_supported(rule, self.options.target)]
+        lacking = [rule.name for rule in self._given_rules.all_rules if not is_supported(rule, self.options.target)]
         if not lacking:
             return []
         note = f"{', '.join(lacking)}: not used, as only --target onnxruntime has ONNX Runtime's own operators"
@@ -354,7 +361,7 @@ class _Pipeline:
 
     def _attempt(self, opset: int | None, space: _RewriteSpace, tuning: TuningOptions) -> Attempt:
         """Simplify, search and check once, in this opset, or where it is None in the model's own."""
-        options, clock, refusal = self.options, self.clock, self._refusal(space)
+        options, clock = self.options, self.clock
         with clock("load"):
             loaded = self.loaded_model
             before = model_summary(loaded)
@@ -363,26 +370,13 @@ class _Pipeline:
         if opset is not None:
             with clock("convert"), onnx_io.naming_file_in_errors(loaded.path):
                 loaded = self._convert(loaded, opset)
-        given = [rule for rule in (*space.rules, *space.trades) if rule in self._given_rules.all_rules]
-        if given:
-            with clock("prove"):
-                self._gate.require_proved(given)
+        given = self._prove_given_rules(space)
         with clock("simplify"), onnx_io.naming_file_in_errors(loaded.path):  # it reads weights that may be broken
-            graph = loaded.graph.copy()
-            done = simplify_graph(
-                graph,
-                space.rules,
-                space.passes,
-                allows=self._gate.allows,
-                refusal=refusal,
-                progress=options.report_progress,
-            )
-            always = [rule for rule in given if rule in space.rules]
-            notes = [*done.notes, *notes_on_unmatchable_rules(given)]
-            notes += notes_on_unprofitable_rules(graph, always, self._gate.allows, refusal)
-            notes += notes_on_function_operators(graph, given, loaded.functions)
-        tuned = TuningResult(Candidate(graph, done.steps, Candidate(loaded.graph)))
-        tuner = self._tuner(loaded, tuned.candidate, space, tuning)
+            simplified, notes = self._simplify(loaded, space)
+            notes += [*notes_on_unmatchable_rules(given)]
+            notes += notes_on_function_operators(simplified.graph, given, loaded.functions)
+        tuned = TuningResult(simplified)
+        tuner = self._tuner(loaded, simplified, space, tuning)
         if tuning.cost != "none":
             with clock("search"), current_session().replace(limits=options.limits):
                 tuned = tuner.tune() if self.recipe is None else self._followed(self.recipe, tuner)
@@ -392,6 +386,11 @@ class _Pipeline:
                 target = None if opset == before.opsets.get("ai.onnx") else opset
                 finding = self._check(loaded, before, tuned.candidate, target).compare()
         notes += tuned.notes
+        fired = {step.name for step in tuned.candidate.steps}
+        unnoted = (rule for rule in given if not any(note.startswith(f"rule {rule.name} ") for note in notes))
+        silent = [rule for rule in unnoted if rule.name not in fired]
+        with clock("simplify"), onnx_io.naming_file_in_errors(loaded.path):
+            notes += notes_on_unapplied_rules(self._misses(simplified, space), silent)
         return Attempt(replace(loaded, graph=tuned.candidate.graph), tuner, before, tuned, tuple(notes), finding)
 
     def _followed(self, recipe: Recipe, tuner: Tuner) -> TuningResult:
@@ -411,6 +410,44 @@ class _Pipeline:
             said = ", ".join(f"{flag} {value}".strip() for flag, value in recipe.options.items()) or "no such options"
             notes.append(f"the recipe was made with {said}")
         return replace(followed.tuned, notes=tuple(notes))
+
+    def simplified(self) -> SimplifiedModel:
+        """Return the model simplified in the opset that is asked for, without search, timing or check.
+
+        Raises:
+            ModelError, ProofError, RuleError, UsageError: as `optimize` does.
+        """
+        space, opset = self._rewrite_space, self.options.opset
+        loaded = self.loaded_model if opset is None else self._convert(self.loaded_model, opset)
+        self._prove_given_rules(space)
+        with onnx_io.naming_file_in_errors(loaded.path):
+            candidate, _ = self._simplify(loaded, space)
+        tuner = self._tuner(loaded, candidate, space, self._tuning)
+        return SimplifiedModel(loaded, candidate, self._library, self._misses(candidate, space), tuner)
+
+    def _prove_given_rules(self, space: _RewriteSpace) -> list[Rule]:
+        """Return the rules that were given for this run and are chosen, once they are proved."""
+        given = [rule for rule in (*space.rules, *space.trades) if rule in self._given_rules.all_rules]
+        if given:
+            with self.clock("prove"):
+                self._gate.require_proved(given)
+        return given
+
+    def _simplify(self, loaded: onnx_io.LoadedModel, space: _RewriteSpace) -> tuple[Candidate, list[str]]:
+        """Return a copy of the model's graph, simplified, and notes on rules that could not be applied."""
+        graph = loaded.graph.copy()
+        done = simplify_graph(
+            graph,
+            space.rules,
+            space.passes,
+            allows=self._gate.allows,
+            refusal=self._refusal(space),
+            progress=self.options.report_progress,
+        )
+        return Candidate(graph, done.steps, Candidate(loaded.graph)), [*done.notes]
+
+    def _misses(self, simplified: Candidate, space: _RewriteSpace) -> MissFinder:
+        return MissFinder(simplified, self._gate, self._refusal(space), space.rules, space.trades)
 
     @cached_property
     def loaded_model(self) -> onnx_io.LoadedModel:
@@ -553,8 +590,8 @@ class _RewriteSpace:
         chosen = rule_library.select_names(names, options.skip, options.only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _RewriteSpace(
-            [rule for rule in known.rules if rule.name in chosen and _is_supported(rule, options.target)],
-            [rule for rule in known.trades if rule.name in chosen and _is_supported(rule, options.target)],
+            [rule for rule in known.rules if rule.name in chosen and is_supported(rule, options.target)],
+            [rule for rule in known.trades if rule.name in chosen and is_supported(rule, options.target)],
             to_exact_passes(passes) if options.exact else passes,
         )
 
@@ -607,8 +644,3 @@ def _reported_rewrites(tuned: TuningResult, gate: Gate) -> tuple[Rewrite, ...]:
         )
         for step in tuned.candidate.steps
     )
-
-
-def _is_supported(rule: Rule, target: str) -> bool:
-    """Return whether a target has all operators that a rule writes."""
-    return target == "onnxruntime" or MICROSOFT not in written_domains(rule)

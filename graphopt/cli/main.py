@@ -46,7 +46,7 @@ from graphopt.cli.option_flags import (
     running,
     takes_options,
 )
-from graphopt.cli.rule_commands import rules, verify
+from graphopt.cli.rule_commands import explain, rules, verify
 from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
 from graphopt.options import Options
 
@@ -368,6 +368,7 @@ def demo(
     print_text("For a model of your own:\n$ graphopt optimize model.onnx fast.onnx")
 
 
+app.command(short_help="Say which rules are applied to a model, and why others are not.")(explain)
 app.command(short_help="Prove rules for all tensor sizes; exit code 3 if one is not proved.")(verify)
 app.command(short_help="List the rules and passes, or print one in full.")(rules)
 app.command(short_help="Find rules that no one wrote, and prove them.")(discover)

@@ -1,4 +1,4 @@
-"""The commands on rules: they are proved, listed, and printed in full."""
+"""The commands on rules: they are proved, listed, printed in full, and explained in a model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,15 @@ import typer
 
 from graphopt.base import files, ort
 from graphopt.base.errors import ProofError, UsageError
-from graphopt.cli.option_flags import JsonFormat, Printing, ProvingOptions, RuleFiles, takes_options
+from graphopt.cli.option_flags import (
+    ExplanationOptions,
+    JsonFormat,
+    Model,
+    Printing,
+    ProvingOptions,
+    RuleFiles,
+    takes_options,
+)
 from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
 
 if TYPE_CHECKING:
@@ -209,3 +218,33 @@ def _in_full(rule: Rule, proof: Proof | None, width: int) -> str:
         lines.append(f"    {hole}  {kinds.get(hole.kind, hole.kind)}{axes}{default}")
     shown = "no proof yet; `graphopt verify` makes one" if proof is None else str(proof)
     return "\n".join([*lines, "", f"    {shown}", f"    digest {rule.digest}"])
+
+
+@takes_options
+def explain(
+    model: Model,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RULE...]", help="Rules to explain; by default all.", show_default=False),
+    ] = None,
+    *,
+    options: ExplanationOptions,
+    printing: Printing,
+) -> None:
+    """Say which rules are applied to a model when it is simplified, and where others almost are.
+
+    Of each near miss: how far the pattern matches, to which nodes its terms are bound, and what fails first. Nothing is
+    written, and nothing timed without `--slower`.
+    """
+    set_up_logging(printing.verbose, printing.debug)
+    files.check_readable(Path(model))
+    from graphopt.explanation import explain, read_report
+
+    measured = None if options.report is None else read_report(options.report)
+    with Progress(enabled=not printing.quiet) as progress:
+        run = replace(options.to_options(), progress=progress)
+        found = explain(model, *(names or ()), at=options.at, options=run, report=measured, slower=options.slower)
+    if printing.as_json:
+        print_text(found.to_json())
+    elif not printing.quiet:
+        print_text(str(found))

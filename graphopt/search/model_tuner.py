@@ -156,9 +156,7 @@ class Tuner:
         policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
-            ready, digest = self._prepare_original(), cache_key(self._model_digest, str(self.tuning.seconds))
-            contest = RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
-            budget.pace = contest.measure_pace()
+            contest = self._open_contest(budget)
         except TooSlowError as error:
             least = policy.least_sessions * min_race_seconds(self._max_run_seconds, policy)
             needed = math.ceil(least / self.tuning.share)
@@ -171,6 +169,22 @@ class Tuner:
             text += f" {math.floor(budget.remaining)} s are left of {self.tuning.limit_text}"
             return self._untimed(text, is_out_of_time=True)
         return self._race(contest, budget)
+
+    def open_races(self, budget: TimeBudget) -> RaceSeries:
+        """Return a series of races with the original, in which its pace is measured.
+
+        Raises:
+            ModelError: it does not run, or takes too much memory or time.
+        """
+        if reason := self._too_large_reason():
+            raise ModelError(reason)
+        return self._open_contest(budget)
+
+    def _open_contest(self, budget: TimeBudget) -> RaceSeries:
+        ready, digest = self._prepare_original(), cache_key(self._model_digest, str(self.tuning.seconds))
+        contest = RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
+        budget.pace = contest.measure_pace()
+        return contest
 
     def _untimed(self, reason: str, *, is_out_of_time: bool = False) -> TuningResult:
         """Return the simplified model, of which nothing could be timed or searched for a reason."""
