@@ -1,0 +1,136 @@
+"""Blocks into which two graphs are folded alike for a picture: modules, or runs of nodes where no modules are known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import NamedTuple, TypeAlias
+
+from graphopt.report.graph_outline import GraphOutline, OutlineNode
+from graphopt.report.node_changes import KeptRun, iter_kept
+
+MAX_CHILDREN = 60
+"""Nodes and blocks in one block, at most: more are put into blocks of consecutive ones."""
+
+MIN_GROUP = 30
+"""Nodes and blocks in such a block, at least."""
+
+
+class Block(NamedTuple):
+    """A block of a folded graph."""
+
+    label: str
+    parent: int
+    """Number of the block that it is in; the whole model is block 0, and its own parent."""
+
+
+@dataclass(frozen=True)
+class Folding:
+    """The blocks of an original and its result, outer ones first, and for each of their nodes the block it is in."""
+
+    blocks: tuple[Block, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+Position: TypeAlias = "tuple[int, int]"
+"""Number of a node of the original, and 0; a node of the result that is new comes after one, and counts from 1."""
+
+
+@dataclass
+class _Module:
+    """A module while it is filled: the modules and nodes in it."""
+
+    label: str
+    position: Position
+    modules: dict[str, _Module] = field(default_factory=dict)
+    nodes: list[_PlacedNode] = field(default_factory=list)
+
+
+class _PlacedNode(NamedTuple):
+    position: Position
+    is_after: bool
+    number: int
+
+
+def fold(before: GraphOutline, after: GraphOutline, kept: Sequence[KeptRun]) -> Folding:
+    """Fold two graphs into the same blocks; a node that is in both is in one block.
+
+    Where nodes do not say to which modules they belong, blocks are runs of the original's nodes that hand on one value,
+    and a new node joins what it reads.
+    """
+    partners = {new: old for old, new in iter_kept(kept)}
+    if before.has_scopes:
+        old_scopes, own_scopes = ([node.scope for node in outline.nodes] for outline in (before, after))
+    else:
+        old_scopes, own_scopes = [(label,) for label in _run_labels(before)], [()] * len(after.nodes)
+    root = _Module("whole model", (0, 0))
+    for number, scope in enumerate(old_scopes):
+        _place(root, scope, _PlacedNode((number, 0), is_after=False, number=number))
+    new_scopes: list[tuple[str, ...]] = []
+    last = (0, 0)
+    for number, node in enumerate(after.nodes):
+        partner = partners.get(number)
+        new_scopes.append(
+            own_scopes[number] or _scope_of_sources(node, new_scopes) if partner is None else old_scopes[partner]
+        )
+        last = (last[0], last[1] + 1) if partner is None else (partner, 0)
+        _place(root, new_scopes[-1], _PlacedNode(last, is_after=True, number=number))
+    blocks, places = [Block(root.label, 0)], dict[tuple[bool, int], int]()
+    _number_blocks([*root.modules.values(), *root.nodes], 0, blocks, places)
+    return Folding(
+        tuple(blocks),
+        tuple(places[False, number] for number in range(len(before.nodes))),
+        tuple(places[True, number] for number in range(len(after.nodes))),
+    )
+
+
+def _place(root: _Module, scope: tuple[str, ...], node: _PlacedNode) -> None:
+    module = root
+    for label in scope:
+        module = module.modules.setdefault(label, _Module(label, node.position))
+    module.nodes.append(node)
+
+
+def _number_blocks(
+    content: Sequence[_Module | _PlacedNode], parent: int, blocks: list[Block], places: dict[tuple[bool, int], int]
+) -> None:
+    """Give the blocks in a block numbers, and nodes their blocks; put consecutive ones together if they are many."""
+    items = sorted(content, key=lambda item: item.position)
+    positions = sorted({(item.position, isinstance(item, _Module)) for item in items})
+    if len(positions) > MAX_CHILDREN:
+        size = max(MIN_GROUP, ceil(len(positions) / MAX_CHILDREN))
+        for start in range(0, len(positions), size):
+            first, last = positions[start], positions[min(start + size, len(positions)) - 1]
+            group = [item for item in items if first <= (item.position, isinstance(item, _Module)) <= last]
+            kind = "parts" if all(isinstance(item, _Module) for item in group) else "nodes"
+            blocks.append(Block(f"{kind} {start + 1}–{min(start + size, len(positions))}", parent))
+            _number_blocks(group, len(blocks) - 1, blocks, places)
+        return
+    for item in items:
+        if isinstance(item, _PlacedNode):
+            places[item.is_after, item.number] = parent
+            continue
+        module, labels = item, [item.label]
+        while len(module.modules) == 1 and not module.nodes:
+            module = next(iter(module.modules.values()))
+            labels.append(module.label)
+        blocks.append(Block("/".join(labels), parent))
+        _number_blocks([*module.modules.values(), *module.nodes], len(blocks) - 1, blocks, places)
+
+
+def _scope_of_sources(node: OutlineNode, known: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the scope of the last value that a node reads; the model's own where it reads none."""
+    sources = [ref.source for ref in node.inputs if 0 <= ref.source < len(known)]
+    return known[max(sources)] if sources else ()
+
+
+def _run_labels(outline: GraphOutline) -> Iterator[str]:
+    """Yield for each node the name of its run: its number, and the operators that are the most in it."""
+    counts: dict[int, Counter[str]] = {}
+    for block, node in zip(outline.blocks, outline.nodes, strict=True):
+        counts.setdefault(block, Counter())[node.op.rpartition(".")[2]] += 1
+    for block in outline.blocks:
+        yield f"part {block + 1}: {', '.join(op for op, _ in counts[block].most_common(3))}"

@@ -1,0 +1,188 @@
+"""Outlines of graphs: what a picture needs of a model, without its weights. Nodes in bodies are among the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+from graphopt.ir.graph import Graph, Node, Value
+from graphopt.ir.types import TensorType
+from graphopt.rewrite.regions import cut_into_blocks
+
+GraphPath: TypeAlias = "tuple[tuple[int, int], ...]"
+"""Where a body is: from the whole graph inwards, the vertex that has it, and which of its bodies it is."""
+
+
+class NodePlace(NamedTuple):
+    """Identity of a node from the graph that was loaded to the result: vertices are never used for another."""
+
+    graph: GraphPath
+    vertex: int
+
+
+class ValueRef(NamedTuple):
+    """A value of an outline."""
+
+    source: int
+    """Number of the node that computes it; of an input, -1 minus its position among the inputs."""
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutlineNode:
+    """A node, as it is drawn."""
+
+    op: str
+    """Operator, with its domain unless that is ONNX's own."""
+    name: str
+    """Name of the node; of its first output where it has none."""
+    scope: tuple[str, ...]
+    """Modules that it belongs to, the outermost first, as its exporter noted them."""
+    types: str
+    """Types of its outputs."""
+    inputs: tuple[ValueRef, ...]
+    """Values that it reads, constants left out; a node with bodies also reads what these return."""
+
+
+@dataclass(frozen=True)
+class GraphOutline:
+    """Nodes of a graph and of the bodies in it, producers first, as they are written to a file.
+
+    Their positions in `nodes` are the numbers by which a report refers to nodes. Constant nodes have none; nodes of a
+    body come directly before the node that has it. Local functions are inlined, unless they were kept.
+    """
+
+    nodes: tuple[OutlineNode, ...]
+    places: tuple[NodePlace, ...]
+    """Places of the nodes in the graph that was outlined."""
+    inputs: tuple[str, ...]
+    """Names of the inputs of the graph and of its bodies."""
+    outputs: tuple[tuple[str, ValueRef], ...]
+    """Names and values of the graph's outputs; constants left out."""
+    blocks: tuple[int, ...]
+    """For each node, the run of nodes it belongs to that hands on one value, numbered in their order."""
+
+    @cached_property
+    def numbers(self) -> Mapping[NodePlace, int]:
+        """Numbers of the nodes by their places."""
+        return {place: number for number, place in enumerate(self.places)}
+
+    @property
+    def has_scopes(self) -> bool:
+        """True where most nodes say which module they belong to."""
+        return 2 * sum(bool(node.scope) for node in self.nodes) > len(self.nodes)
+
+    @staticmethod
+    def from_graph(graph: Graph) -> GraphOutline:
+        """Return the outline of a graph, as it is now."""
+        reader = _OutlineReader()
+        values = reader.read_graph(graph, (), {}, ())
+        outputs = [(name, values.get(value)) for name, value in zip(graph.output_names, graph.outputs, strict=True)]
+        return GraphOutline(
+            tuple(reader.nodes),
+            tuple(reader.places),
+            tuple(reader.inputs),
+            tuple((name, ref) for name, ref in outputs if ref is not None),
+            tuple(_block_numbers(graph, reader.places)),
+        )
+
+
+@dataclass
+class _OutlineReader:
+    """Reads a graph and, at the nodes that have them, its bodies."""
+
+    nodes: list[OutlineNode] = field(default_factory=list)
+    places: list[NodePlace] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+
+    def read_graph(
+        self, graph: Graph, path: GraphPath, captured: Mapping[int, ValueRef], scope: tuple[str, ...]
+    ) -> Mapping[Value, ValueRef]:
+        """Add the nodes of a graph, and return its values that are no constants.
+
+        Args:
+            graph: the whole graph, or a body.
+            path: where it is.
+            captured: outer values by their position among the captures of the node that has the body.
+            scope: modules of that node.
+        """
+        values: dict[Value, ValueRef] = {}
+        for vertex in graph.topological_order():
+            node = graph[vertex]
+            if node.is_constant:
+                continue
+            if node.is_graph_input:
+                outer = None if vertex in graph.inputs else captured.get(node.capture_index)
+                if outer is not None:
+                    values[Value(vertex)] = outer
+                elif vertex in graph.inputs:
+                    self.inputs.append(node.names[0])
+                    values[Value(vertex)] = ValueRef(-len(self.inputs))
+                continue
+            read = [values[value] for value in node.operands if value in values]
+            own = (*scope, *_relative_scope(scope, node_scope(node)))
+            for index, body in enumerate(node.bodies):
+                inner = (*own, f"{node.op} {node_label(node)}, body {index + 1}")
+                outer_values = {i: values[value] for i, value in enumerate(node.captures) if value in values}
+                found = self.read_graph(body, (*path, (vertex, index)), outer_values, inner)
+                read += [found[value] for value in body.outputs if value in found]
+            number = len(self.nodes)
+            values |= {Value(vertex, output): ValueRef(number, output) for output in range(len(node.names))}
+            op = f"{node.domain}.{node.op}" if node.domain else node.op
+            self.nodes.append(OutlineNode(op, node_label(node), own, _format_types(node), tuple(read)))
+            self.places.append(NodePlace(path, vertex))
+        return values
+
+
+def _format_types(node: Node) -> str:
+    return ", ".join(str(type_) for type_ in node.types if isinstance(type_, TensorType))
+
+
+def node_label(node: Node) -> str:
+    """Return the name of a node; that of its first output where it has none."""
+    return node.name or next(filter(None, node.names), "")
+
+
+def _block_numbers(graph: Graph, places: list[NodePlace]) -> Iterator[int]:
+    """Yield the block of each node; nodes in bodies belong to that of the node that has them."""
+    numbers = {vertex: number for number, block in enumerate(cut_into_blocks(graph)) for vertex in block}
+    last = 0
+    for path, vertex in places:
+        last = numbers.get(path[0][0] if path else vertex, last)
+        yield last
+
+
+# -- scopes ------------------------------------------------------------------------------------------------------------
+
+NAME_SCOPES = "pkg.torch.onnx.name_scopes"
+"""Metadata in which PyTorch's exporter lists the modules of a node, from the model's own to the node."""
+
+MAX_SCOPE_DEPTH = 24
+"""Modules in each other that are told apart; a name of more parts is one of a generator, or of an enemy."""
+
+
+def node_scope(node: Node) -> tuple[str, ...]:
+    """Return the modules of a node, the outermost first: by PyTorch's metadata, or by a name with slashes."""
+    listed = re.findall(r"'((?:[^'\\]|\\.)*)'", node.metadata.get(NAME_SCOPES, ""))
+    if listed:
+        return tuple(_relative_names(listed[:-1]))[:MAX_SCOPE_DEPTH]
+    return tuple(part for part in node.name.split("/")[:-1] if part)[:MAX_SCOPE_DEPTH]
+
+
+def _relative_names(scopes: list[str]) -> Iterator[str]:
+    """Yield `encoder`, `layer.0` for the modules `encoder` and `encoder.layer.0`; the model itself has no name."""
+    outer = ""
+    for scope in filter(None, scopes):
+        yield scope.removeprefix(f"{outer}.") if outer else scope
+        outer = scope
+
+
+def _relative_scope(outer: tuple[str, ...], scope: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the part of a scope that lies within another; names in bodies may begin with what is around them."""
+    shared = 0
+    while shared < min(len(outer), len(scope)) and outer[shared] == scope[shared]:
+        shared += 1
+    return scope[shared:]
