@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple, TypeAlias
 
-from graphopt.report.graph_outline import GraphOutline, OutlineNode
+from graphopt.report.graph_outline import GraphOutline, OutlineNode, Scope
 from graphopt.report.node_changes import KeptRun, iter_kept
 
 MAX_CHILDREN = 60
@@ -62,21 +62,23 @@ def fold(before: GraphOutline, after: GraphOutline, kept: Sequence[KeptRun]) -> 
     and a new node joins what it reads.
     """
     partners = {new: old for old, new in iter_kept(kept)}
-    if before.has_scopes:
-        old_scopes, own_scopes = ([node.scope for node in outline.nodes] for outline in (before, after))
-    else:
-        old_scopes, own_scopes = [(label,) for label in _run_labels(before)], [()] * len(after.nodes)
+    old_scopes: list[Scope] = [node.scope for node in before.nodes]
+    if not before.has_scopes:
+        old_scopes = [(label,) for label in _run_labels(before)]
     root = _Module("whole model", (0, 0))
     for number, scope in enumerate(old_scopes):
         _place(root, scope, _PlacedNode((number, 0), is_after=False, number=number))
-    new_scopes: list[tuple[str, ...]] = []
+    new_scopes: list[Scope] = []
     last = (0, 0)
     for number, node in enumerate(after.nodes):
         partner = partners.get(number)
-        new_scopes.append(
-            own_scopes[number] or _scope_of_sources(node, new_scopes) if partner is None else old_scopes[partner]
-        )
         last = (last[0], last[1] + 1) if partner is None else (partner, 0)
+        if partner is not None:
+            new_scopes.append(old_scopes[partner])
+        elif before.has_scopes:
+            new_scopes.append(node.scope)
+        else:
+            new_scopes.append(_scope_of_sources(node, new_scopes) or next(iter(old_scopes[last[0] :]), ()))
         _place(root, new_scopes[-1], _PlacedNode(last, is_after=True, number=number))
     blocks, places = [Block(root.label, 0)], dict[tuple[bool, int], int]()
     _number_blocks([*root.modules.values(), *root.nodes], 0, blocks, places)
@@ -87,7 +89,7 @@ def fold(before: GraphOutline, after: GraphOutline, kept: Sequence[KeptRun]) -> 
     )
 
 
-def _place(root: _Module, scope: tuple[str, ...], node: _PlacedNode) -> None:
+def _place(root: _Module, scope: Scope, node: _PlacedNode) -> None:
     module = root
     for label in scope:
         module = module.modules.setdefault(label, _Module(label, node.position))
@@ -121,8 +123,8 @@ def _number_blocks(
         _number_blocks([*module.modules.values(), *module.nodes], len(blocks) - 1, blocks, places)
 
 
-def _scope_of_sources(node: OutlineNode, known: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the scope of the last value that a node reads; the model's own where it reads none."""
+def _scope_of_sources(node: OutlineNode, known: Sequence[Scope]) -> Scope:
+    """Return the scope of the last value that a node reads; nothing where it reads none."""
     sources = [ref.source for ref in node.inputs if 0 <= ref.source < len(known)]
     return known[max(sources)] if sources else ()
 
@@ -133,4 +135,4 @@ def _run_labels(outline: GraphOutline) -> Iterator[str]:
     for block, node in zip(outline.blocks, outline.nodes, strict=True):
         counts.setdefault(block, Counter())[node.op.rpartition(".")[2]] += 1
     for block in outline.blocks:
-        yield f"part {block + 1}: {', '.join(op for op, _ in counts[block].most_common(3))}"
+        yield f"part {block + 1}: {', '.join(op for op, _ in counts[block].most_common(2))}"

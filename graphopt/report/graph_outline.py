@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
 from graphopt.ir.graph import Graph, Node, Value
@@ -14,6 +15,10 @@ from graphopt.rewrite.regions import cut_into_blocks
 
 GraphPath: TypeAlias = "tuple[tuple[int, int], ...]"
 """Where a body is: from the whole graph inwards, the vertex that has it, and which of its bodies it is."""
+
+
+Scope: TypeAlias = "tuple[str, ...]"
+"""Modules in each other, the outermost first."""
 
 
 class NodePlace(NamedTuple):
@@ -39,8 +44,8 @@ class OutlineNode:
     """Operator, with its domain unless that is ONNX's own."""
     name: str
     """Name of the node; of its first output where it has none."""
-    scope: tuple[str, ...]
-    """Modules that it belongs to, the outermost first, as its exporter noted them."""
+    scope: Scope
+    """Modules that it belongs to, the outermost first, as its exporter noted them or its neighbours' modules tell."""
     types: str
     """Types of its outputs."""
     inputs: tuple[ValueRef, ...]
@@ -64,16 +69,13 @@ class GraphOutline:
     """Names and values of the graph's outputs; constants left out."""
     blocks: tuple[int, ...]
     """For each node, the run of nodes it belongs to that hands on one value, numbered in their order."""
+    has_scopes: bool
+    """True where most nodes say which module they belong to."""
 
     @cached_property
     def numbers(self) -> Mapping[NodePlace, int]:
         """Numbers of the nodes by their places."""
         return {place: number for number, place in enumerate(self.places)}
-
-    @property
-    def has_scopes(self) -> bool:
-        """True where most nodes say which module they belong to."""
-        return 2 * sum(bool(node.scope) for node in self.nodes) > len(self.nodes)
 
     @staticmethod
     def from_graph(graph: Graph) -> GraphOutline:
@@ -82,11 +84,12 @@ class GraphOutline:
         values = reader.read_graph(graph, (), {}, ())
         outputs = [(name, values.get(value)) for name, value in zip(graph.output_names, graph.outputs, strict=True)]
         return GraphOutline(
-            tuple(reader.nodes),
+            tuple(replace(node, scope=scope) for node, scope in zip(reader.nodes, reader.filled_scopes(), strict=True)),
             tuple(reader.places),
             tuple(reader.inputs),
             tuple((name, ref) for name, ref in outputs if ref is not None),
             tuple(_block_numbers(graph, reader.places)),
+            2 * sum(map(bool, reader.scopes)) > len(reader.scopes),
         )
 
 
@@ -96,10 +99,12 @@ class _OutlineReader:
 
     nodes: list[OutlineNode] = field(default_factory=list)
     places: list[NodePlace] = field(default_factory=list)
+    scopes: list[Scope | None] = field(default_factory=list)
+    """For each node the modules that it names itself; None where it names none."""
     inputs: list[str] = field(default_factory=list)
 
     def read_graph(
-        self, graph: Graph, path: GraphPath, captured: Mapping[int, ValueRef], scope: tuple[str, ...]
+        self, graph: Graph, path: GraphPath, captured: Mapping[int, ValueRef], scope: Scope
     ) -> Mapping[Value, ValueRef]:
         """Add the nodes of a graph, and return its values that are no constants.
 
@@ -123,18 +128,36 @@ class _OutlineReader:
                     values[Value(vertex)] = ValueRef(-len(self.inputs))
                 continue
             read = [values[value] for value in node.operands if value in values]
-            own = (*scope, *_relative_scope(scope, node_scope(node)))
+            own = node_scope(node) if path == () else (*scope, *_relative_scope(scope, node_scope(node) or ()))
             for index, body in enumerate(node.bodies):
-                inner = (*own, f"{node.op} {node_label(node)}, body {index + 1}")
+                inner = (*(own or ()), f"{node.op} {node_label(node)}, body {index + 1}")
                 outer_values = {i: values[value] for i, value in enumerate(node.captures) if value in values}
                 found = self.read_graph(body, (*path, (vertex, index)), outer_values, inner)
                 read += [found[value] for value in body.outputs if value in found]
             number = len(self.nodes)
             values |= {Value(vertex, output): ValueRef(number, output) for output in range(len(node.names))}
             op = f"{node.domain}.{node.op}" if node.domain else node.op
-            self.nodes.append(OutlineNode(op, node_label(node), own, _format_types(node), tuple(read)))
+            self.nodes.append(OutlineNode(op, node_label(node), (), _format_types(node), tuple(read)))
+            self.scopes.append(own)
             self.places.append(NodePlace(path, vertex))
         return values
+
+    def filled_scopes(self) -> list[Scope]:
+        """Return the scopes of all nodes; one that names none is in the modules that what it reads and its reader are
+        both in."""
+        sources = [[ref.source for ref in node.inputs if ref.source >= 0] for node in self.nodes]
+        above, below = [*self.scopes], [*self.scopes]
+        for number, read in enumerate(sources):
+            if above[number] is None and read:
+                above[number] = above[max(read)]
+        for number in reversed(range(len(sources))):
+            for source in sources[number]:
+                if self.scopes[source] is None:
+                    below[source] = below[number]  # the first reader is the last that gets here
+        return [
+            _shared_scope(up, down) if up is not None and down is not None else up or down or ()
+            for up, down in zip(above, below, strict=True)
+        ]
 
 
 def _format_types(node: Node) -> str:
@@ -164,11 +187,13 @@ MAX_SCOPE_DEPTH = 24
 """Modules in each other that are told apart; a name of more parts is one of a generator, or of an enemy."""
 
 
-def node_scope(node: Node) -> tuple[str, ...]:
-    """Return the modules of a node, the outermost first: by PyTorch's metadata, or by a name with slashes."""
+def node_scope(node: Node) -> Scope | None:
+    """Return the modules of a node by PyTorch's metadata, or by a name with slashes; None where it has neither."""
     listed = re.findall(r"'((?:[^'\\]|\\.)*)'", node.metadata.get(NAME_SCOPES, ""))
     if listed:
         return tuple(_relative_names(listed[:-1]))[:MAX_SCOPE_DEPTH]
+    if "/" not in node.name:
+        return None
     return tuple(part for part in node.name.split("/")[:-1] if part)[:MAX_SCOPE_DEPTH]
 
 
@@ -180,9 +205,11 @@ def _relative_names(scopes: list[str]) -> Iterator[str]:
         outer = scope
 
 
-def _relative_scope(outer: tuple[str, ...], scope: tuple[str, ...]) -> tuple[str, ...]:
+def _relative_scope(outer: Scope, scope: Scope) -> Scope:
     """Return the part of a scope that lies within another; names in bodies may begin with what is around them."""
-    shared = 0
-    while shared < min(len(outer), len(scope)) and outer[shared] == scope[shared]:
-        shared += 1
-    return scope[shared:]
+    return scope[len(_shared_scope(outer, scope)) :]
+
+
+def _shared_scope(one: Scope, other: Scope) -> Scope:
+    """Return the modules that two scopes have in common."""
+    return tuple(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
