@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from graphopt.pipeline import Result as Result
     from graphopt.pipeline import optimize as optimize
     from graphopt.report.report import Report as Report
+    from graphopt.report.report import report_schema as report_schema
 
 __version__ = "0.1.0"
 
@@ -39,6 +40,7 @@ _HOMES = {
     "RuleError": "graphopt.base.errors",
     "UsageError": "graphopt.base.errors",
     "optimize": "graphopt.pipeline",
+    "report_schema": "graphopt.report.report",
     "simplify": "graphopt.onnxsim",
 }
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "optimize",
+    "report_schema",
     "simplify",
 ]
 

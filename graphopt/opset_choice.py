@@ -64,6 +64,11 @@ class Attempt:
         return self.check_result is not None and self.check_result.is_different
 
     @property
+    def could_be_timed(self) -> bool:
+        """False if neither the original nor any version of it could be timed, or no timing was asked for."""
+        return self.tuned.timing is not None and self.tuned.timing.could_be_timed
+
+    @property
     def is_interrupted(self) -> bool:
         """True if Ctrl-C ended the search or the timing."""
         return self.tuned.timing is not None and self.tuned.timing.stop == StopReason.INTERRUPTED
@@ -119,7 +124,7 @@ class OpsetComparison:
             return self.make(None, 1.0).with_notes(
                 f"opset {opset} was not tried: half of --seconds is too little to time anything"
             )
-        if kept.tuned.timing is None or kept.is_interrupted:
+        if not kept.could_be_timed or kept.is_interrupted:
             why = "it was interrupted" if kept.is_interrupted else f"nothing was timed in opset {own}"
             return kept.with_notes(f"opset {opset} was not tried: {why}")
         not_taken = f"opset {opset} was not taken"
@@ -159,7 +164,7 @@ def _why_not_raced(raised: Attempt, kept: Attempt) -> str:
     timing = raised.tuned.timing
     if raised.is_interrupted:
         return "it was interrupted"
-    if timing is None:
+    if timing is None or not timing.could_be_timed:
         return "nothing was timed there"
     if raised.rule_counts == kept.rule_counts:
         ended = raised.has_ended and kept.has_ended

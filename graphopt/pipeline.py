@@ -36,7 +36,7 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
-from graphopt.rewrite.simplify import Step, notes_on_function_operators, notes_on_unprofitable_rules, simplify_graph
+from graphopt.rewrite.simplify import notes_on_function_operators, notes_on_unprofitable_rules, simplify_graph
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
 from graphopt.runtime.session_setting import SessionSetting, model_label
@@ -215,7 +215,7 @@ class _Pipeline:
         notes = [*made.notes, *self._target_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
         tuned, loaded = made.tuned, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
-        rewrites = _reported_rewrites(tuned.candidate.steps, self._gate)
+        rewrites = _reported_rewrites(tuned, self._gate)
         report = Report.build(made.before, loaded, rewrites, comparison, self.clock.seconds, notes, tuned.timing)
         result = Result(loaded, report, made.tuning.setting)
         found = result.report.comparison
@@ -421,6 +421,7 @@ def _attempt_until_equal(
     end = clock.seconds.get("search", 0.0) + tuning.seconds
     made, notes = attempt(space, tuning), list[str]()
     left_out, changes, places = set[str](), set[PatchKey](), Counter[str]()
+    searched = made.tuned.timing
     spare = tuning.seconds * tuning.policy.retry_share  # what is written is timed, too, if others took all the time
     while made.check_result is not None and made.is_different:
         guilty = made.check_result.culprit
@@ -440,6 +441,7 @@ def _attempt_until_equal(
             notes[-1] += f"; these are more than {MAX_RETRIES}, so the original is written"
             space = _RewriteSpace()
         log.warning("%s", notes[-1])
+        searched = made.tuned.timing or searched
         del made, guilty  # the model with it, which may be large
         made = attempt(space, replace(tuning, cost="none"))  # a search waits until what it begins with is right
         left = end - clock.seconds.get("search", 0.0)
@@ -447,6 +449,8 @@ def _attempt_until_equal(
             continue
         if max(left, spare) <= 0:
             notes.append("not timed: searches that the check refused have taken the --seconds")
+            timing = searched and searched.without_result(notes[-1])
+            made = replace(made, tuned=replace(made.tuned, timing=timing))
             break
         del made
         made = attempt(space, replace(tuning, seconds=max(left, spare)))
@@ -530,7 +534,7 @@ def _unproved_notes(gate: Gate) -> list[str]:
     return [f"rule {name} was not applied: {why}" for name, why in sorted(notes.items())]
 
 
-def _reported_rewrites(steps: Sequence[Step], gate: Gate) -> tuple[Rewrite, ...]:
+def _reported_rewrites(tuned: TuningResult, gate: Gate) -> tuple[Rewrite, ...]:
     return tuple(
         Rewrite(
             name=step.name,
@@ -539,8 +543,10 @@ def _reported_rewrites(steps: Sequence[Step], gate: Gate) -> tuple[Rewrite, ...]
             removed=tuple(f"{n.op} {n.name}".strip() for n in step.patch.removed if not n.is_internal),
             added=tuple(f"{n.op} {n.name}".strip() for n in step.patch.added if not n.is_internal),
             proof=gate.describe_proof(step.name) if step.is_rule else None,
+            cause=None if step.cause is None else tuned.group_of[step.cause],
+            weight_bytes=step.patch.added_weight_bytes,
         )
-        for step in steps
+        for step in tuned.candidate.steps
     )
 
 

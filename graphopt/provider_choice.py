@@ -45,7 +45,7 @@ class ProviderComparison:
             UsageError: no provider starts, or what is asked for is an error whatever the provider.
         """
         made, notes = self._attempts()
-        timed = [attempt for attempt in made if attempt.tuned.timing is not None]
+        timed = [attempt for attempt in made if attempt.could_be_timed]
         if not timed:
             return made[0].with_notes(*notes)
         first, *rivals = timed
@@ -88,7 +88,7 @@ class ProviderComparison:
                 notes.append(f"provider {provider} was left out: {error}")
                 continue
             made.append(attempt)
-            if attempt.tuned.timing is None:
+            if not attempt.could_be_timed:
                 notes.append(f"provider {provider} was left out: nothing was timed with it")
             if attempt.is_interrupted:
                 notes.append(f"after {provider} no provider was tried: it was interrupted")

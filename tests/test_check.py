@@ -24,8 +24,10 @@ from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.node_evaluation import Arrays, evaluate_node
 from graphopt.rewrite.passes import PASSES, Pass
-from graphopt.rewrite.simplify import simplify_graph
+from graphopt.rewrite.simplify import Simplifier, simplify_graph
 from graphopt.search.model_tuner import Tuner, TuningResult
+from graphopt.search.search_report import GroupKind, RewriteGroup, SearchTiming
+from graphopt.search.stopping import StopReason
 from tests.test_pipeline import model
 from tests.text import parse
 
@@ -103,6 +105,34 @@ def test_searches_after_a_failed_check_share_the_seconds(monkeypatch: pytest.Mon
     result = graphopt.optimize(BOTH, rules=[FORGET_RELU, FORGET_EXP], unverified=True, cost="analytic", seconds=4)
     assert result.ok and names(result) == {"eliminate_identity"}
     assert searched == [4.0, 1.0]
+
+
+def test_searches_that_the_check_refused_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have taken all the time, so what is written was neither searched nor timed."""
+    now, wrong = [0.0], [[FORGET_EXP], [FORGET_RELU]]
+
+    def tune(self: Tuner) -> TuningResult:
+        now[0] += self.tuning.seconds
+        simplifier = Simplifier(wrong.pop(), [])
+        return TuningResult(self.simplified.derive(lambda graph: simplifier.run(graph).steps), TRIED)
+
+    monkeypatch.setattr(Tuner, "tune", tune)
+    monkeypatch.setattr("graphopt.opset_choice.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    result = graphopt.optimize(BOTH, cost="analytic", seconds=4)
+    assert result.ok and names(result) == {"eliminate_identity"}
+    timing, note = result.report.timing, "not timed: searches that the check refused have taken the --seconds"
+    assert timing is not None and (timing.untimed, timing.speedup, timing.searched) == (note, None, None)
+    assert [(group.rules, group.is_taken, group.reason) for group in timing.groups] == [(("a_rule",), False, note)]
+
+
+TRIED = SearchTiming(
+    "analytic",
+    "CPUExecutionProvider",
+    threads=1,
+    groups=(RewriteGroup(GroupKind.SWEEP, "everywhere", ("a_rule",), is_taken=True),),
+    stop=StopReason.DONE,
+)
+"""A search of which the check refuses the result."""
 
 
 def test_the_sign_of_a_zero_is_kept_where_the_check_sees_that_it_matters() -> None:

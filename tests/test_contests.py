@@ -343,7 +343,9 @@ def test_a_model_that_is_too_slow_to_be_timed_twice_is_not_timed(monkeypatch: py
     monkeypatch.setattr(RaceSeries, "measure_pace", lambda *_: ModelPace(1.0, 18.0))
     _, model, tuned = tuner(seconds=60.0, clock=lambda: 0.0)
     assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
-    assert tuned.notes == ("not timed: two races would take 75 s, and 60 s are left of --seconds 60",)
+    why = "not timed: two races would take 75 s, and 60 s are left of --seconds 60"
+    assert tuned.notes == (why,)
+    assert tuned.timing is not None and (tuned.timing.untimed, tuned.timing.stop) == (why, StopReason.UNTIMED)
 
 
 def test_a_run_that_is_too_long_says_how_many_seconds_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:

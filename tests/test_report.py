@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from graphopt.report.report import (
     print_comparison,
 )
 from graphopt.runtime.measure import Speedup
-from graphopt.search.search_report import RewriteGroup, SearchTiming
+from graphopt.search.search_report import GroupKind, RewriteGroup, SearchTiming
 from graphopt.search.stopping import StopReason
 
 GRAPH = """
@@ -148,6 +149,31 @@ def test_a_proof_is_shown_where_one_is_known() -> None:
     assert "eliminate_nop_mul  1  proved (exact)" in printed(proved)
 
 
+def test_what_the_search_made_is_told_from_what_is_always_done() -> None:
+    made = Rewrite("merge_linear", proof="proved, exact")
+    rewrites = (
+        made,
+        Rewrite("fold_constants", is_rule=False),
+        replace(made, cause=1),
+        Rewrite("use_winograd", cause=0),
+    )
+    text = printed(replace(report(), rewrites=rewrites), 100)
+    assert "merge_linear    2  proved, exact; 1 by the search\n" in text
+    assert "use_winograd    1  by the search\n" in text
+    assert "fold_constants  1\n" in text
+
+
+def test_uses_of_a_rule_are_counted_by_their_cause() -> None:
+    made = Rewrite("merge_linear", proof="proved, exact", weight_bytes=4)
+    found = replace(report(), rewrites=(replace(made, cause=1), made, made, replace(made, cause=0)), comparison=None)
+    assert [(use.cause, use.places, use.weight_bytes) for use in found.rule_uses] == [
+        (None, 2, 8),
+        (0, 1, 4),
+        (1, 1, 4),
+    ]
+    assert {(use.name, use.is_rule, use.proof) for use in found.rule_uses} == {("merge_linear", True, "proved, exact")}
+
+
 def test_rules_with_the_same_to_say_share_a_note() -> None:
     rest = "needs Gelu, which the model's opset does not have"
     notes = tuple(f"rule fuse_gelu_{i} {rest}" for i in range(40))
@@ -169,29 +195,43 @@ TIMED = SearchTiming(
     stop="nothing was left to try",
 )
 FOUND = """\
-what the search found  parts  alone  saves a run
-a_rule, another           12  1.30x     0.346 ms  taken
-merge_all                all  1.02x       1.5 ms   left
+what the search found                    alone       saves
+12 × a_rule, another          1.30 (1.20–1.40)  ≈ 0.346 ms  taken
+kernels of one size: mix_all  1.02 (0.92–1.12)      1.5 ms   left
+3 × estimated                           ≈ 1.25      ≈ 1 ms  taken
+reordered: untimed                   not timed               left
 """
 SPEED = """\
 speed   1.500 times as fast as the original (1.400 to 1.600); CPUExecutionProvider, 1 thread
-        1.250 times by what is done without a search
+        1.250 times as fast (1.150 to 1.350) by what is done without a search
 search  no part in which a rule trades, 0 graphs, 0 measured; nothing was left to try
 """
+
+
+def find(*rules: str, parts: int = 12, **more: Any) -> RewriteGroup:
+    """A find in equal parts, measured to be 1.3 times as fast unless something else is said."""
+    places = tuple(f"/layer.{number}" for number in range(parts))
+    return RewriteGroup(GroupKind.FIND, "parts like /layer.0", rules, places, **{"alone": speedup(1.3), **more})
+
+
+def sweep(name: str, *rules: str, **more: Any) -> RewriteGroup:
+    return RewriteGroup(GroupKind.SWEEP, name, rules, **more)
 
 
 def test_names_of_finds_are_not_cut_in_a_terminal_of_usual_width() -> None:
     names = tuple(rule.name for rule in load_library().trades if len(rule.name) < 45)
     text = printed(
-        replace(report(), timing=replace(TIMED, groups=(RewriteGroup(names, 99, 1.3, is_taken=True, saved=3e-4),))), 80
+        replace(report(), timing=replace(TIMED, groups=(find(*names, saved_seconds=3e-4, is_taken=True),))), 80
     )
     assert all(f"{name}," in text for name in names[:-1])
 
 
 def test_each_find_says_what_it_brings_to_the_part_and_to_the_whole() -> None:
     finds = (
-        RewriteGroup(("a_rule", "another"), 12, 1.3, is_taken=True, rewrites=(0, 12), saved=3.456e-4),
-        RewriteGroup(("merge_all",), 0, 1.02, is_taken=False, saved=1.5e-3),
+        find("a_rule", "another", saved_seconds=3.456e-4, is_taken=True),
+        sweep("kernels of one size", "mix_all", alone=speedup(1.02), saved_seconds=1.5e-3),
+        find("estimated", parts=3, alone=speedup(1.25), is_estimate=True, saved_seconds=1e-3, is_taken=True),
+        sweep("reordered", "untimed"),
     )
     made = replace(report(), timing=replace(TIMED, groups=finds))
     assert f"{FOUND}\n{SPEED}" in printed(made, 100)
@@ -231,16 +271,16 @@ def test_of_a_search_that_ended_early_it_is_not_said_that_nothing_trades() -> No
 
 
 def test_a_find_that_is_left_out_says_why() -> None:
-    reason = "the model with it is 1.004 times as fast (0.990 to 1.010) as without it"
-    finds = tuple(RewriteGroup((name,), 3, 1.3, is_taken=False, reason=reason) for name in ("a_rule", "another"))
-    made = replace(report(), timing=replace(TIMED, groups=finds))
-    assert f"left: a_rule; another: {reason}\n" in printed(made, 120)
+    reason = "the model with it is 1.004 times as fast (0.990 to 1.010) as without"
+    groups = find("a_rule", reason=reason), sweep("kernels of one size", "another", reason=reason)
+    made = replace(report(), timing=replace(TIMED, groups=groups))
+    assert f"left: 12 × a_rule; kernels of one size: another: {reason}\n" in printed(made, 120)
     assert Report.from_json(made.to_json()) == made
 
 
 def test_what_the_search_brought_beside_simplifying_is_said() -> None:
     made = replace(report(), timing=replace(TIMED, searched=speedup(1.2)))
-    assert "1.200 times as fast (1.100 to 1.300) as without the finds of the search" in printed(made, 100)
+    assert "1.200 times as fast (1.100 to 1.300) as without what the search found" in printed(made, 100)
 
 
 def test_rewrites_that_were_all_taken_back_are_not_called_none() -> None:
@@ -279,8 +319,8 @@ def test_rules_that_are_no_gain_are_named_together() -> None:
 
 def test_decisions_are_told_a_line_each() -> None:
     groups = (
-        RewriteGroup(("merge_all",), 0, 1.02, is_taken=False, reason="it is slower"),
-        RewriteGroup(("a_rule", "another"), 2, None, is_taken=True),
+        sweep("kernels of one size", "mix_all", alone=speedup(1.02), reason="it is slower"),
+        find("a_rule", "another", alone=None, is_taken=True),
     )
     fused = Rewrite("fuse_bn_into_conv", graph="net", removed=("Conv", "BatchNormalization"), added=("Conv",))
     many = Rewrite("drop", removed=tuple(f"Relu r{i}" for i in range(6)))
@@ -289,8 +329,8 @@ def test_decisions_are_told_a_line_each() -> None:
         "fuse_bn_into_conv in net: Conv, BatchNormalization -> Conv (2 times)",
         "drop: Relu r0, Relu r1, Relu r2, Relu r3, 2 more -> nothing",
         "move: moves no node",
-        "left: merge_all (1.02 times as fast alone): it is slower",
-        "taken: a_rule, another (not timed)",
+        "left: kernels of one size: mix_all (alone 1.02 (0.92–1.12)): it is slower",
+        "taken: 12 × a_rule, another (alone not timed)",
     ]
 
 
@@ -317,6 +357,14 @@ def test_json_is_readable_by_anything() -> None:
 def test_a_later_version_may_know_more() -> None:
     data = json.loads(report().to_json()) | {"gain": 1.3}
     assert Report.from_json(json.dumps(data)) == report()
+
+
+@pytest.mark.parametrize(
+    ("data", "has"), [({"schema_version": 99}, "99"), ({"source": "m.onnx"}, "none"), ([], "none")]
+)
+def test_a_report_of_another_form_is_refused(data: Any, has: str) -> None:
+    with pytest.raises(ValueError, match=f"it is no report of schema 1, but of {has}"):
+        Report.from_json(json.dumps(data))
 
 
 def test_a_report_of_a_model() -> None:

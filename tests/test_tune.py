@@ -15,9 +15,10 @@ from graphopt.base.errors import ModelError, UsageError
 from graphopt.check.compare import compare_models
 from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
-from graphopt.ir.graph import Graph, Patch
+from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.inference import infer_graph
+from graphopt.report.report import format_search
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.simplify import Cause, Simplifier, Step
 from graphopt.runtime.measure import Speedup, TimingPolicy
@@ -25,9 +26,17 @@ from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search import model_tuner
 from graphopt.search.explore import Exploration, explore_regions
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
+from graphopt.search.moves import Solution
 from graphopt.search.race_outcomes import Latency, Measurement, RaceOutcome, TimeSummary
 from graphopt.search.race_series import RaceSeries
-from graphopt.search.search_report import RewriteGroup, rejection_reason, sweep_groups
+from graphopt.search.search_report import (
+    GroupKind,
+    RewriteGroup,
+    format_scope,
+    group_indices,
+    rejection_reason,
+    sweep_groups,
+)
 from graphopt.search.stopping import ModelPace, StopReason
 from graphopt.search.sweep import Sweep, SweepRules
 from tests.test_search import Prices
@@ -62,6 +71,11 @@ def tuner(
     found = Tuner(given, model, simplified, rules, [DOUBLE], [], lambda *_: True, tuning, sweeps=sweeps, clock=clock)
     tuned = found.tune()
     return found, replace(model, graph=tuned.candidate.graph), tuned
+
+
+def causes(tuned: TuningResult) -> list[int | None]:
+    """The index of the group of each step."""
+    return [None if step.cause is None else tuned.group_of[step.cause] for step in tuned.candidate.steps]
 
 
 def estimate(monkeypatch: pytest.MonkeyPatch, **prices: float) -> None:
@@ -99,9 +113,10 @@ def test_by_estimate_all_that_it_speaks_for_is_taken_and_nothing_is_run(monkeypa
     assert tuned.timing is not None
     assert not tuned.timing.is_gain
     (group,) = tuned.timing.groups
-    assert (group.rules, group.copies, group.is_taken) == (("double_is_sum",), 1, True)
-    assert group.speedup == pytest.approx(3 / 1.5)
-    assert group.saved == pytest.approx(3 - 1.5)
+    assert (group.rules, group.parts, group.is_taken) == (("double_is_sum",), ("c … y",), True)
+    assert group.alone is not None and group.is_estimate and group.together is None
+    assert group.alone.median == pytest.approx(3 / 1.5)
+    assert group.saved_seconds == pytest.approx(3 - 1.5)
     assert compare_models(GIVEN, model, bindings=[{"n": 1}, {"n": 5}]).verdict is EqualityVerdict.EQUAL
 
 
@@ -111,7 +126,8 @@ def test_a_find_that_no_copy_allows_is_not_taken(monkeypatch: pytest.MonkeyPatch
     _, model, tuned = tuner(cost="analytic")
     assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
     assert tuned.timing is not None
-    assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(False, (0, 0))]
+    assert [group.is_taken for group in tuned.timing.groups] == [False]
+    assert causes(tuned) == [None]
 
 
 def test_a_find_that_there_was_no_time_to_make_is_said_to_be_left_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +225,8 @@ def test_a_find_that_is_faster_in_the_whole_model_is_taken(monkeypatch: pytest.M
     assert model.graph.operator_counts() == {"Add": 1, "Exp": 1}
     assert tuned.timing is not None
     assert tuned.timing.is_gain
-    assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(True, (1, 2))]
+    assert [(group.is_taken, group.together) for group in tuned.timing.groups] == [(True, known(1.5))]
+    assert causes(tuned) == [None, 0]
 
 
 def test_a_find_that_is_slower_in_the_whole_model_is_dropped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +235,15 @@ def test_a_find_that_is_slower_in_the_whole_model_is_dropped_and_named(monkeypat
     _, model, tuned = tuner()
     assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
     assert tuned.timing is not None
-    assert [(group.is_taken, group.rewrites) for group in tuned.timing.groups] == [(False, (0, 0))]
+    (group,) = tuned.timing.groups
+    assert (group.is_taken, group.together, causes(tuned)) == (False, known(0.8), [None])
+    why = "the model with it is slower than the original: 0.800 times as fast (0.800 to 0.800)"
+    assert group.reason == why
+    assert [(race.groups, race.speedup, race.gain) for race in tuned.timing.races] == [
+        ((), known(1.0), known(1.0)),
+        ((0,), known(0.8), known(0.8)),
+        ((), known(1.0), known(1.0)),
+    ]
     assert tuned.notes == ()
 
 
@@ -247,16 +272,42 @@ def groups(alone: Sequence[Measurement], best: Measurement, *raced: Measurement)
 def test_what_a_sweep_saves_is_measured() -> None:
     """Of two sizes it is the mean."""
     made = measured(Sweep("all", ("a_rule",)), outcome=in_seconds(2.0, 0.25, 0.75))
-    assert groups([made], made) == [RewriteGroup(("a_rule",), 0, 2.0, True, (0, 1), 0.5)]
+    (found,) = groups([made], made)
+    assert (found.kind, found.name, found.rules, found.is_taken) == (GroupKind.SWEEP, "all", ("a_rule",), True)
+    assert (found.alone, found.together, found.saved_seconds) == (known(2.0), known(2.0), 0.5)
 
 
-def test_steps_are_those_of_the_sweep_that_took_them() -> None:
+def test_sweeps_that_gain_alone_and_not_beside_others_are_left() -> None:
     """Of three that gain two were taken, the later one first; the third gains beside them no more."""
-    first, second = Sweep("first", ("first",)), Sweep("second", ("second",))
-    best = measured(None, None, *[second] * 4, *[first] * 3)
-    found = groups([swept(name, gain=1.5) for name in ("first", "second", "third")], best)
-    assert [(group.is_taken, group.rewrites) for group in found] == [(True, (6, 9)), (True, (2, 6)), (False, (0, 0))]
+    first, second, third = (Sweep(name, (name,)) for name in ("first", "second", "third"))
+    best = measured(None, *[second] * 4, *[first] * 3, outcome=in_seconds(1.8, 1.0))
+    all_three = measured(second, first, third, outcome=in_seconds(1.7, 1.0))
+    found = groups([swept(name, gain=1.5) for name in ("first", "second", "third")], best, best, all_three)
+    assert [group.is_taken for group in found] == [True, True, False]
+    assert [group.together for group in found] == [known(1.8), known(1.8), known(1.7)]
     assert "beside what was taken no gain was shown" in found[2].reason
+
+
+def test_steps_know_the_group_of_the_sweep_or_find_that_they_were_made_for() -> None:
+    """Beside another, a sweep may have used other rules: it is the same by its name."""
+    first, second = Sweep("first", ("a",)), Sweep("second", ("b",))
+    again, find = Sweep("second", ("c",)), Solution(((1,),), (), known(1.5), 1.0, "")
+    made = measured(None, first, again, find).candidate
+    assert group_indices([first, second], [find], [made]) == {first: 0, again: 1, find: 2}
+
+
+@pytest.mark.parametrize(
+    ("names", "scope"),
+    [
+        (["/layer.0/attention/MatMul", "/layer.0/attention/Add", "/layer.0/Mul"], "/layer.0"),
+        (["/layer.0/MatMul"], "/layer.0"),
+        (["/a/MatMul", "/b/Add"], "/a/MatMul … /b/Add"),
+        (["node_matmul_1", "node_add_2"], "node_matmul_1 … node_add_2"),
+        (["Conv_0"], "Conv_0"),
+    ],
+)
+def test_a_part_is_called_by_the_scope_of_its_nodes(names: list[str], scope: str) -> None:
+    assert format_scope([Node("Relu", (), (f"of {name}",), (None,), name=name) for name in names]) == scope
 
 
 @pytest.mark.parametrize(
@@ -269,21 +320,31 @@ def test_steps_are_those_of_the_sweep_that_took_them() -> None:
 )
 def test_what_won_a_race_and_was_left_says_why(*, has_lost: bool, is_faster: bool, why: str) -> None:
     made = measured(outcome=in_seconds(1.2, 1.0), has_lost=has_lost)
-    said = "the model with it is 1.200 times as fast (1.200 to 1.200) as without it"
+    said = "the model with it is 1.200 times as fast (1.200 to 1.200) as without"
     assert rejection_reason([made], TimingPolicy(), is_faster=is_faster) == f"{said}; {why}"
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
-def test_sweeps_that_were_timed_together_alone_are_named_together(*, is_taken: bool) -> None:
-    """Where they were left, each says what all of them gave."""
+def test_sweeps_that_were_timed_together_alone_say_what_all_of_them_gave(*, is_taken: bool) -> None:
     alone = [measured(Sweep(name, (name,))) for name in ("first", "second")]
     whole, first = swept("first", "second", gain=1.25 if is_taken else 0.9), measured(None, None)
     found = groups(alone, whole if is_taken else first, first, whole)
-    if is_taken:
-        assert found == [RewriteGroup(("first", "second"), 0, 1.25, is_taken=True, rewrites=(0, 2), saved=0.25)]
-    else:
-        assert [(group.rules, group.is_taken) for group in found] == [(("first",), False), (("second",), False)]
-        assert {group.reason for group in found} == {"the model with it is slower than the original"}
+    why = "the model with it and 1 other is slower than the original: 0.900 times as fast (0.900 to 0.900)"
+    assert [(group.name, group.alone, group.together, group.saved_seconds) for group in found] == [
+        ("first", None, whole.gain, None),
+        ("second", None, whole.gain, None),
+    ]
+    assert {(group.is_taken, group.reason) for group in found} == {(is_taken, "" if is_taken else why)}
+
+
+def test_a_loss_at_one_size_is_told_with_that_size() -> None:
+    at_sizes = tuple(
+        replace(one, speedup=known(gain)) for one, gain in zip(in_seconds(1, 1, 1).latencies, (2, 0.8), strict=True)
+    )
+    made = measured(Sweep("all", ("a_rule",)), outcome=RaceOutcome(known(1.3), known(1.3), at_sizes))
+    assert rejection_reason([made], TimingPolicy(), is_faster=False) == (
+        "the model with it is slower than the original: 0.800 times as fast (0.800 to 0.800), at n=1"
+    )
 
 
 def test_a_simplified_model_that_is_slower_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +389,7 @@ def test_a_simplified_model_for_which_there_was_no_room_is_kept_and_no_gain(monk
     assert tuned.notes == ("the simplified model was not timed: there was no time or no room",)
     assert tuned.timing is not None
     assert (tuned.timing.speedup, tuned.timing.simplified) == (None, None)
-    assert [group.speedup for group in tuned.timing.groups] == [None]
+    assert [group.alone for group in tuned.timing.groups] == [None]
 
 
 def test_a_find_that_is_left_says_what_it_gave(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +397,7 @@ def test_a_find_that_is_left_says_what_it_gave(monkeypatch: pytest.MonkeyPatch) 
     outcomes(monkeypatch, 1.0, 1.01)
     _, _, tuned = tuner()
     assert tuned.timing is not None
-    gave = "the model with it is 1.010 times as fast (1.010 to 1.010) as without it"
+    gave = "the model with it is 1.010 times as fast (1.010 to 1.010) as without"
     why = "differences of 1% or less are within the noise"
     assert [group.reason for group in tuned.timing.groups] == [f"{gave}; {why}"]
 
@@ -359,7 +420,8 @@ def test_a_model_that_is_refused_is_simplified_and_not_timed(monkeypatch: pytest
     _, model, tuned = tuner()
     assert model.graph.operator_counts() == {"Mul": 1, "Exp": 1}
     assert tuned.notes == ("not timed: no kernel",)
-    assert tuned.timing is None
+    assert tuned.timing is not None and not tuned.timing.could_be_timed
+    assert format_search(tuned.timing) == "none: not timed: no kernel"
 
 
 def test_a_model_for_which_there_is_no_room_is_simplified_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

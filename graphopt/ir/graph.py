@@ -160,6 +160,15 @@ class Patch:
     def added(self) -> list[Node]:
         return [node for vertex, node in self.after.items() if vertex not in self.before]
 
+    @property
+    def added_weight_bytes(self) -> int:
+        """Bytes by which the constants grow; negative where they shrink."""
+        after, before = (
+            sum(node.data.nbytes for node in nodes.values() if node.data is not None)
+            for nodes in (self.after, self.before)
+        )
+        return after - before
+
 
 @dataclass(eq=False)
 class Graph:

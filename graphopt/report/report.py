@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
 from graphopt.base.records import from_json, to_json
 from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comparison
@@ -18,13 +19,31 @@ from graphopt.ir.types import OpaqueType, Type
 from graphopt.language.proof import Proof
 from graphopt.language.proof import Verdict as Proved
 from graphopt.operators.proto_conversion import ExternalData
+from graphopt.runtime.input_sizes import format_sizes
 from graphopt.runtime.measure import TimingPolicy
-from graphopt.search.search_report import SearchTiming, format_speedup, why_no_gain
+from graphopt.search.search_report import (
+    GroupKind,
+    RewriteGroup,
+    SearchTiming,
+    format_speedup,
+    why_no_gain,
+)
 from graphopt.search.stopping import StopReason
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+
+
+SCHEMA_VERSION = 1
+"""Version of the form of reports as JSON, of which `report.schema.json` is the schema."""
+
+
+def report_schema() -> dict[str, Any]:
+    """Return the JSON schema (2020-12) of reports, as `Report.to_json` and `--report` write them."""
+    text = files("graphopt.report").joinpath("report.schema.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 def versions() -> dict[str, str]:
@@ -77,6 +96,27 @@ class Rewrite:
     added: tuple[str, ...] = ()
     proof: str | None = None
     """Status of the rule, as `Proof.claim_text` words it: `proved, exact`, `not proved: …`; None for a pass."""
+    cause: int | None = None
+    """Index of the find or sweep in `timing.groups` that it was made for; None for a simplification, which is made
+    wherever it pays."""
+    weight_bytes: int = 0
+    """Bytes by which the initializers grow with it; negative where they shrink."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleUse:
+    """All rewrites by one rule or pass for one cause."""
+
+    name: str
+    """Name of the rule or pass."""
+    is_rule: bool
+    proof: str | None
+    cause: int | None
+    """Index of the find or sweep in `timing.groups`; None for simplifications."""
+    places: int
+    """Number of rewrites."""
+    weight_bytes: int
+    """Bytes by which the initializers grow with all of them."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -94,11 +134,13 @@ class Report:
     notes: tuple[str, ...] = ()
     """Notes for the user, such as why a rule could not be applied."""
     timing: SearchTiming | None = None
-    """Result of the search and its timing; None where nothing was searched or timed."""
+    """Course and result of the search; None where none was asked for."""
     session_code: str = ""
     """Python that opens a session of the result with the provider that was chosen; empty where only one was asked
     for."""
     versions: Mapping[str, str] = field(default_factory=versions)
+    schema_version: int = SCHEMA_VERSION
+    """Version of the JSON schema that describes this report; it is raised where a field goes or changes its meaning."""
 
     @staticmethod
     def build(
@@ -120,6 +162,17 @@ class Report:
         """Number of times each rule or pass was applied, the most frequent first."""
         return dict(Counter(rewrite.name for rewrite in self.rewrites).most_common())
 
+    @property
+    def rule_uses(self) -> tuple[RuleUse, ...]:
+        """The rewrites by rule and cause: simplifications first, then those of each find and sweep."""
+        found: dict[tuple[int, str], list[Rewrite]] = {}
+        for rewrite in self.rewrites:
+            found.setdefault((-1 if rewrite.cause is None else rewrite.cause, rewrite.name), []).append(rewrite)
+        return tuple(
+            RuleUse(name, made[0].is_rule, made[0].proof, made[0].cause, len(made), sum(r.weight_bytes for r in made))
+            for (_, name), made in sorted(found.items(), key=lambda item: (item[0][0], -len(item[1])))
+        )
+
     def with_file_sizes(self, file_bytes: int) -> Report:
         """Return the same report, with the size of the result's file, and of that of its weights."""
         return replace(self, after=replace(self.after, file_bytes=file_bytes))
@@ -130,7 +183,17 @@ class Report:
 
     @staticmethod
     def from_json(text: str) -> Report:
-        """Return what `to_json` wrote. Fields that this version does not know are left out."""
+        """Return what `to_json` wrote. Fields that this version does not know are left out.
+
+        Raises:
+            Exception: one of `DECODE_ERRORS`, for a text that is no report, or one of another schema.
+        """
+        data = json.loads(text)
+        number = data.get("schema_version") if isinstance(data, dict) else None
+        if number != SCHEMA_VERSION:
+            raise ValueError(
+                f"it is no report of schema {SCHEMA_VERSION}, but {f'of {number}' if number else 'of none'}"
+            )
         return from_json(Report, text)
 
     def __repr__(self) -> str:
@@ -146,9 +209,8 @@ class Report:
         for text, count in Counter(map(_format_rewrite, self.rewrites)).items():
             yield f"{text}{f' ({count} times)' * (count > 1)}"
         for group in self.timing.groups if self.timing else ():
-            ratio = "not timed" if group.speedup is None else f"{group.speedup:.2f} times as fast alone"
             why = f": {group.reason}" if group.reason else ""
-            yield f"{'taken' if group.is_taken else 'left'}: {', '.join(group.rules)} ({ratio}){why}"
+            yield f"{_format_fate(group)}: {_format_group(group)} (alone {_format_alone(group)}){why}"
 
     def print(self, console: Console | None = None) -> None:
         """Print the table: operators before and after, sizes, rewrites by rule, the check, seconds."""
@@ -303,48 +365,73 @@ def _rewrite_table(report: Report) -> RenderableType:
         was_timed = report.timing is not None and report.timing.simplified is not None
         return "no rewrite was kept: see the notes" if was_timed else "no rewrite applies"
     proofs = {rewrite.name: rewrite.proof or "" for rewrite in report.rewrites}
+    searched = Counter(rewrite.name for rewrite in report.rewrites if rewrite.cause is not None)
     table = _table("rewrites", str(len(report.rewrites)), "")
     table.columns[2].justify = "left"
     for name, count in report.counts.items():
-        table.add_row(name, str(count), proofs[name], style="yellow" if proofs[name].startswith("not") else "")
+        by_search = f"{searched[name]} by the search" if 0 < searched[name] < count else "by the search"
+        said = "; ".join(filter(None, [proofs[name], by_search if searched[name] else ""]))
+        table.add_row(name, str(count), said, style="yellow" if proofs[name].startswith("not") else "")
     return table
 
 
 def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[RenderableType]:
     """Yield what the search tried, and how fast the result is."""
     if timing.groups:
-        table = _table("what the search found", "parts", "alone", "saves a run", "")
+        table = _table("what the search found", "alone", "saves", "")
         for group in timing.groups:
-            taken, saved = "taken" if group.is_taken else "left", f"{group.saved * 1e3:.3g} ms"
-            ratio = "not timed" if group.speedup is None else f"{group.speedup:.2f}x"
-            table.add_row(", ".join(group.rules), str(group.copies or "all"), ratio, saved, taken)
+            table.add_row(_format_group(group), _format_alone(group), _format_saving(group), _format_fate(group))
         yield table
         yield ""
         yield from _rejection_lines(timing)
     table = _table("", "", left=2)
     table.add_row("speed", format_speed(timing, is_changed=is_changed), style="green" if timing.is_gain else "")
     for latency in timing.latencies:
-        sizes = ", ".join(f"{name}={size}" for name, size in latency.sizes.items())
         before, after = (f"{t.median * 1e3:.3g} ms (±{t.spread / 2:.0%})" for t in (latency.before, latency.after))
-        table.add_row("", f"{after} after, {before} before" + (f", at {sizes}" if sizes else ""))
+        where = f", at {format_sizes(latency.sizes)}" if latency.sizes else ""
+        table.add_row("", f"{after} after, {before} before{where}")
     if timing.simplified is not None:
-        table.add_row("", f"{timing.simplified.median:.3f} times by what is done without a search")
+        table.add_row("", f"{format_speedup(timing.simplified)} by what is done without a search")
     if timing.searched is not None:
-        table.add_row("", f"{format_speedup(timing.searched)} as without the finds of the search")
+        table.add_row("", f"{format_speedup(timing.searched)} as without what the search found")
     if timing.speedup is not None and (reason := why_no_gain(timing.speedup, TimingPolicy())):
         table.add_row("", f"no gain: {reason}")
     table.add_row("search", format_search(timing))
     yield table
 
 
+def _format_group(group: RewriteGroup) -> str:
+    """Return a find as `12 × merge_linear`, a sweep as `kernels of one size: mix_kernels`."""
+    rules = ", ".join(group.rules)
+    return f"{group.name}: {rules}" if group.kind is GroupKind.SWEEP else f"{len(group.parts)} × {rules}"
+
+
+def _format_alone(group: RewriteGroup) -> str:
+    """Return what a group is worth by itself: `1.30 (1.28–1.33)` where it was measured, `≈ 1.30` where estimated."""
+    ratio = group.alone
+    if ratio is None:
+        return "not timed"
+    return f"≈ {ratio.median:.2f}" if group.is_estimate else f"{ratio.median:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+
+
+def _format_saving(group: RewriteGroup) -> str:
+    if group.saved_seconds is None:
+        return ""
+    return f"{'≈ ' * (group.kind is GroupKind.FIND)}{group.saved_seconds * 1e3:.3g} ms"
+
+
+def _format_fate(group: RewriteGroup) -> str:
+    return "taken" if group.is_taken else "left"
+
+
 def _rejection_lines(timing: SearchTiming) -> Iterable[RenderableType]:
-    """Yield why finds were left out, each reason once."""
+    """Yield why finds and sweeps were left out, each reason once."""
     reasons: dict[str, list[str]] = {}
     for group in timing.groups:
         if group.reason:
-            reasons.setdefault(group.reason, []).append(", ".join(group.rules))
-    for reason, rules in reasons.items():
-        yield f"left: {'; '.join(rules) if len(rules) < 4 else f'{len(rules)} finds'}: {reason}"
+            reasons.setdefault(group.reason, []).append(_format_group(group))
+    for reason, groups in reasons.items():
+        yield f"left: {'; '.join(groups) if len(groups) < 4 else f'{len(groups)} of them'}: {reason}"
     if reasons:
         yield ""
 
@@ -364,6 +451,8 @@ def format_speed(timing: SearchTiming, *, is_changed: bool) -> str:
 
 def format_search(timing: SearchTiming) -> str:
     """Say how much was searched, and why it ended."""
+    if not timing.could_be_timed:
+        return f"none: {timing.untimed}"
     if timing.stop == StopReason.BOUND and timing.gainable is not None:
         outside = (
             "of the time is outside of convolutions and matrix products, and no estimate speaks for rewriting these"

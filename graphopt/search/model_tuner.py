@@ -24,7 +24,7 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.passes import Pass
-from graphopt.rewrite.simplify import DeadlineExceededError, Simplifier, SitePredicate, Step
+from graphopt.rewrite.simplify import Cause, DeadlineExceededError, Simplifier, SitePredicate, Step
 from graphopt.runtime.bench import PreparedModels, TooSlowError, make_up_inputs, prepare_models
 from graphopt.runtime.cost_model import CostModel, cache_key, open_cost_cache
 from graphopt.runtime.machine import environment_key
@@ -39,7 +39,16 @@ from graphopt.search.moves import SearchSpace, apply_solution
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import Measurement
 from graphopt.search.race_series import RaceSeries, min_race_seconds, model_digest
-from graphopt.search.search_report import SearchTiming, find_groups, race_notes, sweep_groups, untimed_reason
+from graphopt.search.search_report import (
+    RewriteGroup,
+    SearchTiming,
+    find_groups,
+    group_indices,
+    race_notes,
+    sweep_groups,
+    untimed_reason,
+    version_races,
+)
 from graphopt.search.stopping import StopReason, TimeBudget
 from graphopt.search.sweep import SweepRules, apply_sweep
 
@@ -86,9 +95,12 @@ class TuningResult:
 
     candidate: Candidate
     timing: SearchTiming | None = None
+    """Course and result of the search; None where none was asked for."""
     notes: tuple[str, ...] = ()
     is_out_of_time: bool = False
     """True if nothing was timed because the time is too short for that."""
+    group_of: Mapping[Cause, int] = field(default_factory=dict)
+    """Index among the timing's groups of each cause of the candidate's steps."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +139,7 @@ class Tuner:
                 found = self._explore(self.simplified.graph, shapes, budget, budget.deadline, lambda _: cost)
                 return self._select_by_estimate(found, budget.deadline, cost)
         if reason := self._too_large_reason():
-            return TuningResult(self.simplified, notes=(reason,))
+            return self._untimed(reason)
         policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
@@ -137,14 +149,19 @@ class Tuner:
         except TooSlowError as error:
             needed = math.ceil(policy.least_sessions * min_race_seconds(self._max_run_seconds, policy))
             text = f"not timed: {error}, so --seconds {needed} at least are needed"
-            return TuningResult(self.simplified, notes=(text,), is_out_of_time=True)
+            return self._untimed(text, is_out_of_time=True)
         except ModelError as error:
-            return TuningResult(self.simplified, notes=(f"not timed: {error}",))
+            return self._untimed(f"not timed: {error}")
         if budget.remaining < budget.min_seconds:
             text = f"not timed: two races would take {math.ceil(budget.min_seconds)} s, and"
             text += f" {math.floor(budget.remaining)} s are left of --seconds {self.tuning.seconds:g}"
-            return TuningResult(self.simplified, notes=(text,), is_out_of_time=True)
+            return self._untimed(text, is_out_of_time=True)
         return self._race(contest, budget)
+
+    def _untimed(self, reason: str, *, is_out_of_time: bool = False) -> TuningResult:
+        """Return the simplified model, of which nothing could be timed or searched for a reason."""
+        timing = replace(self._timing(Exploration((), StopReason.UNTIMED)), untimed=reason)
+        return TuningResult(self.simplified, timing, notes=(reason,), is_out_of_time=is_out_of_time)
 
     def _race(self, contest: RaceSeries, budget: TimeBudget) -> TuningResult:
         """Make the sweeps, search, and let the finds race against the original until the deadline."""
@@ -174,7 +191,7 @@ class Tuner:
         if is_cut and found.stop is StopReason.DONE:
             found = replace(found, stop=StopReason.TIME)
         best = chooser.choose(first, swept, found.solutions, sweeps)
-        return self._to_result(best, sweeps, chooser, found, gainable)
+        return self._to_result(best, sweeps, swept, chooser, found, gainable)
 
     def _light_kernel_share(self, contest: RaceSeries, shapes: Sequence[InputShapes]) -> float | None:
         """Return the part of the simplified model's time that a search may save; None where that may be all.
@@ -365,15 +382,26 @@ class Tuner:
                     candidate = tidy
         except DeadlineExceededError:
             found = replace(found, stop=StopReason.TIME)
-        timing = self._timing(found, candidate)
+        best = Measurement(candidate)
+        groups = self._find_groups(found, self.simplified, best)
+        timing = replace(self._timing(found), groups=groups)
         if self.tuning.dask is not None and candidate.steps:
             timing = replace(timing, untimed="its parts were timed on the cluster, it was not as a whole")
-        return TuningResult(candidate, timing, found.notes)
+        return TuningResult(candidate, timing, found.notes, group_of=group_indices([], found.solutions, [candidate]))
+
+    def _find_groups(
+        self, found: Exploration, swept: Candidate, best: Measurement, raced: Sequence[Measurement] = ()
+    ) -> tuple[RewriteGroup, ...]:
+        """Return the finds of the search in a candidate that may have sweeps."""
+        tuning, is_estimate = self.tuning, self.tuning.cost == "analytic"
+        groups = find_groups(found.solutions, swept.graph, best, raced, tuning.policy.timing, is_estimate=is_estimate)
+        return tuple(group if tuning.is_timed_here else replace(group, reason="") for group in groups)
 
     def _to_result(
         self,
         best: Measurement,
         sweeps: Sequence[Candidate],
+        swept: Candidate,
         chooser: FinalSelection,
         found: Exploration,
         gainable: float | None,
@@ -381,11 +409,17 @@ class Tuner:
         """Return the best candidate, and the report on it."""
         first, raced, policy = chooser.measurement_of(self.simplified), chooser.measurements, self.tuning.policy.timing
         alone = [chooser.measurement_of(made) for made in sweeps]
-        timing = self._timing(found, best.candidate, raced)
+        names = [each for made in alone for each in made.sweeps]
+        indices = group_indices(names, found.solutions, [best.candidate, *(each.candidate for each in raced)])
+        timing = self._timing(found)
         timing = replace(
             timing,
             stop=StopReason.INTERRUPTED if chooser.budget.is_interrupted else timing.stop,
-            groups=(*sweep_groups(alone, first, best, raced, policy), *timing.groups),
+            groups=(
+                *sweep_groups(alone, first, best, raced, policy),
+                *self._find_groups(found, swept, best, raced),
+            ),
+            races=tuple(version_races(raced, self.simplified, indices)),
             speedup=best.speedup,
             untimed=untimed_reason(first, best) if best.steps and best.speedup is None else "",
             simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,
@@ -393,7 +427,7 @@ class Tuner:
             latencies=best.latencies,
             gainable=gainable,
         )
-        return TuningResult(best.candidate, timing, (*found.notes, *race_notes(first, best)))
+        return TuningResult(best.candidate, timing, (*found.notes, *race_notes(first, best)), group_of=indices)
 
     def _simplified_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
         """Simplify a graph, in place, with these rules and passes, or with all. Raises DeadlineExceededError."""
@@ -403,15 +437,13 @@ class Tuner:
         simplifier = Simplifier(rules, passes, self.allows, self.refusal, check=check)
         return simplifier.run(graph).steps
 
-    def _timing(self, found: Exploration, best: Candidate, raced: Sequence[Measurement] = ()) -> SearchTiming:
-        """Return the report on the search: its finds, and which of them the best candidate has."""
-        setting, groups = self.tuning.setting, find_groups(found.solutions, best, raced, self.tuning.policy.timing)
-        is_timed = self.tuning.is_timed_here
+    def _timing(self, found: Exploration) -> SearchTiming:
+        """Return the report on the search, without its finds."""
+        setting = self.tuning.setting
         return SearchTiming(
             self.tuning.cost,
-            setting.provider_name if is_timed else setting.provider,
+            setting.provider_name if self.tuning.is_timed_here else setting.provider,
             setting.thread_count,
-            groups=tuple(group if is_timed else replace(group, reason="") for group in groups),
             stop=str(found.stop),
             regions=found.regions,
             copies=found.copies,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.simplify import Step
@@ -49,6 +49,14 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class Slowdown:
+    """A speedup that is a loss, over all sizes of the open dims or at some of them."""
+
+    speedup: Speedup
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class RaceOutcome:
     """Outcome of a race for one candidate."""
 
@@ -59,10 +67,16 @@ class RaceOutcome:
     latencies: tuple[Latency, ...] = ()
 
     @property
+    def slowdown(self) -> Slowdown | None:
+        """Where it is slower by more than noise, at some size: gains at others do not make up for that."""
+        at_sizes = [Slowdown(latency.speedup, latency.sizes) for latency in self.latencies]
+        found = (each for each in (Slowdown(self.speedup), *at_sizes) if each.speedup.verdict is TimingVerdict.SLOWER)
+        return next(found, None)
+
+    @property
     def is_slower(self) -> bool:
-        """True if slower by more than noise at some size: gains at others do not make up for that."""
-        ratios = (self.speedup, *(latency.speedup for latency in self.latencies))
-        return any(ratio.verdict is TimingVerdict.SLOWER for ratio in ratios)
+        """True if slower by more than noise, at some size."""
+        return self.slowdown is not None
 
     @property
     def is_faster(self) -> bool:
@@ -112,6 +126,11 @@ class Measurement:
     def sweeps(self) -> tuple[Sweep, ...]:
         """The sweeps that the candidate was made by, in their order."""
         return tuple(cause for cause in self.candidate.causes if isinstance(cause, Sweep))
+
+    @property
+    def sweep_names(self) -> frozenset[str]:
+        """The names of these sweeps."""
+        return frozenset(sweep.name for sweep in self.sweeps)
 
     @property
     def solutions(self) -> tuple[Solution, ...]:

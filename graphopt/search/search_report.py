@@ -2,34 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
+from graphopt.ir.graph import Graph, Node
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.simplify import Cause
+from graphopt.runtime.input_sizes import format_sizes
 from graphopt.runtime.measure import Speedup, TimingPolicy, TimingVerdict
 from graphopt.search.moves import Solution
 from graphopt.search.race_outcomes import Latency, Measurement
+from graphopt.search.stopping import StopReason
 from graphopt.search.sweep import Sweep
+
+
+class GroupKind(StrEnum):
+    """Kind of a group of rewrites."""
+
+    FIND = "find"
+    """Rules at some places of a part of the model, and of all parts that are equal to it."""
+    SWEEP = "sweep"
+    """Rules wherever they match in the whole model."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteGroup:
-    """Rewrites that were taken or left together."""
+    """A find or a sweep of the search: rewrites that were taken or left together."""
 
+    kind: GroupKind
+    name: str
+    """The purpose of a sweep, such as `kernels of one size`; of a find, where it is: `12 parts like /layer.0`."""
     rules: tuple[str, ...]
-    copies: int
-    """Equal parts of the model in which they were made; 0 for the model as a whole."""
-    speedup: float | None
-    """Speedup of each part, measured or estimated alone; None where it could not be timed."""
-    is_taken: bool
-    rewrites: tuple[int, int] = (0, 0)
-    """Start and end of its rewrites in the report's list; 0 twice if it was not taken."""
-    saved: float = 0.0
-    """Seconds of a run that are hoped for, in all copies together: what they are estimated to take, at that speedup. Of
-    the model as a whole they are measured."""
+    """Names of its rules, in the order in which they were first applied."""
+    parts: tuple[str, ...] = ()
+    """The equal parts of the model in which a find is made, each by the scope of its nodes; none of a sweep."""
+    alone: Speedup | None = None
+    """Speedup by this group alone: of each part of a find, of the whole model with a sweep over the simplified model;
+    None where it was not timed."""
+    is_estimate: bool = False
+    """True where `alone` is a ratio of estimates: nothing was run."""
+    together: Speedup | None = None
+    """Speedup of the whole model with this group, and with others beside it, over the simplified model: of the result
+    where the group was taken, else of the fastest such version; None where none was timed."""
+    saved_seconds: float | None = None
+    """Seconds of a run that it saves by itself. Of a sweep they are measured; of a find, the estimated seconds of all
+    its parts at the speedup `alone`. None where that is unknown."""
+    is_taken: bool = False
     reason: str = ""
     """Reason why it was left out, by the race of the whole model with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRace:
+    """The race of one version of the whole model with the original."""
+
+    groups: tuple[int, ...] = ()
+    """Indices, among the groups, of the finds and sweeps that the version has; none of the simplified model."""
+    left_out: tuple[str, ...] = ()
+    """Rules and passes of the simplified model that the version does without."""
+    speedup: Speedup | None = None
+    """Speedup over the original; None where the version does not run."""
+    gain: Speedup | None = None
+    """Speedup over the simplified model; None where one of the two does not run."""
+    refusal: str = ""
+    """Reason why it could not be timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +89,9 @@ class SearchTiming:
     """Speedup of the result over the simplified model, where the search brought something."""
     latencies: tuple[Latency, ...] = ()
     groups: tuple[RewriteGroup, ...] = ()
+    """The finds and sweeps that were tried."""
+    races: tuple[VersionRace, ...] = ()
+    """The races of versions of the whole model, second races last."""
     stop: str = ""
     """Reason why the search ended."""
     regions: int = 0
@@ -70,6 +110,18 @@ class SearchTiming:
     def is_gain(self) -> bool:
         """True where the result was measured to be faster beyond noise."""
         return self.speedup is not None and self.speedup.verdict is TimingVerdict.FASTER
+
+    @property
+    def could_be_timed(self) -> bool:
+        """False where neither the original nor any version of it could be timed, so that nothing was tried."""
+        return self.stop != StopReason.UNTIMED
+
+    def without_result(self, reason: str) -> SearchTiming:
+        """Return the same of a result that has none of the groups and was not timed, for a reason."""
+        left = (replace(group, is_taken=False, reason=group.reason or reason) for group in self.groups)
+        return replace(
+            self, groups=tuple(left), speedup=None, untimed=reason, simplified=None, searched=None, latencies=()
+        )
 
 
 def format_speedup(ratio: Speedup) -> str:
@@ -93,17 +145,53 @@ def why_no_gain(ratio: Speedup, policy: TimingPolicy) -> str:
 
 
 def find_groups(
-    solutions: Sequence[Solution], best: Candidate, raced: Sequence[Measurement], policy: TimingPolicy
+    solutions: Sequence[Solution],
+    graph: Graph,
+    best: Measurement,
+    raced: Sequence[Measurement],
+    policy: TimingPolicy,
+    *,
+    is_estimate: bool = False,
 ) -> Iterator[RewriteGroup]:
-    """Yield the finds of the search, and which of them the best candidate has."""
+    """Yield the finds of the search, and which of them the best candidate has.
+
+    Args:
+        solutions: the finds.
+        graph: the graph in which they were found, by the vertices of which they name their parts.
+        best: what was taken.
+        raced: all that took part in races.
+        policy: by which ratios are judged.
+        is_estimate: True where the speedups of the finds are ratios of estimates.
+    """
+    taken = set(best.candidate.causes)
     for solution in solutions:
-        span = _step_range(best, solution)
-        with_it = [found for found in raced if solution in found.solutions]
-        reason = rejection_reason(with_it, policy, is_faster=bool(best.causes)) if span is None else ""
-        ratio, copies = solution.speedup.median, len(solution.copies)
+        with_it, is_taken = [found for found in raced if solution in found.solutions], solution in taken
+        parts = [format_scope([graph[vertex] for vertex in copy]) for copy in solution.copies]
         yield RewriteGroup(
-            solution.rules, copies, ratio, span is not None, span or (0, 0), solution.saved_seconds, reason
+            GroupKind.FIND,
+            _format_parts(parts),
+            solution.rules,
+            tuple(parts),
+            solution.speedup,
+            is_estimate,
+            best.gain if is_taken else _best_gain(with_it),
+            solution.saved_seconds,
+            is_taken,
+            "" if is_taken else rejection_reason(with_it, policy, is_faster=bool(best.candidate.causes)),
         )
+
+
+def format_scope(nodes: Sequence[Node]) -> str:
+    """Return where nodes are: `/encoder/layer.0`, the path that their names share, else the first and the last name."""
+    names = [node.name or next(filter(None, node.names), "") or node.op for node in nodes]
+    paths = [name.split("/")[:-1] for name in names]
+    depth = next((i for i, level in enumerate(zip(*paths, strict=False)) if len({*level}) > 1), min(map(len, paths)))
+    scope = "/".join(paths[0][:depth])
+    return scope or (f"{names[0]} … {names[-1]}" if len(names) > 1 else names[0])
+
+
+def _format_parts(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{len(parts)} parts like {parts[0]}"
 
 
 def sweep_groups(
@@ -113,7 +201,7 @@ def sweep_groups(
     raced: Sequence[Measurement],
     policy: TimingPolicy,
 ) -> Iterator[RewriteGroup]:
-    """Yield the group of each sweep; sweeps that were taken and timed only together are one group.
+    """Yield the sweeps that were made.
 
     Args:
         alone: the simplified model with each sweep.
@@ -122,51 +210,72 @@ def sweep_groups(
         raced: all that took part in races.
         policy: by which ratios are judged.
     """
-    several = [found for found in raced if len(found.sweeps) > 1 and found.gain is not None]
-    whole = next((found for found in several if found.sweeps == best.sweeps), None)
-    if whole is not None and all(found.gain is None for found in alone):
-        rules = dict.fromkeys(rule for made in best.sweeps for rule in made.rules)
-        ratio, saved = _gain_and_savings(whole)
-        yield RewriteGroup(tuple(rules), 0, ratio, True, _step_range(best.candidate, *best.sweeps) or (0, 0), saved)
-        alone = [found for found in alone if not _matching_sweeps(found.sweeps[0], best)]
     for found in alone:
-        beside = [other for other in several if _matching_sweeps(found.sweeps[0], other)]
-        yield _sweep_group(found, first, best, beside, policy)
+        (made,) = found.sweeps
+        beside = [other for other in raced if made.name in other.sweep_names and len(other.candidate.causes) > 1]
+        is_taken = made.name in best.sweep_names
+        yield RewriteGroup(
+            GroupKind.SWEEP,
+            made.name,
+            made.rules,
+            alone=found.gain,
+            together=best.gain if is_taken else _best_gain(beside),
+            saved_seconds=_saved_seconds(found),
+            is_taken=is_taken,
+            reason="" if is_taken else _sweep_rejection_reason(found, first, best, beside, policy),
+        )
 
 
-def _sweep_group(
+def _sweep_rejection_reason(
     found: Measurement, first: Measurement, best: Measurement, beside: Sequence[Measurement], policy: TimingPolicy
-) -> RewriteGroup:
-    """Return the group of one sweep of the simplified model, timed alone or beside others."""
-    (made,), taken = found.sweeps, _matching_sweeps(found.sweeps[0], best)
-    ratio, saved = _gain_and_savings(found)
-    timed = [found] if found.gain else [found, *beside]
-    reason = "" if taken else rejection_reason(timed, policy, is_faster=bool(best.candidate.causes))
-    if not taken and best.sweeps and found.gain is not None and found.beats(first):
-        reason = (
+) -> str:
+    """Return why a sweep of the simplified model was left, which was timed alone or beside others."""
+    if best.sweeps and found.gain is not None and found.beats(first):
+        return (
             f"the model with it is {format_speedup(found.gain)} as without it; beside what was taken no gain was shown"
         )
-    return RewriteGroup(made.rules, 0, ratio, bool(taken), _step_range(best.candidate, *taken) or (0, 0), saved, reason)
+    timed = [found] if found.gain else [found, *beside]
+    return rejection_reason(timed, policy, is_faster=bool(best.candidate.causes))
 
 
-def _matching_sweeps(sweep: Sweep, found: Measurement) -> list[Sweep]:
-    """Return the sweep as it was made in a candidate; nothing where it was not."""
-    return [made for made in found.sweeps if made.name == sweep.name]
+def _best_gain(raced: Sequence[Measurement]) -> Speedup | None:
+    """Return the largest gain over the simplified model; None where none was measured."""
+    return max((found.gain for found in raced if found.gain is not None), key=lambda gain: gain.median, default=None)
 
 
-def _step_range(candidate: Candidate, *causes: Cause) -> tuple[int, int] | None:
-    """Return the start and end of some causes' steps among those of a candidate; None where it has none."""
-    places = [place for place, step in enumerate(candidate.steps) if step.cause in causes]
-    return (places[0], places[-1] + 1) if places else None
-
-
-def _gain_and_savings(found: Measurement) -> tuple[float | None, float]:
-    """Return the gain of a candidate over the simplified model, and the seconds that it saves in a run, as the mean
-    over all sizes."""
+def _saved_seconds(found: Measurement) -> float | None:
+    """Return the seconds that a candidate saves in a run over the simplified model, as the mean over all sizes."""
     if found.gain is None or not found.latencies:
-        return None, 0.0
+        return None
     medians = [latency.after.median for latency in found.latencies]
-    return found.gain.median, sum(medians) / len(medians) * (found.gain.median - 1)
+    return sum(medians) / len(medians) * (found.gain.median - 1)
+
+
+def group_indices(
+    sweeps: Sequence[Sweep], solutions: Sequence[Solution], made: Iterable[Candidate]
+) -> dict[Cause, int]:
+    """Return the index of the group of each cause of some candidates, the sweeps' groups first.
+
+    A sweep that was made again, beside others, is the same by its name.
+    """
+    names = {sweep.name: index for index, sweep in enumerate(sweeps)}
+    found: dict[Cause, int] = {solution: len(sweeps) + index for index, solution in enumerate(solutions)}
+    for cause in (cause for candidate in made for cause in candidate.causes):
+        if isinstance(cause, Sweep):
+            found[cause] = names[cause.name]
+    return found
+
+
+def version_races(
+    raced: Iterable[Measurement], first: Candidate, indices: Mapping[Cause, int]
+) -> Iterator[VersionRace]:
+    """Yield the races of versions of the model, of which the simplified one is the first."""
+    names = {step.name for step in first.steps}
+    for found in raced:
+        if found.outcome is not None or found.refusal:
+            groups = sorted({indices[cause] for cause in found.candidate.causes})
+            gone = sorted(names - {step.name for step in found.steps})
+            yield VersionRace(tuple(groups), tuple(gone), found.speedup, found.gain, found.refusal)
 
 
 def rejection_reason(raced: Sequence[Measurement], policy: TimingPolicy, *, is_faster: bool) -> str:
@@ -176,11 +285,14 @@ def rejection_reason(raced: Sequence[Measurement], policy: TimingPolicy, *, is_f
         refused = [found.refusal for found in raced if found.refusal]
         return f"the model with it does not run: {refused[0]}" if refused else "no time was left to time it"
     gain, best = max(timed, key=lambda pair: pair[0].median)
-    if best.is_slower:
-        return "the model with it is slower than the original"
+    others = len(best.candidate.causes) - 1
+    model = f"the model with it and {others} other{'s' * (others > 1)}" if others > 0 else "the model with it"
+    if best.outcome is not None and (slowdown := best.outcome.slowdown) is not None:
+        where = f", at {format_sizes(slowdown.sizes)}" if slowdown.sizes else ""
+        return f"{model} is slower than the original: {format_speedup(slowdown.speedup)}{where}"
     lost = "another was faster" if is_faster else "no time was left for a second race"
     why = why_no_gain(gain, policy) or ("and in a second race it was no faster" if best.has_lost else lost)
-    return f"the model with it is {format_speedup(gain)} as without it; {why}"
+    return f"{model} is {format_speedup(gain)} as without; {why}"
 
 
 def untimed_reason(first: Measurement, best: Measurement) -> str:

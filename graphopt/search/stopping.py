@@ -25,6 +25,7 @@ class StopReason(StrEnum):
     TIME = "the time was up"
     ROOM = "some part could not be timed just then"
     INTERRUPTED = "it was interrupted"
+    UNTIMED = "nothing could be timed"
     BOUND = "too little of the time is outside of convolutions and matrix products"
 
     @property
