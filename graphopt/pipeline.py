@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature
 from inspect import signature as get_signature
-from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from graphopt.base import ort
 from graphopt.base.errors import ModelError, did_you_mean
-from graphopt.base.limits import RunLimits
-from graphopt.base.session import Session, current_session
+from graphopt.base.session import current_session
 from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, step_label
 from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.io.version_paths import first_opset
 from graphopt.ir.graph import Graph, Patch
-from graphopt.ir.types import TensorType
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
 from graphopt.language.terms import operator_applications
@@ -30,7 +27,9 @@ from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
 from graphopt.options import AUTO, Options
 from graphopt.provider_choice import ProviderComparison
-from graphopt.report.report import ModelSummary, Report, Rewrite, model_summary
+from graphopt.report.report import ModelSummary, Report, model_summary
+from graphopt.report.rewrite_history import RewriteHistory
+from graphopt.result import Result
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.folded_constants import ReportedReason
@@ -39,79 +38,16 @@ from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
 from graphopt.rewrite.simplify import notes_on_function_operators, notes_on_unprofitable_rules, simplify_graph
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
-from graphopt.runtime.session_setting import SessionSetting, model_label
+from graphopt.runtime.session_setting import check_value_sizes, model_label
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 
 if TYPE_CHECKING:
-    import onnx
+    pass
 
 log = logging.getLogger(__name__)
 
 MICROSOFT = "com.microsoft"
 """Domain of the operators that ONNX Runtime has beside the standard ones."""
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """An optimized model and what was done to it. Unpacks as `model, ok = result`.
-
-    Attributes:
-        loaded: the optimized model as graphopt holds it, its weights still where they lay.
-        report: what was done and found; `report.to_json()` is what the command line writes with `--report`.
-        setting: the provider, its options and the threads for which it was optimized.
-        session: the session of the run, which knows the operators that its rules define.
-    """
-
-    loaded: onnx_io.LoadedModel
-    report: Report
-    setting: SessionSetting
-    session: Session = field(default_factory=current_session)
-
-    @cached_property
-    def model(self) -> onnx.ModelProto:
-        """The optimized model as a protobuf of its own; what lay in external files is still named there.
-
-        To write it to another folder, or where it is over 2 GB and cannot be a protobuf, use `save`.
-        """
-        with self.session.replace():
-            return onnx_io.to_proto(self.loaded)
-
-    @property
-    def ok(self) -> bool:
-        """True where the check found the models equal, also in failing the same way; False where it was left out or
-        could not be made.
-
-        `report.comparison` says which: its `verdict`, what was `skipped`, and why.
-        """
-        return self.report.comparison is not None and self.report.comparison.ok
-
-    @property
-    def changed(self) -> bool:
-        """True where anything was rewritten."""
-        return bool(self.report.rewrites)
-
-    def save(self, path: str | PathLike[str], *, external: bool | None = None) -> int:
-        """Write the model and return its size in bytes; nobody ever meets half of it, as `onnx_io.save` says.
-
-        `external` puts weights into `<path>.data`, or `<path>.<digest>.data` to replace others; by default only above
-        1.9 GB.
-
-        Raises:
-            OutputError: it cannot be written; what was there stays.
-        """
-        with self.session.replace():
-            return onnx_io.save_model(self.loaded, path, external=external)
-
-    def session_code(self, path: str | PathLike[str]) -> str:
-        """Return the Python that opens a session of the model, saved at a path, as it was optimized for."""
-        return self.setting.python_code(fspath(path))
-
-    def __repr__(self) -> str:
-        return f"<Result: {self.report!r}>"
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self.model
-        yield self.ok
 
 
 P = ParamSpec("P")
@@ -215,9 +151,9 @@ class _Pipeline:
         notes = [*made.notes, *self._target_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
         tuned, loaded = made.tuned, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
-        rewrites = _reported_rewrites(tuned, self._gate)
-        report = Report.build(made.before, loaded, rewrites, comparison, self.clock.seconds, notes, tuned.timing)
-        result = Result(loaded, report, made.tuning.setting)
+        report = Report.build(made.before, loaded, (), comparison, self.clock.seconds, notes, tuned.timing)
+        history = RewriteHistory(self.loaded_model.graph, tuned, self._gate.describe_proof, self._library.all_rules)
+        result = Result.from_run(report, loaded, made.tuning.setting, history)
         found = result.report.comparison
         if found is not None and not found.legal:
             reason = f"{model_label(self.model)}: {found.reason.rstrip('.')}"
@@ -317,7 +253,7 @@ class _Pipeline:
             loaded = self.loaded_model
             before = model_summary(loaded)
             is_run = options.check or options.cost == "measured"
-            _check_value_sizes(loaded.graph if is_run else Graph(), options.limits, model_label(self.model))
+            check_value_sizes(loaded.graph if is_run else Graph(), options.limits, model_label(self.model))
         if opset is not None:
             with clock("convert"), onnx_io.naming_file_in_errors(loaded.path):
                 loaded = self._convert(loaded, opset)
@@ -514,17 +450,6 @@ class _RewriteSpace:
         )
 
 
-def _check_value_sizes(graph: Graph, limits: RunLimits, model: str) -> None:
-    """Raise a LimitError for a value that a run makes, and that is larger than all memory."""
-    for inner in graph.graphs():
-        for _, node in inner.nodes():
-            for name, type_ in zip(node.names, node.types, strict=True):
-                if isinstance(type_, TensorType) and isinstance(type_.size, int) and node.data is None:
-                    limits.check_allocation(
-                        type_.size * type_.dtype.bits // 8, f"{model}: '{name}' of node {node.op}, {type_},"
-                    )
-
-
 def _unproved_notes(gate: Gate) -> list[str]:
     """Return notes on rules that would have been applied had they been proved, or proved for more cases."""
     if gate.unproved:
@@ -532,22 +457,6 @@ def _unproved_notes(gate: Gate) -> list[str]:
         log.warning("rules left out because they are not proved: %s; `graphopt verify` says why", names)
     notes = dict.fromkeys(gate.unproved, "it is not proved") | gate.withheld
     return [f"rule {name} was not applied: {why}" for name, why in sorted(notes.items())]
-
-
-def _reported_rewrites(tuned: TuningResult, gate: Gate) -> tuple[Rewrite, ...]:
-    return tuple(
-        Rewrite(
-            name=step.name,
-            is_rule=step.is_rule,
-            graph=step.graph.name,
-            removed=tuple(f"{n.op} {n.name}".strip() for n in step.patch.removed if not n.is_internal),
-            added=tuple(f"{n.op} {n.name}".strip() for n in step.patch.added if not n.is_internal),
-            proof=gate.describe_proof(step.name) if step.is_rule else None,
-            cause=None if step.cause is None else tuned.group_of[step.cause],
-            weight_bytes=step.patch.added_weight_bytes,
-        )
-        for step in tuned.candidate.steps
-    )
 
 
 def _is_supported(rule: Rule, target: str) -> bool:

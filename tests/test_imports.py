@@ -32,7 +32,7 @@ ORDER = (
         "search",
         "report",
     ),
-    *("options", "opset_choice", "provider_choice", "pipeline", "onnxsim", "discover", "cli", "__init__", "__main__"),
+    *("result", "options", "opset_choice", "provider_choice", "pipeline", "onnxsim", "discover", "cli", "__init__", "__main__"),
 )
 # The two packages that the compiler composes, and all of it that they see.
 COMPOSED = {

@@ -14,8 +14,8 @@ from graphopt.base.errors import OutputError, UsageError
 from graphopt.io import weight_files
 
 if TYPE_CHECKING:
-    from graphopt.pipeline import Result
     from graphopt.report.report import Report
+    from graphopt.result import Result
 
 
 def check_outputs(model: Path, target: Path, report: Path | None, external: bool | None, *, as_json: bool) -> None:

@@ -12,8 +12,8 @@ from graphopt.report.node_changes import KeptRun, StepNodes, iter_kept, node_sta
 
 STATUSES = ("kept", "rewired", "removed", "new")
 
-Places: TypeAlias = "Mapping[str, Sequence[StepNodes]]"
-"""Nodes of each kind of rewrite, place by place, under the name that the page shows."""
+Places: TypeAlias = "Sequence[tuple[str, Sequence[StepNodes]]]"
+"""Kinds of rewrites in the order of the page: the name, and the nodes of each place."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class GraphPair:
     @staticmethod
     def traced(before: GraphOutline, after: GraphOutline, kept: Sequence[KeptRun], places: Places) -> GraphPair:
         """Return a pair whose rewrites are known."""
-        steps = [step for steps in places.values() for step in steps]
+        steps = [step for _, steps in places for step in steps]
         return GraphPair(before, after, tuple(kept), node_statuses(before, after, kept, steps), places)
 
     @staticmethod
@@ -43,7 +43,7 @@ class GraphPair:
             for new, old in partners.items()
             if [_partner(ref, partners) for ref in after.nodes[new].inputs] != list(before.nodes[old].inputs)
         ]
-        return GraphPair(before, after, kept, node_statuses(before, after, kept, rewired), {})
+        return GraphPair(before, after, kept, node_statuses(before, after, kept, rewired), ())
 
 
 def _partner(ref: ValueRef, partners: Mapping[int, int]) -> ValueRef | None:
@@ -73,8 +73,8 @@ def graph_data(pair: GraphPair) -> dict[str, Any]:
         "statuses": STATUSES,
         "blocks": folding.blocks,
         "sides": sides,
-        "kept": pair.kept,
-        "rewrites": [{"name": name, "places": places} for name, places in pair.places.items()],
+        "kept": [[run.before, run.after, run.length] for run in pair.kept],
+        "rewrites": [{"name": name, "places": places} for name, places in pair.places],
     }
 
 

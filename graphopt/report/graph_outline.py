@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
-from graphopt.ir.graph import Graph, Node, Value
+from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.types import TensorType
 from graphopt.rewrite.regions import cut_into_blocks
 
@@ -26,6 +25,20 @@ class NodePlace(NamedTuple):
 
     graph: GraphPath
     vertex: int
+
+
+def iter_nodes(graph: Graph, path: GraphPath = ()) -> Iterator[tuple[NodePlace, Node]]:
+    """Yield the nodes of a graph and of the bodies in it, producers first, as they are written to a file.
+
+    Their positions in this order are the numbers by which a report refers to nodes. Constant nodes have none; nodes of
+    a body come directly before the node that has it.
+    """
+    for vertex in graph.topological_order():
+        node = graph[vertex]
+        if not node.is_internal:
+            for index, body in enumerate(node.bodies):
+                yield from iter_nodes(body, (*path, (vertex, index)))
+            yield NodePlace(path, vertex), node
 
 
 class ValueRef(NamedTuple):
@@ -52,17 +65,11 @@ class OutlineNode:
     """Values that it reads, constants left out; a node with bodies also reads what these return."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GraphOutline:
-    """Nodes of a graph and of the bodies in it, producers first, as they are written to a file.
-
-    Their positions in `nodes` are the numbers by which a report refers to nodes. Constant nodes have none; nodes of a
-    body come directly before the node that has it. Local functions are inlined, unless they were kept.
-    """
+    """Nodes of a graph and of the bodies in it, in the order of `iter_nodes`."""
 
     nodes: tuple[OutlineNode, ...]
-    places: tuple[NodePlace, ...]
-    """Places of the nodes in the graph that was outlined."""
     inputs: tuple[str, ...]
     """Names of the inputs of the graph and of its bodies."""
     outputs: tuple[tuple[str, ValueRef], ...]
@@ -72,25 +79,28 @@ class GraphOutline:
     has_scopes: bool
     """True where most nodes say which module they belong to."""
 
-    @cached_property
-    def numbers(self) -> Mapping[NodePlace, int]:
-        """Numbers of the nodes by their places."""
-        return {place: number for number, place in enumerate(self.places)}
-
     @staticmethod
     def from_graph(graph: Graph) -> GraphOutline:
         """Return the outline of a graph, as it is now."""
         reader = _OutlineReader()
-        values = reader.read_graph(graph, (), {}, ())
+        values = reader.read_graph(graph, None)
         outputs = [(name, values.get(value)) for name, value in zip(graph.output_names, graph.outputs, strict=True)]
         return GraphOutline(
             tuple(replace(node, scope=scope) for node, scope in zip(reader.nodes, reader.filled_scopes(), strict=True)),
-            tuple(reader.places),
             tuple(reader.inputs),
             tuple((name, ref) for name, ref in outputs if ref is not None),
-            tuple(_block_numbers(graph, reader.places)),
+            tuple(_block_numbers(graph)),
             2 * sum(map(bool, reader.scopes)) > len(reader.scopes),
         )
+
+
+class _BodyContext(NamedTuple):
+    """What a body is read with."""
+
+    scope: Scope
+    """Modules of the node that has the body, and the body itself."""
+    captures: list[ValueRef | None]
+    """Outer values that it reads; None for constants."""
 
 
 @dataclass
@@ -98,48 +108,37 @@ class _OutlineReader:
     """Reads a graph and, at the nodes that have them, its bodies."""
 
     nodes: list[OutlineNode] = field(default_factory=list)
-    places: list[NodePlace] = field(default_factory=list)
     scopes: list[Scope | None] = field(default_factory=list)
     """For each node the modules that it names itself; None where it names none."""
     inputs: list[str] = field(default_factory=list)
 
-    def read_graph(
-        self, graph: Graph, path: GraphPath, captured: Mapping[int, ValueRef], scope: Scope
-    ) -> Mapping[Value, ValueRef]:
-        """Add the nodes of a graph, and return its values that are no constants.
-
-        Args:
-            graph: the whole graph, or a body.
-            path: where it is.
-            captured: outer values by their position among the captures of the node that has the body.
-            scope: modules of that node.
-        """
+    def read_graph(self, graph: Graph, outer: _BodyContext | None) -> Mapping[Value, ValueRef]:
+        """Add the nodes of a graph, or of a body in its context, and return its values that are no constants."""
         values: dict[Value, ValueRef] = {}
         for vertex in graph.topological_order():
             node = graph[vertex]
-            if node.is_constant:
-                continue
             if node.is_graph_input:
-                outer = None if vertex in graph.inputs else captured.get(node.capture_index)
-                if outer is not None:
-                    values[Value(vertex)] = outer
-                elif vertex in graph.inputs:
+                captured = None if outer is None or vertex in graph.inputs else outer.captures[node.capture_index]
+                if vertex in graph.inputs:
                     self.inputs.append(node.names[0])
-                    values[Value(vertex)] = ValueRef(-len(self.inputs))
+                    captured = ValueRef(-len(self.inputs))
+                if captured is not None:
+                    values[Value(vertex)] = captured
+            if node.is_internal:
                 continue
             read = [values[value] for value in node.operands if value in values]
-            own = node_scope(node) if path == () else (*scope, *_relative_scope(scope, node_scope(node) or ()))
+            scope = node_scope(node)
+            if outer is not None:
+                scope = (*outer.scope, *_relative_scope(outer.scope, scope or ()))
             for index, body in enumerate(node.bodies):
-                inner = (*(own or ()), f"{node.op} {node_label(node)}, body {index + 1}")
-                outer_values = {i: values[value] for i, value in enumerate(node.captures) if value in values}
-                found = self.read_graph(body, (*path, (vertex, index)), outer_values, inner)
+                inner = (*(scope or ()), f"{node.op} {node_label(node)}, body {index + 1}")
+                found = self.read_graph(body, _BodyContext(inner, [values.get(value) for value in node.captures]))
                 read += [found[value] for value in body.outputs if value in found]
             number = len(self.nodes)
             values |= {Value(vertex, output): ValueRef(number, output) for output in range(len(node.names))}
-            op = f"{node.domain}.{node.op}" if node.domain else node.op
-            self.nodes.append(OutlineNode(op, node_label(node), (), _format_types(node), tuple(read)))
-            self.scopes.append(own)
-            self.places.append(NodePlace(path, vertex))
+            types = ", ".join(str(type_) for type_ in node.types if isinstance(type_, TensorType))
+            self.nodes.append(OutlineNode(qualified_op(node), node_label(node), (), types, tuple(read)))
+            self.scopes.append(scope)
         return values
 
     def filled_scopes(self) -> list[Scope]:
@@ -160,22 +159,31 @@ class _OutlineReader:
         ]
 
 
-def _format_types(node: Node) -> str:
-    return ", ".join(str(type_) for type_ in node.types if isinstance(type_, TensorType))
-
-
 def node_label(node: Node) -> str:
     """Return the name of a node; that of its first output where it has none."""
     return node.name or next(filter(None, node.names), "")
 
 
-def _block_numbers(graph: Graph, places: list[NodePlace]) -> Iterator[int]:
+def qualified_op(node: Node) -> str:
+    """Return the operator of a node, with its domain unless that is ONNX's own."""
+    return f"{node.domain}.{node.op}" if node.domain else node.op
+
+
+def _block_numbers(graph: Graph) -> Iterator[int]:
     """Yield the block of each node; nodes in bodies belong to that of the node that has them."""
     numbers = {vertex: number for number, block in enumerate(cut_into_blocks(graph)) for vertex in block}
     last = 0
-    for path, vertex in places:
+    for (path, vertex), _ in iter_nodes(graph):
         last = numbers.get(path[0][0] if path else vertex, last)
         yield last
+
+
+def without_weights(graph: Graph) -> Graph:
+    """Return a copy of a graph that can be outlined, and holds no weights of its own."""
+    twin = graph.copy()
+    constants = {vertex: node for vertex, node in twin.vertices_and_nodes() if node.data is not None}
+    twin.apply(Patch(constants, {vertex: replace(node, data=None) for vertex, node in constants.items()}))
+    return twin
 
 
 # -- scopes ------------------------------------------------------------------------------------------------------------

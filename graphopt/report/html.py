@@ -14,7 +14,7 @@ class Html(str):
     __slots__ = ()
 
 
-def element(name: str, *children: str, **attributes: str | bool | None) -> Html:
+def element(name: str, /, *children: str, **attributes: str | bool | None) -> Html:
     """Return an element. `class_` is the attribute `class`, `data_x` is `data-x`; False and None are no attribute."""
     written = "".join(
         f" {key.strip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(value)}"')
@@ -29,7 +29,7 @@ def joined(parts: Iterable[str]) -> Html:
     return Html("".join(part if isinstance(part, Html) else escape(part, quote=False) for part in parts))
 
 
-def void_element(name: str, **attributes: str | bool | None) -> Html:
+def void_element(name: str, /, **attributes: str | bool | None) -> Html:
     """Return an element that has no content, such as `input`."""
     return Html(element(name, **attributes).removesuffix(f"</{name}>"))
 

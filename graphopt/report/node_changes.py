@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from graphopt.ir.graph import Graph, Node
-from graphopt.report.graph_outline import GraphOutline, GraphPath, NodePlace
+from graphopt.report.graph_outline import GraphOutline, GraphPath, NodePlace, iter_nodes, qualified_op
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.simplify import Step
 
 
-class KeptRun(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class KeptRun:
     """Consecutive nodes of the original that are consecutive nodes of the result."""
 
     before: int
@@ -20,6 +22,24 @@ class KeptRun(NamedTuple):
     after: int
     """Number of the first in the result."""
     length: int
+    """Number of nodes."""
+
+
+@dataclass(frozen=True)
+class NodeNumbers:
+    """Numbers of the nodes of a graph."""
+
+    numbers: Mapping[NodePlace, int]
+    ops: tuple[str, ...]
+    """Their operators."""
+
+    @staticmethod
+    def from_graph(graph: Graph) -> NodeNumbers:
+        """Return the numbers of the nodes of a graph, and of the bodies in it."""
+        listed = list(iter_nodes(graph))
+        return NodeNumbers(
+            {place: number for number, (place, _) in enumerate(listed)}, tuple(qualified_op(node) for _, node in listed)
+        )
 
 
 class StepNodes(NamedTuple):
@@ -31,10 +51,10 @@ class StepNodes(NamedTuple):
     """Numbers in the result of what it added or changed."""
 
 
-def kept_nodes(before: GraphOutline, after: GraphOutline) -> tuple[KeptRun, ...]:
+def kept_nodes(before: NodeNumbers, after: NodeNumbers) -> tuple[KeptRun, ...]:
     """Return the nodes that are in both graphs, in the same vertex and with the same operator."""
-    pairs = ((before.numbers.get(place), number) for number, place in enumerate(after.places))
-    return _to_runs((old, new) for old, new in pairs if old is not None and before.nodes[old].op == after.nodes[new].op)
+    pairs = ((before.numbers.get(place), number) for place, number in after.numbers.items())
+    return _to_runs((old, new) for old, new in pairs if old is not None and before.ops[old] == after.ops[new])
 
 
 def pair_by_names(before: GraphOutline, after: GraphOutline) -> tuple[KeptRun, ...]:
@@ -58,7 +78,7 @@ def _to_runs(pairs: Iterable[tuple[int, int]]) -> tuple[KeptRun, ...]:
     for old, new in pairs:
         last = runs[-1] if runs else None
         if last is not None and (last.before + last.length, last.after + last.length) == (old, new):
-            runs[-1] = last._replace(length=last.length + 1)
+            runs[-1] = replace(last, length=last.length + 1)
         else:
             runs.append(KeptRun(old, new, 1))
     return tuple(runs)
@@ -72,7 +92,7 @@ def iter_kept(runs: Iterable[KeptRun]) -> Iterator[tuple[int, int]]:
         )
 
 
-def nodes_of_steps(before: GraphOutline, after: GraphOutline, made: Candidate) -> Iterator[StepNodes]:
+def nodes_of_steps(before: NodeNumbers, after: NodeNumbers, made: Candidate) -> Iterator[StepNodes]:
     """Yield the nodes of each step of a candidate.
 
     Args:

@@ -170,6 +170,14 @@ class KernelTimes:
     seconds: Mapping[str, float]
     """Seconds in all kernels of the kind: the least of the runs, for other processes can only slow one down."""
 
+    @property
+    def seconds_by_operator(self) -> Mapping[str, float]:
+        """Seconds in all kernels of an operator, the longest first."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for kind, seconds in self.seconds.items():
+            found[kind.partition(" ")[0]] += seconds
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
     def speedup_of(self, other: KernelTimes) -> float:
         """Return how many times as fast another model runs, by the kernels of which it has more or fewer.
 

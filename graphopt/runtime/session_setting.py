@@ -16,8 +16,11 @@ from onnx import ModelProto
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
 from graphopt.base.hardware import usable_cores
+from graphopt.base.limits import RunLimits
 from graphopt.base.ort import make_session_options, require_onnxruntime
 from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.ir.types import TensorType
 from graphopt.runtime import crash_probe
 from graphopt.runtime.oracle import RunFailedError, RunnableModel
 
@@ -283,3 +286,14 @@ def parse_model(model: Source) -> ModelProto:
         return proto
     except DecodeError as error:
         raise ModelError("these bytes are not an ONNX model, or it is cut short") from error
+
+
+def check_value_sizes(graph: Graph, limits: RunLimits, model: str) -> None:
+    """Raise a LimitError for a value that a run makes, and that is larger than all memory."""
+    for inner in graph.graphs():
+        for _, node in inner.nodes():
+            for name, type_ in zip(node.names, node.types, strict=True):
+                if isinstance(type_, TensorType) and isinstance(type_.size, int) and node.data is None:
+                    limits.check_allocation(
+                        type_.size * type_.dtype.bits // 8, f"{model}: '{name}' of node {node.op}, {type_},"
+                    )

@@ -78,10 +78,11 @@ const drawing = (() => {
   function drawPictures() {
     const pictures = JSON.parse(document.getElementById("picture-data")?.textContent ?? "[]");
     for (const place of document.querySelectorAll("[data-picture]")) {
-      const pair = pictures[place.dataset.picture].map(([labels, edges]) => {
+      const pair = pictures[place.dataset.picture]?.map(([labels, edges]) => {
         const boxes = labels.map(([label, kind], key) => ({ key: String(key), label, kind: kind.split(" ")[0], status: kind }));
         return drawGraph(boxes, edges.map((edge) => edge.map(String)));
       });
+      if (!pair) continue; // a pass has none
       pair.forEach((picture) => picture.setAttribute("aria-hidden", "true")); // the algebra beside it says the same
       const arrow = Object.assign(document.createElement("span"), { className: "arrow", textContent: "→" });
       place.replaceChildren(pair[0], arrow, pair[1]);

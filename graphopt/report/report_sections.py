@@ -1,0 +1,411 @@
+"""The sections of the page on a report: each says in HTML what one part of the report holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphopt.base.errors import RuleError
+from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comparison
+from graphopt.language.rule import Rule
+from graphopt.report.html import Html, element, joined
+from graphopt.report.node_changes import StepNodes
+from graphopt.report.page_layout import bar, cards, section, table
+from graphopt.report.report import (
+    Report,
+    Rewrite,
+    RuleUse,
+    format_file_size,
+    format_group,
+    format_saving,
+    format_search,
+    format_speed,
+)
+from graphopt.report.rule_picture import Picture, rule_pictures
+from graphopt.runtime.input_sizes import format_sizes
+from graphopt.runtime.measure import Speedup, TimingPolicy
+from graphopt.search.search_report import GroupKind, RewriteGroup, SearchTiming, format_speedup, why_no_gain
+
+MAX_PLACES = 60
+"""Places of a rewrite that have a button each."""
+
+MAX_OPERATORS = 20
+"""Operators that have bars; the others are added up."""
+
+
+# -- the head ----------------------------------------------------------------------------------------------------------
+
+
+def verdict_sentence(report: Report) -> str:
+    """Return the outcome of a run in one sentence."""
+    speed = _speed_clause(report.timing, is_changed=bool(report.rewrites))
+    before, after = report.before.nodes, report.after.nodes
+    nodes = f"{before} nodes before and after" if before == after else f"{before} → {after} nodes"
+    return f"{speed}; {nodes}; {_check_clause(report.comparison)}"
+
+
+def _speed_clause(timing: SearchTiming | None, *, is_changed: bool) -> str:
+    if timing is None:
+        return "Not timed"
+    if timing.speedup is None:
+        return format_speed(timing, is_changed=is_changed).capitalize() if timing.could_be_timed else "Not timed"
+    if timing.is_gain:
+        return f"{format_speedup(timing.speedup).capitalize()} as the original"
+    return f"No gain: {format_speedup(timing.speedup)} as the original"
+
+
+def _check_clause(found: ModelComparison | None) -> str:
+    match found:
+        case None:
+            return "not checked"
+        case ModelComparison(verdict=EqualityVerdict.EQUAL):
+            return "the check found both equal"
+        case ModelComparison(verdict=EqualityVerdict.DIFFERENT):
+            return "the check found a difference"
+        case ModelComparison(verdict=EqualityVerdict.CANNOT_RUN):
+            return "neither model runs, and both fail alike"
+    return "the check is not complete"
+
+
+def report_cards(report: Report) -> Html:
+    """Return the numbers of a run: speed, nodes, size, check, rewrites."""
+    before, after = report.before, report.after
+    return cards(
+        [
+            *_speed_cards(report.timing),
+            (_change(before.nodes, after.nodes), "nodes", ""),
+            _size_card(report),
+            _check_card(report.comparison),
+            (str(len(report.rewrites)), "rewrites", f"by {len(report.counts)} rules and passes"),
+        ]
+    )
+
+
+def _speed_cards(timing: SearchTiming | None) -> Iterator[tuple[str, str, str]]:
+    if timing is None or timing.speedup is None:
+        yield "not timed", "speed", timing.untimed if timing is not None else "no search was asked for"
+        return
+    where = f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
+    reason = why_no_gain(timing.speedup, TimingPolicy())
+    note = f"no gain: {reason}; {where}" if reason else where
+    yield f"{timing.speedup.median:.3f}×", f"as fast, {_interval(timing.speedup)}", note
+    for latency in timing.latencies[:3]:
+        times = " → ".join(f"{each.median * 1e3:.3g}" for each in (latency.before, latency.after))
+        yield f"{times} ms", "a run", f"at {format_sizes(latency.sizes)}" if latency.sizes else ""
+
+
+def _size_card(report: Report) -> tuple[str, str, str]:
+    before, after = report.before, report.after
+    if before.file_bytes is not None and after.file_bytes is not None:
+        return _change(before.file_bytes, after.file_bytes, format_file_size), "file", ""
+    return _change(before.weight_bytes, after.weight_bytes, format_file_size), "weights", ""
+
+
+def _check_card(found: ModelComparison | None) -> tuple[str, str, str]:
+    if found is None:
+        return "not made", "check", ""
+    worst = found.worst
+    share = f"{worst.relative / worst.tolerance:.0%} of the tolerance" if worst and worst.ok and worst.tolerance else ""
+    return str(found.verdict), "check", share or found.reason
+
+
+def _change(before: int, after: int, text: Callable[[int], str] = str) -> str:
+    """Return `970 → 620`; one number where both read the same."""
+    one, other = text(before), text(after)
+    return one if one == other else f"{one} → {other}"
+
+
+def _interval(ratio: Speedup) -> str:
+    return f"{ratio.low:.3f} to {ratio.high:.3f}"
+
+
+# -- rewrites ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UsedRule:
+    """A rule or pass with all its rewrites for one cause."""
+
+    use: RuleUse
+    rewrites: tuple[Rewrite, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{self.use.name} × {self.use.places}" if self.use.places > 1 else self.use.name
+
+    @property
+    def places(self) -> list[StepNodes]:
+        """Nodes of each rewrite; those that change only constants have none."""
+        nodes = (StepNodes(each.original_nodes, each.result_nodes) for each in self.rewrites)
+        return [each for each in nodes if any(each)]
+
+    @property
+    def nodes_text(self) -> str:
+        """Nodes that there are more or fewer, such as `−24`; nothing where there are as many."""
+        return f"{self.added_nodes:+d}".replace("-", "−") if self.added_nodes else ""
+
+    def gain_text(self, report: Report) -> str:
+        """Gain of the cause that it was made for."""
+        timing, cause = report.timing, self.use.cause
+        if timing is None or (cause is None and timing.simplified is None):
+            return "not timed"
+        if cause is not None:
+            return "".join(_group_gain(timing.groups[cause]))
+        assert timing.simplified is not None
+        return f"all simplifications together {format_speedup(timing.simplified)} as the original"
+
+    @property
+    def added_nodes(self) -> int:
+        """Nodes that there are more, or fewer where it is negative."""
+        return sum(len(each.added) - len(each.removed) for each in self.rewrites)
+
+
+def used_rules(report: Report) -> list[UsedRule]:
+    """Return rules and passes by cause, what gained the most first; within a cause, what removed the most nodes."""
+    found: dict[tuple[int | None, str], list[Rewrite]] = {}
+    for rewrite in report.rewrites:
+        found.setdefault((rewrite.cause, rewrite.name), []).append(rewrite)
+    uses = [UsedRule(use, tuple(found[use.cause, use.name])) for use in report.rule_uses]
+    ranks = {cause: rank for rank, cause in enumerate(_ranked_causes(report))}
+    return sorted(uses, key=lambda used: (ranks[used.use.cause], used.added_nodes, -used.use.places))
+
+
+def _ranked_causes(report: Report) -> list[int | None]:
+    """Return simplifications (None) and groups, what saves the most of a run first."""
+    timing = report.timing
+    if timing is None:
+        return [None]
+    groups = sorted(range(len(timing.groups)), key=lambda index: -(timing.groups[index].saved_seconds or 0.0))
+    simplified, searched = (ratio.median if ratio else 1.0 for ratio in (timing.simplified, timing.searched))
+    return [None, *groups] if simplified >= searched else [*groups, None]
+
+
+def rewrites_section(report: Report, used: Sequence[UsedRule]) -> Html:
+    """Return the rewrites by cause, each with its rule; `used` are those of `used_rules`."""
+    if not used:
+        none = element("p", "Nothing was rewritten: the original was written as it was.")
+        return section("rewrites", "Rewrites", none)
+    parts: list[Html] = []
+    for index, each in enumerate(used):
+        if index == 0 or used[index - 1].use.cause != each.use.cause:
+            parts.append(_cause_heading(report, each.use.cause))
+        parts.append(_rewrite_details(report, each, index))
+    return section("rewrites", "Rewrites, what gained the most first", *parts)
+
+
+def _cause_heading(report: Report, cause: int | None) -> Html:
+    timing = report.timing
+    if cause is not None:
+        assert timing is not None, "a rewrite of a search is in a report without one"
+        group = timing.groups[cause]
+        return joined([element("h3", _group_title(group)), element("p", _strong("gain: "), *_group_gain(group))])
+    gain = "not timed"
+    if timing is not None and timing.simplified is not None:
+        gain = f"all together {format_speedup(timing.simplified)} as the original; none was timed alone"
+    return joined([element("h3", "Simplifications, made wherever they match"), element("p", _strong("gain: "), gain)])
+
+
+def _group_title(group: RewriteGroup) -> str:
+    return f"{'Found by the search in' if group.kind is GroupKind.FIND else 'Sweep over the whole model:'} {group.name}"
+
+
+def _group_gain(group: RewriteGroup) -> Iterator[str]:
+    yield _alone_text(group)
+    if group.saved_seconds is not None:
+        yield f"; saves {format_saving(group)} of a run"
+    if group.together is not None:
+        yield f"; with all that was taken {format_speedup(group.together)} as the simplified model"
+
+
+def _alone_text(group: RewriteGroup) -> str:
+    if group.alone is None:
+        return "not timed alone"
+    what = "each part" if group.kind is GroupKind.FIND else "the model"
+    if group.is_estimate:
+        return f"{what} is estimated to be {group.alone.median:.2f} times as fast"
+    return f"{what} alone {format_speedup(group.alone)}"
+
+
+def _strong(text: str) -> Html:
+    return element("b", text)
+
+
+def _rewrite_details(report: Report, used: UsedRule, index: int) -> Html:
+    use, text = used.use, report.rules.get(used.use.name)
+    marks = [use.proof or ("" if use.is_rule else "a pass")]
+    if used.added_nodes:
+        marks.append(f"{used.nodes_text} node{'s' * (abs(used.added_nodes) != 1)}")
+    if use.weight_bytes:
+        sign = "+" if use.weight_bytes > 0 else "−"
+        marks.append(f"{sign}{format_file_size(abs(use.weight_bytes))} of weights")
+    doubtful = use.proof is not None and use.proof.startswith("not")
+    summary = element(
+        "summary",
+        element("b", used.label),
+        " ",
+        element("small", " · ".join(filter(None, marks)), class_="doubt" if doubtful else None),
+    )
+    content = [element("p", text.why)] if text and text.why else []
+    if text and text.algebra:
+        content += [element("pre", text.algebra), element("div", class_="picture", data_picture=str(index))]
+    content.append(_places(used, index))
+    return element("details", summary, element("div", *content), id=f"rewrite-{index}")
+
+
+def _places(used: UsedRule, index: int) -> Html:
+    """Return a button for each place, which shows it in the graph."""
+    shown = [each for each in used.rewrites if each.original_nodes or each.result_nodes]
+    if not shown:
+        return element("p", "Changes constants only.", class_="faint")
+    buttons = [
+        element("button", _place_label(each), type="button", data_rewrite=str(index), data_place=str(place))
+        for place, each in enumerate(shown[:MAX_PLACES])
+    ]
+    more = [f"and {len(shown) - MAX_PLACES} more"] if len(shown) > MAX_PLACES else []
+    return element("div", element("span", "show in the graph:"), *buttons, *more, class_="places")
+
+
+def _place_label(rewrite: Rewrite) -> str:
+    node = next(iter((*rewrite.removed, *rewrite.added)), "")
+    return node.partition(" ")[2] or node or "a node that reads another value"
+
+
+def rewrite_pictures(report: Report, used: Sequence[UsedRule]) -> list[tuple[Picture, Picture] | None]:
+    """Return the pictures of the rules that were used, in their order; None for passes."""
+    return [_pictures_of(report, each.use.name) for each in used]
+
+
+def _pictures_of(report: Report, name: str) -> tuple[Picture, Picture] | None:
+    text = report.rules.get(name)
+    if text is None or not text.line:
+        return None
+    try:
+        return rule_pictures(Rule.from_json(json.loads(text.line)))
+    except (RuleError, ValueError):  # of a report that another version wrote; its algebra is there all the same
+        return None
+
+
+# -- where the time goes -----------------------------------------------------------------------------------------------
+
+
+def operators_section(report: Report) -> Html:
+    """Return bars of the time by operator, before and after; of the nodes where no time was measured."""
+    times = report.operator_times
+    if times is not None:
+        how = (
+            f"Milliseconds of one run in the kernels of each operator, by ONNX Runtime's profiler: the least of"
+            f" {times.runs} runs. ONNX Runtime fuses before it runs, so its operators are not those of the file."
+        )
+        before, after = ({op: seconds * 1e3 for op, seconds in side.items()} for side in (times.before, times.after))
+        return section("operators", "Where the time goes", element("p", how), _bars(before, after, ".3f"))
+    how = "Nodes by operator. These are no times: none were profiled."
+    return section(
+        "operators", "Operators, before and after", element("p", how), _bars(report.before.ops, report.after.ops, ".0f")
+    )
+
+
+def _bars(before: Mapping[str, float], after: Mapping[str, float], form: str) -> Html:
+    """Return two bars for each operator, the largest first."""
+    ops = sorted({*before, *after}, key=lambda op: (-max(before.get(op, 0), after.get(op, 0)), op))
+    rows = [(op, before.get(op, 0.0), after.get(op, 0.0)) for op in ops[:MAX_OPERATORS]]
+    if others := ops[MAX_OPERATORS:]:
+        rest = [sum(side.get(op, 0.0) for op in others) for side in (before, after)]
+        rows.append((f"{len(others)} others", rest[0], rest[1]))
+    longest = max((number for _, *numbers in rows for number in numbers), default=0.0) or 1.0
+    lines = [
+        [op, format(old, form), bar(old / longest, after=False), format(new, form), bar(new / longest, after=True)]
+        for op, old, new in rows
+    ]
+    totals = (format(sum(side.values()), form) for side in (before, after))
+    lines.append([_strong("all"), *(cell for total in totals for cell in (_strong(total), ""))])
+    return table(("operator", "before", "", "after", ""), lines, numbers=(1, 3))
+
+
+# -- what was tried ----------------------------------------------------------------------------------------------------
+
+
+def tried_section(timing: SearchTiming | None) -> Html:
+    """Return what the search tried and left, with the reasons, and the races of whole models."""
+    if timing is None:
+        return section("tried", "What was tried and left", element("p", "No search was asked for."))
+    parts: list[Html] = [element("p", _strong("search: "), format_search(timing))]
+    left = [group for group in timing.groups if not group.is_taken]
+    if left:
+        rows = [
+            (str(group.kind), format_group(group), _ratio(group.alone), _ratio(group.together), group.reason)
+            for group in left
+        ]
+        parts.append(table(("left", "what", "alone", "with others", "why"), rows))
+    else:
+        parts.append(element("p", "Nothing that was found was left."))
+    if timing.races:
+        raced = [
+            (_version_label(timing, race.groups, race.left_out), _ratio(race.speedup), _ratio(race.gain), race.refusal)
+            for race in timing.races
+        ]
+        head = ("version of the whole model", "over the original", "over the simplified model", "")
+        parts += [element("h3", "Races"), table(head, raced)]
+    return section("tried", "What was tried and left", *parts)
+
+
+def _version_label(timing: SearchTiming, groups: Iterable[int], left_out: Sequence[str]) -> str:
+    names = "; ".join(format_group(timing.groups[index]) for index in groups)
+    without = f", without {', '.join(left_out)}" if left_out else ""
+    return f"simplified{f' and {names}' if names else ''}{without}"
+
+
+def _ratio(ratio: Speedup | None) -> str:
+    return "" if ratio is None else f"{ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"
+
+
+# -- the check, and what the result rests on ---------------------------------------------------------------------------
+
+
+def check_section(found: ModelComparison | None) -> Html:
+    """Return the comparison of original and result."""
+    parts: list[Html] = [element("p", format_comparison(found), class_=_verdict_class(found))]
+    if found is not None and found.outputs:
+        rows = [
+            (
+                each.output,
+                each.dtype,
+                f"{each.absolute:.2g}",
+                f"{each.relative:.2g}",
+                f"{each.tolerance:.2g}",
+                element("span", "ok", class_="good") if each.ok else element("span", each.detail, class_="bad"),
+            )
+            for each in found.outputs
+        ]
+        head = ("output", "type", "largest difference", "relative to its largest element", "relative tolerance", "")
+        parts.append(table(head, rows, numbers=(2, 3, 4)))
+    if found is not None:
+        facts = [("run", str(case)) for case in found.cases] + [("not compared", each) for each in found.skipped]
+        facts += [("varies", each) for each in found.varying] + [("oracle", found.oracle)] * bool(found.oracle)
+        parts.append(_facts_table(facts))
+    return section("check", "The check", *parts)
+
+
+def _verdict_class(found: ModelComparison | None) -> str:
+    if found is None or found.verdict in (EqualityVerdict.SKIPPED, EqualityVerdict.CANNOT_RUN):
+        return "doubt"
+    return "good" if found.ok else "bad"
+
+
+def origin_section(report: Report) -> Html:
+    """Return what the result rests on: files, inputs and outputs, versions, machine, seconds and notes."""
+    facts = [("model", report.source)]
+    facts += [("input", f"{name}  {type_}") for name, type_ in report.after.inputs.items()]
+    facts += [("output", f"{name}  {type_}") for name, type_ in report.after.outputs.items()]
+    facts += [("opset", ", ".join(f"{name} {number}" for name, number in report.after.opsets.items()))]
+    facts += [("versions", ", ".join(f"{name} {version}" for name, version in report.versions.items()))]
+    facts += [("machine", report.machine)] * bool(report.machine)
+    facts += [("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))]
+    facts += [("note", note) for note in report.notes]
+    code = [element("pre", report.session_code)] if report.session_code else []
+    return section("origin", "Versions, machine, notes", _facts_table(facts), *code)
+
+
+def _facts_table(facts: Iterable[tuple[str, str]]) -> Html:
+    rows = [element("tr", element("th", name, scope="row"), element("td", text)) for name, text in facts]
+    return element("table", element("tbody", *rows)) if rows else Html()
