@@ -73,7 +73,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequen
 
 
 def bar(length: float, *, after: bool) -> Html:
-    """Return a bar of a length from 0 to 1."""
+    """Return a bar of a length from 0 to 1; none of length 0."""
+    if not length:
+        return Html()
     return element("span", class_="bar after" if after else "bar", style=f"width:{length:.1%}", aria_hidden="true")
 
 
@@ -85,6 +87,12 @@ LEGEND = {
     "rewired": "rewired: reads other values",
     "block": "block, click to open",
 }
+
+
+READING_HINT = (
+    "A value that three or more boxes read is drawn once, and named beside its other readers. Ctrl and the wheel zoom;"
+    " Enter opens a block, Escape closes it."
+)
 
 
 def graph_section(how: str) -> Html:
@@ -130,7 +138,7 @@ def graph_section(how: str) -> Html:
         element("div", path, element("span", *_spaced(legend), class_="legend"), search, zoom, class_="tools"),
         element("div", blocks, *panes, class_="graph"),
         element("div", id="graph-detail", class_="detail-line", aria_live="polite"),
-        element("p", how, class_="faint"),
+        element("p", f"{how} {READING_HINT}", class_="faint"),
     )
 
 

@@ -13,6 +13,7 @@ from graphopt.report.html import Html, element, joined
 from graphopt.report.node_changes import StepNodes
 from graphopt.report.page_layout import bar, cards, section, table
 from graphopt.report.report import (
+    ModelSummary,
     Report,
     Rewrite,
     RuleUse,
@@ -70,13 +71,11 @@ def _check_clause(found: ModelComparison | None) -> str:
 
 def report_cards(report: Report) -> Html:
     """Return the numbers of a run: speed, nodes, size, check, rewrites."""
-    before, after = report.before, report.after
     return cards(
         [
             *_speed_cards(report.timing),
-            (_change(before.nodes, after.nodes), "nodes", ""),
-            _size_card(report),
-            _check_card(report.comparison),
+            *size_cards(report.before, report.after),
+            check_card(report.comparison),
             (str(len(report.rewrites)), "rewrites", f"by {len(report.counts)} rules and passes"),
         ]
     )
@@ -95,14 +94,17 @@ def _speed_cards(timing: SearchTiming | None) -> Iterator[tuple[str, str, str]]:
         yield f"{times} ms", "a run", f"at {format_sizes(latency.sizes)}" if latency.sizes else ""
 
 
-def _size_card(report: Report) -> tuple[str, str, str]:
-    before, after = report.before, report.after
+def size_cards(before: ModelSummary, after: ModelSummary) -> Iterator[tuple[str, str, str]]:
+    """Yield the nodes and the size of two models."""
+    yield _change(before.nodes, after.nodes), "nodes", ""
     if before.file_bytes is not None and after.file_bytes is not None:
-        return _change(before.file_bytes, after.file_bytes, format_file_size), "file", ""
-    return _change(before.weight_bytes, after.weight_bytes, format_file_size), "weights", ""
+        yield _change(before.file_bytes, after.file_bytes, format_file_size), "file", ""
+    else:
+        yield _change(before.weight_bytes, after.weight_bytes, format_file_size), "weights", ""
 
 
-def _check_card(found: ModelComparison | None) -> tuple[str, str, str]:
+def check_card(found: ModelComparison | None) -> tuple[str, str, str]:
+    """Return the verdict of a comparison, and how much of the tolerance was needed."""
     if found is None:
         return "not made", "check", ""
     worst = found.worst
@@ -215,16 +217,16 @@ def _group_gain(group: RewriteGroup) -> Iterator[str]:
     if group.saved_seconds is not None:
         yield f"; saves {format_saving(group)} of a run"
     if group.together is not None:
-        yield f"; with all that was taken {format_speedup(group.together)} as the simplified model"
+        yield f"; with all that was taken, {format_speedup(group.together)} as the simplified one"
 
 
 def _alone_text(group: RewriteGroup) -> str:
     if group.alone is None:
         return "not timed alone"
-    what = "each part" if group.kind is GroupKind.FIND else "the model"
+    what, than = ("each of these parts", "before") if group.kind is GroupKind.FIND else ("the model", "the simplified one")
     if group.is_estimate:
-        return f"{what} is estimated to be {group.alone.median:.2f} times as fast"
-    return f"{what} alone {format_speedup(group.alone)}"
+        return f"alone it is estimated to make {what} {group.alone.median:.2f} times as fast as {than}"
+    return f"alone it makes {what} {format_speedup(group.alone)} as {than}"
 
 
 def _strong(text: str) -> Html:
@@ -298,14 +300,17 @@ def operators_section(report: Report) -> Html:
             f" {times.runs} runs. ONNX Runtime fuses before it runs, so its operators are not those of the file."
         )
         before, after = ({op: seconds * 1e3 for op, seconds in side.items()} for side in (times.before, times.after))
-        return section("operators", "Where the time goes", element("p", how), _bars(before, after, ".3f"))
-    how = "Nodes by operator. These are no times: none were profiled."
-    return section(
-        "operators", "Operators, before and after", element("p", how), _bars(report.before.ops, report.after.ops, ".0f")
-    )
+        return section("operators", "Where the time goes", element("p", how), operator_bars(before, after, ".3f"))
+    return operator_counts_section(report.before.ops, report.after.ops)
 
 
-def _bars(before: Mapping[str, float], after: Mapping[str, float], form: str) -> Html:
+def operator_counts_section(before: Mapping[str, int], after: Mapping[str, int]) -> Html:
+    """Return bars of the nodes by operator."""
+    how = "Nodes by operator. These are no times: none were measured by operator."
+    return section("operators", "Operators, before and after", element("p", how), operator_bars(before, after, ".0f"))
+
+
+def operator_bars(before: Mapping[str, float], after: Mapping[str, float], form: str) -> Html:
     """Return two bars for each operator, the largest first."""
     ops = sorted({*before, *after}, key=lambda op: (-max(before.get(op, 0), after.get(op, 0)), op))
     rows = [(op, before.get(op, 0.0), after.get(op, 0.0)) for op in ops[:MAX_OPERATORS]]
@@ -314,12 +319,18 @@ def _bars(before: Mapping[str, float], after: Mapping[str, float], form: str) ->
         rows.append((f"{len(others)} others", rest[0], rest[1]))
     longest = max((number for _, *numbers in rows for number in numbers), default=0.0) or 1.0
     lines = [
-        [op, format(old, form), bar(old / longest, after=False), format(new, form), bar(new / longest, after=True)]
+        [
+            op,
+            format(old, form) if old else "0",
+            bar(old / longest, after=False),
+            format(new, form) if new else "0",
+            bar(new / longest, after=True),
+        ]
         for op, old, new in rows
     ]
     totals = (format(sum(side.values()), form) for side in (before, after))
     lines.append([_strong("all"), *(cell for total in totals for cell in (_strong(total), ""))])
-    return table(("operator", "before", "", "after", ""), lines, numbers=(1, 3))
+    return element("div", table(("operator", "before", "", "after", ""), lines, numbers=(1, 3)), class_="bars")
 
 
 # -- what was tried ----------------------------------------------------------------------------------------------------
@@ -341,7 +352,12 @@ def tried_section(timing: SearchTiming | None) -> Html:
         parts.append(element("p", "Nothing that was found was left."))
     if timing.races:
         raced = [
-            (_version_label(timing, race.groups, race.left_out), _ratio(race.speedup), _ratio(race.gain), race.refusal)
+            (
+                _version_label(timing, race.groups, race.left_out),
+                _ratio(race.speedup),
+                _ratio(race.gain if race.groups or race.left_out else None),
+                race.refusal,
+            )
             for race in timing.races
         ]
         head = ("version of the whole model", "over the original", "over the simplified model", "")
