@@ -290,6 +290,7 @@ class _Pipeline:
     def loaded_model(self) -> onnx_io.LoadedModel:
         """Return the model with its types inferred and some of its sizes fixed."""
         options = self.options
+        options.report_progress("load", 0.0)
         loaded = onnx_io.load_model(onnx_io.copy_source(self.model), inline_functions=options.inline_functions)
         with onnx_io.naming_file_in_errors(loaded.path):
             inference.infer_graph(loaded.graph)

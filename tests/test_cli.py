@@ -117,7 +117,8 @@ def test_rules_may_be_listed_in_any_form(model: Path, tmp_path: Path, form: list
 
 def test_decisions_are_told_where_that_is_wanted(model: Path, tmp_path: Path) -> None:
     told = optimize(model, tmp_path / "fast.onnx", "--verbose").stderr
-    assert re.search(r"^graphopt: fuse_bn_into_conv in net: .*BatchNormalization.* -> Conv$", told, re.MULTILINE)
+    assert re.search(r"^graphopt: fuse_bn_into_conv: .*BatchNormalization.* -> Conv, at \S+$", told, re.MULTILINE)
+    assert told.startswith("graphopt: load, ")
     assert re.search(r"^graphopt: check, \d\.\d s$", told, re.MULTILINE)
     told = optimize(model, tmp_path / "fast.onnx", "--debug").stderr
     assert "graphopt: eliminate_identity: Identity -> nothing\n" in told
@@ -437,6 +438,7 @@ def test_a_rule_in_full() -> None:
     text = run("rules", "fuse_bn_into_conv").stdout
     assert "    ->  Conv(" in text
     assert "    w  a constant [M I *k]\n" in text
+    assert "\n    after\n    Conv  …\n    ├─ x [N C *s]\n    ├─ = w * Reshape(" in text
     proved = r"    fuse_bn_into_conv: proved, reassociates.*, for all sizes; ranks \d–\d, .*; \d+ cases, [\d.]+ s\n"
     assert re.search(proved, text)
     data = json.loads(run("rules", "fuse_bn_into_conv", "--json").stdout)

@@ -342,7 +342,7 @@ def test_a_copy_that_does_not_allow_a_solution_stays_as_it_is(caplog: pytest.Log
     model, exploration = found(given := scaled(PLAIN, HUGE), where, Prices())
     (solution,) = exploration.solutions
     huge = next(vertices for vertices in map(tuple, cut_into_blocks(model.graph)) if vertices != solution.copies[0])
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         apply_solution(model.graph, replace(solution, copies=(huge, *solution.copies)), where)
     assert model.graph.operator_counts()["Mul"] == 2 + 1
     assert "scale_once cannot be done in a copy" in caplog.text

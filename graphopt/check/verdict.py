@@ -60,7 +60,8 @@ class OutputDifference:
     def __str__(self) -> str:
         if self.detail:
             return f"output '{self.output}': {self.detail}"
-        return f"output '{self.output}': {self.absolute:.2g} (relative {self.relative:.2g} of {self.tolerance:.2g})"
+        allowed = f"{self.relative:.2g} of its largest element, and {self.tolerance:.2g} is allowed"
+        return f"output '{self.output}': differs by {allowed} (absolute {self.absolute:.2g})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,6 @@ def format_comparison(found: ModelComparison | None) -> str:
             same += " that was compared"
         return f"{found.verdict}: {same}{f' ({runs})' if found.cases else ''}{because}"
     return (
-        f"{found.verdict}: differs by at most {worst.absolute:.2g} in '{worst.output}', {worst.relative:.2g} of its"
-        f" largest element, with a tolerance of {worst.tolerance:.2g} ({runs}){because}"
+        f"{found.verdict}: differs by at most {worst.relative:.2g} of the largest element of '{worst.output}', where"
+        f" {worst.tolerance:.2g} is allowed (absolute {worst.absolute:.2g}; {runs}){because}"
     )

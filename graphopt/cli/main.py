@@ -125,11 +125,12 @@ def optimize(
 
 
 def _optimize(model: str, target: Path, options: Options, wanted: ResultOptions, printing: Printing) -> None:
-    if options.check or options.cost == "measured":
-        ort.require_onnxruntime()  # now, not when the work is done
-    from graphopt.pipeline import optimize
-
     with Progress(enabled=not printing.quiet) as progress:
+        progress("load", 0.0)
+        if options.check or options.cost == "measured":
+            ort.require_onnxruntime()  # now, not when the work is done
+        from graphopt.pipeline import optimize
+
         result = optimize(model, **vars(replace(options, progress=progress)))
         try:
             if wanted.require_speedup is not None:

@@ -13,6 +13,7 @@ import typer
 from graphopt.base import files, ort
 from graphopt.base.errors import ProofError, UsageError
 from graphopt.cli.option_flags import JsonFormat, Printing, ProvingOptions, RuleFiles, takes_options
+from graphopt.cli.output_files import write_view
 from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
 
 if TYPE_CHECKING:
@@ -132,6 +133,10 @@ def rules(
     ] = None,
     *,
     further: RuleFiles,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Write a page with a picture of the rule.", show_default=False),
+    ] = None,
     printing: JsonFormat,
 ) -> None:
     """List the rules and passes: name, proof, algebra, and why it pays; of a file, its definitions of operators, too.
@@ -154,10 +159,18 @@ def rules(
     rule_library.select_names(list(known), (), [name] if name else None)
     algebra = {rule.name: str(rule) for rule in found}
     rule = next((rule for rule in found if rule.name == name), None)
+    if html is not None and rule is None:
+        raise UsageError("--html is the page of one rule: name it")
     if rule is not None:
         proof = gate.known_proof(rule)
+        if html is not None:
+            from graphopt.report.page import rule_page
+
+            files.check_writable(html, is_plain=False)
+            write_view(html, rule_page(rule, _proof_text(proof)))
+            return
         data = rule.to_json() | {"proof": proof and proof.to_json()}
-        print_text(json.dumps(data, ensure_ascii=False) if printing.as_json else _in_full(rule, proof))
+        print_text(json.dumps(data, ensure_ascii=False) if printing.as_json else _in_full(rule, proof, console().width))
         return
     claims = {rule.name: proof.claim_text if (proof := gate.known_proof(rule)) else "no proof yet" for rule in found}
     claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
@@ -180,20 +193,17 @@ def rules(
         print_text("\n\n".join(shown))
 
 
-def _in_full(rule: Rule, proof: Proof | None) -> str:
-    """Return all that a rule says, and what is known of its proof."""
-    kinds = {
-        "tensor": "any value",
-        "tensors": "any number of values",
-        "const": "a constant",
-        "attributes": "all other attributes",
-    }
+def _proof_text(proof: Proof | None) -> str:
+    return "no proof yet; `graphopt verify` makes one" if proof is None else str(proof)
+
+
+def _in_full(rule: Rule, proof: Proof | None, width: int) -> str:
+    """Return all that a rule says, drawn in lines of a width, and what is known of its proof."""
+    from graphopt.report.rule_drawing import describe_hole, draw_rule
+
     lines = [rule.name, *[f"    {rule.why}"] * bool(rule.why), ""]
     lines += [f"    {part}" for part in re.split(r"  (?=->  |where |for any )", str(rule))]
-    lines.append("")
-    for hole in rule.holes.values():
-        axes = "" if hole.axes is None else f" [{' '.join(hole.axes)}]"
-        default = "" if hole.default is None else f", {hole.default} where it is absent"
-        lines.append(f"    {hole}  {kinds.get(hole.kind, hole.kind)}{axes}{default}")
-    shown = "no proof yet; `graphopt verify` makes one" if proof is None else str(proof)
+    lines += ["", *(f"    {line}".rstrip() for line in draw_rule(rule, width - 4).splitlines()), ""]
+    lines += [f"    {hole}  {describe_hole(hole)}" for hole in rule.holes.values()]
+    shown = _proof_text(proof)
     return "\n".join([*lines, "", f"    {shown}", f"    digest {rule.digest}"])

@@ -198,7 +198,7 @@ def downgraded(node: Node, facts: GraphFacts) -> Node:
 
 def node_label(node: Node) -> str:
     """Return what a node is called in messages: its name, or that of its first output."""
-    return f"{node.op} '{node.name or next(filter(None, node.names), '')}'"
+    return f"{node.op} '{node.label}'"
 
 
 def unwritable_reason(node: Node, facts: GraphFacts) -> str | None:

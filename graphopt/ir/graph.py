@@ -91,6 +91,11 @@ class Node:
     """Fields of the NodeProto that graphopt does not interpret, serialized."""
 
     @property
+    def label(self) -> str:
+        """Name of the node, or of the first value that it makes, as messages name it; empty if neither has one."""
+        return self.name or next(filter(None, self.names), "")
+
+    @property
     def is_internal(self) -> bool:
         return self.domain == INTERNAL_DOMAIN
 
@@ -352,7 +357,7 @@ class Graph:
 
     def _label(self, vertex: int) -> str:
         node = self[vertex]
-        return f"{node.op} '{node.name or (node.names[0] if node.names else '')}'"
+        return f"{node.op} '{node.label}'"
 
     def copy(self, names: set[str] | None = None) -> Graph:
         """Return a copy of the graph with the same vertices and nodes, bodies copied too; tensors are shared.

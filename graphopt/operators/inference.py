@@ -76,7 +76,7 @@ def _infer_without_bodies(graph: Graph, node: Node, strict: bool = False) -> Nod
 
 
 def _node_label(node: Node) -> str:
-    return f"node '{node.name or next(iter(node.names), '')}' ({node.op})"
+    return f"node '{node.label}' ({node.op})"
 
 
 def _infer_output_types(graph: Graph, node: Node, mark: int, strict: bool) -> list[Type | None]:

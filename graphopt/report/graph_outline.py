@@ -131,13 +131,13 @@ class _OutlineReader:
             if outer is not None:
                 scope = (*outer.scope, *_relative_scope(outer.scope, scope or ()))
             for index, body in enumerate(node.bodies):
-                inner = (*(scope or ()), f"{node.op} {node_label(node)}, body {index + 1}")
+                inner = (*(scope or ()), f"{node.op} {node.label}, body {index + 1}")
                 found = self.read_graph(body, _BodyContext(inner, [values.get(value) for value in node.captures]))
                 read += [found[value] for value in body.outputs if value in found]
             number = len(self.nodes)
             values |= {Value(vertex, output): ValueRef(number, output) for output in range(len(node.names))}
             types = ", ".join(str(type_) for type_ in node.types if isinstance(type_, TensorType))
-            self.nodes.append(OutlineNode(qualified_op(node), node_label(node), (), types, tuple(read)))
+            self.nodes.append(OutlineNode(qualified_op(node), node.label, (), types, tuple(read)))
             self.scopes.append(scope)
         return values
 
@@ -157,11 +157,6 @@ class _OutlineReader:
             _shared_scope(up, down) if up is not None and down is not None else up or down or ()
             for up, down in zip(above, below, strict=True)
         ]
-
-
-def node_label(node: Node) -> str:
-    """Return the name of a node; that of its first output where it has none."""
-    return node.name or next(filter(None, node.names), "")
 
 
 def qualified_op(node: Node) -> str:

@@ -9,12 +9,13 @@ from pathlib import PurePath
 from graphopt.check.verdict import EqualityVerdict, ModelComparison
 from graphopt.io.onnx_io import LoadedModel, naming_file_in_errors
 from graphopt.ir.graph import IDENTITY
+from graphopt.language.rule import Rule
 from graphopt.operators.inference import infer_graph
 from graphopt.report.benchmark_sections import benchmark_cards, benchmark_sentence, profile_section, times_section
 from graphopt.report.graph_data import GraphPair
 from graphopt.report.graph_outline import GraphOutline
 from graphopt.report.html import Html, element
-from graphopt.report.page_layout import asset, cards, document, graph_page_data, graph_section, table
+from graphopt.report.page_layout import asset, cards, document, graph_page_data, graph_section, section, table
 from graphopt.report.report import ModelSummary, Report, model_summary
 from graphopt.report.report_sections import (
     check_card,
@@ -30,6 +31,8 @@ from graphopt.report.report_sections import (
     used_rules,
     verdict_sentence,
 )
+from graphopt.report.rule_drawing import describe_hole
+from graphopt.report.rule_picture import rule_pictures
 from graphopt.runtime.bench import Benchmark
 from graphopt.runtime.profile import Profile
 

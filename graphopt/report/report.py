@@ -94,7 +94,7 @@ class Rewrite:
     graph: str = ""
     """Name of the graph or body in which it was made."""
     removed: tuple[str, ...] = ()
-    """The nodes that it took out: operator and name."""
+    """The nodes that it took out: the operator, and the name of the node or, where it has none, of its first value."""
     added: tuple[str, ...] = ()
     proof: str | None = None
     """Status of the rule, as `Proof.claim_text` words it: `proved, exact`, `not proved: …`; None for a pass."""
@@ -138,16 +138,64 @@ class OperatorTimes:
 class RuleUse:
     """All rewrites by one rule or pass for one cause."""
 
-    name: str
-    """Name of the rule or pass."""
-    is_rule: bool
-    proof: str | None
-    cause: int | None
-    """Index of the find or sweep in `timing.groups`; None for simplifications."""
-    places: int
-    """Number of rewrites."""
-    weight_bytes: int
-    """Bytes by which the initializers grow with all of them."""
+    rewrites: tuple[Rewrite, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the rule or pass."""
+        return self.rewrites[0].name
+
+    @property
+    def is_rule(self) -> bool:
+        return self.rewrites[0].is_rule
+
+    @property
+    def proof(self) -> str | None:
+        return self.rewrites[0].proof
+
+    @property
+    def cause(self) -> int | None:
+        """Index of the find or sweep in `timing.groups`; None for simplifications."""
+        return self.rewrites[0].cause
+
+    @property
+    def places(self) -> int:
+        """Number of rewrites."""
+        return len(self.rewrites)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes by which the initializers grow with all of them."""
+        return sum(rewrite.weight_bytes for rewrite in self.rewrites)
+
+    def __str__(self) -> str:
+        """Return a line: `fuse_bn_into_conv, 53 times: Conv, BatchNormalization -> Conv, first at c0`."""
+        forms = Counter((_operators(rewrite.removed), _operators(rewrite.added)) for rewrite in self.rewrites)
+        (form, _), *others = forms.most_common()
+        what = " -> ".join(map(_format_nodes, form)) if any(form) else "moves no node"
+        also = f" and {len(others)} other form{'s' * (len(others) > 1)}" if others else ""
+        named = [name for rewrite in self.rewrites for node in rewrite.removed if (name := node.partition(" ")[2])]
+        where = f", {'first ' * (self.places > 1)}at {named[0]}" if named else ""
+        grown = f", {format_file_size(self.weight_bytes)} of weights" if self.weight_bytes > SMALL_BYTES else ""
+        return f"{self.name}{f', {self.places} times' * (self.places > 1)}: {what}{also}{where}{grown}"
+
+
+def _operators(nodes: Iterable[str]) -> tuple[str, ...]:
+    """Return the operators of nodes that are told as operator and name."""
+    return tuple(node.partition(" ")[0] for node in nodes)
+
+
+SHOWN_NODES = 3
+"""Nodes that a line names of each side of a rewrite."""
+SMALL_BYTES = 100_000
+"""Bytes of weights up to which a line does not tell them."""
+
+
+def _format_nodes(nodes: Sequence[str]) -> str:
+    return (
+        ", ".join([*nodes[:SHOWN_NODES], *[f"{len(nodes) - SHOWN_NODES} more"] * (len(nodes) > SHOWN_NODES)])
+        or "nothing"
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -208,10 +256,7 @@ class Report:
         found: dict[tuple[int, str], list[Rewrite]] = {}
         for rewrite in self.rewrites:
             found.setdefault((-1 if rewrite.cause is None else rewrite.cause, rewrite.name), []).append(rewrite)
-        return tuple(
-            RuleUse(name, made[0].is_rule, made[0].proof, made[0].cause, len(made), sum(r.weight_bytes for r in made))
-            for (_, name), made in sorted(found.items(), key=lambda item: (item[0][0], -len(item[1])))
-        )
+        return tuple(RuleUse(tuple(made)) for _, made in sorted(found.items(), key=lambda item: item[0][0]))
 
     def with_file_sizes(self, file_bytes: int) -> Report:
         """Return the same report, with the size of the result's file, and of that of its weights."""
@@ -245,26 +290,18 @@ class Report:
         return f"<Report on {self.source}: {', '.join(parts)}>"
 
     def decisions(self) -> Iterator[str]:
-        """Yield what was decided, a line each: the rewrites with their nodes, and every find of the search."""
-        for text, count in Counter(map(_format_rewrite, self.rewrites)).items():
-            yield f"{text}{f' ({count} times)' * (count > 1)}"
-        for group in self.timing.groups if self.timing else ():
+        """Yield what was decided, a line each: rules and passes, then each find and sweep, and its rules below it."""
+        uses = self.rule_uses
+        yield from (str(use) for use in uses if use.cause is None)
+        for index, group in enumerate(self.timing.groups if self.timing else ()):
             why = f": {group.reason}" if group.reason else ""
-            yield f"{_format_fate(group)}: {format_group(group)} (alone {format_alone(group)}){why}"
+            what = group.name if group.is_taken else format_group(group)  # the rules of what was taken follow
+            yield f"{_format_fate(group)}: {what} (alone {format_alone(group)}){why}"
+            yield from (f"    {use}" for use in uses if use.cause == index)
 
     def print(self, console: Console | None = None) -> None:
         """Print the table: operators before and after, sizes, rewrites by rule, the check, seconds."""
         _print_parts(_report_parts(self), console)
-
-
-def _format_rewrite(rewrite: Rewrite) -> str:
-    """Return a rewrite as `fuse_bn_into_conv in net: Conv c, BatchNormalization b -> Conv c`."""
-    before, after = (
-        ", ".join([*nodes[:4], *[f"{len(nodes) - 4} more"] * (len(nodes) > 4)]) or "nothing"
-        for nodes in (rewrite.removed, rewrite.added)
-    )
-    where = f" in {rewrite.graph}" if rewrite.graph else ""
-    return f"{rewrite.name}{where}: {f'{before} -> {after}' if before != after else 'moves no node'}"
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -404,15 +441,21 @@ def _rewrite_table(report: Report) -> RenderableType:
     if not report.rewrites:
         was_timed = report.timing is not None and report.timing.simplified is not None
         return "no rewrite was kept: see the notes" if was_timed else "no rewrite applies"
-    proofs = {rewrite.name: rewrite.proof or "" for rewrite in report.rewrites}
-    searched = Counter(rewrite.name for rewrite in report.rewrites if rewrite.cause is not None)
     table = _table("rewrites", str(len(report.rewrites)), "")
     table.columns[2].justify = "left"
-    for name, count in report.counts.items():
-        by_search = f"{searched[name]} by the search" if 0 < searched[name] < count else "by the search"
-        said = "; ".join(filter(None, [proofs[name], by_search if searched[name] else ""]))
-        table.add_row(name, str(count), said, style="yellow" if proofs[name].startswith("not") else "")
+    searched = [rewrite for rewrite in report.rewrites if rewrite.cause is not None]
+    _add_rewrite_rows(table, [rewrite for rewrite in report.rewrites if rewrite.cause is None])
+    if searched:
+        table.add_row("by the search", str(len(searched)), "")
+        _add_rewrite_rows(table, searched)
     return table
+
+
+def _add_rewrite_rows(table: Table, rewrites: Sequence[Rewrite]) -> None:
+    """Add a row for each rule and pass, the most frequent first."""
+    proofs = {rewrite.name: rewrite.proof or "" for rewrite in rewrites}
+    for name, count in Counter(rewrite.name for rewrite in rewrites).most_common():
+        table.add_row(name, str(count), proofs[name], style="yellow" if proofs[name].startswith("not") else "")
 
 
 def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[RenderableType]:
@@ -513,9 +556,37 @@ def _facts_table(report: Report) -> RenderableType:
     for what in report.comparison.skipped if report.comparison else ():
         table.add_row("", f"not compared: {what}", style="yellow")
     table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))
+    if growth := format_growth(report):
+        table.add_row("weights", growth, style="yellow")
     for note in _group_notes(report.notes):
         table.add_row("note", note)
     return table
+
+
+def format_growth(report: Report) -> str:
+    """Return by how much the weights grew, which rules and passes made them grow, and how to avoid it; nothing where
+    they grew by less than a hundredth or 10 KB."""
+    before, after = report.before.weight_bytes, report.after.weight_bytes
+    if after - before < max(before / 100, 10_000):
+        return ""
+    added: dict[str, list[Rewrite]] = {}
+    for rewrite in report.rewrites:
+        if rewrite.weight_bytes > 0:
+            added.setdefault(rewrite.name, []).append(rewrite)
+    sums = Counter({name: sum(rewrite.weight_bytes for rewrite in made) for name, made in added.items()})
+    grown = f"grew from {format_file_size(before)} to {format_file_size(after)}"
+    if not sums:
+        return grown
+    large = [name for name, size in sums.most_common() if size * 100 >= sums.total()]
+    each = (f"{name} adds {format_file_size(sums[name])} {_format_largest(added[name])}" for name in large)
+    return f"{grown}: {', '.join(each)}; to avoid it: --skip {','.join(large)}"
+
+
+def _format_largest(made: Sequence[Rewrite]) -> str:
+    """Return `at 219 places, most at ConstantOfShape c3`, the place at which the weights grow most."""
+    largest = max(made, key=lambda rewrite: rewrite.weight_bytes)
+    where = f" at {largest.removed[0]}" if largest.removed else ""
+    return f"at {len(made)} places, most{where}" if len(made) > 1 and where else where.strip() or "at 1 place"
 
 
 def _group_notes(notes: Iterable[str]) -> Iterable[str]:

@@ -223,7 +223,9 @@ def _group_gain(group: RewriteGroup) -> Iterator[str]:
 def _alone_text(group: RewriteGroup) -> str:
     if group.alone is None:
         return "not timed alone"
-    what, than = ("each of these parts", "before") if group.kind is GroupKind.FIND else ("the model", "the simplified one")
+    what, than = (
+        ("each of these parts", "before") if group.kind is GroupKind.FIND else ("the model", "the simplified one")
+    )
     if group.is_estimate:
         return f"alone it is estimated to make {what} {group.alone.median:.2f} times as fast as {than}"
     return f"alone it makes {what} {format_speedup(group.alone)} as {than}"

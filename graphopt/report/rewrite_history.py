@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from graphopt.ir.graph import Graph
+from graphopt.ir.graph import Graph, Node
 from graphopt.language.rule import Rule
 from graphopt.report.node_changes import NodeNumbers, StepNodes, kept_nodes, nodes_of_steps
 from graphopt.report.report import Report, Rewrite, RuleText
@@ -40,8 +40,8 @@ class RewriteHistory:
                 name=step.name,
                 is_rule=step.is_rule,
                 graph=step.graph.name,
-                removed=tuple(f"{n.op} {n.name}".strip() for n in step.patch.removed if not n.is_internal),
-                added=tuple(f"{n.op} {n.name}".strip() for n in step.patch.added if not n.is_internal),
+                removed=_node_texts(step.patch.before, step.patch.after),
+                added=_node_texts(step.patch.after, step.patch.before),
                 proof=self.describe_proof(step.name) if step.is_rule else None,
                 cause=None if step.cause is None else self.tuned.group_of[step.cause],
                 weight_bytes=step.patch.added_weight_bytes,
@@ -57,3 +57,9 @@ class RewriteHistory:
 
 def _rule_text(rule: Rule) -> RuleText:
     return RuleText(rule.why, str(rule), json.dumps(rule.to_json(), ensure_ascii=False))
+
+
+def _node_texts(nodes: Mapping[int, Node], others: Mapping[int, Node]) -> tuple[str, ...]:
+    """Return the nodes on one side of a patch that are no nodes on the other, by operator and name."""
+    gone = (node for vertex, node in nodes.items() if vertex not in others or others[vertex].is_internal)
+    return tuple(f"{node.op} {node.label}".strip() for node in gone if not node.is_internal)

@@ -163,7 +163,7 @@ class KernelProbe:
             for _, node in graph.nodes():
                 reason = self.refusal_of_node(node, graph)
                 if reason and not self.refusal_of_node(node, before):
-                    raise ModelError(f"{node.op} '{node.name or node.names[0]}' could not run any more: {reason}")
+                    raise ModelError(f"{node.op} '{node.label}' could not run any more: {reason}")
 
     def refusal_of_node(self, node: Node, facts: version_tables.GraphFacts) -> str:
         """Say why a node cannot run; empty where it can, or where that is unknown: nodes with bodies or unknown

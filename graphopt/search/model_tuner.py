@@ -296,7 +296,10 @@ class Tuner:
         found: dict[tuple[str, ...], Candidate] = {}
         try:
             static = self._static_graphs(shapes)
-            for name in self.sweeps:
+            for index, name in enumerate(self.sweeps):
+                if self.clock() >= end:
+                    log.info("there is no time for the sweeps %s", ", ".join([*self.sweeps][index:]))
+                    break
                 made = self._make_sweep(self.simplified, name, end)
                 if made is not None and self._may_gain(made, static):
                     found.setdefault(made.causes[0].rules, made)

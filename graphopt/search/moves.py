@@ -190,12 +190,12 @@ def apply_solution(graph: Graph, solution: Solution, space: SearchSpace) -> list
     for vertices in solution.copies:
         region = extract_region(graph, vertices) if all(vertex in graph for vertex in vertices) else None
         if region is None:
-            logger.info("a copy of the part is no longer there")
+            logger.debug("a copy of the part is no longer there")
             continue
         try:
             made = replay_moves(region.graph, solution.moves, solution.result, space)
         except MoveNotApplicableError:
-            logger.info("%s cannot be done in a copy of the part", ", ".join(solution.rules))
+            logger.debug("%s cannot be done in a copy of the part", ", ".join(solution.rules))
             continue
         steps += _carry_steps(region, made, solution, space)
     return steps
@@ -207,7 +207,7 @@ def _carry_steps(region: Region, made: Iterable[Step], solution: Solution, space
     for step in made:
         patch = region.carry_patch(step.patch)
         if space.simplifier.refusal is not None and (reason := space.simplifier.refusal(region.whole, patch)):
-            logger.info("%s is left out in a copy of the part: %s", step.name, reason)
+            logger.debug("%s is left out in a copy of the part: %s", step.name, reason)
             undo_steps(steps)
             return []
         region.whole.apply(patch)

@@ -89,7 +89,7 @@ class LocalRacer:
                 try:
                     other = load_graph(graph, folder / f"{place}.onnx", feeds, self.setting, self.policy.timing)
                 except NotMeasurableError as reason:
-                    log.info("a candidate counts as slower: %s", reason)
+                    log.debug("a candidate counts as slower: %s", reason)
                     found[place] = None if isinstance(reason, TemporarilyNotMeasurableError) else FAILED_SPEEDUP
                     continue
                 if own.optimized_digest is None or own.optimized_digest != other.optimized_digest:

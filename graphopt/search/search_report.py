@@ -183,7 +183,7 @@ def find_groups(
 
 def format_scope(nodes: Sequence[Node]) -> str:
     """Return where nodes are: `/encoder/layer.0`, the path that their names share, else the first and the last name."""
-    names = [node.name or next(filter(None, node.names), "") or node.op for node in nodes]
+    names = [node.label or node.op for node in nodes]
     paths = [name.split("/")[:-1] for name in names]
     depth = next((i for i, level in enumerate(zip(*paths, strict=False)) if len({*level}) > 1), min(map(len, paths)))
     scope = "/".join(paths[0][:depth])
