@@ -32,7 +32,18 @@ ORDER = (
         "search",
         "report",
     ),
-    *("result", "options", "opset_choice", "provider_choice", "pipeline", "onnxsim", "discover", "cli", "__init__", "__main__"),
+    *(
+        "result",
+        "options",
+        "opset_choice",
+        "provider_choice",
+        "pipeline",
+        "onnxsim",
+        "discover",
+        "cli",
+        "__init__",
+        "__main__",
+    ),
 )
 # The two packages that the compiler composes, and all of it that they see.
 COMPOSED = {

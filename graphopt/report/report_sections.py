@@ -131,6 +131,8 @@ class UsedRule:
 
     use: RuleUse
     rewrites: tuple[Rewrite, ...]
+    is_follow_up: bool = False
+    """True for what could be simplified after a find or a sweep: it is none of its rules."""
 
     @property
     def label(self) -> str:
@@ -164,13 +166,24 @@ class UsedRule:
 
 
 def used_rules(report: Report) -> list[UsedRule]:
-    """Return rules and passes by cause, what gained the most first; within a cause, what removed the most nodes."""
+    """Return rules and passes by cause, what gained the most first; within a cause, what removed the most nodes.
+
+    Rules of a find or sweep come before what could be simplified after it.
+    """
     found: dict[tuple[int | None, str], list[Rewrite]] = {}
     for rewrite in report.rewrites:
         found.setdefault((rewrite.cause, rewrite.name), []).append(rewrite)
-    uses = [UsedRule(use, tuple(found[use.cause, use.name])) for use in report.rule_uses]
+    groups = report.timing.groups if report.timing else ()
+    uses = [
+        UsedRule(
+            use,
+            tuple(found[use.cause, use.name]),
+            is_follow_up=use.cause is not None and use.name not in groups[use.cause].rules,
+        )
+        for use in report.rule_uses
+    ]
     ranks = {cause: rank for rank, cause in enumerate(_ranked_causes(report))}
-    return sorted(uses, key=lambda used: (ranks[used.use.cause], used.added_nodes, -used.use.places))
+    return sorted(uses, key=lambda used: (ranks[used.use.cause], used.is_follow_up, used.added_nodes, -used.use.places))
 
 
 def _ranked_causes(report: Report) -> list[int | None]:
@@ -192,6 +205,8 @@ def rewrites_section(report: Report, used: Sequence[UsedRule]) -> Html:
     for index, each in enumerate(used):
         if index == 0 or used[index - 1].use.cause != each.use.cause:
             parts.append(_cause_heading(report, each.use.cause))
+        elif each.is_follow_up and not used[index - 1].is_follow_up:
+            parts.append(element("p", "What could be simplified then:"))
         parts.append(_rewrite_details(report, each, index))
     return section("rewrites", "Rewrites, what gained the most first", *parts)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 from graphopt.language.rule import Rule
 from graphopt.language.terms import App, Lit, Term, is_scalar
 from graphopt.rewrite.build import is_constant_term
 
-MAX_LABEL = 40
+MAX_LABEL = 28
 """Characters of a computed constant; what is cut off is in the algebra beside the picture."""
+
+
+IsNode: TypeAlias = "Callable[[Term], TypeGuard[App]]"
+"""Predicate that says which terms of a side are nodes of the model."""
 
 
 class Picture(NamedTuple):
@@ -24,40 +28,47 @@ class Picture(NamedTuple):
 
 def rule_pictures(rule: Rule) -> tuple[Picture, Picture]:
     """Return the pictures of both sides of a rule; what the right side computes from constants alone is one box."""
-    left, right = (
-        dict.fromkeys(_tensor_terms(side, folds)) for side, folds in ((rule.left, False), (rule.right, True))
-    )
-    return _picture(left, "removed", right), _picture(right, "new", left)
+    left = dict.fromkeys(_values(rule.left, _is_node))
+    right = dict.fromkeys(_values(rule.right, _is_computed_node))
+    before = _picture(left, _is_node, lambda term: "kept" if term in right else "removed")
+    return before, _picture(right, _is_computed_node, lambda term: "kept" if term in left else "new")
 
 
-def _tensor_terms(terms: Iterable[Term], folds: bool) -> Iterator[Term]:
-    """Yield the terms that are values, operands first."""
+def _is_node(term: Term) -> TypeGuard[App]:
+    return isinstance(term, App)
+
+
+def _is_computed_node(term: Term) -> TypeGuard[App]:
+    """Return whether a term is computed whenever the model runs."""
+    return isinstance(term, App) and not is_constant_term(term)
+
+
+def _values(terms: Iterable[Term], is_node: IsNode) -> Iterator[Term]:
+    """Yield the terms that are tensors, operands first."""
     for term in terms:
-        if isinstance(term, App):
-            term = term.node
-            if not (folds and is_constant_term(term)):
-                yield from _tensor_terms(filter(_is_value, term.operands), folds)
-        yield term
+        value = term.node if isinstance(term, App) else term
+        if is_node(value):
+            yield from _values(_operands(value), is_node)
+        yield value
 
 
-def _picture(terms: dict[Term, None], gone: str, others: dict[Term, None]) -> Picture:
-    numbers = {term: number for number, term in enumerate(terms)}
+def _picture(values: Mapping[Term, None], is_node: IsNode, fate: Callable[[Term], str]) -> Picture:
+    numbers = {value: number for number, value in enumerate(values)}
     boxes, edges = [], []
-    for term in terms:
-        sources = [arg.node if isinstance(arg, App) else arg for arg in getattr(term, "operands", ()) if _is_value(arg)]
-        inner = [numbers[source] for source in dict.fromkeys(sources) if source in numbers]
-        edges += [(number, numbers[term]) for number in inner]
-        if isinstance(term, App) and inner:
-            boxes.append((term.op, "node kept" if term in others else f"node {gone}"))
+    for value, number in numbers.items():
+        if is_node(value):
+            boxes.append((value.op, f"node {fate(value)}"))
+            edges += [(numbers[operand], number) for operand in _operands(value)]
         else:
-            boxes.append((_short(str(term)), "constant" if is_constant_term(term) else "input"))
+            boxes.append((_short(str(value)), "constant" if is_constant_term(value) else "input"))
     return Picture(tuple(boxes), tuple(edges))
+
+
+def _operands(node: App) -> list[Term]:
+    """Return the tensors that a node reads, each once; a number among operands is one, an attribute is none."""
+    tensors = (arg for arg in node.operands if isinstance(arg, Lit) or not is_scalar(arg))
+    return list(dict.fromkeys(arg.node if isinstance(arg, App) else arg for arg in tensors))
 
 
 def _short(text: str) -> str:
     return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
-
-
-def _is_value(term: Term) -> bool:
-    """Return whether a term is a tensor; an attribute is none, a number among operands is one."""
-    return isinstance(term, Lit) or not is_scalar(term)

@@ -17,7 +17,7 @@ const drawing = (() => {
   }
   function short(text) { // of a path the end says the most
     if (text.length <= MAX_LABEL) return text;
-    return text.includes("/") ? `…${text.slice(1 - MAX_LABEL)}` : `${text.slice(0, MAX_LABEL - 1)}…`;
+    return /^\S*\/\S*$/.test(text) ? `…${text.slice(1 - MAX_LABEL)}` : `${text.slice(0, MAX_LABEL - 1)}…`;
   }
 
   /* Return the picture of boxes and edges, as large as it has to be. A box has a key, kind, label, status, and may have
