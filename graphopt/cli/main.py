@@ -28,7 +28,7 @@ from graphopt.base.errors import (
 )
 from graphopt.cli import output_files
 from graphopt.cli.discover_command import discover
-from graphopt.cli.measuring_commands import bench, compare, inspect, report
+from graphopt.cli.measuring_commands import bench, compare, inspect
 from graphopt.cli.option_flags import (
     Debug,
     Model,
@@ -37,6 +37,7 @@ from graphopt.cli.option_flags import (
     normalize_arguments,
     takes_options,
 )
+from graphopt.cli.page_commands import report
 from graphopt.cli.rule_commands import rules, verify
 from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
 from graphopt.options import Options

@@ -1,4 +1,4 @@
-"""The commands that measure: two models are compared, models are timed, one is looked into; and the pages on them."""
+"""The commands that measure: two models are compared, models are timed, one is looked into."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import itertools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from graphopt.base import files
 from graphopt.base.errors import DifferenceError, ModelError, UsageError
 from graphopt.base.option_fields import changed_flags
-from graphopt.base.records import DECODE_ERRORS
 from graphopt.cli.option_flags import (
     ComparisonOptions,
-    Debug,
     JsonFormat,
     MeasuringOptions,
     Model,
@@ -28,10 +24,10 @@ from graphopt.cli.option_flags import (
     takes_options,
 )
 from graphopt.cli.output_files import write_view
+from graphopt.cli.page_commands import check_page, model_pair
 from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
 
 if TYPE_CHECKING:
-    from graphopt.report.page import ModelPair
     from graphopt.runtime.bench import PreparedModels
     from graphopt.runtime.input_sizes import TrialInputs
     from graphopt.runtime.profile import Profile
@@ -51,7 +47,7 @@ def compare(
     from graphopt.check.verdict import EqualityVerdict
     from graphopt.report.report import comparison_json, print_comparison
 
-    _check_page(page.html, original, optimized)
+    check_page(page.html, original, optimized)
     sizes = options.dims or {}
     bindings = [dict(zip(sizes, chosen, strict=True)) for chosen in itertools.product(*sizes.values())]
     with Progress(enabled=not printing.quiet) as progress, running(options):
@@ -70,9 +66,9 @@ def compare(
     elif not printing.quiet:
         print_comparison(found, console())
     if page.html is not None:
-        from graphopt.report.page import comparison_page
+        from graphopt.report.model_pages import comparison_page
 
-        write_view(page.html, comparison_page(found, _model_pair(original, optimized)))
+        write_view(page.html, comparison_page(found, model_pair(original, optimized)))
     if found.verdict is EqualityVerdict.DIFFERENT:
         raise DifferenceError(f"{original} and {optimized} differ: {found.reason or found.worst}")
     if found.verdict is not EqualityVerdict.EQUAL:
@@ -103,7 +99,7 @@ def bench(
     set_up_logging(printing.verbose, printing.debug)
     from graphopt.runtime.bench import time_models
 
-    _check_page(page.html, *models)
+    check_page(page.html, *models)
     with Progress(enabled=not printing.quiet) as progress, running(options):
         ready = _prepare(models, options, progress)
         found = time_models(ready, seconds=seconds, progress=lambda done: progress("time", done))
@@ -114,60 +110,10 @@ def bench(
     elif not printing.quiet:
         print_text("\n\n".join([str(found), *_texts(shown or ())]))
     if page.html is not None:
-        from graphopt.report.page import benchmark_page
+        from graphopt.report.model_pages import benchmark_page
 
-        pair = _model_pair(*models) if len(models) == 2 else None
+        pair = model_pair(*models) if len(models) == 2 else None
         write_view(page.html, benchmark_page(found, [each for _, each in profiles or ()], pair))
-
-
-def _check_page(page: Path | None, *models: str) -> None:
-    """Fail before the work where a page cannot be written, or would overwrite a model."""
-    if page is not None:
-        files.check_writable(page, is_plain=False)
-        for model in models:
-            if not files.is_stdout(page) and files.is_same_file(page, Path(model)):
-                raise UsageError(f"{page} is a model: the page needs another name")
-
-
-def _model_pair(before: str, after: str) -> ModelPair:
-    """Return two models for a page."""
-    from graphopt.io import onnx_io
-    from graphopt.report.page import ModelPair
-
-    return ModelPair.from_models(*(onnx_io.load_model(model) for model in (before, after)))
-
-
-@takes_options
-def report(
-    report: Annotated[str, typer.Argument(metavar="REPORT", help="What --report wrote.", show_default=False)],
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model as it was.", show_default=False)],
-    result: Annotated[str, typer.Argument(metavar="RESULT", help="What became of it.", show_default=False)],
-    *,
-    page: PageOptions,
-    messages: Debug,
-) -> None:
-    """Draw a report and its two models as a page, by default beside the report.
-
-    Nothing is run: what `optimize --report` wrote and the two models say all.
-    """
-    set_up_logging(verbose=False, debug=messages.debug)
-    target = page.html or Path(report).with_suffix(".html")
-    _check_page(target, report, model, result)
-    for path in (report, model, result):
-        files.check_readable(Path(path))
-    from graphopt.report.page import report_page
-    from graphopt.report.report import Report
-
-    try:
-        found = Report.from_json(Path(report).read_text(encoding="utf-8"))
-    except DECODE_ERRORS as error:
-        raise ModelError(f"{report} is no report that this version reads: {error}") from error
-    pair = _model_pair(model, result)
-    if problem := pair.mismatch(found):
-        raise ModelError(problem)
-    write_view(target, report_page(found, pair.before, pair.after))
-    if not files.is_stdout(target):
-        print_text(str(target))
 
 
 def _prepare(models: Sequence[str], options: MeasuringOptions, progress: Progress) -> PreparedModels:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +12,11 @@ import typer
 from graphopt.base import files, ort
 from graphopt.base.errors import ProofError, UsageError
 from graphopt.cli.option_flags import JsonFormat, Printing, ProvingOptions, RuleFiles, takes_options
-from graphopt.cli.output_files import write_view
+from graphopt.cli.page_commands import write_rule_page
 from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.language.definition import Definition
-    from graphopt.language.proof import Proof
     from graphopt.language.rule import Rule
     from graphopt.language.rule_library import RuleLibrary, RuleSource
 
@@ -145,6 +143,7 @@ def rules(
     """
     set_up_logging(verbose=False, debug=printing.debug)
     from graphopt.language import rule_library
+    from graphopt.report.rule_drawing import rule_in_full
     from graphopt.rewrite import gate
     from graphopt.rewrite.passes import PASSES, Pass
 
@@ -164,13 +163,12 @@ def rules(
     if rule is not None:
         proof = gate.known_proof(rule)
         if html is not None:
-            from graphopt.report.page import rule_page
-
-            files.check_writable(html, is_plain=False)
-            write_view(html, rule_page(rule, _proof_text(proof)))
+            write_rule_page(html, rule, proof)
             return
         data = rule.to_json() | {"proof": proof and proof.to_json()}
-        print_text(json.dumps(data, ensure_ascii=False) if printing.as_json else _in_full(rule, proof, console().width))
+        print_text(
+            json.dumps(data, ensure_ascii=False) if printing.as_json else rule_in_full(rule, proof, console().width)
+        )
         return
     claims = {rule.name: proof.claim_text if (proof := gate.known_proof(rule)) else "no proof yet" for rule in found}
     claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
@@ -191,19 +189,3 @@ def rules(
             defaults = (f"{parameter} is {value} where it is absent" for parameter, value in each.defaults)
             shown.append("\n    ".join([f"{each.name}  (a definition)", str(each), *defaults]))
         print_text("\n\n".join(shown))
-
-
-def _proof_text(proof: Proof | None) -> str:
-    return "no proof yet; `graphopt verify` makes one" if proof is None else str(proof)
-
-
-def _in_full(rule: Rule, proof: Proof | None, width: int) -> str:
-    """Return all that a rule says, drawn in lines of a width, and what is known of its proof."""
-    from graphopt.report.rule_drawing import describe_hole, draw_rule
-
-    lines = [rule.name, *[f"    {rule.why}"] * bool(rule.why), ""]
-    lines += [f"    {part}" for part in re.split(r"  (?=->  |where |for any )", str(rule))]
-    lines += ["", *(f"    {line}".rstrip() for line in draw_rule(rule, width - 4).splitlines()), ""]
-    lines += [f"    {hole}  {describe_hole(hole)}" for hole in rule.holes.values()]
-    shown = _proof_text(proof)
-    return "\n".join([*lines, "", f"    {shown}", f"    digest {rule.digest}"])

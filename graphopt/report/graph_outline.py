@@ -126,7 +126,7 @@ class _OutlineReader:
                     values[Value(vertex)] = captured
             if node.is_internal:
                 continue
-            read = [values[value] for value in node.operands if value in values]
+            read = [values[value] for value in node.inputs if value in values]
             scope = node_scope(node)
             if outer is not None:
                 scope = (*outer.scope, *_relative_scope(outer.scope, scope or ()))

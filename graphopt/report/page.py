@@ -1,44 +1,31 @@
-"""The pages: of a report, of a comparison, of a benchmark and of a rule. Begin with `report_page`."""
+"""The pages of a report and of a rule; those of two models are in `model_pages.py`. Begin with `report_page`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 
-from graphopt.check.verdict import EqualityVerdict, ModelComparison
-from graphopt.io.onnx_io import LoadedModel, naming_file_in_errors
-from graphopt.ir.graph import IDENTITY
+from graphopt.language.proof import Proof
 from graphopt.language.rule import Rule
-from graphopt.operators.inference import infer_graph
-from graphopt.report.benchmark_sections import benchmark_cards, benchmark_sentence, profile_section, times_section
 from graphopt.report.graph_data import GraphPair
 from graphopt.report.graph_outline import GraphOutline
 from graphopt.report.html import Html, element
-from graphopt.report.page_layout import asset, cards, document, graph_page_data, graph_section, section, table
-from graphopt.report.report import ModelSummary, Report, model_summary
+from graphopt.report.page_layout import asset, document, graph_page_data, graph_section, section, table
+from graphopt.report.report import Report
 from graphopt.report.report_sections import (
-    check_card,
     check_section,
-    operator_counts_section,
     operators_section,
     origin_section,
     report_cards,
     rewrite_pictures,
     rewrites_section,
-    size_cards,
     tried_section,
     used_rules,
     verdict_sentence,
 )
-from graphopt.report.rule_drawing import describe_hole
+from graphopt.report.rule_drawing import describe_hole, proof_text
 from graphopt.report.rule_picture import rule_pictures
-from graphopt.runtime.bench import Benchmark
-from graphopt.runtime.profile import Profile
 
-PAIRED = "How the second model was made is not known here: nodes are paired by operator and name."
 TRACED = "What changed is known from the rewrites themselves, not from names."
-
 
 MAX_SUMMARY_ROWS = 12
 """Rewrites that are listed in a notebook."""
@@ -83,84 +70,16 @@ def report_summary(report: Report) -> str:
     )
 
 
-@dataclass(frozen=True)
-class ModelPair:
-    """Two models for a page."""
-
-    names: tuple[str, str]
-    summaries: tuple[ModelSummary, ModelSummary]
-    before: GraphOutline
-    after: GraphOutline
-
-    @staticmethod
-    def from_models(before: LoadedModel, after: LoadedModel) -> ModelPair:
-        """Return two models with the types of their values inferred."""
-        for model in (before, after):
-            with naming_file_in_errors(model.path):
-                infer_graph(model.graph)
-        return ModelPair(
-            (str(before.path or "the first model"), str(after.path or "the second model")),
-            (model_summary(before), model_summary(after)),
-            GraphOutline.from_graph(before.graph),
-            GraphOutline.from_graph(after.graph),
-        )
-
-    def mismatch(self, report: Report) -> str:
-        """Say why these are not the models of a report; nothing where they are."""
-        for name, own, told in zip(self.names, self.summaries, (report.before, report.after), strict=True):
-            names = {op for op in {*own.ops, *told.ops} if own.ops.get(op, 0) != told.ops.get(op, 0)} - {IDENTITY}
-            if names:  # Identities may be added where a file is written, for outputs that have two names
-                numbers = ", ".join(f"{own.ops.get(op, 0)} {op} for {told.ops.get(op, 0)}" for op in sorted(names)[:3])
-                return f"{name} is not the model of this report: it has {numbers}"
-        return ""
+def _head(report: Report) -> list[str]:
+    return [
+        element("h1", verdict_sentence(report)),
+        element("p", report.source, class_="faint"),
+        report_cards(report),
+    ]
 
 
-def comparison_page(found: ModelComparison, models: ModelPair) -> str:
-    """Return the page of a comparison of two models."""
-    before, after = models.summaries
-    return document(
-        f"graphopt: {' and '.join(PurePath(name).name for name in models.names)}",
-        element("h1", f"{_same_clause(found)}: {models.names[0]} and {models.names[1]}"),
-        cards([check_card(found), *size_cards(before, after)]),
-        graph_section(PAIRED),
-        check_section(found),
-        operator_counts_section(before.ops, after.ops),
-        data=graph_page_data(GraphPair.by_names(models.before, models.after)),
-    )
-
-
-def _same_clause(found: ModelComparison) -> str:
-    match found.verdict:
-        case EqualityVerdict.EQUAL:
-            return "The models agree"
-        case EqualityVerdict.DIFFERENT:
-            return "The models differ"
-    return f"The models could not be compared ({found.verdict})"
-
-
-def benchmark_page(found: Benchmark, profiles: Sequence[Profile], models: ModelPair | None) -> str:
-    """Return the page of a benchmark.
-
-    Args:
-        found: the times of all models.
-        profiles: where their time goes, at each set of sizes the profile of each model.
-        models: the two models, where there are two: their graphs are drawn.
-    """
-    first = profiles[: len(found.models)]
-    graphs = [] if models is None else [graph_section(PAIRED)]
-    return document(
-        f"graphopt: {', '.join(PurePath(name).name for name in found.models)}",
-        element("h1", benchmark_sentence(found)),
-        cards(benchmark_cards(found)),
-        *graphs,
-        *(profile_section(first[0], other, number) for number, other in enumerate(first[1:])),
-        times_section(found),
-        data={} if models is None else graph_page_data(GraphPair.by_names(models.before, models.after)),
-    )
-
-
-def rule_page(rule: Rule, proof: str) -> str:
-    """Return the page of a rule; `proof` says what is known of its proof."""
+def rule_page(rule: Rule, proof: Proof | None) -> str:
+    """Return the page of a rule, with its proof where there is one."""
     holes = [(str(hole), describe_hole(hole)) for hole in rule.holes.values()]
     return document(
         f"graphopt: {rule.name}",
@@ -169,14 +88,8 @@ def rule_page(rule: Rule, proof: str) -> str:
         element("div", class_="picture", data_picture="0"),
         element("pre", str(rule)),
         section("holes", "Holes", table(("hole", "what it stands for"), holes)),
-        section("proof", "Proof", element("p", proof), element("p", f"digest {rule.digest}", class_="faint")),
+        section(
+            "proof", "Proof", element("p", proof_text(proof)), element("p", f"digest {rule.digest}", class_="faint")
+        ),
         data={"picture-data": [rule_pictures(rule)]},
     )
-
-
-def _head(report: Report) -> list[str]:
-    return [
-        element("h1", verdict_sentence(report)),
-        element("p", report.source, class_="faint"),
-        report_cards(report),
-    ]

@@ -28,7 +28,7 @@ def document(title: str, *body: str, data: Mapping[str, Any] | None = None) -> s
     """Return a page. `data` are what its scripts read, by the id of their element; without any there is no script."""
     scripts: list[Html] = []
     if data:
-        license_text = asset("vendor/dagre-LICENSE").replace("*/", "* /")
+        license_text = asset("vendor/dagre.LICENSE.txt").replace("*/", "* /")
         library, _, _ = asset(LAYOUT_LIBRARY).partition("//# sourceMappingURL")
         scripts = [data_element(name, each) for name, each in data.items()]
         scripts += [Html(f"<script>/*! @dagrejs/dagre\n{license_text}*/\n{library}</script>")]
