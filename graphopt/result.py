@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike, fspath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from graphopt.base.session import Session, current_session
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.report.graph_outline import GraphOutline, without_weights
-from graphopt.report.page import report_page, report_summary
+from graphopt.report.model_explorer import model_explorer_json
+from graphopt.report.page import report_graphs, report_page, report_summary
 from graphopt.report.report import Report
 from graphopt.report.rewrite_history import RewriteHistory
 from graphopt.runtime.session_setting import SessionSetting
@@ -88,8 +90,16 @@ class Result:
     def to_html(self) -> str:
         """Return the report as a page of its own, with both graphs and every rewrite; it needs no other file."""
         with self.session.replace():
-            before, after = GraphOutline.from_graph(self.original), GraphOutline.from_graph(self.loaded.graph)
-            return report_page(self.report, before, after)
+            return report_page(self.report, *self._outlines())
+
+    def to_model_explorer(self) -> str:
+        """Return both graphs as JSON for Google's Model Explorer."""
+        with self.session.replace():
+            pair = report_graphs(self.report, *self._outlines())
+            return model_explorer_json(pair, PurePath(self.report.source).name)
+
+    def _outlines(self) -> tuple[GraphOutline, GraphOutline]:
+        return GraphOutline.from_graph(self.original), GraphOutline.from_graph(self.loaded.graph)
 
     def _repr_html_(self) -> str:
         """Return the head of that page, without its graphs and scripts, for notebooks."""

@@ -326,6 +326,31 @@ def test_a_notebook_shows_the_head_of_the_page() -> None:
     assert shown.count("<tr>") == 13
 
 
+# -- Model Explorer ----------------------------------------------------------------------------------------------------
+
+
+def test_graphs_for_model_explorer(tmp_path: Path) -> None:
+    """The form is that of the files in the tests of Model Explorer, and of its `graph_builder`."""
+    original, out = tmp_path / "bert.onnx", tmp_path / "pair.json"
+    onnx.save(zoo.load("bert-torchscript"), original)
+    command = ("optimize", original, tmp_path / "fast.onnx", "--cost", "none", "--no-check", "--quiet")
+    assert run(*command, "--model-explorer", out).exit_code == 0
+    told = json.loads(out.read_text(encoding="utf-8"))
+    assert told["label"] == "bert.onnx"
+    assert [graph["id"] for graph in told["graphs"]] == ["before", "after"]
+    for graph, nodes in zip(told["graphs"], (101, 73), strict=True):
+        ids = [node["id"] for node in graph["nodes"]]
+        assert len(ids) == len({*ids}) == nodes + 3 + 2
+        edges = [edge for node in graph["nodes"] for edge in node.get("incomingEdges", ())]
+        assert {edge["sourceNodeId"] for edge in edges} <= {*ids}
+        assert {text for edge in edges for text in map(type, edge.values())} == {str}
+    removed = next(node for node in told["graphs"][0]["nodes"] if node.get("style"))
+    facts = {fact["key"]: fact["value"] for fact in removed["attrs"]}
+    assert facts["status"] in ("removed", "rewired")
+    assert facts["rewrites"]
+    assert "encoder/layer.0/attention/output" in {node["namespace"] for node in told["graphs"][1]["nodes"]}
+
+
 # -- text --------------------------------------------------------------------------------------------------------------
 
 

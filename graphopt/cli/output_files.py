@@ -133,10 +133,12 @@ def with_operator_times(result: Result, model: str, options: Options, progress: 
 
 def write_views(result: Result, wanted: ResultOptions) -> None:
     """Write the files that say what was done."""
-    made = {wanted.report: lambda: f"{result.report.to_json()}\n", wanted.html: result.to_html}
-    for path, text in made.items():
-        if path is not None:
-            write_view(path, text())
+    if wanted.report is not None:
+        write_view(wanted.report, f"{result.report.to_json()}\n")
+    if wanted.html is not None:
+        write_view(wanted.html, result.to_html())
+    if wanted.model_explorer is not None:
+        write_view(wanted.model_explorer, result.to_model_explorer())
 
 
 def write_view(path: Path, text: str) -> None:

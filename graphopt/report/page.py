@@ -40,8 +40,6 @@ def report_page(report: Report, before: GraphOutline, after: GraphOutline) -> st
         after: that of the result.
     """
     used = used_rules(report)
-    places = [(each.use.name, each.places) for each in used]
-    pair = GraphPair.traced(before, after, report.kept_nodes, places)
     return document(
         f"graphopt: {PurePath(report.source).name}",
         *_head(report),
@@ -51,8 +49,14 @@ def report_page(report: Report, before: GraphOutline, after: GraphOutline) -> st
         tried_section(report.timing),
         check_section(report.comparison),
         origin_section(report),
-        data=graph_page_data(pair, rewrite_pictures(report, used)),
+        data=graph_page_data(report_graphs(report, before, after), rewrite_pictures(report, used)),
     )
+
+
+def report_graphs(report: Report, before: GraphOutline, after: GraphOutline) -> GraphPair:
+    """Return both graphs with what became of their nodes; arguments are those of `report_page`."""
+    places = [(each.use.name, each.places) for each in used_rules(report)]
+    return GraphPair.traced(before, after, report.kept_nodes, places)
 
 
 def report_summary(report: Report) -> str:
