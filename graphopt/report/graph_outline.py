@@ -142,21 +142,26 @@ class _OutlineReader:
         return values
 
     def filled_scopes(self) -> list[Scope]:
-        """Return the scopes of all nodes; one that names none is in the modules that what it reads and its reader are
-        both in."""
+        """Return the scopes of all nodes; one that names none belongs with what it reads or with what reads it."""
         sources = [[ref.source for ref in node.inputs if ref.source >= 0] for node in self.nodes]
         above, below = [*self.scopes], [*self.scopes]
         for number, read in enumerate(sources):
             if above[number] is None and read:
                 above[number] = above[max(read)]
         for number in reversed(range(len(sources))):
-            for source in sources[number]:
-                if self.scopes[source] is None:
-                    below[source] = below[number]  # the first reader is the last that gets here
-        return [
-            _shared_scope(up, down) if up is not None and down is not None else up or down or ()
-            for up, down in zip(above, below, strict=True)
-        ]
+            if (scope := below[number]) is not None:
+                for source in sources[number]:
+                    if self.scopes[source] is None:
+                        below[source] = _shared_scope(below[source] or scope, scope)
+        return [_inner_scope(up, down) for up, down in zip(above, below, strict=True)]
+
+
+def _inner_scope(above: Scope | None, below: Scope | None) -> Scope:
+    """Return the scope of a node between what it reads and what reads it: the outer of both where one is in the other,
+    else that of the readers, as at the first node of a layer."""
+    if above is None or below is None:
+        return above or below or ()
+    return above if _shared_scope(above, below) == above else below
 
 
 def qualified_op(node: Node) -> str:

@@ -364,7 +364,7 @@ def tried_section(timing: SearchTiming | None) -> Html:
             (str(group.kind), format_group(group), _ratio(group.alone), _ratio(group.together), group.reason)
             for group in left
         ]
-        parts.append(table(("left", "what", "alone", "with others", "why"), rows))
+        parts.append(table(("left", "what", "alone", "with others", "why"), rows, numbers=(2, 3)))
     else:
         parts.append(element("p", "Nothing that was found was left."))
     if timing.races:
@@ -378,7 +378,7 @@ def tried_section(timing: SearchTiming | None) -> Html:
             for race in timing.races
         ]
         head = ("version of the whole model", "over the original", "over the simplified model", "")
-        parts += [element("h3", "Races"), table(head, raced)]
+        parts += [element("h3", "Races"), table(head, raced, numbers=(1, 2))]
     return section("tried", "What was tried and left", *parts)
 
 
