@@ -26,7 +26,7 @@ from graphopt.report.html import Html, data_element, element, joined
 from graphopt.report.node_changes import KeptRun, NodeNumbers, iter_kept, kept_nodes
 from graphopt.report.page import report_page
 from graphopt.report.page_layout import LAYOUT_LIBRARY, LAYOUT_LIBRARY_SHA256
-from graphopt.report.report import OperatorTimes, Report, Rewrite
+from graphopt.report.report import OperatorTimes, Report, Rewrite, RuleText
 from graphopt.report.rule_picture import rule_pictures
 from graphopt.search.search_report import VersionRace
 from tests import zoo
@@ -311,6 +311,39 @@ def test_the_page_says_what_gained_and_how_much() -> None:
     assert "sweep kernels of one size: mix_all 1.020 (0.920–1.120) differences are within the noise" in said
     assert "simplified and 12 × merge_linear 1.500 (1.400–1.600) 1.200 (1.100–1.300)" in said
     assert "machine a processor, 4 cores" in said
+
+
+def test_the_page_says_what_simplifications_gain_where_that_was_measured() -> None:
+    rules = {"fold_shapes": RuleText("sizes are known", kernel_gain=1.0625)}
+    said = words(report_page(replace(timed(), rules=rules), EMPTY, EMPTY))
+    assert "fold_shapes ≈ 1.062 times as fast with it, by its kernels · a pass" in said
+    assert "what each gains was measured only of some, by kernels in a profile" in said
+
+
+@pytest.mark.slow
+def test_a_timed_run_is_profiled_for_its_page(tmp_path: Path) -> None:
+    """Where the time goes, and what leaving out a rule costs, are measured for a page and else not."""
+    model, page, told = tmp_path / "net.onnx", tmp_path / "page.html", tmp_path / "report.json"
+    onnx.save(zoo.load("resnet18-torchscript-bn"), model)
+    command = (
+        "optimize",
+        model,
+        tmp_path / "fast.onnx",
+        "--threads",
+        "1",
+        "--seconds",
+        "3",
+        "--quiet",
+        "--report",
+        told,
+    )
+    assert run(*command).exit_code == 0
+    assert json.loads(told.read_text(encoding="utf-8"))["operator_times"] is None
+    assert run(*command, "--html", page).exit_code == 0
+    data = json.loads(told.read_text(encoding="utf-8"))
+    assert {"Conv", "FusedConv"} & {*data["operator_times"]["before"]}
+    assert data["rules"]["fuse_bn_into_conv"]["kernel_gain"] > 0.5
+    assert "Where the time goes" in page.read_text(encoding="utf-8")
 
 
 def test_operators_are_counted_where_none_was_timed() -> None:

@@ -140,7 +140,7 @@ def _optimize(model: str, target: Path, options: Options, wanted: ResultOptions,
             output_files.write_views(result, wanted)
             raise
         if wanted.html is not None:
-            result = output_files.with_operator_times(result, model, options, progress)
+            result = output_files.with_profile(result, model, options, progress)
     before = files.file_identity(target)
     try:
         with Progress(enabled=not printing.quiet) as progress:

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphopt.base import files, ort
+from graphopt.base import files
 from graphopt.base.errors import ModelError, OutputError, UsageError
-from graphopt.base.session import current_session
 from graphopt.io import weight_files
 
 if TYPE_CHECKING:
@@ -107,28 +106,19 @@ def save_result(result: Result, target: Path, external: bool | None) -> Result:
     return result
 
 
-def with_operator_times(result: Result, model: str, options: Options, progress: Callable[[str, float], None]) -> Result:
-    """Return a result with the times of operators in its report, where the run timed anything.
+def with_profile(result: Result, model: str, options: Options, progress: Callable[[str, float], None]) -> Result:
+    """Return a result with profiles in its report, where the run timed anything.
 
     A model that cannot be profiled is a warning: its page counts operators.
     """
-    timing = result.report.timing
-    if timing is None or timing.speedup is None or timing.cost != "measured":
-        return result
-    from graphopt.report.operator_times import profile_operators
+    from graphopt.result_profile import profile_result
 
     progress("profile", 0.0)
-    own = options.for_provider(timing.original_provider) if timing.original_provider else options
-    settings = (own.setting if timing.original_provider else result.setting, result.setting)
     try:
-        with current_session().replace(limits=options.limits), ort.registered_custom_ops(options.custom_ops):
-            times = profile_operators(
-                (model, result.loaded), settings, dims=options.open_dims, inputs=options.inputs, seed=options.seed
-            )
+        return replace(result, report=profile_result(model, result, options))
     except (ModelError, UsageError) as error:
         log.warning("operators are counted, not timed: %s", error)
         return result
-    return replace(result, report=replace(result.report, operator_times=times))
 
 
 def write_views(result: Result, wanted: ResultOptions) -> None:

@@ -93,6 +93,7 @@ def _place(root: _Module, scope: Scope, node: _PlacedNode) -> None:
     module = root
     for label in scope:
         module = module.modules.setdefault(label, _Module(label, node.position))
+        module.position = max(module.position, node.position)  # weights may be dequantized long before they are read
     module.nodes.append(node)
 
 
@@ -131,8 +132,24 @@ def _scope_of_sources(node: OutlineNode, known: Sequence[Scope]) -> Scope:
 
 def _run_labels(outline: GraphOutline) -> Iterator[str]:
     """Yield for each node the name of its run: its number, and the operators that are the most in it."""
+    runs = _runs(outline)
     counts: dict[int, Counter[str]] = {}
-    for block, node in zip(outline.blocks, outline.nodes, strict=True):
-        counts.setdefault(block, Counter())[node.op.rpartition(".")[2]] += 1
-    for block in outline.blocks:
-        yield f"part {block + 1}: {', '.join(op for op, _ in counts[block].most_common(2))}"
+    for run, node in zip(runs, outline.nodes, strict=True):
+        counts.setdefault(run, Counter())[node.op.rpartition(".")[2]] += 1
+    for run in runs:
+        yield f"part {run + 1}: {', '.join(op for op, _ in counts[run].most_common(2))}"
+
+
+def _runs(outline: GraphOutline) -> list[int]:
+    """Return the run of each node; what reads constants only, such as a dequantized weight, is in that of its reader,
+    wherever it stands in the file."""
+    sources = [[ref.source for ref in node.inputs] for node in outline.nodes]
+    is_constant: list[bool] = []
+    for read in sources:
+        is_constant.append(all(source >= 0 and is_constant[source] for source in read))
+    runs = list(outline.blocks)
+    for number in reversed(range(len(runs))):
+        for source in sources[number]:
+            if source >= 0 and is_constant[source]:
+                runs[source] = runs[number]
+    return runs

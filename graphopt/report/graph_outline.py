@@ -77,7 +77,7 @@ class GraphOutline:
     blocks: tuple[int, ...]
     """For each node, the run of nodes it belongs to that hands on one value, numbered in their order."""
     has_scopes: bool
-    """True where most nodes say which module they belong to."""
+    """True where enough nodes say which module they belong to."""
 
     @staticmethod
     def from_graph(graph: Graph) -> GraphOutline:
@@ -90,7 +90,7 @@ class GraphOutline:
             tuple(reader.inputs),
             tuple((name, ref) for name, ref in outputs if ref is not None),
             tuple(_block_numbers(graph)),
-            2 * sum(map(bool, reader.scopes)) > len(reader.scopes),
+            sum(map(bool, reader.scopes)) > MIN_SCOPED_SHARE * len(reader.scopes),
         )
 
 
@@ -190,6 +190,10 @@ def without_weights(graph: Graph) -> Graph:
 
 NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 """Metadata in which PyTorch's exporter lists the modules of a node, from the model's own to the node."""
+
+MIN_SCOPED_SHARE = 0.2
+"""Share of nodes that name their modules from which on these are the blocks of a picture: a quantizer adds three or
+four nodes without a module for each that has one."""
 
 MAX_SCOPE_DEPTH = 24
 """Modules in each other that are told apart; a name of more parts is one of a generator, or of an enemy."""
