@@ -38,6 +38,7 @@ ORDER = (
         "opset_choice",
         "provider_choice",
         "pipeline",
+        "result_profile",
         "onnxsim",
         "discover",
         "cli",
