@@ -10,7 +10,6 @@ from typing import NamedTuple
 from graphopt.ir.graph import Graph, Node
 from graphopt.report.graph_outline import GraphOutline, GraphPath, NodePlace, iter_nodes, qualified_op
 from graphopt.rewrite.candidates import Candidate
-from graphopt.rewrite.simplify import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class StepNodes(NamedTuple):
     """Nodes of one step. One that stays, and reads other values or has other attributes, is in both."""
 
     before: tuple[int, ...]
-    """Numbers in the original of what it removed or changed."""
+    """Numbers in the original of what it removed, or changed for good."""
     after: tuple[int, ...]
     """Numbers in the result of what it added or changed."""
 
@@ -102,24 +101,33 @@ def nodes_of_steps(before: NodeNumbers, after: NodeNumbers, made: Candidate) -> 
     """
     paths = _graph_paths(made)
     for step in made.steps:
-        path, patch = paths[step.graph], step.patch
-        old, new = (
-            sorted(
-                numbers[place]
-                for vertex in vertices
-                if (place := NodePlace(path, vertex)) in numbers and _is_changed(step, vertex)
+        patch, path = step.patch, paths[step.graph]
+        pairs = [
+            _changed_numbers(
+                patch.before.get(vertex),
+                patch.after.get(vertex),
+                before.numbers.get(NodePlace(path, vertex)),
+                after.numbers.get(NodePlace(path, vertex)),
             )
-            for vertices, numbers in ((patch.before, before.numbers), (patch.after, after.numbers))
-        )
+            for vertex in {**patch.before, **patch.after}
+        ]
+        old, new = (sorted(pair[side] or 0 for pair in pairs if pair[side] is not None) for side in (0, 1))
         yield StepNodes(tuple(old), tuple(new))
 
 
-def _is_changed(step: Step, vertex: int) -> bool:
-    """Return whether a step removes, adds or changes the node of a vertex; facts on its types do not count."""
-    old, new = step.patch.before.get(vertex), step.patch.after.get(vertex)
-    if old is None or new is None:
-        return True
-    return not (old.is_same_operation(new) and old.inputs == new.inputs and old.captures == new.captures)
+def _changed_numbers(
+    old: Node | None, new: Node | None, original: int | None, result: int | None
+) -> tuple[int | None, int | None]:
+    """Return the number of a vertex in the original, and in the result, where a step answers for what became of it.
+
+    A vertex may become a constant. What stays in its vertex is another step's, if that made or removes the node.
+    """
+    if old is None or old.is_internal:
+        return None, result
+    if new is None or new.is_internal:
+        return original, None
+    is_same = old.is_same_operation(new) and old.inputs == new.inputs and old.captures == new.captures
+    return (None, None) if is_same or original is None or result is None else (original, result)
 
 
 def _graph_paths(made: Candidate) -> Mapping[Graph, GraphPath]:

@@ -28,8 +28,8 @@ from graphopt.runtime.input_sizes import format_sizes
 from graphopt.runtime.measure import Speedup, TimingPolicy
 from graphopt.search.search_report import GroupKind, RewriteGroup, SearchTiming, format_speedup, why_no_gain
 
-MAX_PLACES = 60
-"""Places of a rewrite that have a button each."""
+MAX_PLACES = 12
+"""Places of a rewrite that are listed at once; the others can be opened."""
 
 MAX_OPERATORS = 20
 """Operators that have bars; the others are added up."""
@@ -289,10 +289,13 @@ def _places(used: UsedRule, index: int) -> Html:
         return element("p", "Changes constants only.", class_="faint")
     buttons = [
         element("button", _place_label(each), type="button", data_rewrite=str(index), data_place=str(place))
-        for place, each in enumerate(shown[:MAX_PLACES])
+        for place, each in enumerate(shown)
     ]
-    more = [f"and {len(shown) - MAX_PLACES} more"] if len(shown) > MAX_PLACES else []
-    return element("div", element("span", "show in the graph:"), *buttons, *more, class_="places")
+    places = [element("div", element("span", "show in the graph:"), *buttons[:MAX_PLACES], class_="places")]
+    if more := buttons[MAX_PLACES:]:
+        summary = element("summary", f"{len(more)} more places")
+        places.append(element("details", summary, element("div", *more, class_="places")))
+    return joined(places)
 
 
 def _place_label(rewrite: Rewrite) -> str:

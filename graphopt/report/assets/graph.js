@@ -295,7 +295,7 @@
     for (const index of rewritesOf[side].get(id) ?? []) {
       const link = html("a", { href: `#rewrite-${index}` }, data.rewrites[index].name);
       link.addEventListener("click", () => openRewrite(index));
-      line.append("; ", { removed: "removed by ", new: "made by ", rewired: "rewired by " }[node.status] ?? "changed by ", link);
+      line.append("; ", { removed: "removed by ", new: "made by ", rewired: "rewired by " }[node.status], link);
     }
     return line;
   }
