@@ -76,14 +76,15 @@ def report_cards(report: Report) -> Html:
             *_speed_cards(report.timing),
             *size_cards(report.before, report.after),
             check_card(report.comparison),
-            (str(len(report.rewrites)), "rewrites", f"by {len(report.counts)} rules and passes"),
+            (str(len(report.rewrites)), "rewrites", _count(len(report.counts), "rule or pass", "rules and passes")),
         ]
     )
 
 
 def _speed_cards(timing: SearchTiming | None) -> Iterator[tuple[str, str, str]]:
     if timing is None or timing.speedup is None:
-        yield "not timed", "speed", timing.untimed if timing is not None else "no search was asked for"
+        reason = "no search was asked for" if timing is None else timing.untimed.removeprefix("not timed: ")
+        yield "not timed", "speed", reason
         return
     where = f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
     reason = why_no_gain(timing.speedup, TimingPolicy())
@@ -110,6 +111,10 @@ def check_card(found: ModelComparison | None) -> tuple[str, str, str]:
     worst = found.worst
     share = f"{worst.relative / worst.tolerance:.0%} of the tolerance" if worst and worst.ok and worst.tolerance else ""
     return str(found.verdict), "check", share or found.reason
+
+
+def _count(number: int, one: str, more: str) -> str:
+    return f"by {number} {one if number == 1 else more}"
 
 
 def _change(before: int, after: int, text: Callable[[int], str] = str) -> str:
