@@ -22,7 +22,7 @@ from graphopt.language.proof import Verdict as Proved
 from graphopt.operators.proto_conversion import ExternalData
 from graphopt.report.node_changes import KeptRun
 from graphopt.runtime.input_sizes import format_sizes
-from graphopt.runtime.measure import TimingPolicy
+from graphopt.runtime.measure import Speedup, TimingPolicy
 from graphopt.search.search_report import (
     GroupKind,
     RewriteGroup,
@@ -120,9 +120,9 @@ class RuleText:
     """Both sides and the conditions; empty for a pass."""
     line: str = ""
     """The rule as a line of a .jsonl file; empty for a pass."""
-    kernel_gain: float | None = None
-    """Speedup of the simplified model over the model simplified without it, by the kernels in which these differ; null
-    where that was not measured: it is for the page, of the rules that take out the most nodes."""
+    speed_without: Speedup | None = None
+    """Speed of the model simplified without it, relative to the simplified model: below 1 it gains. Measured for a
+    page, of the simplifications that take out the most nodes; else null."""
 
 
 @dataclass(frozen=True, slots=True)

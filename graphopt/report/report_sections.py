@@ -188,11 +188,11 @@ def used_rules(report: Report) -> list[UsedRule]:
         for use in report.rule_uses
     ]
     ranks = {cause: rank for rank, cause in enumerate(_ranked_causes(report))}
-    gains = {name: text.kernel_gain or 1.0 for name, text in report.rules.items()}
+    losses = {name: text.speed_without.median for name, text in report.rules.items() if text.speed_without}
 
     def rank(used: UsedRule) -> tuple[float, ...]:
-        gain = gains.get(used.use.name, 1.0) if used.use.cause is None else 1.0
-        return ranks[used.use.cause], used.is_follow_up, -gain, used.added_nodes, -used.use.places
+        loss = losses.get(used.use.name, 1.0) if used.use.cause is None else 1.0
+        return ranks[used.use.cause], used.is_follow_up, loss, used.added_nodes, -used.use.places
 
     return sorted(uses, key=rank)
 
@@ -230,8 +230,8 @@ def _cause_heading(report: Report, cause: int | None) -> Html:
         return joined([element("h3", _group_title(group)), element("p", _strong("gain: "), *_group_gain(group))])
     gain = "not timed"
     if timing is not None and timing.simplified is not None:
-        each = "what each gains was measured only of some, by kernels in a profile"
-        alone = each if any(text.kernel_gain for text in report.rules.values()) else "none was timed alone"
+        some = "those that removed the most nodes were also left out, one at a time"
+        alone = some if any(text.speed_without for text in report.rules.values()) else "none was timed alone"
         gain = f"all together {format_speedup(timing.simplified)} as the original; {alone}"
     return joined([element("h3", "Simplifications, made wherever they match"), element("p", _strong("gain: "), gain)])
 
@@ -266,8 +266,8 @@ def _strong(text: str) -> Html:
 def _rewrite_details(report: Report, used: UsedRule, index: int) -> Html:
     use, text = used.use, report.rules.get(used.use.name)
     marks = [use.proof or ("" if use.is_rule else "a pass")]
-    if use.cause is None and text is not None and text.kernel_gain is not None:
-        marks.insert(0, f"≈ {text.kernel_gain:.3f} times as fast with it, by its kernels")
+    if use.cause is None and text is not None and text.speed_without is not None:
+        marks.insert(0, f"without it {format_speedup(text.speed_without)}")
     if used.added_nodes:
         marks.append(f"{used.nodes_text} node{'s' * (abs(used.added_nodes) != 1)}")
     if use.weight_bytes:
