@@ -266,8 +266,7 @@ def _strong(text: str) -> Html:
 def _rewrite_details(report: Report, used: UsedRule, index: int) -> Html:
     use, text = used.use, report.rules.get(used.use.name)
     marks = [use.proof or ("" if use.is_rule else "a pass")]
-    if use.cause is None and text is not None and text.speed_without is not None:
-        marks.insert(0, f"without it {format_speedup(text.speed_without)}")
+    ratio = text.speed_without if use.cause is None and text is not None else None
     if used.added_nodes:
         marks.append(f"{used.nodes_text} node{'s' * (abs(used.added_nodes) != 1)}")
     if use.weight_bytes:
@@ -277,6 +276,7 @@ def _rewrite_details(report: Report, used: UsedRule, index: int) -> Html:
     summary = element(
         "summary",
         element("b", used.label),
+        "" if ratio is None else f" without it {format_speedup(ratio)}",
         " ",
         element("small", " · ".join(filter(None, marks)), class_="doubt" if doubtful else None),
     )

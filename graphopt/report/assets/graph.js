@@ -12,6 +12,7 @@
   const FIRST_VIEW = 33; // boxes up to which blocks are opened with the block around them
   const SMALL_BLOCK = 3; // nodes of a block that is not worth a box of its own where there is room
   const STUB_READERS = 3; // boxes that read a value from which on it is drawn as a stub
+  const CONTEXT = 6; // nodes of a block that is shown for the sake of some of them
   const MAX_RESULTS = 100;
   const MIN_ZOOM = 0.1, MAX_ZOOM = 3, ZOOM_STEP = 1.25;
 
@@ -355,7 +356,7 @@
         if (side === 1 && partners[1].has(node.id)) continue; // listed on the other side
         if (!matches(node.op) && !matches(node.name)) continue;
         const both = side === 0 ? [[node.id], [partners[0].get(node.id)].filter((id) => id !== undefined)] : [[], [node.id]];
-        found.push([`${node.op} ${node.name}`, node.status, () => show(node.block, both)]);
+        found.push([`${node.op} ${node.name}`, node.status, () => show(inContext(node.block), both)]);
       }
     });
     const rows = found.slice(0, MAX_RESULTS).map(([label, status, act]) => {
@@ -399,6 +400,12 @@
   $("zoom-fit").addEventListener("click", () => panes.forEach((pane) => fitZoom(pane, true)));
   $("graph-search").addEventListener("input", (event) => search(event.target.value));
 
+  /* Return a block, or the one around it where it has few nodes: a place is understood by what is beside it. */
+  function inContext(id) {
+    while (id !== 0 && Math.max(...blocks[id].size) < CONTEXT) id = blocks[id].parent;
+    return id;
+  }
+
   // -- rewrites: their places and small pictures -----------------------------------------------------------------------------
 
   /* Return the innermost block around some nodes. */
@@ -406,7 +413,7 @@
     const paths = place.flatMap((nodes, side) => nodes.map((id) => ancestors(sides[side].nodes[id].block)));
     let depth = 0;
     while (paths.every((path) => path[depth + 1] !== undefined && path[depth + 1] === paths[0][depth + 1])) depth += 1;
-    return paths.length ? paths[0][depth] : 0;
+    return paths.length ? inContext(paths[0][depth]) : 0;
   }
 
   document.addEventListener("click", (event) => {
