@@ -155,14 +155,12 @@ class UsedRule:
         return f"{self.added_nodes:+d}".replace("-", "−") if self.added_nodes else ""
 
     def gain_text(self, report: Report) -> str:
-        """Gain of the cause that it was made for."""
-        timing, cause = report.timing, self.use.cause
-        if timing is None or (cause is None and timing.simplified is None):
-            return "not timed"
-        if cause is not None:
-            return "".join(_group_gain(timing.groups[cause]))
-        assert timing.simplified is not None
-        return f"all simplifications together {format_speedup(timing.simplified)} as the original"
+        """Return what it gains: a simplification by itself, where that was measured, else what it was made for."""
+        if self.use.cause is not None:
+            assert report.timing is not None, "a rewrite of a search is in a report without one"
+            return "".join(_group_gain(report.timing.groups[self.use.cause]))
+        text = report.rules.get(self.use.name)
+        return f"without it {format_speedup(text.speed_without)}" if text and text.speed_without else ""
 
     @property
     def added_nodes(self) -> int:
@@ -228,12 +226,17 @@ def _cause_heading(report: Report, cause: int | None) -> Html:
         assert timing is not None, "a rewrite of a search is in a report without one"
         group = timing.groups[cause]
         return joined([element("h3", _group_title(group)), element("p", _strong("gain: "), *_group_gain(group))])
-    gain = "not timed"
-    if timing is not None and timing.simplified is not None:
-        some = "those that removed the most nodes were also left out, one at a time"
-        alone = some if any(text.speed_without for text in report.rules.values()) else "none was timed alone"
-        gain = f"all together {format_speedup(timing.simplified)} as the original; {alone}"
-    return joined([element("h3", "Simplifications, made wherever they match"), element("p", _strong("gain: "), gain)])
+    title = element("h3", "Simplifications, made wherever they match")
+    return joined([title, element("p", _strong("gain: "), simplifications_gain(report))])
+
+
+def simplifications_gain(report: Report) -> str:
+    """Return what all simplifications gain together."""
+    if report.timing is None or report.timing.simplified is None:
+        return "not timed"
+    some = "those that removed the most nodes were also left out, one at a time"
+    alone = some if any(text.speed_without for text in report.rules.values()) else "none was timed alone"
+    return f"all together {format_speedup(report.timing.simplified)} as the original; {alone}"
 
 
 def _group_title(group: RewriteGroup) -> str:
@@ -266,7 +269,6 @@ def _strong(text: str) -> Html:
 def _rewrite_details(report: Report, used: UsedRule, index: int) -> Html:
     use, text = used.use, report.rules.get(used.use.name)
     marks = [use.proof or ("" if use.is_rule else "a pass")]
-    ratio = text.speed_without if use.cause is None and text is not None else None
     if used.added_nodes:
         marks.append(f"{used.nodes_text} node{'s' * (abs(used.added_nodes) != 1)}")
     if use.weight_bytes:
@@ -276,8 +278,7 @@ def _rewrite_details(report: Report, used: UsedRule, index: int) -> Html:
     summary = element(
         "summary",
         element("b", used.label),
-        "" if ratio is None else f" without it {format_speedup(ratio)}",
-        " ",
+        f" {used.gain_text(report) if use.cause is None else ''} ",
         element("small", " · ".join(filter(None, marks)), class_="doubt" if doubtful else None),
     )
     content = [element("p", text.why)] if text and text.why else []
