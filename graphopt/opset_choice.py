@@ -16,7 +16,7 @@ from graphopt.io import onnx_io
 from graphopt.options import Options
 from graphopt.report.report import ModelSummary
 from graphopt.runtime.cost_model import open_cost_cache
-from graphopt.search.model_tuner import TuningOptions, TuningResult
+from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 from graphopt.search.pair_race import race_two_models
 from graphopt.search.search_report import format_speedup
 from graphopt.search.stopping import StopReason
@@ -47,12 +47,19 @@ class Attempt:
     """A model that was optimized, and what the check found."""
 
     loaded: onnx_io.LoadedModel
-    tuning: TuningOptions
-    """The options by which it was searched and timed."""
+    tuner: Tuner
+    """Tuner that searched it, or would have."""
     before: ModelSummary
     tuned: TuningResult
     notes: tuple[str, ...]
     check_result: CheckResult | None
+    refused: tuple[str, ...] = ()
+    """Rewrites that the check left out of it, as messages name them."""
+
+    @property
+    def tuning(self) -> TuningOptions:
+        """The options by which it was searched and timed."""
+        return self.tuner.tuning
 
     @property
     def is_verified(self) -> bool:

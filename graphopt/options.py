@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from operator import index
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphopt.base import option_values as forms
@@ -17,6 +18,7 @@ from graphopt.base.option_fields import document_options, option
 if TYPE_CHECKING:  # the command line reads this module for its help
     from graphopt.language.rule_library import RuleSource
     from graphopt.runtime.session_setting import SessionSetting
+    from graphopt.search.recipe import Recipe
 
 AUTO = "auto"
 """The opset in which the result is faster, or the provider with which it is."""
@@ -243,8 +245,16 @@ class Options(DeviceOptions, RunOptions):
     )
     strict: bool = option(
         False,
-        "Fail where the outputs differ, rather than leave a rewrite out.",
+        "Fail where the outputs differ, or a recipe does not fit, rather than leave something out.",
         more="A model that cannot be run is a warning in any case.",
+    )
+    recipe: Recipe | str | PathLike[str] | None = option(
+        None,
+        "Do what a recipe says, of --save-recipe; nothing is searched or timed.",
+        more="Its decisions are made where this model is like the one for which it was made; what is left is listed. "
+        "In Python also `Result.recipe` of an earlier run.",
+        metavar="FILE.json",
+        type=Path,
     )
     progress: Callable[[str, float], None] | None = option(
         None, "Called with the stage and how much of it is done, 0 to 1.", in_shell=False
@@ -260,8 +270,10 @@ class Options(DeviceOptions, RunOptions):
             if self.target_opset == AUTO and (self.cost != "measured" or self.dask is not None):
                 raise UsageError(f"which opset is faster is measured here: {AUTO} needs cost measured, and no cluster")
         self._check_providers()
-        if self.strict and not self.check:
+        if self.strict and not self.check and self.recipe is None:
             raise UsageError("strict needs the check: without it no difference is found")
+        if self.recipe is not None and self.dask is not None:
+            raise UsageError("a recipe says what to do: there is nothing for a cluster to time")
         if self.target not in TARGETS:
             hint = did_you_mean(self.target, TARGETS)
             raise UsageError(f"there is no target '{self.target}', only {' and '.join(TARGETS)}{hint}")
@@ -298,6 +310,20 @@ class Options(DeviceOptions, RunOptions):
 
             return MAX_LOADED_OPSET
         return None if self.target_opset in (None, AUTO) else int(self.target_opset)
+
+    @property
+    def is_timed(self) -> bool:
+        """True where models are timed on this machine."""
+        return self.cost == "measured" and self.dask is None and self.recipe is None
+
+    @property
+    def rule_choice(self) -> dict[str, str]:
+        """The options that choose the rules, as a shell spells them, where they are not the usual ones."""
+        chosen = {"--skip": ",".join(self.skip), "--only": ",".join(self.only or ())}
+        chosen |= {"--target": self.target} if self.target != TARGETS[0] else {}
+        switches = {"--exact": self.exact, "--keep-nonfinite": self.keep_nonfinite, "--unverified": self.unverified}
+        given = {flag: value for flag, value in chosen.items() if value}
+        return given | {flag: "" for flag, is_on in switches.items() if is_on}
 
     @property
     def admitted_rules_text(self) -> str:

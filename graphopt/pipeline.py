@@ -12,22 +12,21 @@ from inspect import signature as get_signature
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from graphopt.base import ort
-from graphopt.base.errors import ModelError, did_you_mean
+from graphopt.base.errors import ModelError, RecipeError, UsageError, did_you_mean
 from graphopt.base.session import current_session
 from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, step_label
 from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
-from graphopt.io.version_paths import first_opset
+from graphopt.io.version_paths import first_opset, written_domains
 from graphopt.ir.graph import Graph, Patch
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
-from graphopt.language.terms import operator_applications
 from graphopt.operators import inference
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
 from graphopt.options import AUTO, Options
 from graphopt.provider_choice import ProviderComparison
-from graphopt.report.report import ModelSummary, Report, model_summary
+from graphopt.report.report import ModelSummary, Report, model_summary, versions
 from graphopt.report.rewrite_history import RewriteHistory
 from graphopt.result import Result
 from graphopt.rewrite.build import RefusalFunction
@@ -40,6 +39,9 @@ from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
 from graphopt.runtime.session_setting import check_value_sizes, model_label
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
+from graphopt.search.recipe import Recipe, load_recipe
+from graphopt.search.recipe_recording import record_recipe
+from graphopt.search.recipe_replay import follow_recipe
 
 if TYPE_CHECKING:
     pass
@@ -96,8 +98,11 @@ def optimize(model: onnx_io.ModelSource, options: Options) -> Result:
             no time to search, or options that exclude each other.
         ProofError: one of `rules` is not proved.
         DifferenceError: the check found a difference, and `strict` was asked for, or no rewrite made it.
+        RecipeError: a part of the `recipe` does not fit the model, and `strict` was asked for.
     """
     with current_session().child(), ort.registered_custom_ops(options.custom_ops):
+        if options.recipe is not None:
+            return _follow_recipe(model, options, load_recipe(options.recipe))
         if len(options.providers) == 1:
             return _Pipeline(model, options).result()
         return _optimize_for_fastest_provider(model, options)
@@ -119,9 +124,27 @@ def _optimize_for_fastest_provider(model: onnx_io.ModelSource, options: Options)
         return next(iter(runs.values())).loaded_model
 
     made = ProviderComparison(options.providers, attempt, original, options, clock).best_attempt()
-    result = runs[made.tuning.setting.provider].to_result(made)
-    code = result.session_code("model.onnx")
-    return replace(result, report=replace(result.report, seconds=clock.seconds, session_code=code))
+    provider = made.tuning.setting.provider
+    result = runs[provider].to_result(made)
+    report = replace(result.report, seconds=clock.seconds, session_code=result.session_code("model.onnx"))
+    return replace(result, report=report, recipe=replace(result.recipe, provider=provider))
+
+
+def _follow_recipe(model: onnx_io.ModelSource, options: Options, recipe: Recipe) -> Result:
+    """Optimize a model as a recipe says, with the provider and in the opset that were chosen when it was made."""
+    first, *others = options.providers
+    provider = recipe.provider if recipe.provider and (others or first == "cpu") else first
+    opset = recipe.opset if options.target_opset in (None, AUTO) else options.target_opset
+    own = replace(options.for_provider(provider) if others else options, provider=provider, target_opset=opset)
+    result = _Pipeline(model, own, recipe=recipe).result()
+    report = result.report
+    if not recipe.provider:
+        return result
+    try:
+        report = replace(report, session_code=result.session_code("model.onnx"))
+    except UsageError as error:  # it was made for another machine
+        report = replace(report, notes=(*report.notes, f"provider {provider} was chosen by the recipe, but {error}"))
+    return replace(result, report=report)
 
 
 @dataclass(frozen=True)
@@ -131,6 +154,8 @@ class _Pipeline:
     model: onnx_io.ModelSource
     options: Options
     clock: StageClock = field(default_factory=StageClock)
+    recipe: Recipe | None = None
+    """Decisions to follow; None where a search is to make them."""
 
     def result(self) -> Result:
         return self.to_result(self.best_attempt())
@@ -151,14 +176,22 @@ class _Pipeline:
         notes = [*made.notes, *self._target_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
         tuned, loaded = made.tuned, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
+        recipe = self.recipe or self._recorded_recipe(made)
         report = Report.build(made.before, loaded, (), comparison, self.clock.seconds, notes, tuned.timing)
         history = RewriteHistory(self.loaded_model.graph, tuned, self._gate.describe_proof, self._library.all_rules)
-        result = Result.from_run(report, loaded, made.tuning.setting, history)
+        result = Result.from_run(report, loaded, made.tuning.setting, recipe, history)
         found = result.report.comparison
         if found is not None and not found.legal:
             reason = f"{model_label(self.model)}: {found.reason.rstrip('.')}"
             raise ModelError(f"{reason}. --no-check (check=False) writes it unchecked")
         return result
+
+    def _recorded_recipe(self, made: Attempt) -> Recipe:
+        """Return the recipe of an attempt."""
+        with self.clock("recipe"):
+            found = record_recipe(made.tuner, made.tuned, versions())
+        opset = None if self.options.target_opset is None else made.loaded.graph.opsets.get("")
+        return replace(found, opset=opset, options=self.options.rule_choice, refused=made.refused)
 
     def _attempt_in_opset(self, opset: int | None, share: float) -> Attempt:
         """Return the model optimized in an opset, None for its own, in a share of the time."""
@@ -236,7 +269,7 @@ class _Pipeline:
     def _tuning(self) -> TuningOptions:
         options = self.options
         return TuningOptions(
-            options.cost,
+            options.cost if self.recipe is None else "analytic",  # nothing is timed
             options.setting,
             options.seconds,
             options.open_dims,
@@ -252,7 +285,7 @@ class _Pipeline:
         with clock("load"):
             loaded = self.loaded_model
             before = model_summary(loaded)
-            is_run = options.check or options.cost == "measured"
+            is_run = options.check or options.is_timed
             check_value_sizes(loaded.graph if is_run else Graph(), options.limits, model_label(self.model))
         if opset is not None:
             with clock("convert"), onnx_io.naming_file_in_errors(loaded.path):
@@ -275,16 +308,35 @@ class _Pipeline:
             notes = [*done.notes, *notes_on_unprofitable_rules(graph, always, self._gate.allows, refusal)]
             notes += notes_on_function_operators(graph, given, loaded.functions)
         tuned = TuningResult(Candidate(graph, done.steps, Candidate(loaded.graph)))
+        tuner = self._tuner(loaded, tuned.candidate, space, tuning)
         if tuning.cost != "none":
             with clock("search"), current_session().replace(limits=options.limits):
-                tuned = self._tuner(loaded, tuned.candidate, space, tuning).tune()
+                tuned = tuner.tune() if self.recipe is None else self._followed(self.recipe, tuner)
         finding = None
         if options.check:
             with clock("check"), current_session().replace(limits=options.limits):
                 target = None if opset == before.opsets.get("ai.onnx") else opset
                 finding = self._check(loaded, before, tuned.candidate, target).compare()
         notes += tuned.notes
-        return Attempt(replace(loaded, graph=tuned.candidate.graph), tuning, before, tuned, tuple(notes), finding)
+        return Attempt(replace(loaded, graph=tuned.candidate.graph), tuner, before, tuned, tuple(notes), finding)
+
+    def _followed(self, recipe: Recipe, tuner: Tuner) -> TuningResult:
+        """Return what a recipe leads to, with a note on each decision that does not fit.
+
+        Raises:
+            RecipeError: there is one, and `strict` was asked for.
+        """
+        followed, options = follow_recipe(recipe, tuner), self.options
+        left = [*followed.left]
+        if not options.check:
+            left += [f"{refused}: the check left it out, and is not made here" for refused in recipe.refused]
+        if left and options.strict:
+            raise RecipeError(f"{model_label(self.model)}: the recipe does not fit: {'; '.join(left)}")
+        notes = [f"left of the recipe: {line}" for line in left]
+        if left and recipe.options != options.rule_choice:
+            said = ", ".join(f"{flag} {value}".strip() for flag, value in recipe.options.items()) or "no such options"
+            notes.append(f"the recipe was made with {said}")
+        return replace(followed.tuned, notes=tuple(notes))
 
     @cached_property
     def loaded_model(self) -> onnx_io.LoadedModel:
@@ -358,7 +410,7 @@ def _attempt_until_equal(
     end = clock.seconds.get("search", 0.0) + tuning.seconds
     made, notes = attempt(space, tuning), list[str]()
     left_out, changes, places = set[str](), set[PatchKey](), Counter[str]()
-    searched = made.tuned.timing
+    searched, refused = made.tuned.timing, list[str]()
     spare = tuning.seconds * tuning.policy.retry_share  # what is written is timed, too, if others took all the time
     while made.check_result is not None and made.is_different:
         guilty = made.check_result.culprit
@@ -372,7 +424,8 @@ def _attempt_until_equal(
             changes.add(found)
             places[guilty.name] += 1
             where = f" at {format_replaced_values(guilty)}"
-        notes.append(f"{step_label(guilty)} was left out{where}: with it, the model is {difference}")
+        refused.append(f"{step_label(guilty)}{where}")
+        notes.append(f"{refused[-1]} was left out: with it, the model is {difference}")
         space = space.excluding(left_out, changes)
         if len(changes) + len(left_out) > MAX_RETRIES:
             notes[-1] += f"; these are more than {MAX_RETRIES}, so the original is written"
@@ -392,7 +445,7 @@ def _attempt_until_equal(
         del made
         made = attempt(space, replace(tuning, seconds=max(left, spare)))
         spare = spare if left > spare else 0.0
-    return made.with_notes(*notes)
+    return replace(made.with_notes(*notes), refused=tuple(refused))
 
 
 MAX_EXCLUDED_PLACES = 3
@@ -462,6 +515,4 @@ def _unproved_notes(gate: Gate) -> list[str]:
 
 def _is_supported(rule: Rule, target: str) -> bool:
     """Return whether a target has all operators that a rule writes."""
-    return target == "onnxruntime" or all(
-        app.domain != MICROSOFT for side in rule.right for app in operator_applications(side)
-    )
+    return target == "onnxruntime" or MICROSOFT not in written_domains(rule)

@@ -18,6 +18,7 @@ from graphopt.report.page import report_graphs, report_page, report_summary
 from graphopt.report.report import Report
 from graphopt.report.rewrite_history import RewriteHistory
 from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search.recipe import Recipe
 
 if TYPE_CHECKING:
     import onnx
@@ -30,6 +31,7 @@ class Result:
     Attributes:
         loaded: the optimized model as graphopt holds it, its weights still where they lay.
         report: what was done and found; `report.to_json()` is what the command line writes with `--report`.
+        recipe: what the search decided, to be followed another time: `Path(...).write_text(result.recipe.to_json())`.
         setting: the provider, its options and the threads for which it was optimized.
         original: the graph of the original, for the page; its weights are not in it.
         session: the session of the run, which knows the operators that its rules define.
@@ -38,15 +40,20 @@ class Result:
     loaded: onnx_io.LoadedModel
     report: Report
     setting: SessionSetting
+    recipe: Recipe
     original: Graph
     session: Session = field(default_factory=current_session)
 
     @staticmethod
     def from_run(
-        report: Report, loaded: onnx_io.LoadedModel, setting: SessionSetting, history: RewriteHistory
+        report: Report,
+        loaded: onnx_io.LoadedModel,
+        setting: SessionSetting,
+        recipe: Recipe,
+        history: RewriteHistory,
     ) -> Result:
         """Return the result of a run whose report has no rewrites yet."""
-        return Result(loaded, history.add_to(report), setting, without_weights(history.original))
+        return Result(loaded, history.add_to(report), setting, recipe, without_weights(history.original))
 
     @cached_property
     def model(self) -> onnx.ModelProto:

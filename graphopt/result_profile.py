@@ -94,4 +94,6 @@ def _simplification_options(result: Result, options: Options) -> Options:
     """Return the options with which a model is only simplified, for the provider and in the opset of a result."""
     own = options.for_provider(result.setting.provider) if len(options.providers) > 1 else options
     opset = result.report.after.opsets.get("ai.onnx") if options.target_opset == AUTO else options.target_opset
-    return replace(own, cost="none", dask=None, check=False, strict=False, target_opset=opset, progress=None)
+    return replace(
+        own, cost="none", dask=None, check=False, strict=False, target_opset=opset, recipe=None, progress=None
+    )

@@ -22,6 +22,7 @@ from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.measured_cost import MeasuredCost
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.racers import FAILED_SPEEDUP, SAME_SPEEDUP, ClusterRacer, LocalRacer
+from graphopt.search.recipe import load_recipe
 from tests.graphs import graph, weight
 from tests.text import parse
 
@@ -69,6 +70,7 @@ def test_workers_time_each_candidate_by_itself() -> None:
     found = there(SLOW, [FAST, SLOW, REFUSED])
     assert found[0] is not None and found[0].median > 1 and found[1:] == [SAME_SPEEDUP, FAILED_SPEEDUP]
     assert there.machine == Machine(launch_seconds=1.0) and cluster.asked == 1 + 3
+    assert there.device == "a phone"
 
 
 def test_what_workers_answer_is_kept_as_their_device_s(tmp_path: Path) -> None:
@@ -104,13 +106,15 @@ def test_a_cluster_times_the_parts_of_a_model(tmp_path: Path) -> None:
     weights = {"a": weight(4, 4), "b": weight(4, 5), "c": weight(4, 6)}
     body, outputs = "u = MatMul(x, a); v = MatMul(x, b); w = MatMul(x, c)", "float[4,4] u, float[4,5] v, float[4,6] w"
     onnx.save(parse("float[4,4] x", body, weights, outputs=outputs), model)
-    report = tmp_path / "report.json"
+    report, recipe = tmp_path / "report.json", tmp_path / "recipe.json"
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
-        options = ["--dask", cluster.scheduler_address, "--report", str(report)]
+        options = ["--dask", cluster.scheduler_address, "--report", str(report), "--save-recipe", str(recipe)]
         done = CliRunner().invoke(app, ["optimize", str(model), str(tmp_path / "fast.onnx"), *options])
     assert done.exit_code == 0, done.output
     timing = json.loads(report.read_text())["timing"]
     assert (timing["cost"], timing["regions"], timing["speedup"]) == ("measured", 1, None) and timing["trials"] > 0
+    machine = load_recipe(recipe).machine
+    assert (machine.cost, machine.device) == ("measured", timing["device"]) and machine.device
 
 
 @pytest.mark.parametrize(

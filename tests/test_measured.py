@@ -221,7 +221,7 @@ def test_what_onnx_runtime_makes_the_same_is_not_timed(path: Path, timer: Timer)
 
 @pytest.mark.usefixtures("timer")
 def test_a_candidate_that_onnx_runtime_refuses_is_slower(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "graphopt.search.racers")
+    caplog.set_level(logging.DEBUG, "graphopt.search.racers")
     (vertex,) = EXP.vertices_with_op("Exp")
     custom, nonsense = EXP.copy(), EXP.copy()
     custom.apply(Patch({vertex: custom[vertex]}, {vertex: replace(custom[vertex], domain="my", version=0)}))

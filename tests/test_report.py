@@ -249,6 +249,17 @@ def test_what_simplifying_brings_is_said_where_the_search_found_nothing() -> Non
     assert SPEED in printed(replace(report(), timing=TIMED), 100)
 
 
+def test_a_loss_by_simplifying_that_may_be_noise_is_called_that() -> None:
+    noisy = Speedup(0.9, 0.812, 0.7, 1.1, rounds=15)
+    text = printed(replace(report(), timing=replace(TIMED, simplified=noisy)), 120)
+    said = "0.812 times as fast (0.700 to 1.100) by what is done without a search"
+    assert f"{said}, which may be no difference\n" in text
+    lost = replace(noisy, high=0.9)
+    assert f"{said.replace('1.100', '0.900')}\n" in printed(
+        replace(report(), timing=replace(TIMED, simplified=lost)), 120
+    )
+
+
 def test_a_report_is_a_line_where_it_is_only_looked_at() -> None:
     text = repr(replace(report(), timing=TIMED))
     assert text.startswith("<Report on ") and text.endswith(", 1.500 times as fast, equal>")

@@ -58,6 +58,7 @@ class Prices:
 
     name = "prices"
     is_steady = True
+    device = ""
 
     def __init__(self, **prices: float) -> None:
         self.prices = prices

@@ -41,6 +41,12 @@ class DifferenceError(GraphoptError):
     exit_code = 3
 
 
+class RecipeError(GraphoptError):
+    """A part of a recipe does not fit the model; nothing was written."""
+
+    exit_code = 3
+
+
 class NoSpeedupError(GraphoptError):
     """The result is not as much faster as was required; nothing was written."""
 

@@ -28,6 +28,12 @@ def processor() -> str:
     return "; ".join(f"{name}: {told[name]}" for name in _CPUINFO_FIELDS if name in told) or platform.machine()
 
 
+def processor_name() -> str:
+    """Return the processor as its maker calls it: `AMD EPYC 9B14`."""
+    named = [part.partition(": ")[2] for part in processor().split("; ") if part.startswith("model name: ")]
+    return named[0] if named else processor().split("; ")[0]
+
+
 _CPUINFO_FIELDS = (
     *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),  # ARM

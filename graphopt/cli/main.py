@@ -116,6 +116,8 @@ def optimize(
     original: the result is faster, or it is no slower and the report says "no gain".
     """
     set_up_logging(printing.verbose, printing.debug)
+    if wanted.require_speedup is not None and options.recipe is not None:
+        raise UsageError("--require-speedup excludes --recipe: nothing is timed")
     if wanted.require_speedup is not None and options.cost != "measured":
         raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
     if wanted.require_speedup is not None and options.dask is not None:
@@ -128,7 +130,7 @@ def optimize(
 def _optimize(model: str, target: Path, options: Options, wanted: ResultOptions, printing: Printing) -> None:
     with Progress(enabled=not printing.quiet) as progress:
         progress("load", 0.0)
-        if options.check or options.cost == "measured":
+        if options.check or options.is_timed:
             ort.require_onnxruntime()  # now, not when the work is done
         from graphopt.pipeline import optimize
 

@@ -164,7 +164,7 @@ class ResultOptions:
         None,
         "Write all that was done as JSON.",
         more="Its fields: `before`, `after`, `rewrites`, `timing` (with its `speedup`), `comparison`, `notes`, "
-        "`seconds`, `source`, `session_code`, `versions`.",
+        "`seconds`, `source`, `session_code`, `versions`, `schema_version`. `graphopt.report_schema()` describes them.",
         metavar="FILE.json",
         type=Path,
     )
@@ -182,6 +182,9 @@ class ResultOptions:
         more="`model-explorer FILE.json` shows them, with what was removed, new and rewired among their attributes.",
         metavar="FILE.json",
         type=Path,
+    )
+    save_recipe: Path | None = option(
+        None, "Write what the search decided, for --recipe.", metavar="FILE.json", type=Path
     )
 
 

@@ -32,6 +32,8 @@ def check_outputs(model: Path, target: Path, wanted: ResultOptions, *, as_json: 
     views = _views(wanted)
     for path, _ in views:
         files.check_writable(path, is_plain=False)
+    if wanted.save_recipe is not None and files.is_stdout(wanted.save_recipe):
+        raise UsageError("a recipe is written to a file: name one")
     taken = _files_of_models(model, target)
     for path, name in views:
         _check_overwrites(path, name, target, taken)
@@ -51,8 +53,13 @@ def check_outputs(model: Path, target: Path, wanted: ResultOptions, *, as_json: 
 
 def _views(wanted: ResultOptions) -> list[tuple[Path, str]]:
     """Return the files that say what was done, and what each is."""
-    named = ((wanted.report, "the report"), (wanted.html, "the page"), (wanted.model_explorer, "the pair of graphs"))
-    return [(path, name) for path, name in named if path is not None]
+    named = {
+        "the report": wanted.report,
+        "the page": wanted.html,
+        "the pair of graphs": wanted.model_explorer,
+        "the recipe": wanted.save_recipe,
+    }
+    return [(path, name) for name, path in named.items() if path is not None]
 
 
 def _is_too_large(model: Path) -> bool:
@@ -129,10 +136,12 @@ def write_views(result: Result, wanted: ResultOptions) -> None:
         write_view(wanted.html, result.to_html())
     if wanted.model_explorer is not None:
         write_view(wanted.model_explorer, result.to_model_explorer())
+    if wanted.save_recipe is not None:
+        write_view(wanted.save_recipe, f"{result.recipe.to_json()}\n")
 
 
 def write_view(path: Path, text: str) -> None:
-    """Write a report or a page."""
+    """Write a text that says what was done."""
     with files.naming_write_errors(path):
         files.write_text(path, text)
 

@@ -360,6 +360,11 @@ def first_opset(rule: Rule) -> int:
     return max((schema_versions(op)[0] for op in written), default=0)
 
 
+def written_domains(rule: Rule) -> frozenset[str]:
+    """Return the domains of the operators of the right side."""
+    return frozenset(app.domain for side in rule.right for app in operator_applications(side))
+
+
 @cache
 def downgrade_path(op: str, domain: str, version: int, opset: int) -> VersionPath:
     """Return the path from a schema version to what an opset has for it."""

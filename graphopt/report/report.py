@@ -22,7 +22,7 @@ from graphopt.language.proof import Verdict as Proved
 from graphopt.operators.proto_conversion import ExternalData
 from graphopt.report.node_changes import KeptRun
 from graphopt.runtime.input_sizes import format_sizes
-from graphopt.runtime.measure import Speedup, TimingPolicy
+from graphopt.runtime.measure import Speedup, TimingPolicy, TimingVerdict
 from graphopt.search.search_report import (
     GroupKind,
     RewriteGroup,
@@ -464,7 +464,8 @@ def _add_rewrite_rows(table: Table, rewrites: Sequence[Rewrite]) -> None:
 def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[RenderableType]:
     """Yield what the search tried, and how fast the result is."""
     if timing.groups:
-        table = _table("what the search found", "alone", "saves", "")
+        found = "what the recipe says" if timing.stop == StopReason.RECIPE else "what the search found"
+        table = _table(found, "alone", "saves", "")
         for group in timing.groups:
             table.add_row(format_group(group), format_alone(group), format_saving(group), _format_fate(group))
         yield table
@@ -477,7 +478,8 @@ def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[Renderab
         where = f", at {format_sizes(latency.sizes)}" if latency.sizes else ""
         table.add_row("", f"{after} after, {before} before{where}")
     if timing.simplified is not None:
-        table.add_row("", f"{format_speedup(timing.simplified)} by what is done without a search")
+        doubt = ", which may be no difference" if timing.simplified.verdict is TimingVerdict.SAME else ""
+        table.add_row("", f"{format_speedup(timing.simplified)} by what is done without a search{doubt}")
     if timing.searched is not None:
         table.add_row("", f"{format_speedup(timing.searched)} as without what the search found")
     if timing.speedup is not None and (reason := why_no_gain(timing.speedup, TimingPolicy())):
@@ -540,6 +542,8 @@ def format_search(timing: SearchTiming) -> str:
     """Say how much was searched, and why it ended."""
     if not timing.could_be_timed:
         return f"none: {timing.untimed}"
+    if timing.stop == StopReason.RECIPE:
+        return f"none: {timing.stop}"
     if timing.stop == StopReason.BOUND and timing.gainable is not None:
         outside = (
             "of the time is outside of convolutions and matrix products, and no estimate speaks for rewriting these"

@@ -42,9 +42,14 @@ class Candidate:
         return tuple(dict.fromkeys(step.cause for step in self.steps if step.cause is not None))
 
     @property
-    def _own_steps(self) -> tuple[Step, ...]:
+    def own_steps(self) -> tuple[Step, ...]:
         """The steps that made it of its base."""
         return self.steps[len(self.base.steps) if self.base is not None else 0 :]
+
+    @property
+    def chain(self) -> tuple[Candidate, ...]:
+        """The candidates of which one after the other was changed, from the graph that was loaded to itself."""
+        return (*(self.base.chain if self.base is not None else ()), self)
 
     @contextmanager
     def graph_after(self, count: int) -> Iterator[Graph]:
@@ -67,7 +72,7 @@ class Candidate:
         """Yield the steps, the last first, each while its graph is as the step left it."""
         undone: list[Step] = []
         try:
-            for step in reversed(self._own_steps):
+            for step in reversed(self.own_steps):
                 yield step
                 step.undo()
                 undone.append(step)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from graphopt.base.dtype import DType
+from graphopt.expr.dims import Dim, NamedAtom, SymbolicDim, UnknownAtom, replace_dim_atoms
 from graphopt.ir.chunks import iter_chunks
 from graphopt.ir.edit import remove_unread, replace_values
 from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL_DOMAIN, Attribute, Graph, Node, Patch, Value
@@ -281,6 +282,42 @@ def graph_digest(graph: Graph, tell: Callable[[Tensor], Any] | None = None) -> s
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def portable_digest(graph: Graph) -> str:
+    """Identify a graph without bodies as other exports of its model have it.
+
+    Beside names and the values of weights this leaves out the names of sizes, opsets and versions of operators, and
+    the values of single floats, which may be learned.
+    """
+    twin, order = graph.copy(), list(_canonical_order(graph, graph.outputs, graph))
+    sizes = _renumbered_sizes(dim for vertex in order for type_ in graph[vertex].types for dim in _dims(type_))
+    alike = {}
+    for vertex in order:
+        types = tuple(substitute_in_type(type_, sizes) for type_ in graph[vertex].types)
+        alike[vertex] = replace(graph[vertex], types=types, version=0)
+    twin.apply(Patch({vertex: graph[vertex] for vertex in order}, alike))
+    twin.opsets = {}
+    return graph_digest(twin, _describe_without_floats)
+
+
+def _dims(type_: Type | None) -> Iterator[Dim]:
+    if isinstance(type_, TensorType):
+        yield from type_.shape or ()
+
+
+def _renumbered_sizes(dims: Iterable[Dim]) -> dict[str, Dim]:
+    """Return new names for the sizes that the model names, in the order in which they occur, by themselves first."""
+    names: dict[str, Dim] = {}
+
+    def number(atom: NamedAtom | UnknownAtom) -> None:
+        if isinstance(atom, NamedAtom):
+            names.setdefault(atom.name, SymbolicDim.named(f"size_{len(names)}"))
+
+    met = [dim for dim in dims if isinstance(dim, SymbolicDim)]
+    for dim in sorted(met, key=lambda dim: dim.atom is None):
+        replace_dim_atoms(dim, number)
+    return names
+
+
 def weights_digest(graph: Graph) -> str:
     """Identify the values of weights, which `graph_digest` leaves out: denormal numbers make kernels slow."""
     said = hashlib.sha256()
@@ -345,6 +382,11 @@ def describe_attributes(node: Node, tell: Callable[[Tensor], Any]) -> list[tuple
         return attribute
 
     return [(name, told(node.attrs[name])) for name in sorted(node.attrs)]
+
+
+def _describe_without_floats(tensor: Tensor) -> Any:
+    """Return integers as `_describe_tensor` does, and floats by the shape alone."""
+    return (int(tensor.dtype), tensor.shape, None) if tensor.dtype.is_float else _describe_tensor(tensor)
 
 
 def _describe_tensor(tensor: Tensor) -> Any:

@@ -28,6 +28,8 @@ class CostModel(Protocol):
     name: str
     is_steady: bool
     """False as soon as a measurement was too noisy to be kept, or could not be made just then."""
+    device: str
+    """Name of the device that is timed; empty if none is."""
 
     def estimate_seconds(self, graph: Graph) -> float:
         """Return an estimate of one run, without running anything; the same for the same graph."""

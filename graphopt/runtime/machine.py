@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from graphopt.base import files, ort
 from graphopt.base.cache import Cache
 from graphopt.base.dtype import DType
-from graphopt.base.hardware import accelerators, processor, usable_cores
+from graphopt.base.hardware import accelerators, processor, processor_name, usable_cores
 from graphopt.base.records import to_json
 from graphopt.ir.graph import INPUT, INTERNAL_DOMAIN, Graph, Node, Value
 from graphopt.ir.schemas import newest_version
@@ -99,6 +99,11 @@ def _time_graph(graph: Graph, setting: SessionSetting, policy: TimingPolicy) -> 
         ready = load_graph(graph, folder / "model.onnx", random_feeds(graph, 0), setting, policy)
         (found,) = time_interleaved([ready.run], schedule, meter=setting.timer, policy=policy)
     return found.minimum
+
+
+def device_name(setting: SessionSetting) -> str:
+    """Return the processor by name, or the accelerators that a provider other than the CPU's may use."""
+    return processor_name() if setting.is_cpu else accelerators()
 
 
 # -- what costs depend on ----------------------------------------------------------------------------------------------

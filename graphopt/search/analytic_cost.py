@@ -30,6 +30,7 @@ class AnalyticCost:
 
     name = "analytic"
     is_steady = True
+    device = ""
 
     def __init__(self, machine: Machine | None = None) -> None:
         self.machine = machine or Machine()

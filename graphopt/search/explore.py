@@ -24,7 +24,15 @@ from graphopt.ir.graph import Graph, Value
 from graphopt.ir.types import TensorType, Type
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.rewrite.matching import Match
-from graphopt.rewrite.regions import BlockSizes, Region, cut_into_blocks, extract_region, graph_digest, with_input_types
+from graphopt.rewrite.regions import (
+    BlockSizes,
+    Region,
+    cut_into_blocks,
+    extract_region,
+    graph_digest,
+    portable_digest,
+    with_input_types,
+)
 from graphopt.rewrite.simplify import DeadlineExceededError, Step
 from graphopt.runtime.cost_model import CostModel, NotMeasurableError
 from graphopt.runtime.measure import Speedup, TimingVerdict, geometric_mean_speedup
@@ -563,6 +571,16 @@ def _static_contents(contents: Sequence[object] | None) -> tuple[int, ...] | Non
     """Return the elements of a tensor; None where they are unknown or one of them is symbolic."""
     numbers = tuple(item for item in contents or () if isinstance(item, int))
     return numbers if contents is not None and len(numbers) == len(contents) else None
+
+
+def blocks_by_digest(graph: Graph, space: SearchSpace, sizes: BlockSizes) -> dict[str, list[tuple[int, ...]]]:
+    """Return the blocks in which some rule matches by `portable_digest`, those that are alike in topological order."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for block in _matching_blocks(graph, space, sizes):
+        region = extract_region(graph, block)
+        if region is not None:
+            found.setdefault(portable_digest(region.graph), []).append(tuple(block))
+    return found
 
 
 def _matching_blocks(graph: Graph, space: SearchSpace, sizes: BlockSizes) -> list[list[int]]:

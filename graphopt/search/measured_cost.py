@@ -49,6 +49,7 @@ class MeasuredCost:
         self.race, self.cache, self.end, self.clock = race, cache, end, clock
         self._analytic = AnalyticCost(machine)
         self._circumstances = race.environment_key
+        self.device = race.device
         self.is_steady = True
         self.slowdown = 1.0
         """Duration of the last race, as a multiple of what its turns alone take on an idle machine."""

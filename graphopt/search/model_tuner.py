@@ -27,7 +27,7 @@ from graphopt.rewrite.passes import Pass
 from graphopt.rewrite.simplify import Cause, DeadlineExceededError, Simplifier, SitePredicate, Step
 from graphopt.runtime.bench import PreparedModels, TooSlowError, make_up_inputs, prepare_models
 from graphopt.runtime.cost_model import CostModel, cache_key, open_cost_cache
-from graphopt.runtime.machine import environment_key
+from graphopt.runtime.machine import device_name, environment_key
 from graphopt.runtime.oracle import RunnableModel
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search import search_cache
@@ -168,8 +168,8 @@ class Tuner:
         first = self.simplified
         chooser = FinalSelection(
             contest,
-            partial(apply_solution, space=self._search_space(budget.final_race_start)),
-            partial(self._simplified_with, deadline=budget.simplifying_end),
+            partial(apply_solution, space=self.search_space(budget.final_race_start)),
+            partial(self.simplify_with, deadline=budget.simplifying_end),
             self.progress,
         )
         shapes = [_input_shapes(trial.feeds) for trial in contest.original.trials]
@@ -251,7 +251,7 @@ class Tuner:
             return ""
         return f"not timed: that takes {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free"
 
-    def _search_space(self, end: float) -> SearchSpace:
+    def search_space(self, end: float = math.inf) -> SearchSpace:
         """Return the search space until the `end`, without the rules of sweeps: these pay only all over the model, and
         would multiply the graphs."""
         simplifier = Simplifier(self.rules, self.passes, self.allows, self.refusal, check=self._deadline_check(end))
@@ -322,8 +322,11 @@ class Tuner:
         return share * policy.sweep_margin >= policy.timing.noise
 
     def _make_sweep(self, start: Candidate, name: str, end: float) -> Candidate | None:
-        rules = [rule for rule in self.sweeps[name] if rule in self.trades]
-        return apply_sweep(start, name, rules, self._search_space(end), self.tuning.policy)
+        return apply_sweep(start, name, self.sweep_rules(name), self.search_space(end), self.tuning.policy)
+
+    def sweep_rules(self, name: str) -> list[Rule]:
+        """Return the rules of a sweep that are admitted here."""
+        return [rule for rule in self.sweeps[name] if rule in self.trades]
 
     def _cached_exploration(
         self, original: str, graph: Graph, shapes: Sequence[InputShapes], budget: TimeBudget
@@ -366,7 +369,7 @@ class Tuner:
         except KeyboardInterrupt:  # while the machine was timed
             return Exploration((), StopReason.INTERRUPTED)
         seconds, policy = budget.search_seconds(end), policy or self.tuning.policy
-        space, progress, clock = self._search_space(self.clock() + seconds), self.progress, self.clock
+        space, progress, clock = self.search_space(self.clock() + seconds), self.progress, self.clock
         try:
             return explore_regions(graph, space, cost, shapes, policy, seconds=seconds, progress=progress, clock=clock)
         except ModelError as error:  # sizes that contradict the model
@@ -374,12 +377,12 @@ class Tuner:
 
     def _select_by_estimate(self, found: Exploration, deadline: float, cost: CostModel) -> TuningResult:
         """Return the simplified model with all finds, as nothing is run here."""
-        candidate, space = self.simplified, self._search_space(deadline)
+        candidate, space = self.simplified, self.search_space(deadline)
         try:
             for solution in found.solutions:  # those that are applied in time stay
                 candidate = candidate.derive(partial(apply_solution, solution=solution, space=space))
             if candidate.causes:
-                tidy = candidate.derive(partial(self._simplified_with, names=None, deadline=deadline))
+                tidy = candidate.derive(partial(self.simplify_with, names=None, deadline=deadline))
                 tidy_seconds, seconds = (cost.estimate_seconds(each.graph) for each in (tidy, candidate))
                 if tidy_seconds <= seconds:  # else simplifying undid what the search had done
                     candidate = tidy
@@ -387,7 +390,7 @@ class Tuner:
             found = replace(found, stop=StopReason.TIME)
         best = Measurement(candidate)
         groups = self._find_groups(found, self.simplified, best)
-        timing = replace(self._timing(found), groups=groups)
+        timing = replace(self._timing(found), groups=groups, device=cost.device)
         if self.tuning.dask is not None and candidate.steps:
             timing = replace(timing, untimed="its parts were timed on the cluster, it was not as a whole")
         return TuningResult(candidate, timing, found.notes, group_of=group_indices([], found.solutions, [candidate]))
@@ -432,7 +435,9 @@ class Tuner:
         )
         return TuningResult(best.candidate, timing, (*found.notes, *race_notes(first, best)), group_of=indices)
 
-    def _simplified_with(self, graph: Graph, names: frozenset[str] | None, deadline: float) -> Sequence[Step]:
+    def simplify_with(
+        self, graph: Graph, names: frozenset[str] | None = None, deadline: float = math.inf
+    ) -> Sequence[Step]:
         """Simplify a graph, in place, with these rules and passes, or with all. Raises DeadlineExceededError."""
         rules = [rule for rule in self.rules if names is None or rule.name in names]
         passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
@@ -447,6 +452,7 @@ class Tuner:
             self.tuning.cost,
             setting.provider_name if self.tuning.is_timed_here else setting.provider,
             setting.thread_count,
+            device_name(setting) if self.tuning.is_timed_here else "",
             stop=str(found.stop),
             regions=found.regions,
             copies=found.copies,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
 from graphopt.rewrite.build import RewriteRefused, build_patch, missing_operator
 from graphopt.rewrite.matching import Match, find_matches, node_producer_kinds
-from graphopt.rewrite.regions import Region, extract_region, graph_digest
+from graphopt.rewrite.regions import Region, extract_region, graph_digest, portable_digest
 from graphopt.rewrite.simplify import RulesByRoot, Simplifier, SitePredicate, Step, rules_by_root, undo_steps
 from graphopt.rewrite.sites import Site
 from graphopt.runtime.measure import Speedup
@@ -55,6 +55,11 @@ class Solution:
     def rules(self) -> tuple[str, ...]:
         """The names of the rules that it uses, in order."""
         return tuple(dict.fromkeys(move.rule for move in self.moves))
+
+    def changed_copies(self, steps: Iterable[Step]) -> list[tuple[int, ...]]:
+        """Return the copies in which some of these steps was made for it; the weights of others did not allow it."""
+        touched = {vertex for step in steps if step.cause is self for vertex in step.patch.before}
+        return [copy for copy in self.copies if not touched.isdisjoint(copy)]
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ def _apply_rule_at_sites(graph: Graph, move: Move, space: SearchSpace, steps: li
     """
     is_whole = True
     for site in move.sites:
-        match = _match_at(graph, space.by_name[move.rule], site)
+        match = match_at(graph, space.by_name[move.rule], site)
         if match is None or not _is_allowed(graph, match, space):  # a rewrite at another place took it
             continue
         try:
@@ -132,7 +137,13 @@ def _apply_rule_at_sites(graph: Graph, move: Move, space: SearchSpace, steps: li
     return is_whole
 
 
-def replay_moves(graph: Graph, moves: Sequence[Move], result: str, space: SearchSpace) -> list[Step]:
+def replay_moves(
+    graph: Graph,
+    moves: Sequence[Move],
+    result: str,
+    space: SearchSpace,
+    digest: Callable[[Graph], str] = graph_digest,
+) -> list[Step]:
     """Make moves that were found in one copy of a part in another, in place.
 
     Raises:
@@ -140,12 +151,22 @@ def replay_moves(graph: Graph, moves: Sequence[Move], result: str, space: Search
             digest, of which nothing is known.
     """
     steps = [step for move in moves for step in apply_move(graph, move, space).steps]
-    if graph_digest(graph) != result:
+    if digest(graph) != result:
         raise MoveNotApplicableError
     return steps
 
 
-def _match_at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
+def match_digests(graph: Graph, matches: Iterable[Match]) -> list[str]:
+    """Identify the nodes of each match by `portable_digest`; empty where they cannot be cut out of their graph."""
+    places = {vertex: place for place, vertex in enumerate(graph.topological_order()) if not graph[vertex].is_internal}
+    found = []
+    for match in matches:
+        region = extract_region(graph, sorted(match.vertices & places.keys(), key=places.__getitem__))
+        found.append("" if region is None else portable_digest(region.graph))
+    return found
+
+
+def match_at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
     """Return the match of a rule with these roots."""
     if any(value.vertex not in graph for value in site):
         return None
@@ -180,8 +201,12 @@ def enumerate_moves(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
             yield Move(rule.name, (match.roots,))
 
 
-def apply_solution(graph: Graph, solution: Solution, space: SearchSpace) -> list[Step]:
+def apply_solution(
+    graph: Graph, solution: Solution, space: SearchSpace, digest: Callable[[Graph], str] = graph_digest
+) -> list[Step]:
     """Carry a solution over to every copy, in place; a copy whose weights do not allow it stays as it is.
+
+    `digest` is what identifies the result.
 
     Raises:
         DeadlineExceededError: the simplifier's check does; then the graph is left partly rewritten.
@@ -193,7 +218,7 @@ def apply_solution(graph: Graph, solution: Solution, space: SearchSpace) -> list
             logger.debug("a copy of the part is no longer there")
             continue
         try:
-            made = replay_moves(region.graph, solution.moves, solution.result, space)
+            made = replay_moves(region.graph, solution.moves, solution.result, space, digest)
         except MoveNotApplicableError:
             logger.debug("%s cannot be done in a copy of the part", ", ".join(solution.rules))
             continue

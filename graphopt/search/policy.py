@@ -58,6 +58,10 @@ class SearchPolicy:
     """Largest gain assumed of a sweep, as a multiple of the estimated time of the nodes that it replaces: those around
     them may run in another layout. A sweep that cannot gain more than noise is not timed."""
 
+    recipe_sweep_share: float = 0.5
+    """Part of the places that a sweep of a recipe matches which have to be as they were for it to be made: it pays only
+    all over a model."""
+
     # -- races of regions ----------------------------------------------------------------------------------------------
 
     pair_seconds: float = 0.4

@@ -18,7 +18,7 @@ from graphopt.ir.graph import Graph
 from graphopt.operators.inference import infer_graph
 from graphopt.runtime.cost_model import NotMeasurableError, TemporarilyNotMeasurableError, open_cost_cache
 from graphopt.runtime.graph_sessions import load_graph, model_of_graph, random_feeds
-from graphopt.runtime.machine import Machine, environment_key
+from graphopt.runtime.machine import Machine, device_name, environment_key
 from graphopt.runtime.measure import FastestRun, Speedup, TimingSchedule, time_race
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.policy import SearchPolicy
@@ -49,6 +49,10 @@ class CandidateRacer(Protocol):
     def environment_key(self) -> str:
         """Key of all that times depend on beside the graphs and the inputs."""
 
+    @property
+    def device(self) -> str:
+        """Name of the device."""
+
     def sessions_in_turn(self, count: int) -> int:
         """Return how many sessions run one after the other in a race of `count` candidates."""
 
@@ -68,6 +72,10 @@ class LocalRacer:
     @property
     def environment_key(self) -> str:
         return environment_key(self.setting)
+
+    @property
+    def device(self) -> str:
+        return device_name(self.setting)
 
     def sessions_in_turn(self, count: int) -> int:
         return count + 1
@@ -121,6 +129,7 @@ class ClusterRacer:
     race: LocalRacer
     environment_key: str
     machine: Machine
+    device: str
 
     @property
     def seed(self) -> int:
@@ -144,7 +153,7 @@ class ClusterRacer:
             kinds = "".join(f"\n  {each}" for each in told)
             raise UsageError(f"--dask needs workers of one kind of device, and there are {len(told)}{kinds}")
         ((_, machine),) = cluster.imap_unordered(_worker_machine, [race])
-        return ClusterRacer(cluster, race, told[0], machine)
+        return ClusterRacer(cluster, race, told[0], machine, cluster.run_on_workers(device_name, race.setting)[0])
 
     def sessions_in_turn(self, count: int) -> int:
         """Return how many sessions run one after the other: each worker lets one candidate race at a time."""

@@ -74,9 +74,11 @@ class SearchTiming:
     """Speedup of the result, and the course of the search."""
 
     cost: str
-    """`measured` or `analytic`."""
+    """Source of the costs: `measured`, `analytic`, or `recipe` where an earlier run had decided."""
     provider: str
     threads: int
+    device: str = ""
+    """Processor or accelerator on which was timed; empty where nothing was."""
     original_provider: str = ""
     """Provider with which the original was timed for `speedup` and `latencies`, if another."""
     speedup: Speedup | None = None
@@ -169,7 +171,7 @@ def find_groups(
         parts = [format_scope([graph[vertex] for vertex in copy]) for copy in solution.copies]
         yield RewriteGroup(
             GroupKind.FIND,
-            _format_parts(parts),
+            format_parts(parts),
             solution.rules,
             tuple(parts),
             solution.speedup,
@@ -190,7 +192,8 @@ def format_scope(nodes: Sequence[Node]) -> str:
     return scope or (f"{names[0]} … {names[-1]}" if len(names) > 1 else names[0])
 
 
-def _format_parts(parts: Sequence[str]) -> str:
+def format_parts(parts: Sequence[str]) -> str:
+    """Return where a find is: `12 parts like /layer.0`."""
     return parts[0] if len(parts) == 1 else f"{len(parts)} parts like {parts[0]}"
 
 

@@ -26,6 +26,7 @@ class StopReason(StrEnum):
     ROOM = "some part could not be timed just then"
     INTERRUPTED = "it was interrupted"
     UNTIMED = "nothing could be timed"
+    RECIPE = "a recipe said what to do"
     BOUND = "too little of the time is outside of convolutions and matrix products"
 
     @property
