@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 from graphopt.base import ort
 from graphopt.base.errors import ModelError, RecipeError, UsageError, did_you_mean
 from graphopt.base.session import current_session
-from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, step_label
+from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, refuse_changes, step_label
 from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.io.version_paths import first_opset, written_domains
-from graphopt.ir.graph import Graph, Patch
+from graphopt.ir.graph import Graph
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
 from graphopt.operators import inference
@@ -27,11 +27,9 @@ from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
 from graphopt.options import AUTO, Options
 from graphopt.provider_choice import ProviderComparison
 from graphopt.report.report import ModelSummary, Report, model_summary, versions
-from graphopt.report.rewrite_history import RewriteHistory
 from graphopt.result import Result
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
-from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
 from graphopt.rewrite.simplify import notes_on_function_operators, notes_on_unprofitable_rules, simplify_graph
@@ -178,8 +176,9 @@ class _Pipeline:
         comparison = None if made.check_result is None else made.check_result.comparison
         recipe = self.recipe or self._recorded_recipe(made)
         report = Report.build(made.before, loaded, (), comparison, self.clock.seconds, notes, tuned.timing)
-        history = RewriteHistory(self.loaded_model.graph, tuned, self._gate.describe_proof, self._library.all_rules)
-        result = Result.from_run(report, loaded, made.tuning.setting, recipe, history)
+        result = Result.from_attempt(
+            made, report, recipe, self.loaded_model.graph, self._gate.describe_proof, self._library.all_rules
+        )
         found = result.report.comparison
         if found is not None and not found.legal:
             reason = f"{model_label(self.model)}: {found.reason.rstrip('.')}"
@@ -454,9 +453,6 @@ MAX_EXCLUDED_PLACES = 3
 MAX_RETRIES = 12
 """Times that something is left out because the check found a difference: then all is."""
 
-EXCLUDED_REASON = ReportedReason("the check found a difference there")
-"""Reason why a change is refused in a later attempt, which is noted where it is left out."""
-
 
 @dataclass(frozen=True)
 class _RewriteSpace:
@@ -486,13 +482,7 @@ class _RewriteSpace:
 
     def refusal(self, refusal: RefusalFunction) -> RefusalFunction:
         """Return a function that refuses the excluded changes, and all that is refused anyway."""
-        if not self.excluded:
-            return refusal
-
-        def refused(graph: Graph, patch: Patch) -> str:
-            return EXCLUDED_REASON if patch_key(patch) in self.excluded else refusal(graph, patch)
-
-        return refused
+        return refuse_changes(self.excluded, refusal) if self.excluded else refusal
 
     def excluding(self, names: Container[str], changes: Iterable[PatchKey] = ()) -> _RewriteSpace:
         """Return the space without some names and changes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike, fspath
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from graphopt.base.session import Session, current_session
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
+from graphopt.language.rule import Rule
+from graphopt.opset_choice import Attempt
 from graphopt.report.graph_outline import GraphOutline, without_weights
 from graphopt.report.model_explorer import model_explorer_json
 from graphopt.report.page import report_graphs, report_page, report_summary
@@ -45,15 +47,27 @@ class Result:
     session: Session = field(default_factory=current_session)
 
     @staticmethod
-    def from_run(
+    def from_attempt(
+        made: Attempt,
         report: Report,
-        loaded: onnx_io.LoadedModel,
-        setting: SessionSetting,
         recipe: Recipe,
-        history: RewriteHistory,
+        original: Graph,
+        describe_proof: Callable[[str], str | None],
+        rules: Sequence[Rule],
     ) -> Result:
-        """Return the result of a run whose report has no rewrites yet."""
-        return Result(loaded, history.add_to(report), setting, recipe, without_weights(history.original))
+        """Return an attempt as a result.
+
+        Args:
+            made: the attempt.
+            report: the report on it, which has no rewrites yet.
+            recipe: what the search decided.
+            original: the graph that was loaded.
+            describe_proof: says the status of a rule by its name, such as `proved, exact`.
+            rules: the rules that may have been applied.
+        """
+        history = RewriteHistory(original, made.tuned, describe_proof, rules)
+        setting = made.tuning.setting
+        return Result(made.loaded, history.add_to(report), setting, recipe, without_weights(original))
 
     @cached_property
     def model(self) -> onnx.ModelProto:

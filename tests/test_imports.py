@@ -33,9 +33,9 @@ ORDER = (
         "report",
     ),
     *(
-        "result",
         "options",
         "opset_choice",
+        "result",
         "provider_choice",
         "pipeline",
         "result_profile",
