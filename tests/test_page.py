@@ -281,9 +281,9 @@ def timed() -> Report:
     made = [Rewrite("eliminate_nop_mul", removed=("Mul m",), cause=1), Rewrite("fold_shapes", is_rule=False)]
     made += [Rewrite("merge_linear", removed=("Mul a", "Mul b"), added=("Mul c",), cause=1)] * 12
     races = (VersionRace(speedup=speedup(1.25), gain=speedup(1.0)), VersionRace((1,), (), speedup(1.5), speedup(1.2)))
-    timing = replace(TIMED, groups=(left, taken), races=races)
+    timing = replace(TIMED, groups=(left, taken), races=races, device="a processor")
     times = OperatorTimes({"Conv": 2e-3, "Mul": 1e-3}, {"Conv": 2e-3}, runs=5)
-    return replace(report(), rewrites=tuple(made), timing=timing, operator_times=times, machine="a processor, 4 cores")
+    return replace(report(), rewrites=tuple(made), timing=timing, operator_times=times)
 
 
 def words(page: str) -> str:
@@ -305,12 +305,12 @@ def test_the_page_says_what_gained_and_how_much() -> None:
     )
     assert "What could be simplified then: eliminate_nop_mul −1 node" in said
     assert "all together 1.250 times as fast (1.150 to 1.350) as the original; none was timed alone" in said
-    assert said.index("12 parts like") > said.index("Simplifications, made"), "what gained more comes first"
+    assert said.index("12 parts like") < said.index("Simplifications, made"), "what gained more comes first"
     assert "by ONNX Runtime's profiler: the least of 5 runs" in said
     assert "Conv 2.000 2.000 Mul 1.000 0 all 3.000 2.000" in said
     assert "sweep kernels of one size: mix_all 1.020 (0.920–1.120) differences are within the noise" in said
     assert "simplified and 12 × merge_linear 1.500 (1.400–1.600) 1.200 (1.100–1.300)" in said
-    assert "machine a processor, 4 cores" in said
+    assert "machine a processor" in said
 
 
 def test_the_page_says_what_simplifications_gain_where_that_was_measured() -> None:
@@ -391,7 +391,7 @@ def test_text_is_escaped() -> None:
 def test_a_hostile_report_breaks_no_page() -> None:
     evil = '"></script><script>alert(1)</script>'
     told = json.loads(report().to_json())
-    told |= {"source": evil, "notes": [evil], "session_code": evil, "machine": evil}
+    told |= {"source": evil, "notes": [evil], "session_code": evil}
     told["rewrites"][0]["name"] = evil
     told["rules"] = {evil: {"why": evil, "algebra": evil, "line": "{}"}}
     page = report_page(Report.from_json(json.dumps(told)), EMPTY, EMPTY)

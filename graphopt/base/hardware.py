@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -38,13 +37,6 @@ _CPUINFO_FIELDS = (
     *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),  # ARM
 )
-
-
-def machine_label() -> str:
-    """Return the processor as its maker calls it, and the cores that this process may use."""
-    told = re.search(r"(?:model name|CPU part): ([^;]*)", processor())
-    cores = usable_cores()
-    return f"{told[1] if told else processor()}, {cores} core{'s' * (cores != 1)}"
 
 
 @cache

@@ -12,7 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from graphopt.base.hardware import machine_label
 from graphopt.base.records import from_json, to_json
 from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comparison
 from graphopt.io.onnx_io import LoadedModel
@@ -221,8 +220,6 @@ class Report:
     """Python that opens a session of the result with the provider that was chosen; empty where only one was asked
     for."""
     versions: Mapping[str, str] = field(default_factory=versions)
-    machine: str = ""
-    """Processor of the machine on which it was made, and how many of its cores were usable."""
     rules: Mapping[str, RuleText] = field(default_factory=dict)
     """The rules and passes that were applied, by name."""
     kept_nodes: tuple[KeptRun, ...] = ()
@@ -245,8 +242,7 @@ class Report:
         """Return the report on a model that was `before` and is now what it is."""
         source = str(model.path) if model.path else f"model '{model.graph.name}'"
         after = replace(model_summary(model), file_bytes=None)
-        made = Report(source, before, after, tuple(rewrites), comparison, dict(seconds), tuple(notes), timing)
-        return replace(made, machine=machine_label())
+        return Report(source, before, after, tuple(rewrites), comparison, dict(seconds), tuple(notes), timing)
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -50,10 +50,14 @@ def _speed_clause(timing: SearchTiming | None, *, is_changed: bool) -> str:
     if timing is None:
         return "Not timed"
     if timing.speedup is None:
-        return format_speed(timing, is_changed=is_changed).capitalize() if timing.could_be_timed else "Not timed"
+        return _sentence(format_speed(timing, is_changed=is_changed)) if timing.could_be_timed else "Not timed"
     if timing.is_gain:
-        return f"{format_speedup(timing.speedup).capitalize()} as the original"
+        return f"{format_speedup(timing.speedup)} as the original"
     return f"No gain: {format_speedup(timing.speedup)} as the original"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _check_clause(found: ModelComparison | None) -> str:
@@ -201,7 +205,9 @@ def _ranked_causes(report: Report) -> list[int | None]:
     if timing is None:
         return [None]
     groups = sorted(range(len(timing.groups)), key=lambda index: -(timing.groups[index].saved_seconds or 0.0))
-    simplified, searched = (ratio.median if ratio else 1.0 for ratio in (timing.simplified, timing.searched))
+    alone = [group.alone.median for group in timing.groups if group.is_taken and group.alone is not None]
+    searched = timing.searched.median if timing.searched else max(alone, default=1.0)
+    simplified = timing.simplified.median if timing.simplified else 1.0
     return [None, *groups] if simplified >= searched else [*groups, None]
 
 
@@ -451,7 +457,8 @@ def origin_section(report: Report) -> Html:
     facts += [("output", f"{name}  {type_}") for name, type_ in report.after.outputs.items()]
     facts += [("opset", ", ".join(f"{name} {number}" for name, number in report.after.opsets.items()))]
     facts += [("versions", ", ".join(f"{name} {version}" for name, version in report.versions.items()))]
-    facts += [("machine", report.machine)] * bool(report.machine)
+    facts += [("machine", report.timing.device)] if report.timing and report.timing.device else []
+    facts += [("recipe", "followed: nothing was timed")] if report.timing and report.timing.cost == "recipe" else []
     facts += [("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))]
     facts += [("note", note) for note in report.notes]
     code = [element("pre", report.session_code)] if report.session_code else []
