@@ -424,7 +424,7 @@ def _attempt_until_equal(
             places[guilty.name] += 1
             where = f" at {format_replaced_values(guilty)}"
         refused.append(f"{step_label(guilty)}{where}")
-        notes.append(f"{refused[-1]} was left out: with it, the model is {difference}")
+        notes.append(f"{step_label(guilty)} was left out{where}: with it, the model is {difference}")
         space = space.excluding(left_out, changes)
         if len(changes) + len(left_out) > MAX_RETRIES:
             notes[-1] += f"; these are more than {MAX_RETRIES}, so the original is written"

@@ -283,7 +283,7 @@ def graph_digest(graph: Graph, tell: Callable[[Tensor], Any] | None = None) -> s
 
 
 def portable_digest(graph: Graph) -> str:
-    """Identify a graph without bodies as other exports of its model have it.
+    """Identify a graph as other exports of its model have it; bodies in it, as `graph_digest` does.
 
     Beside names and the values of weights this leaves out the names of sizes, opsets and versions of operators, and
     the values of single floats, which may be learned.
@@ -292,9 +292,9 @@ def portable_digest(graph: Graph) -> str:
     sizes = _renumbered_sizes(dim for vertex in order for type_ in graph[vertex].types for dim in _dims(type_))
     alike = {}
     for vertex in order:
-        types = tuple(substitute_in_type(type_, sizes) for type_ in graph[vertex].types)
-        alike[vertex] = replace(graph[vertex], types=types, version=0)
-    twin.apply(Patch({vertex: graph[vertex] for vertex in order}, alike))
+        types = tuple(substitute_in_type(type_, sizes) for type_ in twin[vertex].types)
+        alike[vertex] = replace(twin[vertex], types=types, version=0)
+    twin.apply(Patch({vertex: twin[vertex] for vertex in order}, alike))
     twin.opsets = {}
     return graph_digest(twin, _describe_without_floats)
 

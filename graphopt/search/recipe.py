@@ -104,8 +104,6 @@ class RecipeMachine:
 class Recipe:
     """What was decided for a model, and where. The simplifications are not in it: they are made again."""
 
-    model: str
-    """Digest of the simplified model."""
     machine: RecipeMachine
     verifier: str
     """Digest of the source that makes proofs."""
@@ -115,8 +113,8 @@ class Recipe:
     """Opset that was asked for or found to be faster; None for that of the model."""
     provider: str = ""
     """Provider that was found to be the fastest of several; empty where only one was asked for."""
-    is_original: bool = False
-    """True where the original was faster than all that was made of it."""
+    faster_original: str = ""
+    """Digest of the simplified model, where the original was faster than all that was made of it; else empty."""
     undone: tuple[int, ...] = ()
     """Indices of the rules and passes that simplifications do without, as they made the model slower."""
     sweeps: tuple[RecipeSweep, ...] = ()

@@ -39,11 +39,10 @@ def record_recipe(tuner: Tuner, tuned: TuningResult, versions: Mapping[str, str]
         dict(versions),
     )
     return Recipe(
-        portable_digest(first.graph),
         machine,
         gate.source_digest(),
         rules.listed,
-        is_original=is_original,
+        faster_original=portable_digest(first.graph) if is_original else "",
         undone=undone,
         sweeps=tuple(sweeps),
         finds=tuple(finds),

@@ -106,10 +106,10 @@ class _Replay:
     def without_undone(self) -> Candidate:
         """Return the simplified model, without the simplifications that made it slower; or the original."""
         simplified, recipe = self.tuner.simplified, self.recipe
-        if recipe.is_original and portable_digest(simplified.graph) != recipe.model:
+        if recipe.faster_original:
+            if recipe.faster_original == portable_digest(simplified.graph):
+                return simplified.chain[0]
             self.left.append("the original was faster than all that was made of it: this is another model")
-        elif recipe.is_original:
-            return simplified.chain[0]
         if not recipe.undone:
             return simplified
         gone = {recipe.rules[index].name for index in recipe.undone if self._is_known(index)}
