@@ -144,15 +144,18 @@ def test_keys_move_between_boxes_and_zoom(tmp_path: Path) -> None:
         const before = width();
         press(document.activeElement, "-");
         const smaller = width();
-        click(document.getElementById("zoom-in"));
-        return { first, second, before, smaller, again: width(),
+        box("after", "encoder/layer.0").focus();
+        press(document.activeElement, "Enter");
+        const opened = [path(), document.activeElement.classList.contains("box")];
+        return { first, second, before, smaller, opened,
             named: boxes("after").every((box) => box.getAttribute("aria-label")),
             roles: boxes("after").every((box) => box.getAttribute("role") === "button") };""",
         tmp_path,
     )
     assert shown["first"] == "input attention_mask"
     assert shown["second"] != shown["first"]
-    assert shown["smaller"] < shown["before"] == pytest.approx(shown["again"])
+    assert shown["smaller"] < shown["before"]
+    assert shown["opened"] == ["whole model / encoder / layer.0", True]
     assert shown["named"] is shown["roles"] is True
 
 

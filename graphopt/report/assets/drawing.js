@@ -62,7 +62,7 @@ const drawing = (() => {
     const { width, height, text, detail } = box;
     const group = svg("g", { class: `box ${box.kind} ${box.status ?? ""}`, transform: `translate(${x},${y})` },
       svg("title", {}, box.title ?? box.label),
-      svg("rect", { x: -width / 2, y: -height / 2, width, height, rx: box.kind === "node" || box.kind === "block" ? 3 : 11 }),
+      svg("rect", { x: -width / 2, y: -height / 2, width, height, rx: ["node", "block"].includes(box.kind) ? 3 : 11 }),
       svg("text", { y: detail ? -3 : 4 }, text));
     if (detail) group.append(svg("text", { y: 11, class: "detail" }, detail));
     box.stubTexts.forEach((stub, i) => {
@@ -74,12 +74,13 @@ const drawing = (() => {
     return group;
   }
 
-  /* Draw the small pictures: `[[label, kind]…]` and `[[from, to]…]` of what stood there, and of what stands there now. */
+  /* Draw the small pictures: `[[label, kind]…]` and `[[from, to]…]` of what stood there, and of what is there now. */
   function drawPictures() {
     const pictures = JSON.parse(document.getElementById("picture-data")?.textContent ?? "[]");
     for (const place of document.querySelectorAll("[data-picture]")) {
       const pair = pictures[place.dataset.picture]?.map(([labels, edges]) => {
-        const boxes = labels.map(([label, kind], key) => ({ key: String(key), label, kind: kind.split(" ")[0], status: kind }));
+        const boxes = labels.map(([label, kind], key) => (
+          { key: String(key), label, kind: kind.split(" ")[0], status: kind }));
         return drawGraph(boxes, edges.map((edge) => edge.map(String)));
       });
       if (!pair) continue; // a pass has none

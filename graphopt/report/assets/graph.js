@@ -13,13 +13,14 @@
   const SMALL_BLOCK = 3; // nodes of a block that is not worth a box of its own where there is room
   const STUB_READERS = 3; // boxes that read a value from which on it is drawn as a stub
   const CONTEXT = 6; // nodes of a block that is shown for the sake of some of them
+  const MAX_DESCRIBED = 6; // nodes of a side that are described below the graphs
   const MAX_RESULTS = 100;
   const MIN_ZOOM = 0.1, MAX_ZOOM = 3, ZOOM_STEP = 1.25;
 
-  // -- the model ----------------------------------------------------------------------------------------------------
+  // -- the model ------------------------------------------------------------------------------------------------------
 
   const blocks = data.blocks.map(([label, parent], id) => (
-    { id, label, parent, children: [], nodes: [[], []], size: [0, 0], changed: [false, false] }));
+    { id, label, parent, children: [], nodes: [[], []], size: [0, 0], changes: [new Set(), new Set()] }));
   for (const block of blocks.slice(1)) blocks[block.parent].children.push(block.id);
 
   const partners = [new Map(), new Map()];
@@ -55,7 +56,7 @@
     blocks[node.block].nodes[side].push(node.id);
     for (let id = node.block; ; id = blocks[id].parent) {
       blocks[id].size[side] += 1;
-      blocks[id].changed[side] ||= node.status !== "kept";
+      if (node.status !== "kept") blocks[id].changes[side].add(node.status);
       if (id === 0) break;
     }
   }));
@@ -63,16 +64,18 @@
   const ancestors = (id) => (id === 0 ? [0] : [...ancestors(blocks[id].parent), id]);
   const isWithin = (id, outer) => ancestors(id).includes(outer);
   const titleOf = (id) => ancestors(id).slice(1).map((each) => blocks[each].label).join("/") || blocks[0].label;
-  const sizeText = ({ size: [before, after], changed }) => {
-    const same = before === after && !changed[0] && !changed[1];
-    return same ? `${before} node${before === 1 ? "" : "s"}` : `${before} → ${after} nodes`;
+  const isChanged = ({ changes }) => changes.some((statuses) => statuses.size > 0);
+  const sizeText = (block) => {
+    const [before, after] = block.size;
+    if (before !== after || isChanged(block)) return `${before} → ${after} nodes`;
+    return `${before} node${before === 1 ? "" : "s"}`;
   };
 
-  // -- a view: what is shown of a block --------------------------------------------------------------------------------
+  // -- a view: what is shown of a block -------------------------------------------------------------------------------
 
   /* Return the blocks that are drawn open: the block itself, the one that is most of it, and small ones. */
   function openBlocks(root) {
-    const boxesOf = (id) => Math.max(...SIDES.map((_, side) => blocks[id].nodes[side].length + blocks[id].children.length));
+    const boxesOf = (id) => blocks[id].children.length + Math.max(...blocks[id].nodes.map((nodes) => nodes.length));
     const total = (id) => blocks[id].size[0] + blocks[id].size[1];
     const open = new Set([root]);
     let count = boxesOf(root), closed = [...blocks[root].children];
@@ -92,68 +95,86 @@
      A box is a node, a block, an input or output of the model, or a neighbour outside the block. */
   function viewOf(root, open, side) {
     const { nodes, inputs, outputs } = sides[side];
-    const boxes = new Map(), values = new Map(), edges = new Map(), boxIds = new Map();
-    const inside = new Set();
-    for (const { id } of blocks) if (id === root || inside.has(blocks[id].parent) && id !== 0) inside.add(id);
+    const inside = new Set([root]);
+    for (const { id, parent } of blocks) if (id !== 0 && inside.has(parent)) inside.add(id);
     const around = new Set(ancestors(root));
+    const boxOf = nodes.map((node) => (inside.has(node.block)
+      ? insideBox(node, root, open, side) : outsideBox(node, around)));
+    const sourceOf = ([source]) => (source >= 0 ? boxOf[source]
+      : { key: `input ${source}`, kind: "input", label: inputs[-1 - source] });
 
-    function boxOf(node) { // every node has one: its own, that of a closed block, or that of a neighbour
-      if (boxIds.has(node)) return boxIds.get(node);
-      const { block, op } = nodes[node];
-      const isInside = inside.has(block);
-      const isOpen = (id) => (isInside ? open.has(id) : around.has(id));
-      let id = block;
-      if (!isOpen(id)) while (!isOpen(blocks[id].parent)) id = blocks[id].parent;
-      const key = isOpen(id) ? `node ${node}` : `block ${id}`;
-      const kind = isInside ? (isOpen(id) ? "node" : "block") : "neighbour";
-      if (isInside && !boxes.has(key)) {
-        boxes.set(key, { key, kind, node, block: id, label: kind === "block" ? labelWithin(id, root) : op, stubs: [] });
-      }
-      boxIds.set(node, { key: isInside ? key : `${key} outside`, kind, block: isOpen(id) ? block : id, node,
-        label: isOpen(id) ? op : titleOf(id) });
-      return boxIds.get(node);
-    }
-
-    const addOuter = (box) => boxes.has(box.key) || boxes.set(box.key, { ...box, stubs: [] });
-    const valueOf = (from, ref) => {
-      const key = ref.join(".");
+    const values = new Map(); // by the reference of a value: the box that it comes from, and those that read it
+    const note = (ref, reader) => {
+      const key = ref.join("."), from = sourceOf(ref);
+      if (from.key === reader.key || (isOuter(from) && isOuter(reader))) return;
       if (!values.has(key)) values.set(key, { from, readers: new Map() });
-      return values.get(key);
+      values.get(key).readers.set(reader.key, reader);
     };
-    for (const node of nodes) {
-      const reader = boxOf(node.id);
-      for (const ref of node.inputs) {
-        const from = ref[0] < 0
-          ? { key: `input ${ref[0]}`, kind: "input", label: inputs[-1 - ref[0]] } : boxOf(ref[0]);
-        const isOuter = (box) => box.kind === "neighbour" || box.kind === "input";
-        if (from.key === reader.key || (isOuter(from) && isOuter(reader))) continue;
-        if (reader.kind === "neighbour") {
-          valueOf(from, ref).readers.set(`to ${reader.key}`, { ...reader, key: `to ${reader.key}` });
-        } else valueOf(from, ref).readers.set(reader.key, reader);
-      }
+    for (const { id, inputs: refs } of nodes) {
+      const box = boxOf[id];
+      const reader = box.kind === "neighbour" ? { ...box, key: `to ${box.key}`, isReader: true } : box;
+      for (const ref of refs) note(ref, reader);
     }
     for (const { name, ref } of outputs) {
-      if (ref[0] >= 0 && inside.has(nodes[ref[0]].block) || root === 0) {
-        const from = ref[0] < 0 ? { key: `input ${ref[0]}`, kind: "input", label: inputs[-1 - ref[0]] } : boxOf(ref[0]);
-        valueOf(from, ref).readers.set(`output ${name}`, { key: `output ${name}`, kind: "output", label: name });
+      if (root === 0 || (ref[0] >= 0 && inside.has(nodes[ref[0]].block))) {
+        note(ref, { key: `output ${name}`, kind: "output", label: name });
       }
     }
+
+    const boxes = new Map(), edges = new Map();
+    const add = (box) => {
+      if (!boxes.has(box.key)) boxes.set(box.key, { ...box, stubs: [] });
+      return boxes.get(box.key);
+    };
+    for (const box of boxOf) if (!isOuter(box)) add(box);
     for (const { from, readers } of values.values()) {
-      const all = [...readers.values()];
-      const drawn = all.length >= STUB_READERS ? all.slice(0, 1) : all;
-      addOuter(from);
-      for (const reader of all) if (reader.kind === "output" || drawn.includes(reader)) addOuter(reader);
-      for (const reader of all) {
-        const box = boxes.get(reader.key);
-        if (drawn.includes(reader) || reader.kind === "output") edges.set(`${from.key}>${reader.key}`, [from.key, reader.key]);
-        else if (box && !box.stubs.includes(from.label)) box.stubs.push(from.label);
+      const drawn = drawnReaders([...readers.values()]);
+      add(from);
+      for (const reader of readers.values()) {
+        if (drawn.has(reader)) edges.set(`${from.key}>${add(reader).key}`, [from.key, reader.key]);
+        else if (!isOuter(reader)) addStub(boxes.get(reader.key), from.label);
       }
-    }
-    for (const box of boxes.values()) {
-      if (box.kind === "node") box.status = nodes[box.node].status;
-      if (box.kind === "block") box.status = blocks[box.block].changed[side] ? GONE[side] : "kept";
     }
     return { boxes: [...boxes.values()], edges: [...edges.values()] };
+  }
+
+  const addStub = (box, label) => box.stubs.includes(label) || box.stubs.push(label);
+  const isOuter = ({ kind }) => kind === "neighbour" || kind === "input";
+
+  /* Return the readers to which a value has an edge; the others have a stub. Outputs of the model have one each. */
+  function drawnReaders(readers) {
+    const outer = readers.filter((reader) => reader.kind === "neighbour");
+    const inner = readers.filter((reader) => reader.kind === "node" || reader.kind === "block");
+    const few = (some, all) => (all.length < STUB_READERS ? some : some.slice(0, 1));
+    return new Set([...readers.filter(({ kind }) => kind === "output"), ...few(inner, readers), ...few(outer, outer)]);
+  }
+
+  /* Return the innermost block around a node whose parent is open, or which is open itself. */
+  function closedBlock(node, open) {
+    let id = node.block;
+    if (!open.has(id)) while (!open.has(blocks[id].parent)) id = blocks[id].parent;
+    return id;
+  }
+
+  function insideBox(node, root, open, side) {
+    const block = closedBlock(node, open);
+    if (open.has(block)) {
+      return { key: `node ${node.id}`, kind: "node", label: node.op, status: node.status, node: node.id };
+    }
+    const status = blockStatus(block, side);
+    return { key: `block ${block}`, kind: "block", label: labelWithin(block, root), status, block };
+  }
+
+  function outsideBox(node, around) {
+    const block = closedBlock(node, around);
+    const { id } = node, kind = "neighbour";
+    if (around.has(block)) return { key: `outside ${id}`, kind, label: node.op, node: id, block };
+    return { key: `outside block ${block}`, kind, label: titleOf(block), node: id, block: blocks[block].parent };
+  }
+
+  function blockStatus(id, side) {
+    const { changes } = blocks[id];
+    return [GONE[side], "rewired"].find((status) => changes[side].has(status)) ?? "kept";
   }
 
   /* Return the label of a block in a view: with the open blocks between it and the view's own. */
@@ -163,7 +184,7 @@
     return labels.join("/");
   }
 
-  // -- the two panes ---------------------------------------------------------------------------------------------------
+  // -- the two panes --------------------------------------------------------------------------------------------------
 
   const $ = (id) => document.getElementById(id);
   const html = (name, properties = {}, ...children) => {
@@ -194,6 +215,8 @@
     pane.scroll.scrollLeft = (width * pane.zoom - pane.scroll.clientWidth) / 2;
   }
 
+  const positionOf = (box) => box.element.transform.baseVal[0].matrix;
+
   /* Show a block, with some nodes selected. */
   function show(block, nodes = [[], []]) {
     current = block;
@@ -206,9 +229,9 @@
       picture.setAttribute("aria-label", `${name}: ${titleOf(block)}, ${boxes.length} boxes`);
       const pane = panes[side];
       pane.boxes = boxes;
-      pane.scroll.replaceChildren(picture);
-      if (!boxes.length) pane.scroll.replaceChildren(html("p", { className: "empty" }, "nothing is left of it here"), picture);
-      boxes.sort((a, b) => a.element.transform.baseVal[0].matrix.f - b.element.transform.baseVal[0].matrix.f);
+      const empty = boxes.length ? [] : [html("p", { className: "empty" }, "there is nothing of it here")];
+      pane.scroll.replaceChildren(...empty, picture);
+      boxes.sort((a, b) => positionOf(a).f - positionOf(b).f);
       boxes.forEach((box, index) => makeButton(box, index, pane, side));
       fitZoom(pane, false);
     });
@@ -220,11 +243,11 @@
     const { kind, block, label } = box;
     if (kind === "block") {
       box.detail = sizeText(blocks[block]);
-      box.title = `block ${titleOf(block)}, ${box.detail}${blocks[block].changed[side] ? ", changed" : ""}; opens`;
+      box.title = `block ${titleOf(block)}, ${box.detail}${isChanged(blocks[block]) ? ", changed" : ""}; opens`;
     } else if (kind === "node") {
       const node = sides[side].nodes[box.node];
       box.title = `${node.op} ${node.name}, ${node.status}`;
-    } else if (kind === "neighbour") box.title = `${box.key.startsWith("to ") ? "to" : "from"} ${label}, outside; opens`;
+    } else if (kind === "neighbour") box.title = `${box.isReader ? "to" : "from"} ${label}, outside; opens`;
     else box.title = `${kind} ${label}`;
     if (box.stubs?.length) box.title += `; reads ${box.stubs.join(", ")}`;
   }
@@ -236,7 +259,7 @@
     element.setAttribute("aria-label", box.title);
     const act = () => {
       if (box.kind === "block") show(box.block);
-      else if (box.kind === "neighbour") show(outerBlock(box), side === 0 ? [[box.node], []] : [[], [box.node]]);
+      else if (box.kind === "neighbour") show(box.block, side === 0 ? [[box.node], []] : [[], [box.node]]);
       else if (box.kind === "node") select(side, box.node);
     };
     element.addEventListener("click", act);
@@ -252,13 +275,9 @@
           next.element.focus();
         }
       } else return;
+      if (!element.isConnected) pane.boxes[0]?.element.focus(); // another block is shown
       event.preventDefault();
     });
-  }
-
-  /* Return the block in which a neighbour outside the current block is seen beside it. */
-  function outerBlock({ node, block }) {
-    return isWithin(current, block) || block === current ? block : blocks[block].parent;
   }
 
   function select(side, node) {
@@ -280,19 +299,24 @@
         box.element.classList.toggle("selected", isMarked);
         if (isMarked) first ??= box;
       }
-      if (scroll && first) first.element.scrollIntoView({ block: "center", inline: "center" });
+      if (scroll && first) {
+        const { e: x, f: y } = positionOf(first);
+        const { clientWidth, clientHeight } = pane.scroll;
+        pane.scroll.scrollTo(x * pane.zoom - clientWidth / 2, y * pane.zoom - clientHeight / 2);
+      }
     });
-    const texts = SIDES.flatMap((name, side) => [...selected[side]].slice(0, 6).map((id) => describeNode(name, side, id)));
-    $("graph-detail").replaceChildren(...texts);
-    if (!texts.length) $("graph-detail").append(html("p", {}, "Choose a node to see what became of it, and by which rewrite."));
+    const texts = SIDES.flatMap((name, side) => (
+      [...selected[side]].slice(0, MAX_DESCRIBED).map((id) => describeNode(name, side, id))));
+    const hint = html("p", {}, "Choose a node to see what became of it, and by which rewrite.");
+    $("graph-detail").replaceChildren(...(texts.length ? texts : [hint]));
   }
 
   function describeNode(name, side, id) {
     const node = sides[side].nodes[id];
     const readers = sides[side].nodes.filter((each) => each.inputs.some(([from]) => from === id)).length;
-    const line = html("p", {}, html("span", { className: `mark ${node.status}` }, node.status === "kept" ? name : node.status),
-      html("b", {}, ` ${node.op} `), html("code", {}, node.name), node.types ? ` ${node.types}` : "",
-      `, read by ${readers} node${readers === 1 ? "" : "s"}`);
+    const status = html("span", { className: `mark ${node.status}` }, node.status === "kept" ? name : node.status);
+    const line = html("p", {}, status, html("b", {}, ` ${node.op} `), html("code", {}, node.name),
+      node.types ? ` ${node.types}` : "", `, read by ${readers} node${readers === 1 ? "" : "s"}`);
     for (const index of rewritesOf[side].get(id) ?? []) {
       const link = html("a", { href: `#rewrite-${index}` }, data.rewrites[index].name);
       link.addEventListener("click", () => openRewrite(index));
@@ -306,7 +330,7 @@
     if (details) details.open = true;
   }
 
-  // -- around the panes: path, list of blocks, search ----------------------------------------------------------------------
+  // -- around the panes: path, list of blocks, search -----------------------------------------------------------------
 
   function listBlocks(open) {
     $("graph-path").replaceChildren(...ancestors(current).flatMap((id, index, all) => {
@@ -333,7 +357,7 @@
       html("small", {}, sizeText(block).replace(/ nodes?$/, "")));
     button.style.paddingLeft = `${0.4 + 0.8 * depth}em`;
     if (id === current) button.setAttribute("aria-current", "true");
-    if (block.changed[0] || block.changed[1]) button.classList.add("changed");
+    if (isChanged(block)) button.classList.add("changed");
     button.addEventListener("click", () => show(id));
     return html("li", {}, button);
   }
@@ -406,7 +430,7 @@
     return id;
   }
 
-  // -- rewrites: their places and small pictures -----------------------------------------------------------------------------
+  // -- rewrites: their places and small pictures ----------------------------------------------------------------------
 
   /* Return the innermost block around some nodes. */
   function commonBlock(place) {
