@@ -15,6 +15,7 @@
   const CONTEXT = 6; // nodes of a block that is shown for the sake of some of them
   const MAX_DESCRIBED = 6; // nodes of a side that are described below the graphs
   const MAX_RESULTS = 100;
+  const LEAST_FIRST_ZOOM = 0.5; // a wider graph is scrolled
   const MIN_ZOOM = 0.1, MAX_ZOOM = 3, ZOOM_STEP = 1.25;
 
   // -- the model ------------------------------------------------------------------------------------------------------
@@ -210,7 +211,7 @@
   function fitZoom(pane, whole) {
     const { width, height } = pane.scroll.querySelector("svg").viewBox.baseVal;
     const across = pane.scroll.clientWidth / (width || 1), down = pane.scroll.clientHeight / (height || 1);
-    setZoom(pane, whole ? Math.min(1, across, down) : Math.min(1, Math.max(0.6, across)));
+    setZoom(pane, whole ? Math.min(1, across, down) : Math.min(1, Math.max(LEAST_FIRST_ZOOM, across)));
     pane.scroll.scrollTop = 0;
     pane.scroll.scrollLeft = (width * pane.zoom - pane.scroll.clientWidth) / 2;
   }
@@ -379,7 +380,8 @@
       for (const node of nodes) {
         if (side === 1 && partners[1].has(node.id)) continue; // listed on the other side
         if (!matches(node.op) && !matches(node.name)) continue;
-        const both = side === 0 ? [[node.id], [partners[0].get(node.id)].filter((id) => id !== undefined)] : [[], [node.id]];
+        const partner = partners[side].get(node.id);
+        const both = side === 0 ? [[node.id], partner === undefined ? [] : [partner]] : [[], [node.id]];
         found.push([`${node.op} ${node.name}`, node.status, () => show(inContext(node.block), both)]);
       }
     });
