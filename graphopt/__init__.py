@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from graphopt.language.rule import Rule as Rule
     from graphopt.onnxsim import simplify as simplify
     from graphopt.options import Options as Options
-    from graphopt.pipeline import Result as Result
     from graphopt.pipeline import optimize as optimize
     from graphopt.report.report import Report as Report
     from graphopt.report.report import report_schema as report_schema
+    from graphopt.result import Result as Result
     from graphopt.search.recipe import Recipe as Recipe
 
 __version__ = "0.1.0"
@@ -40,7 +40,7 @@ _HOMES = {
     "Recipe": "graphopt.search.recipe",
     "RecipeError": "graphopt.base.errors",
     "Report": "graphopt.report.report",
-    "Result": "graphopt.pipeline",
+    "Result": "graphopt.result",
     "Rule": "graphopt.rule",
     "RuleError": "graphopt.base.errors",
     "UsageError": "graphopt.base.errors",

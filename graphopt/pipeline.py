@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature
 from inspect import signature as get_signature
-from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from graphopt.base import ort
 from graphopt.base.errors import ModelError, RecipeError, UsageError, did_you_mean
-from graphopt.base.session import Session, current_session
-from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, step_label
+from graphopt.base.session import current_session
+from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, refuse_changes, step_label
 from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.io.version_paths import first_opset, is_supported
-from graphopt.ir.graph import Graph, Node, Patch
+from graphopt.ir.graph import Graph
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
 from graphopt.operators import inference
@@ -27,92 +26,26 @@ from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
 from graphopt.options import AUTO, Options
 from graphopt.provider_choice import ProviderComparison
-from graphopt.report.report import ModelSummary, Report, Rewrite, model_summary, versions
+from graphopt.report.report import ModelSummary, Report, model_summary, versions
+from graphopt.result import Result
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
-from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.near_misses import MissFinder, notes_on_unapplied_rules
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
 from graphopt.rewrite.simplify import notes_on_function_operators, notes_on_unmatchable_rules, simplify_graph
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
-from graphopt.runtime.session_setting import SessionSetting, check_value_sizes, model_label
+from graphopt.runtime.session_setting import check_value_sizes, model_label
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 from graphopt.search.recipe import Recipe, load_recipe
 from graphopt.search.recipe_recording import record_recipe
 from graphopt.search.recipe_replay import follow_recipe
 
 if TYPE_CHECKING:
-    import onnx
+    pass
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """An optimized model and what was done to it. Unpacks as `model, ok = result`.
-
-    Attributes:
-        loaded: the optimized model as graphopt holds it, its weights still where they lay.
-        report: what was done and found; `report.to_json()` is what the command line writes with `--report`.
-        recipe: what the search decided, to be followed another time: `Path(...).write_text(result.recipe.to_json())`.
-        setting: the provider, its options and the threads for which it was optimized.
-        session: the session of the run, which knows the operators that its rules define.
-    """
-
-    loaded: onnx_io.LoadedModel
-    report: Report
-    setting: SessionSetting
-    recipe: Recipe
-    session: Session = field(default_factory=current_session)
-
-    @cached_property
-    def model(self) -> onnx.ModelProto:
-        """The optimized model as a protobuf of its own; what lay in external files is still named there.
-
-        To write it to another folder, or where it is over 2 GB and cannot be a protobuf, use `save`.
-        """
-        with self.session.replace():
-            return onnx_io.to_proto(self.loaded)
-
-    @property
-    def ok(self) -> bool:
-        """True where the check found the models equal, also in failing the same way; False where it was left out or
-        could not be made.
-
-        `report.comparison` says which: its `verdict`, what was `skipped`, and why.
-        """
-        return self.report.comparison is not None and self.report.comparison.ok
-
-    @property
-    def changed(self) -> bool:
-        """True where anything was rewritten."""
-        return bool(self.report.rewrites)
-
-    def save(self, path: str | PathLike[str], *, external: bool | None = None) -> int:
-        """Write the model and return its size in bytes; nobody ever meets half of it, as `onnx_io.save` says.
-
-        `external` puts weights into `<path>.data`, or `<path>.<digest>.data` to replace others; by default only above
-        1.9 GB.
-
-        Raises:
-            OutputError: it cannot be written; what was there stays.
-        """
-        with self.session.replace():
-            return onnx_io.save_model(self.loaded, path, external=external)
-
-    def session_code(self, path: str | PathLike[str]) -> str:
-        """Return the Python that opens a session of the model, saved at a path, as it was optimized for."""
-        with self.session.replace():
-            return self.setting.python_code(fspath(path))
-
-    def __repr__(self) -> str:
-        return f"<Result: {self.report!r}>"
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self.model
-        yield self.ok
 
 
 P = ParamSpec("P")
@@ -256,9 +189,10 @@ class Pipeline:
         tuned, loaded = made.tuned, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
         recipe = self.recipe or self._recorded_recipe(made)
-        rewrites = _reported_rewrites(tuned, self._gate)
-        report = Report.build(made.before, loaded, rewrites, comparison, self.clock.seconds, notes, tuned.timing)
-        result = Result(loaded, report, made.tuning.setting, recipe)
+        report = Report.build(made.before, loaded, (), comparison, self.clock.seconds, notes, tuned.timing)
+        result = Result.from_attempt(
+            made, report, recipe, self.loaded_model.graph, self._gate.describe_proof, self._library.all_rules
+        )
         found = result.report.comparison
         if found is not None and not found.legal:
             reason = f"{model_label(self.model)}: {found.reason.rstrip('.')}"
@@ -565,9 +499,6 @@ MAX_EXCLUDED_PLACES = 3
 MAX_RETRIES = 12
 """Times that something is left out because the check found a difference: then all is."""
 
-EXCLUDED_REASON = ReportedReason("the check found a difference there")
-"""Reason why a change is refused in a later attempt, which is noted where it is left out."""
-
 
 @dataclass(frozen=True)
 class _RewriteSpace:
@@ -597,13 +528,7 @@ class _RewriteSpace:
 
     def refusal(self, refusal: RefusalFunction) -> RefusalFunction:
         """Return a function that refuses the excluded changes, and all that is refused anyway."""
-        if not self.excluded:
-            return refusal
-
-        def refused(graph: Graph, patch: Patch) -> str:
-            return EXCLUDED_REASON if patch_key(patch) in self.excluded else refusal(graph, patch)
-
-        return refused
+        return refuse_changes(self.excluded, refusal) if self.excluded else refusal
 
     def excluding(self, names: Container[str], changes: Iterable[PatchKey] = ()) -> _RewriteSpace:
         """Return the space without some names and changes."""
@@ -622,25 +547,3 @@ def _unproved_notes(gate: Gate) -> list[str]:
         log.warning("rules left out because they are not proved: %s; `graphopt verify` says why", names)
     notes = dict.fromkeys(gate.unproved, "it is not proved") | gate.withheld
     return [f"rule {name} was not applied: {why}" for name, why in sorted(notes.items())]
-
-
-def _reported_nodes(nodes: Mapping[int, Node], others: Mapping[int, Node]) -> tuple[str, ...]:
-    """Return the nodes on one side of a patch that are no nodes on the other, by operator and name."""
-    gone = (node for vertex, node in nodes.items() if vertex not in others or others[vertex].is_internal)
-    return tuple(f"{node.op} {node.label}".strip() for node in gone if not node.is_internal)
-
-
-def _reported_rewrites(tuned: TuningResult, gate: Gate) -> tuple[Rewrite, ...]:
-    return tuple(
-        Rewrite(
-            name=step.name,
-            is_rule=step.is_rule,
-            graph=step.graph.name,
-            removed=_reported_nodes(step.patch.before, step.patch.after),
-            added=_reported_nodes(step.patch.after, step.patch.before),
-            proof=gate.describe_proof(step.name) if step.is_rule else None,
-            cause=None if step.cause is None else tuned.group_of[step.cause],
-            weight_bytes=step.patch.added_weight_bytes,
-        )
-        for step in tuned.candidate.steps
-    )

@@ -17,7 +17,7 @@ from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.language.rule_library import load_library
-from graphopt.pipeline import Result
+from graphopt.result import Result
 from graphopt.rewrite.regions import portable_digest
 from graphopt.runtime.measure import Speedup
 from graphopt.search.model_tuner import Tuner, TuningResult

@@ -203,9 +203,31 @@ class ResultOptions:
         metavar="FILE.json",
         type=Path,
     )
+    html: Path | None = option(
+        None,
+        "Write a page: both graphs, each rewrite with its rule, and where the time goes.",
+        more="One file that loads nothing. To say where the time goes, original and result are profiled, which takes "
+        "some more runs.",
+        metavar="FILE.html",
+        type=Path,
+    )
+    model_explorer: Path | None = option(
+        None,
+        "Write both graphs for Model Explorer, as JSON.",
+        more="`model-explorer FILE.json` shows them, with what was removed, new and rewired among their attributes.",
+        metavar="FILE.json",
+        type=Path,
+    )
     save_recipe: Path | None = option(
         None, "Write what the search decided, for --recipe.", metavar="FILE.json", type=Path
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """Option for a page on what was found."""
+
+    html: Path | None = option(None, "Write a page: both graphs, and what was found.", metavar="FILE.html", type=Path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,7 +311,7 @@ def running(options: RunOptions) -> Iterator[None]:
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
-COMMANDS = ("optimize", "compare", "bench", "inspect", "explain", "verify", "rules", "discover", "demo")
+COMMANDS = ("optimize", "compare", "bench", "inspect", "report", "explain", "verify", "rules", "discover", "demo")
 
 
 def normalize_arguments(args: list[str]) -> list[str]:
