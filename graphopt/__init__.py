@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from graphopt.base.errors import ModelError as ModelError
     from graphopt.base.errors import OutputError as OutputError
     from graphopt.base.errors import ProofError as ProofError
+    from graphopt.base.errors import RecipeError as RecipeError
     from graphopt.base.errors import RuleError as RuleError
     from graphopt.base.errors import UsageError as UsageError
     from graphopt.language.rule import Rule as Rule
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from graphopt.report.report import Report as Report
     from graphopt.report.report import report_schema as report_schema
     from graphopt.result import Result as Result
+    from graphopt.search.recipe import Recipe as Recipe
 
 __version__ = "0.1.0"
 
@@ -34,6 +36,8 @@ _HOMES = {
     "Options": "graphopt.options",
     "OutputError": "graphopt.base.errors",
     "ProofError": "graphopt.base.errors",
+    "Recipe": "graphopt.search.recipe",
+    "RecipeError": "graphopt.base.errors",
     "Report": "graphopt.report.report",
     "Result": "graphopt.result",
     "Rule": "graphopt.rule",
@@ -50,6 +54,8 @@ __all__ = [
     "Options",
     "OutputError",
     "ProofError",
+    "Recipe",
+    "RecipeError",
     "Report",
     "Result",
     "Rule",

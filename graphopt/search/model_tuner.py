@@ -46,6 +46,7 @@ from graphopt.search.search_report import (
     group_indices,
     race_notes,
     sweep_groups,
+    tried_sweeps,
     untimed_reason,
     version_races,
 )
@@ -415,8 +416,8 @@ class Tuner:
         """Return the best candidate, and the report on it."""
         first, raced, policy = chooser.measurement_of(self.simplified), chooser.measurements, self.tuning.policy.timing
         alone = [chooser.measurement_of(made) for made in sweeps]
-        names = [each for made in alone for each in made.sweeps]
-        indices = group_indices(names, found.solutions, [best.candidate, *(each.candidate for each in raced)])
+        tried = tried_sweeps(alone, best, raced)
+        indices = group_indices(tried, found.solutions, [best.candidate, *(each.candidate for each in raced)])
         timing = self._timing(found)
         timing = replace(
             timing,
