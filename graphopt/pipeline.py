@@ -18,7 +18,6 @@ from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_
 from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.io.version_paths import first_opset, is_supported
-from graphopt.ir.graph import Graph
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
 from graphopt.operators import inference
@@ -33,7 +32,7 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.near_misses import MissFinder, notes_on_unapplied_rules
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
-from graphopt.rewrite.simplify import notes_on_function_operators, notes_on_unmatchable_rules, simplify_graph
+from graphopt.rewrite.simplify import notes_on_function_operators, simplify_graph
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
 from graphopt.runtime.session_setting import check_value_sizes, model_label
@@ -299,15 +298,15 @@ class Pipeline:
         with clock("load"):
             loaded = self.loaded_model
             before = model_summary(loaded)
-            is_run = options.check or options.is_timed
-            check_value_sizes(loaded.graph if is_run else Graph(), options.limits, model_label(self.model))
+            if options.check or options.is_timed:
+                check_value_sizes(loaded.graph, options.limits, model_label(self.model))
         if opset is not None:
             with clock("convert"), onnx_io.naming_file_in_errors(loaded.path):
                 loaded = self._convert(loaded, opset)
         given = self._prove_given_rules(space)
         with clock("simplify"), onnx_io.naming_file_in_errors(loaded.path):  # it reads weights that may be broken
             simplified, notes = self._simplify(loaded, space)
-            notes += [*notes_on_unmatchable_rules(given)]
+            notes += [*rule_library.notes_on_unmatchable_rules(given)]
             notes += notes_on_function_operators(simplified.graph, given, loaded.functions)
         tuned = TuningResult(simplified)
         tuner = self._tuner(loaded, simplified, space, tuning)

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 import graphopt
 from graphopt.cli.main import app
-from graphopt.language.rule_library import load_rules
-from graphopt.rewrite.simplify import notes_on_unmatchable_rules
+from graphopt.language.rule_library import load_rules, notes_on_unmatchable_rules
 from graphopt.rule import Operators, Rule, define, op, tensor
 from tests.text import parse
 

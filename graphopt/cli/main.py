@@ -45,7 +45,6 @@ from graphopt.options import Options
 
 if TYPE_CHECKING:
     from graphopt.report.report import Report
-    from graphopt.search.search_report import SearchTiming
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +137,7 @@ def _optimize(model: str, target: Path, options: Options, wanted: ResultOptions,
         result = optimize(model, **vars(replace(options, progress=progress)))
         try:
             if wanted.require_speedup is not None:
-                _require(wanted.require_speedup, result.report.timing, model)
+                _require(wanted.require_speedup, result.report, model)
         except NoSpeedupError:
             output_files.write_views(result, wanted)
             raise
@@ -170,8 +169,9 @@ def _show(report: Report, printing: Printing, *, stderr: bool) -> None:
         sys.stderr.write(f"graphopt: warning: the check is not complete: {one_line(found.reason)}\n")
 
 
-def _require(ratio: float, timing: SearchTiming | None, model: str) -> None:
+def _require(ratio: float, report: Report, model: str) -> None:
     """Raise NoSpeedupError unless the result is so many times as fast, beyond noise."""
+    timing = report.timing
     if timing is None or timing.speedup is None:
         raise NoSpeedupError(f"{model}: no speedup was measured, {ratio:g} is required; no model was written")
     if not timing.is_gain or timing.speedup.median < ratio:

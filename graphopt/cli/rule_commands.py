@@ -116,12 +116,11 @@ def _read_rules(sources: Iterable[RuleSource]) -> tuple[RuleLibrary, list[Defini
     """
     from graphopt.language import rule_library
     from graphopt.language.definition import iter_definitions
-    from graphopt.rewrite.simplify import notes_on_unmatchable_rules
 
     rule_library.load_library()
     before = frozenset(iter_definitions())
     found = rule_library.read_rules(sources)
-    for note in notes_on_unmatchable_rules(found.all_rules):
+    for note in rule_library.notes_on_unmatchable_rules(found.all_rules):
         log.warning("%s", note)
     used = {each for rule in found.all_rules for each in rule.definitions}
     return found, [each for each in iter_definitions() if each not in before or each in used]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
-from graphopt.ir.graph import Graph, Node, Patch, Value
+from graphopt.ir.graph import CONSTANT, INTERNAL_DOMAIN, Graph, Node, Patch, Value
 from graphopt.ir.types import TensorType
 from graphopt.rewrite.regions import cut_into_blocks
 
@@ -178,11 +178,14 @@ def _block_numbers(graph: Graph) -> Iterator[int]:
         yield last
 
 
+_EMPTY_CONSTANT = Node(CONSTANT, (), ("",), (None,), domain=INTERNAL_DOMAIN)
+
+
 def without_weights(graph: Graph) -> Graph:
-    """Return a copy of a graph that can be outlined, and holds no weights of its own."""
+    """Return a copy of a graph that can be outlined, and whose constants are empty."""
     twin = graph.copy()
-    constants = {vertex: node for vertex, node in twin.vertices_and_nodes() if node.data is not None}
-    twin.apply(Patch(constants, {vertex: replace(node, data=None) for vertex, node in constants.items()}))
+    constants = {vertex: node for vertex, node in twin.vertices_and_nodes() if node.is_constant}
+    twin.apply(Patch(constants, dict.fromkeys(constants, _EMPTY_CONSTANT)))
     return twin
 
 

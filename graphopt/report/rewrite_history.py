@@ -52,7 +52,7 @@ class RewriteHistory:
     def _rule_texts(self, names: Iterable[str]) -> dict[str, RuleText]:
         rules = {rule.name: rule for rule in self.rules}
         reasons = {pass_.name: pass_.why for pass_ in PASSES}
-        return {name: _rule_text(rules[name]) if name in rules else RuleText(reasons[name]) for name in names}
+        return {name: _rule_text(rules[name]) if name in rules else RuleText(reasons.get(name, "")) for name in names}
 
 
 def _rule_text(rule: Rule) -> RuleText:

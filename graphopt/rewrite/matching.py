@@ -29,12 +29,13 @@ from graphopt.language.binding import (
     DefaultBinding,
     broadcast_dims,
     evaluate_scalar,
+    literal_value,
     resolve_axes,
     unify_axes,
 )
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import UndecidedScalarError
-from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_pack, is_scalar, operator_applications, pack_holes
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_pack, is_scalar, pack_holes
 from graphopt.operators import node_facts
 from graphopt.operators.declared_operators import satisfies_definition
 from graphopt.operators.operator_classes import OperatorChoice, is_broadcasting, lookup_operator, operator_choices
@@ -289,7 +290,7 @@ class _Matcher:
                 own = real_number(self.graph, node, divisor)
                 return None if own is None else state.bind(name, 1 / own)
             case Lit() | App():
-                number = pattern.value if isinstance(pattern, Lit) else _literal_value(pattern)
+                number = pattern.value if isinstance(pattern, Lit) else literal_value(pattern)
                 if (
                     isinstance(number, int | float)
                     and number != 0
@@ -347,7 +348,7 @@ class _Matcher:
             case None:
                 return state if value is None else None
             case App():
-                return state if is_number_constant(self.graph, node, _literal_value(pattern), value) else None
+                return state if is_number_constant(self.graph, node, literal_value(pattern), value) else None
             case Lit(value=number):
                 return state if is_number_constant(self.graph, node, number, value) else None
             case Var(kind="tensor"):
@@ -606,24 +607,6 @@ def _is_variadic(op: str, domain: str) -> bool:
 _VARIADIC = OpSchema.FormalParameterOption.Variadic
 
 
-def _literal_value(term: App) -> object:
-    """Return the value of a term that the rule computes, such as sqrt(2); None, which equals nothing, if it has
-    none."""
-    try:
-        return evaluate_scalar(term, {}, {}, None)
-    except UndecidedScalarError:
-        return None
-
-
-def unmatchable_terms(rule: Rule) -> Iterator[App]:
-    """Yield the terms of the left side that nothing equals: they ask for what only a match binds, as the size of an
-    axis."""
-    for app in chain.from_iterable(map(operator_applications, rule.left)):
-        for part in (*app.inputs, *(value for _, value in app.attrs)):
-            if isinstance(part, App) and part.domain == SCALAR and _literal_value(part) is None:
-                yield part
-
-
 # -- attributes ----------------------------------------------------------------------------------------------------
 
 
@@ -634,7 +617,7 @@ def _match_attribute(pattern: Term, value: Attribute, state: PartialMatch) -> Pa
         case Lit(value=number):
             return state if _attribute_equals(value, number) else None
         case App():
-            return state if _attribute_equals(value, _literal_value(pattern)) else None
+            return state if _attribute_equals(value, literal_value(pattern)) else None
 
 
 def _attribute_equals(value: Attribute, number: object) -> bool:

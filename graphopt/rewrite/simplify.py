@@ -20,7 +20,7 @@ from graphopt.ir.graph import IDENTITY, Graph, Node, Patch
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.language.rule import Rule, pattern_depth
-from graphopt.language.terms import operator_applications, render_term
+from graphopt.language.terms import operator_applications
 from graphopt.operators.magnitude_analysis import invalidate_analysis, mark_bodies
 from graphopt.operators.node_facts import node_weight
 from graphopt.rewrite.build import (
@@ -36,7 +36,6 @@ from graphopt.rewrite.matching import (
     node_producer_kinds,
     producer_kinds,
     root_operators_of,
-    unmatchable_terms,
 )
 from graphopt.rewrite.passes import Pass, written_by_patch
 from graphopt.rewrite.profitability import min_measure_decrease, repeats_heavy_work
@@ -398,16 +397,6 @@ def _describe_patch(patch: Patch) -> str:
 
 
 # -- notes on rules that are proved and yet not applied ----------------------------------------------------------------
-
-
-def notes_on_unmatchable_rules(rules: Iterable[Rule]) -> Iterator[str]:
-    """Yield a note for each rule that matches nothing, whatever the model."""
-    for rule in rules:
-        if asked := list(dict.fromkeys(map(render_term, unmatchable_terms(rule)))):
-            yield (
-                f"rule {rule.name} never matches: {' and '.join(asked)} on its left side is known only where it has"
-                " matched; write a hole for a number there, and in `when` what that equals"
-            )
 
 
 def notes_on_function_operators(
