@@ -16,17 +16,20 @@ if TYPE_CHECKING:
     from graphopt.base.errors import ModelError as ModelError
     from graphopt.base.errors import OutputError as OutputError
     from graphopt.base.errors import ProofError as ProofError
+    from graphopt.base.errors import RecipeError as RecipeError
     from graphopt.base.errors import RuleError as RuleError
     from graphopt.base.errors import UsageError as UsageError
+    from graphopt.explanation import explain as explain
     from graphopt.language.rule import Rule as Rule
     from graphopt.onnxsim import simplify as simplify
     from graphopt.options import Options as Options
-    from graphopt.pipeline import Result as Result
     from graphopt.pipeline import optimize as optimize
     from graphopt.report.report import Report as Report
     from graphopt.report.report import report_schema as report_schema
+    from graphopt.result import Result as Result
     from graphopt.runtime.memory import MemoryReport as MemoryReport
     from graphopt.runtime.memory import measure_memory as measure_memory
+    from graphopt.search.recipe import Recipe as Recipe
 
 __version__ = "0.1.0"
 
@@ -39,11 +42,14 @@ _HOMES = {
     "Options": "graphopt.options",
     "OutputError": "graphopt.base.errors",
     "ProofError": "graphopt.base.errors",
+    "Recipe": "graphopt.search.recipe",
+    "RecipeError": "graphopt.base.errors",
     "Report": "graphopt.report.report",
-    "Result": "graphopt.pipeline",
+    "Result": "graphopt.result",
     "Rule": "graphopt.rule",
     "RuleError": "graphopt.base.errors",
     "UsageError": "graphopt.base.errors",
+    "explain": "graphopt.explanation",
     "measure_memory": "graphopt.runtime.memory",
     "optimize": "graphopt.pipeline",
     "report_schema": "graphopt.report.report",
@@ -58,12 +64,15 @@ __all__ = [
     "Options",
     "OutputError",
     "ProofError",
+    "Recipe",
+    "RecipeError",
     "Report",
     "Result",
     "Rule",
     "RuleError",
     "UsageError",
     "__version__",
+    "explain",
     "measure_memory",
     "optimize",
     "report_schema",

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature
 from inspect import signature as get_signature
-from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from graphopt.base import ort
 from graphopt.base.errors import ModelError, RecipeError, UsageError, did_you_mean
-from graphopt.base.session import Session, current_session
-from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, step_label
+from graphopt.base.session import current_session
+from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, refuse_changes, step_label
 from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
-from graphopt.io.version_paths import first_opset, written_domains
-from graphopt.ir.graph import Graph, Node, Patch
+from graphopt.io.version_paths import first_opset, is_supported
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
 from graphopt.operators import inference
@@ -27,22 +25,17 @@ from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
 from graphopt.options import AUTO, Options
 from graphopt.provider_choice import ProviderComparison
-from graphopt.report.report import ModelSummary, Report, Rewrite, model_summary, versions
+from graphopt.report.report import ModelSummary, Report, model_summary, versions
+from graphopt.result import Result
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
-from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.gate import Gate
+from graphopt.rewrite.near_misses import MissFinder, notes_on_unapplied_rules
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
-from graphopt.rewrite.simplify import (
-    Simplifier,
-    notes_on_function_operators,
-    notes_on_unmatchable_rules,
-    notes_on_unprofitable_rules,
-    simplify_graph,
-)
+from graphopt.rewrite.simplify import Simplifier, notes_on_function_operators, simplify_graph
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
-from graphopt.runtime.session_setting import SessionSetting, check_value_sizes, model_label
+from graphopt.runtime.session_setting import check_value_sizes, model_label
 from graphopt.search.memory_budget import BudgetFitter
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 from graphopt.search.moves import SearchSpace
@@ -51,78 +44,9 @@ from graphopt.search.recipe_recording import record_recipe
 from graphopt.search.recipe_replay import follow_recipe
 
 if TYPE_CHECKING:
-    import onnx
+    pass
 
 log = logging.getLogger(__name__)
-
-MICROSOFT = "com.microsoft"
-"""Domain of the operators that ONNX Runtime has beside the standard ones."""
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """An optimized model and what was done to it. Unpacks as `model, ok = result`.
-
-    Attributes:
-        loaded: the optimized model as graphopt holds it, its weights still where they lay.
-        report: what was done and found; `report.to_json()` is what the command line writes with `--report`.
-        recipe: what the search decided, to be followed another time: `Path(...).write_text(result.recipe.to_json())`.
-        setting: the provider, its options and the threads for which it was optimized.
-        session: the session of the run, which knows the operators that its rules define.
-    """
-
-    loaded: onnx_io.LoadedModel
-    report: Report
-    setting: SessionSetting
-    recipe: Recipe
-    session: Session = field(default_factory=current_session)
-
-    @cached_property
-    def model(self) -> onnx.ModelProto:
-        """The optimized model as a protobuf of its own; what lay in external files is still named there.
-
-        To write it to another folder, or where it is over 2 GB and cannot be a protobuf, use `save`.
-        """
-        with self.session.replace():
-            return onnx_io.to_proto(self.loaded)
-
-    @property
-    def ok(self) -> bool:
-        """True where the check found the models equal, also in failing the same way; False where it was left out or
-        could not be made.
-
-        `report.comparison` says which: its `verdict`, what was `skipped`, and why.
-        """
-        return self.report.comparison is not None and self.report.comparison.ok
-
-    @property
-    def changed(self) -> bool:
-        """True where anything was rewritten."""
-        return bool(self.report.rewrites)
-
-    def save(self, path: str | PathLike[str], *, external: bool | None = None) -> int:
-        """Write the model and return its size in bytes; nobody ever meets half of it, as `onnx_io.save` says.
-
-        `external` puts weights into `<path>.data`, or `<path>.<digest>.data` to replace others; by default only above
-        1.9 GB.
-
-        Raises:
-            OutputError: it cannot be written; what was there stays.
-        """
-        with self.session.replace():
-            return onnx_io.save_model(self.loaded, path, external=external)
-
-    def session_code(self, path: str | PathLike[str]) -> str:
-        """Return the Python that opens a session of the model, saved at a path, as it was optimized for."""
-        with self.session.replace():
-            return self.setting.python_code(fspath(path))
-
-    def __repr__(self) -> str:
-        return f"<Result: {self.report!r}>"
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self.model
-        yield self.ok
 
 
 P = ParamSpec("P")
@@ -177,17 +101,17 @@ def optimize(model: onnx_io.ModelSource, options: Options) -> Result:
         if options.recipe is not None:
             return _follow_recipe(model, options, load_recipe(options.recipe))
         if len(options.providers) == 1:
-            return _Pipeline(model, options).result()
+            return Pipeline(model, options).result()
         return _optimize_for_fastest_provider(model, options)
 
 
 def _optimize_for_fastest_provider(model: onnx_io.ModelSource, options: Options) -> Result:
     """Optimize a model for each provider, and return the result that is the fastest."""
-    clock, runs = StageClock(), dict[str, _Pipeline]()
+    clock, runs = StageClock(), dict[str, Pipeline]()
 
     def attempt(provider: str, share: float) -> Attempt:
         own = replace(options.for_provider(provider), seconds=options.seconds * share)
-        run = runs[provider] = _Pipeline(model, own, share)
+        run = runs[provider] = Pipeline(model, own, share)
         try:
             return run.best_attempt()
         finally:
@@ -209,7 +133,7 @@ def _follow_recipe(model: onnx_io.ModelSource, options: Options, recipe: Recipe)
     provider = recipe.provider if recipe.provider and (others or first == "cpu") else first
     opset = recipe.opset if options.target_opset in (None, AUTO) else options.target_opset
     own = replace(options.for_provider(provider) if others else options, provider=provider, target_opset=opset)
-    result = _Pipeline(model, own, recipe=recipe).result()
+    result = Pipeline(model, own, recipe=recipe).result()
     report = result.report
     if not recipe.provider:
         return result
@@ -221,7 +145,21 @@ def _follow_recipe(model: onnx_io.ModelSource, options: Options, recipe: Recipe)
 
 
 @dataclass(frozen=True)
-class _Pipeline:
+class SimplifiedModel:
+    """A model after the simplify phase."""
+
+    loaded: onnx_io.LoadedModel
+    """The model before it, with the types of its values."""
+    candidate: Candidate
+    library: rule_library.RuleLibrary
+    """The rules given and those installed."""
+    misses: MissFinder
+    tuner: Tuner
+    """Tuner that would time it."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
     """One run of the pipeline: attempts, until the check finds no difference."""
 
     model: onnx_io.ModelSource
@@ -252,9 +190,10 @@ class _Pipeline:
         tuned, loaded = made.tuned, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
         recipe = self.recipe or self._recorded_recipe(made)
-        rewrites = _reported_rewrites(tuned, self._gate)
-        report = Report.build(made.before, loaded, rewrites, comparison, self.clock.seconds, notes, tuned.timing)
-        result = Result(loaded, report, made.tuning.setting, recipe)
+        report = Report.build(made.before, loaded, (), comparison, self.clock.seconds, notes, tuned.timing)
+        result = Result.from_attempt(
+            made, report, recipe, self.loaded_model.graph, self._gate.describe_proof, self._library.all_rules
+        )
         found = result.report.comparison
         if found is not None and not found.legal:
             reason = f"{model_label(self.model)}: {found.reason.rstrip('.')}"
@@ -288,7 +227,7 @@ class _Pipeline:
 
     def _target_notes(self) -> list[str]:
         """Return a note on given rules that write operators which the target lacks."""
-        lacking = [rule.name for rule in self._given_rules.all_rules if not _is_supported(rule, self.options.target)]
+        lacking = [rule.name for rule in self._given_rules.all_rules if not is_supported(rule, self.options.target)]
         if not lacking:
             return []
         note = f"{', '.join(lacking)}: not used, as only --target onnxruntime has ONNX Runtime's own operators"
@@ -357,35 +296,22 @@ class _Pipeline:
 
     def _attempt(self, opset: int | None, space: _RewriteSpace, tuning: TuningOptions) -> Attempt:
         """Simplify, search and check once, in this opset, or where it is None in the model's own."""
-        options, clock, refusal = self.options, self.clock, self._refusal(space)
+        options, clock = self.options, self.clock
         with clock("load"):
             loaded = self.loaded_model
             before = model_summary(loaded)
-            is_run = options.check or options.is_timed
-            check_value_sizes(loaded.graph if is_run else Graph(), options.limits, model_label(self.model))
+            if options.check or options.is_timed:
+                check_value_sizes(loaded.graph, options.limits, model_label(self.model))
         if opset is not None:
             with clock("convert"), onnx_io.naming_file_in_errors(loaded.path):
                 loaded = self._convert(loaded, opset)
-        given = [rule for rule in (*space.rules, *space.trades) if rule in self._given_rules.all_rules]
-        if given:
-            with clock("prove"):
-                self._gate.require_proved(given)
+        given = self._prove_given_rules(space)
         with clock("simplify"), onnx_io.naming_file_in_errors(loaded.path):  # it reads weights that may be broken
-            graph = loaded.graph.copy()
-            done = simplify_graph(
-                graph,
-                space.rules,
-                space.passes,
-                allows=self._gate.allows,
-                refusal=refusal,
-                progress=options.report_progress,
-            )
-            always = [rule for rule in given if rule in space.rules]
-            notes = [*done.notes, *notes_on_unmatchable_rules(given)]
-            notes += notes_on_unprofitable_rules(graph, always, self._gate.allows, refusal)
-            notes += notes_on_function_operators(graph, given, loaded.functions)
-        tuned = TuningResult(Candidate(graph, done.steps, Candidate(loaded.graph)))
-        tuner = self._tuner(loaded, tuned.candidate, space, tuning)
+            simplified, notes = self._simplify(loaded, space)
+            notes += [*rule_library.notes_on_unmatchable_rules(given)]
+            notes += notes_on_function_operators(simplified.graph, given, loaded.functions)
+        tuned = TuningResult(simplified)
+        tuner = self._tuner(loaded, simplified, space, tuning)
         if tuning.cost != "none":
             with clock("search"), current_session().replace(limits=options.limits):
                 tuned = tuner.tune() if self.recipe is None else self._followed(self.recipe, tuner)
@@ -397,6 +323,11 @@ class _Pipeline:
                 target = None if opset == before.opsets.get("ai.onnx") else opset
                 finding = self._check(loaded, before, tuned.candidate, target).compare()
         notes += tuned.notes
+        fired = {step.name for step in tuned.candidate.steps}
+        unnoted = (rule for rule in given if not any(note.startswith(f"rule {rule.name} ") for note in notes))
+        silent = [rule for rule in unnoted if rule.name not in fired]
+        with clock("simplify"), onnx_io.naming_file_in_errors(loaded.path):
+            notes += notes_on_unapplied_rules(self._misses(simplified, space), silent)
         return Attempt(replace(loaded, graph=tuned.candidate.graph), tuner, before, tuned, tuple(notes), finding)
 
     def _with_memory(self, tuned: TuningResult, tuner: Tuner, space: _RewriteSpace) -> TuningResult:
@@ -435,6 +366,44 @@ class _Pipeline:
             said = ", ".join(f"{flag} {value}".strip() for flag, value in recipe.options.items()) or "no such options"
             notes.append(f"the recipe was made with {said}")
         return replace(followed.tuned, notes=tuple(notes))
+
+    def simplified(self) -> SimplifiedModel:
+        """Return the model simplified in the opset that is asked for, without search, timing or check.
+
+        Raises:
+            ModelError, ProofError, RuleError, UsageError: as `optimize` does.
+        """
+        space, opset = self._rewrite_space, self.options.opset
+        loaded = self.loaded_model if opset is None else self._convert(self.loaded_model, opset)
+        self._prove_given_rules(space)
+        with onnx_io.naming_file_in_errors(loaded.path):
+            candidate, _ = self._simplify(loaded, space)
+        tuner = self._tuner(loaded, candidate, space, self._tuning)
+        return SimplifiedModel(loaded, candidate, self._library, self._misses(candidate, space), tuner)
+
+    def _prove_given_rules(self, space: _RewriteSpace) -> list[Rule]:
+        """Return the rules that were given for this run and are chosen, once they are proved."""
+        given = [rule for rule in (*space.rules, *space.trades) if rule in self._given_rules.all_rules]
+        if given:
+            with self.clock("prove"):
+                self._gate.require_proved(given)
+        return given
+
+    def _simplify(self, loaded: onnx_io.LoadedModel, space: _RewriteSpace) -> tuple[Candidate, list[str]]:
+        """Return a copy of the model's graph, simplified, and notes on rules that could not be applied."""
+        graph = loaded.graph.copy()
+        done = simplify_graph(
+            graph,
+            space.rules,
+            space.passes,
+            allows=self._gate.allows,
+            refusal=self._refusal(space),
+            progress=self.options.report_progress,
+        )
+        return Candidate(graph, done.steps, Candidate(loaded.graph)), [*done.notes]
+
+    def _misses(self, simplified: Candidate, space: _RewriteSpace) -> MissFinder:
+        return MissFinder(simplified, self._gate, self._refusal(space), space.rules, space.trades)
 
     @cached_property
     def loaded_model(self) -> onnx_io.LoadedModel:
@@ -552,9 +521,6 @@ MAX_EXCLUDED_PLACES = 3
 MAX_RETRIES = 12
 """Times that something is left out because the check found a difference: then all is."""
 
-EXCLUDED_REASON = ReportedReason("the check found a difference there")
-"""Reason why a change is refused in a later attempt, which is noted where it is left out."""
-
 
 @dataclass(frozen=True)
 class _RewriteSpace:
@@ -579,11 +545,11 @@ class _RewriteSpace:
         chosen = rule_library.select_names(names, options.skip, options.only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _RewriteSpace(
-            [rule for rule in known.rules if rule.name in chosen and _is_supported(rule, options.target)],
+            [rule for rule in known.rules if rule.name in chosen and is_supported(rule, options.target)],
             [
                 rule
                 for rule in known.trades
-                if rule.name in chosen and rule not in known.parts and _is_supported(rule, options.target)
+                if rule.name in chosen and rule not in known.parts and is_supported(rule, options.target)
             ],
             to_exact_passes(passes) if options.exact else passes,
             [rule for rule in known.parts if rule.name in chosen],
@@ -591,13 +557,7 @@ class _RewriteSpace:
 
     def refusal(self, refusal: RefusalFunction) -> RefusalFunction:
         """Return a function that refuses the excluded changes, and all that is refused anyway."""
-        if not self.excluded:
-            return refusal
-
-        def refused(graph: Graph, patch: Patch) -> str:
-            return EXCLUDED_REASON if patch_key(patch) in self.excluded else refusal(graph, patch)
-
-        return refused
+        return refuse_changes(self.excluded, refusal) if self.excluded else refusal
 
     def excluding(self, names: Container[str], changes: Iterable[PatchKey] = ()) -> _RewriteSpace:
         """Return the space without some names and changes."""
@@ -617,30 +577,3 @@ def _unproved_notes(gate: Gate) -> list[str]:
         log.warning("rules left out because they are not proved: %s; `graphopt verify` says why", names)
     notes = dict.fromkeys(gate.unproved, "it is not proved") | gate.withheld
     return [f"rule {name} was not applied: {why}" for name, why in sorted(notes.items())]
-
-
-def _reported_nodes(nodes: Mapping[int, Node], others: Mapping[int, Node]) -> tuple[str, ...]:
-    """Return the nodes on one side of a patch that are no nodes on the other, by operator and name."""
-    gone = (node for vertex, node in nodes.items() if vertex not in others or others[vertex].is_internal)
-    return tuple(f"{node.op} {node.label}".strip() for node in gone if not node.is_internal)
-
-
-def _reported_rewrites(tuned: TuningResult, gate: Gate) -> tuple[Rewrite, ...]:
-    return tuple(
-        Rewrite(
-            name=step.name,
-            is_rule=step.is_rule,
-            graph=step.graph.name,
-            removed=_reported_nodes(step.patch.before, step.patch.after),
-            added=_reported_nodes(step.patch.after, step.patch.before),
-            proof=gate.describe_proof(step.name) if step.is_rule else None,
-            cause=None if step.cause is None else tuned.group_of[step.cause],
-            weight_bytes=step.patch.added_weight_bytes,
-        )
-        for step in tuned.candidate.steps
-    )
-
-
-def _is_supported(rule: Rule, target: str) -> bool:
-    """Return whether a target has all operators that a rule writes."""
-    return target == "onnxruntime" or MICROSOFT not in written_domains(rule)

@@ -19,7 +19,7 @@ from graphopt.base.errors import OutputError
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.operators.proto_conversion import COPY_CHUNK_BYTES
-from graphopt.pipeline import Result
+from graphopt.result import Result
 from tests.text import parse
 
 

@@ -60,7 +60,7 @@ def build(kind: str, tree: Path, target: Path) -> Path:
 
 def expected_files() -> set[str]:
     """The package as it lies in the source tree, under the names it is installed by."""
-    kinds = (".py", ".typed", ".md", ".json", ".jsonl")
+    kinds = (".py", ".typed", ".md", ".json", ".jsonl", ".js", ".css", ".txt")
     own = {file.relative_to(ROOT) for file in (ROOT / "graphopt").rglob("*")}
     linked = {"graphopt" / file.relative_to(ROOT) for name in LINKS for file in (ROOT / name).iterdir()}
     return {file.as_posix() for file in own | linked if file.suffix in kinds}

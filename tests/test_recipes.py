@@ -17,7 +17,7 @@ from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.language.rule_library import load_library
-from graphopt.pipeline import Result
+from graphopt.result import Result
 from graphopt.rewrite.regions import portable_digest
 from graphopt.runtime.measure import Speedup
 from graphopt.search.model_tuner import Tuner, TuningResult
@@ -139,7 +139,7 @@ def test_parts_that_are_no_longer_equal_are_found_by_the_nodes_that_a_rule_match
 def test_a_shorter_model_says_how_much_was_left(made: Result) -> None:
     again = graphopt.optimize(model(layers=2), recipe=made.recipe)
     assert places(again) == [1, 1] and again.report.counts[MERGED] == 2
-    assert left(again) == [f"2 × {MERGED}: made in 1; the others are not in this model"]
+    assert left(again) == [f"2 × {MERGED}: made in 1 of them; the others are not in this model"]
 
 
 def test_a_longer_model_has_finds_in_all_its_layers(made: Result) -> None:

@@ -288,6 +288,16 @@ def test_sweeps_that_gain_alone_and_not_beside_others_are_left() -> None:
     assert "beside what was taken no gain was shown" in found[2].reason
 
 
+def test_sweeps_that_were_made_together_alone_have_groups_of_their_own() -> None:
+    """None was made by itself."""
+    whole = measured(Sweep("first", ("a",)), Sweep("second", ("b",)), outcome=in_seconds(1.25, 1.0))
+    found = groups([], whole, whole)
+    assert [(group.name, group.alone, group.together) for group in found] == [
+        ("first", None, known(1.25)),
+        ("second", None, known(1.25)),
+    ]
+
+
 def test_steps_know_the_group_of_the_sweep_or_find_that_they_were_made_for() -> None:
     """Beside another, a sweep may have used other rules: it is the same by its name."""
     first, second = Sweep("first", ("a",)), Sweep("second", ("b",))

@@ -57,6 +57,12 @@ def option(default: Any, help: str, **details: Any) -> Any:  # noqa: A002  (as t
     return field(default=default, metadata={"option": Option(help=help, **details)})
 
 
+def same_option(kind: type, name: str) -> Any:
+    """Declare a field that is the option of this name of another dataclass."""
+    known = {each.name: each for each in fields(kind)}[name]
+    return field(default=known.default, metadata=known.metadata)
+
+
 def iter_options(kind: type) -> Iterator[tuple[Field[Any], Option]]:
     """Yield the declared fields of a dataclass: its own, then those of its bases."""
     declared = {each.name: each for each in fields(kind)}

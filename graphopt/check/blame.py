@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -14,7 +14,9 @@ from graphopt.check.patch_models import compare_region
 from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comparison
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Node, Patch
+from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.simplify import Step
 
 
@@ -169,6 +171,19 @@ def patch_key(patch: Patch) -> PatchKey:
     gone = _removed_nodes(patch)
     new = [n for v, n in patch.after.items() if not n.is_internal and (v in gone or v not in patch.before)]
     return frozenset((node.op, *node.names) for node in gone.values()), tuple(sorted(node.op for node in new))
+
+
+EXCLUDED_REASON = ReportedReason("the check found a difference there")
+"""Reason why a change is refused in a later attempt, which is noted where it is left out."""
+
+
+def refuse_changes(excluded: Container[PatchKey], refusal: RefusalFunction) -> RefusalFunction:
+    """Return a function that refuses some changes, and all that is refused anyway."""
+
+    def refused(graph: Graph, patch: Patch) -> str:
+        return EXCLUDED_REASON if patch_key(patch) in excluded else refusal(graph, patch)
+
+    return refused
 
 
 def _removed_nodes(patch: Patch) -> dict[int, Node]:

@@ -6,57 +6,45 @@ command loads what it needs.
 
 from __future__ import annotations
 
-import itertools
-import json
 import logging
 import signal
 import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from graphopt.base import files, ort
 from graphopt.base.errors import (
-    DifferenceError,
-    ModelError,
     NoSpeedupError,
     OutputError,
     UsageError,
 )
-from graphopt.base.option_fields import changed_flags
 from graphopt.cli import output_files
 from graphopt.cli.discover_command import discover
+from graphopt.cli.explain_command import explain
+from graphopt.cli.measuring_commands import bench, compare, inspect
 from graphopt.cli.option_flags import (
-    ComparisonOptions,
     Debug,
-    JsonFormat,
-    MeasuringOptions,
     Model,
     Printing,
     ResultOptions,
-    RuleFiles,
     normalize_arguments,
-    running,
     takes_options,
 )
+from graphopt.cli.page_commands import report
 from graphopt.cli.rule_commands import rules, verify
 from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
 from graphopt.options import Options
 
 if TYPE_CHECKING:
     from graphopt.report.report import Report
-    from graphopt.runtime.bench import PreparedModels
-    from graphopt.runtime.input_sizes import TrialInputs
-    from graphopt.runtime.memory import MemoryReport
-    from graphopt.runtime.profile import Profile
-    from graphopt.search.search_report import SearchTiming
 
 log = logging.getLogger(__name__)
 
@@ -135,9 +123,7 @@ def optimize(
     if wanted.require_speedup is not None and options.dask is not None:
         raise UsageError("--require-speedup excludes --dask: a cluster times parts of the model, not the whole")
     files.check_readable(Path(model))
-    output_files.check_outputs(Path(model), Path(output), wanted.report, wanted.external_data, as_json=printing.as_json)
-    if wanted.save_recipe is not None:
-        output_files.check_recipe_file(wanted.save_recipe, Path(model), Path(output), wanted.report)
+    output_files.check_outputs(Path(model), Path(output), wanted, as_json=printing.as_json)
     _optimize(model, Path(output), options, wanted, printing)
 
 
@@ -151,19 +137,20 @@ def _optimize(model: str, target: Path, options: Options, wanted: ResultOptions,
         result = optimize(model, **vars(replace(options, progress=progress)))
         try:
             if wanted.require_speedup is not None:
-                _require(wanted.require_speedup, result.report.timing, model)
+                _require(wanted.require_speedup, result.report, model)
         except NoSpeedupError:
-            output_files.write_report(result.report, wanted.report)
+            output_files.write_views(result, wanted)
             raise
+        if wanted.html is not None:
+            result = output_files.with_profile(result, model, options, progress)
     before = files.file_identity(target)
     try:
         with Progress(enabled=not printing.quiet) as progress:
             progress("save", 0.0)
-            report = output_files.save_result(result, target, wanted.external_data)
+            result = output_files.save_result(result, target, wanted.external_data)
         with output_files.report_model_written_on_failure():
-            output_files.write_report(report, wanted.report)
-            output_files.write_recipe(result.recipe, wanted.save_recipe)
-            _show(report, printing, stderr=files.is_stdout(target))
+            output_files.write_views(result, wanted)
+            _show(result.report, printing, stderr=files.is_stdout(target))
     except (KeyboardInterrupt, SystemExit) as error:
         if files.file_identity(target) == before:  # what is on the disk decides, at whatever instant the signal came
             raise
@@ -182,185 +169,14 @@ def _show(report: Report, printing: Printing, *, stderr: bool) -> None:
         sys.stderr.write(f"graphopt: warning: the check is not complete: {one_line(found.reason)}\n")
 
 
-def _require(ratio: float, timing: SearchTiming | None, model: str) -> None:
+def _require(ratio: float, report: Report, model: str) -> None:
     """Raise NoSpeedupError unless the result is so many times as fast, beyond noise."""
+    timing = report.timing
     if timing is None or timing.speedup is None:
         raise NoSpeedupError(f"{model}: no speedup was measured, {ratio:g} is required; no model was written")
     if not timing.is_gain or timing.speedup.median < ratio:
         found = f"{timing.speedup.median:.3f}{'' if timing.is_gain else ', no gain beyond noise'}"
         raise NoSpeedupError(f"{model}: the speedup is {found}; {ratio:g} is required, so no model was written")
-
-
-@app.command(short_help="Say whether two models agree; exit code 3 if they do not.")
-@takes_options
-def compare(
-    original: Annotated[str, typer.Argument(metavar="ORIGINAL", help="The model as it was.", show_default=False)],
-    optimized: Annotated[str, typer.Argument(metavar="OPTIMIZED", help="What became of it.", show_default=False)],
-    options: ComparisonOptions,
-    printing: Printing,
-) -> None:
-    """Run two models on the same inputs and say whether they agree; exit code 3 if they do not."""
-    set_up_logging(printing.verbose, printing.debug)
-    from graphopt.check import compare as comparing
-    from graphopt.check.verdict import EqualityVerdict
-    from graphopt.report.report import comparison_json, print_comparison
-
-    sizes = options.dims or {}
-    bindings = [dict(zip(sizes, chosen, strict=True)) for chosen in itertools.product(*sizes.values())]
-    with Progress(enabled=not printing.quiet) as progress, running(options):
-        found = comparing.compare_models(
-            original,
-            optimized,
-            seeds=range(options.seed, options.seed + max(len(comparing.DEFAULT_SEEDS), len(bindings))),
-            bindings=bindings,
-            inputs=options.inputs,
-            exact=options.exact,
-            keep_nonfinite=options.keep_nonfinite,
-            progress=lambda done: progress("compare", done),
-        )
-    if printing.as_json:
-        sys.stdout.write(comparison_json(found) + "\n")
-    elif not printing.quiet:
-        print_comparison(found, console())
-    if found.verdict is EqualityVerdict.DIFFERENT:
-        raise DifferenceError(f"{original} and {optimized} differ: {found.reason or found.worst}")
-    if found.verdict is not EqualityVerdict.EQUAL:
-        raise ModelError(f"{original} and {optimized} cannot be compared: {found.reason}")
-
-
-@app.command(short_help="Time models in ONNX Runtime, each against the first.")
-@takes_options
-def bench(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="The models, .onnx files.", show_default=False)],
-    *,
-    options: MeasuringOptions,
-    seconds: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", help="For each model and size, at most: ends when the ratios are certain.", min=0
-        ),
-    ] = 2.0,
-    profile: Annotated[
-        bool, typer.Option("--profile", metavar="", help="Say for each model how long its operators take.")
-    ] = False,
-    memory: Annotated[
-        bool,
-        typer.Option(
-            "--memory", metavar="", help="Say for each model how much memory it takes, what for, and what lowers that."
-        ),
-    ] = False,
-    printing: Printing,
-) -> None:
-    """Time models in ONNX Runtime with all its optimizations, in turns, and say how each compares with the first.
-
-    A speedup above 1 is faster. Between is where the true one lies, with a confidence of 99 %. With --memory each model
-    is run in processes of its own, too, with ONNX Runtime's defaults and with options that may take less memory.
-    """
-    set_up_logging(printing.verbose, printing.debug)
-    from graphopt.runtime.bench import time_models
-
-    with Progress(enabled=not printing.quiet) as progress, running(options):
-        ready = _prepare(models, options, progress)
-        found = time_models(ready, seconds=seconds, progress=lambda done: progress("time", done))
-        profiles = _profiles(ready, models, progress) if profile else None
-        memories = _memory_reports(ready, models, progress) if memory else None
-    if printing.as_json:
-        _print_json(found.to_json(), profiles=profiles, memory=memories)
-    elif not printing.quiet:
-        print_text("\n\n".join([str(found), *_texts(profiles or ()), *_texts(memories or ())]))
-
-
-def _prepare(models: Sequence[str], options: MeasuringOptions, progress: Progress) -> PreparedModels:
-    """Load models, and make up inputs that all of them accept."""
-    from graphopt.runtime.bench import prepare_models
-
-    progress("load", 0.0)
-    return prepare_models(models, options.setting, dims=options.dims, inputs=options.inputs, seed=options.seed)
-
-
-_Profiles: TypeAlias = "list[tuple[TrialInputs, Profile]]"
-
-
-def _profiles(ready: PreparedModels, models: Sequence[str], progress: Progress) -> _Profiles:
-    """Return the profile of each model at each set of sizes."""
-    from graphopt.runtime.profile import profile_model
-
-    found: _Profiles = []
-    for trial in ready.trials:
-        for model in models:
-            progress("profile", len(found) / (len(ready.trials) * len(models)))
-            found.append((trial, profile_model(model, ready.setting, trial.feeds)))
-    return found
-
-
-_MemoryReports: TypeAlias = "list[tuple[TrialInputs, MemoryReport]]"
-
-
-def _memory_reports(ready: PreparedModels, models: Sequence[str], progress: Progress) -> _MemoryReports:
-    """Return what memory each model takes at each set of sizes."""
-    from graphopt.runtime.memory import measure_trial_memory
-
-    found: _MemoryReports = []
-    count = len(ready.trials) * len(models)
-    for trial in ready.trials:
-        for model in models:
-            progress("memory", len(found) / count)
-            found.append((trial, measure_trial_memory(model, ready.setting, trial)))
-    return found
-
-
-def _print_json(text: str, **further: _Profiles | _MemoryReports | None) -> None:
-    """Print what was found, with further measurements by name if there are any."""
-    listed = {
-        name: [{"sizes": trial.sizes} | measured.to_json() for trial, measured in found]
-        for name, found in further.items()
-        if found is not None
-    }
-    if listed:
-        text = json.dumps(json.loads(text) | listed, indent=2, ensure_ascii=False)
-    sys.stdout.write(text + "\n")
-
-
-def _texts(measured: Iterable[tuple[TrialInputs, Profile | MemoryReport]]) -> Iterator[str]:
-    for trial, found in measured:
-        yield f"{trial}\n{found}" if trial.sizes else str(found)
-
-
-@app.command(short_help="Print what is in a model.")
-@takes_options
-def inspect(
-    model: Model,
-    further: RuleFiles,
-    *,
-    options: MeasuringOptions,
-    profile: Annotated[
-        bool, typer.Option("--profile", metavar="", help="Run it, too, and say how long its operators take.")
-    ] = False,
-    printing: JsonFormat,
-) -> None:
-    """Print what is in a model: inputs, outputs, operators, weights, and what graphopt does not know.
-
-    Operators that a file of `--rules` defines are known.
-    """
-    set_up_logging(verbose=False, debug=printing.debug)
-    if not profile and (flags := changed_flags(options)):
-        raise UsageError(f"{flags[0]} says how a model is run: that is for --profile")
-    from graphopt.io import onnx_io
-    from graphopt.language import rule_library
-    from graphopt.report.report import ModelInspection
-
-    rule_library.read_rules(further.rules)
-    found = ModelInspection.from_model(onnx_io.load_model(model, inline_functions=False))
-    profiles = None
-    if profile:
-        with Progress(enabled=True) as progress, running(options):
-            profiles = _profiles(_prepare([model], options, progress), [model], progress)
-    if printing.as_json:
-        _print_json(found.to_json(), profiles=profiles)
-    else:
-        found.print(console())
-        for text in _texts(profiles or ()):
-            print_text(f"\n{text}")
 
 
 @app.command(short_help="Optimize models that need no download, one that gains and one that does not.")
@@ -397,6 +213,11 @@ def demo(
     print_text("For a model of your own:\n$ graphopt optimize model.onnx fast.onnx")
 
 
+app.command(short_help="Say whether two models agree; exit code 3 if they do not.")(compare)
+app.command(short_help="Time models in ONNX Runtime, each against the first.")(bench)
+app.command(short_help="Print what is in a model.")(inspect)
+app.command(short_help="Draw a report and its two models as an HTML page.")(report)
+app.command(short_help="Say which rules are applied to a model, and why others are not.")(explain)
 app.command(short_help="Prove rules for all tensor sizes; exit code 3 if one is not proved.")(verify)
 app.command(short_help="List the rules and passes, or print one in full.")(rules)
 app.command(short_help="Find rules that no one wrote, and prove them.")(discover)

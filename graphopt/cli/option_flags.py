@@ -16,7 +16,7 @@ import typer
 from graphopt.base import option_values as forms
 from graphopt.base import ort
 from graphopt.base.errors import UsageError, did_you_mean
-from graphopt.base.option_fields import Option, flags_of, iter_options, option
+from graphopt.base.option_fields import Option, flags_of, iter_options, option, same_option
 from graphopt.base.session import current_session
 from graphopt.options import COSTS, DeviceOptions, Options, RunOptions
 
@@ -143,6 +143,41 @@ class ComparisonOptions(Sizes, RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExplanationOptions(DeviceOptions, RunOptions):
+    """Options for explaining what is applied to a model: those of `optimize` that decide about it."""
+
+    at: str | None = option(
+        None, "Only places with this node, named by itself or by what it makes.", metavar="NODE", type=str
+    )
+    report: Path | None = option(
+        None, "A report of optimize --report, for what its search measured.", metavar="FILE.json", type=Path
+    )
+    slower: bool = option(
+        False,
+        "Race versions without some of what is always applied, to see what loses time.",
+        more="The races take the `--seconds`.",
+    )
+    seconds: float = option(60.0, "About how long the races of --slower may take.", metavar="SECONDS", minimum=0.0)
+    fresh: bool = same_option(Options, "fresh")
+    rules: Sequence[Path] = same_option(Options, "rules")
+    skip: Sequence[str] = same_option(Options, "skip")
+    only: Sequence[str] | None = same_option(Options, "only")
+    exact: bool = same_option(Options, "exact")
+    keep_nonfinite: bool = same_option(Options, "keep_nonfinite")
+    unverified: bool = same_option(Options, "unverified")
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None = same_option(Options, "input_shapes")
+    dims: Mapping[str, int | Sequence[int]] | None = same_option(Options, "dims")
+    target_opset: int | str | None = same_option(Options, "target_opset")
+    target: str = same_option(Options, "target")
+    inline_functions: bool = same_option(Options, "inline_functions")
+
+    def to_options(self) -> Options:
+        """Return the options of the run that is explained."""
+        own = {"at", "report", "slower"}
+        return Options(**{name: value for name, value in vars(self).items() if name not in own})
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResultOptions:
     """Options for the files that `optimize` writes."""
 
@@ -168,9 +203,31 @@ class ResultOptions:
         metavar="FILE.json",
         type=Path,
     )
+    html: Path | None = option(
+        None,
+        "Write a page: both graphs, each rewrite with its rule, and where the time goes.",
+        more="One file that loads nothing. To say where the time goes, original and result are profiled, which takes "
+        "some more runs.",
+        metavar="FILE.html",
+        type=Path,
+    )
+    model_explorer: Path | None = option(
+        None,
+        "Write both graphs for Model Explorer, as JSON.",
+        more="`model-explorer FILE.json` shows them, with what was removed, new and rewired among their attributes.",
+        metavar="FILE.json",
+        type=Path,
+    )
     save_recipe: Path | None = option(
         None, "Write what the search decided, for --recipe.", metavar="FILE.json", type=Path
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """Option for a page on what was found."""
+
+    html: Path | None = option(None, "Write a page: both graphs, and what was found.", metavar="FILE.html", type=Path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +299,7 @@ class DiscoveryOptions(RuleFiles, ProverOptions):
     workers: int = option(1, "Processes.", metavar="N", minimum=1, maximum=1024)
 
 
-GROUPS = (Options, ResultOptions, ComparisonOptions, MeasuringOptions, DiscoveryOptions)
+GROUPS = (Options, ResultOptions, ComparisonOptions, MeasuringOptions, DiscoveryOptions, ExplanationOptions)
 
 
 @contextmanager
@@ -254,7 +311,7 @@ def running(options: RunOptions) -> Iterator[None]:
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
-COMMANDS = ("optimize", "compare", "bench", "inspect", "verify", "rules", "discover", "demo")
+COMMANDS = ("optimize", "compare", "bench", "inspect", "report", "explain", "verify", "rules", "discover", "demo")
 
 
 def normalize_arguments(args: list[str]) -> list[str]:

@@ -1,10 +1,9 @@
-"""The commands on rules: they are proved, listed, and printed in full."""
+"""The commands on rules: they are proved, listed, printed in full, and explained in a model."""
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +13,11 @@ import typer
 from graphopt.base import files, ort
 from graphopt.base.errors import ProofError, UsageError
 from graphopt.cli.option_flags import JsonFormat, Printing, ProvingOptions, RuleFiles, takes_options
+from graphopt.cli.page_commands import write_rule_page
 from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.language.definition import Definition
-    from graphopt.language.proof import Proof
     from graphopt.language.rule import Rule
     from graphopt.language.rule_library import RuleLibrary, RuleSource
 
@@ -117,12 +116,11 @@ def _read_rules(sources: Iterable[RuleSource]) -> tuple[RuleLibrary, list[Defini
     """
     from graphopt.language import rule_library
     from graphopt.language.definition import iter_definitions
-    from graphopt.rewrite.simplify import notes_on_unmatchable_rules
 
     rule_library.load_library()
     before = frozenset(iter_definitions())
     found = rule_library.read_rules(sources)
-    for note in notes_on_unmatchable_rules(found.all_rules):
+    for note in rule_library.notes_on_unmatchable_rules(found.all_rules):
         log.warning("%s", note)
     used = {each for rule in found.all_rules for each in rule.definitions}
     return found, [each for each in iter_definitions() if each not in before or each in used]
@@ -142,6 +140,10 @@ def rules(
     ] = None,
     *,
     further: RuleFiles,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Write a page with a picture of the rule.", show_default=False),
+    ] = None,
     printing: JsonFormat,
 ) -> None:
     """List the rules and passes: name, proof, algebra, and why it pays; of a file, its definitions of operators, too.
@@ -150,6 +152,7 @@ def rules(
     """
     set_up_logging(verbose=False, debug=printing.debug)
     from graphopt.language import rule_library
+    from graphopt.report.rule_drawing import rule_in_full
     from graphopt.rewrite import gate
     from graphopt.rewrite.passes import PASSES, Pass
 
@@ -164,10 +167,17 @@ def rules(
     rule_library.select_names(list(known), (), [name] if name else None)
     algebra = {rule.name: str(rule) for rule in found}
     rule = next((rule for rule in found if rule.name == name), None)
+    if html is not None and rule is None:
+        raise UsageError("--html is the page of one rule: name it")
     if rule is not None:
         proof = gate.known_proof(rule)
+        if html is not None:
+            write_rule_page(html, rule, proof)
+            return
         data = rule.to_json() | {"proof": proof and proof.to_json()}
-        print_text(json.dumps(data, ensure_ascii=False) if printing.as_json else _in_full(rule, proof, console().width))
+        print_text(
+            json.dumps(data, ensure_ascii=False) if printing.as_json else rule_in_full(rule, proof, console().width)
+        )
         return
     claims = {rule.name: proof.claim_text if (proof := gate.known_proof(rule)) else "no proof yet" for rule in found}
     claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
@@ -188,24 +198,3 @@ def rules(
             defaults = (f"{parameter} is {value} where it is absent" for parameter, value in each.defaults)
             shown.append("\n    ".join([f"{each.name}  (a definition)", str(each), *defaults]))
         print_text("\n\n".join(shown))
-
-
-def _in_full(rule: Rule, proof: Proof | None, width: int) -> str:
-    """Return all that a rule says, drawn in lines of a width, and what is known of its proof."""
-    from graphopt.report.rule_drawing import draw_rule
-
-    kinds = {
-        "tensor": "any value",
-        "tensors": "any number of values",
-        "const": "a constant",
-        "attributes": "all other attributes",
-    }
-    lines = [rule.name, *[f"    {rule.why}"] * bool(rule.why), ""]
-    lines += [f"    {part}" for part in re.split(r"  (?=->  |where |for any )", str(rule))]
-    lines += ["", *(f"    {line}".rstrip() for line in draw_rule(rule, width - 4).splitlines()), ""]
-    for hole in rule.holes.values():
-        axes = "" if hole.axes is None else f" [{' '.join(hole.axes)}]"
-        default = "" if hole.default is None else f", {hole.default} where it is absent"
-        lines.append(f"    {hole}  {kinds.get(hole.kind, hole.kind)}{axes}{default}")
-    shown = "no proof yet; `graphopt verify` makes one" if proof is None else str(proof)
-    return "\n".join([*lines, "", f"    {shown}", f"    digest {rule.digest}"])

@@ -365,6 +365,15 @@ def written_domains(rule: Rule) -> frozenset[str]:
     return frozenset(app.domain for side in rule.right for app in operator_applications(side))
 
 
+MICROSOFT = "com.microsoft"
+"""Domain of the operators that ONNX Runtime has beside the standard ones."""
+
+
+def is_supported(rule: Rule, target: str) -> bool:
+    """Return whether a target, `onnx` or `onnxruntime`, has all operators that a rule writes."""
+    return target == "onnxruntime" or MICROSOFT not in written_domains(rule)
+
+
 @cache
 def downgrade_path(op: str, domain: str, version: int, opset: int) -> VersionPath:
     """Return the path from a schema version to what an opset has for it."""

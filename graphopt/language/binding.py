@@ -250,3 +250,12 @@ def _bound_type(bound: Binding, graph: Graph) -> TensorType:
     if found is None:
         raise UndecidedScalarError("a type that is not known")
     return found
+
+
+def literal_value(term: App) -> object:
+    """Return the value of a term that the rule computes, such as sqrt(2); None, which equals nothing, if it has none:
+    then it asks for what only a match binds."""
+    try:
+        return evaluate_scalar(term, {}, {}, None)
+    except UndecidedScalarError:
+        return None

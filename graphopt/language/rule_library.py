@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from hashlib import sha256
@@ -19,8 +19,10 @@ from typing import Any, TypeAlias
 
 from graphopt.base.errors import RuleError, UsageError, did_you_mean
 from graphopt.base.session import DEFAULT_SESSION
+from graphopt.language.binding import literal_value
 from graphopt.language.definition import declare
 from graphopt.language.rule import Rule
+from graphopt.language.terms import SCALAR, App, operator_applications, render_term
 
 ENTRY_POINT_GROUP = "graphopt.rules"
 """The entry-point group: each entry is a module with `RULES`, a tuple of rules, and perhaps `TRADES`, `SWEEPS` and
@@ -236,3 +238,23 @@ def select_names(names: Sequence[str], skip: Iterable[str], only: Iterable[str] 
             hint = did_you_mean(name, names) or "; `graphopt rules` lists them"
             raise UsageError(f"there is no rule or pass '{name}'{hint}")
     return frozenset(names if only is None else only) - frozenset(skip)
+
+
+def notes_on_unmatchable_rules(rules: Iterable[Rule]) -> Iterator[str]:
+    """Yield a note for each rule that matches nothing, whatever the model."""
+    for rule in rules:
+        if asked := list(dict.fromkeys(map(render_term, _unmatchable_terms(rule)))):
+            yield (
+                f"rule {rule.name} never matches: {' and '.join(asked)} on its left side is known only where it has"
+                " matched; write a hole for a number there, and in `when` what that equals"
+            )
+
+
+def _unmatchable_terms(rule: Rule) -> Iterator[App]:
+    """Yield the terms of the left side that nothing equals: they ask for what only a match binds, as the size of an
+    axis."""
+    for side in rule.left:
+        for app in operator_applications(side):
+            for part in (*app.inputs, *(value for _, value in app.attrs)):
+                if isinstance(part, App) and part.domain == SCALAR and literal_value(part) is None:
+                    yield part

@@ -19,8 +19,9 @@ from graphopt.ir.types import OpaqueType, Type
 from graphopt.language.proof import Proof
 from graphopt.language.proof import Verdict as Proved
 from graphopt.operators.proto_conversion import ExternalData
+from graphopt.report.node_changes import KeptRun
 from graphopt.runtime.input_sizes import format_sizes
-from graphopt.runtime.measure import TimingPolicy, TimingVerdict
+from graphopt.runtime.measure import Speedup, TimingPolicy, TimingVerdict
 from graphopt.search.search_report import (
     GroupKind,
     RewriteGroup,
@@ -101,6 +102,38 @@ class Rewrite:
     wherever it pays."""
     weight_bytes: int = 0
     """Bytes by which the initializers grow with it; negative where they shrink."""
+    original_nodes: tuple[int, ...] = ()
+    """Nodes of the original that it took out or changed, by number: that of nodes in topological order, Constant nodes
+    left out and local functions inlined; nodes of a body come directly before the node that has it."""
+    result_nodes: tuple[int, ...] = ()
+    """Nodes of the result that it put in or changed, by number. One that reads other values is in both lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleText:
+    """What is to be read of a rule or pass that was applied."""
+
+    why: str
+    """Reason why it pays."""
+    algebra: str = ""
+    """Both sides and the conditions; empty for a pass."""
+    line: str = ""
+    """The rule as a line of a .jsonl file; empty for a pass."""
+    speed_without: Speedup | None = None
+    """Speed of the model simplified without it, relative to the simplified model: below 1 it gains. Measured for a
+    page, of the simplifications that take out the most nodes; else null."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTimes:
+    """Seconds of one run in the kernels of each operator, as ONNX Runtime names them in the graph that it makes."""
+
+    before: Mapping[str, float]
+    """In the original; the least of the runs."""
+    after: Mapping[str, float]
+    """In the result; the least of the runs."""
+    runs: int
+    """Runs of each model under ONNX Runtime's profiler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +220,12 @@ class Report:
     """Python that opens a session of the result with the provider that was chosen; empty where only one was asked
     for."""
     versions: Mapping[str, str] = field(default_factory=versions)
+    rules: Mapping[str, RuleText] = field(default_factory=dict)
+    """The rules and passes that were applied, by name."""
+    kept_nodes: tuple[KeptRun, ...] = ()
+    """Nodes of the original that are nodes of the result, with the same operator."""
+    operator_times: OperatorTimes | None = None
+    """Profiles of the original and the result; null where none were made, as by default."""
     schema_version: int = SCHEMA_VERSION
     """Version of the JSON schema that describes this report; it is raised where a field goes or changes its meaning."""
 
@@ -255,8 +294,8 @@ class Report:
         yield from (str(use) for use in uses if use.cause is None)
         for index, group in enumerate(self.timing.groups if self.timing else ()):
             why = f": {group.reason}" if group.reason else ""
-            what = group.name if group.is_taken else _format_group(group)  # the rules of what was taken follow
-            yield f"{_format_fate(group)}: {what} (alone {_format_alone(group)}){why}"
+            what = group.name if group.is_taken else format_group(group)  # the rules of what was taken follow
+            yield f"{_format_fate(group)}: {what} (alone {format_alone(group)}){why}"
             yield from (f"    {use}" for use in uses if use.cause == index)
 
     def print(self, console: Console | None = None) -> None:
@@ -424,7 +463,7 @@ def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[Renderab
         found = "what the recipe says" if timing.stop == StopReason.RECIPE else "what the search found"
         table = _table(found, "alone", "saves", "")
         for group in timing.groups:
-            table.add_row(_format_group(group), _format_alone(group), _format_saving(group), _format_fate(group))
+            table.add_row(format_group(group), format_alone(group), format_saving(group), _format_fate(group))
         yield table
         yield ""
         yield from _rejection_lines(timing)
@@ -445,13 +484,13 @@ def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[Renderab
     yield table
 
 
-def _format_group(group: RewriteGroup) -> str:
+def format_group(group: RewriteGroup) -> str:
     """Return a find as `12 × merge_linear`, a sweep as `kernels of one size: mix_kernels`."""
     rules = ", ".join(group.rules)
     return f"{group.name}: {rules}" if group.kind is GroupKind.SWEEP else f"{len(group.parts)} × {rules}"
 
 
-def _format_alone(group: RewriteGroup) -> str:
+def format_alone(group: RewriteGroup) -> str:
     """Return what a group is worth by itself: `1.30 (1.28–1.33)` where it was measured, `≈ 1.30` where estimated."""
     ratio = group.alone
     if ratio is None:
@@ -459,7 +498,8 @@ def _format_alone(group: RewriteGroup) -> str:
     return f"≈ {ratio.median:.2f}" if group.is_estimate else f"{ratio.median:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
-def _format_saving(group: RewriteGroup) -> str:
+def format_saving(group: RewriteGroup) -> str:
+    """Return what a group saves of a run: `0.42 ms` where it was measured, `≈ 0.42 ms` where estimated."""
     if group.saved_seconds is None:
         return ""
     return f"{'≈ ' * (group.kind is GroupKind.FIND)}{group.saved_seconds * 1e3:.3g} ms"
@@ -474,7 +514,7 @@ def _rejection_lines(timing: SearchTiming) -> Iterable[RenderableType]:
     reasons: dict[str, list[str]] = {}
     for group in timing.groups:
         if group.reason:
-            reasons.setdefault(group.reason, []).append(_format_group(group))
+            reasons.setdefault(group.reason, []).append(format_group(group))
     for reason, groups in reasons.items():
         yield f"left: {'; '.join(groups) if len(groups) < 4 else f'{len(groups)} of them'}: {reason}"
     if reasons:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, zip_longest
 from string import ascii_lowercase
 
 from graphopt.ir import schemas
+from graphopt.language.proof import Proof
 from graphopt.language.rule import Rule
 from graphopt.language.terms import App, Term, Var, is_scalar, operator_applications, render_term
 from graphopt.rewrite.build import is_constant_term
@@ -101,3 +103,33 @@ def _leaf(term: Term) -> str:
         return f"{'' if is_scalar(term) else '= '}{term}"
     axes = "" if term.axes is None else f" [{' '.join(term.axes)}]"
     return f"{term}{axes}{', a constant' if term.kind == 'const' else ''}"
+
+
+_HOLE_KINDS = {
+    "tensor": "any value",
+    "tensors": "any number of values",
+    "const": "a constant",
+    "attributes": "all other attributes",
+}
+
+
+def describe_hole(hole: Var) -> str:
+    """Return what a hole stands for: `a constant [M], 0 where it is absent`."""
+    axes = "" if hole.axes is None else f" [{' '.join(hole.axes)}]"
+    default = "" if hole.default is None else f", {hole.default} where it is absent"
+    return f"{_HOLE_KINDS.get(hole.kind, hole.kind)}{axes}{default}"
+
+
+def proof_text(proof: Proof | None) -> str:
+    """Return what is known of a proof."""
+    return "no proof yet; `graphopt verify` makes one" if proof is None else str(proof)
+
+
+def rule_in_full(rule: Rule, proof: Proof | None, width: int) -> str:
+    """Return all that a rule says, drawn in lines of a width, and what is known of its proof."""
+    lines = [rule.name, *[f"    {rule.why}"] * bool(rule.why), ""]
+    lines += [f"    {part}" for part in re.split(r"  (?=->  |where |for any )", str(rule))]
+    lines += ["", *(f"    {line}".rstrip() for line in draw_rule(rule, width - 4).splitlines()), ""]
+    lines += [f"    {hole}  {describe_hole(hole)}" for hole in rule.holes.values()]
+    shown = proof_text(proof)
+    return "\n".join([*lines, "", f"    {shown}", f"    digest {rule.digest}"])

@@ -73,6 +73,21 @@ def missing_operator(rule: Rule, model_opsets: Mapping[str, int]) -> str | None:
     return None
 
 
+def describe_missing_operator(rule: Rule, model_opsets: Mapping[str, int]) -> str:
+    """Return the operator that the model's opset cannot express, and the first opset that can; empty where it has all.
+
+    As `Gelu: opset 20, the model has 17; --target-opset 20 converts it`.
+    """
+    missing, own = missing_operator(rule, model_opsets), model_opsets.get("", 0)
+    if missing is None:
+        return ""
+    later = range(own + 1, schemas.MAX_LOADED_OPSET + 1)
+    opset = next((n for n in later if missing_operator(rule, {**model_opsets, "": n}) is None), None)
+    if opset is None:
+        return f"{missing}, which the model's opset does not have"
+    return f"{missing}: opset {opset}, the model has {own}; --target-opset {opset} converts it"
+
+
 @cache
 def _written_operators(rule: Rule) -> tuple[tuple[str, str], ...]:
     """Return the operators that the right side adds, with their domains: no holes that the left side has, no computed

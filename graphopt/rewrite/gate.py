@@ -450,7 +450,7 @@ class Gate:
         return not (self.keep_nonfinite and proof.assumes_finite)
 
     def allows(self, site: Site) -> bool:
-        """Return whether a rule may be applied at a place.
+        """Return whether a rule may be applied at a place; notes why not, where users would not expect it.
 
         Its proof has to license the element types and infinities there, and the ranks, lists and attributes: those that
         it was not made for are proved now.
@@ -460,39 +460,66 @@ class Gate:
             if not self.unverified:
                 self.unproved[rule.name] = proof
             return self.unverified
-        if depends_on_dtype(rule) and not site.computed_dtypes | site.read_dtypes <= frozenset(COMPUTE_DTYPES):
+        if self._unlicensed_reason(site, proof):
             return False
-        if not all(map(proof.licenses, site.computed_dtypes)) or (self.exact and proof.model is not ProofModel.EXACT):
-            return False
-        if not self._keeps_bits(site, proof) or not self._are_finite(site, proof):
-            return False
-        contradictions = (self._kernel_check_of(each).contradiction for each in rule.definitions)
-        objection = self._instance_objection(site, proof) or next(filter(None, contradictions), "")
-        return self._check_objection(objection, site)
+        reason = self._withheld_reason(site, proof)
+        if reason:
+            self.withheld.setdefault(rule.name, reason)
+        return not reason
 
-    def _keeps_bits(self, site: Site, proof: Proof) -> bool:
-        """Return whether a rule keeps bits where it has to: for floats only in `exact`, for others always."""
-        if self.exact and site.is_reordered and any(dtype.is_float for dtype in site.computed_dtypes):
-            return False
-        if site.uses_reciprocal and proof.model is ProofModel.EXACT:  # which does not see rounding before a jump
-            return False
-        minded = [dtype for dtype in site.computed_dtypes if self.exact or not dtype.is_float]
-        return deviating_dtypes(site.rule).isdisjoint(minded)
+    def objection(self, site: Site) -> str:
+        """Return why `allows` says no at a place, for a person who asks; empty where it says yes. Notes nothing."""
+        proof = self.proof_of(site.rule)
+        if not proof.holds:
+            return "" if self.unverified else f"it is {proof.claim_text}; `graphopt verify {proof.rule}` says why"
+        return self._unlicensed_reason(site, proof) or self._withheld_reason(site, proof)
 
-    def _are_finite(self, site: Site, proof: Proof) -> bool:
-        """Return whether the values are as finite as the proof takes them to be; notes why not."""
-        why = ""
+    def _unlicensed_reason(self, site: Site, proof: Proof) -> str:
+        """Return why a proof does not speak for the element types, or the bits, of a place."""
+        types = sorted(site.computed_dtypes | site.read_dtypes)
+        if depends_on_dtype(site.rule) and (others := [dtype for dtype in types if dtype not in COMPUTE_DTYPES]):
+            return f"{_join_dtypes(others)}: a rule on element types is proved for those that models compute in"
+        if others := [dtype for dtype in site.computed_dtypes if not proof.licenses(dtype)]:
+            return f"{_join_dtypes(others)}: it is proved over the real numbers, which speaks for floats only"
+        if self.exact and proof.model is not ProofModel.EXACT:
+            return f"--exact keeps all bits, and it is {proof.claim_text}"
         if proof.model is ProofModel.EXTENDED and site.may_be_infinite(True):
-            return False
+            return "a constant there may be infinite, and it is proved for finite ones"
+        return self._changed_bits_reason(site, proof)
+
+    def _changed_bits_reason(self, site: Site, proof: Proof) -> str:
+        """Return why a rule may change bits where it has to keep them: those of floats only in `exact`, those of others
+        always."""
+        if self.exact and site.is_reordered and any(dtype.is_float for dtype in site.computed_dtypes):
+            return "--exact keeps all bits, and operands stand in another order there"
+        if site.uses_reciprocal and proof.model is ProofModel.EXACT:  # which does not see rounding before a jump
+            return "it is proved for a product, and the division there rounds otherwise"
+        minded = [dtype for dtype in site.computed_dtypes if self.exact or not dtype.is_float]
+        if deviating := deviating_dtypes(site.rule).intersection(minded):
+            return f"{_join_dtypes(deviating)}: ONNX Runtime's kernels for the two sides may give other bits"
+        return ""
+
+    def _withheld_reason(self, site: Site, proof: Proof) -> str:
+        """Return why a rule is withheld from values that are not as its proof takes them to be: as finite, in tensors
+        of these ranks, with these attributes."""
+        contradictions = (self._kernel_check_of(each).contradiction for each in site.rule.definitions)
+        return (
+            self._infinite_reason(site, proof)
+            or self._instance_objection(site, proof)
+            or next(filter(None, contradictions), "")
+        )
+
+    def _infinite_reason(self, site: Site, proof: Proof) -> str:
+        """Return why values may not be as finite as the proof takes them to be."""
         if proof.assumes_finite and self.keep_nonfinite:
-            why = "it is proved for finite values only, and others are to be kept"
-        elif (proof.model is ProofModel.REAL and site.may_be_infinite(False)) or site.finiteness_may_fail():
-            why = "it is proved for finite values only, and one there may be infinite"
-        elif site.mask_may_be_lowest():
-            why = "the least number in a mask is -inf to the kernel, and there may be one"
-        elif proof.model is ProofModel.EXTENDED and site.rule.definitions and site.may_be_infinite(False):
-            why = self._nonfinite_contradiction(site.rule)
-        return self._check_objection(why, site)
+            return "it is proved for finite values only, and others are to be kept"
+        if (proof.model is ProofModel.REAL and site.may_be_infinite(False)) or site.finiteness_may_fail():
+            return "it is proved for finite values only, and one there may be infinite"
+        if site.mask_may_be_lowest():
+            return "the least number in a mask is -inf to the kernel, and there may be one"
+        if proof.model is ProofModel.EXTENDED and site.rule.definitions and site.may_be_infinite(False):
+            return self._nonfinite_contradiction(site.rule)
+        return ""
 
     def _nonfinite_contradiction(self, rule: Rule) -> str:
         """Return why infinities may not become what is proved, empty if the kernels here keep them."""
@@ -521,13 +548,11 @@ class Gate:
         cache_instance_proofs(proof, tried)
         return made.failure
 
-    def _check_objection(self, why: str, site: Site) -> bool:
-        """Return whether there is no objection to a place; notes one that there is."""
-        if why:
-            self.withheld.setdefault(site.rule.name, why)
-        return not why
-
     def describe_proof(self, name: str) -> str | None:
         """Return the claim of a rule's proof for the report, None for a rule that was not asked for."""
         proof = self._proofs.get(name)
         return None if proof is None else proof.claim_text
+
+
+def _join_dtypes(dtypes: Iterable[DType]) -> str:
+    return ", ".join(dtype.name.lower() for dtype in sorted(dtypes))

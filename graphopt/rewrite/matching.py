@@ -8,10 +8,11 @@ constant is multiplication by its reciprocal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, islice, permutations, product
+from typing import Literal, TypeAlias
 
 import numpy as np
 from onnx.defs import OpSchema
@@ -28,12 +29,13 @@ from graphopt.language.binding import (
     DefaultBinding,
     broadcast_dims,
     evaluate_scalar,
+    literal_value,
     resolve_axes,
     unify_axes,
 )
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import UndecidedScalarError
-from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_pack, is_scalar, operator_applications, pack_holes
+from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_pack, is_scalar, pack_holes
 from graphopt.operators import node_facts
 from graphopt.operators.declared_operators import satisfies_definition
 from graphopt.operators.operator_classes import OperatorChoice, is_broadcasting, lookup_operator, operator_choices
@@ -68,34 +70,365 @@ class Match:
     def vertices(self) -> frozenset[int]:
         return frozenset(value.vertex for value in self.terms.values())
 
+    @property
+    def bound_parts(self) -> int:
+        """The number of operators that matched, and of holes that are bound."""
+        return len({app.node for app in self.terms}) + len(self.holes)
 
-def find_matches(rule: Rule, graph: Graph, vertex: int | None = None) -> Iterator[Match]:
-    """Yield the matches of a rule: everywhere, or those in which one of its left sides ends at `vertex`."""
+
+MatchStep: TypeAlias = Literal[
+    "operator",
+    "outputs",
+    "version",
+    "same node",
+    "further input",
+    "attribute",
+    "input",
+    "inputs",
+    "quotient",
+    "other side",
+    "constant",
+    "spelling",
+    "operand types",
+    "conditions",
+]
+"""A step of matching a pattern, named for what it asks of a node; "inputs" is the quick look at their operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The step at which a pattern did not match, and how far it had matched before."""
+
+    rule: Rule
+    """The rule; of a family the rule with the operators that were met."""
+    step: MatchStep
+    state: PartialMatch
+    """Partial match before the step; the term that failed is not in it."""
+    pattern: Term | None = None
+    """The term that failed; None for an absent input, and for what is asked of the whole match."""
+    node: Node | None = None
+    """The node of which an attribute or input was looked at."""
+    value: Value | None = None
+    """The value that the term was compared with; None where there is none."""
+    attribute: str = ""
+    """Name of the attribute that was looked at."""
+
+
+MismatchListener: TypeAlias = Callable[[Mismatch], None]
+"""Told of each step that fails while a pattern is matched."""
+
+
+def find_matches(
+    rule: Rule, graph: Graph, vertex: int | None = None, on_mismatch: MismatchListener | None = None
+) -> Iterator[Match]:
+    """Yield the matches of a rule: everywhere, or those in which one of its left sides ends at `vertex`.
+
+    `on_mismatch` is told where and why there is none; quick looks, which reject most places without looking closely,
+    are then left out.
+    """
+    matcher = _Matcher(graph, rule, on_mismatch)
     if vertex is None:
         for candidate in sorted(set().union(*map(graph.vertices_with_op, root_operators_of(rule.left[0])))):
-            for each in _matching_instances(rule, graph, candidate, 0):
-                yield from _matches_at(each, graph, candidate, 0)
+            for each in matcher.instances(candidate, 0):
+                yield from matcher.matches_at(each, candidate, 0)
         return
     for position, side in enumerate(rule.left):
         if graph[vertex].op in root_operators_of(side):
-            for each in _matching_instances(rule, graph, vertex, position):
-                yield from _matches_at(each, graph, vertex, position)
+            for each in matcher.instances(vertex, position):
+                yield from matcher.matches_at(each, vertex, position)
 
 
-def _matches_at(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[Match]:
-    side = rule.left[position]
-    others = [other for index, other in enumerate(rule.left) if index != position]
-    for state in _match_app(graph, side, Value(vertex, side.output), _PartialMatch({}, {}, {})):
-        for complete in _match_other_sides(graph, others, state):
-            settled = _resolve_constants(complete)
-            if settled is None:
-                continue
-            roots = tuple(settled.terms[side] for side in rule.left)
-            match = Match(rule, roots, settled.holes, settled.axes, settled.terms, settled.is_reordered)
-            if rule.canonical and not _is_spelled_alike(graph, match):
-                continue
-            if _conditions_hold(rule, graph, match) and _has_consistent_operand_types(graph, match):
-                yield match
+def find_inner_matches(rule: Rule, graph: Graph, app: App) -> Iterator[PartialMatch]:
+    """Yield where an operator of the left side of a rule matches, and all that it is applied to."""
+    matcher = _Matcher(graph, rule)
+    for vertex in sorted(set().union(*map(graph.vertices_with_op, root_operators_of(app)))):
+        yield from matcher.match_app(app, Value(vertex, app.output), PartialMatch({}, {}, {}))
+
+
+class _Matcher:
+    """Matches patterns in one graph, and tells a listener, if there is one, why they do not match."""
+
+    __slots__ = ("graph", "on_mismatch", "rule")
+
+    def __init__(self, graph: Graph, rule: Rule, on_mismatch: MismatchListener | None = None) -> None:
+        self.graph, self.rule, self.on_mismatch = graph, rule, on_mismatch
+
+    def instances(self, vertex: int, position: int) -> Iterator[Rule]:
+        """Yield the rules of a family for the operators met in the places of its holes; another rule as it is.
+
+        A listener is told of the holes at which the family itself does not match, where it has no rule for a place.
+        """
+        if not self.rule.is_family:
+            yield self.rule
+            return
+        is_empty = True
+        for found in _family_instances(self.graph, self.rule, self.rule.left[position], vertex):
+            is_empty = False
+            yield found
+        if is_empty and self.on_mismatch is not None:
+            yield self.rule
+
+    def _fail(
+        self,
+        step: MatchStep,
+        state: PartialMatch,
+        pattern: Term | None = None,
+        node: Node | None = None,
+        value: Value | None = None,
+        attribute: str = "",
+    ) -> None:
+        if self.on_mismatch is not None:
+            self.on_mismatch(Mismatch(self.rule, step, state, pattern, node, value, attribute))
+
+    def matches_at(self, rule: Rule, vertex: int, position: int) -> Iterator[Match]:
+        """Yield the matches of a rule, or of one of the family, in which the left side in this position ends at a
+        vertex."""
+        self.rule = rule
+        side = rule.left[position]
+        others = [other for index, other in enumerate(rule.left) if index != position]
+        for state in self.match_app(side, Value(vertex, side.output), PartialMatch({}, {}, {})):
+            for complete in self._match_other_sides(others, state):
+                settled = self._resolve_constants(complete)
+                if settled is None:
+                    continue
+                roots = tuple(settled.terms[side] for side in rule.left)
+                match = Match(rule, roots, settled.holes, settled.axes, settled.terms, settled.is_reordered)
+                if rule.canonical and not _is_spelled_alike(self.graph, match):
+                    self._fail("spelling", settled)
+                elif not _conditions_hold(rule, self.graph, match):
+                    self._fail("conditions", settled)
+                elif not _has_consistent_operand_types(self.graph, match):
+                    self._fail("operand types", settled)
+                else:
+                    yield match
+
+    def _match_other_sides(self, others: Sequence[App], state: PartialMatch) -> Iterator[PartialMatch]:
+        """Match further left sides, found through a hole that they share with what is matched already."""
+        if not others:
+            yield state
+            return
+        candidates = [
+            each for each in _candidate_roots(self.graph, others[0], state) if each not in state.terms.values()
+        ]
+        if not candidates:
+            self._fail("other side", state, others[0])
+        for candidate in candidates:
+            for found in self.match_app(others[0], candidate, state):
+                yield from self._match_other_sides(others[1:], found)
+
+    def match_app(self, app: App, value: Value, state: PartialMatch) -> Iterator[PartialMatch]:
+        node = self.graph[value.vertex]
+        if node.op == "Div" and is_scaling(app):
+            yield from self._match_quotient(app, value, state)
+        if node.op != app.op or node.domain != app.domain or value.output != app.output:
+            self._fail("operator", state, app, node, value)
+            return
+        failed = self._failed_step(app, node)
+        if failed is not None:
+            self._fail(failed, state, app, node, value)
+            return
+        if app in state.terms:
+            if state.terms[app] == value:
+                yield state
+            else:
+                self._fail("same node", state, app, node, value)
+            return
+        with_attributes = self._match_attributes(app, node, state)
+        if with_attributes is None:
+            return
+        terms = {**state.terms, app: value}
+        seen = PartialMatch(with_attributes.holes, state.axes, terms, state.pending, state.is_reordered)
+        inputs = (*node.inputs[: len(app.inputs)], *(None,) * (len(app.inputs) - len(node.inputs)))
+        for order, rounds_otherwise in _input_orders(app, inputs):
+            pairs = tuple(zip(app.inputs, order, strict=True))
+            bound = self._bind_implied(node, pairs, seen.with_reordering(rounds_otherwise))
+            if bound is not None:
+                yield from self._match_inputs(node, [pair for pair in pairs if not _is_absent_numbers(*pair)], bound)
+
+    def _failed_step(self, app: App, node: Node) -> MatchStep | None:
+        """Return what a node of the pattern's operator lacks, beside attributes; the last is a quick look at its inputs
+        that rejects most nodes, of which a listener is to hear more."""
+        extra_outputs = len(node.names) - app.outputs  # unread ones do not matter, unless the operator has any number
+        if extra_outputs < 0 or (extra_outputs > 0 and _is_variadic(app.op, app.domain)):
+            return "outputs"
+        if not _has_rule_version(self.graph, app, node):
+            return "version"
+        if any(further is not None for further in node.inputs[len(app.inputs) :]):
+            return "further input"
+        if self.on_mismatch is None and not _producers_may_match(self.graph, app, node):
+            return "inputs"
+        return None
+
+    def _match_quotient(self, app: App, value: Value, state: PartialMatch) -> Iterator[PartialMatch]:
+        """Match a product with a number to a quotient, where the number is the reciprocal of the divisor."""
+        node = self.graph[value.vertex]
+        dividend, divisor = node.inputs
+        tensor = constant_tensor(self.graph, divisor)
+        if divisor is None or tensor is None or state.terms.get(app, value) != value:
+            return
+        if node.version != schemas.newest_version("Div", ""):
+            return
+        terms = {**state.terms, app: value}
+        begun = PartialMatch(state.holes, state.axes, terms, state.pending, state.is_reordered)
+        for factor, other in permutations(app.operands):
+            for found in self._match_input(node, other, dividend, begun) if _is_constant_pattern(factor) else ():
+                complete = self._match_reciprocal(node, factor, divisor, found) if has_reciprocals(tensor) else None
+                if complete is not None:
+                    yield complete
+                else:
+                    self._fail("quotient", found, factor, node, divisor)
+
+    def _match_reciprocal(self, node: Node, pattern: Term, divisor: Value, state: PartialMatch) -> PartialMatch | None:
+        """Match a factor of a product to the reciprocal of a constant."""
+        match pattern:
+            case Var(kind="const"):
+                found = self._match_const(node, pattern, divisor, state)
+                return found and replace(
+                    found, pending=(*found.pending[:-1], replace(found.pending[-1], is_reciprocal=True))
+                )
+            case Var(name=name, kind="real"):
+                own = real_number(self.graph, node, divisor)
+                return None if own is None else state.bind(name, 1 / own)
+            case Lit() | App():
+                number = pattern.value if isinstance(pattern, Lit) else literal_value(pattern)
+                if (
+                    isinstance(number, int | float)
+                    and number != 0
+                    and is_number_constant(self.graph, node, 1 / number, divisor)
+                ):
+                    return state
+        return None
+
+    def _bind_implied(
+        self, node: Node, pairs: Sequence[tuple[Term | None, Value | None]], state: PartialMatch
+    ) -> PartialMatch | None:
+        """Bind the holes of absent inputs to the numbers that these stand for; None if an input is not the number that
+        the pattern says, which rules out most nodes, and so comes first."""
+        bound: PartialMatch | None = state
+        for position, (pattern, value) in enumerate(pairs):
+            if isinstance(pattern, Lit) and not is_number_constant(self.graph, node, pattern.value, value):
+                if self.on_mismatch is None:  # which is told of it when the inputs before it match
+                    return None
+            elif bound is not None and isinstance(pattern, Var) and _is_absent_numbers(pattern, value):
+                numbers = node_facts.get_implied_input(node, self.graph, position)
+                implied = None if numbers is None else bound.bind(pattern.name, numbers)
+                if implied is None:
+                    self._fail("input", bound, pattern, node)
+                bound = implied
+        return bound
+
+    def _match_inputs(
+        self, node: Node, pairs: Sequence[tuple[Term | None, Value | None]], state: PartialMatch
+    ) -> Iterator[PartialMatch]:
+        if not pairs:
+            yield state
+            return
+        (pattern, value), rest = pairs[0], pairs[1:]
+        for found in self._match_input(node, pattern, value, state):
+            yield from self._match_inputs(node, rest, found)
+
+    def _match_input(
+        self, node: Node, pattern: Term | None, value: Value | None, state: PartialMatch
+    ) -> Iterator[PartialMatch]:
+        if not isinstance(pattern, App) or pattern.domain == SCALAR:
+            found = self._match_leaf(node, pattern, value, state)
+            if found is not None:
+                yield found
+            else:
+                self._fail("input", state, pattern, node, value)
+        elif value is not None:
+            yield from self.match_app(pattern, value, state)
+        else:
+            self._fail("input", state, pattern, node)
+
+    def _match_leaf(
+        self, node: Node, pattern: Term | None, value: Value | None, state: PartialMatch
+    ) -> PartialMatch | None:
+        match pattern:
+            case None:
+                return state if value is None else None
+            case App():
+                return state if is_number_constant(self.graph, node, literal_value(pattern), value) else None
+            case Lit(value=number):
+                return state if is_number_constant(self.graph, node, number, value) else None
+            case Var(kind="tensor"):
+                return None if value is None else self._match_tensor(pattern, value, state)
+            case Var(kind="const"):
+                return self._match_const(node, pattern, value, state)
+            case Var():
+                return self._match_elements(node, pattern, value, state)
+
+    def _match_tensor(self, hole: Var, value: Value, state: PartialMatch) -> PartialMatch | None:
+        bound = state.bind(hole.name, value)
+        if bound is None or hole.axes is None or bound is state:
+            return bound
+        shape = self.graph.shape(value)
+        axes = None if shape is None else unify_axes(hole.axes, shape, bound.axes)
+        return None if axes is None else PartialMatch(bound.holes, axes, bound.terms, bound.pending, bound.is_reordered)
+
+    def _match_const(self, node: Node, hole: Var, value: Value | None, state: PartialMatch) -> PartialMatch | None:
+        tensor = constant_tensor(self.graph, value)
+        if tensor is None and not (value is None and hole.default is not None):
+            return None
+        other = other_operand_shape(self.graph, node, value) if value is not None else None
+        pairs = is_broadcasting(node.op, node.domain)
+        made = node.types[0]
+        dtype = made.dtype if isinstance(made, TensorType) else DType.UNDEFINED
+        pending = _PendingConstant(hole, value, tensor, other, pairs, dtype)
+        return PartialMatch(state.holes, state.axes, state.terms, (*state.pending, pending), state.is_reordered)
+
+    def _match_elements(self, node: Node, hole: Var, value: Value | None, state: PartialMatch) -> PartialMatch | None:
+        """Match a hole for numbers in the position of an input: a small constant, or integers known as sizes are."""
+        if hole.kind == "real":
+            number = real_number(self.graph, node, value)
+            return None if number is None else state.bind(hole.name, number)
+        tensor, shape = self.graph.constant(value), self.graph.shape(value)
+        numbers = self.graph.known_contents(value) if tensor is None else tensor.int_values()
+        if numbers is None or value is None or shape is None:
+            return None
+        if hole.kind == "integer":
+            is_one = len(numbers) == 1 and is_scalar_spelling(self.graph, node, value, shape)
+            return state.bind(hole.name, numbers[0]) if is_one else None
+        return state.bind(hole.name, numbers) if hole.kind == "integers" and len(shape) == 1 else None
+
+    def _match_attributes(self, app: App, node: Node, state: PartialMatch) -> PartialMatch | None:
+        found = state
+        named = {name for name, _ in app.attrs}
+        for name, pattern in app.attrs:
+            value = node_facts.get_attribute(node, self.graph, name)
+            matched = None if value is None else _match_attribute(pattern, value, found)
+            if matched is None:
+                self._fail("attribute", found, pattern, node, attribute=name)
+                return None
+            found = matched
+        others = {name: value for name, value in node.attrs.items() if name not in named}
+        if app.attributes_hole is not None:
+            bound = found.bind(app.attributes_hole.name, others)
+            if bound is None:
+                self._fail("attribute", found, app.attributes_hole, node)
+            return bound
+        for name, value in others.items():
+            default = node_facts.get_default_attribute(node, self.graph, name)
+            if default is None or not attributes_equal(default, value):
+                self._fail("attribute", found, None, node, attribute=name)
+                return None
+        return found
+
+    def _resolve_constants(self, state: PartialMatch) -> PartialMatch | None:
+        """Bind the constants, once all axes are bound; those whose axes nothing else binds bind them first."""
+        holes, axes = dict(state.holes), state.axes
+        waiting = list(state.pending)
+        while waiting:
+            index = next((i for i, constant in enumerate(waiting) if _declared_shape(constant, axes) is not None), 0)
+            constant = waiting.pop(index)
+            settled, name = _resolve_constant(constant, axes), constant.hole.name
+            if settled is None or (name in holes and not _bindings_equal(holes[name], settled[0])):
+                seen = PartialMatch(holes, axes, state.terms, (constant, *waiting))
+                self._fail("constant", seen, constant.hole, value=constant.value)
+                return None
+            bound, axes = settled
+            holes[name] = bound
+        return PartialMatch(holes, axes, state.terms, is_reordered=state.is_reordered)
 
 
 def _is_spelled_alike(graph: Graph, match: Match) -> bool:
@@ -113,18 +446,7 @@ def _has_consistent_operand_types(graph: Graph, match: Match) -> bool:
     return True
 
 
-def _match_other_sides(graph: Graph, others: Sequence[App], state: _PartialMatch) -> Iterator[_PartialMatch]:
-    """Match further left sides, found through a hole that they share with what is matched already."""
-    if not others:
-        yield state
-        return
-    for candidate in _candidate_roots(graph, others[0], state):
-        if candidate not in state.terms.values():
-            for found in _match_app(graph, others[0], candidate, state):
-                yield from _match_other_sides(graph, others[1:], found)
-
-
-def _candidate_roots(graph: Graph, side: App, state: _PartialMatch) -> Iterator[Value]:
+def _candidate_roots(graph: Graph, side: App, state: PartialMatch) -> Iterator[Value]:
     """Yield values that the root of `side` may be, given that one of its holes is bound already."""
     for arg in side.operands:
         match arg:
@@ -146,8 +468,8 @@ def _candidate_roots(graph: Graph, side: App, state: _PartialMatch) -> Iterator[
 
 
 @dataclass(frozen=True, slots=True)
-class _PartialMatch:
-    """A partial match, which is never changed: each step makes a new one."""
+class PartialMatch:
+    """What is bound after some steps of a match. It is never changed: each step makes a new one."""
 
     holes: Mapping[str, Binding]
     axes: AxisSizes
@@ -156,12 +478,18 @@ class _PartialMatch:
     """Constants in a declared shape, looked at when all axes are bound."""
     is_reordered: bool = False
 
-    def bind(self, name: str, bound: Binding) -> _PartialMatch | None:
+    def bind(self, name: str, bound: Binding) -> PartialMatch | None:
         if name in self.holes:
             return self if _bindings_equal(self.holes[name], bound) else None
-        return _PartialMatch({**self.holes, name: bound}, self.axes, self.terms, self.pending, self.is_reordered)
+        return PartialMatch({**self.holes, name: bound}, self.axes, self.terms, self.pending, self.is_reordered)
 
-    def with_reordering(self, reordered: bool) -> _PartialMatch:
+    @property
+    def bound_parts(self) -> int:
+        """The number of operators that matched, and of holes that are bound."""
+        waiting = {constant.hole.name for constant in self.pending}
+        return len({app.node for app in self.terms}) + len(self.holes.keys() | waiting)
+
+    def with_reordering(self, reordered: bool) -> PartialMatch:
         """Return the same match, reordered if it was or this step is."""
         return replace(self, is_reordered=True) if reordered else self
 
@@ -192,73 +520,6 @@ def _bindings_equal(left: Binding, right: Binding) -> bool:
 
 
 # -- operators and their inputs ------------------------------------------------------------------------------------
-
-
-def _match_app(graph: Graph, app: App, value: Value, state: _PartialMatch) -> Iterator[_PartialMatch]:
-    node = graph[value.vertex]
-    if node.op == "Div" and is_scaling(app):
-        yield from _match_quotient(graph, app, value, state)
-    if node.op != app.op or node.domain != app.domain or value.output != app.output:
-        return
-    extra_outputs = len(node.names) - app.outputs  # unread ones do not matter, unless the operator has any number
-    has_outputs = extra_outputs == 0 or (extra_outputs > 0 and not _is_variadic(app.op, app.domain))
-    if not has_outputs or not _has_rule_version(graph, app, node) or not _producers_may_match(graph, app, node):
-        return
-    if app in state.terms:
-        if state.terms[app] == value:
-            yield state
-        return
-    inputs = (*node.inputs, *(None,) * (len(app.inputs) - len(node.inputs)))
-    if any(extra is not None for extra in inputs[len(app.inputs) :]):
-        return
-    with_attributes = _match_attributes(graph, app, node, state)
-    if with_attributes is None:
-        return
-    terms = {**state.terms, app: value}
-    seen = _PartialMatch(with_attributes.holes, state.axes, terms, state.pending, state.is_reordered)
-    for order, rounds_otherwise in _input_orders(app, inputs[: len(app.inputs)]):
-        pairs = tuple(zip(app.inputs, order, strict=True))
-        bound = _bind_implied(graph, node, pairs, seen.with_reordering(rounds_otherwise))
-        if bound is not None:
-            yield from _match_inputs(graph, node, [pair for pair in pairs if not _is_absent_numbers(*pair)], bound)
-
-
-def _match_quotient(graph: Graph, app: App, value: Value, state: _PartialMatch) -> Iterator[_PartialMatch]:
-    """Match a product with a number to a quotient, where the number is the reciprocal of the divisor."""
-    node = graph[value.vertex]
-    dividend, divisor = node.inputs
-    tensor = constant_tensor(graph, divisor)
-    if divisor is None or tensor is None or state.terms.get(app, value) != value:
-        return
-    if node.version != schemas.newest_version("Div", ""):
-        return
-    terms = {**state.terms, app: value}
-    begun = _PartialMatch(state.holes, state.axes, terms, state.pending, state.is_reordered)
-    for factor, other in permutations(app.operands):
-        for found in _match_input(graph, node, other, dividend, begun) if _is_constant_pattern(factor) else ():
-            complete = _match_reciprocal(graph, node, factor, divisor, found) if has_reciprocals(tensor) else None
-            if complete is not None:
-                yield complete
-
-
-def _match_reciprocal(
-    graph: Graph, node: Node, pattern: Term, divisor: Value, state: _PartialMatch
-) -> _PartialMatch | None:
-    """Match a factor of a product to the reciprocal of a constant."""
-    match pattern:
-        case Var(kind="const"):
-            found = _match_const(graph, node, pattern, divisor, state)
-            return found and replace(
-                found, pending=(*found.pending[:-1], replace(found.pending[-1], is_reciprocal=True))
-            )
-        case Var(name=name, kind="real"):
-            own = real_number(graph, node, divisor)
-            return None if own is None else state.bind(name, 1 / own)
-        case Lit() | App():
-            number = pattern.value if isinstance(pattern, Lit) else _literal_value(pattern)
-            if isinstance(number, int | float) and number != 0 and is_number_constant(graph, node, 1 / number, divisor):
-                return state
-    return None
 
 
 def _has_rule_version(graph: Graph, app: App, node: Node) -> bool:
@@ -327,21 +588,6 @@ def _is_absent_numbers(pattern: Term | None, value: Value | None) -> bool:
     return value is None and isinstance(pattern, Var) and pattern.kind == "integers"
 
 
-def _bind_implied(
-    graph: Graph, node: Node, pairs: Sequence[tuple[Term | None, Value | None]], state: _PartialMatch
-) -> _PartialMatch | None:
-    """Bind the holes of absent inputs to the numbers that these stand for; None if an input is not the number that the
-    pattern says, which rules out most nodes, and so comes first."""
-    bound: _PartialMatch | None = state
-    for position, (pattern, value) in enumerate(pairs):
-        if isinstance(pattern, Lit) and not is_number_constant(graph, node, pattern.value, value):
-            return None
-        if bound is not None and isinstance(pattern, Var) and _is_absent_numbers(pattern, value):
-            numbers = node_facts.get_implied_input(node, graph, position)
-            bound = None if numbers is None else bound.bind(pattern.name, numbers)
-    return bound
-
-
 def _input_orders(app: App, inputs: tuple[Value | None, ...]) -> Iterator[tuple[tuple[Value | None, ...], bool]]:
     """Yield the inputs in every order that means the same, and whether floats may be rounded otherwise in it."""
     operator = lookup_operator(app.op, app.domain)
@@ -361,134 +607,17 @@ def _is_variadic(op: str, domain: str) -> bool:
 _VARIADIC = OpSchema.FormalParameterOption.Variadic
 
 
-def _match_inputs(
-    graph: Graph, node: Node, pairs: Sequence[tuple[Term | None, Value | None]], state: _PartialMatch
-) -> Iterator[_PartialMatch]:
-    if not pairs:
-        yield state
-        return
-    (pattern, value), rest = pairs[0], pairs[1:]
-    for found in _match_input(graph, node, pattern, value, state):
-        yield from _match_inputs(graph, node, rest, found)
-
-
-def _match_input(
-    graph: Graph, node: Node, pattern: Term | None, value: Value | None, state: _PartialMatch
-) -> Iterator[_PartialMatch]:
-    if isinstance(pattern, App) and pattern.domain != SCALAR:
-        if value is not None:
-            yield from _match_app(graph, pattern, value, state)
-        return
-    found = _match_leaf(graph, node, pattern, value, state)
-    if found is not None:
-        yield found
-
-
-def _match_leaf(
-    graph: Graph, node: Node, pattern: Term | None, value: Value | None, state: _PartialMatch
-) -> _PartialMatch | None:
-    match pattern:
-        case None:
-            return state if value is None else None
-        case App():
-            return state if is_number_constant(graph, node, _literal_value(pattern), value) else None
-        case Lit(value=number):
-            return state if is_number_constant(graph, node, number, value) else None
-        case Var(kind="tensor"):
-            return None if value is None else _match_tensor(graph, pattern, value, state)
-        case Var(kind="const"):
-            return _match_const(graph, node, pattern, value, state)
-        case Var():
-            return _match_elements(graph, node, pattern, value, state)
-
-
-def _literal_value(term: App) -> object:
-    """Return the value of a term that the rule computes, such as sqrt(2); None, which equals nothing, if it has
-    none."""
-    try:
-        return evaluate_scalar(term, {}, {}, None)
-    except UndecidedScalarError:
-        return None
-
-
-def unmatchable_terms(rule: Rule) -> Iterator[App]:
-    """Yield the terms of the left side that nothing equals: they ask for what only a match binds, as the size of an
-    axis."""
-    for app in chain.from_iterable(map(operator_applications, rule.left)):
-        for part in (*app.inputs, *(value for _, value in app.attrs)):
-            if isinstance(part, App) and part.domain == SCALAR and _literal_value(part) is None:
-                yield part
-
-
-def _match_tensor(graph: Graph, hole: Var, value: Value, state: _PartialMatch) -> _PartialMatch | None:
-    bound = state.bind(hole.name, value)
-    if bound is None or hole.axes is None or bound is state:
-        return bound
-    shape = graph.shape(value)
-    axes = None if shape is None else unify_axes(hole.axes, shape, bound.axes)
-    return None if axes is None else _PartialMatch(bound.holes, axes, bound.terms, bound.pending, bound.is_reordered)
-
-
-def _match_const(
-    graph: Graph, node: Node, hole: Var, value: Value | None, state: _PartialMatch
-) -> _PartialMatch | None:
-    tensor = constant_tensor(graph, value)
-    if tensor is None and not (value is None and hole.default is not None):
-        return None
-    other = other_operand_shape(graph, node, value) if value is not None else None
-    pairs = is_broadcasting(node.op, node.domain)
-    made = node.types[0]
-    dtype = made.dtype if isinstance(made, TensorType) else DType.UNDEFINED
-    pending = _PendingConstant(hole, value, tensor, other, pairs, dtype)
-    return _PartialMatch(state.holes, state.axes, state.terms, (*state.pending, pending), state.is_reordered)
-
-
-def _match_elements(
-    graph: Graph, node: Node, hole: Var, value: Value | None, state: _PartialMatch
-) -> _PartialMatch | None:
-    """Match a hole for numbers in the position of an input: a small constant, or integers known as sizes are."""
-    if hole.kind == "real":
-        number = real_number(graph, node, value)
-        return None if number is None else state.bind(hole.name, number)
-    tensor, shape = graph.constant(value), graph.shape(value)
-    numbers = graph.known_contents(value) if tensor is None else tensor.int_values()
-    if numbers is None or value is None or shape is None:
-        return None
-    if hole.kind == "integer":
-        is_one = len(numbers) == 1 and is_scalar_spelling(graph, node, value, shape)
-        return state.bind(hole.name, numbers[0]) if is_one else None
-    return state.bind(hole.name, numbers) if hole.kind == "integers" and len(shape) == 1 else None
-
-
 # -- attributes ----------------------------------------------------------------------------------------------------
 
 
-def _match_attributes(graph: Graph, app: App, node: Node, state: _PartialMatch) -> _PartialMatch | None:
-    found: _PartialMatch | None = state
-    named = {name for name, _ in app.attrs}
-    for name, pattern in app.attrs:
-        value = node_facts.get_attribute(node, graph, name)
-        found = None if value is None or found is None else _match_attribute(pattern, value, found)
-        if found is None:
-            return None
-    others = {name: value for name, value in node.attrs.items() if name not in named}
-    if app.attributes_hole is not None:
-        return found.bind(app.attributes_hole.name, others) if found else None
-    for name, value in others.items():
-        default = node_facts.get_default_attribute(node, graph, name)
-        if default is None or not attributes_equal(default, value):
-            return None
-    return found
-
-
-def _match_attribute(pattern: Term, value: Attribute, state: _PartialMatch) -> _PartialMatch | None:
+def _match_attribute(pattern: Term, value: Attribute, state: PartialMatch) -> PartialMatch | None:
     match pattern:
         case Var(name=name, kind=kind):
             return state.bind(name, value) if _is_of_kind(kind, value) else None
         case Lit(value=number):
             return state if _attribute_equals(value, number) else None
         case App():
-            return state if _attribute_equals(value, _literal_value(pattern)) else None
+            return state if _attribute_equals(value, literal_value(pattern)) else None
 
 
 def _attribute_equals(value: Attribute, number: object) -> bool:
@@ -512,23 +641,6 @@ def _is_of_kind(kind: str, value: Attribute) -> bool:
 
 
 # -- axes ----------------------------------------------------------------------------------------------------------
-
-
-def _resolve_constants(state: _PartialMatch) -> _PartialMatch | None:
-    """Bind the constants, once all axes are bound; those whose axes nothing else binds bind them first."""
-    holes, axes = dict(state.holes), state.axes
-    waiting = list(state.pending)
-    while waiting:
-        index = next((i for i, constant in enumerate(waiting) if _declared_shape(constant, axes) is not None), 0)
-        constant = waiting.pop(index)
-        settled = _resolve_constant(constant, axes)
-        if settled is None:
-            return None
-        bound, axes = settled
-        if constant.hole.name in holes and not _bindings_equal(holes[constant.hole.name], bound):
-            return None
-        holes[constant.hole.name] = bound
-    return _PartialMatch(holes, axes, state.terms, is_reordered=state.is_reordered)
 
 
 def _declared_shape(constant: _PendingConstant, axes: AxisSizes) -> Shape | None:
@@ -604,17 +716,14 @@ def _is_arange_match(graph: Graph, match: Match, counts: App) -> bool:
 # -- rules with holes for operators and for any number of tensors ------------------------------------------------------
 
 
-def _matching_instances(rule: Rule, graph: Graph, vertex: int, position: int) -> Iterator[Rule]:
-    """Yield the rules of a family for the operators met in the places of its holes; another rule as it is."""
-    if not rule.is_family:
-        yield rule
-        return
+def _family_instances(graph: Graph, rule: Rule, side: App, vertex: int) -> Iterator[Rule]:
+    """Yield the rules of a family for the operators and numbers of tensors that are met where a side ends."""
     ways: list[list[tuple[str, OperatorChoice | int]]] = []
     for name, class_ in rule.operator_holes.items():
         known = operator_choices(class_)
-        met = sorted(set(_operators_at_hole(graph, rule.left[position], vertex, name)))
+        met = sorted(set(_operators_at_hole(graph, side, vertex, name)))
         ways.append([(name, way) for operator in met for way in known.get(operator, ())])
-    for counts in _pack_counts(graph, rule.left[position], vertex) if rule.pack_names else [{}]:
+    for counts in _pack_counts(graph, side, vertex) if rule.pack_names else [{}]:
         if counts.keys() == rule.pack_names and all(counts[name] for name in nonempty_packs(rule)):
             for chosen in product(*ways):
                 found = specialize_family(rule, (*chosen, *sorted(counts.items())))

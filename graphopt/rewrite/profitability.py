@@ -31,10 +31,13 @@ def repeats_heavy_work(graph: Graph, match: Match) -> bool:
     return any(node_facts.node_weight(graph[vertex]) >= HEAVY_WEIGHT for vertex in stays)
 
 
+def emitted_operators(match: Match) -> set[App]:
+    """Return the operators that the right side emits, one application for each node."""
+    return set[App]().union(*(_emitted_applications(side, match.terms.keys()) for side in match.rule.right))
+
+
 def _emitted_weights(match: Match) -> list[int]:
-    """Return the weights of the operators that the right side emits."""
-    emitted = set[App]().union(*(_emitted_applications(side, match.terms.keys()) for side in match.rule.right))
-    return [lookup_operator(app.op, app.domain).weight for app in emitted]
+    return [lookup_operator(app.op, app.domain).weight for app in emitted_operators(match)]
 
 
 def _emitted_applications(term: Term, shared: Iterable[App]) -> set[App]:

@@ -9,20 +9,26 @@ undone. The last section says which rules were not applied, though they are true
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from typing import Protocol, TypeAlias
 
-from graphopt.ir.graph import IDENTITY, Graph, Node, Patch, Value
+from graphopt.ir.graph import IDENTITY, Graph, Node, Patch
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.language.rule import Rule, pattern_depth
-from graphopt.language.terms import operator_applications, render_term
+from graphopt.language.terms import operator_applications
 from graphopt.operators.magnitude_analysis import invalidate_analysis, mark_bodies
 from graphopt.operators.node_facts import node_weight
-from graphopt.rewrite.build import RefusalFunction, RewriteRefused, build_patch, missing_operator
+from graphopt.rewrite.build import (
+    RefusalFunction,
+    RewriteRefused,
+    build_patch,
+    describe_missing_operator,
+)
 from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.matching import (
     Match,
@@ -30,7 +36,6 @@ from graphopt.rewrite.matching import (
     node_producer_kinds,
     producer_kinds,
     root_operators_of,
-    unmatchable_terms,
 )
 from graphopt.rewrite.passes import Pass, written_by_patch
 from graphopt.rewrite.profitability import min_measure_decrease, repeats_heavy_work
@@ -90,6 +95,29 @@ class Simplification:
     notes: tuple[str, ...]
 
 
+class Obstacle(Enum):
+    """What keeps a rule from being applied where it matches."""
+
+    IS_CANONICAL = "it was applied to this value already"
+    NO_DECREASE = "the measure would not fall"
+    REPEATED_WORK = "heavy work would be done twice"
+    OPSET = "the opset lacks an operator"
+    PROOF = "the gate does not allow it"
+    REFUSED = "the right side cannot be built"
+    COPIED_OUTPUTS = "outputs would have to be copied"
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """The obstacle to a rule at one place."""
+
+    obstacle: Obstacle
+    reason: str = ""
+    """Reason in words, where whoever objected gave one."""
+    patch: Patch | None = None
+    """Patch that would be no improvement; None where it was not built."""
+
+
 SitePredicate: TypeAlias = Callable[[Site], bool]
 """Predicate that says if a rule may be applied at a place."""
 
@@ -110,13 +138,6 @@ def simplify_graph(
     legal and equal.
     """
     return Simplifier(rules, passes, allows, refusal, progress).run(graph)
-
-
-OpsetKey: TypeAlias = "tuple[tuple[str, int], ...]"
-
-
-def _graph_opsets(graph: Graph) -> OpsetKey:
-    return tuple(sorted(graph.opsets.items()))
 
 
 RulesByRoot = Mapping[str, tuple[tuple[Rule, frozenset[str]], ...]]
@@ -141,10 +162,11 @@ class Simplifier:
         self.progress = progress or (lambda stage, done: None)
         self.steps: list[Step] = []
         self.notes: set[str] = set()
-        self.missing_operators: dict[tuple[OpsetKey, str], str] = {}
-        """Operators that a rule needs and graphs of some opsets lack, by the opsets and the name of the rule."""
         self.max_pattern_depth = max(map(_pattern_depth, rules), default=0)
-        self._rules_by_opsets: dict[OpsetKey, tuple[RulesByRoot, RulesByRoot]] = {}
+        alone, merging = ([rule for rule in rules if (len(rule.left) > 1) is many] for many in (False, True))
+        self._rules_by_root = rules_by_root(alone), rules_by_root(merging)
+        """Rules by the operators that they end in. Those that merge branches come after the others, which may need a
+        branch as it was: a Concat of all slices of a value is the value, and no Split of two of them."""
         self._unvisited: dict[bool, set[int]] | None = None
         """Vertices at which rules are yet to be tried, by whether a rule merges branches; None for all."""
         self._canonicalized: set[tuple[str, Graph, str]] = set()
@@ -177,7 +199,7 @@ class Simplifier:
 
     def _run_to_fixpoint(self, graph: Graph) -> None:
         """Apply passes, then rules, then settle the bodies, until nothing changes."""
-        (alone, merging), before = self._expressible_rules(graph), 0
+        (alone, merging), before = self._rules_by_root, 0
         for _ in range(MAX_ROUNDS):
             before = len(self.steps)
             invalidate_analysis(graph)
@@ -223,22 +245,6 @@ class Simplifier:
                 told.add(body)
         return told
 
-    def _expressible_rules(self, graph: Graph) -> tuple[RulesByRoot, RulesByRoot]:
-        """Return the rules by the operators that their left sides end in; notes which of them the opset cannot express.
-
-        Those that merge branches come after the others, which may need a branch as it was: a Concat of all slices of
-        a value is the value, and no Split of two of them.
-        """
-        opsets = _graph_opsets(graph)
-        if opsets not in self._rules_by_opsets:
-            for rule in self.rules:
-                missing = missing_operator(rule, graph.opsets)
-                if missing:
-                    self.missing_operators[opsets, rule.name] = missing
-            alone, merging = ([r for r in self.rules if (len(r.left) > 1) is many] for many in (False, True))
-            self._rules_by_opsets[opsets] = rules_by_root(alone), rules_by_root(merging)
-        return self._rules_by_opsets[opsets]
-
     def _apply_rules(self, graph: Graph, by_op: RulesByRoot, *, merging: bool) -> None:
         """Apply rules until none matches, looking again only where something changed."""
         queue = deque(vertex for vertex in graph.topological_order() if graph[vertex].op in by_op)
@@ -265,37 +271,40 @@ class Simplifier:
         made_by = node_producer_kinds(graph, graph[vertex])
         for rule, needed in rules:
             for match in find_matches(rule, graph, vertex) if needed <= made_by else ():
-                patch = self._improving_patch(graph, match)
-                if patch is not None:
+                patch = self.improving_patch(graph, match)
+                if isinstance(patch, Patch):
                     if rule.canonical:
                         self._canonicalized.add((rule.name, graph, graph.value_name(match.roots[0])))
                     return self._apply(rule.name, graph, patch, is_rule=True)
         return None
 
-    def _improving_patch(self, graph: Graph, match: Match) -> Patch | None:
+    def improving_patch(self, graph: Graph, match: Match) -> Patch | Objection:
         """Return the patch of a match if it makes the measure smaller or, for a canonical rule, if the rule was not
-        applied to this value yet."""
+        applied to this value yet; else what keeps the rule from being applied there."""
         rule = match.rule
         if rule.canonical:
             if (rule.name, graph, graph.value_name(match.roots[0])) in self._canonicalized:
-                return None
+                return Objection(Obstacle.IS_CANONICAL)
         elif min_measure_decrease(graph, match) < 0 and not rule.drops_inputs:
-            return None
+            return Objection(Obstacle.NO_DECREASE)
         if repeats_heavy_work(graph, match):
-            return None
-        if missing := self.missing_operators.get((_graph_opsets(graph), match.rule.name)):
-            self.notes.add(f"rule {match.rule.name} needs {missing}, which the model's opset does not have")
-            return None
+            return Objection(Obstacle.REPEATED_WORK)
+        if missing := describe_missing_operator(rule.generalized, graph.opsets):
+            reason = f"needs {missing}"
+            self.notes.add(f"rule {rule.name} {reason}")
+            return Objection(Obstacle.OPSET, reason)
         if not self.allows(Site.from_match(graph, match)):
-            return None
+            return Objection(Obstacle.PROOF)
         try:
             patch = build_patch(graph, match, self.refusal)
         except RewriteRefused as refused:
             where = graph.value_name(match.roots[0])
             if not refused.is_reported:
-                self.notes.add(f"rule {match.rule.name} was not applied at '{where}': {refused}")
-            return None
-        return patch if is_improvement(rule, patch) and not _adds_identities(patch) else None
+                self.notes.add(f"rule {rule.name} was not applied at '{where}': {refused}")
+            return Objection(Obstacle.REFUSED, str(refused))
+        if not is_improvement(rule, patch):
+            return Objection(Obstacle.NO_DECREASE, patch=patch)
+        return Objection(Obstacle.COPIED_OUTPUTS) if _adds_identities(patch) else patch
 
     def _apply(self, name: str, graph: Graph, patch: Patch, *, is_rule: bool) -> Patch:
         graph.apply(patch)
@@ -388,57 +397,6 @@ def _describe_patch(patch: Patch) -> str:
 
 
 # -- notes on rules that are proved and yet not applied ----------------------------------------------------------------
-
-
-def notes_on_unmatchable_rules(rules: Iterable[Rule]) -> Iterator[str]:
-    """Yield a note for each rule that matches nothing, whatever the model."""
-    for rule in rules:
-        if asked := list(dict.fromkeys(map(render_term, unmatchable_terms(rule)))):
-            yield (
-                f"rule {rule.name} never matches: {' and '.join(asked)} on its left side is known only where it has"
-                " matched; write a hole for a number there, and in `when` what that equals"
-            )
-
-
-def notes_on_unprofitable_rules(
-    graph: Graph, rules: Sequence[Rule], allows: SitePredicate, refusal: RefusalFunction | None = None
-) -> Iterator[str]:
-    """Yield a note for each rule that matches in a simplified graph, but makes nothing smaller there."""
-    measured = [rule for rule in rules if not rule.canonical]
-    matches = [
-        (inner, match) for inner in (graph.graphs() if measured else ()) for match in _distinct_matches(inner, measured)
-    ]
-    counts = Counter(
-        match.rule.generalized.name for inner, match in matches if _would_apply(inner, match, allows, refusal)
-    )
-    for name, count in sorted(counts.items()):
-        what = f"rule {name} matches at {count} place{'s' * (count > 1)} and makes nothing smaller there"
-        yield f"{what}: list it in TRADES, and the search times it"
-
-
-def _distinct_matches(graph: Graph, rules: Iterable[Rule]) -> Iterable[Match]:
-    """Return the matches of the rules, one for each set of roots."""
-    by_op = rules_by_root(rule for rule in rules if missing_operator(rule, graph.opsets) is None)
-    found: dict[tuple[str, frozenset[Value]], Match] = {}
-    for vertex in graph.topological_order():
-        made_by = node_producer_kinds(graph, graph[vertex])
-        for rule, needed in by_op.get(graph[vertex].op, ()):
-            for match in find_matches(rule, graph, vertex) if needed <= made_by else ():
-                found.setdefault((rule.name, frozenset(match.roots)), match)
-    return found.values()
-
-
-def _would_apply(graph: Graph, match: Match, allows: SitePredicate, refusal: RefusalFunction | None) -> bool:
-    """Return whether a match fails only for want of a gain."""
-    if not allows(Site.from_match(graph, match)):
-        return False
-    if min_measure_decrease(graph, match) < 0 or repeats_heavy_work(graph, match):
-        return True
-    try:
-        build_patch(graph, match, refusal)
-    except RewriteRefused:  # which is said already
-        return False
-    return True
 
 
 def notes_on_function_operators(

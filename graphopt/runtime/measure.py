@@ -13,6 +13,7 @@ import random
 import statistics
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -97,6 +98,14 @@ class KernelTimes:
         changes += [[-each for each in times] for kind in kinds if (times := other.seconds.get(kind))]
         runs = min((len(times) for found in (self, other) for times in found.seconds.values()), default=0)
         return [sum(times[run] for times in changes) for run in range(runs)]
+
+    @property
+    def seconds_by_operator(self) -> Mapping[str, float]:
+        """Seconds of the fastest run in all kernels of an operator, the longest first."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for kind, (seconds,) in self.fastest_run().seconds.items():
+            found[kind.partition(" ")[0]] += seconds
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def fastest_run(self) -> KernelTimes:
         """Return one run, with the least seconds of each kind, for other processes can only slow one down."""

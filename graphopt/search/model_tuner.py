@@ -47,6 +47,7 @@ from graphopt.search.search_report import (
     group_indices,
     race_notes,
     sweep_groups,
+    tried_sweeps,
     untimed_reason,
     version_races,
 )
@@ -156,9 +157,7 @@ class Tuner:
         policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
-            ready, digest = self._prepare_original(), cache_key(self._model_digest, str(self.tuning.seconds))
-            contest = RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
-            budget.pace = contest.measure_pace()
+            contest = self._open_contest(budget)
         except TooSlowError as error:
             least = policy.least_sessions * min_race_seconds(self._max_run_seconds, policy)
             needed = math.ceil(least / self.tuning.share)
@@ -171,6 +170,22 @@ class Tuner:
             text += f" {math.floor(budget.remaining)} s are left of {self.tuning.limit_text}"
             return self._untimed(text, is_out_of_time=True)
         return self._race(contest, budget)
+
+    def open_races(self, budget: TimeBudget) -> RaceSeries:
+        """Return a series of races with the original, in which its pace is measured.
+
+        Raises:
+            ModelError: it does not run, or takes too much memory or time.
+        """
+        if reason := self._too_large_reason():
+            raise ModelError(reason)
+        return self._open_contest(budget)
+
+    def _open_contest(self, budget: TimeBudget) -> RaceSeries:
+        ready, digest = self._prepare_original(), cache_key(self._model_digest, str(self.tuning.seconds))
+        contest = RaceSeries(ready, self.original, self.model, digest, self.cache, budget)
+        budget.pace = contest.measure_pace()
+        return contest
 
     def _untimed(self, reason: str, *, is_out_of_time: bool = False) -> TuningResult:
         """Return the simplified model, of which nothing could be timed or searched for a reason."""
@@ -468,8 +483,8 @@ class Tuner:
         """Return the best candidate, and the report on it."""
         first, raced, policy = chooser.measurement_of(self.simplified), chooser.measurements, self.tuning.policy.timing
         alone = [chooser.measurement_of(made) for made in sweeps]
-        names = [each for made in alone for each in made.sweeps]
-        indices = group_indices(names, found.solutions, [best.candidate, *(each.candidate for each in raced)])
+        tried = tried_sweeps(alone, best, raced)
+        indices = group_indices(tried, found.solutions, [best.candidate, *(each.candidate for each in raced)])
         timing = self._timing(found)
         timing = replace(
             timing,

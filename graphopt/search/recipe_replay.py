@@ -251,7 +251,7 @@ def _describe_shortfall(wanted: int, made: int) -> str:
     """Return how many of the places of a find were not found; empty where all were."""
     if made >= wanted:
         return ""
-    return f"made in {made}; the others are not in this model" if made else "nothing in this model is like it"
+    return f"made in {made} of them; the others are not in this model" if made else "nothing in this model is like it"
 
 
 def _untimed_text(recipe: Recipe) -> str:

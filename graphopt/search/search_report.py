@@ -204,17 +204,18 @@ def sweep_groups(
     raced: Sequence[Measurement],
     policy: TimingPolicy,
 ) -> Iterator[RewriteGroup]:
-    """Yield the sweeps that were made.
+    """Yield the sweeps that were made, in the order of `tried_sweeps`.
 
     Args:
-        alone: the simplified model with each sweep.
+        alone: the simplified model with each sweep that was made alone.
         first: the simplified model.
         best: what was taken.
         raced: all that took part in races.
         policy: by which ratios are judged.
     """
-    for found in alone:
-        (made,) = found.sweeps
+    measured = {found.sweeps[0].name: found for found in alone}
+    for made in tried_sweeps(alone, best, raced):
+        found = measured.get(made.name, Measurement(first.candidate))
         beside = [other for other in raced if made.name in other.sweep_names and len(other.candidate.causes) > 1]
         is_taken = made.name in best.sweep_names
         yield RewriteGroup(
@@ -227,6 +228,15 @@ def sweep_groups(
             is_taken=is_taken,
             reason="" if is_taken else _sweep_rejection_reason(found, first, best, beside, policy),
         )
+
+
+def tried_sweeps(alone: Sequence[Measurement], best: Measurement, raced: Sequence[Measurement]) -> list[Sweep]:
+    """Return each sweep once, by its name: first those that were made alone, then others of what raced or was taken."""
+    found: dict[str, Sweep] = {}
+    for made in (*alone, *raced, best):
+        for sweep in made.sweeps:
+            found.setdefault(sweep.name, sweep)
+    return list(found.values())
 
 
 def _sweep_rejection_reason(

@@ -1,0 +1,217 @@
+"""The commands that measure: two models are compared, models are timed, one is looked into."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from graphopt.base.errors import DifferenceError, ModelError, UsageError
+from graphopt.base.option_fields import changed_flags
+from graphopt.cli.option_flags import (
+    ComparisonOptions,
+    JsonFormat,
+    MeasuringOptions,
+    Model,
+    PageOptions,
+    Printing,
+    RuleFiles,
+    running,
+    takes_options,
+)
+from graphopt.cli.output_files import write_view
+from graphopt.cli.page_commands import check_page, model_pair
+from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
+
+if TYPE_CHECKING:
+    from graphopt.runtime.bench import PreparedModels
+    from graphopt.runtime.input_sizes import TrialInputs
+    from graphopt.runtime.memory import MemoryReport
+    from graphopt.runtime.profile import Profile
+
+
+@takes_options
+def compare(
+    original: Annotated[str, typer.Argument(metavar="ORIGINAL", help="The model as it was.", show_default=False)],
+    optimized: Annotated[str, typer.Argument(metavar="OPTIMIZED", help="What became of it.", show_default=False)],
+    options: ComparisonOptions,
+    page: PageOptions,
+    printing: Printing,
+) -> None:
+    """Run two models on the same inputs and say whether they agree; exit code 3 if they do not."""
+    set_up_logging(printing.verbose, printing.debug)
+    from graphopt.check import compare as comparing
+    from graphopt.check.verdict import EqualityVerdict
+    from graphopt.report.report import comparison_json, print_comparison
+
+    check_page(page.html, original, optimized)
+    sizes = options.dims or {}
+    bindings = [dict(zip(sizes, chosen, strict=True)) for chosen in itertools.product(*sizes.values())]
+    with Progress(enabled=not printing.quiet) as progress, running(options):
+        found = comparing.compare_models(
+            original,
+            optimized,
+            seeds=range(options.seed, options.seed + max(len(comparing.DEFAULT_SEEDS), len(bindings))),
+            bindings=bindings,
+            inputs=options.inputs,
+            exact=options.exact,
+            keep_nonfinite=options.keep_nonfinite,
+            progress=lambda done: progress("compare", done),
+        )
+    if printing.as_json:
+        sys.stdout.write(comparison_json(found) + "\n")
+    elif not printing.quiet:
+        print_comparison(found, console())
+    if page.html is not None:
+        from graphopt.report.model_pages import comparison_page
+
+        write_view(page.html, comparison_page(found, model_pair(original, optimized)))
+    if found.verdict is EqualityVerdict.DIFFERENT:
+        raise DifferenceError(f"{original} and {optimized} differ: {found.reason or found.worst}")
+    if found.verdict is not EqualityVerdict.EQUAL:
+        raise ModelError(f"{original} and {optimized} cannot be compared: {found.reason}")
+
+
+@takes_options
+def bench(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="The models, .onnx files.", show_default=False)],
+    *,
+    options: MeasuringOptions,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="For each model and size, at most: ends when the ratios are certain.", min=0
+        ),
+    ] = 2.0,
+    profile: Annotated[
+        bool, typer.Option("--profile", metavar="", help="Say for each model how long its operators take.")
+    ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory", metavar="", help="Say for each model how much memory it takes, what for, and what lowers that."
+        ),
+    ] = False,
+    page: PageOptions,
+    printing: Printing,
+) -> None:
+    """Time models in ONNX Runtime with all its optimizations, in turns, and say how each compares with the first.
+
+    A speedup above 1 is faster. Between is where the true one lies, with a confidence of 99 %. With --memory each model
+    is run in processes of its own, too, with ONNX Runtime's defaults and with options that may take less memory.
+    """
+    set_up_logging(printing.verbose, printing.debug)
+    from graphopt.runtime.bench import time_models
+
+    check_page(page.html, *models)
+    with Progress(enabled=not printing.quiet) as progress, running(options):
+        ready = _prepare(models, options, progress)
+        found = time_models(ready, seconds=seconds, progress=lambda done: progress("time", done))
+        profiles = _profiles(ready, models, progress) if profile or page.html is not None else None
+        memories = _memory_reports(ready, models, progress) if memory else None
+    shown = profiles if profile else None
+    if printing.as_json:
+        _print_json(found.to_json(), profiles=shown, memory=memories)
+    elif not printing.quiet:
+        print_text("\n\n".join([str(found), *_texts(shown or ()), *_texts(memories or ())]))
+    if page.html is not None:
+        from graphopt.report.model_pages import benchmark_page
+
+        pair = model_pair(*models) if len(models) == 2 else None
+        write_view(page.html, benchmark_page(found, [each for _, each in profiles or ()], pair))
+
+
+def _prepare(models: Sequence[str], options: MeasuringOptions, progress: Progress) -> PreparedModels:
+    """Load models, and make up inputs that all of them accept."""
+    from graphopt.runtime.bench import prepare_models
+
+    progress("load", 0.0)
+    return prepare_models(models, options.setting, dims=options.dims, inputs=options.inputs, seed=options.seed)
+
+
+_Profiles: TypeAlias = "list[tuple[TrialInputs, Profile]]"
+
+
+def _profiles(ready: PreparedModels, models: Sequence[str], progress: Progress) -> _Profiles:
+    """Return the profile of each model at each set of sizes."""
+    from graphopt.runtime.profile import profile_model
+
+    found: _Profiles = []
+    for trial in ready.trials:
+        for model in models:
+            progress("profile", len(found) / (len(ready.trials) * len(models)))
+            found.append((trial, profile_model(model, ready.setting, trial.feeds)))
+    return found
+
+
+_MemoryReports: TypeAlias = "list[tuple[TrialInputs, MemoryReport]]"
+
+
+def _memory_reports(ready: PreparedModels, models: Sequence[str], progress: Progress) -> _MemoryReports:
+    """Return what memory each model takes at each set of sizes."""
+    from graphopt.runtime.memory import measure_trial_memory
+
+    found: _MemoryReports = []
+    count = len(ready.trials) * len(models)
+    for trial in ready.trials:
+        for model in models:
+            progress("memory", len(found) / count)
+            found.append((trial, measure_trial_memory(model, ready.setting, trial)))
+    return found
+
+
+def _print_json(text: str, **further: _Profiles | _MemoryReports | None) -> None:
+    """Print what was found, with further measurements by name if there are any."""
+    listed = {
+        name: [{"sizes": trial.sizes} | measured.to_json() for trial, measured in found]
+        for name, found in further.items()
+        if found is not None
+    }
+    if listed:
+        text = json.dumps(json.loads(text) | listed, indent=2, ensure_ascii=False)
+    sys.stdout.write(text + "\n")
+
+
+def _texts(measured: Iterable[tuple[TrialInputs, Profile | MemoryReport]]) -> Iterator[str]:
+    for trial, found in measured:
+        yield f"{trial}\n{found}" if trial.sizes else str(found)
+
+
+@takes_options
+def inspect(
+    model: Model,
+    further: RuleFiles,
+    *,
+    options: MeasuringOptions,
+    profile: Annotated[
+        bool, typer.Option("--profile", metavar="", help="Run it, too, and say how long its operators take.")
+    ] = False,
+    printing: JsonFormat,
+) -> None:
+    """Print what is in a model: inputs, outputs, operators, weights, and what graphopt does not know.
+
+    Operators that a file of `--rules` defines are known.
+    """
+    set_up_logging(verbose=False, debug=printing.debug)
+    if not profile and (flags := changed_flags(options)):
+        raise UsageError(f"{flags[0]} says how a model is run: that is for --profile")
+    from graphopt.io import onnx_io
+    from graphopt.language import rule_library
+    from graphopt.report.report import ModelInspection
+
+    rule_library.read_rules(further.rules)
+    found = ModelInspection.from_model(onnx_io.load_model(model, inline_functions=False))
+    profiles = None
+    if profile:
+        with Progress(enabled=True) as progress, running(options):
+            profiles = _profiles(_prepare([model], options, progress), [model], progress)
+    if printing.as_json:
+        _print_json(found.to_json(), profiles=profiles)
+    else:
+        found.print(console())
+        for text in _texts(profiles or ()):
+            print_text(f"\n{text}")

@@ -1,0 +1,78 @@
+"""Pages: of a report and its two models, and of what other commands found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graphopt.base import files
+from graphopt.base.errors import ModelError, UsageError
+from graphopt.base.records import DECODE_ERRORS
+from graphopt.cli.option_flags import Debug, PageOptions, takes_options
+from graphopt.cli.output_files import write_view
+from graphopt.cli.terminal import print_text, set_up_logging
+
+if TYPE_CHECKING:
+    from graphopt.language.proof import Proof
+    from graphopt.language.rule import Rule
+    from graphopt.report.model_pages import ModelPair
+
+
+def check_page(page: Path | None, *models: str) -> None:
+    """Fail before the work where a page cannot be written, or would overwrite a model."""
+    if page is not None:
+        files.check_writable(page, is_plain=False)
+        for model in models:
+            if not files.is_stdout(page) and files.is_same_file(page, Path(model)):
+                raise UsageError(f"{page} is a model: the page needs another name")
+
+
+def model_pair(before: str, after: str) -> ModelPair:
+    """Return two models for a page."""
+    from graphopt.io import onnx_io
+    from graphopt.report.model_pages import ModelPair
+
+    return ModelPair.from_models(*(onnx_io.load_model(model) for model in (before, after)))
+
+
+@takes_options
+def report(
+    report: Annotated[str, typer.Argument(metavar="REPORT", help="What --report wrote.", show_default=False)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model as it was.", show_default=False)],
+    result: Annotated[str, typer.Argument(metavar="RESULT", help="What became of it.", show_default=False)],
+    *,
+    page: PageOptions,
+    messages: Debug,
+) -> None:
+    """Draw a report and its two models as a page, by default beside the report.
+
+    Nothing is run: what `optimize --report` wrote and the two models say all.
+    """
+    set_up_logging(verbose=False, debug=messages.debug)
+    target = page.html or Path(report).with_suffix(".html")
+    check_page(target, report, model, result)
+    for path in (report, model, result):
+        files.check_readable(Path(path))
+    from graphopt.report.page import report_page
+    from graphopt.report.report import Report
+
+    try:
+        found = Report.from_json(Path(report).read_text(encoding="utf-8"))
+    except DECODE_ERRORS as error:
+        raise ModelError(f"{report} is no report that this version reads: {error}") from error
+    pair = model_pair(model, result)
+    if problem := pair.mismatch(found):
+        raise ModelError(problem)
+    write_view(target, report_page(found, pair.before, pair.after))
+    if not files.is_stdout(target):
+        print_text(str(target))
+
+
+def write_rule_page(path: Path, rule: Rule, proof: Proof | None) -> None:
+    """Write the page of a rule."""
+    from graphopt.report.page import rule_page
+
+    files.check_writable(path, is_plain=False)
+    write_view(path, rule_page(rule, proof))

@@ -1,0 +1,171 @@
+"""Explanations: which rules are applied to a model, and why others are not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+from graphopt.base import ort
+from graphopt.base.errors import UsageError, did_you_mean
+from graphopt.base.session import current_session
+from graphopt.io.onnx_io import ModelSource
+from graphopt.ir.graph import Graph, Node
+from graphopt.language.rule import Rule
+from graphopt.language.rule_library import select_names
+from graphopt.options import AUTO, LATEST, Options
+from graphopt.pipeline import Pipeline, SimplifiedModel
+from graphopt.report.explanation_report import Explanation
+from graphopt.report.report import Report
+from graphopt.rewrite.near_misses import MissFinder, MissKind, NearMiss
+from graphopt.rewrite.passes import PASSES
+from graphopt.search.slower_rewrites import find_slower_rewrites
+
+MOST_MISSES = 5
+"""Near misses of one rule that are told."""
+
+MOST_MISSES_OF_ALL = 10
+"""Near misses that are told where no rule was asked about."""
+
+
+def explain(
+    model: ModelSource,
+    *names: str,
+    at: str | None = None,
+    options: Options | None = None,
+    report: Report | None = None,
+    slower: bool = False,
+) -> Explanation:
+    """Explain which rules are applied to a model when it is simplified, and why others are not.
+
+    Args:
+        model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns.
+        names: rules to explain; of none the nearest misses over all rules are told.
+        at: name of a node, or of a value that it makes; only places with that node are told.
+        options: how the model is simplified, and with which `rules` beside those that are installed.
+        report: the report of an optimization of the model, for what its search measured.
+        slower: whether versions without some of what is applied race, to see what loses time.
+
+    Raises:
+        ModelError: the model is not legal.
+        ProofError, RuleError: one of the rules given is not proved, or ill-formed.
+        UsageError: a rule or node is not known.
+    """
+    chosen = options or Options()
+    if chosen.target_opset == AUTO:
+        raise UsageError(f"which opset is faster is measured by optimize: explain takes a number or {LATEST}")
+    with current_session().child(), ort.registered_custom_ops(chosen.custom_ops):
+        made = Pipeline(model, chosen).simplified()
+        rules = _select(made, names)
+        chosen.report_progress("explain", 0.0)
+        node = None if at is None else _find_node(made, at)
+        finder = made.misses if node is None else replace(made.misses, is_wanted=lambda other: _is_named(other, node))
+        counts = Counter(step.name for step in made.candidate.steps)
+        if names:
+            misses, absent = _misses_by_rule(finder, rules)
+        else:
+            misses, absent = finder.nearest_of_all(MOST_MISSES_OF_ALL), {}
+        return Explanation(
+            str(made.loaded.path or f"model '{made.loaded.graph.name}'"),
+            made.loaded.graph.name,
+            {domain or "ai.onnx": number for domain, number in made.loaded.graph.opsets.items()},
+            {name: count for name, count in counts.most_common() if not names or name in names},
+            tuple(_with_measurement(miss, report) for miss in misses),
+            names,
+            at or "",
+            {name: why for name, why in absent.items() if not counts[name]},
+            tuple(_notes(made, at)),
+            find_slower_rewrites(made.tuner) if slower else None,
+        )
+
+
+def _select(made: SimplifiedModel, names: Sequence[str]) -> list[Rule]:
+    """Return the rules of these names.
+
+    Raises:
+        UsageError: there is none of that name, or it is a pass.
+    """
+    known = {rule.name: rule for rule in made.library.all_rules}
+    for name in names:
+        if any(pass_.name == name for pass_ in PASSES):
+            raise UsageError(f"'{name}' is a pass, which has no pattern: only rules can be explained")
+    select_names(list(known), (), names)
+    return [known[name] for name in names]
+
+
+def _misses_by_rule(finder: MissFinder, rules: Iterable[Rule]) -> tuple[list[NearMiss], dict[str, str]]:
+    """Return the nearest misses of each rule, and why some have none."""
+    misses: list[NearMiss] = []
+    absent: dict[str, str] = {}
+    for rule in rules:
+        found = finder.nearest([rule], MOST_MISSES)
+        misses += [miss for miss in found if 2 * miss.matched >= found[0].matched]
+        if not found:
+            absent[rule.name] = finder.describe_absence(rule)
+    return misses, absent
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+def _find_node(made: SimplifiedModel, name: str) -> str:
+    """Return a name of a node of the model, before it was simplified or after.
+
+    Raises:
+        UsageError: no node has or makes such a name.
+    """
+    names = [known for graph in _graphs(made) for _, node in graph.nodes() for known in (node.name, *node.names)]
+    if name not in names or not name:
+        raise UsageError(f"the model has no node '{name}'{did_you_mean(name, filter(None, names))}")
+    return name
+
+
+def _graphs(made: SimplifiedModel) -> Iterable[Graph]:
+    yield from made.loaded.graph.graphs()
+    yield from made.candidate.graph.graphs()
+
+
+def _is_named(node: Node, name: str) -> bool:
+    return not node.is_internal and (node.name == name or name in node.names)
+
+
+def _notes(made: SimplifiedModel, at: str | None) -> Iterable[str]:
+    """Yield which step took out a node that was asked about."""
+    if at is None:
+        return
+    for step in made.candidate.steps:
+        if any(_is_named(node, at) for node in step.patch.removed):
+            yield f"{at} was taken out by {step.name}"
+            return
+
+
+# -- what was measured -------------------------------------------------------------------------------------------------
+
+
+def read_report(path: str | PathLike[str]) -> Report:
+    """Return the report in a file that `optimize --report` wrote.
+
+    Raises:
+        UsageError: the file cannot be read, or holds something else.
+    """
+    try:
+        return Report.from_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{path} is no report of graphopt optimize --report") from error
+
+
+def _with_measurement(miss: NearMiss, report: Report | None) -> NearMiss:
+    """Return the miss of a trade with what a search found of it."""
+    if miss.kind is not MissKind.TRADE or report is None or report.timing is None:
+        return miss
+    tried: Mapping[bool, str] = {
+        group.is_taken: group.reason for group in report.timing.groups if miss.rule in group.rules
+    }
+    if not tried:
+        return replace(miss, reason=f"{miss.reason}; the search of the report did not try it")
+    found = "it was taken where it gains" if True in tried else f"left: {tried[False]}"
+    return replace(miss, reason=f"{miss.reason}; {found}")
