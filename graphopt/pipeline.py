@@ -32,13 +32,12 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.near_misses import MissFinder, notes_on_unapplied_rules
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
-from graphopt.rewrite.simplify import Simplifier, notes_on_function_operators, simplify_graph
+from graphopt.rewrite.simplify import notes_on_function_operators, simplify_graph
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
 from graphopt.runtime.session_setting import check_value_sizes, model_label
 from graphopt.search.memory_budget import BudgetFitter
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
-from graphopt.search.moves import SearchSpace
 from graphopt.search.recipe import Recipe, load_recipe
 from graphopt.search.recipe_recording import record_recipe
 from graphopt.search.recipe_replay import follow_recipe
@@ -337,9 +336,7 @@ class Pipeline:
             MemoryBudgetError: the budget cannot be kept.
         """
         options = self.options
-        simplifier = Simplifier(space.rules, space.passes, self._gate.allows, self._refusal(space))
-        parts = SearchSpace(space.parts, simplifier, self._gate.allows)
-        fitter = BudgetFitter(tuner, parts, model_label(self.model))
+        fitter = BudgetFitter(tuner, space.parts, model_label(self.model))
         budget = options.memory_budget_bytes
         if budget is not None:
             options.report_progress("memory", 0.0)

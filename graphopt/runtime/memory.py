@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -318,13 +318,13 @@ def measure_trial_memory(
         with MemoryProbe(path, setting, feeds) as usual_probe:
             running, _ = usual_probe.run(MEMORY_RUNS)
             usual = SessionMemory(DEFAULT_VARIANT, usual_probe.loading, running)
-            found = [_measure_variant(loaded, Path(path), feeds, each, usual, usual_probe) for each in variants]
+            found = [_measure_variant(loaded, path, feeds, each, usual, usual_probe) for each in variants]
         return MemoryReport(label, setting, loaded.graph.weight_bytes, bound, usual, tuple(found))
 
 
 @contextmanager
-def model_file(model: Source) -> Iterator[str]:
-    """Give the path of a model, of a temporary file where it lies in memory."""
+def model_file(model: Source, *, external: bool | None = None) -> Iterator[str]:
+    """Give the path of a model, of a temporary file where it lies in memory; `external` is that of `save_model`."""
     if isinstance(model, str | Path):
         yield str(model)
         return
@@ -333,33 +333,73 @@ def model_file(model: Source) -> Iterator[str]:
         if isinstance(model, bytes):
             path.write_bytes(model)
         else:
-            onnx_io.save_model(model if isinstance(model, onnx_io.LoadedModel) else onnx_io.load_model(model), path)
+            loaded = model if isinstance(model, onnx_io.LoadedModel) else onnx_io.load_model(model)
+            onnx_io.save_model(loaded, path, external=external)
         yield str(path)
 
 
 def _measure_variant(
     loaded: onnx_io.LoadedModel,
-    path: Path,
+    path: str,
     feeds: Mapping[str, Any],
     variant: MemoryVariant,
     usual: SessionMemory,
     usual_probe: MemoryProbe,
 ) -> SessionMemory:
     """Measure the memory under other options and, where they save any, the time against the usual ones, in turns."""
-    with files.scratch_folder(ModelError) as folder:
-        if variant.is_external:
-            path = folder / "model.onnx"
-            onnx_io.save_model(loaded, path, external=True)
-        with MemoryProbe(path, usual_probe.setting, feeds, variant.options) as probe:
-            running, _ = probe.run(MEMORY_RUNS)
-            found = SessionMemory(variant, probe.loading, running)
-            if not found.saves_over(usual):
-                return found
-            ratios = []
-            for _ in range(TIMING_ROUNDS):
-                (_, (before,)), (_, (after,)) = usual_probe.run(), probe.run()
-                ratios.append(after / before)
-            return replace(found, time_ratio=statistics.median(ratios))
+    with (
+        model_file(loaded, external=True) if variant.is_external else nullcontext(path) as own,
+        MemoryProbe(own, usual_probe.setting, feeds, variant.options) as probe,
+    ):
+        running, _ = probe.run(MEMORY_RUNS)
+        found = SessionMemory(variant, probe.loading, running)
+        return replace(found, time_ratio=_time_ratio(usual_probe, probe)) if found.saves_over(usual) else found
+
+
+def measure_session(
+    model: Source, setting: SessionSetting, feeds: Mapping[str, Any], variant: MemoryVariant
+) -> SessionMemory:
+    """Return what a session of a model takes in a process of its own, under some options.
+
+    Raises:
+        ModelError: the model cannot be loaded or run.
+    """
+    with model_file(model) as path, MemoryProbe(path, setting, feeds, variant.options) as probe:
+        running, _ = probe.run(MEMORY_RUNS)
+        return SessionMemory(variant, probe.loading, running)
+
+
+def measure_time_ratio(
+    before: Source,
+    after: Source,
+    setting: SessionSetting,
+    feeds: Mapping[str, Any],
+    variant: MemoryVariant = DEFAULT_VARIANT,
+) -> float:
+    """Return the time of a run of a model under some options over that of another with ONNX Runtime's defaults, each in
+    a process of its own.
+
+    Raises:
+        ModelError: a model cannot be loaded or run.
+    """
+    with (
+        model_file(before) as one,
+        model_file(after) as other,
+        MemoryProbe(one, setting, feeds) as first,
+        MemoryProbe(other, setting, feeds, variant.options) as second,
+    ):
+        first.run()
+        second.run()
+        return _time_ratio(first, second)
+
+
+def _time_ratio(before: MemoryProbe, after: MemoryProbe) -> float:
+    """Return the median of the ratios of rounds in which two sessions take turns."""
+    ratios = []
+    for _ in range(TIMING_ROUNDS):
+        (_, (old,)), (_, (new,)) = before.run(), after.run()
+        ratios.append(new / old)
+    return statistics.median(ratios)
 
 
 # -- the bound ---------------------------------------------------------------------------------------------------------

@@ -6,52 +6,38 @@ what was measured.
 
 from __future__ import annotations
 
-import logging
-import statistics
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from typing import Any
 
-from graphopt.base import files
-from graphopt.base.errors import MemoryBudgetError, ModelError
+from graphopt.base.errors import MemoryBudgetError
 from graphopt.base.limits import format_megabytes
-from graphopt.io import onnx_io
+from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.graph import Graph
+from graphopt.language.rule import Rule
 from graphopt.rewrite.candidates import Candidate
-from graphopt.rewrite.simplify import Step
+from graphopt.rewrite.simplify import Simplifier, Step
 from graphopt.runtime.bench import prepare_models
-from graphopt.runtime.input_sizes import TrialInputs
 from graphopt.runtime.memory import (
     DEFAULT_VARIANT,
-    MEMORY_RUNS,
-    TIMING_ROUNDS,
     WITHOUT_PATTERN,
     WITHOUT_REUSE,
     MemoryVariant,
     SessionMemory,
     find_memory_bound,
+    measure_session,
+    measure_time_ratio,
+    model_file,
 )
-from graphopt.runtime.memory_probe import MemoryProbe
-from graphopt.runtime.sample_inputs import Feeds
 from graphopt.search.explore import with_static_shapes
 from graphopt.search.memory_plan import MemoryPlanner, liveness_peak
 from graphopt.search.model_tuner import Tuner, input_shapes
 from graphopt.search.moves import SearchSpace
-
-log = logging.getLogger(__name__)
+from graphopt.search.policy import SearchPolicy
 
 FREE_VARIANTS = (WITHOUT_PATTERN, WITHOUT_REUSE)
 """Options of a session that are tried before the model is changed: they cost no time as a rule."""
-MAX_PLANS = 4
-"""Plans that are made and measured, each for a lower estimate, until one keeps the budget."""
-REPORTED_BYTES = 100_000_000
-"""Estimated bytes of a run from which its memory is measured without a budget, too."""
-OFFERED_SAVING = 0.1
-"""Part of the memory that options have to save to be offered without a budget."""
-NO_TIME = 1.02
-"""Ratio of times up to which options cost no time."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +53,24 @@ class BudgetFitter:
     """Brings a candidate for a model below a memory budget."""
 
     tuner: Tuner
-    parts: SearchSpace
-    """Its trades are the rules that compute operators in parts."""
+    parts: Sequence[Rule]
+    """The rules that compute operators in parts."""
     label: str
     """What the model is called in errors."""
 
     @cached_property
-    def _trial(self) -> TrialInputs:
+    def _feeds(self) -> Mapping[str, Any]:
         """The inputs at the largest of the sizes."""
         tuning = self.tuner.tuning
         ready = prepare_models(
             [self.tuner.original], tuning.setting, dims=tuning.sizes, inputs=tuning.inputs, seed=tuning.seed
         )
-        return max(ready.trials, key=lambda trial: sum(getattr(value, "nbytes", 0) for value in trial.feeds.values()))
+        feeds = (trial.feeds for trial in ready.trials)
+        return max(feeds, key=lambda each: sum(getattr(value, "nbytes", 0) for value in each.values()))
 
     @property
-    def _feeds(self) -> Feeds:
-        return self._trial.feeds
+    def _policy(self) -> SearchPolicy:
+        return self.tuner.tuning.policy
 
     def fit(self, candidate: Candidate, budget: int) -> BudgetFit:
         """Return the candidate, or one that is computed in parts, with which a run keeps the budget.
@@ -122,15 +109,15 @@ class BudgetFitter:
         """Return a line on the memory of a candidate that takes much, and on options that save some at no cost of time;
         nothing where it takes little, or its sizes are not known."""
         peak = liveness_peak(candidate.graph)
-        if peak is None or peak.nbytes < REPORTED_BYTES:
+        if peak is None or peak.nbytes < self._policy.reported_memory:
             return ()
         usual = self._measure(candidate, DEFAULT_VARIANT)
         text = f"memory: a run takes {format_megabytes(usual.running.peak)} at most, loading "
         text += format_megabytes(usual.loading.peak)
         plain = self._measure(candidate, WITHOUT_PATTERN)
-        if plain.running.peak < (1 - OFFERED_SAVING) * usual.running.peak:
+        if plain.running.peak < (1 - self._policy.offered_memory_saving) * usual.running.peak:
             ratio = self._time_ratio(candidate, candidate, WITHOUT_PATTERN)
-            if ratio <= NO_TIME:
+            if ratio <= self._policy.unnoticed_slowdown:
                 code = "; ".join(WITHOUT_PATTERN.code_lines("model.onnx"))
                 text += f"; with {code} it is {format_megabytes(plain.running.peak)}, at {ratio:.2f} of the time"
         return (text,)
@@ -147,7 +134,7 @@ class BudgetFitter:
         peak = liveness_peak(self._static(candidate.graph), is_reusing=is_reusing)
         target = budget - (lowest.running.peak - (0 if peak is None else peak.nbytes))
         fitted, found = candidate, lowest
-        for _ in range(MAX_PLANS):
+        for _ in range(self._policy.memory_plans):
             fitted = self._planned(fitted, target, is_reusing=is_reusing)
             found = self._measure(fitted, lowest.variant)
             if found.running.peak <= budget:
@@ -164,7 +151,11 @@ class BudgetFitter:
         )
 
     def _planned(self, candidate: Candidate, target: float, *, is_reusing: bool) -> Candidate:
-        planner = MemoryPlanner(self.parts, self._static, is_reusing)
+        tuner = self.tuner
+        simplifier = Simplifier(tuner.rules, tuner.passes, tuner.allows, tuner.refusal)
+        planner = MemoryPlanner(
+            SearchSpace(self.parts, simplifier, tuner.allows), self._static, is_reusing, self._policy
+        )
 
         def change(graph: Graph) -> Sequence[Step]:
             return planner.fit(graph, target)[0]
@@ -182,40 +173,19 @@ class BudgetFitter:
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _file(self, candidate: Candidate) -> Iterator[Path]:
-        """Give a file of a candidate."""
-        with files.scratch_folder(ModelError) as folder:
-            path = folder / "model.onnx"
-            onnx_io.save_model(replace(self.tuner.model, graph=candidate.graph), path)
-            yield path
+    def _model(self, candidate: Candidate) -> LoadedModel:
+        return replace(self.tuner.model, graph=candidate.graph)
 
     def _measure(self, candidate: Candidate, variant: MemoryVariant) -> SessionMemory:
-        """Return what the session of a candidate takes in a process of its own."""
-        setting = self.tuner.tuning.setting
-        with self._file(candidate) as path, MemoryProbe(path, setting, self._feeds, variant.options) as probe:
-            running, _ = probe.run(MEMORY_RUNS)
-            return SessionMemory(variant, probe.loading, running)
+        return measure_session(self._model(candidate), self.tuner.tuning.setting, self._feeds, variant)
 
     def _time_ratio(self, before: Candidate, after: Candidate, variant: MemoryVariant = DEFAULT_VARIANT) -> float:
-        """Return the median of the times of one candidate over those of another, in turns."""
-        setting, ratios = self.tuner.tuning.setting, []
-        with (
-            self._file(before) as one,
-            self._file(after) as other,
-            MemoryProbe(one, setting, self._feeds) as first,
-            MemoryProbe(other, setting, self._feeds, variant.options) as second,
-        ):
-            first.run()
-            second.run()
-            for _ in range(TIMING_ROUNDS):
-                (_, (old,)), (_, (new,)) = first.run(), second.run()
-                ratios.append(new / old)
-        return statistics.median(ratios)
+        models = self._model(before), self._model(after)
+        return measure_time_ratio(*models, self.tuner.tuning.setting, self._feeds, variant)
 
     def _bound_text(self, candidate: Candidate) -> str:
-        with self._file(candidate) as path:
-            return str(find_memory_bound(str(path), self.tuner.tuning.setting, self._feeds))
+        with model_file(self._model(candidate)) as path:
+            return str(find_memory_bound(path, self.tuner.tuning.setting, self._feeds))
 
     # -- text ----------------------------------------------------------------------------------------------------------
 

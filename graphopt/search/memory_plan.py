@@ -18,12 +18,7 @@ from graphopt.language.terms import App
 from graphopt.operators.operator_classes import extra_operands, lookup_operator
 from graphopt.rewrite.simplify import Step, undo_steps
 from graphopt.search.moves import Move, MoveNotApplicableError, SearchSpace, apply_move, find_matches_at
-
-KEPT_PART = 0.5
-"""A value smaller than this part of the one that is to be cut may stay whole."""
-LEAST_PART = 0.1
-"""A buffer smaller than this part of the peak is not worth cutting."""
-
+from graphopt.search.policy import SearchPolicy
 
 # -- how much memory a run takes ---------------------------------------------------------------------------------------
 
@@ -177,6 +172,7 @@ class MemoryPlanner:
     """Give a graph with all sizes known, of the same vertices."""
     is_reusing: bool = True
     """False for a session that reuses no buffers."""
+    policy: SearchPolicy = SearchPolicy()
 
     def fit(self, graph: Graph, target: float) -> tuple[list[Step], LivenessPeak | None]:
         """Cut what takes the most memory, in place, until the estimate is no more than the target, or nothing can be
@@ -202,7 +198,7 @@ class MemoryPlanner:
         """Cut the values of one of the largest buffers of a peak in the first way that lowers it; return no steps where
         none does."""
         for buffer in peak.buffers:
-            if buffer.nbytes < LEAST_PART * peak.nbytes:
+            if buffer.nbytes < self.policy.least_buffer_share * peak.nbytes:
                 break
             for rules in self._partitions:
                 steps = self._cut_all(graph, buffer.values, rules)
@@ -249,7 +245,8 @@ class MemoryPlanner:
     def _region(self, graph: Graph, sized: Graph, seed: int, rules: Sequence[Rule]) -> dict[int, Rule]:
         """Return the nodes to compute in the same parts as one of them, each with its rule; none where that leaves the
         value of one of them whole."""
-        limit = KEPT_PART * max((value_bytes(sized, Value(seed, i)) for i in range(len(graph[seed].names))), default=0)
+        largest = max(value_bytes(sized, Value(seed, i)) for i in range(len(graph[seed].names)))
+        limit = self.policy.kept_part * largest
         found: dict[int, Rule] = {}
         pending = [seed]
         while pending:

@@ -58,6 +58,20 @@ class SearchPolicy:
     """Largest gain assumed of a sweep, as a multiple of the estimated time of the nodes that it replaces: those around
     them may run in another layout. A sweep that cannot gain more than noise is not timed."""
 
+    kept_part: float = 0.5
+    """Size of a value up to which it may stay whole, as a part of that which is computed in parts for a memory
+    budget."""
+    least_buffer_share: float = 0.1
+    """Share of a buffer in the peak of a run below which it is not computed in parts."""
+    memory_plans: int = 4
+    """Plans for a memory budget that are made and measured at most, each for a lower estimate."""
+    reported_memory: int = 100_000_000
+    """Estimated bytes of a run from which its memory is measured without a budget, too."""
+    offered_memory_saving: float = 0.1
+    """Part of the memory that options of a session have to save to be offered without a budget."""
+    unnoticed_slowdown: float = 1.02
+    """Ratio of times up to which such options cost no time."""
+
     recipe_sweep_share: float = 0.5
     """Part of the places that a sweep of a recipe matches which have to be as they were for it to be made: it pays only
     all over a model."""
