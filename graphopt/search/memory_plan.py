@@ -205,7 +205,8 @@ class MemoryPlanner:
                 if not steps:
                     continue
                 lowered = self._peak(graph)
-                if lowered is not None and lowered.nbytes < peak.nbytes:
+                least = self.policy.least_buffer_share * buffer.nbytes
+                if lowered is not None and lowered.nbytes <= peak.nbytes - least:
                     return steps
                 undo_steps(steps)
         return []

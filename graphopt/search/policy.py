@@ -62,7 +62,8 @@ class SearchPolicy:
     """Size of a value up to which it may stay whole, as a part of that which is computed in parts for a memory
     budget."""
     least_buffer_share: float = 0.1
-    """Share of a buffer in the peak of a run below which it is not computed in parts."""
+    """Share of a buffer in the peak of a run below which it is not computed in parts, and the share
+    of the buffer that this has to save."""
     memory_plans: int = 4
     """Plans for a memory budget that are made and measured at most, each for a lower estimate."""
     reported_memory: int = 100_000_000
