@@ -126,7 +126,6 @@ def test_equal_values_share_a_buffer_that_stays_from_the_first_to_the_last() -> 
     [
         (HEADS, ATTENTION, 0.6, "by_heads_in_2"),
         (HEADS, TWO_LAYERS, 0.6, "by_heads_in_2"),
-        (HEADS.replace("[1,4,1024,8] q", "[1,3,1023,8] q").replace("[1,4,", "[1,3,"), ATTENTION, 0.4, "by_heads_in_3"),
         (HEADS.replace("[1,4,", "[1,1,"), ATTENTION, 0.6, "by_rows_in_2"),
         (HEADS, ATTENTION.replace("w =", "p = Mul(s, 0.5); w =").replace("(s);", "(p);"), 0.6, "by_heads_in_2"),
     ],
