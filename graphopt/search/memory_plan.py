@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, product
 
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.types import TensorType
@@ -51,6 +51,8 @@ class LivenessPeak:
     nbytes: int
     buffers: tuple[Buffer, ...]
     """The buffers that lie in memory while it runs, the largest first."""
+    alike: Mapping[int, Sequence[Value]]
+    """The values of all buffers of the graph, by the size of the buffer: equal layers have equal peaks."""
 
     def describe(self, graph: Graph) -> str:
         """Name the node and the value that takes the most."""
@@ -154,9 +156,11 @@ def liveness_peak(graph: Graph, *, is_reusing: bool = True) -> LivenessPeak | No
     totals = list(accumulate(changes))
     place = max(range(len(order)), key=totals.__getitem__)
     live = (buffer for buffer in buffers if buffer.first <= place <= buffer.last)
-    return LivenessPeak(
-        order[place], totals[place], tuple(sorted(live, key=lambda buffer: buffer.nbytes, reverse=True))
-    )
+    largest = tuple(sorted(live, key=lambda buffer: buffer.nbytes, reverse=True))
+    alike: dict[int, list[Value]] = {}
+    for buffer in buffers:
+        alike.setdefault(buffer.nbytes, []).extend(buffer.values)
+    return LivenessPeak(order[place], totals[place], largest, alike)
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -195,13 +199,13 @@ class MemoryPlanner:
         return liveness_peak(self.static(graph), is_reusing=self.is_reusing)
 
     def _lower(self, graph: Graph, peak: LivenessPeak) -> list[Step]:
-        """Cut the values of one of the largest buffers of a peak in the first way that lowers it; return no steps where
-        none does."""
+        """Cut the values of one of the largest buffers of a peak, or of all that are as large, in the first way that
+        lowers it; return no steps where none does."""
         for buffer in peak.buffers:
             if buffer.nbytes < self.policy.least_buffer_share * peak.nbytes:
                 break
-            for rules in self._partitions:
-                steps = self._cut_all(graph, buffer.values, rules)
+            for rules, values in product(self._partitions, (buffer.values, peak.alike[buffer.nbytes])):
+                steps = self._cut_all(graph, values, rules)
                 if not steps:
                     continue
                 lowered = self._peak(graph)
