@@ -47,6 +47,17 @@ EQUIVALENT = (
         "REAL condition dropped: 0 < size..N",
         "of no image there is no mean: the condition is for images of open sizes, which do not stay in blocks",
     ),
+    (
+        "compute_.*_parts",
+        r"\w+ (number changed|operands swapped|another operator): .*size",
+        "any cut is right: equal parts, which share a buffer, take the least memory",
+    ),
+    (
+        "compute_.*_parts",
+        r"\w+ condition dropped: \d \* floordiv",
+        "a part may be empty: the condition keeps that from kernels",
+    ),
+    ("compute_(add|mul)_.*_parts", r"\w+ holes swapped: x and y", "sums and products commute"),
     ("transpose_split_heads_as_matrix", "EXACT number changed: sizes", "a product in another order"),
     (".*", ".*: BatchNormalization momentum", "inference does not read the momentum"),
     (".*_before_conv", ".*: Conv pads=pads becomes absent", "the conditions say that the pads are zero"),
