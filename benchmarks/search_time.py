@@ -40,7 +40,7 @@ PHASES = {
 }
 """Functions of graphopt that a phase is in."""
 WORK = {
-    "profiles": ("_run_profiled",),
+    "profiles": ("estimate_gain", "end_with_kernels"),
     "timed runs": ("seconds",),
     "warming up": ("for_run",),
     "opening": ("open", "open_session"),

@@ -140,7 +140,8 @@ TRANSPOSES_AROUND = (
             f"push_transpose_above_{snake_case(name)}",
             op.Transpose(getattr(op, name)(x, axis=axis), perm=perm),
             getattr(op, name)(op.Transpose(x, perm=perm), axis=-1),
-            when=(fn.eq(fn.item(fn.inverse(perm), axis), rank - 1), fn.ne(fn.item(perm, -1), rank - 1)),
+            when=fn.eq(fn.item(fn.inverse(perm), axis), rank - 1),
+            pays=fn.ne(fn.item(perm, -1), rank - 1),
             why=f"Along another axis than the last, ONNX Runtime's {name} transposes twice by itself.",
             canonical=True,
         )

@@ -20,8 +20,8 @@ from tests.test_search import DETOUR, LONG_WAY, Prices, found
 HOME = Path(graphopt.__file__).parent
 POLICY = SearchPolicy()
 DECIDING = [*(HOME / "search").glob("*.py"), *(HOME / "runtime" / name for name in ("measure.py", "bench.py"))]
-STRUCTURAL = {"ORIGINAL_SESSIONS", "RECIPE_VERSION"}
-"""Numbers that follow from how a race is built, or name a form: a change of them alone would be wrong."""
+STRUCTURAL = {"CLOCK_TICK", "ORIGINAL_SESSIONS", "RECIPE_VERSION"}
+"""Numbers that follow from how a race is built or what a clock tells, or name a form: to change them is wrong."""
 
 
 def constants(path: Path) -> Iterator[str]:

@@ -148,10 +148,12 @@ def find_inner_matches(rule: Rule, graph: Graph, app: App) -> Iterator[PartialMa
 class _Matcher:
     """Matches patterns in one graph, and tells a listener, if there is one, why they do not match."""
 
-    __slots__ = ("graph", "on_mismatch", "rule")
+    __slots__ = ("graph", "instance", "on_mismatch", "rule")
 
     def __init__(self, graph: Graph, rule: Rule, on_mismatch: MismatchListener | None = None) -> None:
         self.graph, self.rule, self.on_mismatch = graph, rule, on_mismatch
+        self.instance = rule
+        """The rule that is being matched: of a family that with the operators that were met."""
 
     def instances(self, vertex: int, position: int) -> Iterator[Rule]:
         """Yield the rules of a family for the operators met in the places of its holes; another rule as it is.
@@ -178,13 +180,12 @@ class _Matcher:
         attribute: str = "",
     ) -> None:
         if self.on_mismatch is not None:
-            self.on_mismatch(Mismatch(self.rule, step, state, pattern, node, value, attribute))
+            self.on_mismatch(Mismatch(self.instance, step, state, pattern, node, value, attribute))
 
     def matches_at(self, rule: Rule, vertex: int, position: int) -> Iterator[Match]:
         """Yield the matches of a rule, or of one of the family, in which the left side in this position ends at a
         vertex."""
-        self.rule = rule
-        side = rule.left[position]
+        self.instance, side = rule, rule.left[position]
         others = [other for index, other in enumerate(rule.left) if index != position]
         for state in self.match_app(side, Value(vertex, side.output), PartialMatch({}, {}, {})):
             for complete in self._match_other_sides(others, state):

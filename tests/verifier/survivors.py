@@ -61,6 +61,11 @@ EQUIVALENT = (
     ("transpose_split_heads_as_matrix", "EXACT number changed: sizes", "a product in another order"),
     (".*", ".*: BatchNormalization momentum", "inference does not read the momentum"),
     (".*_before_conv", ".*: Conv pads=pads becomes absent", "the conditions say that the pads are zero"),
+    (
+        "push_transpose_above_.*softmax",
+        ".*condition dropped: item.perm",
+        "where the last axis stays, other axes may move as well: the condition says where it pays",
+    ),
     (".*", ".*condition dropped: dtype", "the schema gives both one type, or what has that type is not touched"),
     (
         "fuse_.*_into_(layer|rms)_normalization",
