@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from graphopt.base.errors import MemoryBudgetError
+from graphopt.base.errors import MemoryBudgetError, ModelError
 from graphopt.base.limits import format_megabytes
 from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.graph import Graph
@@ -111,6 +111,12 @@ class BudgetFitter:
         peak = liveness_peak(candidate.graph)
         if peak is None or peak.nbytes < self._policy.reported_memory:
             return ()
+        try:
+            return (self._offer_text(candidate),)
+        except ModelError as error:  # memory may be short for a process of its own
+            return (f"memory: not measured: {error}",)
+
+    def _offer_text(self, candidate: Candidate) -> str:
         usual = self._measure(candidate, DEFAULT_VARIANT)
         text = f"memory: a run takes {format_megabytes(usual.running.peak)} at most, loading "
         text += format_megabytes(usual.loading.peak)
@@ -120,7 +126,7 @@ class BudgetFitter:
             if ratio <= self._policy.unnoticed_slowdown:
                 code = "; ".join(WITHOUT_PATTERN.code_lines("model.onnx"))
                 text += f"; with {code} it is {format_megabytes(plain.running.peak)}, at {ratio:.2f} of the time"
-        return (text,)
+        return text
 
     def _fit_in_parts(
         self, candidate: Candidate, lowest: SessionMemory, budget: int
