@@ -1,0 +1,83 @@
+"""Operators in a graph that are replaced by what defines them: a definition, or the function body of a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from graphopt.ir import schemas
+from graphopt.ir.edit import replace_values
+from graphopt.ir.graph import Graph, Node, Patch, Value
+from graphopt.language.binding import Binding
+from graphopt.language.function_terms import NotExpressibleError, read_function
+from graphopt.language.rule import Rule
+from graphopt.language.terms import Term, op, tensor
+from graphopt.operators.declared_operators import instantiate_node_definition
+from graphopt.operators.node_facts import get_attribute
+from graphopt.rewrite.build import build_terms
+from graphopt.rewrite.matching import Match
+
+
+@dataclass(frozen=True)
+class _Body:
+    """The outputs of a node as terms, and what their holes are bound to."""
+
+    outputs: tuple[Term, ...]
+    bound: Mapping[str, Binding]
+
+
+def is_decomposable(graph: Graph, node: Node) -> bool:
+    """Return whether a node can be replaced by operators that define it."""
+    return _body(graph, node) is not None
+
+
+def decompose(graph: Graph, vertex: int) -> Patch:
+    """Return the patch that puts the operators in the place of a node that define it.
+
+    Raises:
+        RewriteRefused: they cannot be written in the model's opset.
+    """
+    node = graph[vertex]
+    body = _body(graph, node)
+    assert body is not None, node.op
+    roots = tuple(Value(vertex, i) for i in range(len(node.names)))
+    match = Match(_NOTHING, roots, body.bound, {}, {})
+    values, nodes = build_terms(graph, match, body.outputs[: len(roots)])
+    return replace_values(graph, dict(zip(roots, values, strict=True)), nodes)
+
+
+_NOTHING = Rule("decomposition", op.Identity(tensor("x")), tensor("x"))
+
+
+def _body(graph: Graph, node: Node) -> _Body | None:
+    if schemas.is_defined_operator(node.op, node.domain):
+        definition = instantiate_node_definition(node)
+        named = {f"input_{i}": value for i, value in enumerate(node.inputs) if value is not None}
+        return None if definition is None else _Body(definition.outputs, named)
+    if node.domain or schemas.schema_of(node) is None:
+        return None
+    return _schema_body(graph, node)
+
+
+def _schema_body(graph: Graph, node: Node) -> _Body | None:
+    types = [None if value is None else (graph.dtype(value), graph.shape(value)) for value in node.inputs]
+    if any(type_ is not None and type_[1] is None for type_ in types):
+        return None
+    inputs = [None if type_ is None else (type_[0], len(type_[1] or ())) for type_ in types]
+    attrs = {name: value for name, value in node.attrs.items() if isinstance(value, int | float | str)}
+    function = schemas.schema_function_body(node.op, inputs, len(node.names), attrs)
+    if function is None:
+        return None
+    try:
+        read = read_function(function)
+    except NotExpressibleError:
+        return None
+    bound: dict[str, Binding] = {
+        hole.name: value for hole, value in zip(read.inputs, node.inputs, strict=False) if value is not None
+    }
+    for name in read.attributes:
+        value = get_attribute(node, graph, name)
+        if not isinstance(value, int | float | str | tuple):
+            return None
+        bound[name] = value  # type: ignore[assignment]
+    return _Body(read.outputs, bound)
