@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from graphopt.pipeline import Result as Result
     from graphopt.pipeline import optimize as optimize
     from graphopt.report.report import Report as Report
+    from graphopt.training import TrainingResult as TrainingResult
+    from graphopt.training import grad as grad
 
 __version__ = "0.1.0"
 
@@ -37,7 +39,9 @@ _HOMES = {
     "Result": "graphopt.pipeline",
     "Rule": "graphopt.rule",
     "RuleError": "graphopt.base.errors",
+    "TrainingResult": "graphopt.training",
     "UsageError": "graphopt.base.errors",
+    "grad": "graphopt.training",
     "optimize": "graphopt.pipeline",
     "simplify": "graphopt.onnxsim",
 }
@@ -52,8 +56,10 @@ __all__ = [
     "Result",
     "Rule",
     "RuleError",
+    "TrainingResult",
     "UsageError",
     "__version__",
+    "grad",
     "optimize",
     "simplify",
 ]

@@ -14,8 +14,10 @@ from graphopt.ir import schemas
 from graphopt.ir.edit import constant_node, replace_node
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
+from graphopt.language.binding import evaluate_scalar
 from graphopt.language.gradient import ZERO, Gradient, output_gradient
 from graphopt.language.rule import Rule
+from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import Term, holes, op, tensor
 from graphopt.operators.gradients import gradients_of
 from graphopt.operators.inference import infer_node
@@ -78,7 +80,7 @@ def _path(graph: Graph, loss: Value, values: Iterable[Value]) -> list[int]:
 @cache
 def _pattern(gradient: Gradient) -> Rule:
     """Return a rule whose left side is the operator, by which the matcher binds its holes."""
-    return Rule("gradient", gradient.head, op.Identity(gradient.head), gradient.when)
+    return Rule("gradient", gradient.head, op.Identity(gradient.head))
 
 
 _SCALAR_RULE = Rule("sum_of_gradients", op.Identity(tensor("x")), tensor("x"))
@@ -102,10 +104,12 @@ class _Backward:
         """The gradient of each value, as far as its readers have been visited."""
 
     def gradients(self) -> Mapping[Value, Value]:
-        self.known[self.loss] = self._ones(self.loss)
+        seed = self.known[self.loss] = self._ones(self.loss)
         for vertex in reversed(self.path):
             if any(Value(vertex, i) in self.known for i in range(len(self.graph[vertex].names))):
                 self._visit(vertex)
+        if not self.graph.fan_out(seed.vertex) and self.loss not in self.values:  # it went into other constants
+            self.graph.apply(Patch({seed.vertex: self.graph[seed.vertex]}, {}))
         return {value: self.known[value] for value in self.values if value in self.known}
 
     def _ones(self, value: Value) -> Value:
@@ -151,13 +155,22 @@ class _Backward:
             match = None if term is None else next(find_matches(_pattern(each), self.graph, vertex), None)
             if match is None or term is None:
                 continue
+            match = self._with_upstream(match, each, term)
+            if not self._conditions_hold(each, match):
+                continue
             if term == ZERO:
                 return None
             try:
-                return self._build(self._with_upstream(match, each, term), term)
+                return self._build(match, term)
             except RewriteRefused as refused:
                 reasons.append(str(refused))
         raise ModelError(self._missing(self.graph[vertex], position, next(iter(reasons), "")))
+
+    def _conditions_hold(self, gradient: Gradient, match: Match) -> bool:
+        try:
+            return all(evaluate_scalar(said, match.holes, match.axes, self.graph) for said in gradient.when)
+        except UndecidedScalarError:
+            return False
 
     def _missing(self, node: Node, position: int, reason: str) -> str:
         """Return the message about an operator that cannot be differentiated."""
@@ -173,7 +186,7 @@ class _Backward:
     def _with_upstream(self, match: Match, gradient: Gradient, term: Term) -> Match:
         """Return a match that also binds the gradients of the outputs; of one that nothing reads it is zero."""
         vertex = match.roots[0].vertex
-        bound, used = dict(match.holes), set(holes(term))
+        bound, used = dict(match.holes), {hole for part in (term, *gradient.when) for hole in holes(part)}
         for output in range(gradient.head.outputs):
             hole, value = output_gradient(output), Value(vertex, output)
             if hole in used:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from graphopt.ir import schemas
 from graphopt.ir.graph import Node
 from graphopt.language.gradient import Gradient
 from graphopt.operators.elementwise_gradients import ELEMENTWISE_FAMILIES, ELEMENTWISE_GRADIENTS
@@ -39,7 +40,7 @@ FAMILIES: Mapping[str, Callable[[Node], tuple[Gradient, ...]]] = {
     },
     "Concat": lambda node: concatenation_gradient(len(node.inputs)),
     "Split": lambda node: split_gradient(len(node.names)),
-    "Einsum": lambda node: einsum_gradient(str(node.attrs["equation"])),
+    "Einsum": lambda node: einsum_gradient(schemas.canonical_equation(str(node.attrs["equation"]))),
 }
 """Gradients of ONNX operators with any number of operands or results, made for those of a node."""
 

@@ -284,14 +284,15 @@ PRODUCT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
 
 
 def einsum_gradient(equation: str) -> tuple[Gradient, ...]:
-    """Return the gradient of an Einsum: of each operand the Einsum of the others and the output's gradient.
+    """Return the gradient of an Einsum, given by its canonical equation: of each operand the Einsum of the others and the
+    output's gradient.
 
     There is none for an equation with an ellipsis, a letter twice in one operand, or one that only one operand has and
     that is summed over.
     """
-    given, _, result = equation.replace(" ", "").partition("->")
+    given, _, result = equation.partition("->")
     letters = given.split(",")
-    is_plain = "->" in equation and all(len(set(part)) == len(part) and "." not in part for part in letters)
+    is_plain = all(len(set(part)) == len(part) and "." not in part for part in letters)
     if not is_plain:
         return ()
     operands = tuple(tensor(f"x_{i}") for i in range(len(letters)))

@@ -43,7 +43,7 @@ def _by_axis(numbers: Term) -> App:
 _sizes = fn.compose(fn.shape(x), fn.normalize_indices(axes, rank))
 _first = fn.minimum(fn.maximum(fn.normalize_indices(_start, _sizes), 0), _sizes)
 _before = _by_axis(_first)
-_single_start, _single_axis = fn.item(_start, 0), fn.item(fn.normalize_indices(axes, rank), 0)
+_single_axis = fn.item(fn.normalize_indices(axes, rank), 0)
 _to_front = fn.concat(_single_axis, fn.delete(fn.range(rank), _single_axis))
 _strided = fn.item(_first, 0) + fn.range(fn.item(fn.shape(dy), _single_axis)) * fn.item(_step, 0)
 _permuted_zeros = op.Transpose(zeros(op.Shape(x), x), perm=_to_front)
@@ -62,7 +62,7 @@ SLICE = (
         x=op.Transpose(
             op.ScatterND(
                 _permuted_zeros,
-                op.Reshape(_strided, (-1, 1)),
+                op.Unsqueeze(_strided, (-1,)),
                 op.Transpose(dy, perm=_to_front),
             ),
             perm=fn.inverse(_to_front),
@@ -103,7 +103,7 @@ def _scatter_rows(table: Term, indices: Term, rows: Term) -> App:
 
 def _multiply_one_hot(table: Term, indices: Term, rows: Term) -> App:
     """Return the sum of the rows of each index by a product of matrices: opsets before 16 cannot add up in place."""
-    length = op.Gather(op.Shape(table), (0,))
+    length = op.Gather(op.Shape(table), 0)
     chosen = op.Cast(op.OneHot(op.Reshape(indices, (-1,)), length, op.Cast((0, 1), to=1), axis=0), to=fn.dtype(x))
     flat = op.Reshape(rows, op.Concat(op.Shape(op.Reshape(indices, (-1,))), (-1,), axis=0))
     return reshaped_like(chosen @ flat, table)
