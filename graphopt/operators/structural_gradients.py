@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from graphopt.language.gradient import ZERO, Gradient, gradient, output_gradient
 from graphopt.language.terms import App, OperatorBuilder, Term, TermLike, attributes, fn, integer, integers, op, real, tensor
@@ -74,14 +74,12 @@ _pads, _padding = integers("pads"), tensor("value")
 _half = fn.floordiv(fn.length(_pads), 2)
 
 
-def _pad(*value: Term | None) -> Gradient:
+def _pad(*value: Term | None) -> Sequence[Gradient]:
     """Return the gradient of a Pad with a constant: what was added is cut off."""
-    first = fn.slice(_pads, 0, _half)
-    sizes = fn.compose(fn.shape(x), fn.normalize_indices(axes, rank))
-    return gradient(
-        op.Pad(x, _pads, *value, axes, mode="constant"),
-        fn.le(0, _pads),
-        x=op.Slice(dy, first, first + sizes, axes),
+    head, first = op.Pad(x, _pads, *value, axes, mode="constant"), fn.slice(_pads, 0, _half)
+    return (
+        gradient(head, fn.le(0, _pads), x=op.Slice(dy, first, first + _sizes, axes)),
+        gradient(head, fn.le(0, _pads), x=op.Slice(dy, first, op.Gather(op.Shape(x), axes) + first, axes)),
     )
 
 
@@ -144,7 +142,7 @@ MOVEMENT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "Expand": (gradient(op.Expand(x, tensor("shape")), x=dy),),
     "Tile": tuple(map(_repeated, range(1, 7))),
     "Slice": SLICE,
-    "Pad": (_pad(None), _pad(_padding)),
+    "Pad": (*_pad(None), *_pad(_padding)),
     "Gather": (
         gradient(op.Gather(x, indices, axis=axis), x=_gather_rows(_scatter_rows)),
         gradient(op.Gather(x, indices, axis=axis), x=_gather_rows(_multiply_one_hot)),
@@ -205,7 +203,8 @@ MOVEMENT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
 
 
 def concatenation_gradient(count: int) -> tuple[Gradient, ...]:
-    """Return the gradient of a Concat of `count` operands: each gets its own part."""
+    """Return the gradient of a Concat of `count` operands: each gets its own part, which is cut by numbers or, where
+    sizes are open, by the shapes of the operands."""
     operands = tuple(tensor(f"x_{i}") for i in range(count))
     place = fn.normalize_indices(axis, fn.rank(dy))
     terms: dict[str, Term] = {}
@@ -214,7 +213,13 @@ def concatenation_gradient(count: int) -> tuple[Gradient, ...]:
         end = fn.add(start, fn.item(fn.shape(hole), place))
         terms[hole.name] = op.Slice(dy, fn.concat(start), fn.concat(end), fn.concat(axis))
         start = end
-    return (gradient(op.Concat(*operands, axis=axis), **terms),)
+    lengths = (op.Gather(op.Shape(hole), fn.concat(axis)) for hole in operands)
+    parts = op.Split.split(count, dy, op.Concat(*lengths, axis=0), axis=axis)
+    head = op.Concat(*operands, axis=axis)
+    return (
+        gradient(head, **terms),
+        gradient(head, **{hole.name: part for hole, part in zip(operands, parts, strict=True)}),
+    )
 
 
 def split_gradient(count: int) -> tuple[Gradient, ...]:
