@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphopt.autodiff.training_graph import training_graph
@@ -75,8 +76,8 @@ def grad(
         model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns; of opset 13 or newer.
         loss: `softmax_cross_entropy` or `mse`, of an output after a colon if there are several; or an output that is
             the loss.
-        wrt: names or patterns (`encoder.*`) of weights and inputs; by default all weights that have axes and on which
-            the loss depends.
+        wrt: names or patterns (`encoder.*`) of weights and inputs; by default all initializers of floating-point
+            numbers that have axes, and on which the loss depends.
         update: `sgd`, `momentum`, `adamw`, or `none` for the gradients alone.
         check: run both models on the same inputs.
         rules: files of rules, of which those that define operators count here.
@@ -94,8 +95,15 @@ def grad(
         with onnx_io.naming_file_in_errors(loaded.path):
             inference.infer_graph(loaded.graph)
             opset_conversion.upgrade_nodes(loaded.graph)
-            made = training_graph(loaded, loss, None if wrt is None else tuple(wrt), update)
+            made = training_graph(loaded, loss, wrt, update, _initializers(model))
         proto = onnx_io.to_proto(made.loaded)
         onnx_io.load_external_data(proto, loaded.folders)
         result = optimize(proto, cost="none", check=check, rules=rules, progress=progress)
         return TrainingResult(result, made.loss, made.gradients, made.states, made.settings)
+
+
+def _initializers(model: onnx_io.ModelSource) -> frozenset[str]:
+    """Return the names of a model's initializers: constants that its nodes hold are no parameters."""
+    is_file = isinstance(model, str | PathLike)
+    proto = onnx_io.parse_file(Path(model), weights=False) if is_file else onnx_io.to_model_proto(model)[0]
+    return frozenset(tensor.name for tensor in proto.graph.initializer)

@@ -38,8 +38,21 @@ def add_gradients(graph: Graph, loss: Value, values: Sequence[Value]) -> Mapping
     return _Backward(graph, loss, values).gradients()
 
 
-def has_gradient(node: Node, position: int) -> bool:
-    """Return whether the result of an operator can be differentiated with respect to an input; True if unknown."""
+def influences(graph: Graph, loss: Value) -> set[Value]:
+    """Return the values of floating-point numbers that a loss can be differentiated with respect to, as far as the
+    operators say; it counts as differentiable where they say nothing."""
+    found, stack = {loss}, [loss]
+    while stack:
+        node = graph[stack.pop().vertex]
+        for position, value in enumerate(node.inputs):
+            if value not in found and graph.dtype(value).is_float and _has_gradient(node, position):
+                assert value is not None, "an absent input has no type"
+                found.add(value)
+                stack.append(value)
+    return found
+
+
+def _has_gradient(node: Node, position: int) -> bool:
     known = gradients_of(node)
     return not known or any(each.by_position.get(position, ZERO) != ZERO for each in known)
 

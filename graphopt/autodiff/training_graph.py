@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
 from onnx import ModelProto
 
-from graphopt.autodiff.backward import add_gradients, has_gradient, match_of_values
+from graphopt.autodiff.backward import add_gradients, influences, match_of_values
 from graphopt.autodiff.losses import LOSSES, OUTPUT, TARGET
 from graphopt.autodiff.optimizers import GRADIENT, OPTIMIZERS, PARAMETER, STEP, Optimizer
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
 from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.edit import replace_node
-from graphopt.ir.graph import CONSTANT, INPUT, INTERNAL_DOMAIN, Graph, Node, Patch, Value
+from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL_DOMAIN, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.language.terms import Term, op
 from graphopt.operators.inference import infer_node
 from graphopt.rewrite.build import RewriteRefused, build_terms
+from graphopt.rewrite.passes import PASSES
+from graphopt.rewrite.simplify import simplify_graph
 
 FIRST_OPSET = 13
 """The first opset whose reductions and views take axes as inputs, as the gradients write them."""
@@ -48,7 +50,11 @@ class TrainingGraph:
 
 
 def training_graph(
-    loaded: LoadedModel, loss: str, wrt: Sequence[str] | None = None, update: str = "sgd"
+    loaded: LoadedModel,
+    loss: str,
+    wrt: Sequence[str] | None = None,
+    update: str = "sgd",
+    weights: Container[str] | None = None,
 ) -> TrainingGraph:
     """Return one step of a model's training; the graph of `loaded` is changed.
 
@@ -57,12 +63,13 @@ def training_graph(
         loss: a name of `LOSSES`, of the only output or after a colon of that of a name; or an output, a number.
         wrt: names or patterns of parameters and inputs; by default all parameters on which the loss depends.
         update: a name of `OPTIMIZERS`, or `none` for gradients alone.
+        weights: the constants that may be parameters where `wrt` does not say it; by default all.
 
     Raises:
         UsageError: a name is not known.
         ModelError: the opset is too old, or an operator between parameters and the loss has no gradient.
     """
-    builder = _TrainingGraphBuilder(loaded)
+    builder = _TrainingGraphBuilder(loaded, weights)
     if update not in UPDATES:
         raise UsageError(f"there is no update '{update}'{did_you_mean(update, UPDATES)}")
     return builder.build(loss, wrt, update)
@@ -71,6 +78,7 @@ def training_graph(
 @dataclass
 class _TrainingGraphBuilder:
     loaded: LoadedModel
+    weights: Container[str] | None = None
     outputs: dict[str, Value] = field(default_factory=dict)
     """The outputs of the result, by name."""
     states: dict[str, str] = field(default_factory=dict)
@@ -86,18 +94,21 @@ class _TrainingGraphBuilder:
                 f"the model has opset {opset}; gradients need {FIRST_OPSET} or newer: convert it with"
                 f" `graphopt optimize --target-opset {FIRST_OPSET}`"
             )
-        chosen = self._differentiated(wrt)
-        for value in chosen:
+        candidates = self._candidates(wrt)
+        for value in candidates:
             self._make_input(value)
+        simplify_graph(graph, (), PASSES)  # sizes that constants determine are known from here on
         loss_name, loss_value = self._add_loss(loss)
+        influential = influences(graph, loss_value)
+        chosen = [value for value in candidates if value in influential or wrt is not None]
         found = add_gradients(graph, loss_value, chosen)
         for value in chosen if wrt is not None else ():
             if value not in found:
                 raise ModelError(f"the loss does not depend on '{graph.value_name(value)}', or only in steps")
         if not found:
             raise ModelError("no parameter changes the loss: name inputs or weights with --wrt (wrt=[…])")
-        for value in chosen:
-            if value not in found:
+        for value in candidates:
+            if value not in found and graph[value.vertex].data is not None:
                 self._make_constant(value)
         self.outputs = {loss_name: loss_value, **dict(zip(graph.output_names, graph.outputs, strict=True))}
         gradients = {graph.value_name(value): gradient for value, gradient in found.items()}
@@ -119,8 +130,9 @@ class _TrainingGraphBuilder:
 
     # -- parameters ----------------------------------------------------------------------------------------------------
 
-    def _differentiated(self, wrt: Sequence[str] | None) -> list[Value]:
-        """Return the parameters and inputs that names or patterns choose, in their order in the model."""
+    def _candidates(self, wrt: Sequence[str] | None) -> list[Value]:
+        """Return the parameters and inputs that names or patterns choose, in their order in the model; by default all
+        parameters."""
         graph = self.graph
         known = {
             node.names[0]: Value(vertex)
@@ -135,17 +147,11 @@ class _TrainingGraphBuilder:
         return [value for name, value in known.items() if any(fnmatchcase(name, pattern) for pattern in wrt)]
 
     def _is_parameter(self, value: Value) -> bool:
-        """Return whether a constant is one that is trained: it has axes, and results can be differentiated with
-        respect to it."""
-        graph, node = self.graph, self.graph[value.vertex]
-        if node.data is None or not node.data.shape or not node.data.size:
+        """Return whether a value is a constant that is trained by default: an initializer with axes."""
+        node = self.graph[value.vertex]
+        if not node.is_constant or node.data is None or not node.data.shape or not node.data.size:
             return False
-        return any(
-            has_gradient(graph[reader], position)
-            for reader in graph.readers(value.vertex)
-            for position, operand in enumerate(graph[reader].inputs)
-            if operand == value
-        )
+        return self.weights is None or node.names[0] in self.weights
 
     def _make_input(self, value: Value) -> None:
         """Make a constant an input whose default is its value."""
@@ -163,7 +169,7 @@ class _TrainingGraphBuilder:
         self.graph.apply(Patch({value.vertex: node}, {value.vertex: again}))
 
     def _add_input(self, name: str, type_: TensorType, data: Tensor | None = None) -> Value:
-        node = Node(INPUT, (), (self._free_name(name),), (type_,), domain=INTERNAL_DOMAIN, data=data)
+        node = Node(INPUT, (), (name,), (type_,), domain=INTERNAL_DOMAIN, data=data)
         vertex = self.graph.add(node)
         self.graph.inputs.append(vertex)
         return Value(vertex)
@@ -202,7 +208,7 @@ class _TrainingGraphBuilder:
             if len(type_.shape) < 2:
                 raise ModelError(f"output '{label}' is {type_}: {name} needs a batch and an axis of classes")
             type_ = TensorType(DType.INT64, (type_.shape[0], *type_.shape[2:]))
-        target = self._add_input(loss.target, type_)
+        target = self._add_input(self._free_name(loss.target), type_)
         return self._free_name("loss"), self._build(loss.value, value, {OUTPUT.name: value, TARGET.name: target})
 
     def _build(self, term: Term, near: Value, bound: Mapping[str, Value]) -> Value:
@@ -245,13 +251,13 @@ class _TrainingGraphBuilder:
 
     def _add_number(self, name: str, default: float) -> Value:
         data = Tensor.from_array(np.array(default, np.float32))
-        return self._add_input(name, TensorType(DType.FLOAT, ()), data)
+        return self._add_input(self._free_name(name), TensorType(DType.FLOAT, ()), data)
 
     def _add_zeros(self, name: str, like: Value) -> Value:
         type_, shape = self.graph.tensor_type(like), self.graph[like.vertex].data
         assert type_ is not None and shape is not None, "a parameter has values"
         sizes = shape.shape
-        return self._add_input(name, type_, Tensor(type_.dtype, sizes, lambda: np.zeros(sizes, type_.dtype.numpy)))
+        return self._add_input(self._free_name(name), type_, Tensor(type_.dtype, sizes, lambda: np.zeros(sizes, type_.dtype.numpy)))
 
     def _add_state(self, before: Value, after: Value) -> None:
         name = self.graph.value_name(before)
@@ -269,10 +275,30 @@ class _TrainingGraphBuilder:
             bare = replace(node, names=tuple(names), types=(*node.types, None, None)[:3], contents=())
             graph.apply(replace_node(graph, vertex, infer_node(graph, bare)))
             for position, output in ((3, 1), (4, 2)):
-                value = node.inputs[position]
-                if value is not None and graph[value.vertex].is_constant:
-                    self._make_input(value)
+                value = self._own_statistics(vertex, position)
+                if value is not None:
                     self._add_state(value, Value(vertex, output))
+
+    def _own_statistics(self, vertex: int, position: int) -> Value | None:
+        """Return running statistics as an input that no other operator reads; None where they are computed."""
+        graph, node = self.graph, self.graph[vertex]
+        value = node.inputs[position]
+        assert value is not None, "running statistics are no optional input"
+        source = value
+        while graph[source.vertex].op == IDENTITY:
+            (source,) = graph[source.vertex].operands
+        constant = graph[source.vertex]
+        if constant.data is None:
+            return None
+        if source == value and constant.is_constant and graph.use_count(value) == 1:
+            self._make_input(value)
+            return value
+        type_ = graph.tensor_type(source)
+        assert type_ is not None, "a constant has a type"
+        own = self._add_input(graph.new_name(f"{graph.value_name(value)}.own"), type_, constant.data)
+        inputs = (*node.inputs[:position], own, *node.inputs[position + 1 :])
+        graph.apply(replace_node(graph, vertex, replace(node, inputs=inputs)))
+        return own
 
     def _set_outputs(self) -> None:
         graph = self.graph
