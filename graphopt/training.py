@@ -50,6 +50,15 @@ class TrainingResult:
         """Write the model and return its size in bytes, as `Result.save` does."""
         return self.result.save(path, external=external)
 
+    def to_json(self) -> dict[str, object]:
+        """Return the names of inputs and outputs as plain data."""
+        return {
+            "loss": self.loss,
+            "gradients": dict(self.gradients),
+            "states": dict(self.states),
+            "settings": list(self.settings),
+        }
+
     def initial_state(self) -> dict[str, NDArray[Any]]:
         """Return the values with which training begins, for each input of `states`."""
         graph = self.result.loaded.graph

@@ -48,6 +48,7 @@ from graphopt.cli.option_flags import (
 )
 from graphopt.cli.rule_commands import rules, verify
 from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
+from graphopt.cli.training_command import grad
 from graphopt.options import Options
 
 if TYPE_CHECKING:
@@ -362,6 +363,7 @@ def demo(
     print_text("For a model of your own:\n$ graphopt optimize model.onnx fast.onnx")
 
 
+app.command(short_help="Make a training step of a model: loss, gradients and updates.")(grad)
 app.command(short_help="Prove rules for all tensor sizes; exit code 3 if one is not proved.")(verify)
 app.command(short_help="List the rules and passes, or print one in full.")(rules)
 app.command(short_help="Find rules that no one wrote, and prove them.")(discover)

@@ -251,7 +251,7 @@ def running(options: RunOptions) -> Iterator[None]:
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
-COMMANDS = ("optimize", "compare", "bench", "inspect", "verify", "rules", "discover", "demo")
+COMMANDS = ("optimize", "compare", "bench", "inspect", "grad", "verify", "rules", "discover", "demo")
 
 
 def normalize_arguments(args: list[str]) -> list[str]:
