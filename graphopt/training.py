@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from graphopt.language.rule_library import RuleSource
 
 
-
 @dataclass(frozen=True, eq=False)
 class TrainingResult:
     """A model that computes one step of training.
 
-    Each input of `states` is fed with the output of its name there in the step before; all have the values of the model,
-    or zeros, as their defaults, so that the first step needs none of them.
+    Each input of `states` is fed with the output of its name there in the step before. All have defaults, the values of
+    the model or zeros, so that the first step needs none of them.
     """
 
     result: Result

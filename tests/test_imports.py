@@ -27,12 +27,14 @@ ORDER = (
         "io",
         "rule",
         "rewrite",
+        "autodiff",
         "runtime",
         "check",
         "search",
         "report",
     ),
-    *("options", "opset_choice", "provider_choice", "pipeline", "onnxsim", "discover", "cli", "__init__", "__main__"),
+    *("options", "opset_choice", "provider_choice", "pipeline", "training", "onnxsim", "discover"),
+    *("cli", "__init__", "__main__"),
 )
 # The two packages that the compiler composes, and all of it that they see.
 COMPOSED = {

@@ -129,7 +129,9 @@ class _Backward:
         shape, dtype = self.graph.shape(value), self.graph.dtype(value)
         if shape is None or any(size != 1 for size in shape) or not dtype.is_float:
             label = self.graph.value_name(value)
-            raise ModelError(f"the loss '{label}' is {self.graph.value_type(value)}: a loss is one floating-point number")
+            raise ModelError(
+                f"the loss '{label}' is {self.graph.value_type(value)}: a loss is one floating-point number"
+            )
         ones = Tensor.from_array(np.ones((1,) * len(shape), dtype.numpy))
         return Value(self.graph.add(constant_node(ones, self.graph.new_name("loss_gradient"))))
 

@@ -79,5 +79,5 @@ def _schema_body(graph: Graph, node: Node) -> _Body | None:
         value = get_attribute(node, graph, name)
         if not isinstance(value, int | float | str | tuple):
             return None
-        bound[name] = value  # type: ignore[assignment]
+        bound[name] = value
     return _Body(read.outputs, bound)

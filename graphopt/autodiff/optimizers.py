@@ -47,5 +47,5 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
         counts_steps=True,
     ),
 }
-"""Optimizers by name, each with the defaults of the papers: plain gradient descent, Polyak's momentum as PyTorch has it,
-and Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+"""Optimizers by name: gradient descent, the same with momentum as PyTorch has it, and Adam with decoupled weight decay
+(Loshchilov and Hutter, 2019), with PyTorch's defaults where it has some."""

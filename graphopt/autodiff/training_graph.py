@@ -143,7 +143,9 @@ class _TrainingGraphBuilder:
             return [value for value in known.values() if self._is_parameter(value)]
         for pattern in wrt:
             if not any(fnmatchcase(name, pattern) for name in known):
-                raise UsageError(f"no weight or floating-point input is called '{pattern}'{did_you_mean(pattern, known)}")
+                raise UsageError(
+                    f"no weight or floating-point input is called '{pattern}'{did_you_mean(pattern, known)}"
+                )
         return [value for name, value in known.items() if any(fnmatchcase(name, pattern) for pattern in wrt)]
 
     def _is_parameter(self, value: Value) -> bool:
@@ -195,7 +197,9 @@ class _TrainingGraphBuilder:
             known = [*LOSSES, *outputs]
             raise UsageError(f"there is no loss '{said}', nor an output of that name{did_you_mean(said, known)}")
         if not chosen and len(outputs) > 1:
-            raise UsageError(f"the model has the outputs {', '.join(outputs)}: say which one, as {name}:{next(iter(outputs))}")
+            raise UsageError(
+                f"the model has the outputs {', '.join(outputs)}: say which one, as {name}:{next(iter(outputs))}"
+            )
         if chosen and chosen not in outputs:
             raise UsageError(f"the model has no output '{chosen}'{did_you_mean(chosen, outputs)}")
         label = chosen or next(iter(outputs))
@@ -257,7 +261,9 @@ class _TrainingGraphBuilder:
         type_, shape = self.graph.tensor_type(like), self.graph[like.vertex].data
         assert type_ is not None and shape is not None, "a parameter has values"
         sizes = shape.shape
-        return self._add_input(self._free_name(name), type_, Tensor(type_.dtype, sizes, lambda: np.zeros(sizes, type_.dtype.numpy)))
+        return self._add_input(
+            self._free_name(name), type_, Tensor(type_.dtype, sizes, lambda: np.zeros(sizes, type_.dtype.numpy))
+        )
 
     def _add_state(self, before: Value, after: Value) -> None:
         name = self.graph.value_name(before)

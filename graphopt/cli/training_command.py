@@ -35,9 +35,7 @@ class TrainingOptions(RuleFiles):
         form=forms.TENSORS,
     )
     update: str = option("sgd", "How parameters are updated.", metavar="KIND", choices=UPDATES)
-    check: bool = option(
-        True, "Compare the simplified model with what it was made of.", flags=("--check/--no-check",)
-    )
+    check: bool = option(True, "Compare the simplified model with what it was made of.", flags=("--check/--no-check",))
 
 
 @takes_options

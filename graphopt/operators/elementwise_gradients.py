@@ -110,9 +110,7 @@ ELEMENTWISE_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
         ),
     ),
     "Gelu": (
-        gradient(
-            op.Gelu(x, approximate="none"), x=dy * ((op.Erf(x * sqrt(0.5)) + 1) * 0.5 + x * NORMAL_DENSITY)
-        ),
+        gradient(op.Gelu(x, approximate="none"), x=dy * ((op.Erf(x * sqrt(0.5)) + 1) * 0.5 + x * NORMAL_DENSITY)),
         gradient(
             op.Gelu(x, approximate="tanh"),
             x=dy
@@ -123,21 +121,14 @@ ELEMENTWISE_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
         gradient(
             op.HardSigmoid(x, alpha=alpha, beta=beta),
             x=where(
-                op.And(
-                    op.HardSigmoid(x, alpha=alpha, beta=beta) > 0, op.HardSigmoid(x, alpha=alpha, beta=beta) < 1
-                ),
+                op.And(op.HardSigmoid(x, alpha=alpha, beta=beta) > 0, op.HardSigmoid(x, alpha=alpha, beta=beta) < 1),
                 dy * alpha,
                 0,
             ),
         ),
     ),
-    "HardSwish": (
-        gradient(op.HardSwish(x), x=dy * where(x < -3, 0, where(x > 3, 1, x * (1 / 3) + 0.5))),
-    ),
-    "Clip": tuple(
-        _clipped(op.Clip(*operands))
-        for operands in ((x,), (x, a), (x, None, b), (x, a, b))
-    ),
+    "HardSwish": (gradient(op.HardSwish(x), x=dy * where(x < -3, 0, where(x > 3, 1, x * (1 / 3) + 0.5))),),
+    "Clip": tuple(_clipped(op.Clip(*operands)) for operands in ((x,), (x, a), (x, None, b), (x, a, b))),
     "Where": (gradient(op.Where(x, a, b), a=where(x, dy, 0), b=where(x, 0, dy)),),
     "Identity": (gradient(op.Identity(x), x=dy),),
     "Cast": (gradient(op.Cast(x, attributes("rest")), x=op.Cast(dy, to=fn.dtype(x))),),

@@ -192,9 +192,7 @@ def _conv_transpose(*biases: Term, grouped: bool) -> Gradient:
     added = {"bias": op.ReduceSum(dy, fn.delete(fn.range(_rank), 1), keepdims=0)} if biases else {}
     beyond = integers("beyond")
     return gradient(
-        op.ConvTranspose(
-            x, w, *biases, kernel_shape=kernel, auto_pad="NOTSET", output_padding=beyond, **taken
-        ),
+        op.ConvTranspose(x, w, *biases, kernel_shape=kernel, auto_pad="NOTSET", output_padding=beyond, **taken),
         fn.lt(beyond, strides),
         x=op.Conv(dy, w, **taken),
         w=_kernel_gradient(dy, x, pads, grouped=grouped),
@@ -284,8 +282,8 @@ PRODUCT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
 
 
 def einsum_gradient(equation: str) -> tuple[Gradient, ...]:
-    """Return the gradient of an Einsum, given by its canonical equation: of each operand the Einsum of the others and the
-    output's gradient.
+    """Return the gradient of an Einsum, given by its canonical equation: the Einsum of the output's gradient and the
+    other operands.
 
     There is none for an equation with an ellipsis, a letter twice in one operand, or one that only one operand has and
     that is summed over.

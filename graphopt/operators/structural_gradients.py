@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from graphopt.language.gradient import ZERO, Gradient, gradient, output_gradient
-from graphopt.language.terms import App, OperatorBuilder, Term, TermLike, attributes, fn, integer, integers, op, real, tensor
+from graphopt.language.terms import (
+    App,
+    OperatorBuilder,
+    Term,
+    TermLike,
+    attributes,
+    fn,
+    integer,
+    integers,
+    op,
+    real,
+    tensor,
+)
 
 dy = output_gradient()
 x, scale, bias, indices, updates = (tensor(name) for name in ("x", "scale", "bias", "indices", "updates"))
@@ -177,9 +189,7 @@ MOVEMENT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
         gradient(op.ScatterND(x, indices, updates, reduction="add"), x=dy, updates=op.GatherND(dy, indices)),
     ),
     "DepthToSpace": (
-        gradient(
-            op.DepthToSpace(x, blocksize=_blocksize, mode=_mode), x=op.SpaceToDepth(dy, blocksize=_blocksize)
-        ),
+        gradient(op.DepthToSpace(x, blocksize=_blocksize, mode=_mode), x=op.SpaceToDepth(dy, blocksize=_blocksize)),
     ),
     "SpaceToDepth": (
         gradient(op.SpaceToDepth(x, blocksize=_blocksize), x=op.DepthToSpace(dy, blocksize=_blocksize, mode=_mode)),
@@ -189,9 +199,7 @@ MOVEMENT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
         gradient(op.Trilu(x, tensor("k"), rest), x=op.Trilu(dy, tensor("k"), rest)),
     ),
     "Resize": tuple(
-        _block_sums(dims, *sizes)
-        for dims in (3, 4, 5)
-        for sizes in ((tensor("scales"),), (None, tensor("sizes")))
+        _block_sums(dims, *sizes) for dims in (3, 4, 5) for sizes in ((tensor("scales"),), (None, tensor("sizes")))
     ),
     "CumSum": (
         gradient(
@@ -235,24 +243,25 @@ def split_gradient(count: int) -> tuple[Gradient, ...]:
 # -- reductions --------------------------------------------------------------------------------------------------------
 
 
-def _reduction(name: str, gradient_of: Callable[[App, Term, Term], Term]) -> tuple[Gradient, ...]:
-    """Return the gradient of a reduction, given as a function of it, and of it and `dy` with the axes kept."""
+def _reduction(name: str, gradient_of: Callable[[Term, Term], Term]) -> tuple[Gradient, ...]:
+    """Return the gradient of a reduction, given as a function of its result and of `dy`, both with the axes kept."""
 
     def with_axes_kept(keepdims: int) -> Gradient:
         head = OperatorBuilder(name)(x, axes, keepdims=keepdims)
         kept, upstream = (head, dy) if keepdims else (op.Unsqueeze(head, axes), op.Unsqueeze(dy, axes))
-        return gradient(head, x=gradient_of(head, kept, upstream))
+        return gradient(head, x=gradient_of(kept, upstream))
 
     return with_axes_kept(1), with_axes_kept(0)
 
 
-def _share_of_mean(mean: Term) -> App:
-    """Return the number of elements of which each mean is made."""
-    return op.Cast(op.Div(op.Size(x), op.Size(mean)), to=fn.dtype(x))
+def _mean_gradient(mean: Term, upstream: Term) -> Term:
+    count = op.Cast(op.Div(op.Size(x), op.Size(mean)), to=fn.dtype(x))
+    return like(upstream / count, x)
 
 
-def _extreme(head: App, kept: Term, upstream: Term) -> Term:
-    chosen = op.Cast(op.Equal(x, kept), to=fn.dtype(x))
+def _extremum_gradient(extremum: Term, upstream: Term) -> Term:
+    """Return the gradient of a maximum or minimum; equal elements share it."""
+    chosen = op.Cast(op.Equal(x, extremum), to=fn.dtype(x))
     return chosen * (upstream / op.ReduceSum(chosen, axes, keepdims=1))
 
 
@@ -265,21 +274,19 @@ def _along_axis(value: Term) -> App:
 
 _k, _values = tensor("k"), op.TopK.split(2, x, tensor("k"), rest, axis=axis)
 REDUCTION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
-    "ReduceSum": _reduction("ReduceSum", lambda head, kept, upstream: like(upstream, x)),
-    "ReduceMean": _reduction("ReduceMean", lambda head, kept, upstream: like(upstream / _share_of_mean(head), x)),
-    "ReduceMax": _reduction("ReduceMax", _extreme),
-    "ReduceMin": _reduction("ReduceMin", _extreme),
-    "ReduceProd": _reduction("ReduceProd", lambda head, kept, upstream: upstream * kept / x),
-    "ReduceL1": _reduction("ReduceL1", lambda head, kept, upstream: upstream * op.Sign(x)),
-    "ReduceL2": _reduction("ReduceL2", lambda head, kept, upstream: x * (upstream / kept)),
-    "ReduceSumSquare": _reduction("ReduceSumSquare", lambda head, kept, upstream: x * (upstream * 2)),
-    "ReduceLogSum": _reduction("ReduceLogSum", lambda head, kept, upstream: like(upstream * op.Exp(-kept), x)),
-    "ReduceLogSumExp": _reduction("ReduceLogSumExp", lambda head, kept, upstream: upstream * op.Exp(x - kept)),
+    "ReduceSum": _reduction("ReduceSum", lambda kept, upstream: like(upstream, x)),
+    "ReduceMean": _reduction("ReduceMean", _mean_gradient),
+    "ReduceMax": _reduction("ReduceMax", _extremum_gradient),
+    "ReduceMin": _reduction("ReduceMin", _extremum_gradient),
+    "ReduceProd": _reduction("ReduceProd", lambda kept, upstream: upstream * kept / x),
+    "ReduceL1": _reduction("ReduceL1", lambda kept, upstream: upstream * op.Sign(x)),
+    "ReduceL2": _reduction("ReduceL2", lambda kept, upstream: x * (upstream / kept)),
+    "ReduceSumSquare": _reduction("ReduceSumSquare", lambda kept, upstream: x * (upstream * 2)),
+    "ReduceLogSum": _reduction("ReduceLogSum", lambda kept, upstream: like(upstream * op.Exp(-kept), x)),
+    "ReduceLogSumExp": _reduction("ReduceLogSumExp", lambda kept, upstream: upstream * op.Exp(x - kept)),
     "Softmax": (gradient(_softmax, x=_softmax * (dy - _along_axis(dy * _softmax))),),
     "LogSoftmax": (gradient(_log_softmax, x=dy - op.Exp(_log_softmax) * _along_axis(dy)),),
-    "TopK": (
-        gradient(_values[0], x=op.ScatterElements(zeros(op.Shape(x), x), _values[1], dy, axis=axis)),
-    ),
+    "TopK": (gradient(_values[0], x=op.ScatterElements(zeros(op.Shape(x), x), _values[1], dy, axis=axis)),),
 }
 
 
@@ -325,9 +332,7 @@ NORMALIZATION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
             op.LayerNormalization(x, scale, bias, rest, **_layer_head), x=_layer_input, scale=dy * _layer, bias=dy
         ),
     ),
-    "RMSNormalization": (
-        gradient(op.RMSNormalization(x, scale, rest, **_layer_head), x=_rms_input, scale=dy * _rms),
-    ),
+    "RMSNormalization": (gradient(op.RMSNormalization(x, scale, rest, **_layer_head), x=_rms_input, scale=dy * _rms),),
     "InstanceNormalization": (
         gradient(
             op.InstanceNormalization(x, scale, bias, epsilon=epsilon),
