@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from graphopt.base.dtype import DType
 from graphopt.language.terms import Term, fn, op, tensor
 
 OUTPUT, TARGET = tensor("output"), tensor("target")
@@ -23,7 +24,7 @@ class Loss:
 
 
 _deviation = OUTPUT - TARGET
-_chosen = op.Cast(op.OneHot(TARGET, fn.item(fn.shape(OUTPUT), 1), op.Cast((0, 1), to=1), axis=1), to=fn.dtype(OUTPUT))
+_chosen = op.Cast(op.OneHot(TARGET, fn.item(fn.shape(OUTPUT), 1), op.Cast((0, 1), to=DType.FLOAT), axis=1), to=fn.dtype(OUTPUT))
 _likelihood = op.ReduceSum(op.LogSoftmax(OUTPUT, axis=1) * _chosen, (1,), keepdims=0)
 
 LOSSES: Mapping[str, Loss] = {

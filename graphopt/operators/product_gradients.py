@@ -34,7 +34,8 @@ def _swapped(value: Term, of: Term) -> App:
 
 def _as_rows(value: Term, of: Term) -> App:
     """Return stacked matrices as one, with the rows of all."""
-    return op.Reshape(value, fn.concat(-1, fn.item(fn.shape(of), -1)))
+    sizes = fn.shape(of)
+    return op.Reshape(value, fn.concat(fn.product(fn.slice(sizes, 0, fn.rank(of) - 1)), fn.item(sizes, -1)))
 
 
 _rank_a, _rank_b = fn.rank(a), fn.rank(b)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from graphopt.base.dtype import DType
 from graphopt.language.gradient import ZERO, Gradient, gradient, output_gradient
 from graphopt.language.terms import (
     App,
@@ -108,13 +109,13 @@ def _gather_rows(scattered: Callable[[Term, Term, Term], App]) -> App:
 
 
 def _scatter_rows(table: Term, indices: Term, rows: Term) -> App:
-    return op.ScatterND(table, op.Unsqueeze(indices, (-1,)), rows, reduction="add")
+    return op.ScatterND(table, op.Cast(op.Unsqueeze(indices, (-1,)), to=DType.INT64), rows, reduction="add")
 
 
 def _multiply_one_hot(table: Term, indices: Term, rows: Term) -> App:
     """Return the sum of the rows of each index by a product of matrices: opsets before 16 cannot add up in place."""
     length = op.Gather(op.Shape(table), 0)
-    chosen = op.Cast(op.OneHot(op.Reshape(indices, (-1,)), length, op.Cast((0, 1), to=1), axis=0), to=fn.dtype(x))
+    chosen = op.Cast(op.OneHot(op.Reshape(indices, (-1,)), length, op.Cast((0, 1), to=DType.FLOAT), axis=0), to=fn.dtype(x))
     flat = op.Reshape(rows, op.Concat(op.Shape(op.Reshape(indices, (-1,))), (-1,), axis=0))
     return reshaped_like(chosen @ flat, table)
 
@@ -368,15 +369,15 @@ NORMALIZATION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
 _ratio, _training = tensor("ratio"), tensor("training")
 
 
-def _dropout(*operands: Term | None, ratio: TermLike) -> Gradient:
+def _in_training(*operands: Term) -> Gradient:
     """Return the gradient of a Dropout that may be in training mode: what was kept, as much larger as it was made."""
     kept, mask = op.Dropout.split(2, x, *operands, rest)
-    factor = op.Where(_training, op.Reciprocal(op.Sub(1, op.Cast(ratio, to=fn.dtype(x)))), 1)
-    return gradient(kept, x=op.Where(mask, dy * factor, 0))
+    dropped = op.Cast(_ratio, to=fn.dtype(x)) * op.Cast(_training, to=fn.dtype(x))
+    return gradient(kept, x=op.Where(mask, dy / (1 - dropped), 0))
 
 
 DROPOUT = (
     gradient(op.Dropout(x, rest), x=dy),
     gradient(op.Dropout(x, _ratio, rest), x=dy),
-    _dropout(_ratio, _training, ratio=_ratio),
+    _in_training(_ratio, _training),
 )
