@@ -139,7 +139,6 @@ class _Backward:
         """Pass the gradients of an operator's outputs on to its inputs."""
         node = self.graph[vertex]
         alternatives = gradients_of(node)
-        node = self._with_outputs(vertex, min((each.head.outputs for each in alternatives), default=1))
         for position, value in enumerate(node.inputs):
             if value is None or value not in self.active:
                 continue
@@ -147,16 +146,14 @@ class _Backward:
             if found is not None:
                 self._add(value, self._fitted(found, value))
 
-    def _with_outputs(self, vertex: int, count: int) -> Node:
-        """Return a node after naming outputs that it may have, and that the model did not ask for."""
+    def _add_outputs(self, vertex: int, count: int) -> None:
+        """Name outputs that an operator may have, and that the model did not ask for."""
         node = self.graph[vertex]
         names = [name or self.graph.new_name(f"{node.names[0]}/output_{i}") for i, name in enumerate(node.names)]
-        if len(names) < count:
-            names += [self.graph.new_name(f"{node.names[0]}/output_{i}") for i in range(len(names), count)]
-            types = (*node.types, *(None,) * (count - len(node.types)))
-            bare = replace(node, names=tuple(names), types=types, contents=())
-            self.graph.apply(replace_node(self.graph, vertex, infer_node(self.graph, bare)))
-        return self.graph[vertex]
+        names += [self.graph.new_name(f"{node.names[0]}/output_{i}") for i in range(len(names), count)]
+        types = (*node.types, *(None,) * (count - len(node.types)))
+        named = replace(node, names=tuple(names), types=types, contents=())
+        self.graph.apply(replace_node(self.graph, vertex, infer_node(self.graph, named)))
 
     def _input_gradient(self, vertex: int, position: int, alternatives: Iterable[Gradient]) -> Value | None:
         """Return the gradient with respect to an input, None if that is zero.
@@ -166,7 +163,9 @@ class _Backward:
         """
         reasons = []
         for each in alternatives:
-            term = each.by_position.get(position)
+            term, node = each.by_position.get(position), self.graph[vertex]
+            if term is not None and each.head.outputs > len(node.names) and len(each.head.inputs) == len(node.inputs):
+                self._add_outputs(vertex, each.head.outputs)
             match = None if term is None else next(find_matches(_pattern(each), self.graph, vertex), None)
             if match is None or term is None:
                 continue
