@@ -19,6 +19,7 @@ from graphopt.autodiff.training_graph import training_graph
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.operators import inference
 from graphopt.operators.gradients import FAMILIES, GRADIENTS
+from tests.tiers import sampled
 
 Array = NDArray[Any]
 OPSET = 21
@@ -306,7 +307,7 @@ def finite_differences(case: Case) -> dict[str, Array]:
     return slopes
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not case.in_single], ids=str)
+@pytest.mark.parametrize("case", sampled([case for case in CASES if not case.in_single], 8, str))
 def test_gradients_are_the_slopes_of_the_operator(case: Case) -> None:
     made = run_in_double(case.gradients(np.float64), case.inputs)
     for name, slope in finite_differences(case).items():
@@ -315,7 +316,7 @@ def test_gradients_are_the_slopes_of_the_operator(case: Case) -> None:
         )
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", sampled(CASES, 8, str))
 def test_onnx_runtime_computes_them(case: Case) -> None:
     made = run_in_runtime(case.gradients(np.float32), case.inputs)
     if case.in_single:

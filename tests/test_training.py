@@ -80,7 +80,8 @@ def test_gradient_descent_goes_down_the_gradient() -> None:
 
 def test_momentum_adds_up() -> None:
     made = graphopt.grad(LINEAR, "mse", ["w"], "momentum")
-    w, velocity = WEIGHTS["w"], np.zeros((4, 3), np.float32)
+    w: Array = WEIGHTS["w"]
+    velocity: Array = np.zeros((4, 3))
     for found in steps(made, 3, {"x": X, "target": TARGET}):
         velocity = 0.9 * velocity + slopes(w, WEIGHTS["b"])[0]
         w = w - 0.01 * velocity
@@ -89,7 +90,8 @@ def test_momentum_adds_up() -> None:
 
 def test_adamw_is_what_its_paper_says() -> None:
     made = graphopt.grad(LINEAR, "mse", ["w"], "adamw")
-    w, mean, square = WEIGHTS["w"], np.zeros((4, 3)), np.zeros((4, 3))
+    w: Array = WEIGHTS["w"]
+    mean, square = np.zeros((4, 3)), np.zeros((4, 3))
     for step, found in enumerate(steps(made, 4, {"x": X, "target": TARGET}), 1):
         slope = slopes(w, WEIGHTS["b"])[0]
         mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope**2

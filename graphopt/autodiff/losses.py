@@ -24,7 +24,9 @@ class Loss:
 
 
 _deviation = OUTPUT - TARGET
-_chosen = op.Cast(op.OneHot(TARGET, fn.item(fn.shape(OUTPUT), 1), op.Cast((0, 1), to=DType.FLOAT), axis=1), to=fn.dtype(OUTPUT))
+_chosen = op.Cast(
+    op.OneHot(TARGET, fn.item(fn.shape(OUTPUT), 1), op.Cast((0, 1), to=DType.FLOAT), axis=1), to=fn.dtype(OUTPUT)
+)
 _likelihood = op.ReduceSum(op.LogSoftmax(OUTPUT, axis=1) * _chosen, (1,), keepdims=0)
 
 LOSSES: Mapping[str, Loss] = {

@@ -115,7 +115,9 @@ def _scatter_rows(table: Term, indices: Term, rows: Term) -> App:
 def _multiply_one_hot(table: Term, indices: Term, rows: Term) -> App:
     """Return the sum of the rows of each index by a product of matrices: opsets before 16 cannot add up in place."""
     length = op.Gather(op.Shape(table), 0)
-    chosen = op.Cast(op.OneHot(op.Reshape(indices, (-1,)), length, op.Cast((0, 1), to=DType.FLOAT), axis=0), to=fn.dtype(x))
+    chosen = op.Cast(
+        op.OneHot(op.Reshape(indices, (-1,)), length, op.Cast((0, 1), to=DType.FLOAT), axis=0), to=fn.dtype(x)
+    )
     flat = op.Reshape(rows, op.Concat(op.Shape(op.Reshape(indices, (-1,))), (-1,), axis=0))
     return reshaped_like(chosen @ flat, table)
 

@@ -52,11 +52,12 @@ def positive(axes: str) -> tuple[Term, ...]:
     return tuple(fn.lt(0, fn.size(axis)) for axis in axes.split())
 
 
-def window_count(image: str, kernel: str) -> App:
-    """The size of a convolution's output along the one spatial axis."""
-    padded = fn.size(image) + fn.sum(integers("pads"))
-    span = (fn.size(kernel) - 1) * fn.item(integers("dilations"), 0) + 1
-    return fn.floordiv(padded - span, fn.item(integers("strides"), 0)) + 1
+def window_count(image: str, kernel: str, axis: int, axes: int) -> App:
+    """The size of a convolution's output along one of its spatial axes."""
+    pads, dilations, strides = integers("pads"), integers("dilations"), integers("strides")
+    padded = fn.size(image) + fn.item(pads, axis) + fn.item(pads, axes + axis)
+    span = (fn.size(kernel) - 1) * fn.item(dilations, axis) + 1
+    return fn.floordiv(padded - span, fn.item(strides, axis)) + 1
 
 
 LARGER = tuple(fn.lt(1, fn.size(axis)) for axis in "ABC")
@@ -74,13 +75,6 @@ RULES = [
     adjoint_rule(GEMM[2], "b", {"a": "M K", "b": "K N", "dy": "M N"}),
     adjoint_rule(GEMM[3], "b", {"a": "M K", "b": "N K", "dy": "M N"}),
     adjoint_rule(EINSUM, "x_0", {"x_0": "B I J", "x_1": "B K J", "dy": "B I K"}),
-    adjoint_rule(
-        CONV,
-        "w",
-        {"x": "N C H", "w": "M C K", "dy": "N M Y", "auto_pad": Lit("NOTSET")},
-        fn.eq(fn.size("Y"), window_count("H", "K")),
-        *positive("N M Y C K H"),
-    ),
     adjoint_rule(GRADIENTS["Mul"][0], "a", {"a": "A B", "b": "A B", "dy": "A B"}),
     adjoint_rule(GRADIENTS["Div"][0], "a", {"a": "A B", "b": "A B", "dy": "A B"}),
     adjoint_rule(GRADIENTS["Neg"][0], "x", {"x": "A B", "dy": "A B"}),
@@ -95,8 +89,26 @@ RULES = [
     adjoint_rule(GRADIENTS["Squeeze"][0], "x", {"x": "A 1 B", "dy": "A B", "axes": (1,)}, *positive("A B")),
 ]
 
+CONVOLUTIONS = [
+    adjoint_rule(
+        CONV,
+        "w",
+        {"x": "N C H", "w": "M C K", "dy": "N M Y", "auto_pad": Lit("NOTSET")},
+        fn.eq(fn.size("Y"), window_count("H", "K", 0, 1)),
+        *positive("N M Y C K H"),
+    ),
+    adjoint_rule(
+        CONV,
+        "w",
+        {"x": "N C H W", "w": "M C K L", "dy": "N M Y X", "auto_pad": Lit("NOTSET")},
+        fn.eq(fn.size("Y"), window_count("H", "K", 0, 2)),
+        fn.eq(fn.size("X"), window_count("W", "L", 1, 2)),
+        *positive("N M Y X C K L H W"),
+    ),
+]
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
+
+@pytest.mark.parametrize("rule", [*RULES, *(pytest.param(rule, marks=pytest.mark.slow) for rule in CONVOLUTIONS)])
 def test_the_gradient_is_the_adjoint(rule: Rule) -> None:
     proof = prove(rule)
     assert proof.verdict is Verdict.PROVED, proof.detail
