@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from graphopt.autodiff.training_graph import training_graph
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.operators import inference
-from graphopt.operators.gradients import FAMILIES, GRADIENTS
+from graphopt.operators.gradient_table import FAMILIES, GRADIENTS
 from tests.tiers import sampled
 
 Array = NDArray[Any]

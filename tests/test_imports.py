@@ -249,7 +249,7 @@ WIDE = {
     "graphopt/pipeline.py": 30,
     "graphopt/search/model_tuner.py": 27,
     "rules/__init__.py": 25,
-    "graphopt/cli/main.py": 21,
+    "graphopt/cli/main.py": 22,
     "verifier/symbolic_instance.py": 21,
     "verifier/instance_sampling.py": 20,
     "graphopt/operators/semantics.py": 19,

@@ -19,7 +19,7 @@ from graphopt.language.gradient import ZERO, Gradient, output_gradient
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import Term, holes, op, tensor
-from graphopt.operators.gradients import gradients_of
+from graphopt.operators.gradient_table import gradients_of
 from graphopt.operators.inference import infer_node
 from graphopt.rewrite.build import RewriteRefused, build_terms
 from graphopt.rewrite.matching import Match, find_matches
@@ -105,6 +105,16 @@ def match_of_values(near: Value, **bound: Value) -> Match:
     return Match(_SCALAR_RULE, (near,), bound, {}, {})
 
 
+def add_outputs(graph: Graph, vertex: int, count: int) -> None:
+    """Name outputs that an operator may have, and that the model did not ask for."""
+    node = graph[vertex]
+    names = [name or graph.new_name(f"{node.names[0]}/output_{i}") for i, name in enumerate(node.names)]
+    names += [graph.new_name(f"{node.names[0]}/output_{i}") for i in range(len(names), count)]
+    types = (*node.types, *(None,) * (count - len(node.types)))
+    named = replace(node, names=tuple(names), types=types, contents=())
+    graph.apply(replace_node(graph, vertex, infer_node(graph, named)))
+
+
 class _Backward:
     """The gradients that flow back through one graph."""
 
@@ -146,15 +156,6 @@ class _Backward:
             if found is not None:
                 self._add(value, self._fitted(found, value))
 
-    def _add_outputs(self, vertex: int, count: int) -> None:
-        """Name outputs that an operator may have, and that the model did not ask for."""
-        node = self.graph[vertex]
-        names = [name or self.graph.new_name(f"{node.names[0]}/output_{i}") for i, name in enumerate(node.names)]
-        names += [self.graph.new_name(f"{node.names[0]}/output_{i}") for i in range(len(names), count)]
-        types = (*node.types, *(None,) * (count - len(node.types)))
-        named = replace(node, names=tuple(names), types=types, contents=())
-        self.graph.apply(replace_node(self.graph, vertex, infer_node(self.graph, named)))
-
     def _input_gradient(self, vertex: int, position: int, alternatives: Iterable[Gradient]) -> Value | None:
         """Return the gradient with respect to an input, None if that is zero.
 
@@ -165,7 +166,7 @@ class _Backward:
         for each in alternatives:
             term, node = each.by_position.get(position), self.graph[vertex]
             if term is not None and each.head.outputs > len(node.names) and len(each.head.inputs) == len(node.inputs):
-                self._add_outputs(vertex, each.head.outputs)
+                add_outputs(self.graph, vertex, each.head.outputs)
             match = None if term is None else next(find_matches(_pattern(each), self.graph, vertex), None)
             if match is None or term is None:
                 continue

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 from onnx import ModelProto
 
-from graphopt.autodiff.backward import add_gradients, influences, match_of_values
+from graphopt.autodiff.backward import add_gradients, add_outputs, influences, match_of_values
 from graphopt.autodiff.losses import LOSSES, OUTPUT, TARGET
 from graphopt.autodiff.optimizers import GRADIENT, OPTIMIZERS, PARAMETER, STEP, Optimizer
 from graphopt.base.dtype import DType
@@ -20,7 +20,7 @@ from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL_DOMAIN, Graph,
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.language.terms import Term, op
-from graphopt.operators.inference import infer_node
+from graphopt.operators.gradient_table import RUNNING_STATISTICS
 from graphopt.rewrite.build import RewriteRefused, build_terms
 from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.simplify import simplify_graph
@@ -28,7 +28,7 @@ from graphopt.rewrite.simplify import simplify_graph
 FIRST_OPSET = 13
 """The first opset whose reductions and views take axes as inputs, as the gradients write them."""
 NEXT = ".next"
-"""What the name of an output ends in that is the next value of an input."""
+"""Suffix of an output that is the next value of the input before it."""
 GRADIENT_SUFFIX = ".gradient"
 NO_UPDATE = "none"
 UPDATES = (*OPTIMIZERS, NO_UPDATE)
@@ -271,19 +271,16 @@ class _TrainingGraphBuilder:
         self.states[name] = name + NEXT
 
     def _add_running_statistics(self) -> None:
-        """Make the running statistics of each BatchNormalization in training mode inputs, and outputs that follow."""
+        """Make the running statistics of operators in training mode inputs, and outputs that follow."""
         graph = self.graph
-        for vertex in sorted(graph.vertices_with_op("BatchNormalization")):
-            node = graph[vertex]
-            if not node.attrs.get("training_mode") or len(node.inputs) < 5:
-                continue
-            names = [name or graph.new_name(f"{node.names[0]}/statistics") for name in (*node.names, "", "")][:3]
-            bare = replace(node, names=tuple(names), types=(*node.types, None, None)[:3], contents=())
-            graph.apply(replace_node(graph, vertex, infer_node(graph, bare)))
-            for position, output in ((3, 1), (4, 2)):
-                value = self._own_statistics(vertex, position)
-                if value is not None:
-                    self._add_state(value, Value(vertex, output))
+        for op_name, outputs in RUNNING_STATISTICS.items():
+            for vertex in sorted(graph.vertices_with_op(op_name)):
+                if graph[vertex].attrs.get("training_mode"):
+                    add_outputs(graph, vertex, 1 + max(outputs.values()))
+                    for position, output in outputs.items():
+                        value = self._own_statistics(vertex, position)
+                        if value is not None:
+                            self._add_state(value, Value(vertex, output))
 
     def _own_statistics(self, vertex: int, position: int) -> Value | None:
         """Return running statistics as an input that no other operator reads; None where they are computed."""

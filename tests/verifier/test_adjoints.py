@@ -9,7 +9,7 @@ import pytest
 from graphopt.language.gradient import Gradient
 from graphopt.language.proof import Verdict
 from graphopt.language.terms import App, Lit, Term, TermLike, Var, term
-from graphopt.operators.gradients import GRADIENTS
+from graphopt.operators.gradient_table import GRADIENTS
 from graphopt.operators.product_gradients import einsum_gradient
 from graphopt.rule import Rule, fn, integers, op, tensor
 from graphopt.verifier.prove import prove

@@ -44,6 +44,9 @@ FAMILIES: Mapping[str, Callable[[Node], tuple[Gradient, ...]]] = {
 }
 """Gradients of ONNX operators with any number of operands or results, made for those of a node."""
 
+RUNNING_STATISTICS: Mapping[str, Mapping[int, int]] = {"BatchNormalization": {3: 1, 4: 2}}
+"""The outputs of operators in training mode that are the next values of their inputs, by the positions of these."""
+
 
 def gradients_of(node: Node) -> tuple[Gradient, ...]:
     """Return the alternatives for the gradient of a node's operator; none where nothing is declared of it."""
