@@ -28,7 +28,7 @@ from tests.text import parse
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(5)
-WEIGHTS = {
+WEIGHTS: dict[str, Array] = {
     "w": RNG.standard_normal((4, 3)).astype(np.float32),
     "b": RNG.standard_normal(3).astype(np.float32),
 }
@@ -253,6 +253,19 @@ def test_an_operator_that_cannot_be_differentiated_is_named() -> None:
     reason = "Det 'y': no gradient with respect to its input 'X', on which the loss depends: the operator has none"
     with pytest.raises(graphopt.ModelError, match=re.escape(reason)):
         graphopt.grad(model, "y")
+
+
+def test_a_weight_that_a_body_reads_is_no_silent_constant() -> None:
+    branch = "t () => (float[2] {}) {{ {} }}"
+    then, otherwise = branch.format("p", "p = Mul(a, w)"), branch.format("q", "q = Identity(a)")
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]> g (float[2] x, bool c) => (float[2] y) {{
+            a = Mul(x, w)
+            y = If<then_branch = {then}, else_branch = {otherwise}>(c)
+        }}""")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    with pytest.raises(graphopt.ModelError, match=r"If 'y': no gradient.*what its bodies read.*the operator has none"):
+        graphopt.grad(model, "mse")
 
 
 def test_a_gradient_that_needs_a_newer_opset_says_so() -> None:

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
-
 from graphopt.autodiff.decomposition import decompose, is_decomposable
 from graphopt.base.errors import ModelError
 from graphopt.ir import schemas
-from graphopt.ir.edit import constant_node, replace_node
+from graphopt.ir.edit import replace_node
 from graphopt.ir.graph import Graph, Node, Patch, Value
-from graphopt.ir.tensor import Tensor
+from graphopt.ir.types import TensorType
 from graphopt.language.binding import evaluate_scalar
 from graphopt.language.gradient import ZERO, Gradient, output_gradient
 from graphopt.language.rule import Rule
@@ -44,12 +42,18 @@ def influences(graph: Graph, loss: Value) -> set[Value]:
     found, stack = {loss}, [loss]
     while stack:
         node = graph[stack.pop().vertex]
-        for position, value in enumerate(node.inputs):
-            if value not in found and graph.dtype(value).is_float and _has_gradient(node, position):
-                assert value is not None, "an absent input has no type"
+        read = [value for position, value in enumerate(node.inputs) if value and _has_gradient(node, position)]
+        for value in (*read, *node.captures):
+            if value not in found and _may_vary(graph, value):
                 found.add(value)
                 stack.append(value)
     return found
+
+
+def _may_vary(graph: Graph, value: Value) -> bool:
+    """Return whether a value may be differentiated: floating-point numbers, and what is not known to be others."""
+    type_ = graph.value_type(value)
+    return not isinstance(type_, TensorType) or type_.dtype.is_float
 
 
 def _has_gradient(node: Node, position: int) -> bool:
@@ -83,7 +87,7 @@ def _path(graph: Graph, loss: Value, values: Iterable[Value]) -> list[int]:
         if vertex not in needed or node.is_internal or active.isdisjoint(node.operands):
             continue
         outputs = [Value(vertex, i) for i, name in enumerate(node.names) if name]
-        floats = [value for value in outputs if graph.dtype(value).is_float]
+        floats = [value for value in outputs if _may_vary(graph, value)]
         if floats:
             active.update(floats)
             path.append(vertex)
@@ -122,7 +126,7 @@ class _Backward:
         self.graph, self.loss, self.values = graph, loss, values
         self.path = _path(graph, loss, values)
         on_path = {Value(v, i) for v in self.path for i in range(len(graph[v].names))}
-        self.active = {value for value in on_path if graph.dtype(value).is_float}.union(values)
+        self.active = {value for value in on_path if _may_vary(graph, value)}.union(values)
         self.known: dict[Value, Value] = {}
         """The gradient of each value, as far as its readers have been visited."""
 
@@ -142,13 +146,15 @@ class _Backward:
             raise ModelError(
                 f"the loss '{label}' is {self.graph.value_type(value)}: a loss is one floating-point number"
             )
-        ones = Tensor.from_array(np.ones((1,) * len(shape), dtype.numpy))
-        return Value(self.graph.add(constant_node(ones, self.graph.new_name("loss_gradient"))))
+        one: Term = op.Cast(1.0, to=dtype)
+        return self._build(match_of_values(value), op.Reshape(one, (1,) * len(shape)) if shape else one)
 
     def _visit(self, vertex: int) -> None:
         """Pass the gradients of an operator's outputs on to its inputs."""
         node = self.graph[vertex]
         alternatives = gradients_of(node)
+        if not self.active.isdisjoint(node.captures):
+            raise ModelError(self._missing(node, "what its bodies read"))
         for position, value in enumerate(node.inputs):
             if value is None or value not in self.active:
                 continue
@@ -179,7 +185,7 @@ class _Backward:
                 return self._build(match, term)
             except RewriteRefused as refused:
                 reasons.append(str(refused))
-        raise ModelError(self._missing(self.graph[vertex], position, next(iter(reasons), "")))
+        raise ModelError(self._missing(self.graph[vertex], self._input_label(vertex, position), *reasons[:1]))
 
     def _conditions_hold(self, gradient: Gradient, match: Match) -> bool:
         try:
@@ -187,16 +193,18 @@ class _Backward:
         except UndecidedScalarError:
             return False
 
-    def _missing(self, node: Node, position: int, reason: str) -> str:
+    def _input_label(self, vertex: int, position: int) -> str:
+        """Return what the schema of an operator calls an input."""
+        schema = schemas.schema_of(self.graph[vertex])
+        if schema is None or position >= len(schema.inputs):
+            return f"its input {position}"
+        return f"its input '{schema.inputs[position].name}'"
+
+    def _missing(self, node: Node, by: str, reason: str = "") -> str:
         """Return the message about an operator that cannot be differentiated."""
-        schema = schemas.schema_of(node)
-        known = schema is not None and position < len(schema.inputs)
-        name = f"'{schema.inputs[position].name}'" if known and schema is not None else f"number {position}"
+        without = "not with these attributes and sizes" if gradients_of(node) else "the operator has none"
         where = f"{node.op} '{node.name or node.names[0]}'"
-        if not reason:
-            has_any = bool(gradients_of(node))
-            reason = "not with these attributes and sizes" if has_any else "the operator has none"
-        return f"{where}: no gradient with respect to its input {name}, on which the loss depends: {reason}"
+        return f"{where}: no gradient with respect to {by}, on which the loss depends: {reason or without}"
 
     def _with_upstream(self, match: Match, gradient: Gradient, term: Term) -> Match:
         """Return a match that also binds the gradients of the outputs; of one that nothing reads it is zero."""
