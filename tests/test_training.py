@@ -183,6 +183,23 @@ def test_operators_without_a_gradient_are_replaced_by_what_defines_them() -> Non
     assert "Mish" not in {node.op_type for node in made.graph.node}
 
 
+def test_a_loss_that_the_model_computes_by_a_function_of_onnx() -> None:
+    model = parse(
+        "float[5,4] x, int64[5] labels",
+        'z = MatMul(x, w); loss = SoftmaxCrossEntropyLoss<reduction = "mean">(z, labels)',
+        {"w": WEIGHTS["w"]},
+        outputs="float loss",
+        opset=17,
+    )
+    made = graphopt.grad(model, "loss", update="none")
+    labels = np.array([0, 2, 1, 1, 0])
+    found = run(made.model, {"x": X, "labels": labels})
+    likelihood = np.exp(X @ WEIGHTS["w"])
+    likelihood /= likelihood.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found[made.loss], -np.log(likelihood[range(5), labels]).mean(), rtol=1e-5)
+    np.testing.assert_allclose(found["w.gradient"], X.T @ (likelihood - np.eye(3)[labels]) / 5, rtol=1e-3, atol=1e-6)
+
+
 def test_an_operator_of_ones_own_is_differentiated_by_its_definition() -> None:
     with current_session().child():
         x, y = tensor("x"), tensor("y")

@@ -23,17 +23,17 @@ from graphopt.rewrite.build import RewriteRefused, build_terms
 from graphopt.rewrite.matching import Match, find_matches
 
 
-def add_gradients(graph: Graph, loss: Value, values: Sequence[Value]) -> Mapping[Value, Value]:
+def add_gradients(graph: Graph, loss: Value, values: Sequence[Value]) -> tuple[Value, Mapping[Value, Value]]:
     """Add the nodes to a graph that compute the gradient of a scalar loss, and return it for each of the values.
 
     A value on which the loss does not depend, or only in steps, has none. Operators on the way that have no gradient of
-    their own are replaced by what defines them.
+    their own are replaced by what defines them, the one that computes the loss among them: it is returned first.
 
     Raises:
         ModelError: an operator on the way has no gradient, or not for its attributes, sizes or opset.
     """
-    _decompose_path(graph, loss, values)
-    return _Backward(graph, loss, values).gradients()
+    loss = _decompose_path(graph, loss, values)
+    return loss, _Backward(graph, loss, values).gradients()
 
 
 def influences(graph: Graph, loss: Value) -> set[Value]:
@@ -61,16 +61,15 @@ def _has_gradient(node: Node, position: int) -> bool:
     return not known or any(each.by_position.get(position, ZERO) != ZERO for each in known)
 
 
-def _decompose_path(graph: Graph, loss: Value, values: Iterable[Value]) -> None:
-    """Replace operators without a gradient between values and the loss by their definitions."""
-    values = tuple(values)
+def _decompose_path(graph: Graph, loss: Value, values: Sequence[Value]) -> Value:
+    """Replace operators without a gradient between values and the loss by their definitions; return the loss."""
     while True:
         path = _path(graph, loss, values)
         lacking = [v for v in path if not gradients_of(graph[v]) and is_decomposable(graph, graph[v])]
         if not lacking:
-            return
+            return loss
         for vertex in lacking:
-            graph.apply(decompose(graph, vertex))
+            loss = decompose(graph, vertex).get(loss, loss)
 
 
 def _path(graph: Graph, loss: Value, values: Iterable[Value]) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graphopt.ir import schemas
 from graphopt.ir.edit import replace_values
-from graphopt.ir.graph import Graph, Node, Patch, Value
+from graphopt.ir.graph import Graph, Node, Value
 from graphopt.language.binding import Binding
 from graphopt.language.function_terms import NotExpressibleError, read_function
 from graphopt.language.rule import Rule
@@ -31,8 +31,8 @@ def is_decomposable(graph: Graph, node: Node) -> bool:
     return _body(graph, node) is not None
 
 
-def decompose(graph: Graph, vertex: int) -> Patch:
-    """Return the patch that puts the operators in the place of a node that define it.
+def decompose(graph: Graph, vertex: int) -> Mapping[Value, Value]:
+    """Put the operators in the place of a node that define it, and return the values in the places of its outputs.
 
     Raises:
         RewriteRefused: they cannot be written in the model's opset.
@@ -43,7 +43,9 @@ def decompose(graph: Graph, vertex: int) -> Patch:
     roots = tuple(Value(vertex, i) for i in range(len(node.names)))
     match = Match(_NOTHING, roots, body.bound, {}, {})
     values, nodes = build_terms(graph, match, body.outputs[: len(roots)])
-    return replace_values(graph, dict(zip(roots, values, strict=True)), nodes)
+    replaced = dict(zip(roots, values, strict=True))
+    graph.apply(replace_values(graph, replaced, nodes))
+    return replaced
 
 
 _NOTHING = Rule("decomposition", op.Identity(tensor("x")), tensor("x"))

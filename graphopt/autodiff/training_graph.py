@@ -101,7 +101,7 @@ class _TrainingGraphBuilder:
         loss_name, loss_value = self._add_loss(loss)
         influential = influences(graph, loss_value)
         chosen = [value for value in candidates if value in influential or wrt is not None]
-        found = add_gradients(graph, loss_value, chosen)
+        loss_value, found = add_gradients(graph, loss_value, chosen)
         for value in chosen if wrt is not None else ():
             if value not in found:
                 raise ModelError(f"the loss does not depend on '{graph.value_name(value)}', or only in steps")

@@ -91,12 +91,8 @@ def grad(
 def _summary(made: TrainingResult) -> str:
     """Return what was made, in a few lines."""
     report = made.result.report
-    updated = f"{len(made.states)} inputs are updated, X by X.next" if made.states else "nothing is updated"
-    settings = f"; numbers of the optimizer: {', '.join(made.settings)}" if made.settings else ""
-    return "\n".join(
-        [
-            f"the loss is {made.loss}; {len(made.gradients)} gradients, of X in X.gradient",
-            f"{updated}{settings}",
-            f"{report.before.nodes} nodes were simplified to {report.after.nodes}",
-        ]
-    )
+    lines = [f"loss: {made.loss}", f"gradients: {len(made.gradients)}, of X in X.gradient"]
+    if made.states:
+        lines.append(f"updated inputs: {len(made.states)}, X by X.next")
+        lines.append(f"settings: {', '.join(made.settings)}")
+    return "\n".join([*lines, f"nodes: {report.after.nodes}, {report.before.nodes} before they were simplified"])
