@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from graphopt.ir import schemas
@@ -11,7 +11,7 @@ from graphopt.ir.graph import Graph, Node, Value
 from graphopt.language.binding import Binding
 from graphopt.language.function_terms import NotExpressibleError, read_function
 from graphopt.language.rule import Rule
-from graphopt.language.terms import Term, op, tensor
+from graphopt.language.terms import App, Term, Var, op, tensor
 from graphopt.operators.declared_operators import instantiate_node_definition
 from graphopt.operators.node_facts import get_attribute
 from graphopt.rewrite.build import build_terms
@@ -77,9 +77,23 @@ def _schema_body(graph: Graph, node: Node) -> _Body | None:
     bound: dict[str, Binding] = {
         hole.name: value for hole, value in zip(read.inputs, node.inputs, strict=False) if value is not None
     }
+    absent = set[str]()
     for name in read.attributes:
         value = get_attribute(node, graph, name)
-        if not isinstance(value, int | float | str | tuple):
+        if isinstance(value, int | float | str | tuple):
+            bound[name] = value
+        elif value is None:
+            absent.add(name)
+        else:
             return None
-        bound[name] = value
-    return _Body(read.outputs, bound)
+    return _Body(tuple(_without_attributes(side, absent) for side in read.outputs), bound)
+
+
+def _without_attributes(part: Term, absent: Set[str]) -> Term:
+    """Return a term without the attributes that stand for absent ones of the operator."""
+    if not isinstance(part, App):
+        return part
+    args = tuple(None if arg is None else _without_attributes(arg, absent) for arg in part.args)
+    given = [(name, value) for name, value in part.attrs if not (isinstance(value, Var) and value.name in absent)]
+    attrs = tuple((name, _without_attributes(value, absent)) for name, value in given)
+    return App(part.op, args, attrs, part.domain, part.output, part.outputs)
