@@ -69,7 +69,11 @@ def _decompose_path(graph: Graph, loss: Value, values: Sequence[Value]) -> Value
         if not lacking:
             return loss
         for vertex in lacking:
-            loss = decompose(graph, vertex).get(loss, loss)
+            try:
+                loss = decompose(graph, vertex).get(loss, loss)
+            except RewriteRefused as refused:
+                node = graph[vertex]
+                raise ModelError(f"{node.op} '{node.name or node.names[0]}' has no gradient here: {refused}") from None
 
 
 def _path(graph: Graph, loss: Value, values: Iterable[Value]) -> list[int]:

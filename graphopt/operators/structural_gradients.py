@@ -275,7 +275,7 @@ def _along_axis(value: Term) -> App:
     return op.ReduceSum(value, fn.concat(axis), keepdims=1)
 
 
-_k, _values = tensor("k"), op.TopK.split(2, x, tensor("k"), rest, axis=axis)
+_values = op.TopK.split(2, x, tensor("k"), rest, axis=axis)
 REDUCTION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "ReduceSum": _reduction("ReduceSum", lambda kept, upstream: like(upstream, x)),
     "ReduceMean": _reduction("ReduceMean", _mean_gradient),
