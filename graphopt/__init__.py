@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from graphopt.runtime.memory import MemoryReport as MemoryReport
     from graphopt.runtime.memory import measure_memory as measure_memory
     from graphopt.search.recipe import Recipe as Recipe
+    from graphopt.training import TrainingResult as TrainingResult
+    from graphopt.training import grad as grad
 
 __version__ = "0.1.0"
 
@@ -48,8 +50,10 @@ _HOMES = {
     "Result": "graphopt.result",
     "Rule": "graphopt.rule",
     "RuleError": "graphopt.base.errors",
+    "TrainingResult": "graphopt.training",
     "UsageError": "graphopt.base.errors",
     "explain": "graphopt.explanation",
+    "grad": "graphopt.training",
     "measure_memory": "graphopt.runtime.memory",
     "optimize": "graphopt.pipeline",
     "report_schema": "graphopt.report.report",
@@ -70,9 +74,11 @@ __all__ = [
     "Result",
     "Rule",
     "RuleError",
+    "TrainingResult",
     "UsageError",
     "__version__",
     "explain",
+    "grad",
     "measure_memory",
     "optimize",
     "report_schema",

@@ -26,6 +26,7 @@ ORDER = (
         "verifier",
         "io",
         "rewrite",
+        "autodiff",
         "runtime",
         "check",
         "search",

@@ -13,7 +13,7 @@ import pytest
 
 from tests import rooms
 
-ENTRY_POINTS = frozenset({"main", "optimize", "compare", "explain"})
+ENTRY_POINTS = frozenset({"main", "optimize", "compare", "explain", "grad"})
 """Functions of the command line are called as its commands, which are called as the functions of Python."""
 DOORS = frozenset({"rule"})
 """`graphopt/rule.py` is what files of rules import; `language/rule.py` is what it hands on."""

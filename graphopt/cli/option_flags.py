@@ -311,7 +311,10 @@ def running(options: RunOptions) -> Iterator[None]:
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
-COMMANDS = ("optimize", "compare", "bench", "inspect", "report", "explain", "verify", "rules", "discover", "demo")
+COMMANDS = (
+    *("optimize", "compare", "bench", "inspect", "report", "explain", "grad"),
+    *("verify", "rules", "discover", "demo"),
+)
 
 
 def normalize_arguments(args: list[str]) -> list[str]:

@@ -132,6 +132,20 @@ def build_patch(graph: Graph, match: Match, refusal: RefusalFunction | None = No
         raise
 
 
+def build_terms(graph: Graph, match: Match, terms: Sequence[Term]) -> tuple[tuple[Value, ...], Mapping[int, Node]]:
+    """Return the values of terms over what a match is bound to, and the nodes in new vertices that compute them.
+
+    Raises:
+        RewriteRefused: one cannot be computed by nodes that the model's opset has.
+    """
+    builder = _Builder(graph, match)
+    try:
+        return builder.terms(terms)
+    except (UndecidedScalarError, RewriteRefused) as error:
+        graph.names.difference_update(builder.names)
+        raise RewriteRefused(str(error)) from None
+
+
 def dead_after_rewrite(graph: Graph, *matches: Match) -> frozenset[int]:
     """Return the matched vertices that neither the right sides nor anything outside needs once all roots are
     replaced."""
@@ -213,16 +227,26 @@ class _Builder:
         for side, root in zip(self.match.rule.right, self.match.roots, strict=True):
             mapping[root] = self._build_root(side, root)
             self._check_type(root, mapping[root])
-        base = self.graph[self.match.roots[0].vertex].name
-        for vertex, node in self.draft.drafts.items():
-            if base and not node.name and not node.is_internal:  # it took over no name
-                self.draft.drafts[vertex] = replace(node, name=self._new_name(f"{base}/{node.op}"))
+        self._name_nodes()
         self._check_acyclic(mapping)
         patch = replace_values(self.graph, mapping, self.draft.drafts)
         grown = sum(_node_bytes(node) for node in patch.added) - sum(_node_bytes(node) for node in patch.removed)
         if grown > MAX_REWRITE_GROWTH:
             raise RewriteRefused(f"the constants would grow by {grown} bytes")
         return patch
+
+    def terms(self, terms: Sequence[Term]) -> tuple[tuple[Value, ...], Mapping[int, Node]]:
+        """Return the values of terms, and the nodes that are new."""
+        values = tuple(self._materialize(self._build_term(term)) for term in terms)
+        self._name_nodes()
+        return values, self.draft.drafts
+
+    def _name_nodes(self) -> None:
+        """Name the nodes that took over no name after the one whose place they take."""
+        base = self.graph[self.match.roots[0].vertex].name
+        for vertex, node in self.draft.drafts.items():
+            if base and not node.name and not node.is_internal:
+                self.draft.drafts[vertex] = replace(node, name=self._new_name(f"{base}/{node.op}"))
 
     def _check_acyclic(self, mapping: Mapping[Value, Value]) -> None:
         """Refuse a result that would read a value computed from one that it replaces: one root may lead to another."""

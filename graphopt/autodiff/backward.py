@@ -1,0 +1,263 @@
+"""The chain rule on a graph: from a loss back to the values that it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+from graphopt.autodiff.decomposition import decompose, is_decomposable
+from graphopt.base.errors import ModelError
+from graphopt.ir import schemas
+from graphopt.ir.edit import replace_node
+from graphopt.ir.graph import Graph, Node, Patch, Value
+from graphopt.ir.types import TensorType
+from graphopt.language.binding import evaluate_scalar
+from graphopt.language.gradient import ZERO, Gradient, output_gradient
+from graphopt.language.rule import Rule
+from graphopt.language.scalar_functions import UndecidedScalarError
+from graphopt.language.terms import Term, holes, op, tensor
+from graphopt.operators.gradient_table import gradients_of
+from graphopt.operators.inference import infer_node
+from graphopt.rewrite.build import RewriteRefused, build_terms
+from graphopt.rewrite.matching import Match, find_matches
+
+
+def add_gradients(graph: Graph, loss: Value, values: Sequence[Value]) -> tuple[Value, Mapping[Value, Value]]:
+    """Add the nodes to a graph that compute the gradient of a scalar loss, and return it for each of the values.
+
+    A value on which the loss does not depend, or only in steps, has none. Operators on the way that have no gradient of
+    their own are replaced by what defines them, the one that computes the loss among them: it is returned first.
+
+    Raises:
+        ModelError: an operator on the way has no gradient, or not for its attributes, sizes or opset.
+    """
+    loss = _decompose_path(graph, loss, values)
+    return loss, _Backward(graph, loss, values).gradients()
+
+
+def influences(graph: Graph, loss: Value) -> set[Value]:
+    """Return the values of floating-point numbers that a loss can be differentiated with respect to, as far as the
+    operators say; it counts as differentiable where they say nothing."""
+    found, stack = {loss}, [loss]
+    while stack:
+        node = graph[stack.pop().vertex]
+        read = [value for position, value in enumerate(node.inputs) if value and _has_gradient(node, position)]
+        for value in (*read, *node.captures):
+            if value not in found and _may_vary(graph, value):
+                found.add(value)
+                stack.append(value)
+    return found
+
+
+def _may_vary(graph: Graph, value: Value) -> bool:
+    """Return whether a value may be differentiated: floating-point numbers, and what is not known to be others."""
+    type_ = graph.value_type(value)
+    return not isinstance(type_, TensorType) or type_.dtype.is_float
+
+
+def _has_gradient(node: Node, position: int) -> bool:
+    known = gradients_of(node)
+    return not known or any(each.by_position.get(position, ZERO) != ZERO for each in known)
+
+
+def _decompose_path(graph: Graph, loss: Value, values: Sequence[Value]) -> Value:
+    """Replace operators without a gradient between values and the loss by their definitions; return the loss."""
+    while True:
+        path = _path(graph, loss, values)
+        lacking = [v for v in path if not gradients_of(graph[v]) and is_decomposable(graph, graph[v])]
+        if not lacking:
+            return loss
+        for vertex in lacking:
+            try:
+                loss = decompose(graph, vertex).get(loss, loss)
+            except RewriteRefused as refused:
+                node = graph[vertex]
+                raise ModelError(f"{node.op} '{node.name or node.names[0]}' has no gradient here: {refused}") from None
+
+
+def _path(graph: Graph, loss: Value, values: Iterable[Value]) -> list[int]:
+    """Return the operators between values and the loss, producers first."""
+    needed, stack = set[int](), [loss.vertex]
+    while stack:
+        vertex = stack.pop()
+        if vertex not in needed:
+            needed.add(vertex)
+            stack += graph.sources(vertex)
+    active, path = set(values), list[int]()
+    for vertex in graph.topological_order():
+        node = graph[vertex]
+        if vertex not in needed or node.is_internal or active.isdisjoint(node.operands):
+            continue
+        outputs = [Value(vertex, i) for i, name in enumerate(node.names) if name]
+        floats = [value for value in outputs if _may_vary(graph, value)]
+        if floats:
+            active.update(floats)
+            path.append(vertex)
+    return path
+
+
+@cache
+def _pattern(gradient: Gradient) -> Rule:
+    """Return a rule whose left side is the operator, by which the matcher binds its holes."""
+    return Rule("gradient", gradient.head, op.Identity(gradient.head))
+
+
+_SCALAR_RULE = Rule("sum_of_gradients", op.Identity(tensor("x")), tensor("x"))
+"""The rule of a match in which nothing is matched: what is bound is said."""
+
+
+def match_of_values(near: Value, **bound: Value) -> Match:
+    """Return a match that binds tensor holes to values; new nodes are named after the value `near`."""
+    return Match(_SCALAR_RULE, (near,), bound, {}, {})
+
+
+def add_outputs(graph: Graph, vertex: int, count: int) -> None:
+    """Name outputs that an operator may have, and that the model did not ask for."""
+    node = graph[vertex]
+    names = [name or graph.new_name(f"{node.names[0]}/output_{i}") for i, name in enumerate(node.names)]
+    names += [graph.new_name(f"{node.names[0]}/output_{i}") for i in range(len(names), count)]
+    types = (*node.types, *(None,) * (count - len(node.types)))
+    named = replace(node, names=tuple(names), types=types, contents=())
+    graph.apply(replace_node(graph, vertex, infer_node(graph, named)))
+
+
+class _Backward:
+    """The gradients that flow back through one graph."""
+
+    def __init__(self, graph: Graph, loss: Value, values: Sequence[Value]) -> None:
+        self.graph, self.loss, self.values = graph, loss, values
+        self.path = _path(graph, loss, values)
+        on_path = {Value(v, i) for v in self.path for i in range(len(graph[v].names))}
+        self.active = {value for value in on_path if _may_vary(graph, value)}.union(values)
+        self.known: dict[Value, Value] = {}
+        """The gradient of each value, as far as its readers have been visited."""
+
+    def gradients(self) -> Mapping[Value, Value]:
+        seed = self.known[self.loss] = self._ones(self.loss)
+        for vertex in reversed(self.path):
+            if any(Value(vertex, i) in self.known for i in range(len(self.graph[vertex].names))):
+                self._visit(vertex)
+        if not self.graph.fan_out(seed.vertex) and self.loss not in self.values:  # it went into other constants
+            self.graph.apply(Patch({seed.vertex: self.graph[seed.vertex]}, {}))
+        return {value: self.known[value] for value in self.values if value in self.known}
+
+    def _ones(self, value: Value) -> Value:
+        shape, dtype = self.graph.shape(value), self.graph.dtype(value)
+        if shape is None or any(size != 1 for size in shape) or not dtype.is_float:
+            label = self.graph.value_name(value)
+            raise ModelError(
+                f"the loss '{label}' is {self.graph.value_type(value)}: a loss is one floating-point number"
+            )
+        one: Term = op.Cast(1.0, to=dtype)
+        return self._build(match_of_values(value), op.Reshape(one, (1,) * len(shape)) if shape else one)
+
+    def _visit(self, vertex: int) -> None:
+        """Pass the gradients of an operator's outputs on to its inputs."""
+        node = self.graph[vertex]
+        alternatives = gradients_of(node)
+        if not self.active.isdisjoint(node.captures):
+            raise ModelError(self._missing(node, "what its bodies read"))
+        for position, value in enumerate(node.inputs):
+            if value is None or value not in self.active:
+                continue
+            found = self._input_gradient(vertex, position, alternatives)
+            if found is not None:
+                self._add(value, self._fitted(found, value))
+
+    def _input_gradient(self, vertex: int, position: int, alternatives: Iterable[Gradient]) -> Value | None:
+        """Return the gradient with respect to an input, None if that is zero.
+
+        Raises:
+            ModelError: none of the alternatives is for this node.
+        """
+        reasons = []
+        for each in alternatives:
+            term, node = each.by_position.get(position), self.graph[vertex]
+            if term is not None and each.head.outputs > len(node.names) and len(each.head.inputs) == len(node.inputs):
+                add_outputs(self.graph, vertex, each.head.outputs)
+            match = None if term is None else next(find_matches(_pattern(each), self.graph, vertex), None)
+            if match is None or term is None:
+                continue
+            match = self._with_upstream(match, each, term)
+            if not self._conditions_hold(each, match):
+                continue
+            if term == ZERO:
+                return None
+            try:
+                return self._build(match, term)
+            except RewriteRefused as refused:
+                reasons.append(str(refused))
+        raise ModelError(self._missing(self.graph[vertex], self._input_label(vertex, position), *reasons[:1]))
+
+    def _conditions_hold(self, gradient: Gradient, match: Match) -> bool:
+        try:
+            return all(evaluate_scalar(said, match.holes, match.axes, self.graph) for said in gradient.when)
+        except UndecidedScalarError:
+            return False
+
+    def _input_label(self, vertex: int, position: int) -> str:
+        """Return what the schema of an operator calls an input."""
+        schema = schemas.schema_of(self.graph[vertex])
+        if schema is None or position >= len(schema.inputs):
+            return f"its input {position}"
+        return f"its input '{schema.inputs[position].name}'"
+
+    def _missing(self, node: Node, by: str, reason: str = "") -> str:
+        """Return the message about an operator that cannot be differentiated."""
+        without = "not with these attributes and sizes" if gradients_of(node) else "the operator has none"
+        where = f"{node.op} '{node.name or node.names[0]}'"
+        return f"{where}: no gradient with respect to {by}, on which the loss depends: {reason or without}"
+
+    def _with_upstream(self, match: Match, gradient: Gradient, term: Term) -> Match:
+        """Return a match that also binds the gradients of the outputs; of one that nothing reads it is zero."""
+        vertex = match.roots[0].vertex
+        bound, used = dict(match.holes), {hole for part in (term, *gradient.when) for hole in holes(part)}
+        for output in range(gradient.head.outputs):
+            hole, value = output_gradient(output), Value(vertex, output)
+            if hole in used:
+                bound[hole.name] = self.known[value] if value in self.known else self._zeros(value)
+        outputs = {app: Value(vertex, i) for i, app in enumerate(gradient.outputs)}
+        return replace(match, holes=bound, terms=outputs)
+
+    def _zeros(self, value: Value) -> Value:
+        zeros = op.Cast(op.ConstantOfShape(op.Shape(tensor("x"))), to=self.graph.dtype(value))
+        return self._build(match_of_values(value, x=value), zeros)
+
+    def _build(self, match: Match, term: Term) -> Value:
+        (value,), nodes = build_terms(self.graph, match, (term,))
+        self.graph.apply(Patch({}, nodes))
+        return value
+
+    def _add(self, value: Value, gradient: Value) -> None:
+        """Add what one reader contributes to the gradient of a value."""
+        if value in self.known:
+            total = match_of_values(gradient, a=self.known[value], b=gradient)
+            gradient = self._build(total, tensor("a") + tensor("b"))
+        self.known[value] = gradient
+
+    def _fitted(self, gradient: Value, value: Value) -> Value:
+        """Return a gradient in the shape of its value: summed over the axes along which the value was broadcast, or
+        repeated along others."""
+        for term in self._fitting_terms(gradient, value):
+            gradient = self._build(match_of_values(gradient, g=gradient, x=value), term)
+        return gradient
+
+    def _fitting_terms(self, gradient: Value, value: Value) -> Iterator[Term]:
+        g, x = tensor("g"), tensor("x")
+        made, wanted = self.graph.shape(gradient), self.graph.shape(value)
+        if made is None or wanted is None:
+            raise ModelError(f"the rank of '{self.graph.value_name(value)}' is not known, on which the loss depends")
+        if len(made) > len(wanted):
+            yield op.ReduceSum(g, tuple(range(len(made) - len(wanted))), keepdims=0)
+            made = made[len(made) - len(wanted) :]
+        missing = len(wanted) - len(made)
+        pairs = list(enumerate(zip(made, wanted[missing:], strict=True)))
+        summed = tuple(axis for axis, (size, own) in pairs if own == 1 and size != 1)
+        if summed:
+            yield op.ReduceSum(g, summed, keepdims=1)
+        left = [(size, own) for axis, (size, own) in pairs if axis not in summed and size != own]
+        if missing or any(size == 1 for size, _ in left):
+            yield op.Expand(g, op.Shape(x))
+        elif left:  # sizes that differ in name alone
+            yield op.Reshape(g, op.Shape(x))

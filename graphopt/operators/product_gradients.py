@@ -1,0 +1,305 @@
+"""Gradients of operators that sum products: matrices, convolutions, averages of windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from graphopt.language.gradient import Gradient, gradient, output_gradient
+from graphopt.language.terms import (
+    App,
+    Term,
+    TermLike,
+    attributes,
+    fn,
+    integer,
+    integers,
+    op,
+    real,
+    string,
+    tensor,
+)
+from graphopt.operators.structural_gradients import reshaped_like, zeros
+
+dy = output_gradient()
+x, w, a, b, c, bias = (tensor(name) for name in ("x", "w", "a", "b", "c", "bias"))
+
+# -- matrices ----------------------------------------------------------------------------------------------------------
+
+
+def _swapped(value: Term, of: Term) -> App:
+    """Return matrices transposed, with the rank of a hole."""
+    count = fn.rank(of)
+    return op.Transpose(value, perm=fn.concat(fn.range(count - 2), count - 1, count - 2))
+
+
+def _as_rows(value: Term, of: Term) -> App:
+    """Return stacked matrices as one, with the rows of all."""
+    sizes = fn.shape(of)
+    return op.Reshape(value, fn.concat(fn.product(fn.slice(sizes, 0, fn.rank(of) - 1)), fn.item(sizes, -1)))
+
+
+_rank_a, _rank_b = fn.rank(a), fn.rank(b)
+_head = op.MatMul(a, b)
+MATMUL = (
+    gradient(  # weights: one product, whatever the batch
+        _head,
+        fn.lt(1, _rank_a),
+        fn.eq(_rank_b, 2),
+        a=dy @ op.Transpose(b, perm=(1, 0)),
+        b=op.Transpose(_as_rows(a, a), perm=(1, 0)) @ _as_rows(dy, dy),
+    ),
+    gradient(_head, fn.lt(1, _rank_a), fn.lt(1, _rank_b), a=dy @ _swapped(b, b), b=_swapped(a, a) @ dy),
+    gradient(_head, fn.eq(_rank_a, 1), fn.eq(_rank_b, 1), a=dy * b, b=dy * a),
+    gradient(
+        _head,
+        fn.eq(_rank_a, 1),
+        a=op.Squeeze(b @ op.Unsqueeze(dy, (-1,)), (-1,)),
+        b=op.Unsqueeze(a, (-1,)) * op.Unsqueeze(dy, (-2,)),
+    ),
+    gradient(
+        _head,
+        fn.eq(_rank_b, 1),
+        a=op.Unsqueeze(dy, (-1,)) * b,
+        b=op.Squeeze(_swapped(a, a) @ op.Unsqueeze(dy, (-1,)), (-1,)),
+    ),
+)
+
+_alpha, _beta, _trans_a, _trans_b = real("alpha"), real("beta"), integer("transA"), integer("transB")
+
+
+def _gemm(*operands: Term) -> tuple[Gradient, ...]:
+    """Return the gradients of a Gemm: of each factor one for either way in which it is turned."""
+
+    def product(left: Term, right: Term, left_turned: TermLike, right_turned: TermLike) -> App:
+        return op.Gemm(left, right, transA=left_turned, transB=right_turned, alpha=_alpha)
+
+    added = {"c": dy * _beta} if len(operands) > 2 else {}
+    head = op.Gemm(*operands, alpha=_alpha, beta=_beta, transA=_trans_a, transB=_trans_b)
+    return (
+        gradient(head, fn.eq(_trans_a, 0), a=product(dy, b, 0, 1 - _trans_b), **added),
+        gradient(head, fn.eq(_trans_a, 1), a=product(b, dy, _trans_b, 1), **added),
+        gradient(head, fn.eq(_trans_b, 0), b=product(a, dy, 1 - _trans_a, 0)),
+        gradient(head, fn.eq(_trans_b, 1), b=product(dy, a, 1, _trans_a)),
+    )
+
+
+# -- convolutions ------------------------------------------------------------------------------------------------------
+
+strides, pads, dilations, group = integers("strides"), integers("pads"), integers("dilations"), integer("group")
+kernel, auto_pad = integers("kernel"), string("auto_pad")
+_rank = fn.rank(x)
+_spatial = _rank - 2
+
+
+def _space(of: Term) -> App:
+    """Return the sizes of the spatial axes of images."""
+    return fn.slice(fn.shape(of), 2, fn.rank(of))
+
+
+def _extent(kernel: Term) -> App:
+    """Return the number of elements that a dilated window spans."""
+    return (kernel - 1) * dilations + 1
+
+
+def _explicit(pads: Term, first: bool) -> App:
+    return fn.slice(pads, 0, _spatial) if first else fn.slice(pads, _spatial, 2 * _spatial)
+
+
+def _same_pads(kernel: Term, *, upper: bool) -> App:
+    """Return the pads of `auto_pad`: as many as the output needs, the odd one behind (`SAME_UPPER`) or before."""
+    total = fn.maximum((_space(dy) - 1) * strides + _extent(kernel) - _space(x), 0)
+    less = fn.floordiv(total, 2)
+    return fn.concat(less, total - less) if upper else fn.concat(total - less, less)
+
+
+def _padding_modes(kernel: Term) -> Sequence[tuple[Term, Term, tuple[Term, ...]]]:
+    """Return the ways to say pads: the attribute `auto_pad`, the pads in numbers, and a condition."""
+    written = fn.any_of(fn.eq(auto_pad, "NOTSET"), fn.eq(auto_pad, "VALID"))
+    same = ((mode, _same_pads(kernel, upper=mode == "SAME_UPPER")) for mode in ("SAME_UPPER", "SAME_LOWER"))
+    return [(auto_pad, pads, (written,)), *((auto_pad, own, (fn.eq(auto_pad, mode),)) for mode, own in same)]
+
+
+def _scattered_windows(value: Term, weights: Term, kernel: Term, pads: Term, group: TermLike) -> App:
+    """Return the adjoint of a convolution: each element is spread over the window that it was made of."""
+    first, last = _explicit(pads, first=True), _explicit(pads, first=False)
+    left_over = _space(x) + first + last - ((_space(dy) - 1) * strides + _extent(kernel))
+    return op.ConvTranspose(
+        value,
+        weights,
+        strides=strides,
+        dilations=dilations,
+        group=group,
+        pads=fn.concat(first, last + fn.maximum(-left_over, 0)),
+        output_padding=fn.maximum(left_over, 0),
+    )
+
+
+_channels_first = fn.concat(1, 0, fn.range(_spatial) + 2)
+
+
+def _kernel_gradient(image: Term, upstream: Term, pads: Term, *, grouped: bool) -> App:
+    """Return the gradient of filters: the image convolved with the output's gradient, channels as the batch."""
+    turned: Term = op.Transpose(image, perm=_channels_first)
+    if grouped:
+        count, channels, space = fn.item(fn.shape(image), 0), fn.item(fn.shape(image), 1), _space(image)
+        share = fn.floordiv(channels, group)
+        parts = op.Reshape(image, fn.concat(count, group, share, space))
+        by_channel = op.Transpose(parts, perm=fn.concat(2, 1, 0, fn.range(_spatial) + 3))
+        turned = op.Reshape(by_channel, fn.concat(share, count * group, space))
+    correlated = op.Conv(
+        turned,
+        op.Transpose(upstream, perm=_channels_first),
+        strides=dilations,
+        dilations=strides,
+        pads=pads,
+        group=group if grouped else 1,
+    )
+    filters = op.Transpose(correlated, perm=_channels_first)
+    return op.Slice(filters, fn.repeat(0, _spatial), kernel, fn.range(_spatial) + 2)
+
+
+def _conv(*biases: Term, grouped: bool) -> tuple[Gradient, ...]:
+    added = {"bias": op.ReduceSum(dy, fn.delete(fn.range(_rank), 1), keepdims=0)} if biases else {}
+    return tuple(
+        gradient(
+            op.Conv(
+                x,
+                w,
+                *biases,
+                strides=strides,
+                dilations=dilations,
+                pads=pads,
+                group=group if grouped else 1,
+                kernel_shape=kernel,
+                auto_pad=mode,
+            ),
+            *when,
+            x=_scattered_windows(dy, w, kernel, explicit, group if grouped else 1),
+            w=_kernel_gradient(x, dy, explicit, grouped=grouped),
+            **added,
+        )
+        for mode, explicit, when in _padding_modes(kernel)
+    )
+
+
+def _conv_transpose(*biases: Term, grouped: bool) -> Gradient:
+    """Return the gradient of a ConvTranspose: the convolution whose adjoint it is."""
+    taken: dict[str, TermLike] = {
+        "strides": strides,
+        "dilations": dilations,
+        "pads": pads,
+        "group": group if grouped else 1,
+    }
+    added = {"bias": op.ReduceSum(dy, fn.delete(fn.range(_rank), 1), keepdims=0)} if biases else {}
+    beyond = integers("beyond")
+    return gradient(
+        op.ConvTranspose(x, w, *biases, kernel_shape=kernel, auto_pad="NOTSET", output_padding=beyond, **taken),
+        fn.lt(beyond, strides),
+        x=op.Conv(dy, w, **taken),
+        w=_kernel_gradient(dy, x, pads, grouped=grouped),
+        **added,
+    )
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def _average_pool(mode: Term, explicit: Term, when: tuple[Term, ...]) -> tuple[Gradient, ...]:
+    """Return the gradients of averages of windows: without pads, or where pads count, and where they do not."""
+    said = attributes("rest")
+    head = op.AveragePool(
+        x,
+        said,
+        kernel_shape=kernel,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        auto_pad=mode,
+        ceil_mode=0,
+        count_include_pad=integer("counted"),
+    )
+    ones = op.Expand(op.Cast(1.0, to=fn.dtype(x)), fn.concat(1, 1, kernel))
+
+    def spread(value: Term) -> App:
+        one_channel = op.Reshape(value, fn.concat(-1, 1, _space(dy)))
+        return reshaped_like(_scattered_windows(one_channel, ones, kernel, explicit, 1), x)
+
+    counted = fn.any_of(fn.eq(integer("counted"), 1), fn.eq(explicit, 0))
+    image = op.Expand(op.Cast(1.0, to=fn.dtype(x)), fn.concat(1, 1, _space(x)))
+    sizes = op.Conv(image, ones, strides=strides, dilations=dilations, pads=explicit)
+    return (
+        gradient(head, *when, counted, x=spread(dy * fn.truediv(1, fn.product(kernel)))),
+        gradient(head, *when, x=spread(dy / sizes)),
+    )
+
+
+_maxima, _places = op.MaxPool.split(2, x, attributes("rest"), storage_order=0)
+_flat_places, _flat_dy = op.Reshape(_places, (-1,)), op.Reshape(dy, (-1,))
+_flat_zeros = zeros(op.Reshape(op.Size(x), (1,)), x)
+_windows, _window_places = op.MaxPool.split(
+    2, x, attributes("rest"), storage_order=0, kernel_shape=kernel, strides=strides, dilations=dilations
+)
+MAX_POOL = (
+    gradient(  # no element is in two windows
+        _windows,
+        fn.le(kernel, strides),
+        fn.eq(dilations, 1),
+        x=reshaped_like(op.ScatterElements(_flat_zeros, op.Reshape(_window_places, (-1,)), _flat_dy), x),
+    ),
+    gradient(
+        _maxima,
+        x=reshaped_like(op.ScatterElements(_flat_zeros, _flat_places, _flat_dy, reduction="add"), x),
+    ),
+)
+
+_pooled = op.GlobalMaxPool(x)
+_is_maximum = op.Cast(op.Equal(x, _pooled), to=fn.dtype(x))
+PRODUCT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
+    "MatMul": MATMUL,
+    "Gemm": (*_gemm(a, b), *_gemm(a, b, c)),
+    "Conv": tuple(
+        each for grouped in (False, True) for biases in ((), (bias,)) for each in _conv(*biases, grouped=grouped)
+    ),
+    "ConvTranspose": tuple(
+        _conv_transpose(*biases, grouped=grouped) for grouped in (False, True) for biases in ((), (bias,))
+    ),
+    "AveragePool": tuple(each for mode in _padding_modes(kernel) for each in _average_pool(*mode)),
+    "GlobalAveragePool": (
+        gradient(
+            op.GlobalAveragePool(x),
+            x=op.Expand(
+                dy / op.Cast(op.Div(op.Size(x), op.Size(op.GlobalAveragePool(x))), to=fn.dtype(x)), op.Shape(x)
+            ),
+        ),
+    ),
+    "GlobalMaxPool": (
+        gradient(
+            _pooled,
+            x=_is_maximum * (dy / op.ReduceSum(_is_maximum, fn.range(_spatial) + 2, keepdims=1)),
+        ),
+    ),
+    "MaxPool": MAX_POOL,
+}
+
+
+def einsum_gradient(equation: str) -> tuple[Gradient, ...]:
+    """Return the gradient of an Einsum, given by its canonical equation: the Einsum of the output's gradient and the
+    other operands.
+
+    There is none for an equation with an ellipsis, a letter twice in one operand, or one that only one operand has and
+    that is summed over.
+    """
+    given, _, result = equation.partition("->")
+    letters = given.split(",")
+    is_plain = all(len(set(part)) == len(part) and "." not in part for part in letters)
+    if not is_plain:
+        return ()
+    operands = tuple(tensor(f"x_{i}") for i in range(len(letters)))
+    terms: dict[str, Term] = {}
+    for place, (hole, own) in enumerate(zip(operands, letters, strict=True)):
+        others = [part for i, part in enumerate(letters) if i != place]
+        if not set(own) <= set(result).union(*others):
+            continue
+        factors = [other for i, other in enumerate(operands) if i != place]
+        terms[hole.name] = op.Einsum(dy, *factors, equation=f"{','.join([result, *others])}->{own}")
+    return (gradient(op.Einsum(*operands, equation=equation), **terms),)

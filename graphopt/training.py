@@ -1,0 +1,118 @@
+"""`grad`: a model made into one step of its training, simplified and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphopt.autodiff.training_graph import training_graph
+from graphopt.base.session import current_session
+from graphopt.io import onnx_io, opset_conversion
+from graphopt.language import rule_library
+from graphopt.operators import inference
+from graphopt.pipeline import optimize
+from graphopt.result import Result
+
+if TYPE_CHECKING:
+    import onnx
+    from numpy.typing import NDArray
+
+    from graphopt.language.rule_library import RuleSource
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingResult:
+    """A model that computes one step of training.
+
+    Each input of `states` is fed with the output of its name there in the step before. All have defaults, the values of
+    the model or zeros, so that the first step needs none of them.
+    """
+
+    result: Result
+    """The model as `optimize` returns it, with the report on its simplification."""
+    loss: str
+    """Name of the output that is the loss."""
+    gradients: Mapping[str, str]
+    """The output that is the gradient of the loss, for each parameter."""
+    states: Mapping[str, str]
+    """The output that is the next value, for each input that is updated: parameters, and the state of the optimizer."""
+    settings: tuple[str, ...]
+    """The inputs that are numbers of the optimizer, such as `learning_rate`; each has a default."""
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        return self.result.model
+
+    def save(self, path: str | PathLike[str], *, external: bool | None = None) -> int:
+        """Write the model and return its size in bytes, as `Result.save` does."""
+        return self.result.save(path, external=external)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the names of inputs and outputs as plain data."""
+        return {
+            "loss": self.loss,
+            "gradients": dict(self.gradients),
+            "states": dict(self.states),
+            "settings": list(self.settings),
+        }
+
+    def initial_state(self) -> dict[str, NDArray[Any]]:
+        """Return the values with which training begins, for each input of `states`."""
+        graph = self.result.loaded.graph
+        nodes = (graph[vertex] for vertex in graph.inputs)
+        return {node.names[0]: node.data.numpy() for node in nodes if node.names[0] in self.states and node.data}
+
+
+def grad(
+    model: onnx_io.ModelSource,
+    loss: str,
+    wrt: Sequence[str] | None = None,
+    update: str = "sgd",
+    *,
+    check: bool = True,
+    rules: Sequence[RuleSource] = (),
+    progress: Callable[[str, float], None] | None = None,
+) -> TrainingResult:
+    """Return a model that computes a loss, its gradients, and the next values of the parameters.
+
+    The result has standard operators alone. It is simplified by the proved rules, as `optimize` does it, and compared
+    with what it was before.
+
+    Args:
+        model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns; of opset 13 or newer.
+        loss: `softmax_cross_entropy` or `mse`, of an output after a colon if there are several; or an output that is
+            the loss.
+        wrt: names or patterns (`encoder.*`) of weights and inputs; by default all initializers of floating-point
+            numbers that have axes, and on which the loss depends.
+        update: `sgd`, `momentum`, `adamw`, or `none` for the gradients alone.
+        check: run both models on the same inputs.
+        rules: files of rules, of which those that define operators count here.
+        progress: called with the stage and the share of it that is done.
+
+    Raises:
+        ModelError: the model is not legal, its opset is too old, or an operator between parameters and the loss has no
+            gradient: the message names it.
+        UsageError: a loss, weight or update of that name is not known.
+        DifferenceError: the check found a difference.
+    """
+    with current_session().child():
+        rule_library.read_rules(rules)
+        loaded = onnx_io.load_model(onnx_io.copy_source(model))
+        with onnx_io.naming_file_in_errors(loaded.path):
+            inference.infer_graph(loaded.graph)
+            opset_conversion.upgrade_nodes(loaded.graph)
+            made = training_graph(loaded, loss, wrt, update, _initializers(model))
+        proto = onnx_io.to_proto(made.loaded)
+        onnx_io.load_external_data(proto, loaded.folders)
+        result = optimize(proto, cost="none", check=check, rules=rules, progress=progress)
+        return TrainingResult(result, made.loss, made.gradients, made.states, made.settings)
+
+
+def _initializers(model: onnx_io.ModelSource) -> frozenset[str]:
+    """Return the names of a model's initializers: constants that its nodes hold are no parameters."""
+    is_file = isinstance(model, str | PathLike)
+    proto = onnx_io.parse_file(Path(model), weights=False) if is_file else onnx_io.to_model_proto(model)[0]
+    return frozenset(tensor.name for tensor in proto.graph.initializer)

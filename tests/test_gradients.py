@@ -1,0 +1,333 @@
+"""The gradient of each operator, against finite differences in double precision, and as ONNX Runtime computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from graphopt.autodiff.training_graph import training_graph
+from graphopt.io import onnx_io, opset_conversion
+from graphopt.operators import inference
+from graphopt.operators.gradient_table import FAMILIES, GRADIENTS
+from tests.tiers import sampled
+
+Array = NDArray[Any]
+OPSET = 21
+
+
+@dataclass(frozen=True)
+class Case:
+    """One node: `operands` are shapes of random inputs, arrays that are constants, or None."""
+
+    op: str
+    operands: tuple[tuple[int, ...] | Array | None, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    bounds: tuple[float, float] = (-2.0, 2.0)
+    """What the random numbers lie between."""
+    outputs: int = 1
+    unread: int = 0
+    """Further outputs that the operator must have."""
+    step: float = 1e-5
+    tolerance: float = 1e-6
+    in_single: bool = False
+    """Compute differences in ONNX Runtime, for what the reference evaluator cannot."""
+    opset: int = OPSET
+    label: str = ""
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, [self.op, self.label, *(f"{k}={v}" for k, v in self.attrs.items())])).replace(
+            " ", ""
+        )
+
+    @property
+    def names(self) -> list[str]:
+        return ["" if operand is None else f"x{i}" for i, operand in enumerate(self.operands)]
+
+    @cached_property
+    def inputs(self) -> dict[str, Array]:
+        """Random numbers, all different by more than the step of the differences."""
+        rng = np.random.default_rng(7)
+        found = {}
+        for name, operand in zip(self.names, self.operands, strict=True):
+            if isinstance(operand, tuple):
+                size = int(np.prod(operand))
+                spread = np.linspace(*self.bounds, size + 2)[1:-1] + 1e-3
+                found[name] = rng.permutation(spread).reshape(operand)
+        return found
+
+    def model(self, dtype: type[Any]) -> onnx.ModelProto:
+        """Return the sum of all outputs, each element weighted by another number."""
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        results = [f"y{i}" for i in range(self.outputs)]
+        unread = [f"z{i}" for i in range(self.unread)]
+        nodes = [helper.make_node(self.op, self.names, [*results, *unread], name="node", **self.attrs)]
+        constants = [
+            numpy_helper.from_array(operand.astype(dtype) if operand.dtype == np.float64 else operand, name)
+            for name, operand in zip(self.names, self.operands, strict=True)
+            if isinstance(operand, np.ndarray)
+        ]
+        for i, result in enumerate(results):
+            nodes += [
+                helper.make_node("Shape", [result], [f"s{i}"]),
+                helper.make_node("Size", [result], [f"n{i}"]),
+                helper.make_node("Range", ["zero", f"n{i}", "one"], [f"r{i}"]),
+                helper.make_node("Cast", [f"r{i}"], [f"c{i}"], to=kind),
+                helper.make_node("Mul", [f"c{i}", "scale"], [f"d{i}"]),
+                helper.make_node("Sin", [f"d{i}"], [f"e{i}"]),
+                helper.make_node("Reshape", [f"e{i}", f"s{i}"], [f"w{i}"]),
+                helper.make_node("Cast", [result], [f"k{i}"], to=kind),
+                helper.make_node("Mul", [f"k{i}", f"w{i}"], [f"m{i}"]),
+                helper.make_node("ReduceSum", [f"m{i}"], [f"t{i}"], keepdims=0),
+            ]
+        nodes.append(helper.make_node("Sum", [f"t{i}" for i in range(self.outputs)], ["total"]))
+        for name, value in (("zero", np.int64(0)), ("one", np.int64(1)), ("scale", dtype(1.7))):
+            constants.append(numpy_helper.from_array(np.array(value), name))
+        graph = helper.make_graph(
+            nodes,
+            "case",
+            [helper.make_tensor_value_info(name, kind, value.shape) for name, value in self.inputs.items()],
+            [helper.make_tensor_value_info("total", kind, [])],
+            constants,
+        )
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
+
+    def gradients(self, dtype: type[Any]) -> onnx.ModelProto:
+        loaded = onnx_io.load_model(self.model(dtype))
+        inference.infer_graph(loaded.graph)
+        opset_conversion.upgrade_nodes(loaded.graph)
+        return onnx_io.to_proto(training_graph(loaded, "total", list(self.inputs), "none").loaded)
+
+
+def ints(*numbers: int) -> Array:
+    return np.array(numbers, np.int64)
+
+
+SMALL = (2, 3)
+POSITIVE, INSIDE, ANY = (0.2, 3.0), (-0.9, 0.9), (-2.0, 2.0)
+UNARY = {
+    ANY: (
+        *("Neg", "Exp", "Abs", "Sin", "Cos", "Tanh", "Sigmoid", "Softplus", "Softsign", "Relu", "Elu", "LeakyRelu"),
+        *("Selu", "HardSigmoid", "HardSwish", "Mish", "Sinh", "Cosh", "Asinh", "Atan", "Identity", "ThresholdedRelu"),
+    ),
+    POSITIVE: ("Sqrt", "Log", "Reciprocal"),
+    INSIDE: ("Asin", "Acos", "Atanh", "Tan"),
+    (1.2, 3.0): ("Acosh",),
+}
+BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu")
+IMAGE = (2, 4, 5, 4)
+SMALL_IMAGE = (2, 2, 5, 4)
+CASES = [
+    *(Case(name, (SMALL,), bounds=bounds) for bounds, names in UNARY.items() for name in names),
+    Case("Celu", (SMALL,), {"alpha": 0.7}, in_single=True, step=1e-2),
+    Case("Erf", (SMALL,), step=5e-3, tolerance=1e-3),  # the reference evaluator rounds it to single precision
+    Case("Gelu", (SMALL,), step=5e-3, tolerance=1e-3),
+    Case("Gelu", (SMALL,), {"approximate": "tanh"}),
+    Case("Elu", (SMALL,), {"alpha": 0.5}),
+    Case("Selu", (SMALL,), {"alpha": 0.5, "gamma": 1.5}),
+    Case("HardSigmoid", (SMALL,), {"alpha": 0.3, "beta": 0.4}, bounds=(-4.0, 4.0)),
+    Case("HardSwish", (SMALL,), bounds=(-5.0, 5.0), label="wide"),
+    Case("ThresholdedRelu", (SMALL,), {"alpha": 0.3}),
+    *(Case(name, (SMALL, (3,)), bounds=POSITIVE) for name in BINARY),
+    *(Case(name, ((3,), (4, 1, 3)), bounds=POSITIVE, label="broadcast") for name in ("Add", "Div", "Max")),
+    Case("Pow", (SMALL, np.array(2.0)), label="square"),
+    Case("Pow", (SMALL, np.array(3.0)), label="cube"),
+    Case("Pow", (SMALL, np.array(3)), label="integer"),
+    *(Case(name, (SMALL, (3,), SMALL), label="three") for name in ("Sum", "Mean", "Max", "Min")),
+    Case("PRelu", (SMALL, (3,)), label="negative"),
+    Case("Clip", (SMALL,)),
+    Case("Clip", (SMALL, np.array(-0.5)), label="low"),
+    Case("Clip", (SMALL, None, np.array(0.5)), label="high"),
+    Case("Clip", (SMALL, np.array(-0.5), np.array(0.5)), label="both"),
+    Case("Where", (np.array([[True], [False]]), SMALL, (3,))),
+    Case("MatMul", ((4, 3), (3, 2))),
+    Case("MatMul", ((2, 4, 3), (3, 2)), label="weights"),
+    Case("MatMul", ((5, 1, 4, 3), (2, 3, 2)), label="batches"),
+    Case("MatMul", ((3,), (3,)), label="vectors"),
+    Case("MatMul", ((3,), (2, 3, 4)), label="row"),
+    Case("MatMul", ((2, 4, 3), (3,)), label="column"),
+    *(
+        Case(
+            "Gemm",
+            ((3, 2) if a else (2, 3), (4, 3) if b else (3, 4), (4,)),
+            {"transA": a, "transB": b, "alpha": 0.5, "beta": 2.0},
+        )
+        for a in (0, 1)
+        for b in (0, 1)
+    ),
+    Case("Gemm", ((2, 3), (3, 4)), label="unbiased"),
+    Case("Conv", (IMAGE, (5, 4, 3, 2), (5,)), {"pads": [1, 0, 2, 1]}),
+    Case("Conv", (IMAGE, (5, 4, 3, 3)), {"strides": [2, 3], "pads": [1, 1, 1, 1], "dilations": [1, 2]}),
+    Case(
+        "Conv",
+        (IMAGE, (6, 2, 3, 3), (6,)),
+        {"group": 2, "strides": [2, 2], "pads": [1, 1, 1, 1]},
+        in_single=True,
+        step=0.5,
+    ),
+    Case("Conv", (IMAGE, (4, 1, 3, 3)), {"group": 4, "pads": [1, 1, 1, 1]}),
+    Case("Conv", (IMAGE, (5, 4, 3, 3)), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    Case("Conv", (IMAGE, (5, 4, 2, 2)), {"auto_pad": "SAME_LOWER", "strides": [2, 1]}),
+    Case("Conv", (IMAGE, (5, 4, 3, 3)), {"auto_pad": "VALID"}),
+    Case("Conv", ((2, 3, 8), (4, 3, 3), (4,)), {"strides": [2]}, label="1d"),
+    Case("Conv", ((1, 2, 4, 4, 3), (3, 2, 2, 2, 2)), label="3d"),
+    Case("ConvTranspose", ((2, 4, 4, 3), (4, 3, 2, 2), (3,)), {"strides": [2, 2]}),
+    Case(
+        "ConvTranspose",
+        ((2, 4, 4, 3), (4, 3, 3, 3)),
+        {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]},
+    ),
+    Case("ConvTranspose", ((2, 4, 4, 3), (4, 2, 3, 3)), {"group": 2, "dilations": [2, 1]}, in_single=True, step=0.5),
+    Case("MaxPool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    Case("MaxPool", (SMALL_IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    Case("MaxPool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}, opset=13, label="opset13"),
+    Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [3, 2], "pads": [1, 0, 1, 0], "count_include_pad": 1}),
+    Case("GlobalAveragePool", (SMALL_IMAGE,)),
+    Case("GlobalMaxPool", (SMALL_IMAGE,)),
+    *(
+        Case(
+            name,
+            ((2, 3, 4), axes),
+            {"keepdims": keep},
+            opset=18,
+            bounds=POSITIVE if name in ("ReduceLogSum", "ReduceProd") else ANY,
+        )
+        for name in (
+            *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
+            *("ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
+        )
+        for keep in (0, 1)
+        for axes in (ints(1), ints(-1, 0))
+    ),
+    Case("ReduceMean", ((2, 3),), label="all"),
+    Case("ReduceMean", ((2, 3, 4),), {"axes": [1], "keepdims": 0}, opset=13, label="opset13"),
+    *(Case(name, ((2, 3, 4),), {"axis": axis}) for name in ("Softmax", "LogSoftmax") for axis in (1, -1)),
+    Case("CumSum", ((2, 4), np.array(1))),
+    Case("CumSum", ((2, 4), np.array(1)), {"exclusive": 1, "reverse": 1}),
+    Case("TopK", ((2, 5), ints(2)), {"axis": 1}, unread=1),
+    Case("LayerNormalization", ((2, 3, 5), (5,), (5,))),
+    Case("LayerNormalization", ((2, 3, 5), (3, 5)), {"axis": 1}),
+    Case("RMSNormalization", ((2, 3, 5), (5,)), opset=23),
+    Case("InstanceNormalization", ((2, 3, 5, 4), (3,), (3,))),
+    Case("GroupNormalization", ((2, 4, 3, 2), (4,), (4,)), {"num_groups": 2, "stash_type": TensorProto.DOUBLE}),
+    Case("BatchNormalization", ((2, 3, 5, 4), (3,), (3,), np.array([0.1, 0.2, -0.3]), np.array([1.0, 0.5, 2.0]))),
+    Case(
+        "BatchNormalization",
+        ((2, 3, 5, 4), (3,), (3,), np.array([0.1, 0.2, -0.3]), np.array([1.0, 0.5, 2.0])),
+        {"training_mode": 1},
+        unread=2,
+    ),
+    Case("Reshape", (SMALL, ints(3, -1))),
+    Case("Flatten", ((2, 3, 4),), {"axis": 2}),
+    Case("Squeeze", ((2, 1, 3), ints(1))),
+    Case("Squeeze", ((2, 1, 3),), label="all"),
+    Case("Unsqueeze", (SMALL, ints(0, -1))),
+    Case("Transpose", ((2, 3, 4),), {"perm": [1, 2, 0]}),
+    Case("Transpose", ((2, 3, 4),), label="reversed"),
+    Case("Expand", ((3, 1), ints(2, 3, 4))),
+    Case("Tile", (SMALL, ints(2, 3))),
+    Case("Concat", (SMALL, (2, 1), (2, 4)), {"axis": -1}),
+    Case("Split", ((2, 6), ints(1, 3, 2)), {"axis": 1}, outputs=3),
+    Case("Split", ((2, 6),), {"axis": 1, "num_outputs": 2}, outputs=2),
+    Case("Slice", ((4, 5), ints(1, -4), ints(3, 100), ints(0, 1))),
+    Case("Slice", ((4, 5), ints(1), ints(3)), label="defaults"),
+    Case("Slice", ((3, 7), ints(1), ints(7), ints(-1), ints(2)), label="strided"),
+    Case("Pad", (SMALL, ints(1, 0, 2, 1))),
+    Case("Pad", (SMALL, ints(1, 2), np.array(0.5), ints(1)), label="axes"),
+    Case("Gather", ((5, 3), np.array([[0, 2], [2, -1]]))),
+    Case("Gather", ((2, 5, 3), np.array([4, 4])), {"axis": 1}),
+    Case("Gather", ((2, 5), np.array(3)), {"axis": -1}, label="scalar"),
+    Case("Gather", ((5, 3), np.array([[0, 2], [2, 1]])), opset=13, label="opset13"),
+    Case("Gather", ((2, 5, 3), np.array([4, 4])), {"axis": 1}, opset=13, label="opset13"),
+    Case("GatherElements", ((2, 4), np.array([[0, 1, 1], [2, 2, 0]])), {"axis": 1}),
+    Case("GatherND", ((3, 4), np.array([[0, 1], [2, 2], [0, 1]]))),
+    Case("ScatterElements", ((2, 4), np.array([[0, 1], [2, 3]]), (2, 2)), {"axis": 1}),
+    Case("ScatterElements", ((2, 4), np.array([[0, 0], [2, 3]]), (2, 2)), {"axis": 1, "reduction": "add"}),
+    Case("ScatterND", ((3, 4), np.array([[0], [2]]), (2, 4))),
+    Case("ScatterND", ((3, 4), np.array([[0], [0]]), (2, 4)), {"reduction": "add"}),
+    Case("DepthToSpace", ((2, 8, 2, 3),), {"blocksize": 2}),
+    Case("SpaceToDepth", ((2, 2, 4, 6),), {"blocksize": 2}),
+    Case("Trilu", ((3, 4),), {"upper": 0}),
+    Case("Trilu", ((3, 4), np.array(1)), {"upper": 1}),
+    Case(
+        "Resize",
+        ((1, 2, 3, 2), None, np.array([1.0, 1.0, 2.0, 3.0], np.float32)),
+        {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+    ),
+    Case("Resize", ((1, 2, 3, 2), None, None, ints(1, 2, 6, 4)), {"mode": "nearest"}, label="sizes"),
+    Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->ik"}),
+    Case("Einsum", ((2, 3, 5), (2, 4, 5)), {"equation": "bij,bkj->bik"}),
+    Case("Cast", (SMALL,), {"to": TensorProto.DOUBLE}),
+    Case("CastLike", (SMALL, np.array(1.0))),
+    Case("Dropout", (SMALL,)),
+    Case("Attention", ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4)), opset=23),
+    Case("Attention", ((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)), {"is_causal": 1}, opset=23),
+]
+
+
+def run_in_double(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    outputs = [output.name for output in model.graph.output]
+    found: Any = ReferenceEvaluator(model).run(None, dict(inputs))
+    return dict(zip(outputs, found, strict=True))
+
+
+def run_in_runtime(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    outputs = [output.name for output in session.get_outputs()]
+    found = session.run(None, {name: value.astype(np.float32) for name, value in inputs.items()})
+    return dict(zip(outputs, found, strict=True))
+
+
+def finite_differences(case: Case) -> dict[str, Array]:
+    total = partial(run_in_double, case.model(np.float64))
+    if case.in_single:
+        total = partial(run_in_runtime, case.model(np.float32))
+    slopes = {}
+    for name, value in case.inputs.items():
+        slope = np.zeros_like(value)
+        for place in np.ndindex(value.shape):
+            values = []
+            for change in (case.step, -case.step):
+                moved = value.copy()
+                moved[place] += change
+                values.append(float(total(case.inputs | {name: moved})["total"]))
+            slope[place] = (values[0] - values[1]) / (2 * case.step)
+        slopes[name] = slope
+    return slopes
+
+
+@pytest.mark.parametrize("case", sampled([case for case in CASES if not case.in_single], 8, str))
+def test_gradients_are_the_slopes_of_the_operator(case: Case) -> None:
+    made = run_in_double(case.gradients(np.float64), case.inputs)
+    for name, slope in finite_differences(case).items():
+        np.testing.assert_allclose(
+            made[f"{name}.gradient"], slope, rtol=case.tolerance, atol=case.tolerance * max(1, np.abs(slope).max())
+        )
+
+
+@pytest.mark.parametrize("case", sampled(CASES, 8, str))
+def test_onnx_runtime_computes_them(case: Case) -> None:
+    made = run_in_runtime(case.gradients(np.float32), case.inputs)
+    if case.in_single:
+        expected = {f"{name}.gradient": slope for name, slope in finite_differences(case).items()}
+    else:
+        expected = run_in_double(case.gradients(np.float64), case.inputs)
+    for name, value in expected.items():
+        np.testing.assert_allclose(made[name], value, rtol=2e-3, atol=1e-4 * max(1, np.abs(value).max()))
+
+
+def test_every_operator_with_a_gradient_has_a_case() -> None:
+    steps = {"Ceil", "Floor", "Round", "Sign"}
+    assert {*GRADIENTS, *FAMILIES} - {case.op for case in CASES} - steps == set()
+    assert len({*GRADIENTS, *FAMILIES}) >= 45

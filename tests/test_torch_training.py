@@ -1,0 +1,134 @@
+"""Gradients and training of networks that PyTorch exports, against PyTorch's own; skipped where it is missing."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import graphopt
+
+torch = pytest.importorskip("torch", reason="torch and the packages of the networks are in the extra [bench]")
+pytestmark = pytest.mark.slow
+TOLERANCE = 1e-4
+"""Largest error of a gradient, relative to the largest element of that gradient."""
+NOISE = 1e-7
+"""Elements below which a gradient is rounding alone: that of a bias that a normalization removes is 0."""
+
+
+def unet() -> tuple[Any, tuple[Any, ...]]:
+    nn = torch.nn
+
+    def block(channels: int, filters: int) -> Any:
+        layers = [nn.Conv2d(channels, filters, 3, padding=1), nn.BatchNorm2d(filters), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Conv2d(filters, filters, 3, padding=1), nn.BatchNorm2d(filters), nn.ReLU())
+
+    class UNet(nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.down, self.middle, self.up = block(3, 8), block(8, 16), block(16, 8)
+            self.pool, self.widen = nn.MaxPool2d(2), nn.ConvTranspose2d(16, 8, 2, stride=2)
+            self.last, self.repeat = nn.Conv2d(8, 2, 1), nn.Upsample(scale_factor=2)
+
+        def forward(self, x: Any) -> Any:
+            fine = self.down(x)
+            coarse = self.middle(self.pool(fine))
+            joined = torch.cat([self.widen(coarse) + self.repeat(coarse)[:, :8], fine], 1)
+            return self.last(self.up(joined))
+
+    return UNet(), (torch.randn(2, 3, 16, 16),)
+
+
+def resnet18() -> tuple[Any, tuple[Any, ...]]:
+    models = pytest.importorskip("torchvision.models")
+    return models.resnet18(num_classes=10), (torch.randn(4, 3, 64, 64),)
+
+
+def mobilenet_v2() -> tuple[Any, tuple[Any, ...]]:
+    models = pytest.importorskip("torchvision.models")
+    return models.mobilenet_v2(num_classes=10, width_mult=0.5, dropout=0.0), (torch.randn(4, 3, 64, 64),)
+
+
+def vit() -> tuple[Any, tuple[Any, ...]]:
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("vit_tiny_patch16_224", img_size=64, depth=3, num_classes=10)
+    return model, (torch.randn(4, 3, 64, 64),)
+
+
+def bert() -> tuple[Any, tuple[Any, ...]]:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 200, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = transformers.BertConfig(
+        **sizes, intermediate_size=128, pad_token_id=None, num_labels=10, attn_implementation="eager"
+    )
+
+    class Classifier(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.bert = transformers.BertForSequenceClassification(config)
+
+        def forward(self, ids: Any, mask: Any) -> Any:
+            return self.bert(ids, attention_mask=mask).logits
+
+    return Classifier(), (torch.randint(0, 200, (4, 12)), torch.ones(4, 12, dtype=torch.int64))
+
+
+def exported(model: Any, inputs: tuple[Any, ...]) -> onnx.ModelProto:
+    """The model as it is, its parameters under their names."""
+    file = io.BytesIO()
+    torch.onnx.export(
+        *(model, inputs, file),
+        dynamo=False,
+        opset_version=17,
+        do_constant_folding=False,
+        training=torch.onnx.TrainingMode.PRESERVE,
+        input_names=[f"x{i}" for i in range(len(inputs))],
+        output_names=["logits"],
+    )
+    return onnx.load_from_string(file.getvalue())
+
+
+def opened(made: graphopt.TrainingResult) -> onnxruntime.InferenceSession:
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    return onnxruntime.InferenceSession(made.model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [unet, resnet18, mobilenet_v2, vit, bert])
+def test_gradients_and_steps_are_those_of_torch(make: Callable[[], tuple[Any, tuple[Any, ...]]]) -> None:
+    torch.manual_seed(1)
+    model, inputs = make()
+    model.eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # equal weights would become one initializer
+            parameter.add_(torch.randn_like(parameter) * 0.01)
+    proto = exported(model, inputs)
+    outputs = model(*inputs)
+    labels = torch.randint(0, outputs.shape[1], (outputs.shape[0], *outputs.shape[2:]))
+    made = graphopt.grad(proto, "softmax_cross_entropy")
+    session = opened(made)
+    names = [output.name for output in session.get_outputs()]
+    wanted = {each.name for each in session.get_inputs()}
+    feeds = {f"x{i}": value.numpy() for i, value in enumerate(inputs)} | {"labels": labels.numpy()}
+    feeds = {name: value for name, value in feeds.items() if name in wanted}
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    state: dict[str, Any] = {}
+    for step in range(50 if make in (unet, vit, bert) else 5):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(*inputs), labels)
+        loss.backward()
+        found = dict(zip(names, session.run(names, feeds | state), strict=True))
+        assert float(found["loss"]) == pytest.approx(loss.item(), rel=1e-3)
+        for name, parameter in model.named_parameters() if step == 0 else ():
+            expected = parameter.grad.numpy()
+            error = np.abs(found[made.gradients[name]] - expected).max()
+            assert error <= TOLERANCE * max(np.abs(expected).max(), NOISE), name
+        optimizer.step()
+        state = {name: found[following] for name, following in made.states.items()}

@@ -1,0 +1,120 @@
+"""The gradients of linear operators are their adjoints, for all sizes: ⟨A x, dy⟩ = ⟨x, Aᵀ dy⟩."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from graphopt.language.gradient import Gradient
+from graphopt.language.proof import Verdict
+from graphopt.language.terms import App, Lit, Term, TermLike, Var, term
+from graphopt.operators.gradient_table import GRADIENTS
+from graphopt.operators.product_gradients import einsum_gradient
+from graphopt.rule import Rule, fn, integers, op, tensor
+from graphopt.verifier.prove import prove
+
+LETTERS = "abcdefg"
+
+
+def substituted(part: Term, bound: Mapping[str, Term]) -> Term:
+    match part:
+        case Var(name=name):
+            return bound.get(name, part)
+        case App():
+            args = tuple(None if arg is None else substituted(arg, bound) for arg in part.args)
+            attrs = tuple((name, substituted(value, bound)) for name, value in part.attrs)
+            return App(part.op, args, attrs, part.domain, part.output, part.outputs)
+    return part
+
+
+def inner_product(one: Term, other: Term, rank: int) -> App:
+    """The sum of the products of all elements, of two tensors of one shape."""
+    letters = LETTERS[:rank]
+    return op.Einsum(one, other, equation=f"{letters},{letters}->")
+
+
+def adjoint_rule(gradient: Gradient, by: str, said: Mapping[str, TermLike], *when: Term) -> Rule:
+    """The equation of an operator that is linear in an input; texts name axes, and other things are attributes."""
+    bound = {name: tensor(name, axes) if isinstance(axes, str) else term(axes) for name, axes in said.items()}
+    head, back = substituted(gradient.head, bound), substituted(dict(gradient.terms)[by], bound)
+    x, dy = bound[by], bound["dy"]
+    assert isinstance(x, Var) and isinstance(dy, Var) and x.axes is not None and dy.axes is not None
+    return Rule(
+        f"adjoint_of_{gradient.head.op.lower()}",
+        inner_product(head, dy, len(dy.axes)),
+        inner_product(x, back, len(x.axes)),
+        when=(*(substituted(condition, bound) for condition in gradient.when), fn.is_float(fn.dtype(dy)), *when),
+    )
+
+
+def positive(axes: str) -> tuple[Term, ...]:
+    return tuple(fn.lt(0, fn.size(axis)) for axis in axes.split())
+
+
+def window_count(image: str, kernel: str, axis: int, axes: int) -> App:
+    """The size of a convolution's output along one of its spatial axes."""
+    pads, dilations, strides = integers("pads"), integers("dilations"), integers("strides")
+    padded = fn.size(image) + fn.item(pads, axis) + fn.item(pads, axes + axis)
+    span = (fn.size(kernel) - 1) * fn.item(dilations, axis) + 1
+    return fn.floordiv(padded - span, fn.item(strides, axis)) + 1
+
+
+LARGER = tuple(fn.lt(1, fn.size(axis)) for axis in "ABC")
+CONV = next(each for each in GRADIENTS["Conv"] if len(each.head.inputs) == 2)
+MATMUL, GEMM = GRADIENTS["MatMul"], GRADIENTS["Gemm"]
+(EINSUM,) = einsum_gradient("abc,adc->abd")
+RULES = [
+    adjoint_rule(MATMUL[0], "a", {"a": "M K", "b": "K N", "dy": "M N"}),
+    adjoint_rule(MATMUL[0], "b", {"a": "M K", "b": "K N", "dy": "M N"}),
+    adjoint_rule(MATMUL[0], "b", {"a": "B M K", "b": "K N", "dy": "B M N"}, *positive("B M K N")),
+    adjoint_rule(MATMUL[1], "a", {"a": "A B M K", "b": "A B K N", "dy": "A B M N"}),
+    adjoint_rule(MATMUL[1], "b", {"a": "A B M K", "b": "A B K N", "dy": "A B M N"}),
+    adjoint_rule(GEMM[0], "a", {"a": "M K", "b": "K N", "dy": "M N"}),
+    adjoint_rule(GEMM[1], "a", {"a": "K M", "b": "K N", "dy": "M N"}),
+    adjoint_rule(GEMM[2], "b", {"a": "M K", "b": "K N", "dy": "M N"}),
+    adjoint_rule(GEMM[3], "b", {"a": "M K", "b": "N K", "dy": "M N"}),
+    adjoint_rule(EINSUM, "x_0", {"x_0": "B I J", "x_1": "B K J", "dy": "B I K"}),
+    adjoint_rule(GRADIENTS["Mul"][0], "a", {"a": "A B", "b": "A B", "dy": "A B"}),
+    adjoint_rule(GRADIENTS["Div"][0], "a", {"a": "A B", "b": "A B", "dy": "A B"}),
+    adjoint_rule(GRADIENTS["Neg"][0], "x", {"x": "A B", "dy": "A B"}),
+    adjoint_rule(GRADIENTS["Transpose"][0], "x", {"x": "A B C", "dy": "D E F"}),
+    adjoint_rule(GRADIENTS["Trilu"][0], "x", {"x": "A B", "dy": "A B"}),
+    adjoint_rule(GRADIENTS["CumSum"][0], "x", {"x": "A B", "dy": "A B", "along": 1}),
+    adjoint_rule(GRADIENTS["Expand"][0], "x", {"x": "A B", "dy": "A B", "shape": fn.sizes("A B")}),
+    adjoint_rule(GRADIENTS["ReduceSum"][0], "x", {"x": "A B", "dy": "A 1", "axes": (1,)}),
+    adjoint_rule(GRADIENTS["ReduceSum"][1], "x", {"x": "A B", "dy": "A", "axes": (1,)}),
+    adjoint_rule(GRADIENTS["Reshape"][0], "x", {"x": "A B", "dy": "C", "shape": (-1,)}, *LARGER),
+    adjoint_rule(GRADIENTS["Unsqueeze"][0], "x", {"x": "A B", "dy": "A 1 B", "axes": (1,)}, *positive("A B")),
+    adjoint_rule(GRADIENTS["Squeeze"][0], "x", {"x": "A 1 B", "dy": "A B", "axes": (1,)}, *positive("A B")),
+]
+
+CONVOLUTIONS = [
+    adjoint_rule(
+        CONV,
+        "w",
+        {"x": "N C H", "w": "M C K", "dy": "N M Y", "auto_pad": Lit("NOTSET")},
+        fn.eq(fn.size("Y"), window_count("H", "K", 0, 1)),
+        *positive("N M Y C K H"),
+    ),
+    adjoint_rule(
+        CONV,
+        "w",
+        {"x": "N C H W", "w": "M C K L", "dy": "N M Y X", "auto_pad": Lit("NOTSET")},
+        fn.eq(fn.size("Y"), window_count("H", "K", 0, 2)),
+        fn.eq(fn.size("X"), window_count("W", "L", 1, 2)),
+        *positive("N M Y X C K L H W"),
+    ),
+]
+
+
+@pytest.mark.parametrize("rule", [*RULES, *(pytest.param(rule, marks=pytest.mark.slow) for rule in CONVOLUTIONS)])
+def test_the_gradient_is_the_adjoint(rule: Rule) -> None:
+    proof = prove(rule)
+    assert proof.verdict is Verdict.PROVED, proof.detail
+
+
+def test_what_is_no_adjoint_is_refuted() -> None:
+    wrong = Gradient(MATMUL[1].head, (("a", op.Neg(dict(MATMUL[1].terms)["a"])),), MATMUL[1].when)
+    rule = adjoint_rule(wrong, "a", {"a": "A B M K", "b": "A B K N", "dy": "A B M N"})
+    assert prove(rule).verdict is Verdict.REFUTED
