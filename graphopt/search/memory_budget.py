@@ -56,7 +56,7 @@ class BudgetFitter:
     parts: Sequence[Rule]
     """The rules that compute operators in parts."""
     label: str
-    """What the model is called in errors."""
+    """Name of the model in errors."""
 
     @cached_property
     def _feeds(self) -> Mapping[str, Any]:
