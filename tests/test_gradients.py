@@ -20,6 +20,7 @@ from graphopt.io import onnx_io, opset_conversion
 from graphopt.operators import inference
 from graphopt.operators.gradient_table import FAMILIES, GRADIENTS
 from tests.tiers import sampled
+from tests.versions import is_older
 
 Array = NDArray[Any]
 OPSET = 21
@@ -276,6 +277,12 @@ CASES = [
 ]
 
 
+def require_reference(case: Case) -> None:
+    """Skip a test of what onnx's reference evaluator computes wrong in older versions."""
+    if case.attrs.get("auto_pad") == "VALID" and is_older("onnx", "1.23"):
+        pytest.skip("onnx before 1.23: its reference pads where auto_pad is VALID")
+
+
 def run_in_double(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, Array]:
     outputs = [output.name for output in model.graph.output]
     found: Any = ReferenceEvaluator(model).run(None, dict(inputs))
@@ -309,6 +316,7 @@ def finite_differences(case: Case) -> dict[str, Array]:
 
 @pytest.mark.parametrize("case", sampled([case for case in CASES if not case.in_single], 8, str))
 def test_gradients_are_the_slopes_of_the_operator(case: Case) -> None:
+    require_reference(case)
     made = run_in_double(case.gradients(np.float64), case.inputs)
     for name, slope in finite_differences(case).items():
         np.testing.assert_allclose(
@@ -318,6 +326,7 @@ def test_gradients_are_the_slopes_of_the_operator(case: Case) -> None:
 
 @pytest.mark.parametrize("case", sampled(CASES, 8, str))
 def test_onnx_runtime_computes_them(case: Case) -> None:
+    require_reference(case)
     made = run_in_runtime(case.gradients(np.float32), case.inputs)
     if case.in_single:
         expected = {f"{name}.gradient": slope for name, slope in finite_differences(case).items()}
