@@ -69,11 +69,11 @@ TRADES: tuple[Rule, ...] = (
     *elementwise.TRADES,
     *quantization.TRADES,
     *contrib_decomposition.TRADES,
-    *splitting.PARTS,
+    *splitting.TRADES,
 )
 """Rules that are true, and pay in some models only: for a search that measures."""
 
-PARTS: tuple[Rule, ...] = splitting.PARTS
+MEMORY_TRADES: tuple[Rule, ...] = splitting.TRADES
 """Trades of time for memory, which no search for speed tries: a memory budget asks for them."""
 
 SWEEPS: Mapping[str, tuple[Rule, ...]] = {

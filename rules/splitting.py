@@ -124,7 +124,7 @@ def _conv_rules(count: int) -> tuple[Rule, ...]:
     )
 
 
-PARTS: tuple[Rule, ...] = tuple(
+TRADES: tuple[Rule, ...] = tuple(
     rule
     for count in COUNTS
     for rule in (

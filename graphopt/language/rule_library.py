@@ -26,7 +26,7 @@ from graphopt.language.terms import SCALAR, App, operator_applications, render_t
 
 ENTRY_POINT_GROUP = "graphopt.rules"
 """The entry-point group: each entry is a module with `RULES`, a tuple of rules, and perhaps `TRADES`, `SWEEPS` and
-`PARTS`."""
+`MEMORY_TRADES`."""
 
 
 RuleSource: TypeAlias = "str | os.PathLike[str] | Rule"
@@ -163,7 +163,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _module_rules(module: ModuleType, source: str) -> RuleModule:
-    """Return the rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS` and `PARTS`."""
+    """Return the rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS` and `MEMORY_TRADES`."""
     if not hasattr(module, "RULES") and not hasattr(module, "TRADES"):
         raise RuleError(f"{source}: no RULES = (…), a tuple of rules")
     sweeps = getattr(module, "SWEEPS", {})
@@ -171,7 +171,7 @@ def _module_rules(module: ModuleType, source: str) -> RuleModule:
         raise RuleError(f"{source}: SWEEPS is no mapping from what they are for to tuples of rules")
     listed = {str(name): _check_rules(rules, source, f"SWEEPS['{name}']") for name, rules in sweeps.items()}
     rules, trades, parts = (
-        _check_rules(getattr(module, name, ()), source, name) for name in ("RULES", "TRADES", "PARTS")
+        _check_rules(getattr(module, name, ()), source, name) for name in ("RULES", "TRADES", "MEMORY_TRADES")
     )
     return RuleModule(source, rules, trades, listed, parts)
 
