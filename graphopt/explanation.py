@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from os import PathLike
-from pathlib import Path
 
 from graphopt.base import ort
 from graphopt.base.errors import UsageError, did_you_mean
@@ -142,20 +140,6 @@ def _notes(made: SimplifiedModel, at: str | None) -> Iterable[str]:
 
 
 # -- what was measured -------------------------------------------------------------------------------------------------
-
-
-def read_report(path: str | PathLike[str]) -> Report:
-    """Return the report in a file that `optimize --report` wrote.
-
-    Raises:
-        UsageError: the file cannot be read, or holds something else.
-    """
-    try:
-        return Report.from_json(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{path} is no report of graphopt optimize --report") from error
 
 
 def _with_measurement(miss: NearMiss, report: Report | None) -> NearMiss:

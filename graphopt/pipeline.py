@@ -210,7 +210,12 @@ class Pipeline:
         """Return the model optimized in an opset, None for its own, in a share of the time."""
         tuning = self._tuning.with_part(share)
         return _attempt_until_equal(
-            partial(self._attempt, opset), self._rewrite_space, tuning, self.clock, strict=self.options.strict
+            partial(self._attempt, opset),
+            self._rewrite_space,
+            tuning,
+            self.clock,
+            strict=self.options.strict,
+            foreseen=() if self.recipe is None else self.recipe.refused,
         )
 
     @property
@@ -465,11 +470,13 @@ def _attempt_until_equal(
     clock: StageClock,
     *,
     strict: bool,
+    foreseen: Container[str] = (),
 ) -> Attempt:
     """Attempt the model again without the rewrites that made a difference, until there is none; note what was left out.
 
     Raises:
-        DifferenceError: there is a difference that no rewrite made, or, if `strict`, any.
+        DifferenceError: there is a difference that no rewrite made, or, if `strict`, any that is not `foreseen`: made
+            by a rewrite which the check left out when the recipe was made.
     """
     end = clock.seconds.get("search", 0.0) + tuning.seconds
     made, notes = attempt(space, tuning), list[str]()
@@ -478,10 +485,10 @@ def _attempt_until_equal(
     spare = tuning.seconds * tuning.policy.retry_share  # what is written is timed, too, if others took all the time
     while made.check_result is not None and made.is_different:
         guilty = made.check_result.culprit
-        if strict or guilty is None:
+        if guilty is None:
             raise made.check_result.to_error
         assert guilty.name not in left_out, f"{guilty.name} was left out, and made a difference all the same"
-        difference, where = format_comparison(made.check_result.comparison), ""
+        where = ""
         if (found := patch_key(guilty.patch)) in changes or places[guilty.name] == MAX_EXCLUDED_PLACES:
             left_out.add(guilty.name)
         else:
@@ -489,6 +496,9 @@ def _attempt_until_equal(
             places[guilty.name] += 1
             where = f" at {format_replaced_values(guilty)}"
         refused.append(f"{step_label(guilty)}{where}")
+        if strict and refused[-1] not in foreseen:
+            raise made.check_result.to_error
+        difference = format_comparison(made.check_result.comparison)
         notes.append(f"{step_label(guilty)} was left out{where}: with it, the model is {difference}")
         space = space.excluding(left_out, changes)
         if len(changes) + len(left_out) > MAX_RETRIES:

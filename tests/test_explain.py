@@ -180,6 +180,19 @@ def test_a_reader_that_is_another_operator_is_named() -> None:
     )
 
 
+def test_a_value_that_is_a_graph_output_is_named_as_one() -> None:
+    model = parse("float[2,3] x", "[mm] y = MatMul(x, w)", WEIGHTS)
+    assert reason(model, PRODUCT) == (
+        "the output of mm (MatMul) is a graph output; the pattern has a Relu there, `Relu(x @ w)`"
+    )
+
+
+def test_names_that_a_terminal_would_obey_are_written_as_in_python() -> None:
+    model = parse("float[2,3] x", "p = MatMul(x, w); y = Gelu(p)", WEIGHTS, opset=20)
+    model.graph.node[-1].name = "act\n\x1b[31m"
+    assert "is read by act\\n\\x1b[31m (Gelu); " in reason(model, PRODUCT)
+
+
 def test_a_side_that_is_missing_is_named() -> None:
     """Merging branches needs both."""
     rule = Rule("own", (op.Relu(x), op.Neg(x)), (op.Neg(op.Neg(op.Relu(x))), op.Neg(x)))
@@ -542,7 +555,7 @@ def test_the_command_prints_json(model: Path) -> None:
         (("fold_shapes",), 2, "'fold_shapes' is a pass, which has no pattern: only rules can be explained"),
         (("--at", "scal"), 2, "the model has no node 'scal'; did you mean 'scale'?"),
         (("--rules", "none.py"), 2, "none.py: no such file of rules"),
-        (("--report", "none.json"), 2, "none.json: No such file or directory"),
+        (("--report", "none.json"), 2, "none.json cannot be read: No such file or directory"),
         (("--target-opset", "auto"), 2, "which opset is faster is measured by optimize: explain takes a number"),
     ],
 )
@@ -558,7 +571,7 @@ def test_a_damaged_report_is_one_line(model: Path, tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text("{}")
     done = run(model, "--report", tmp_path / "report.json")
     assert done.exit_code == 2
-    assert "is no report of graphopt optimize --report" in done.stderr
+    assert "report.json is no report that this version reads: it is no report of schema 1" in done.stderr
 
 
 def test_no_model_is_one_line(tmp_path: Path) -> None:

@@ -238,7 +238,10 @@ def test_models_of_another_report_are_refused(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"graphopt: error: {original} is not the model of this report: it has 21 Add for")
     told.write_text("{}", encoding="utf-8")
     done = run("report", told, original, original)
+    assert done.exit_code == 2
     assert f"{told} is no report that this version reads: it is no report of schema 1" in done.stderr
+    done = run("report", told, original, original, "--html", told)
+    assert f"{told} is what the page is made of: the page needs another name" in done.stderr
 
 
 def test_a_page_takes_no_others_place(tmp_path: Path) -> None:
@@ -272,6 +275,8 @@ def test_pages_of_compare_bench_and_rules(tmp_path: Path) -> None:
     assert run("rules", "fuse_bn_into_conv", "--html", page).exit_code == 0
     assert "goes into its weights and bias" in page.read_text(encoding="utf-8")
     assert run("rules", "--html", page).stderr == "graphopt: error: --html is the page of one rule: name it\n"
+    done = run("rules", "fold_constants", "--html", page)
+    assert done.stderr.endswith("of one rule: 'fold_constants' is a pass, which has no pattern to draw\n")
 
 
 def timed() -> Report:

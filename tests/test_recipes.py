@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import graphopt
-from graphopt.base.errors import RecipeError, UsageError
+from graphopt.base.errors import DifferenceError, RecipeError, UsageError
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.language.rule import Rule, op, tensor
@@ -195,8 +195,13 @@ def test_a_rewrite_that_the_check_left_out_is_told_where_there_is_no_check(made:
 def test_what_the_check_left_out_is_in_the_recipe() -> None:
     wrong = Rule("forget_exp", op.Exp(op.Abs(tensor("x"))), op.Abs(tensor("x")))
     given = parse("float[4] x", "a = Abs(x); e = Exp(a); y = Neg(e)", outputs="float[4] y")
-    recipe = graphopt.optimize(given, rules=[wrong], unverified=True, cost="none").recipe
+    made = graphopt.optimize(given, rules=[wrong], unverified=True, cost="none")
+    recipe = made.recipe
     assert recipe.refused == ("the rule 'forget_exp' at 'e'",) and recipe.options == {"--unverified": ""}
+    again = graphopt.optimize(given, rules=[wrong], unverified=True, recipe=recipe, strict=True)
+    assert again.ok and again.model == made.model
+    with pytest.raises(DifferenceError, match="forget_exp"):
+        graphopt.optimize(given, rules=[wrong], unverified=True, recipe=replace(recipe, refused=()), strict=True)
 
 
 # -- sweeps, and simplifications that were undone ----------------------------------------------------------------------

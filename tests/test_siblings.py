@@ -97,6 +97,12 @@ def test_where_nothing_won_nothing_is_sought_in_the_sibling(
     assert result.timing.stop == StopReason.KNOWN
 
 
+def test_a_choice_among_other_sweeps_binds_no_sibling(searched: list[float]) -> None:
+    tuned(1.0, sweeps={"sums": [DOUBLE]})
+    tuned(3.0, sweeps={"sums of two": [DOUBLE]})
+    assert len(searched) == 2
+
+
 def test_a_search_with_less_time_binds_no_sibling(searched: list[float]) -> None:
     tuned(1.0, seconds=10.0)
     tuned(3.0, seconds=20.0)

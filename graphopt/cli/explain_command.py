@@ -31,9 +31,10 @@ def explain(
     """
     set_up_logging(printing.verbose, printing.debug)
     files.check_readable(Path(model))
-    from graphopt.explanation import explain, read_report
+    from graphopt.explanation import explain
+    from graphopt.report.report import load_report
 
-    measured = None if options.report is None else read_report(options.report)
+    measured = None if options.report is None else load_report(options.report)
     with Progress(enabled=not printing.quiet) as progress:
         run = replace(options.to_options(), progress=progress)
         found = explain(model, *(names or ()), at=options.at, options=run, report=measured, slower=options.slower)

@@ -9,7 +9,6 @@ import typer
 
 from graphopt.base import files
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.base.records import DECODE_ERRORS
 from graphopt.cli.option_flags import Debug, PageOptions, takes_options
 from graphopt.cli.output_files import write_view
 from graphopt.cli.terminal import print_text, set_up_logging
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
     from graphopt.report.model_pages import ModelPair
 
 
-def check_page(page: Path | None, *models: str) -> None:
-    """Fail before the work where a page cannot be written, or would overwrite a model."""
+def check_page(page: Path | None, *sources: str) -> None:
+    """Fail before the work where a page cannot be written, or would overwrite what it is made of."""
     if page is not None:
         files.check_writable(page, is_plain=False)
-        for model in models:
-            if not files.is_stdout(page) and files.is_same_file(page, Path(model)):
-                raise UsageError(f"{page} is a model: the page needs another name")
+        for source in sources:
+            if not files.is_stdout(page) and files.is_same_file(page, Path(source)):
+                raise UsageError(f"{page} is what the page is made of: the page needs another name")
 
 
 def model_pair(before: str, after: str) -> ModelPair:
@@ -56,12 +55,9 @@ def report(
     for path in (report, model, result):
         files.check_readable(Path(path))
     from graphopt.report.page import report_page
-    from graphopt.report.report import Report
+    from graphopt.report.report import load_report
 
-    try:
-        found = Report.from_json(Path(report).read_text(encoding="utf-8"))
-    except DECODE_ERRORS as error:
-        raise ModelError(f"{report} is no report that this version reads: {error}") from error
+    found = load_report(report)
     pair = model_pair(model, result)
     if problem := pair.mismatch(found):
         raise ModelError(problem)

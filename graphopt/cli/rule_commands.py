@@ -168,7 +168,8 @@ def rules(
     algebra = {rule.name: str(rule) for rule in found}
     rule = next((rule for rule in found if rule.name == name), None)
     if html is not None and rule is None:
-        raise UsageError("--html is the page of one rule: name it")
+        named = f"'{name}' is a pass, which has no pattern to draw" if name else "name it"
+        raise UsageError(f"--html is the page of one rule: {named}")
     if rule is not None:
         proof = gate.known_proof(rule)
         if html is not None:

@@ -10,9 +10,12 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphopt.base.records import from_json, to_json
+from graphopt.base.errors import UsageError
+from graphopt.base.records import DECODE_ERRORS, from_json, to_json
 from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comparison
 from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.types import OpaqueType, Type
@@ -301,6 +304,20 @@ class Report:
     def print(self, console: Console | None = None) -> None:
         """Print the table: operators before and after, sizes, rewrites by rule, the check, seconds."""
         _print_parts(_report_parts(self), console)
+
+
+def load_report(path: str | PathLike[str]) -> Report:
+    """Return the report in a file that `optimize --report` wrote.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no report of this version's schema.
+    """
+    try:
+        return Report.from_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except DECODE_ERRORS as error:  # also for bytes that are no text
+        raise UsageError(f"{path} is no report that this version reads: {error}") from error
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

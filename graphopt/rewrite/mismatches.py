@@ -64,7 +64,9 @@ class PlaceNames:
 
 
 def label_node(name: str, op: str) -> str:
-    """Return the name of a node, with its operator if the name does not tell it."""
+    """Return the name of a node, with its operator if the name does not tell it; what a terminal does not print, such
+    as a line break or an escape, is written as in Python."""
+    name = name if name.isprintable() else repr(name)[1:-1]
     return name if op.casefold() in name.casefold() else f"{name} ({op})"
 
 

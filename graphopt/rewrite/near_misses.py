@@ -385,8 +385,10 @@ def _unread_places(graph: Graph, rule: Rule, outer: App, inner: App) -> Iterator
 
 def _read_by_another(outer: App, vertex: int) -> Callable[[PlaceNames], tuple[MissKind, str]]:
     def explain(names: PlaceNames) -> tuple[MissKind, str]:
-        readers = " and ".join(map(names.node, sorted(names.graph.readers(vertex)))) or "no node"
-        here = f"{names.value(Value(vertex))} is read by {readers}"
+        graph, value = names.graph, Value(vertex)
+        readers = " and ".join(map(names.node, sorted(graph.readers(vertex))))
+        uses = [f"is read by {readers}"] * bool(readers) + ["is a graph output"] * graph.is_output(value)
+        here = f"{names.value(value)} {' and '.join(uses) or 'is read by no node'}"
         return MissKind.PATTERN, f"{here}; the pattern has {article(outer.op)} {outer.op} there, {quote_term(outer)}"
 
     return explain

@@ -239,7 +239,9 @@ class Tuner:
     def _choice_key(self, shapes: Sequence[InputShapes]) -> str:
         """Return the key of what is chosen for models of this structure, whatever their weights are."""
         structure = (search_cache.graph_key(self.model.graph), self.model.functions_digest)
-        return cache_key("choice", *structure, json.dumps(shapes, sort_keys=True), *self._search_conditions)
+        sweeps = {name: [rule.digest for rule in self.sweep_rules(name)] for name in self.sweeps}
+        said = (json.dumps(shapes, sort_keys=True), json.dumps(sweeps))
+        return cache_key("choice", *structure, *said, *self._search_conditions)
 
     def _try_choice(self, known: Choice, contest: RaceSeries, budget: TimeBudget) -> TuningResult | None:
         """Let what was chosen for another model of this structure race, briefly; None where that does not win, too."""
