@@ -223,7 +223,8 @@ def rewrites_section(report: Report, used: Sequence[UsedRule]) -> Html:
         elif each.is_follow_up and not used[index - 1].is_follow_up:
             parts.append(element("p", "What could be simplified then:"))
         parts.append(_rewrite_details(report, each, index))
-    return section("rewrites", "Rewrites, what gained the most first", *parts)
+    is_timed = report.timing is not None and report.timing.speedup is not None
+    return section("rewrites", f"Rewrites{', what gained the most first' * is_timed}", *parts)
 
 
 def _cause_heading(report: Report, cause: int | None) -> Html:
