@@ -20,7 +20,7 @@ from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.language.rule_library import load_library
 from graphopt.report.graph_data import GraphPair
-from graphopt.report.graph_outline import GraphOutline, iter_nodes
+from graphopt.report.graph_outline import GraphOutline, list_nodes
 from graphopt.report.html import Html, data_element, element, joined
 from graphopt.report.node_changes import KeptRun, NodeNumbers, iter_kept, kept_nodes
 from graphopt.report.page import report_page
@@ -71,7 +71,7 @@ def test_numbers_are_those_of_the_files(name: str) -> None:
     assert numbers(result.model).ops == NodeNumbers.from_graph(result.loaded.graph).ops
     assert numbers(original).ops == NodeNumbers.from_graph(result.original).ops
     outline = GraphOutline.from_graph(result.loaded.graph)
-    assert [node.name for node in outline.nodes] == [node.label for _, node in iter_nodes(result.loaded.graph)]
+    assert [node.name for node in outline.nodes] == [node.label for _, node in list_nodes(result.loaded.graph)]
 
 
 def statuses(result: graphopt.Result) -> tuple[list[str], list[str]]:
@@ -117,7 +117,7 @@ def test_nodes_of_bodies_are_numbered_before_the_node_that_has_them() -> None:
         outputs="float[n,8] y",
     )
     graph = onnx_io.load_model(model).graph
-    assert [node.op for _, node in iter_nodes(graph)] == ["Neg", "Neg", "Neg", "Relu", "If"]
+    assert [node.op for _, node in list_nodes(graph)] == ["Neg", "Neg", "Neg", "Relu", "If"]
     outline = GraphOutline.from_graph(graph)
     assert [[ref.source for ref in node.inputs] for node in outline.nodes] == [[-1], [0], [1], [0], [-2, 2, 3]]
     result = simplified(model)

@@ -27,18 +27,24 @@ class NodePlace(NamedTuple):
     vertex: int
 
 
-def iter_nodes(graph: Graph, path: GraphPath = ()) -> Iterator[tuple[NodePlace, Node]]:
-    """Yield the nodes of a graph and of the bodies in it, producers first, as they are written to a file.
+def list_nodes(graph: Graph) -> list[tuple[NodePlace, Node]]:
+    """Return the nodes of a graph and of the bodies in it, producers first, as they are written to a file.
 
     Their positions in this order are the numbers by which a report refers to nodes. Constant nodes have none; nodes of
     a body come directly before the node that has it.
     """
+    found: list[tuple[NodePlace, Node]] = []
+    _append_nodes(graph, (), found)
+    return found
+
+
+def _append_nodes(graph: Graph, path: GraphPath, found: list[tuple[NodePlace, Node]]) -> None:
     for vertex in graph.topological_order():
         node = graph[vertex]
         if not node.is_internal:
             for index, body in enumerate(node.bodies):
-                yield from iter_nodes(body, (*path, (vertex, index)))
-            yield NodePlace(path, vertex), node
+                _append_nodes(body, (*path, (vertex, index)), found)
+            found.append((NodePlace(path, vertex), node))
 
 
 class ValueRef(NamedTuple):
@@ -67,7 +73,7 @@ class OutlineNode:
 
 @dataclass(frozen=True, slots=True)
 class GraphOutline:
-    """Nodes of a graph and of the bodies in it, in the order of `iter_nodes`."""
+    """Nodes of a graph and of the bodies in it, in the order of `list_nodes`."""
 
     nodes: tuple[OutlineNode, ...]
     inputs: tuple[str, ...]
@@ -173,7 +179,7 @@ def _block_numbers(graph: Graph) -> Iterator[int]:
     """Yield the block of each node; nodes in bodies belong to that of the node that has them."""
     numbers = {vertex: number for number, block in enumerate(cut_into_blocks(graph)) for vertex in block}
     last = 0
-    for (path, vertex), _ in iter_nodes(graph):
+    for (path, vertex), _ in list_nodes(graph):
         last = numbers.get(path[0][0] if path else vertex, last)
         yield last
 

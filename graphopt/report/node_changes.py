@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from graphopt.ir.graph import Graph, Node
-from graphopt.report.graph_outline import GraphOutline, GraphPath, NodePlace, iter_nodes, qualified_op
+from graphopt.report.graph_outline import GraphOutline, GraphPath, NodePlace, list_nodes, qualified_op
 from graphopt.rewrite.candidates import Candidate
 
 
@@ -35,7 +35,7 @@ class NodeNumbers:
     @staticmethod
     def from_graph(graph: Graph) -> NodeNumbers:
         """Return the numbers of the nodes of a graph, and of the bodies in it."""
-        listed = list(iter_nodes(graph))
+        listed = list_nodes(graph)
         return NodeNumbers(
             {place: number for number, (place, _) in enumerate(listed)}, tuple(qualified_op(node) for _, node in listed)
         )
@@ -135,8 +135,9 @@ def _graph_paths(made: Candidate) -> Mapping[Graph, GraphPath]:
     paths: dict[Graph, GraphPath] = {}
 
     def note(graph: Graph, path: GraphPath) -> None:
-        paths[graph] = path
-        note_bodies(graph.nodes(), path)
+        if graph not in paths:  # else its bodies are known, too
+            paths[graph] = path
+            note_bodies(graph.nodes(), path)
 
     def note_bodies(nodes: Iterable[tuple[int, Node]], path: GraphPath) -> None:
         for vertex, node in nodes:
