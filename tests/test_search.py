@@ -26,7 +26,7 @@ from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.regions import cut_into_blocks
 from graphopt.rewrite.simplify import DeadlineExceededError, Simplifier
 from graphopt.rewrite.sites import Site
-from graphopt.rules import RULES, TRADES
+from graphopt.rules import MEMORY_TRADES, RULES, TRADES
 from graphopt.runtime.cost_model import (
     CostModel,
     NoTimeToMeasureError,
@@ -81,7 +81,8 @@ def space(*trades: Rule, rules: Sequence[Rule] = (), allows: Callable[..., bool]
     return SearchSpace(trades, Simplifier(rules, []), allows)
 
 
-LIBRARY = SearchSpace(TRADES, Simplifier(RULES, PASSES), lambda *_: True)
+SPEED_TRADES = [rule for rule in TRADES if rule not in MEMORY_TRADES]
+LIBRARY = SearchSpace(SPEED_TRADES, Simplifier(RULES, PASSES), lambda *_: True)
 
 
 def weight(*shape: int, seed: int = 0) -> NDArray[np.float32]:
