@@ -346,7 +346,10 @@ class Pipeline:
         if budget is not None:
             options.report_progress("memory", 0.0)
             fit = fitter.fit(tuned.candidate, budget)
-            return replace(tuned, candidate=fit.candidate, notes=(*tuned.notes, *fit.notes))
+            timing = tuned.timing
+            if timing is not None and fit.candidate is not tuned.candidate:
+                timing = timing.of_another_model("it is computed in parts, for the memory budget, since it was timed")
+            return replace(tuned, candidate=fit.candidate, timing=timing, notes=(*tuned.notes, *fit.notes))
         if tuned.timing is None or tuned.timing.speedup is None or not options.setting.is_cpu:
             return tuned
         return replace(tuned, notes=(*tuned.notes, *fitter.offer(tuned.candidate)))

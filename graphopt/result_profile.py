@@ -1,4 +1,4 @@
-"""Where the time of a result goes, and what some of its simplifications gain: measured for the page alone."""
+"""Times by operator, and gains of some simplifications, of a result: measured for the page alone."""
 
 from __future__ import annotations
 

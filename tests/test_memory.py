@@ -1,6 +1,7 @@
 """Memory: what a run takes, which options lower it, and budgets that are kept by computing in parts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.language.rule_library import load_library
 from graphopt.operators.inference import infer_graph
+from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.simplify import Simplifier
@@ -29,6 +31,7 @@ from graphopt.runtime.memory import (
 )
 from graphopt.runtime.memory_probe import MemoryOptions, Resident
 from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search.memory_budget import BudgetFit, BudgetFitter
 from graphopt.search.memory_plan import MemoryPlanner, execution_order, liveness_peak, plan_buffers
 from graphopt.search.moves import SearchSpace
 from tests.graphs import graph
@@ -193,3 +196,21 @@ def test_sizes_have_units(text: str | int, nbytes: int) -> None:
 def test_a_budget_has_to_be_measurable(options: dict[str, str], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         graphopt.Options(memory_budget="1MB", **options)  # type: ignore[arg-type]
+
+
+def test_a_speed_that_was_measured_before_the_model_was_cut_is_not_reported(
+    own_cache: Path,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two negations that cancel are taken out and timed; then the budget makes another model of it."""
+
+    def fit(_: BudgetFitter, candidate: Candidate, budget: int) -> BudgetFit:  # noqa: ARG001
+        return BudgetFit(replace(candidate), ("cut",))
+
+    monkeypatch.setattr(BudgetFitter, "fit", fit)
+    model = parse("float[64,64] x", "a = Neg(x); b = Neg(a); y = Exp(b)", outputs="float[64,64] y")
+    report = graphopt.optimize(model, seconds=8, threads=1, memory_budget="1GB").report
+    assert report.timing is not None
+    assert (report.timing.speedup, report.timing.latencies) == (None, ())
+    assert report.timing.untimed == ("not timed: it is computed in parts, for the memory budget, since it was timed")
+    assert "cut" in report.notes

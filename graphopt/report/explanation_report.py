@@ -13,7 +13,7 @@ from graphopt.search.slower_rewrites import SlowerRewrites
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What simplification does to a model, and where rules are almost applied."""
+    """Explanation of a model: the rules that simplification applies to it, and where others almost match."""
 
     source: str
     graph: str

@@ -101,7 +101,7 @@ class GraphOutline:
 
 
 class _BodyContext(NamedTuple):
-    """What a body is read with."""
+    """Context in which a body is read."""
 
     scope: Scope
     """Modules of the node that has the body, and the body itself."""

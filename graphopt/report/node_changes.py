@@ -1,4 +1,4 @@
-"""Which nodes of the original a rewrite took out, and which of the result it put in: by vertices, not by names."""
+"""Nodes of the original that a rewrite took out, and of the result that it put in: by vertices, not by names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all pages are made of: the document with its styles and scripts, cards, tables, and the section with two graphs.
+"""Elements of all pages: the document with its styles and scripts, cards, tables, and the section with two graphs.
 
 Every page is one file that loads nothing: it works from a disk, in a mail and without a network.
 """

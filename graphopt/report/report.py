@@ -114,7 +114,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class RuleText:
-    """What is to be read of a rule or pass that was applied."""
+    """A rule or pass that was applied, as it is described to a reader."""
 
     why: str
     """Reason why it pays."""

@@ -16,7 +16,7 @@ from graphopt.search.model_tuner import TuningResult
 
 @dataclass(frozen=True, eq=False)
 class RewriteHistory:
-    """What led from an original to a result."""
+    """The steps that led from an original to a result."""
 
     original: Graph
     """The graph that was loaded."""

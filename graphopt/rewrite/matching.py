@@ -470,7 +470,7 @@ def _candidate_roots(graph: Graph, side: App, state: PartialMatch) -> Iterator[V
 
 @dataclass(frozen=True, slots=True)
 class PartialMatch:
-    """What is bound after some steps of a match. It is never changed: each step makes a new one."""
+    """Bindings after some steps of a match. It is never changed: each step makes a new one."""
 
     holes: Mapping[str, Binding]
     axes: AxisSizes

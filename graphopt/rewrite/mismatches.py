@@ -1,4 +1,4 @@
-"""Why a pattern does not match, in words: what the rule has in a place, and what the graph has there."""
+"""Reasons why a pattern does not match, in words: what the rule has in a place, and what the graph has there."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Simplification:
 
 
 class Obstacle(Enum):
-    """What keeps a rule from being applied where it matches."""
+    """Reason why a rule is not applied where it matches."""
 
     IS_CANONICAL = "it was applied to this value already"
     NO_DECREASE = "the measure would not fall"

@@ -416,7 +416,7 @@ class Tuner:
 
     @property
     def _search_conditions(self) -> tuple[str, ...]:
-        """What a search depends on beside the model: rules, passes, environment, policy."""
+        """Conditions of a search beside the model: rules, passes, environment, policy."""
         tuning, rules = self.tuning, search_cache.rules_key((*self.rules, *self._searched_rules))
         passes = ",".join(pass_.name for pass_ in self.passes)
         where = environment_key(tuning.setting)

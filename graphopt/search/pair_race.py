@@ -72,7 +72,7 @@ def _race_candidate(contest: RaceSeries, candidate: Candidate, seconds: float, r
     if outcomes is None:
         if contest.had_timed_out(keys):
             raise ModelError("no time was left to time it, in an earlier run (--fresh tries again)")
-        pace = contest.measure_pace()
+        pace = budget.pace = contest.measure_pace()
         least = races * 3 * pace.racing_seconds + (races - 1) * 3 * pace.opening_seconds
         session, left = contest.open_session(contest.model), budget.remaining
         if least > left:

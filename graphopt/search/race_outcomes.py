@@ -68,7 +68,7 @@ class RaceOutcome:
 
     @property
     def slowdown(self) -> Slowdown | None:
-        """Where it is slower by more than noise, at some size: gains at others do not make up for that."""
+        """Slowdown beyond noise, over all sizes or at one, for which gains at others do not make up; None without one."""
         at_sizes = [Slowdown(latency.speedup, latency.sizes) for latency in self.latencies]
         found = (each for each in (Slowdown(self.speedup), *at_sizes) if each.speedup.verdict is TimingVerdict.SLOWER)
         return next(found, None)

@@ -102,7 +102,7 @@ class RecipeMachine:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What was decided for a model, and where. The simplifications are not in it: they are made again."""
+    """Decisions on a model, and their places. The simplifications are not in it: they are made again."""
 
     machine: RecipeMachine
     verifier: str

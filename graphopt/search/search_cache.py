@@ -55,7 +55,7 @@ def load_or_search(
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen for a model, to be tried first for another one of the same structure."""
+    """Choice made for a model, to be tried first for another one of the same structure."""
 
     model: str
     """Digest of the model, with its weights."""

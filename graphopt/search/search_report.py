@@ -118,6 +118,10 @@ class SearchTiming:
         """False where neither the original nor any version of it could be timed, so that nothing was tried."""
         return self.stop != StopReason.UNTIMED
 
+    def of_another_model(self, reason: str) -> SearchTiming:
+        """Return the same of a result that was changed after it had been timed, for a reason."""
+        return replace(self, speedup=None, untimed=f"not timed: {reason}", searched=None, latencies=())
+
     def without_result(self, reason: str) -> SearchTiming:
         """Return the same of a result that has none of the groups and was not timed, for a reason."""
         left = (replace(group, is_taken=False, reason=group.reason or reason) for group in self.groups)
