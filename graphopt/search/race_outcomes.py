@@ -68,7 +68,7 @@ class RaceOutcome:
 
     @property
     def slowdown(self) -> Slowdown | None:
-        """Slowdown beyond noise, over all sizes or at one, for which gains at others do not make up; None without one."""
+        """Slowdown beyond noise, over all sizes or at one: gains at others do not make up for that; None without."""
         at_sizes = [Slowdown(latency.speedup, latency.sizes) for latency in self.latencies]
         found = (each for each in (Slowdown(self.speedup), *at_sizes) if each.speedup.verdict is TimingVerdict.SLOWER)
         return next(found, None)
