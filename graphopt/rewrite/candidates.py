@@ -47,6 +47,11 @@ class Candidate:
         return self.steps[len(self.base.steps) if self.base is not None else 0 :]
 
     @property
+    def is_tidied(self) -> bool:
+        """True where its own steps only simplify what finds and sweeps have made."""
+        return bool(self.causes) and all(step.cause is None for step in self.own_steps)
+
+    @property
     def chain(self) -> tuple[Candidate, ...]:
         """The candidates of which one after the other was changed, from the graph that was loaded to itself."""
         return (*(self.base.chain if self.base is not None else ()), self)

@@ -33,6 +33,9 @@ class FinalSelection:
     simplify: Callable[[Graph, frozenset[str] | None], Sequence[Step]]
     """Simplify a graph, in place, with these rules and passes alone, or with all. Raises DeadlineExceededError."""
     progress: Callable[[str, float], None] = lambda stage, done: None
+    is_known_choice: bool = False
+    """True where two races have chosen the candidate for a model of the same structure: it is not the luckiest of many,
+    so it has to win one race alone."""
     last_measurements: dict[Candidate, Measurement] = field(default_factory=dict)
     """Measurement of each candidate in the last race."""
     confirmations: list[Measurement] = field(default_factory=list)
@@ -206,31 +209,35 @@ class FinalSelection:
         Where two parts meet that were changed alike, there may be views that cancel. But simplifying may also undo what
         the search has done: which is better is left to the timing.
         """
+        plain = self.with_solutions(base, solutions)
+        if plain is None:
+            return []
+        tidy = None if self.budget.remaining <= self.budget.reserved_seconds else self.simplified_again(plain)
+        return [plain] if tidy is None or tidy is plain else [plain, tidy]
+
+    def with_solutions(self, base: Candidate, solutions: Sequence[Solution]) -> Candidate | None:
+        """Return a candidate with some solutions of the search; None without time."""
 
         def carry_over(graph: Graph) -> Iterator[Step]:
             return chain.from_iterable(self.apply(graph, solution) for solution in solutions)
 
+        return self._derive(base, carry_over)
+
+    def simplified_again(self, candidate: Candidate) -> Candidate | None:
+        """Return a candidate, simplified once more; None without time."""
+        return self._derive(candidate, lambda graph: self.simplify(graph, None))
+
+    def _derive(self, base: Candidate, change: Callable[[Graph], Iterable[Step]]) -> Candidate | None:
+        """Return the candidate that a change makes of a copy; None without time."""
         try:
-            plain = self.contest.retry_once_interrupted(lambda: base.derive(carry_over))
+            return self.contest.retry_once_interrupted(lambda: base.derive(change))
         except DeadlineExceededError:
-            return []
-        if self.budget.remaining <= self.budget.reserved_seconds:
-            return [plain]
-        try:
-            tidy = self.contest.retry_once_interrupted(lambda: plain.derive(lambda graph: self.simplify(graph, None)))
-        except DeadlineExceededError:
-            return [plain]
-        return [plain] if tidy is plain else [plain, tidy]
+            return None
 
     def _simplify_without(self, simplified: Candidate, names: frozenset[str]) -> Candidate | None:
         """Return the original simplified without some rules and passes; None without time."""
         kept = frozenset(step.name for step in simplified.steps) - names
-        try:
-            return self.contest.retry_once_interrupted(
-                lambda: self._original_candidate.derive(lambda graph: self.simplify(graph, kept))
-            )
-        except DeadlineExceededError:
-            return None
+        return self._derive(self._original_candidate, lambda graph: self.simplify(graph, kept))
 
     @property
     def _original_candidate(self) -> Candidate:
@@ -297,10 +304,12 @@ class FinalSelection:
         for number, candidate in enumerate(finalists):
             if number and self._is_over(self.budget.confirmation_seconds):
                 break
+            first = self.measurement_of(candidate)
+            if self.is_known_choice:
+                return first
             floor, twin = self._rematch(simplified, candidate)
             if floor.speedup is not None:
                 self.floor_rematch = floor
-            first = self.measurement_of(candidate)
             if twin.beats(floor):
                 return _combine_races(first, twin)
             if twin.outcome is None and not twin.refusal and first.needs_no_second_race:

@@ -220,16 +220,18 @@ class Tuner:
         if best.steps[: len(first.steps)] == first.steps and contest.is_steady and not budget.is_interrupted:
             names = tuple(sweep.name for sweep in best.sweeps)
             graph = search_cache.graph_key(swept.graph) if best.solutions else ""
-            choice = Choice(self._model_digest, self.tuning.seconds, names, graph, best.solutions)
+            made = (names, graph, best.solutions, best.candidate.is_tidied)
+            choice = Choice(self._model_digest, self.tuning.seconds, *made)
             search_cache.save_choice(self.cache, self._choice_key(shapes), choice)
         return self._to_result(best, sweeps, swept, chooser, found, gainable)
 
-    def _selection(self, contest: RaceSeries, budget: TimeBudget) -> FinalSelection:
+    def _selection(self, contest: RaceSeries, budget: TimeBudget, *, is_known_choice: bool = False) -> FinalSelection:
         return FinalSelection(
             contest,
             partial(apply_solution, space=self.search_space(budget.final_race_start)),
             partial(self.simplify_with, deadline=budget.simplifying_end),
             self.progress,
+            is_known_choice,
         )
 
     @cached_property
@@ -255,8 +257,11 @@ class Tuner:
             return None
         digest = cache_key(contest.digest, "choice")  # brief races are not to bind a search
         own = RaceSeries(contest.original, self.original, self.model, digest, self.cache, budget)
-        chooser, budget.is_brief = self._selection(own, budget), True
-        best = chooser.choose(self.simplified, swept, known.solutions)
+        chooser, budget.is_brief = self._selection(own, budget, is_known_choice=True), True
+        chosen = chooser.with_solutions(swept, known.solutions)
+        if chosen is not None and known.is_simplified_again:
+            chosen = chooser.simplified_again(chosen)
+        best = Measurement(self.simplified) if chosen is None else chooser.choose(self.simplified, chosen, ())
         if len(best.candidate.causes) < len(known.sweeps) + len(known.solutions):
             budget.is_brief = False
             return None

@@ -46,7 +46,7 @@ def record_recipe(tuner: Tuner, tuned: TuningResult, versions: Mapping[str, str]
         undone=undone,
         sweeps=tuple(sweeps),
         finds=tuple(finds),
-        is_simplified_again=bool(searched) and all(step.cause is None for step in searched[-1].own_steps),
+        is_simplified_again=bool(searched) and best.is_tidied,
         speedup=None if timing is None else timing.speedup,
     )
 

@@ -67,6 +67,8 @@ class Choice:
     """Key of the graph in which the finds were made: that of the simplified model with the sweeps."""
     solutions: tuple[Solution, ...]
     """Finds that were taken."""
+    is_simplified_again: bool
+    """True where the graph was simplified once more after that."""
 
     def fits(self, rules: Sequence[Rule], graph: Graph) -> bool:
         """Return whether the finds can be made in a graph, by these rules."""
