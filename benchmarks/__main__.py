@@ -107,7 +107,9 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     ],
     "scaling": lambda given: [f"written: {scaling.run(given.sizes, given.output)}"],
     "calibration": lambda given: [f"written: {calibration.run(given.models, given.loops, given.races, given.output)}"],
-    "search_time": lambda given: [f"written: {search_time.run(given.models, given.search_seconds, given.output)}"],
+    "search_time": lambda given: [
+        f"written: {search_time.run(given.models, given.search_seconds, given.against, given.output)}"
+    ],
 }
 """Commands, each of which gives the lines to print."""
 
@@ -165,6 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     option = add("search_time", "seconds of a run, by phase and by kind of work", FOLDER / "search-time.jsonl")
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--search-seconds", type=seconds, metavar="SECONDS", default=30.0, help="that graphopt may search; 30")
+    option("--against", type=Path, metavar="CHECKOUT", help="a checkout of another revision, that does the same")
     return parser
 
 

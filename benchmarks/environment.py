@@ -10,6 +10,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +78,32 @@ def file_digest(path: Path) -> str:
 
 
 def job(module: str, *arguments: str, limit: float) -> dict[str, Any]:
-    """Run a module in a process of its own, whose crash takes nothing along, and return the JSON that it prints.
+    """Run a module as `run_for_json` does."""
+    return run_for_json(["-m", module, *arguments], limit=limit)
+
+
+def run_for_json(
+    arguments: Sequence[str], *, limit: float, environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Run Python in a process of its own, whose crash takes nothing along, and return the JSON that it prints.
 
     If there is none, the reason is under `error`. No process is left behind, on Ctrl-C neither: it would disturb
     timings.
+
+    Args:
+        arguments: of Python.
+        limit: seconds after which the process is ended.
+        environment: variables of the process; those of this one unless given.
     """
-    command = [sys.executable, "-m", module, *arguments]
     try:
         done = subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=limit, check=False
+            [sys.executable, *arguments],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=limit,
+            check=False,
+            env=environment,
         )
     except subprocess.TimeoutExpired:
         return {"error": f"not done after {limit:.0f} s"}

@@ -1,114 +1,64 @@
-"""Profile of a run by phase and by kind of work, sampled from its stack.
+"""Where the seconds of a search go, and what it gets done in them, beside an earlier revision if one is named.
 
-``python -m benchmarks search_time MODEL.onnx...`` writes ``benchmarks/results/search-time.jsonl`` and
-``search-time.md``: for each model the seconds of each phase by what was done in them, and how many regions, graphs and
-timings they brought. Each model is optimized in a process of its own, with one thread and without the check.
+``python -m benchmarks search_time MODEL.onnx... [--against CHECKOUT]`` writes ``benchmarks/results/search-time.jsonl``
+and ``search-time.md``: for each model the seconds of each phase by what was done in them, and how many regions, graphs
+and timings they brought. Each model is optimized in a process of its own, with one thread and without the check; an
+earlier revision does the same right before.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-import threading
-import time
+import os
+import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
-from traceback import walk_stack
+from typing import Any
 
-from benchmarks.environment import job, made
+from benchmarks import search_sampler
+from benchmarks.environment import made, revision, run_for_json
 from benchmarks.report import circumstances, table
 from benchmarks.results import Row, write_rows
+from benchmarks.search_sampler import OTHER, PHASES, WORK
 
-INTERVAL = 0.005
-"""Seconds between two samples."""
 GIVEN_UP = 900.0
 """Seconds after which a model is given up."""
-
-PHASES = {
-    "second race": ("_confirm", "_rematch"),
-    "races of sweeps": ("race_sweeps",),
-    "first race": ("choose",),
-    "making sweeps": ("_make_sweeps",),
-    "the bound": ("_light_kernel_share",),
-    "the machine": ("_cost_model",),
-    "regions": ("_explore",),
-    "the original": ("_prepare_original", "measure_pace"),
-    "simplify": ("simplify_graph",),
-    "load": ("loaded_model",),
-    "rules": ("_installed_modules",),
-}
-"""Functions of graphopt that a phase is in."""
-WORK = {
-    "profiles": ("estimate_gain", "end_with_kernels"),
-    "timed runs": ("seconds",),
-    "warming up": ("for_run",),
-    "opening": ("open", "open_session"),
-    "writing": ("save_model",),
-    "inputs": ("random_feeds",),
-    "digests": ("_dump_digest", "graph_digest", "kernels_digest"),
-    "matching": ("find_trade_matches",),
-    "simplifying": ("run",),
-    "building": ("apply_move",),
-    "estimating": ("_static_graphs", "estimate_seconds"),
-}
-"""Functions that some work is done in."""
-OTHER = "other"
+OWN = Path(__file__).parent.parent
 
 
-def run(models: Sequence[str], seconds: float, path: Path) -> Path:
-    """Optimize each model; the file and the page have it as soon as it is done."""
+def run(models: Sequence[str], seconds: float, against: Path | None, path: Path) -> Path:
+    """Optimize each model; the file and the page have it as soon as it is done.
+
+    Args:
+        models: files.
+        seconds: of each search.
+        against: a checkout of another revision, to be compared with.
+        path: the file of the results.
+    """
     rows: list[Row] = []
     conditions = made("graphopt", "numpy", "onnx", "onnxruntime")
     for model in models:
-        found = job("benchmarks.search_time", model, str(seconds), limit=GIVEN_UP)
-        rows.append({"model": Path(model).stem, "limit": seconds, **found, "made": conditions})
-        print(json.dumps(rows[-1]))
-        write_rows(path, rows, markdown(rows))
+        for checkout in [OWN] if against is None else [against, OWN]:
+            found = _sample(model, seconds, checkout)
+            about = {"model": Path(model).stem, "limit": seconds, "earlier": checkout is not OWN}
+            rows.append({**about, **found, "made": {**conditions, **revision(checkout)}})
+            print(json.dumps(rows[-1]))
+            write_rows(path, rows, markdown(rows))
     return path
 
 
-def work(path: str, seconds: str) -> Row:
-    """Return where the seconds of one run go, in this process."""
-    samples: Counter[tuple[str, str]] = Counter()
-    is_done = threading.Event()
-    observer = threading.Thread(target=_observe, args=(threading.get_ident(), samples, is_done))
-    start = time.perf_counter()
-    observer.start()
-    import graphopt
-
-    try:
-        result = graphopt.optimize(path, threads=1, seconds=float(seconds), check=False, fresh=True)
-    finally:
-        is_done.set()
-        observer.join()
-    passed, timing = time.perf_counter() - start, result.report.timing
-    parts = {f"{phase}: {what}": round(count * passed / samples.total(), 2) for (phase, what), count in samples.items()}
-    found = {} if timing is None else {"regions": timing.regions, "states": timing.states, "trials": timing.trials}
-    speedup = timing.speedup.median if timing is not None and timing.speedup is not None else None
-    return {"seconds": round(passed, 1), "parts": parts, **found, "speedup": speedup}
-
-
-def _observe(thread: int, samples: Counter[tuple[str, str]], is_done: threading.Event) -> None:
-    while not is_done.wait(INTERVAL):
-        names = _running_functions(thread)
-        samples[_first(PHASES, names), _first(WORK, names)] += 1
-
-
-def _running_functions(thread: int) -> list[str]:
-    """Return the functions of graphopt on a thread's stack, the innermost first. No frame is held any longer: it would
-    keep alive what is to be closed in it."""
-    stack = walk_stack(sys._current_frames()[thread])
-    return [frame.f_code.co_name for frame, _ in stack if frame.f_globals.get("__name__", "").startswith("graphopt.")]
-
-
-def _first(kinds: dict[str, tuple[str, ...]], names: Sequence[str]) -> str:
-    """Return the first kind of which a function is on the stack."""
-    return next((kind for kind, own in kinds.items() if any(name in own for name in names)), OTHER)
+def _sample(model: str, seconds: float, checkout: Path) -> dict[str, Any]:
+    """Return where the seconds of a search go, by the graphopt of a checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
+    command = ["-P", search_sampler.__file__, str(Path(model).resolve()), str(seconds)]
+    return run_for_json(command, limit=GIVEN_UP, environment=environment)
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Return the page: a table of phases, and one of the work in them."""
+    """Return the page: a table of phases, one of the work in them, and the throughput beside an earlier revision's."""
+    own = [row for row in rows if not row["earlier"]]
     lines = [
         "# Seconds of a run by phase",
         "",
@@ -118,12 +68,11 @@ def markdown(rows: Sequence[Row]) -> str:
     ]
     for place, kinds in enumerate(((*PHASES, OTHER), (*WORK, OTHER))):
         head = ("model", "seconds", *kinds) if place else ("model", "speedup", "regions", "graphs", "timings", *kinds)
-        lines += [*table(head, [_cells(row, place, kinds) for row in rows if "parts" in row]), ""]
+        lines += [*table(head, [_cells(row, place, kinds) for row in own if "parts" in row]), ""]
+    lines += _throughput(rows)
     lines += [f"- {row['model']}: {row['error']}" for row in rows if "error" in row]
-    return (
-        "\n".join([*lines, *circumstances(rows), "", "`python -m benchmarks search_time MODEL...` makes this page."])
-        + "\n"
-    )
+    lines += [*circumstances(own), "", "`python -m benchmarks search_time MODEL...` makes this page."]
+    return "\n".join(lines) + "\n"
 
 
 def _cells(row: Row, place: int, kinds: Sequence[str]) -> list[str]:
@@ -131,12 +80,45 @@ def _cells(row: Row, place: int, kinds: Sequence[str]) -> list[str]:
     sums: Counter[str] = Counter()
     for part, seconds in row["parts"].items():
         sums[part.split(": ")[place]] += seconds
-    speedup = "" if row["speedup"] is None else f"{row['speedup']:.3f}"
     first = (
-        [f"{row['seconds']:g}"] if place else [speedup, *(str(row.get(n, "")) for n in ("regions", "states", "trials"))]
+        [f"{row['seconds']:g}"]
+        if place
+        else [_speedup(row), *(str(row.get(name, "")) for name in ("regions", "states", "trials"))]
     )
     return [row["model"], *first, *(f"{sums[kind]:.1f}" for kind in kinds)]
 
 
-if __name__ == "__main__":
-    print(json.dumps(work(*sys.argv[1:])))
+def _speedup(row: Row) -> str:
+    return "" if row["speedup"] is None else f"{row['speedup']:.3f}"
+
+
+def _throughput(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the graphs and timings per second of both revisions, for models that both could optimize."""
+    pairs = [
+        (old, new)
+        for old, new in pairwise(rows)
+        if old["earlier"] and not new["earlier"] and "error" not in old and "error" not in new
+    ]
+    if not pairs:
+        return
+    earlier = pairs[0][0]["made"].get("graphopt", "another revision")
+    yield f"Beside {earlier}: what a second of the run brought there and here."
+    yield ""
+    head = ("model", "speedup there", "here", "graphs there", "here", "ratio", "timings there", "here", "ratio")
+    ratios: dict[str, list[float]] = {"states": [], "trials": []}
+    cells = []
+    for old, new in pairs:
+        line = [new["model"], _speedup(old), _speedup(new)]
+        for what, found in ratios.items():
+            there, here = (row.get(what, 0) / row["seconds"] for row in (old, new))
+            line += [f"{there:.2f}", f"{here:.2f}", f"{here / there:.1f}" if there else ""]
+            found += [here / there] if there and here else []
+        cells.append(line)
+    yield from table(head, cells)
+    yield ""
+    for what, found in zip(("graphs", "timings"), ratios.values(), strict=True):
+        if found:
+            yield (
+                f"- {what}: {statistics.geometric_mean(found):.1f} times as many per second in the geometric mean of"
+                f" the {len(found)} models in which both had some"
+            )
