@@ -37,6 +37,7 @@ def test_a_model_races_with_its_copy_and_with_itself_slowed_down(tmp_path: Path)
 def test_seconds_are_summed_by_phase_and_by_work() -> None:
     parts = {"regions: timed runs": 2.0, "regions: simplifying": 1.0, "first race: timed runs": 3.0}
     row = {"model": "net", "limit": 30.0, "seconds": 6.0, "parts": parts, "speedup": 1.1, "made": {}}
+    row["earlier"] = False
     page = search_time.markdown([{**row, "regions": 4, "states": 9, "trials": 5}, FAILED])
     phases, work = (line for line in page.splitlines() if line.startswith("| net |"))
     assert phases.startswith("| net | 1.100 | 4 | 9 | 5 | 0.0 | 0.0 | 3.0 |")
@@ -44,7 +45,18 @@ def test_seconds_are_summed_by_phase_and_by_work() -> None:
     assert "- net: not done after 900 s" in page
 
 
-FAILED = {"model": "net", "limit": 30.0, "error": "not done after 900 s", "made": {}}
+FAILED = {"model": "net", "limit": 30.0, "earlier": False, "error": "not done after 900 s", "made": {}}
+
+
+def test_a_second_of_a_search_is_compared_with_that_of_an_earlier_revision() -> None:
+    row = {"model": "net", "limit": 30.0, "parts": {}, "speedup": 1.1, "made": {"graphopt": "abc"}}
+    old = {**row, "earlier": True, "seconds": 30.0, "regions": 1, "states": 30, "trials": 6}
+    new = {**row, "earlier": False, "seconds": 10.0, "regions": 1, "states": 50, "trials": 0}
+    lines = search_time.markdown([old, new, {**FAILED, "earlier": True}, FAILED]).splitlines()
+    assert "| net | 1.100 | 1.100 | 1.00 | 5.00 | 5.0 | 0.20 | 0.00 | 0.0 |" in lines
+    assert (
+        "- graphs: 5.0 times as many per second in the geometric mean of the 1 models in which both had some" in lines
+    )
 
 
 def test_phases_and_work_are_named_after_functions_that_exist() -> None:
