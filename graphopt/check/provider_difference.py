@@ -27,12 +27,14 @@ def describe_difference(
         outputs = [[run_session(session, trial.feeds) for session in sessions] for trial in ready.trials]
     except RunFailedError as error:
         raise ModelError(f"the model {error}") from error
-    gaps = [result_distance(*values) for pair in outputs for values in zip(*pair, strict=True)]
-    if problems := [gap.problem for gap in gaps if gap.problem]:
-        return f"with {setting.provider} an output {problems[0]}"
-    relative = max(gap.absolute / max(gap.scale, MIN_COMPARED_MAGNITUDE) for gap in gaps)
-    tolerances = output_tolerances(sketch_model(RunnableModel(original).outline)).values()
-    allowed = max(tolerance for tolerance, _ in tolerances)
+    tolerances = output_tolerances(sketch_model(RunnableModel(original).outline))
+    gaps = [
+        (name, result_distance(*values)) for pair in outputs for name, *values in zip(tolerances, *pair, strict=True)
+    ]
+    if problems := [f"'{name}' {gap.problem}" for name, gap in gaps if gap.problem]:
+        return f"with {setting.provider} the output {problems[0]}"
+    distances = [(gap.absolute / max(gap.scale, MIN_COMPARED_MAGNITUDE), tolerances[name][0]) for name, gap in gaps]
+    relative, allowed = max(distances, key=lambda distance: distance[0] / distance[1])
     far = "" if relative <= allowed else f", more than the {allowed:.1g} of rounding: it may compute in lower precision"
     there = f"from the original's with {ready.setting.provider}"
     return f"with {setting.provider} outputs differ {there} by up to {relative:.1g} of the largest{far}"
