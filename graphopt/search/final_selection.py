@@ -70,7 +70,7 @@ class FinalSelection:
         """Return the fastest of the simplified model, alone, with one sweep and with several.
 
         Sweeps that gain are combined, all at once or, if that is no faster than the best of them, one by one. Where
-        there is no time to race each, as with slow models, all together are tried first that promise a gain.
+        to race each takes long, as with slow models, kernels tell which promise a gain.
 
         Args:
             simplified: the simplified model.
@@ -78,9 +78,15 @@ class FinalSelection:
             again: applies a sweep, by its name, to a candidate that has others; None where it no longer matches.
         """
         able = sweeps
-        if len(sweeps) > 1 and not self._is_time_for(simplified, sweeps):
-            if (promising := self._combine_promising(simplified, sweeps, again)) is not None:
-                return promising
+        if not sweeps:
+            return simplified
+        is_time = self._is_time_for(simplified, sweeps)
+        promising = None
+        if not is_time or self._takes_long(simplified, sweeps):
+            promising = self._combine_promising(simplified, sweeps, again)
+        if promising is not None:
+            return promising
+        if len(sweeps) > 1 and not is_time:
             seconds = self.budget.race_cost(1) + self.budget.confirmation_seconds
             whole = self._apply_all_sweeps(sweeps, again, seconds)
             if whole is not None:
@@ -175,6 +181,12 @@ class FinalSelection:
             return True
         self.contest.record_timeout(["sweeps", *keys])
         return False
+
+    def _takes_long(self, simplified: Candidate, candidates: Sequence[Candidate]) -> bool:
+        """Return whether a race of these takes so long that a few profiled runs are the better start."""
+        keys = [candidate.key for candidate in (simplified, *candidates)]
+        is_known = self.contest.recorded_outcomes(keys) is not None
+        return not is_known and self.budget.race_cost(len(candidates)) >= self.policy.screened_race_seconds
 
     def _affordable_candidates(self, simplified: Candidate, alone: Sequence[Candidate]) -> Sequence[Candidate]:
         """Return as many as leave the time of a second race; never more than an earlier run could afford."""

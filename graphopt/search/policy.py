@@ -77,6 +77,10 @@ class SearchPolicy:
     """Part of the places that a sweep of a recipe matches which have to be as they were for it to be made: it pays only
     all over a model."""
 
+    screened_race_seconds: float = 3.0
+    """Seconds from which a race of all sweeps is not run: a few profiled runs say in a third of its time what they
+    gain, and the races of the choice whether that is so. Short races are of short runs, which the profiler slows."""
+
     # -- races of regions ----------------------------------------------------------------------------------------------
 
     pair_seconds: float = 0.4
@@ -93,8 +97,9 @@ class SearchPolicy:
 
     race_rounds: tuple[int, int] = (11, 400)
     """Fewest and most rounds."""
-    profiled_rounds: tuple[int, int] = (8, 400)
-    """The same where kernels are timed: at the end alone one looks at these, and then fewer tell something."""
+    profiled_rounds: tuple[int, int] = (8, 24)
+    """The same where kernels are timed: at the end alone one looks at these, and then fewer tell something. Of 24
+    ratios the interval leaves out five at each end, and more rounds hardly make it narrower."""
     session_seconds: float = 3.0
     """Seconds for which one session is timed in a race, at most."""
     brief_session_seconds: float = 0.5
