@@ -108,6 +108,17 @@ def test_without_time_for_a_race_of_each_those_that_promise_a_gain_are_combined(
     assert ([made.name for made in swept.sweeps], case.contest.raced) == (expected, [])
 
 
+@pytest.mark.parametrize(("once", "is_raced"), [(0.1, True), (2.0, False)])
+def test_where_a_race_of_all_takes_long_kernels_tell_what_gains_though_there_is_time(
+    once: float, is_raced: bool
+) -> None:
+    case = Case(lambda ops: (1.5 if "Div" not in ops else 1.0) * (1.2 if "Sub" not in ops else 1.0))
+    case.contest.budget = TimeBudget(POLICY, 300.0, lambda: 0.0, ModelPace(0.0, once, run_seconds=0.1))
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert sorted(made.name for made in swept.sweeps) == ["difference_is_sum", "quarter_is_product"]
+    assert bool(case.contest.raced) is is_raced
+
+
 @pytest.mark.parametrize(("at", "taken"), [(1, []), (2, ["difference_is_sum"]), (3, ["quarter_is_product"])])
 def test_after_ctrl_c_in_a_profile_what_promises_most_until_then_is_left(
     monkeypatch: pytest.MonkeyPatch, at: int, taken: list[str]
