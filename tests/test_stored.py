@@ -18,6 +18,7 @@ from graphopt.ir import chunks, spilled
 from graphopt.ir.tensor import Tensor
 from graphopt.operators import node_evaluation
 from graphopt.operators.proto_conversion import raw_chunks
+from graphopt.rule import Rule, const, tensor
 from tests.text import run
 
 RANDOM = np.random.default_rng(0)
@@ -201,3 +202,19 @@ def test_a_weight_is_the_same_whether_it_is_computed_in_parts(monkeypatch: pytes
     exact = WEIGHT * SMALL["s"].astype(np.float64) / (SMALL["s"] * np.float32(1.7)).astype(np.float64)
     np.testing.assert_allclose(found[0], exact, rtol=1e-6)
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+
+
+def test_a_whole_number_of_a_rule_is_computed_with_a_large_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spilled, "SPILL_BYTES", 1 << 10)
+    x, w = tensor("x", "M K"), const("w", "K N")
+    product = x @ w
+    doubled = Rule("double_weight_of_matmul", product + product, x @ (w * 2))
+    proto = parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[4, 640] x) => (float[4, 512] y)'
+        " { a = MatMul (x, w)  y = Add (a, a) }"
+    )
+    proto.graph.initializer.append(numpy_helper.from_array(WEIGHT, "w"))
+    result = graphopt.optimize(proto, cost="none", rules=[doubled], only=["double_weight_of_matmul"], unverified=True)
+    assert [node.op_type for node in result.model.graph.node] == ["MatMul"]
+    (weight,) = result.model.graph.initializer
+    np.testing.assert_array_equal(numpy_helper.to_array(weight), 2 * WEIGHT)

@@ -54,7 +54,7 @@ class DeferredArithmetic:
 
     def parts_with_operands(self) -> Iterator[tuple[NDArray[Any], list[NDArray[Any]]]]:
         for index, made in self.parts():
-            yield made, [operand.astype(np.float64, copy=False) for operand in self.operand_parts(index)]
+            yield made, self.operand_parts(index)
 
     def compute(self) -> NDArray[Any]:
         return self.compute_part(())
@@ -67,13 +67,15 @@ class DeferredArithmetic:
         return results[0]
 
     def operand_parts(self, index: Index) -> list[NDArray[Any]]:
-        """Return the parts of the operands, which broadcast, that a part of the result is made of."""
+        """Return the parts of the operands, which broadcast, that a part of the result is made of, in float64: numbers
+        that a rule writes may be integers."""
         parts = []
         for operand in self.operands:
             own = index[max(0, len(self.shape) - len(operand.shape)) :]
             if own and operand.shape[len(own) - 1] != self.shape[len(index) - 1]:
                 own = ()  # it is the same for all rows
-            parts.append(operand.compute_part(own) if isinstance(operand, DeferredArithmetic) else operand[own])
+            part = operand.compute_part(own) if isinstance(operand, DeferredArithmetic) else operand[own]
+            parts.append(part.astype(np.float64, copy=False))
         return parts
 
 
