@@ -77,7 +77,7 @@ class SearchPolicy:
     """Part of the places that a sweep of a recipe matches which have to be as they were for it to be made: it pays only
     all over a model."""
 
-    screened_race_seconds: float = 3.0
+    screened_race_seconds: float = 2.0
     """Seconds from which a race of all sweeps is not run: a few profiled runs say in a third of its time what they
     gain, and the races of the choice whether that is so. Short races are of short runs, which the profiler slows."""
 
