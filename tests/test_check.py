@@ -16,8 +16,9 @@ import pytest
 
 import graphopt
 from graphopt.base.errors import DifferenceError, UsageError
-from graphopt.check import verdict
+from graphopt.check import compare, verdict
 from graphopt.check.blame import bisect
+from graphopt.check.compare import ModelComparer
 from graphopt.io import onnx_io
 from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
@@ -281,9 +282,23 @@ def test_what_no_rewrite_did_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     def different(*_: object, **__: object) -> verdict.ModelComparison:
         return verdict.ModelComparison(verdict.EqualityVerdict.DIFFERENT, reason="it was damaged")
 
-    monkeypatch.setattr("graphopt.check.blame.compare_models", different)
+    monkeypatch.setattr(ModelComparer, "compare", different)
     with pytest.raises(DifferenceError, match="No rewrite made the difference"):
         graphopt.optimize(BOTH, cost="none")
+
+
+def test_to_blame_a_rewrite_the_original_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def counted(*given: Any, **more: Any) -> Any:
+        asked.append(given)
+        return run_cases(*given, **more)
+
+    run_cases = compare._run_cases
+    monkeypatch.setattr(compare, "_run_cases", counted)
+    with pytest.raises(DifferenceError, match="the rule 'forget_relu' at"):
+        graphopt.optimize(BOTH, rules=[FORGET_RELU], unverified=True, cost="none", strict=True)
+    assert len(asked) == 1
 
 
 @pytest.mark.slow

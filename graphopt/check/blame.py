@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from graphopt.base import limits
 from graphopt.base.errors import DifferenceError, ModelError
-from graphopt.check.compare import compare_models
+from graphopt.check.compare import ModelComparer
 from graphopt.check.patch_models import compare_region
 from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comparison
 from graphopt.io import onnx_io
@@ -83,14 +84,17 @@ class Check:
         return CheckResult(found)
 
     def _compare_whole(self, graph: Graph) -> ModelComparison:
-        return compare_models(
+        model = replace(self.loaded, graph=graph)
+        return self._comparer.compare(model, lambda done: self.report_progress("check", done))
+
+    @cached_property
+    def _comparer(self) -> ModelComparer:
+        return ModelComparer(
             self.original,
-            replace(self.loaded, graph=graph),
             seeds=(self.seed, self.seed + 1),
-            inputs=dict(self.inputs) if self.inputs else None,
+            inputs=dict(self.inputs or {}),
             exact=self.exact,
             keep_nonfinite=self.keep_nonfinite,
-            progress=lambda done: self.report_progress("check", done),
         )
 
     def _compare_by_region(self, why: str) -> CheckResult:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from graphopt.check.reruns import (
     FEW_RERUNS,
     MANY_RERUNS,
     ModelReruns,
+    OriginalReruns,
     distance_key,
     has_data_races,
     is_incomparable,
@@ -108,81 +109,152 @@ def compare_models(
         UsageError: `inputs` or `bindings` do not fit the model, or onnxruntime is not installed.
         ModelError: a model cannot be read.
     """
-    advance = progress or (lambda _: None)
-    advance(0.0)
-    first, second = RunnableModel(original, packs=exact), RunnableModel(optimized, packs=exact)
-    before, reason = _check_interfaces(
-        model_sketch.sketch_model(first.outline), model_sketch.sketch_model(second.outline)
+    comparer = ModelComparer(
+        original,
+        seeds=seeds,
+        bindings=bindings or ({},),
+        inputs=inputs or {},
+        exact=exact,
+        keep_nonfinite=keep_nonfinite,
     )
-    if reason:
-        return ModelComparison(EqualityVerdict.DIFFERENT, reason=reason)
-    plan = replace(_make_plan(before, seeds, bindings or ({},), inputs or {}), tries=MAX_TRIED_SIZES)
-    if plan.undrawable:
-        reason = f"no values can be made up for {quoted_list(plan.undrawable)}: the type is not a tensor's"
-        return ModelComparison(EqualityVerdict.SKIPPED, reason=reason)
-    opened: _OpenedModel | None = None
-    try:
-        with _open_in_oracle(first, before) as opened:
-            runs = _run_cases(opened.session, plan, lambda part: advance(part / 2))
-            runs += _run_unusual_cases(opened.session, plan, runs[0])
-            runs += _run_least_sizes(opened.session, plan, runs)
-    except RunFailedError as failed:
-        return _unloadable_verdict(failed, first, second)
-    except _AllInputsRefusedError as refused:
-        assert opened is not None
-        return (
-            _unloadable_verdict(opened.failure, first, second)
-            if opened.failure
-            else _unrunnable_verdict(refused, opened.oracle, second)
-        )
-    oracle, name = opened.oracle, opened.name
-    cases = tuple(run.case for run in runs)
-    results = []
-    try:
-        with oracle(second) as session:
-            for number, run in enumerate(runs, 1):
-                results.append(session.run(run.feeds))
-                advance((1 + number / len(runs)) / 2)
-    except RunFailedError as failed:
-        return ModelComparison(
-            EqualityVerdict.DIFFERENT, (), cases, name, f"the original runs, but the optimized model {failed}"
-        )
-    judge = _Judge(first, oracle, before, exact, keep_nonfinite)
-    found = judge.judge_runs(runs, results, name, second)
-    if found.verdict is EqualityVerdict.EQUAL and oracle is onnxruntime_unoptimized and second.is_quantized:
-        return _compare_optimized(found, first, second, judge, runs)
-    return found
+    return comparer.compare(optimized, progress)
 
 
-def _compare_optimized(
-    found: ModelComparison, first: RunnableModel, second: RunnableModel, judge: _Judge, runs: Sequence[_OriginalRun]
-) -> ModelComparison:
-    """Compare quantized models once more with ONNX Runtime's optimizations on.
+@dataclass(kw_only=True)
+class ModelComparer:
+    """Compares models with one original, which runs only once for all of them, as `compare_models` does."""
 
-    Its kernels for integers keep biases in 32 bits, and on some processors add up products in 16: models that are equal
-    as written may differ by more than a few quanta as they are run.
-    """
-    finite = [run for run in runs if run.case.values not in sample_inputs.UNUSUAL_STYLES]
+    original: Source = field(kw_only=False)
+    seeds: Sequence[int] = DEFAULT_SEEDS
+    bindings: Sequence[Binding] = ({},)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    exact: bool = False
+    keep_nonfinite: bool = False
+    _reference: _Reference | None = field(default=None, init=False)
+    """Results of the original, at the sizes of the last comparison."""
 
-    def results(model: RunnableModel) -> list[list[Any]]:
+    def compare(self, optimized: Source, progress: Callable[[float], None] | None = None) -> ModelComparison:
+        """Compare a model with the original. Raises as `compare_models` does."""
+        advance = progress or (lambda _: None)
+        advance(0.0)
+        second = RunnableModel(optimized, packs=self.exact)
+        before, reason = _check_interfaces(self._original_sketch, model_sketch.sketch_model(second.outline))
+        if reason:
+            return ModelComparison(EqualityVerdict.DIFFERENT, reason=reason)
+        plan = replace(_make_plan(before, self.seeds, self.bindings, self.inputs), tries=MAX_TRIED_SIZES)
+        if plan.undrawable:
+            reason = f"no values can be made up for {quoted_list(plan.undrawable)}: the type is not a tensor's"
+            return ModelComparison(EqualityVerdict.SKIPPED, reason=reason)
+        if self._reference is None or self._reference.model.inputs != before.inputs:
+            found = self._run_original(before, plan, second, lambda part: advance(part / 2))
+            if isinstance(found, ModelComparison):
+                return found
+            self._reference = found
+        return self._reference.compare(second, lambda part: advance((1 + part) / 2))
+
+    @cached_property
+    def _runnable(self) -> RunnableModel:
+        return RunnableModel(self.original, packs=self.exact)
+
+    @cached_property
+    def _original_sketch(self) -> ModelSketch:
+        return model_sketch.sketch_model(self._runnable.outline)
+
+    def _run_original(
+        self, before: ModelSketch, plan: _Plan, second: RunnableModel, advance: Callable[[float], None]
+    ) -> _Reference | ModelComparison:
+        """Return what the original makes of the inputs; the verdict where it does not run, which also says whether the
+        second does."""
+        first, opened = self._runnable, None
+        try:
+            with _open_in_oracle(first, before) as opened:
+                runs = _run_cases(opened.session, plan, advance)
+                runs += _run_unusual_cases(opened.session, plan, runs[0])
+                runs += _run_least_sizes(opened.session, plan, runs)
+        except RunFailedError as failed:
+            return _unloadable_verdict(failed, first, second)
+        except _AllInputsRefusedError as refused:
+            assert opened is not None
+            return (
+                _unloadable_verdict(opened.failure, first, second)
+                if opened.failure
+                else _unrunnable_verdict(refused, opened.oracle, second)
+            )
+        judge = _Judge(first, opened.oracle, before, self.exact, self.keep_nonfinite)
+        return _Reference(before, opened.oracle, opened.name, runs, judge)
+
+
+@dataclass(eq=False)
+class _Reference:
+    """The original's side of comparisons: what it made of the inputs, and how steady that is."""
+
+    model: ModelSketch
+    """The original, with the sizes that those that are compared with it have."""
+    oracle: Oracle
+    name: str
+    """The name of the oracle."""
+    runs: list[_OriginalRun]
+    judge: _Judge
+
+    def compare(self, second: RunnableModel, advance: Callable[[float], None]) -> ModelComparison:
+        """Run another model on the same inputs, and compare."""
+        cases, results = tuple(run.case for run in self.runs), []
+        try:
+            with self.oracle(second) as session:
+                for number, run in enumerate(self.runs, 1):
+                    results.append(session.run(run.feeds))
+                    advance(number / len(self.runs))
+        except RunFailedError as failed:
+            return ModelComparison(
+                EqualityVerdict.DIFFERENT, (), cases, self.name, f"the original runs, but the optimized model {failed}"
+            )
+        found = self.judge.judge_runs(self.runs, self.reruns, results, self.name, second)
+        is_unoptimized = self.oracle is onnxruntime_unoptimized
+        if found.verdict is EqualityVerdict.EQUAL and is_unoptimized and second.is_quantized:
+            return self._compare_optimized(found, second)
+        return found
+
+    @cached_property
+    def reruns(self) -> OriginalReruns:
+        """Reruns of the original on these inputs."""
+        made, feeds = [run.outputs for run in self.runs], [run.feeds for run in self.runs]
+        return OriginalReruns.from_oracle(self.oracle, self.judge.original, made, feeds)
+
+    def _compare_optimized(self, found: ModelComparison, second: RunnableModel) -> ModelComparison:
+        """Compare quantized models once more with ONNX Runtime's optimizations on.
+
+        Its kernels for integers keep biases in 32 bits, and on some processors add up products in 16: models that are
+        equal as written may differ by more than a few quanta as they are run.
+        """
+        try:
+            before = self._first_optimized_results
+        except RunFailedError as failed:
+            skipped = f"the models with ONNX Runtime's optimizations on: the original {failed}"
+            return replace(found, skipped=(*found.skipped, skipped))
+        try:
+            after = self._optimized_results(second)
+        except RunFailedError as failed:
+            reason = f"with ONNX Runtime's optimizations on, the original runs, but the optimized model {failed}"
+            return replace(found, verdict=EqualityVerdict.DIFFERENT, reason=reason)
+        differences = list(self.judge.compare_optimized_runs(self._finite_runs, [before], after))
+        if differences:
+            with suppress(RunFailedError):
+                both = [before, self._optimized_results(self.judge.original)]
+                differences = list(self.judge.compare_optimized_runs(self._finite_runs, both, after))
+        return replace(found, verdict=EqualityVerdict.DIFFERENT, outputs=tuple(differences)) if differences else found
+
+    @property
+    def _finite_runs(self) -> list[_OriginalRun]:
+        return [run for run in self.runs if run.case.values not in sample_inputs.UNUSUAL_STYLES]
+
+    @cached_property
+    def _first_optimized_results(self) -> list[list[Any]]:
+        """What the original makes of finite inputs with ONNX Runtime's optimizations on. Raises RunFailedError."""
+        return self._optimized_results(self.judge.original)
+
+    def _optimized_results(self, model: RunnableModel) -> list[list[Any]]:
         with onnxruntime_optimized(model) as session:
-            return [session.run(run.feeds) for run in finite]
-
-    try:
-        before = results(first)
-    except RunFailedError as failed:
-        skipped = f"the models with ONNX Runtime's optimizations on: the original {failed}"
-        return replace(found, skipped=(*found.skipped, skipped))
-    try:
-        after = results(second)
-    except RunFailedError as failed:
-        reason = f"with ONNX Runtime's optimizations on, the original runs, but the optimized model {failed}"
-        return replace(found, verdict=EqualityVerdict.DIFFERENT, reason=reason)
-    differences = list(judge.compare_optimized_runs(finite, [before], after))
-    if differences:
-        with suppress(RunFailedError):
-            differences = list(judge.compare_optimized_runs(finite, [before, results(first)], after))
-    return replace(found, verdict=EqualityVerdict.DIFFERENT, outputs=tuple(differences)) if differences else found
+            return [session.run(run.feeds) for run in self._finite_runs]
 
 
 def _check_interfaces(before: ModelSketch, after: ModelSketch) -> tuple[ModelSketch, str]:
@@ -450,14 +522,16 @@ class _Judge:
         return output_tolerances(self.model, alike=alike, paths=self.paths)
 
     def judge_runs(
-        self, runs: Sequence[_OriginalRun], results: Sequence[list[Any]], oracle: str, optimized: RunnableModel
+        self,
+        runs: Sequence[_OriginalRun],
+        originals: OriginalReruns,
+        results: Sequence[list[Any]],
+        oracle: str,
+        optimized: RunnableModel,
     ) -> ModelComparison:
         random = _random_outputs(self.model)
-        made = [run.outputs for run in runs]
-        reruns = ModelReruns.from_oracle(
-            self.oracle, (self.original, made), (optimized, results), [run.feeds for run in runs]
-        )
-        found = []
+        reruns = ModelReruns.beside(originals, optimized, results)
+        self.incomparable, found = {}, []
         for index, name in enumerate(self.model.outputs):
             seen = []
             for number, (run, result) in enumerate(zip(runs, results, strict=True)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any
 
 from graphopt.check.result_distance import ResultDistance, result_distance
 from graphopt.check.verdict import ComparisonCase, OutputDifference
@@ -25,10 +25,6 @@ VARIATION_FACTOR = 4
 """Factor by which results may be farther apart than runs of the original were seen to be: these are few."""
 INCOMPARABLE_VARIATION = 0.5
 """The variation from which on an output is not compared, as a fraction of its largest element."""
-
-
-RecordedRuns: TypeAlias = "tuple[RunnableModel, Sequence[list[Any]]]"
-"""A model, and what it made of the inputs at first."""
 
 
 class RerunOutputs:
@@ -62,6 +58,23 @@ class RerunOutputs:
 
 
 @dataclass(frozen=True)
+class OriginalReruns:
+    """The original, run again on the same inputs where that is asked for: the same for all that is compared with it."""
+
+    threaded: RerunOutputs
+    alone: RerunOutputs
+    """Reruns with one thread."""
+
+    @staticmethod
+    def from_oracle(
+        oracle: Oracle, model: RunnableModel, first: Sequence[list[Any]], feeds: Sequence[Feeds]
+    ) -> OriginalReruns:
+        """Return the reruns of a model in an oracle, of which the first results are known."""
+        alone = onnxruntime_single_threaded if oracle is onnxruntime_unoptimized else oracle
+        return OriginalReruns(RerunOutputs(oracle, model, feeds, first), RerunOutputs(alone, model, feeds))
+
+
+@dataclass(frozen=True)
 class ModelReruns:
     """Both models, run again on the same inputs where that is asked for."""
 
@@ -72,12 +85,11 @@ class ModelReruns:
     optimized_alone: RerunOutputs
 
     @staticmethod
-    def from_oracle(
-        oracle: Oracle, original: RecordedRuns, optimized: RecordedRuns, feeds: Sequence[Feeds]
-    ) -> ModelReruns:
-        alone = onnxruntime_single_threaded if oracle is onnxruntime_unoptimized else oracle
-        threads = (RerunOutputs(oracle, model, feeds, first) for model, first in (original, optimized))
-        return ModelReruns(*threads, *(RerunOutputs(alone, model, feeds) for model, _ in (original, optimized)))
+    def beside(originals: OriginalReruns, optimized: RunnableModel, first: Sequence[list[Any]]) -> ModelReruns:
+        """Return reruns of a model, of which the first results are known, beside those of the original."""
+        threaded, alone = originals.threaded, originals.alone
+        own = RerunOutputs(threaded.oracle, optimized, threaded.feeds, first)
+        return ModelReruns(threaded, own, alone, RerunOutputs(alone.oracle, optimized, alone.feeds))
 
     def variation(self, number: int, index: int, count: int, *, may_race: bool) -> ResultDistance:
         """Return how far runs of the original are apart, of so many at most; or of the optimized model, if threads
