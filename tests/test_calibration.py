@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 
 import graphopt
-from benchmarks import calibration, search_time
+from benchmarks import calibration, search_sampler, search_time
 from benchmarks.results import read_rows
 from tests.text import parse
 
@@ -63,5 +63,5 @@ def test_phases_and_work_are_named_after_functions_that_exist() -> None:
     sources = Path(graphopt.__file__).parent.rglob("*.py")
     nodes = (node for path in sources for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     known = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    named = {name for kinds in (search_time.PHASES, search_time.WORK) for names in kinds.values() for name in names}
+    named = {name for kinds in (search_sampler.PHASES, search_sampler.WORK) for names in kinds.values() for name in names}
     assert named <= known
