@@ -1,0 +1,57 @@
+"""The site: `sphinx-build -c docs . FOLDER` writes it, with the packages of `pip install -e ".[docs]"`.
+
+The tree itself is the source, not this folder, so that a link to `../rules/README.md` leads to that page on the site as
+it does in a clone and on GitHub.
+"""
+
+from sphinx.application import Sphinx
+
+import graphopt
+
+project = "graphopt"
+author = "the authors of graphopt"
+release = graphopt.__version__
+root_doc = "docs/index"
+include_patterns = [
+    "docs/*.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benchmarks/results/*.md",
+    "graphopt/DESIGN.md",
+    "rules/README.md",
+    "verifier/README.md",
+]
+exclude_patterns = [".*", "build", "dist", "graphopt/rules", "graphopt/verifier", "tests"]
+
+# -- Markdown and docstrings -------------------------------------------------------------------------------------------
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_heading_anchors = 4  # the anchors that GitHub gives headings
+nitpicky = True
+nitpick_ignore_regex = [("py:class", r".*")]  # types in signatures, most of which are not part of the interface
+
+default_role = "literal"  # `x` in a docstring is code, as it is in Markdown
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+python_maximum_signature_line_length = 88
+python_use_unqualified_type_names = True
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+html_theme = "furo"
+html_title = "graphopt"
+html_copy_source = False
+html_show_sourcelink = False
+
+
+def setup(app: Sphinx) -> None:
+    """Keep Napoleon from taking what stands before a colon in the description of a field for its type."""
+
+    def begin_with_empty_line(_app: Sphinx, what: str, _name: str, _of: object, _options: object, lines: list[str]) -> None:
+        if what in ("attribute", "property"):
+            lines.insert(0, "")
+
+    app.connect("autodoc-process-docstring", begin_with_empty_line, priority=400)
