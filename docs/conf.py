@@ -9,7 +9,6 @@ from sphinx.application import Sphinx
 import graphopt
 
 project = "graphopt"
-author = "the authors of graphopt"
 release = graphopt.__version__
 root_doc = "docs/index"
 include_patterns = [
@@ -35,6 +34,7 @@ default_role = "literal"  # `x` in a docstring is code, as it is in Markdown
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # the options of `optimize` are a list, not a heading each
 napoleon_use_rtype = False
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
@@ -43,6 +43,10 @@ python_use_unqualified_type_names = True
 
 html_theme = "furo"
 html_title = "graphopt"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_extra_path = ["_root"]  # the first page of the site leads to that of this folder
+html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
 
