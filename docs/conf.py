@@ -4,6 +4,8 @@ The tree itself is the source, not this folder, so that a link to `../rules/READ
 it does in a clone and on GitHub.
 """
 
+from typing import Any
+
 from sphinx.application import Sphinx
 
 import graphopt
@@ -21,7 +23,7 @@ include_patterns = [
     "rules/README.md",
     "verifier/README.md",
 ]
-exclude_patterns = [".*", "build", "dist", "graphopt/rules", "graphopt/verifier", "tests"]
+exclude_patterns = [".*", "build", "dist", "graphopt/rules", "graphopt/verifier", "site", "tests"]
 
 # -- Markdown and docstrings -------------------------------------------------------------------------------------------
 
@@ -54,8 +56,9 @@ html_show_sourcelink = False
 def setup(app: Sphinx) -> None:
     """Keep Napoleon from taking what stands before a colon in the description of a field for its type."""
 
-    def begin_with_empty_line(_app: Sphinx, what: str, _name: str, _of: object, _options: object, lines: list[str]) -> None:
-        if what in ("attribute", "property"):
+    def begin_with_empty_line(*event: Any) -> None:
+        _, kind, _, _, _, lines = event
+        if kind in ("attribute", "property"):
             lines.insert(0, "")
 
     app.connect("autodoc-process-docstring", begin_with_empty_line, priority=400)

@@ -67,7 +67,10 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
             exec(text, {})
         for line in text.splitlines() if language == "sh" else ():
             command = line.rpartition(" && .venv/bin/")[2]
-            if command not in ("graphopt demo", "pytest"):  # these have tests of their own; the other runs these very tests
+            if command not in (
+                "graphopt demo",
+                "pytest",
+            ):  # these have tests of their own; the other runs these very tests
                 run_here(command, tmp_path)
     for report_file in tmp_path.glob("report.json"):
         assert json.loads(report_file.read_text())["comparison"]["verdict"] == "equal"

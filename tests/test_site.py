@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,23 @@ from graphopt.rewrite.passes import PASSES
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
-LINKING = {
-    path: path.read_text(encoding="utf-8")
-    for path in (
-        *PAGES,
-        *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")),
-        *(ROOT / folder / "README.md" for folder in ("rules", "verifier")),
-    )
-}
+OTHERS = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "graphopt/DESIGN.md",
+    "rules/README.md",
+    "verifier/README.md",
+)
+LINKING = PAGES | {ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in OTHERS}
 RUN_LANGUAGES = {"console", "python", "sh"}
 SHOWN_LANGUAGES = {"text", "{eval-rst}", "{toctree}"}
 COMING_FROM = ROOT / "docs" / "coming-from.md"
+
+
+def page_name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 def without_code(text: str) -> str:
@@ -46,7 +53,7 @@ def links(text: str) -> list[tuple[str, str]]:
     return [(target, anchor) for target, anchor in found if not target.startswith("http")]
 
 
-@pytest.mark.parametrize("path", LINKING, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", LINKING, ids=page_name)
 def test_links_lead_to_a_file_and_a_heading(path: Path) -> None:
     for target, anchor in links(LINKING[path]):
         found = (path.parent / target).resolve() if target else path
@@ -57,15 +64,14 @@ def test_links_lead_to_a_file_and_a_heading(path: Path) -> None:
 
 def test_every_page_is_in_the_contents_and_linked_from_the_first_page() -> None:
     first = PAGES[ROOT / "docs" / "index.md"]
-    contents = {
-        re.sub(r".*<(.*)>", r"\1", line) for toctree in re.findall(r"^```\{toctree\}\n(.*?)^```", first, re.MULTILINE | re.DOTALL)
-        for line in toctree.splitlines() if line and not line.startswith(":")
-    }  # fmt: skip
+    trees = re.findall(r"^```\{toctree\}\n(.*?)^```", first, flags=re.MULTILINE | re.DOTALL)
+    entries = [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
+    contents = {re.sub(r".*<(.*)>", r"\1", entry) for entry in entries}
     assert contents == {target.removesuffix(".md") for target, _ in links(first)}
     assert {path.stem for path in PAGES} - {"index"} <= contents
 
 
-@pytest.mark.parametrize("path", [*LINKING, ROOT / "graphopt" / "DESIGN.md"], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*LINKING, ROOT / "graphopt" / "DESIGN.md"], ids=page_name)
 def test_a_page_has_one_title(path: Path) -> None:
     assert len(re.findall(r"^# ", without_code(path.read_text(encoding="utf-8")), flags=re.MULTILINE)) == 1
 
@@ -74,7 +80,7 @@ def test_the_readme_links_to_the_first_page() -> None:
     assert ("docs/index.md", "") in links(LINKING[ROOT / "README.md"])
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
 def test_what_can_be_run_is_marked_so(path: Path) -> None:
     """Examples run by their language; what is only shown is `text`."""
     languages = set(re.findall(r"^ *```+([^\n`]*)\n.*?^ *```+$", PAGES[path], flags=re.MULTILINE | re.DOTALL))
@@ -96,8 +102,10 @@ def table_rows(text: str) -> list[list[str]]:
 
 
 def test_flags_of_ours_exist() -> None:
+    """All that the tables for other tools call ours is a command, a flag of it, or a rule or pass."""
     flags, rules = known_flags(), {rule.name for rule in load_rules()} | {each.name for each in PASSES}
-    cells = [cell for row in table_rows(PAGES[COMING_FROM]) for cell in row[1:]]
+    rows = table_rows(PAGES[COMING_FROM])
+    cells = [cell for theirs, ours, *more in rows for cell in (theirs if ours == "the same" else ours, *more)]
     named = [code for cell in cells for code in re.findall(r"`(graphopt [^`]+|--[^`]+)`", cell)]
     assert len(named) > 40
     for code in named:
@@ -105,7 +113,7 @@ def test_flags_of_ours_exist() -> None:
         command = words[1] if words[0] == "graphopt" else "optimize"
         assert command in flags, code
         assert {word for word in words if word.startswith("--")} <= flags[command], code
-        chosen = [after for word, after in zip(words, words[1:], strict=False) if word in ("--skip", "--only")]
+        chosen = [after for word, after in pairwise(words) if word in ("--skip", "--only")]
         assert set(chosen) <= rules, code
 
 
