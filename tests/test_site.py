@@ -87,6 +87,14 @@ def test_what_can_be_run_is_marked_so(path: Path) -> None:
     assert languages <= RUN_LANGUAGES | SHOWN_LANGUAGES
 
 
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_a_file_of_an_example_is_used_by_a_command(path: Path) -> None:
+    """A file is only written where it is shown: what it says is tried by the command that reads it."""
+    files = re.findall(r"^(?:.* )?`(\w+\.py)`:\n\n```python", PAGES[path], flags=re.MULTILINE)
+    commands = "".join(re.findall(r"^```(?:sh|console)\n(.*?)^```", PAGES[path], flags=re.MULTILINE | re.DOTALL))
+    assert not [file for file in files if f" {file}" not in commands]
+
+
 def known_flags() -> dict[str, set[str]]:
     """Return the flags of each command."""
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
