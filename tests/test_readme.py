@@ -111,14 +111,8 @@ def test_the_first_two_commands_need_nothing_before_them() -> None:
     assert README.index("| architecture |") < README.index("## "), "gains are on the first screen"
 
 
-def test_the_readme_is_short_and_links_lead_somewhere() -> None:
-    assert len(README.splitlines()) <= 200
-    pages = {ROOT / "README.md": README, **{ROOT / "docs" / f"{name}.md": text for name, text in PAGES.items()}}
-    pages |= {ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in ("ARCHITECTURE.md", "CONTRIBUTING.md")}
-    for path, text in pages.items():
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-            assert target.startswith("http") or (path.parent / target).exists(), f"{path.name}: {target}"
-    assert all(f"(docs/{name}.md)" in README for name in PAGES), "each page is reached from the README"
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 180
 
 
 def test_the_rule_of_its_own_is_applied(tmp_path: Path) -> None:
