@@ -1,4 +1,4 @@
-"""Every example in the README and in docs/ runs, in its order, and numbers come from committed results."""
+"""Every example in the README and in docs/ runs, page by page, and numbers come from committed results."""
 
 import json
 import re
@@ -27,6 +27,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
 SET_UP = "python3 -m venv .venv && .venv/bin/pip install -e "
 """How the lines begin that need nothing done before: `.ci/run` runs the one of the tests."""
+WITH_EXAMPLES = {"README": README, "rules/README": (ROOT / "rules/README.md").read_text(encoding="utf-8"), **PAGES}
+TESTED_OTHERWISE = {"graphopt demo", "pytest"}
+"""Commands of examples that no page runs: the demo has a test of its own, and `.ci/run` runs the other."""
 OPTIONAL_PACKAGES = {"sklearn"}
 """Packages that examples may need, and that are not installed for the tests: without them, these examples are left."""
 
@@ -48,7 +51,7 @@ def test_the_table_of_options_is_made_of_the_options() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README", *PAGES])
+@pytest.mark.parametrize("page", WITH_EXAMPLES)
 def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page in a folder of its own, with a model and what `optimize` makes of it."""
     monkeypatch.chdir(tmp_path)
@@ -58,7 +61,7 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
     model = parse("float[batch,3,8,8] x", body, weights, outputs="float[batch,4,6,6] y", opset=17)
     onnx.save(model, tmp_path / "model.onnx")
     graphopt.optimize(model, cost="none").save(tmp_path / "fast.onnx")
-    for file, language, text in examples(PAGES.get(page, README)):
+    for file, language, text in examples(WITH_EXAMPLES[page]):
         if file:
             (tmp_path / file).write_text(text)
         elif language == "console":
@@ -67,10 +70,7 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
             exec(text, {})
         for line in text.splitlines() if language == "sh" else ():
             command = line.rpartition(" && .venv/bin/")[2]
-            if command not in (
-                "graphopt demo",
-                "pytest",
-            ):  # these have tests of their own; the other runs these very tests
+            if command not in TESTED_OTHERWISE:
                 run_here(command, tmp_path)
     for report_file in tmp_path.glob("report.json"):
         assert json.loads(report_file.read_text())["comparison"]["verdict"] == "equal"
