@@ -4,10 +4,6 @@ The tree itself is the source, not this folder, so that a link to `../rules/READ
 it does in a clone and on GitHub.
 """
 
-from typing import Any
-
-from sphinx.application import Sphinx
-
 import graphopt
 
 project = "graphopt"
@@ -30,10 +26,11 @@ exclude_patterns = [".*", "build", "dist", "graphopt/rules", "graphopt/verifier"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 4  # the anchors that GitHub gives headings
 nitpicky = True
-nitpick_ignore_regex = [("py:class", r".*")]  # types in signatures, most of which are not part of the interface
+nitpick_ignore_regex = [("py:class", r"[\w.]+")]  # types in signatures, most of which are not part of the interface
 
 default_role = "literal"  # `x` in a docstring is code, as it is in Markdown
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # the options of `optimize` are a list, not a heading each
@@ -51,14 +48,3 @@ html_extra_path = ["_root"]  # the first page of the site leads to that of this 
 html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
-
-
-def setup(app: Sphinx) -> None:
-    """Keep Napoleon from taking what stands before a colon in the description of a field for its type."""
-
-    def begin_with_empty_line(*event: Any) -> None:
-        _, kind, _, _, _, lines = event
-        if kind in ("attribute", "property"):
-            lines.insert(0, "")
-
-    app.connect("autodoc-process-docstring", begin_with_empty_line, priority=400)
