@@ -30,13 +30,11 @@ SET_UP = "python3 -m venv .venv && .venv/bin/pip install -e "
 WITH_EXAMPLES = {"README": README, "rules/README": (ROOT / "rules/README.md").read_text(encoding="utf-8"), **PAGES}
 TESTED_OTHERWISE = {"graphopt demo", "pytest"}
 """Commands of examples that no page runs: the demo has a test of its own, and `.ci/run` runs the other."""
-OPTIONAL_PACKAGES = {"sklearn"}
-"""Packages that examples may need, and that are not installed for the tests: without them, these examples are left."""
 
 
 def examples(page: str) -> Iterator[tuple[str, str, str]]:
     """Yield the fenced blocks of a page: the file that the text before it names, language and text."""
-    block = r"(?:`(\w+\.py)`:\n\n)?^```(\w+)\n(.*?)^```"
+    block = r"(?:`(\w+\.(?:py|toml))`:\n\n)?^```(\w+)\n(.*?)^```"
     yield from re.findall(block, page, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -53,7 +51,7 @@ def test_the_table_of_options_is_made_of_the_options() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_EXAMPLES)
 def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each page in a folder of its own, with a model and what `optimize` makes of it."""
+    """Each page in a folder of its own, with a model, what `optimize` makes of it, and a folder of models."""
     monkeypatch.chdir(tmp_path)
     weights = {name: np.abs(np.random.default_rng(0).standard_normal(4)).astype(np.float32) for name in "sbmv"}
     weights["w"] = np.ones((4, 3, 3, 3), np.float32)
@@ -61,12 +59,14 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
     model = parse("float[batch,3,8,8] x", body, weights, outputs="float[batch,4,6,6] y", opset=17)
     onnx.save(model, tmp_path / "model.onnx")
     graphopt.optimize(model, cost="none").save(tmp_path / "fast.onnx")
+    (tmp_path / "bert").mkdir()
+    onnx.save(model, tmp_path / "bert" / "model.onnx")
     for file, language, text in examples(WITH_EXAMPLES[page]):
         if file:
             (tmp_path / file).write_text(text)
         elif language == "console":
             assert_prints(text, tmp_path)
-        elif language == "python" and not missing_packages(text):
+        elif language == "python" and not missing_modules(text):
             exec(text, {})
         for line in text.splitlines() if language == "sh" else ():
             command = line.rpartition(" && .venv/bin/")[2]
@@ -76,10 +76,10 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
         assert json.loads(report_file.read_text())["comparison"]["verdict"] == "equal"
 
 
-def missing_packages(text: str) -> set[str]:
-    """Return which packages that an example imports are missing here, of those that graphopt does not install."""
-    imported = {found.split(".")[0] for found in re.findall(r"^(?:from|import) ([\w.]+)", text, flags=re.MULTILINE)}
-    return {name for name in imported & OPTIONAL_PACKAGES if find_spec(name) is None}
+def missing_modules(text: str) -> list[str]:
+    """Return the packages that an example imports and that are not installed."""
+    modules = re.findall(r"^(?:import|from) (\w+)", text, flags=re.MULTILINE)
+    return [module for module in modules if find_spec(module) is None]
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ OTHERS = (
 )
 LINKING = PAGES | {ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in OTHERS}
 RUN_LANGUAGES = {"console", "python", "sh"}
-SHOWN_LANGUAGES = {"text", "{eval-rst}", "{toctree}"}
+SHOWN_LANGUAGES = {"text", "json", "toml", "yaml", "{eval-rst}", "{toctree}"}
 COMING_FROM = ROOT / "docs" / "coming-from.md"
 
 
@@ -82,7 +82,7 @@ def test_the_readme_links_to_the_first_page() -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=page_name)
 def test_what_can_be_run_is_marked_so(path: Path) -> None:
-    """Examples run by their language; what is only shown is `text`."""
+    """Examples run by their language; what is only shown is `text`, or a file that is no code."""
     languages = set(re.findall(r"^ *```+([^\n`]*)\n.*?^ *```+$", PAGES[path], flags=re.MULTILINE | re.DOTALL))
     assert languages <= RUN_LANGUAGES | SHOWN_LANGUAGES
 
@@ -90,7 +90,7 @@ def test_what_can_be_run_is_marked_so(path: Path) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=page_name)
 def test_a_file_of_an_example_is_used_by_a_command(path: Path) -> None:
     """A file is only written where it is shown: what it says is tried by the command that reads it."""
-    files = re.findall(r"^(?:.* )?`(\w+\.py)`:\n\n```python", PAGES[path], flags=re.MULTILINE)
+    files = re.findall(r"^(?:.* )?`(\w+\.(?:py|toml))`:\n\n```", PAGES[path], flags=re.MULTILINE)
     commands = "".join(re.findall(r"^```(?:sh|console)\n(.*?)^```", PAGES[path], flags=re.MULTILINE | re.DOTALL))
     assert not [file for file in files if f" {file}" not in commands]
 
