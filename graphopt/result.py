@@ -93,7 +93,7 @@ class Result:
         return bool(self.report.rewrites)
 
     def save(self, path: str | PathLike[str], *, external: bool | None = None) -> int:
-        """Write the model and return its size in bytes; nobody ever meets half of it, as `onnx_io.save` says.
+        """Write the model and return its size in bytes; a reader of the path never finds half of it.
 
         `external` puts weights into `<path>.data`, or `<path>.<digest>.data` to replace others; by default only above
         1.9 GB.

@@ -38,7 +38,7 @@ class TrainingResult:
     gradients: Mapping[str, str]
     """The output that is the gradient of the loss, for each parameter."""
     states: Mapping[str, str]
-    """The output that is the next value, for each input that is updated: parameters, and the state of the optimizer."""
+    """The output that is the next value, for each input that is updated (parameters, the optimizer's state)."""
     settings: tuple[str, ...]
     """The inputs that are numbers of the optimizer, such as `learning_rate`; each has a default."""
 

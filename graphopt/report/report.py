@@ -254,7 +254,7 @@ class Report:
 
     @property
     def rule_uses(self) -> tuple[RuleUse, ...]:
-        """The rewrites by rule and cause: simplifications first, then those of each find and sweep."""
+        """The rewrites by rule and cause, simplifications first, then those of each find and sweep."""
         found: dict[tuple[int, str], list[Rewrite]] = {}
         for rewrite in self.rewrites:
             found.setdefault((-1 if rewrite.cause is None else rewrite.cause, rewrite.name), []).append(rewrite)

@@ -183,7 +183,7 @@ class MemoryReport:
 
     @property
     def unused_bytes(self) -> int:
-        """Bytes that the arena takes at most beside what the values and buffers need: gaps, and what it keeps."""
+        """Bytes that the arena takes at most beside what the values and buffers need, as gaps or kept blocks."""
         return max(0, self.usual.running.peak - self.usual.loading.held - self.bound.run_bytes)
 
     @property
