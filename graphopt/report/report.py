@@ -552,7 +552,12 @@ def format_speed(timing: SearchTiming, *, is_changed: bool) -> str:
 
 
 def format_search(timing: SearchTiming) -> str:
-    """Say how much was searched, and why it ended."""
+    """Say how much was searched, why it ended, and what the check took of its time."""
+    refused = f"; {timing.refused_seconds:.1f} s of the --seconds went into searches that the check refused"
+    return f"{_format_course(timing)}{refused * (timing.refused_seconds >= 0.05)}"
+
+
+def _format_course(timing: SearchTiming) -> str:
     if not timing.could_be_timed:
         return f"none: {timing.untimed}"
     if timing.stop == StopReason.RECIPE:

@@ -16,6 +16,7 @@ from typing import Any
 from graphopt.base.errors import UsageError
 from graphopt.base.records import DECODE_ERRORS, from_json, to_json
 from graphopt.ir.graph import Value
+from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.runtime.measure import Speedup
 
 RECIPE_VERSION = 1
@@ -121,8 +122,8 @@ class Recipe:
     finds: tuple[RecipeFind, ...] = ()
     is_simplified_again: bool = False
     """True where all is simplified once more in the end."""
-    refused: tuple[str, ...] = ()
-    """Rewrites that the check left out, as messages name them: it has to do so again."""
+    refused: tuple[RefusedRewrite, ...] = ()
+    """Rewrites that the check refused: they are not made again."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options that chose the rules, where they were not the usual ones."""
     speedup: Speedup | None = None

@@ -104,6 +104,8 @@ class SearchTiming:
     """Graphs looked at."""
     trials: int = 0
     """Graphs of which the cost was asked."""
+    refused_seconds: float = 0.0
+    """Seconds of searches of which the check refused the results; they are part of the seconds that were given."""
     gainable: float | None = None
     """The part of the simplified model's time in kernels that is outside of convolutions and matrix products; None
     where it is not known, or an estimate spoke for rewrites of these."""
