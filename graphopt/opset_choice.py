@@ -55,7 +55,7 @@ class Attempt:
     notes: tuple[str, ...]
     check_result: CheckResult | None
     refused: tuple[RefusedRewrite, ...] = ()
-    """Rewrites that the check left out of it."""
+    """Rewrites that the check refused, now or when the recipe was made."""
 
     @property
     def tuning(self) -> TuningOptions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature
@@ -15,7 +15,6 @@ from graphopt.base import ort
 from graphopt.base.errors import ModelError, RecipeError, UsageError, did_you_mean
 from graphopt.base.session import current_session
 from graphopt.check.blame import Check, refused_rewrite
-from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.io.version_paths import first_opset, is_supported
 from graphopt.language import rule_library
@@ -38,7 +37,6 @@ from graphopt.rewrite.refused_changes import (
     PatchKey,
     PortableChange,
     RefusedRewrite,
-    foreseen_note,
     patch_key,
 )
 from graphopt.rewrite.simplify import notes_on_function_operators, simplify_graph
@@ -195,10 +193,10 @@ class Pipeline:
             ModelError: the check found the model not legal.
         """
         notes = [*made.notes, *self._target_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
-        tuned, loaded = made.tuned, made.loaded
+        timing, loaded = made.tuned.timing, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
         recipe = self.recipe or self._recorded_recipe(made)
-        report = Report.build(made.before, loaded, (), comparison, self.clock.seconds, notes, tuned.timing)
+        report = Report.build(made.before, loaded, (), comparison, self.clock.seconds, notes, timing, made.refused)
         result = Result.from_attempt(
             made, report, recipe, self.loaded_model.graph, self._gate.describe_proof, self._library.all_rules
         )
@@ -329,20 +327,21 @@ class Pipeline:
         if tuning.cost != "none":
             with clock("search"), current_session().replace(limits=options.limits):
                 tuned = tuner.tune() if self.recipe is None else self._followed(self.recipe, tuner)
-        with clock("memory"), current_session().replace(limits=options.limits):
+        with current_session().replace(limits=options.limits):
             tuned = self._with_memory(tuned, tuner, space)
         finding = None
         if options.check:
             with clock("check"), current_session().replace(limits=options.limits):
                 target = None if opset == before.opsets.get("ai.onnx") else opset
                 finding = self._check(loaded, before, tuned.candidate, target).compare()
-        notes += [*tuned.notes, *refusal.notes]
+        notes += tuned.notes
         fired = {step.name for step in tuned.candidate.steps}
         unnoted = (rule for rule in given if not any(note.startswith(f"rule {rule.name} ") for note in notes))
         silent = [rule for rule in unnoted if rule.name not in fired]
         with clock("simplify"), onnx_io.naming_file_in_errors(loaded.path):
             notes += notes_on_unapplied_rules(self._misses(simplified, space, refusal), silent)
-        return Attempt(replace(loaded, graph=tuned.candidate.graph), tuner, before, tuned, tuple(notes), finding)
+        result, refused = replace(loaded, graph=tuned.candidate.graph), tuple(refusal.met.values())
+        return Attempt(result, tuner, before, tuned, tuple(notes), finding, refused)
 
     def _with_memory(self, tuned: TuningResult, tuner: Tuner, space: _RewriteSpace) -> TuningResult:
         """Return what was found, computed in parts where a memory budget asks for that, with notes on its memory.
@@ -355,14 +354,16 @@ class Pipeline:
         budget = options.memory_budget_bytes
         if budget is not None:
             options.report_progress("memory", 0.0)
-            fit = fitter.fit(tuned.candidate, budget)
+            with self.clock("memory"):
+                fit = fitter.fit(tuned.candidate, budget)
             timing = tuned.timing
             if timing is not None and fit.candidate is not tuned.candidate:
                 timing = timing.of_another_model("it is computed in parts, for the memory budget, since it was timed")
             return replace(tuned, candidate=fit.candidate, timing=timing, notes=(*tuned.notes, *fit.notes))
         if tuned.timing is None or tuned.timing.speedup is None or not options.setting.is_cpu:
             return tuned
-        return replace(tuned, notes=(*tuned.notes, *fitter.offer(tuned.candidate)))
+        with self.clock("memory"):
+            return replace(tuned, notes=(*tuned.notes, *fitter.offer(tuned.candidate)))
 
     def _followed(self, recipe: Recipe, tuner: Tuner) -> TuningResult:
         """Return what a recipe leads to, with a note on each decision that does not fit.
@@ -503,22 +504,17 @@ def _attempt_until_equal(
     """
     start = clock.seconds.get("search", 0.0)
     end, refused_seconds = start + tuning.seconds, 0.0
-    space, notes = space.without_foreseen(foreseen), [foreseen_note(each) for each in foreseen if each.is_everywhere]
-    if len(foreseen) > MAX_RETRIES:
-        notes.append(
-            f"the check refused more than {MAX_RETRIES} rewrites when the recipe was made: the original is written"
-        )
-    known = {str(each) for each in foreseen}
+    space, known = space.without_foreseen(foreseen), {str(each) for each in foreseen}
     made = attempt(space, tuning)
     left_out, changes, places = set[str](), set[PatchKey](), Counter[str]()
-    searched, refused = made.tuned.timing, list[RefusedRewrite]()
+    searched, refused, notes = made.tuned.timing, list[RefusedRewrite](), list[str]()
     spare = tuning.seconds * tuning.policy.retry_share  # what is written is timed, too, if others took all the time
     while made.check_result is not None and made.is_different:
         guilty = made.check_result.culprit
         if guilty is None:
             raise made.check_result.to_error
         assert guilty.name not in left_out, f"{guilty.name} was left out, and made a difference all the same"
-        rewrite = refused_rewrite(guilty)
+        rewrite = refused_rewrite(guilty, made.check_result.comparison)
         if (found := patch_key(guilty.patch)) in changes or places[guilty.name] == MAX_EXCLUDED_PLACES:
             left_out.add(guilty.name)
             rewrite = replace(rewrite, is_everywhere=True)
@@ -529,8 +525,7 @@ def _attempt_until_equal(
         refused.append(rewrite)
         if strict and str(rewrite) not in known:
             raise made.check_result.to_error
-        difference = format_comparison(made.check_result.comparison)
-        notes.append(f"{rewrite.label} was left out{rewrite.where}: with it, the model is {difference}")
+        notes.append(f"{rewrite.label} was left out{rewrite.where}: with it, the model is {rewrite.difference}")
         space = space.excluding(left_out, changes)
         if len(changes) + len(left_out) > MAX_RETRIES:
             notes[-1] += f"; these are more than {MAX_RETRIES}, so the original is written"
@@ -554,7 +549,18 @@ def _attempt_until_equal(
     if refused_seconds and made.tuned.timing is not None:
         timing = replace(made.tuned.timing, refused_seconds=refused_seconds)
         made = replace(made, tuned=replace(made.tuned, timing=timing))
-    return replace(made.with_notes(*notes), refused=tuple(refused))
+    everywhere = [each for each in foreseen if each.is_everywhere]
+    notes = [*_foreseen_notes([*everywhere, *made.refused], len(foreseen)), *notes]
+    return replace(made.with_notes(*notes), refused=(*everywhere, *made.refused, *refused))
+
+
+def _foreseen_notes(met: Iterable[RefusedRewrite], count: int) -> Iterator[str]:
+    """Yield notes on the rewrites that are left out because a recipe says so, of so many that it names."""
+    for rewrite in met:
+        why = "with it, the check found a difference when the recipe was made"
+        yield f"{rewrite.label} was left out{rewrite.where}: {why}"
+    if count > MAX_RETRIES:
+        yield f"the check refused more than {MAX_RETRIES} rewrites when the recipe was made: the original is written"
 
 
 MAX_EXCLUDED_PLACES = 3

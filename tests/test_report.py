@@ -207,7 +207,7 @@ kernels of one size: mix_all  1.02 (0.92–1.12)      1.5 ms   left
 reordered: untimed                   not timed               left
 """
 SPEED = """\
-speed   1.500 times as fast as the original (1.400 to 1.600); CPUExecutionProvider, 1 thread
+speed   1.500 times as fast (1.400 to 1.600) as the original; CPUExecutionProvider, 1 thread
         1.250 times as fast (1.150 to 1.350) by what is done without a search
 search  no part in which a rule trades, 0 graphs, 0 measured; nothing was left to try
 """

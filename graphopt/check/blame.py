@@ -40,7 +40,8 @@ class CheckResult:
             blame = "No rewrite made the difference: it is there after loading and saving alone"
         else:
             leave_out = f"--skip {self.culprit.name} leaves it out"
-            blame = f"The first difference is made by {refused_rewrite(self.culprit)}; {leave_out}"
+            culprit = refused_rewrite(self.culprit, self.comparison)
+            blame = f"The first difference is made by {culprit}; {leave_out}"
         return DifferenceError(f"the optimized model is {format_comparison(self.comparison)}. {blame}")
 
 
@@ -160,6 +161,7 @@ def bisect(count: int, agrees: Callable[[int], bool]) -> int:
     return good
 
 
-def refused_rewrite(step: Step) -> RefusedRewrite:
+def refused_rewrite(step: Step, found: ModelComparison) -> RefusedRewrite:
     """Return a step that makes a difference as a rewrite that is refused, where it was made."""
-    return RefusedRewrite(step.name, step.is_rule, format_replaced_values(step.patch))
+    values, difference = format_replaced_values(step.patch), format_comparison(found)
+    return RefusedRewrite(step.name, step.is_rule, values, difference=difference)

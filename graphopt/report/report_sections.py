@@ -24,9 +24,17 @@ from graphopt.report.report import (
     format_speed,
 )
 from graphopt.report.rule_picture import Picture, rule_pictures
+from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.runtime.input_sizes import format_sizes
 from graphopt.runtime.measure import Speedup, TimingPolicy
-from graphopt.search.search_report import GroupKind, RewriteGroup, SearchTiming, format_speedup, why_no_gain
+from graphopt.search.search_report import (
+    GroupKind,
+    RewriteGroup,
+    SearchTiming,
+    VersionRace,
+    format_speedup,
+    why_no_gain,
+)
 
 MAX_PLACES = 12
 """Places of a rewrite that are listed at once; the others can be opened."""
@@ -379,10 +387,21 @@ def operator_bars(before: Mapping[str, float], after: Mapping[str, float], form:
 # -- what was tried ----------------------------------------------------------------------------------------------------
 
 
-def tried_section(timing: SearchTiming | None) -> Html:
-    """Return what the search tried and left, with the reasons, and the races of whole models."""
-    if timing is None:
-        return section("tried", "What was tried and left", element("p", "No search was asked for."))
+def tried_section(report: Report) -> Html:
+    """Return what was tried and left, with the reasons: what the check refused, and what the search left, with the
+    races of whole models."""
+    searched = [element("p", "No search was asked for.")] if report.timing is None else _search_parts(report.timing)
+    return section("tried", "What was tried and left", *searched, *_refused_parts(report.refused))
+
+
+def _refused_parts(refused: Sequence[RefusedRewrite]) -> Iterator[Html]:
+    if refused:
+        yield element("h3", "Refused by the check")
+        rows = [(each.name, "everywhere" if each.is_everywhere else each.values, each.difference) for each in refused]
+        yield table(("rule or pass", "values that it replaced", "with it, the model is"), rows)
+
+
+def _search_parts(timing: SearchTiming) -> list[Html]:
     parts: list[Html] = [element("p", _strong("search: "), format_search(timing))]
     left = [group for group in timing.groups if not group.is_taken]
     if left:
@@ -396,7 +415,7 @@ def tried_section(timing: SearchTiming | None) -> Html:
     if timing.races:
         raced = [
             (
-                _version_label(timing, race.groups, race.left_out),
+                _version_label(timing, race),
                 _ratio(race.speedup),
                 _ratio(race.gain if race.groups or race.left_out else None),
                 race.refusal,
@@ -405,13 +424,14 @@ def tried_section(timing: SearchTiming | None) -> Html:
         ]
         head = ("version of the whole model", "over the original", "over the simplified model", "")
         parts += [element("h3", "Races"), table(head, raced, numbers=(1, 2))]
-    return section("tried", "What was tried and left", *parts)
+    return parts
 
 
-def _version_label(timing: SearchTiming, groups: Iterable[int], left_out: Sequence[str]) -> str:
-    names = "; ".join(format_group(timing.groups[index]) for index in groups)
-    without = f", without {', '.join(left_out)}" if left_out else ""
-    return f"simplified{f' and {names}' if names else ''}{without}"
+def _version_label(timing: SearchTiming, race: VersionRace) -> str:
+    names = "; ".join(format_group(timing.groups[index]) for index in race.groups)
+    without = f", without {', '.join(race.left_out)}" if race.left_out else ""
+    again = " (second race, in new sessions)" if race.is_second else ""
+    return f"simplified{f' and {names}' if names else ''}{without}{again}"
 
 
 def _ratio(ratio: Speedup | None) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -87,6 +87,8 @@ class RefusedRewrite:
     """The change; None where it replaced only what other rewrites had made: the check has to refuse it again."""
     is_everywhere: bool = False
     """True where the rule or pass was left out everywhere."""
+    difference: str = ""
+    """Difference that the check found with it."""
 
     @property
     def label(self) -> str:
@@ -163,34 +165,23 @@ class ChangeRefusal:
     places: LoadedPlaces
     excluded: Collection[PatchKey] = frozenset()
     foreseen: Mapping[PortableChange, RefusedRewrite] = field(default_factory=dict)
-    met: dict[RefusedRewrite, str] = field(default_factory=dict)
+    met: dict[PortableChange, RefusedRewrite] = field(default_factory=dict)
     """Rewrites of a recipe that were refused here, with the values that each would have replaced."""
 
     def __call__(self, graph: Graph, patch: Patch) -> str:
         if self.excluded and patch_key(patch) in self.excluded:
             return EXCLUDED_REASON
-        if self.foreseen and (rewrite := self._foreseen_rewrite(patch)) is not None:
-            self.met.setdefault(rewrite, format_replaced_values(patch))
+        if self.foreseen and (change := self._foreseen_change(patch)) is not None:
+            self.met.setdefault(change, replace(self.foreseen[change], values=format_replaced_values(patch)))
             return EXCLUDED_REASON
         return self.refusal(graph, patch)
 
-    def _foreseen_rewrite(self, patch: Patch) -> RefusedRewrite | None:
+    def _foreseen_change(self, patch: Patch) -> PortableChange | None:
         if _operators(patch) not in self._foreseen_operators:
             return None
         change = self.places.change(patch)
-        return None if change is None else self.foreseen.get(change)
+        return change if change in self.foreseen else None
 
     @cached_property
     def _foreseen_operators(self) -> frozenset[tuple[tuple[str, ...], tuple[str, ...]]]:
         return frozenset((change.removed, change.added) for change in self.foreseen)
-
-    @property
-    def notes(self) -> list[str]:
-        """A note on each rewrite of a recipe that was refused here."""
-        return [foreseen_note(rewrite, values) for rewrite, values in self.met.items()]
-
-
-def foreseen_note(rewrite: RefusedRewrite, values: str = "") -> str:
-    """Return the note on a rewrite that was left out because a recipe says so."""
-    where = f" at {values}" if values else ""
-    return f"{rewrite.label} was left out{where}: with it, the check found a difference when the recipe was made"
