@@ -372,7 +372,7 @@ class Pipeline:
             RecipeError: there is one, and `strict` was asked for.
         """
         followed, options = follow_recipe(recipe, tuner), self.options
-        left = [*followed.left]
+        left = [*dict.fromkeys(followed.left)]
         if not options.check:
             unknown = (each for each in recipe.refused if each.change is None and not each.is_everywhere)
             left += [f"{refused}: the check left it out, and is not made here" for refused in unknown]

@@ -34,6 +34,8 @@ from tests.text import parse
 x, y, v = tensor("x"), tensor("y"), const("v")
 ROWS = tensor("x", "*b M K")
 PRODUCT = Rule("own_product", op.Relu(ROWS @ const("w", "K N")), op.Relu(ROWS @ (const("w", "K N") * 1.0)))
+OTHER = const("v", "K N")
+DIFFERENCE = Rule("own", ROWS @ const("w", "K N") - ROWS @ OTHER, ROWS @ (const("w", "K N") - OTHER))
 WEIGHTS = {"w": np.ones((3, 4), np.float32)}
 
 
@@ -201,6 +203,19 @@ def test_readers_are_those_of_the_output_that_the_pattern_has() -> None:
         "output 1 of halves (Split) is read by act (Tanh); the pattern has a Relu there,"
         " `Relu(Split(x, axis=0, num_outputs=2)[1])`"
     )
+
+
+def test_a_node_is_one_place_though_two_terms_match_it() -> None:
+    model = parse("float[2,3] x", "[mm] p = MatMul(x, w); [act] y = Gelu(p)", WEIGHTS, opset=20)
+    found = nearest(model, DIFFERENCE)
+    assert (found.node, found.places, found.matched) == ("mm", 1, 3)
+
+
+def test_a_constant_of_another_shape_does_not_count_as_matched() -> None:
+    body = "a = MatMul(x, w); b = MatMul(x, v); y = Sub(a, b)"
+    found = nearest(parse("float[2,3] x", body, WEIGHTS | {"v": np.ones((3, 1), np.float32)}), DIFFERENCE)
+    assert (found.matched, found.parts) == (5, 6)
+    assert found.reason == "`N` = 1 in `v`, the constant 'v', and 4 in `w`"
 
 
 def test_a_reader_that_is_another_operator_is_named() -> None:

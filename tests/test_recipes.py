@@ -18,6 +18,7 @@ from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.language.rule_library import load_library
+from graphopt.report.report import format_group
 from graphopt.result import Result
 from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.rewrite.regions import portable_digest
@@ -153,6 +154,9 @@ def test_another_architecture_says_what_was_left(made: Result) -> None:
     again = graphopt.optimize(GIVEN, recipe=made.recipe)
     assert again.ok
     assert left(again) == [f"{count} × {MERGED}: nothing in this model is like it" for count in (2, 1)]
+    assert again.report.timing is not None
+    told = [format_group(group) for group in again.report.timing.groups]
+    assert told == [f"2 parts of another model: {MERGED}", f"1 part of another model: {MERGED}"]
     with pytest.raises(RecipeError, match=f"the model: the recipe does not fit: 2 × {MERGED}: nothing in this"):
         graphopt.optimize(GIVEN, recipe=made.recipe, strict=True)
 

@@ -117,7 +117,7 @@ fold_constants     1
 check    equal: differs by at most 6.1e-08 of the largest element of 'z', where
          2.1e-06 is allowed (absolute 2.4e-07; seeds 0, 1; batch=1; batch=3)
 oracle   onnxruntime 1.24.0, all its optimizations off
-seconds  load 0.0, simplify 1.3
+seconds  simplify 1.3
 note     fuse_gelu needs Gelu: opset 20, the model has 17; --target-opset 20
          converts it
 """

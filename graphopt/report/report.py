@@ -506,9 +506,10 @@ def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[Renderab
 
 
 def format_group(group: RewriteGroup) -> str:
-    """Return a find as `12 × merge_linear`, a sweep as `kernels of one size: mix_kernels`."""
+    """Return a find as `12 × merge_linear`, or where it has no part here as `12 parts of another model: merge_linear`; a
+    sweep as `kernels of one size: mix_kernels`."""
     rules = ", ".join(group.rules)
-    return f"{group.name}: {rules}" if group.kind is GroupKind.SWEEP else f"{len(group.parts)} × {rules}"
+    return f"{len(group.parts)} × {rules}" if group.parts else f"{group.name}: {rules}"
 
 
 def format_alone(group: RewriteGroup) -> str:
@@ -584,12 +585,18 @@ def _facts_table(report: Report) -> RenderableType:
         table.add_row("oracle", report.comparison.oracle)
     for what in report.comparison.skipped if report.comparison else ():
         table.add_row("", f"not compared: {what}", style="yellow")
-    table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))
+    table.add_row("seconds", format_stages(report))
     if growth := format_growth(report):
         table.add_row("weights", growth, style="yellow")
     for note in _group_notes(report.notes):
         table.add_row("note", note)
     return table
+
+
+def format_stages(report: Report) -> str:
+    """Return the seconds of the stages that took any: `load 0.4, search 10.1`."""
+    told = [f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items() if seconds >= 0.05]
+    return ", ".join(told) or "0.0"
 
 
 def format_growth(report: Report) -> str:

@@ -22,6 +22,7 @@ from graphopt.report.report import (
     format_saving,
     format_search,
     format_speed,
+    format_stages,
 )
 from graphopt.report.rule_picture import Picture, rule_pictures
 from graphopt.rewrite.refused_changes import RefusedRewrite
@@ -480,7 +481,7 @@ def origin_section(report: Report) -> Html:
     facts += [("versions", ", ".join(f"{name} {version}" for name, version in report.versions.items()))]
     facts += [("machine", report.timing.device)] if report.timing and report.timing.device else []
     facts += [("recipe", "followed: nothing was timed")] if report.timing and report.timing.cost == "recipe" else []
-    facts += [("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))]
+    facts += [("seconds", format_stages(report))]
     facts += [("note", note) for note in report.notes]
     code = [element("pre", report.session_code)] if report.session_code else []
     return section("origin", "Versions, machine, notes", _facts_table(facts), *code)

@@ -121,10 +121,12 @@ class _Place:
     explain: Callable[[PlaceNames], tuple[MissKind, str]]
     is_pattern: bool = False
     """True if the pattern does not match, or a condition does not hold."""
+    failed_parts: int = 0
+    """Parts that are bound in the state, and do not match all the same."""
 
     @property
     def matched(self) -> int:
-        return self.state.bound_parts
+        return self.state.bound_parts - self.failed_parts
 
     @property
     def parts(self) -> int:
@@ -395,18 +397,28 @@ def _mismatched(found: Mismatch, rule: Rule, graph: Graph, vertex: int) -> _Plac
     kind = MissKind.CONDITION if found.step == "conditions" else MissKind.PATTERN
     alike = (found.step, found.pattern, found.attribute)
     return _Place(
-        rule, graph, vertex, found.state, alike, lambda names: (kind, describe_mismatch(found, names)), is_pattern=True
+        rule,
+        graph,
+        vertex,
+        found.state,
+        alike,
+        lambda names: (kind, describe_mismatch(found, names)),
+        is_pattern=True,
+        failed_parts=int(found.step == "constant"),  # which waits, bound, until all axes are known
     )
 
 
 def _rootless_places(graph: Graph, rule: Rule) -> Iterator[_Place]:
     """Yield where an inner operator of a pattern matches, and no reader of its value is what the pattern goes on
-    with."""
+    with; once where both operands of that are alike."""
+    found: dict[tuple[App, Value], _Place] = {}
     for side in () if rule.is_family else rule.left:
         for outer in operator_applications(side):
             for inner in outer.operands:
                 if isinstance(inner, App) and inner.domain != SCALAR:
-                    yield from _unread_places(graph, rule, outer, inner)
+                    for place in _unread_places(graph, rule, outer, inner):
+                        found.setdefault((outer, place.state.terms[inner]), place)
+    yield from found.values()
 
 
 def _unread_places(graph: Graph, rule: Rule, outer: App, inner: App) -> Iterator[_Place]:
@@ -482,7 +494,8 @@ def notes_on_unapplied_rules(finder: MissFinder, rules: Sequence[Rule]) -> Itera
                 yield f"rule {rule.name} {places} ({miss.reason}): list it in TRADES, and the search times it"
             case MissKind.PATTERN | MissKind.CONDITION | MissKind.TAKEN:
                 where = f"at {label_node(miss.node, miss.operator)}"
-                where += f" and {miss.places - 1} places like it" if miss.places > 1 else ""
+                others = miss.places - 1
+                where += f" and {others} place{'s' * (others > 1)} like it" if others else ""
                 yield (
                     f"rule {rule.name} was applied nowhere: {miss.reason}"
                     f" (nearest {where}, where {miss.matched} of {miss.parts} parts of its pattern match)"
@@ -538,7 +551,11 @@ def _describe_elements(patch: Patch) -> str:
     """Return what the measure says of a patch that changes no weight."""
     _, computed, stored = measure_decrease(patch)
     if computed:
-        return f"{abs(computed)} elements {'fewer' if computed > 0 else 'more'} are computed"
-    return (
-        f"{abs(stored)} more elements of constants are stored" if stored else "no fewer elements are computed or stored"
-    )
+        return f"{_count_elements(computed)} computed"
+    return f"{_count_elements(stored)} stored in constants" if stored else "no fewer elements are computed or stored"
+
+
+def _count_elements(decrease: int) -> str:
+    """Return `3 fewer elements are`, or `1 more element is` where the decrease is negative."""
+    number, which = abs(decrease), "fewer" if decrease > 0 else "more"
+    return f"{number} {which} element is" if number == 1 else f"{number} {which} elements are"

@@ -177,5 +177,7 @@ def load_recipe(source: Recipe | str | PathLike[str]) -> Recipe:
         return Recipe.from_json(Path(source).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{source} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # also for bytes that are no text
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{source} is no recipe of graphopt: it is no text") from error
+    except ValueError as error:
         raise UsageError(f"{source} is no recipe of graphopt: {error}") from error
