@@ -506,8 +506,8 @@ def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[Renderab
 
 
 def format_group(group: RewriteGroup) -> str:
-    """Return a find as `12 × merge_linear`, or where it has no part here as `12 parts of another model: merge_linear`; a
-    sweep as `kernels of one size: mix_kernels`."""
+    """Return a find as `12 × merge_linear`, or as `12 parts of another model: merge_linear` where it has no part here;
+    a sweep as `kernels of one size: mix_kernels`."""
     rules = ", ".join(group.rules)
     return f"{len(group.parts)} × {rules}" if group.parts else f"{group.name}: {rules}"
 
