@@ -96,7 +96,7 @@ def report_cards(report: Report) -> Html:
 
 def _speed_cards(timing: SearchTiming | None) -> Iterator[tuple[str, str, str]]:
     if timing is None or timing.speedup is None:
-        reason = "no search was asked for" if timing is None else timing.untimed.removeprefix("not timed: ")
+        reason = "no search was asked for" if timing is None else _untimed_reason(timing)
         yield "not timed", "speed", reason
         return
     where = f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
@@ -106,6 +106,12 @@ def _speed_cards(timing: SearchTiming | None) -> Iterator[tuple[str, str, str]]:
     for latency in timing.latencies[:3]:
         times = " → ".join(f"{each.median * 1e3:.3g}" for each in (latency.before, latency.after))
         yield f"{times} ms", "a run", f"at {format_sizes(latency.sizes)}" if latency.sizes else ""
+
+
+def _untimed_reason(timing: SearchTiming) -> str:
+    if timing.cost == "analytic":
+        return "chosen by an estimate"
+    return timing.untimed.removeprefix("not timed: ")
 
 
 def size_cards(before: ModelSummary, after: ModelSummary) -> Iterator[tuple[str, str, str]]:
