@@ -498,6 +498,23 @@ def test_without_a_rule_each_node_has_a_line_for_what_comes_nearest() -> None:
         assert len(set(ideas)) == len(ideas)
 
 
+def test_without_a_rule_places_of_other_sizes_are_one_miss() -> None:
+    """Asked about the rule itself, they are two."""
+    name = "replace_matmul_add_of_matrices_with_conv"
+    body = "p = MatMul(x, w4); [plus] y = Add(p, b4); q = MatMul(z, w6); [more] t = Add(q, b6)"
+    weights = {
+        f"{hole}{size}": np.ones((size,) * rank, np.float32) for size in (4, 6) for hole, rank in (("w", 2), ("b", 1))
+    }
+    model = parse("float[2,3,4] x, float[2,3,6] z", body, weights, outputs="y, t")
+
+    def told(*names: str) -> list[tuple[str, int, str]]:
+        misses = (miss for miss in explain(model, *names).misses if miss.rule == name)
+        return [(miss.node, miss.places, miss.reason.partition(": ")[2]) for miss in misses]
+
+    assert told() == [("plus", 2, "C = 4; M = 4")]
+    assert told(name) == [("plus", 1, "C = 4; M = 4"), ("more", 1, "C = 6; M = 6")]
+
+
 def test_a_rule_that_the_run_is_without_is_said_to_be() -> None:
     model = parse("float[2,3] x", BODY, SCALED)
     found = explain(model, "fuse_mul_into_matmul", options=Options(skip=["fuse_mul_into_matmul"])).misses[0]

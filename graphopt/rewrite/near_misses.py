@@ -206,7 +206,8 @@ class MissFinder:
         """Return the nearest misses of all rules in the simplified graph, and all trades that match.
 
         Patterns of which no more than a node matches are left out: there are thousands. So is, at each node, what is
-        further than others there, and all but one of the rules that write the same operators.
+        further than others there, and all but one of the rules that write the same operators. A rule that fails at the
+        same term at several nodes is one miss, told by the values at the first.
         """
         trades, others = list[_Place](), list[_Place]()
         for place in filter(self._is_here, self._late_places((*self.rules, *self.trades))):
@@ -215,7 +216,7 @@ class MissFinder:
             elif len(place.state.terms) > 1:
                 others.append(place)
         nearest = _nearest_at_each_node(others)
-        return [*_merged(_worded(nearest, count))[:count], *_merged(_worded(trades, len(trades), most_worded=1))]
+        return [*_merged(_worded(nearest, count, most_worded=1)), *_merged(_worded(trades, len(trades), most_worded=1))]
 
     def _late_places(self, rules: Sequence[Rule]) -> list[_Place]:
         return [place for graph in self._changed_graphs() for place in self._places(graph, rules)]
