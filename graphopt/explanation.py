@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from graphopt.base import ort
@@ -16,9 +16,10 @@ from graphopt.language.rule_library import select_names
 from graphopt.options import AUTO, LATEST, Options
 from graphopt.pipeline import Pipeline, SimplifiedModel
 from graphopt.report.explanation_report import Explanation
-from graphopt.report.report import Report
+from graphopt.report.report import Report, format_alone
 from graphopt.rewrite.near_misses import MissFinder, MissKind, NearMiss
 from graphopt.rewrite.passes import PASSES
+from graphopt.search.search_report import RewriteGroup, format_speedup
 from graphopt.search.slower_rewrites import find_slower_rewrites
 
 MOST_MISSES = 5
@@ -146,10 +147,14 @@ def _with_measurement(miss: NearMiss, report: Report | None) -> NearMiss:
     """Return the miss of a trade with what a search found of it."""
     if miss.kind is not MissKind.TRADE or report is None or report.timing is None:
         return miss
-    tried: Mapping[bool, str] = {
-        group.is_taken: group.reason for group in report.timing.groups if miss.rule in group.rules
-    }
+    tried = [group for group in report.timing.groups if miss.rule in group.rules]
     if not tried:
         return replace(miss, reason=f"{miss.reason}; the search of the report did not try it")
-    found = "it was taken where it gains" if True in tried else f"left: {tried[False]}"
-    return replace(miss, reason=f"{miss.reason}; {found}")
+    return replace(miss, reason=f"{miss.reason}; {_format_measurement(max(tried, key=lambda group: group.is_taken))}")
+
+
+def _format_measurement(group: RewriteGroup) -> str:
+    """Return what a search found of rewrites, alone and together with others."""
+    alone = f"alone {format_alone(group)}"
+    together = f", with all that was taken {format_speedup(group.together)} as without" if group.together else ""
+    return f"it was taken: {alone}{together}" if group.is_taken else f"left ({alone}): {group.reason}"

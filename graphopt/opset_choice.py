@@ -15,6 +15,7 @@ from graphopt.check.blame import CheckResult
 from graphopt.io import onnx_io
 from graphopt.options import Options
 from graphopt.report.report import ModelSummary
+from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 from graphopt.search.pair_race import race_two_models
@@ -53,8 +54,8 @@ class Attempt:
     tuned: TuningResult
     notes: tuple[str, ...]
     check_result: CheckResult | None
-    refused: tuple[str, ...] = ()
-    """Rewrites that the check left out of it, as messages name them."""
+    refused: tuple[RefusedRewrite, ...] = ()
+    """Rewrites that the check refused, now or when the recipe was made."""
 
     @property
     def tuning(self) -> TuningOptions:

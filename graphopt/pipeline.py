@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 from graphopt.base import ort
 from graphopt.base.errors import ModelError, RecipeError, UsageError, did_you_mean
 from graphopt.base.session import current_session
-from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, refuse_changes, step_label
-from graphopt.check.verdict import format_comparison
+from graphopt.check.blame import Check, refused_rewrite
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.io.version_paths import first_opset, is_supported
 from graphopt.language import rule_library
@@ -32,6 +31,14 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.near_misses import MissFinder, notes_on_unapplied_rules
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
+from graphopt.rewrite.refused_changes import (
+    ChangeRefusal,
+    LoadedPlaces,
+    PatchKey,
+    PortableChange,
+    RefusedRewrite,
+    patch_key,
+)
 from graphopt.rewrite.simplify import notes_on_function_operators, simplify_graph
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.kernel_probe import KernelProbe
@@ -186,10 +193,10 @@ class Pipeline:
             ModelError: the check found the model not legal.
         """
         notes = [*made.notes, *self._target_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
-        tuned, loaded = made.tuned, made.loaded
+        timing, loaded = made.tuned.timing, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
         recipe = self.recipe or self._recorded_recipe(made)
-        report = Report.build(made.before, loaded, (), comparison, self.clock.seconds, notes, tuned.timing)
+        report = Report.build(made.before, loaded, (), comparison, self.clock.seconds, notes, timing, made.refused)
         result = Result.from_attempt(
             made, report, recipe, self.loaded_model.graph, self._gate.describe_proof, self._library.all_rules
         )
@@ -280,8 +287,9 @@ class Pipeline:
     def _kernel_checks(self) -> KernelProbe:
         return KernelProbe(self.options.setting)
 
-    def _refusal(self, space: _RewriteSpace) -> RefusalFunction:
-        return space.refusal(self._kernel_checks.exact_refusal if self.options.exact else self._kernel_checks.refusal)
+    def _refusal(self, space: _RewriteSpace, loaded: onnx_io.LoadedModel) -> ChangeRefusal:
+        kernels = self._kernel_checks.exact_refusal if self.options.exact else self._kernel_checks.refusal
+        return ChangeRefusal(kernels, LoadedPlaces(loaded.graph), space.excluded, space.foreseen)
 
     @cached_property
     def _tuning(self) -> TuningOptions:
@@ -309,17 +317,17 @@ class Pipeline:
         if opset is not None:
             with clock("convert"), onnx_io.naming_file_in_errors(loaded.path):
                 loaded = self._convert(loaded, opset)
-        given = self._prove_given_rules(space)
+        given, refusal = self._prove_given_rules(space), self._refusal(space, loaded)
         with clock("simplify"), onnx_io.naming_file_in_errors(loaded.path):  # it reads weights that may be broken
-            simplified, notes = self._simplify(loaded, space)
+            simplified, notes = self._simplify(loaded, space, refusal)
             notes += [*rule_library.notes_on_unmatchable_rules(given)]
             notes += notes_on_function_operators(simplified.graph, given, loaded.functions)
         tuned = TuningResult(simplified)
-        tuner = self._tuner(loaded, simplified, space, tuning)
+        tuner = self._tuner(loaded, simplified, space, tuning, refusal)
         if tuning.cost != "none":
             with clock("search"), current_session().replace(limits=options.limits):
                 tuned = tuner.tune() if self.recipe is None else self._followed(self.recipe, tuner)
-        with clock("memory"), current_session().replace(limits=options.limits):
+        with current_session().replace(limits=options.limits):
             tuned = self._with_memory(tuned, tuner, space)
         finding = None
         if options.check:
@@ -331,8 +339,9 @@ class Pipeline:
         unnoted = (rule for rule in given if not any(note.startswith(f"rule {rule.name} ") for note in notes))
         silent = [rule for rule in unnoted if rule.name not in fired]
         with clock("simplify"), onnx_io.naming_file_in_errors(loaded.path):
-            notes += notes_on_unapplied_rules(self._misses(simplified, space), silent)
-        return Attempt(replace(loaded, graph=tuned.candidate.graph), tuner, before, tuned, tuple(notes), finding)
+            notes += notes_on_unapplied_rules(self._misses(simplified, space, refusal), silent)
+        result, refused = replace(loaded, graph=tuned.candidate.graph), tuple(refusal.met.values())
+        return Attempt(result, tuner, before, tuned, tuple(notes), finding, refused)
 
     def _with_memory(self, tuned: TuningResult, tuner: Tuner, space: _RewriteSpace) -> TuningResult:
         """Return what was found, computed in parts where a memory budget asks for that, with notes on its memory.
@@ -345,14 +354,16 @@ class Pipeline:
         budget = options.memory_budget_bytes
         if budget is not None:
             options.report_progress("memory", 0.0)
-            fit = fitter.fit(tuned.candidate, budget)
+            with self.clock("memory"):
+                fit = fitter.fit(tuned.candidate, budget)
             timing = tuned.timing
             if timing is not None and fit.candidate is not tuned.candidate:
                 timing = timing.of_another_model("it is computed in parts, for the memory budget, since it was timed")
             return replace(tuned, candidate=fit.candidate, timing=timing, notes=(*tuned.notes, *fit.notes))
         if tuned.timing is None or tuned.timing.speedup is None or not options.setting.is_cpu:
             return tuned
-        return replace(tuned, notes=(*tuned.notes, *fitter.offer(tuned.candidate)))
+        with self.clock("memory"):
+            return replace(tuned, notes=(*tuned.notes, *fitter.offer(tuned.candidate)))
 
     def _followed(self, recipe: Recipe, tuner: Tuner) -> TuningResult:
         """Return what a recipe leads to, with a note on each decision that does not fit.
@@ -361,9 +372,10 @@ class Pipeline:
             RecipeError: there is one, and `strict` was asked for.
         """
         followed, options = follow_recipe(recipe, tuner), self.options
-        left = [*followed.left]
+        left = [*dict.fromkeys(followed.left)]
         if not options.check:
-            left += [f"{refused}: the check left it out, and is not made here" for refused in recipe.refused]
+            unknown = (each for each in recipe.refused if each.change is None and not each.is_everywhere)
+            left += [f"{refused}: the check left it out, and is not made here" for refused in unknown]
         if left and options.strict:
             raise RecipeError(f"{model_label(self.model)}: the recipe does not fit: {'; '.join(left)}")
         notes = [f"left of the recipe: {line}" for line in left]
@@ -381,10 +393,11 @@ class Pipeline:
         space, opset = self._rewrite_space, self.options.opset
         loaded = self.loaded_model if opset is None else self._convert(self.loaded_model, opset)
         self._prove_given_rules(space)
+        refusal = self._refusal(space, loaded)
         with onnx_io.naming_file_in_errors(loaded.path):
-            candidate, _ = self._simplify(loaded, space)
-        tuner = self._tuner(loaded, candidate, space, self._tuning)
-        return SimplifiedModel(loaded, candidate, self._library, self._misses(candidate, space), tuner)
+            candidate, _ = self._simplify(loaded, space, refusal)
+        tuner = self._tuner(loaded, candidate, space, self._tuning, refusal)
+        return SimplifiedModel(loaded, candidate, self._library, self._misses(candidate, space, refusal), tuner)
 
     def _prove_given_rules(self, space: _RewriteSpace) -> list[Rule]:
         """Return the rules that were given for this run and are chosen, once they are proved."""
@@ -394,7 +407,9 @@ class Pipeline:
                 self._gate.require_proved(given)
         return given
 
-    def _simplify(self, loaded: onnx_io.LoadedModel, space: _RewriteSpace) -> tuple[Candidate, list[str]]:
+    def _simplify(
+        self, loaded: onnx_io.LoadedModel, space: _RewriteSpace, refusal: RefusalFunction
+    ) -> tuple[Candidate, list[str]]:
         """Return a copy of the model's graph, simplified, and notes on rules that could not be applied."""
         graph = loaded.graph.copy()
         done = simplify_graph(
@@ -402,13 +417,13 @@ class Pipeline:
             space.rules,
             space.passes,
             allows=self._gate.allows,
-            refusal=self._refusal(space),
+            refusal=refusal,
             progress=self.options.report_progress,
         )
         return Candidate(graph, done.steps, Candidate(loaded.graph)), [*done.notes]
 
-    def _misses(self, simplified: Candidate, space: _RewriteSpace) -> MissFinder:
-        return MissFinder(simplified, self._gate, self._refusal(space), space.rules, space.trades)
+    def _misses(self, simplified: Candidate, space: _RewriteSpace, refusal: RefusalFunction) -> MissFinder:
+        return MissFinder(simplified, self._gate, refusal, space.rules, space.trades)
 
     @cached_property
     def loaded_model(self) -> onnx_io.LoadedModel:
@@ -432,7 +447,12 @@ class Pipeline:
         return converted
 
     def _tuner(
-        self, loaded: onnx_io.LoadedModel, simplified: Candidate, space: _RewriteSpace, tuning: TuningOptions
+        self,
+        loaded: onnx_io.LoadedModel,
+        simplified: Candidate,
+        space: _RewriteSpace,
+        tuning: TuningOptions,
+        refusal: RefusalFunction,
     ) -> Tuner:
         return Tuner(
             self.model,
@@ -444,7 +464,7 @@ class Pipeline:
             self._gate.allows,
             tuning,
             self.options.report_progress,
-            self._refusal(space),
+            refusal,
             sweeps=self._library.sweeps,
             is_bounded=not self._given_rules.modules,
             cache=open_cost_cache(fresh=self.options.fresh),
@@ -473,42 +493,46 @@ def _attempt_until_equal(
     clock: StageClock,
     *,
     strict: bool,
-    foreseen: Container[str] = (),
+    foreseen: Sequence[RefusedRewrite] = (),
 ) -> Attempt:
     """Attempt the model again without the rewrites that made a difference, until there is none; note what was left out.
 
+    Rewrites that are `foreseen`, as the check refused them when a recipe was made, are not made at all.
+
     Raises:
-        DifferenceError: there is a difference that no rewrite made, or, if `strict`, any that is not `foreseen`: made
-            by a rewrite which the check left out when the recipe was made.
+        DifferenceError: there is a difference that no rewrite made, or, if `strict`, any that is not `foreseen`.
     """
-    end = clock.seconds.get("search", 0.0) + tuning.seconds
-    made, notes = attempt(space, tuning), list[str]()
+    start = clock.seconds.get("search", 0.0)
+    end, refused_seconds = start + tuning.seconds, 0.0
+    space, known = space.without_foreseen(foreseen), {str(each) for each in foreseen}
+    made = attempt(space, tuning)
     left_out, changes, places = set[str](), set[PatchKey](), Counter[str]()
-    searched, refused = made.tuned.timing, list[str]()
+    searched, refused, notes = made.tuned.timing, list[RefusedRewrite](), list[str]()
     spare = tuning.seconds * tuning.policy.retry_share  # what is written is timed, too, if others took all the time
     while made.check_result is not None and made.is_different:
         guilty = made.check_result.culprit
         if guilty is None:
             raise made.check_result.to_error
         assert guilty.name not in left_out, f"{guilty.name} was left out, and made a difference all the same"
-        where = ""
+        rewrite = refused_rewrite(guilty, made.check_result.comparison)
         if (found := patch_key(guilty.patch)) in changes or places[guilty.name] == MAX_EXCLUDED_PLACES:
             left_out.add(guilty.name)
+            rewrite = replace(rewrite, is_everywhere=True)
         else:
             changes.add(found)
             places[guilty.name] += 1
-            where = f" at {format_replaced_values(guilty)}"
-        refused.append(f"{step_label(guilty)}{where}")
-        if strict and refused[-1] not in foreseen:
+            rewrite = replace(rewrite, change=LoadedPlaces(made.tuned.candidate.chain[0].graph).change(guilty.patch))
+        refused.append(rewrite)
+        if strict and str(rewrite) not in known:
             raise made.check_result.to_error
-        difference = format_comparison(made.check_result.comparison)
-        notes.append(f"{step_label(guilty)} was left out{where}: with it, the model is {difference}")
+        notes.append(f"{rewrite.label} was left out{rewrite.where}: with it, the model is {rewrite.difference}")
         space = space.excluding(left_out, changes)
         if len(changes) + len(left_out) > MAX_RETRIES:
             notes[-1] += f"; these are more than {MAX_RETRIES}, so the original is written"
             space = _RewriteSpace()
         log.warning("%s", notes[-1])
         searched = made.tuned.timing or searched
+        refused_seconds = clock.seconds.get("search", 0.0) - start
         del made, guilty  # the model with it, which may be large
         made = attempt(space, replace(tuning, cost="none"))  # a search waits until what it begins with is right
         left = end - clock.seconds.get("search", 0.0)
@@ -522,7 +546,21 @@ def _attempt_until_equal(
         del made
         made = attempt(space, tuning.with_part(max(left, spare) / tuning.seconds))
         spare = spare if left > spare else 0.0
-    return replace(made.with_notes(*notes), refused=tuple(refused))
+    if refused_seconds and made.tuned.timing is not None:
+        timing = replace(made.tuned.timing, refused_seconds=refused_seconds)
+        made = replace(made, tuned=replace(made.tuned, timing=timing))
+    everywhere = [each for each in foreseen if each.is_everywhere]
+    notes = [*_foreseen_notes([*everywhere, *made.refused], len(foreseen)), *notes]
+    return replace(made.with_notes(*notes), refused=(*everywhere, *made.refused, *refused))
+
+
+def _foreseen_notes(met: Iterable[RefusedRewrite], count: int) -> Iterator[str]:
+    """Yield notes on the rewrites that are left out because a recipe says so, of so many that it names."""
+    for rewrite in met:
+        why = "with it, the check found a difference when the recipe was made"
+        yield f"{rewrite.label} was left out{rewrite.where}: {why}"
+    if count > MAX_RETRIES:
+        yield f"the check refused more than {MAX_RETRIES} rewrites when the recipe was made: the original is written"
 
 
 MAX_EXCLUDED_PLACES = 3
@@ -543,6 +581,8 @@ class _RewriteSpace:
     """Trades of time for memory, for a memory budget."""
     excluded: frozenset[PatchKey] = frozenset()
     """Changes of which the check found that they make a difference."""
+    foreseen: Mapping[PortableChange, RefusedRewrite] = field(default_factory=dict)
+    """Changes of which the check found that when a recipe was made."""
 
     @staticmethod
     def select(known: rule_library.RuleLibrary, options: Options) -> _RewriteSpace:
@@ -565,9 +605,13 @@ class _RewriteSpace:
             [rule for rule in known.parts if rule.name in chosen],
         )
 
-    def refusal(self, refusal: RefusalFunction) -> RefusalFunction:
-        """Return a function that refuses the excluded changes, and all that is refused anyway."""
-        return refuse_changes(self.excluded, refusal) if self.excluded else refusal
+    def without_foreseen(self, foreseen: Sequence[RefusedRewrite]) -> _RewriteSpace:
+        """Return the space without what the check refused when a recipe was made; none where that was too much."""
+        if len(foreseen) > MAX_RETRIES:
+            return _RewriteSpace()
+        names = {each.name for each in foreseen if each.is_everywhere}
+        changes = {each.change: each for each in foreseen if each.change is not None}
+        return replace(self.excluding(names), foreseen=changes)
 
     def excluding(self, names: Container[str], changes: Iterable[PatchKey] = ()) -> _RewriteSpace:
         """Return the space without some names and changes."""
@@ -577,6 +621,7 @@ class _RewriteSpace:
             [pass_ for pass_ in self.passes if pass_.name not in names],
             [rule for rule in self.parts if rule.name not in names],
             self.excluded.union(changes),
+            self.foreseen,
         )
 
 

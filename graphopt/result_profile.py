@@ -17,7 +17,7 @@ from graphopt.report.report import OperatorTimes, Report
 from graphopt.result import Result
 from graphopt.runtime.bench import prepare_models, run_benchmark
 from graphopt.runtime.measure import Speedup, TimingPolicy
-from graphopt.runtime.profile import time_kernels
+from graphopt.runtime.profile import time_kernels_in_turns
 from graphopt.runtime.session_setting import Source
 
 log = logging.getLogger(__name__)
@@ -53,10 +53,9 @@ def profile_result(model: Source, result: Result, options: Options) -> Report:
     with current_session().replace(limits=options.limits), ort.registered_custom_ops(options.custom_ops):
         models, inputs = [model, result.loaded], options.inputs
         ready = prepare_models(models, setting, dims=options.open_dims, inputs=inputs, seed=options.seed)
-        before, after = (
-            time_kernels(each, by, ready.trials[0].feeds, PROFILE_RUNS).seconds_by_operator
-            for each, by in ((model, first), (result.loaded, setting))
-        )
+        profiled = [(model, first), (result.loaded, setting)]
+        times = time_kernels_in_turns(profiled, ready.trials[0].feeds, PROFILE_RUNS)
+        before, after = (each.seconds_by_operator for each in times)
         losses = dict(_losses_without(model, result, options))
     rules = {name: replace(text, speed_without=losses.get(name)) for name, text in result.report.rules.items()}
     return replace(result.report, operator_times=OperatorTimes(before, after, PROFILE_RUNS), rules=rules)

@@ -25,12 +25,14 @@ from graphopt.runtime.bench import (
 )
 from graphopt.runtime.measure import KernelTimes, Speedup, TimingSamples, TimingVerdict
 from graphopt.runtime.profile import (
+    ProfiledSession,
     graph_operators,
     kernels_digest,
     light_kernel_share,
     optimized_graph,
     profile_model,
     time_kernels,
+    time_kernels_in_turns,
     times_by_operator,
 )
 from graphopt.runtime.session_setting import SessionSetting
@@ -307,6 +309,21 @@ def test_kernels_are_told_apart_by_their_shapes() -> None:
     assert sorted(found.counts.values()) == [1, 1, 2]
     assert found.counts.keys() == found.seconds.keys()
     assert all(len(runs) == 2 and min(runs) >= 0 for runs in found.seconds.values())
+
+
+def test_kernels_of_several_models_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, run = list[ProfiledSession](), ProfiledSession.run
+
+    def noted(session: ProfiledSession, *args: Any) -> Any:
+        turns.append(session)
+        return run(session, *args)
+
+    monkeypatch.setattr(ProfiledSession, "run", noted)
+    exp, sin = (parse("float[4] x", f"y = {op}(x)") for op in ("Exp", "Sin"))
+    setting = SessionSetting(threads=1)
+    found = time_kernels_in_turns([(exp, setting), (sin, setting)], {"x": np.ones(4, np.float32)}, runs=2)
+    assert [[*each.seconds_by_operator] for each in found] == [["Exp"], ["Sin"]]
+    assert turns[:2] * 3 == turns and turns[0] is not turns[1]
 
 
 def test_a_profile_shows_what_onnxruntime_fused(image: onnx.ModelProto) -> None:

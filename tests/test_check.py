@@ -24,6 +24,7 @@ from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.operators.node_evaluation import Arrays, evaluate_node
+from graphopt.report.report import format_search
 from graphopt.rewrite.passes import PASSES, Pass
 from graphopt.rewrite.simplify import Simplifier, simplify_graph
 from graphopt.search.model_tuner import Tuner, TuningResult
@@ -124,6 +125,10 @@ def test_searches_that_the_check_refused_are_told(monkeypatch: pytest.MonkeyPatc
     timing, note = result.report.timing, "not timed: searches that the check refused have taken the --seconds"
     assert timing is not None and (timing.untimed, timing.speedup, timing.searched) == (note, None, None)
     assert [(group.rules, group.is_taken, group.reason) for group in timing.groups] == [(("a_rule",), False, note)]
+    assert timing.refused_seconds == 5.0
+    assert format_search(timing).endswith("; 5.0 s of the --seconds went into searches that the check refused")
+    assert [each.name for each in result.report.refused] == ["forget_relu", "forget_exp"]
+    assert "differs" in result.report.refused[0].difference
 
 
 TRIED = SearchTiming(

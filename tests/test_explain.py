@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,26 @@ from graphopt.base.dtype import DType
 from graphopt.cli.main import app
 from graphopt.explanation import explain
 from graphopt.language.proof import Proof, ProofModel, Verdict
+from graphopt.language.rule_library import load_library
+from graphopt.language.terms import operator_applications
 from graphopt.options import Options
 from graphopt.rewrite import gate
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.near_misses import MissKind, NearMiss
 from graphopt.rewrite.sites import Site
-from graphopt.rule import Rule, const, fn, integer, integers, op, real, tensor
+from graphopt.rule import Rule, const, fn, integer, integers, op, pointwise, real, tensor
 from graphopt.runtime.measure import Speedup
 from graphopt.search.race_outcomes import Measurement, RaceOutcome
 from graphopt.search.race_series import RaceSeries
+from graphopt.search.search_report import GroupKind, RewriteGroup
 from graphopt.search.stopping import TimeBudget
 from tests.text import parse
 
 x, y, v = tensor("x"), tensor("y"), const("v")
 ROWS = tensor("x", "*b M K")
 PRODUCT = Rule("own_product", op.Relu(ROWS @ const("w", "K N")), op.Relu(ROWS @ (const("w", "K N") * 1.0)))
+OTHER = const("v", "K N")
+DIFFERENCE = Rule("own", ROWS @ const("w", "K N") - ROWS @ OTHER, ROWS @ (const("w", "K N") - OTHER))
 WEIGHTS = {"w": np.ones((3, 4), np.float32)}
 
 
@@ -171,6 +175,47 @@ def test_a_divisor_without_a_reciprocal_is_named() -> None:
         miss.reason
         for miss in explain(model, "own", options=Options(rules=[rule], only=["own"], unverified=True)).misses
     }
+
+
+def test_a_quotient_in_the_place_of_a_product_is_named() -> None:
+    rule = Rule("own", op.Relu(x * v), op.Relu(v * x), canonical=True)
+    model = parse("float[2] x", "[halve] s = Div(x, c); y = Relu(s)", {"c": np.array([2, 4], np.float32)})
+    assert reason(model, rule) == (
+        "halve (Div) is no Mul, and a canonical rule asks for a Mul, `x * v`, in that spelling"
+    )
+
+
+def test_operands_of_unlike_element_types_are_named() -> None:
+    f = pointwise("f")
+    rule = Rule("own", op.Concat(f(x), f(y), axis=0), f(op.Concat(x, y, axis=0)))
+    body = "[one] a = IsNaN(x); [two] b = IsNaN(z); y = Concat<axis=0>(a, b)"
+    model = parse("float[2] x, double[2] z", body, outputs="y")
+    said = "one (IsNaN) reads float, and two (IsNaN) reads double"
+    assert reason(model, rule) == f"{said}: an operator hole reads the same element types everywhere"
+
+
+def test_readers_are_those_of_the_output_that_the_pattern_has() -> None:
+    """The first output of the Split is read by what the pattern goes on with, the second by another."""
+    _, second = op.Split.split(2, x, axis=0, num_outputs=2)
+    rule = Rule("own", op.Relu(second), op.Relu(x))
+    body = "[halves] a, b = Split<axis=0, num_outputs=2>(x); r = Relu(a); [act] s = Tanh(b); y = Add(r, s)"
+    assert reason(parse("float[2] x", body), rule) == (
+        "output 1 of halves (Split) is read by act (Tanh); the pattern has a Relu there,"
+        " `Relu(Split(x, axis=0, num_outputs=2)[1])`"
+    )
+
+
+def test_a_node_is_one_place_though_two_terms_match_it() -> None:
+    model = parse("float[2,3] x", "[mm] p = MatMul(x, w); [act] y = Gelu(p)", WEIGHTS, opset=20)
+    found = nearest(model, DIFFERENCE)
+    assert (found.node, found.places, found.matched) == ("mm", 1, 3)
+
+
+def test_a_constant_of_another_shape_does_not_count_as_matched() -> None:
+    body = "a = MatMul(x, w); b = MatMul(x, v); y = Sub(a, b)"
+    found = nearest(parse("float[2,3] x", body, WEIGHTS | {"v": np.ones((3, 1), np.float32)}), DIFFERENCE)
+    assert (found.matched, found.parts) == (5, 6)
+    assert found.reason == "`N` = 1 in `v`, the constant 'v', and 4 in `w`"
 
 
 def test_a_reader_that_is_another_operator_is_named() -> None:
@@ -391,13 +436,19 @@ def test_a_trade_is_told_with_what_was_measured() -> None:
     assert explain(parallel(), name).misses[0].reason == "a trade: applied only where it measures faster"
     report = graphopt.optimize(parallel(), cost="analytic").report
     assert report.timing is not None
-    for is_taken, reason, said in (
-        (None, "", "the search of the report did not try it"),
-        (False, f"the model with it is {SLOWER}; it is slower", f"left: the model with it is {SLOWER}; it is slower"),
-        (True, "", "it was taken where it gains"),
+    measured = RewriteGroup(GroupKind.FIND, "a", (name,), alone=ratio(1.3))
+    taken = "it was taken: alone 1.30 (1.29–1.31)"
+    left = replace(measured, reason=f"the model with it is {SLOWER}; it is slower")
+    for group, said in (
+        (None, "the search of the report did not try it"),
+        (left, f"left (alone 1.30 (1.29–1.31)): the model with it is {SLOWER}; it is slower"),
+        (replace(measured, is_taken=True), taken),
+        (
+            replace(measured, is_taken=True, together=ratio(1.2)),
+            f"{taken}, with all that was taken 1.200 times as fast (1.188 to 1.212) as without",
+        ),
     ):
-        group: Any = SimpleNamespace(rules=(name,), is_taken=is_taken, reason=reason)
-        timing = replace(report.timing, groups=() if is_taken is None else (group,))
+        timing = replace(report.timing, groups=() if group is None else (group,))
         told = explain(parallel(), name, report=replace(report, timing=timing)).misses[0].reason
         assert told == f"a trade: applied only where it measures faster; {said}"
 
@@ -427,6 +478,41 @@ def test_without_a_rule_all_are_looked_at() -> None:
         "`w` is not a constant, it is the input 'u'",
     )
     assert all(miss.matched > 1 for miss in found.misses)
+
+
+def test_without_a_rule_each_node_has_a_line_for_what_comes_nearest() -> None:
+    """A sum of a product and a value is nearly a dozen rules, most of which are far from it."""
+    body = "[mm] p = MatMul(x, w); [plus] s = Add(p, z); [more] t = Add(s, z); [act] y = Gelu(t)"
+    model = parse("float[2,3] x, float[2,4] z", body, WEIGHTS, opset=20)
+    found = [miss for miss in explain(model).misses if miss.kind is not MissKind.TRADE]
+    by_node = {node: [miss for miss in found if miss.node == node] for node in {miss.node for miss in found}}
+    written = {
+        rule.name: {each.op for side in rule.right for each in operator_applications(side)}
+        for rule in load_library().rules
+    }
+    assert by_node
+    for misses in by_node.values():
+        best = max(miss.share for miss in misses)
+        assert all(miss.share >= 0.9 * best for miss in misses)
+        ideas = [frozenset(written[miss.rule]) for miss in misses]
+        assert len(set(ideas)) == len(ideas)
+
+
+def test_without_a_rule_places_of_other_sizes_are_one_miss() -> None:
+    """Asked about the rule itself, they are two."""
+    name = "replace_matmul_add_of_matrices_with_conv"
+    body = "p = MatMul(x, w4); [plus] y = Add(p, b4); q = MatMul(z, w6); [more] t = Add(q, b6)"
+    weights = {
+        f"{hole}{size}": np.ones((size,) * rank, np.float32) for size in (4, 6) for hole, rank in (("w", 2), ("b", 1))
+    }
+    model = parse("float[2,3,4] x, float[2,3,6] z", body, weights, outputs="y, t")
+
+    def told(*names: str) -> list[tuple[str, int, str]]:
+        misses = (miss for miss in explain(model, *names).misses if miss.rule == name)
+        return [(miss.node, miss.places, miss.reason.partition(": ")[2]) for miss in misses]
+
+    assert told() == [("plus", 2, "C = 4; M = 4")]
+    assert told(name) == [("plus", 1, "C = 4; M = 4"), ("more", 1, "C = 6; M = 6")]
 
 
 def test_a_rule_that_the_run_is_without_is_said_to_be() -> None:
@@ -490,6 +576,19 @@ def test_the_rewrite_that_loses_time_is_found_by_halving(monkeypatch: pytest.Mon
     assert text.startswith("the simplified model is 0.909 times as fast (0.900 to 0.918) as the original\n")
     assert f"    without {names[1]}: 1.222 times as fast (1.210 to 1.234), and 1.222 times as fast" in text
     assert text.endswith(f"shown to be slower: {names[1]}; --skip leaves them out")
+
+
+def test_the_simplified_model_is_told_by_the_race_of_the_most_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    races = iter([(0.9, 20), (0.95, 300), (0.8, 40)])
+
+    def race(_: RaceSeries, candidates: Sequence[Candidate], __: float) -> list[Measurement]:
+        median, rounds = next(races, (0.8, 40))
+        outcome = RaceOutcome(replace(ratio(median), rounds=rounds), ratio(1.0))
+        return [Measurement(candidate, outcome) for candidate in candidates]
+
+    monkeypatch.setattr(RaceSeries, "race", race)
+    text = str(explain(parse("float[4,8] x", CHAIN), slower=True).slower)
+    assert text.startswith("the simplified model is 0.950 times as fast (0.941 to 0.959) as the original\n")
 
 
 def test_nothing_that_loses_time_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,3 +214,8 @@ def test_a_speed_that_was_measured_before_the_model_was_cut_is_not_reported(
     assert (report.timing.speedup, report.timing.latencies) == (None, ())
     assert report.timing.untimed == ("not timed: it is computed in parts, for the memory budget, since it was timed")
     assert "cut" in report.notes
+
+
+def test_where_no_memory_was_measured_there_is_no_such_stage() -> None:
+    seconds = graphopt.optimize(parse("float[4] x", "y = Exp(x)"), cost="none").report.seconds
+    assert "memory" not in seconds and "simplify" in seconds

@@ -28,6 +28,7 @@ from graphopt.report.page_layout import LAYOUT_LIBRARY, LAYOUT_LIBRARY_SHA256
 from graphopt.report.report import OperatorTimes, Report, Rewrite, RuleText
 from graphopt.report.rule_picture import rule_pictures
 from graphopt.report.scope_folding import MAX_CHILDREN, Folding, fold_by_scope
+from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.search.search_report import VersionRace
 from tests import zoo
 from tests.test_report import TIMED, find, report, speedup, sweep
@@ -297,6 +298,27 @@ def words(page: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
 
+def test_the_page_lists_what_the_check_refused() -> None:
+    refused = (
+        RefusedRewrite("forget_relu", values="'r'", difference="different: output 'y' differs by 2"),
+        RefusedRewrite("fold_wrong", is_rule=False, values="'z'", is_everywhere=True),
+    )
+    said = words(report_page(replace(timed(), refused=refused), EMPTY, EMPTY))
+    assert (
+        "Refused by the check rule or pass values that it replaced with it, the model is"
+        " forget_relu 'r' different: output 'y' differs by 2 fold_wrong everywhere" in said
+    )
+    untimed = words(report_page(replace(timed(), refused=refused, timing=None, rewrites=()), EMPTY, EMPTY))
+    assert "No search was asked for. Refused by the check" in untimed
+
+
+def test_a_second_race_is_told_from_the_first() -> None:
+    once = VersionRace(speedup=speedup(1.25), gain=speedup(1.0))
+    timing = replace(TIMED, races=(once, replace(once, is_second=True)))
+    said = words(report_page(replace(report(), timing=timing), EMPTY, EMPTY))
+    assert "simplified 1.250 (1.150–1.350) simplified (second race, in new sessions) 1.250 (1.150–1.350)" in said
+
+
 EMPTY = GraphOutline((), (), (), (), has_scopes=False)
 
 
@@ -322,7 +344,7 @@ def test_the_page_says_what_simplifications_gain_where_that_was_measured() -> No
     rules = {"fold_shapes": RuleText("sizes are known", speed_without=speedup(0.875))}
     said = words(report_page(replace(timed(), rules=rules), EMPTY, EMPTY))
     assert "fold_shapes without it 0.875 times as fast (0.775 to 0.975) a pass" in said
-    assert "those that removed the most nodes were also left out, one at a time" in said
+    assert "as the original; left out one at a time: 1 of them, which removed the most nodes" in said
 
 
 @pytest.mark.slow

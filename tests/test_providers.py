@@ -317,7 +317,7 @@ def test_the_report_says_how_to_open_a_session(capsys: pytest.CaptureFixture[str
     report = optimized("cpu,fast").report
     report.print()
     text = capsys.readouterr().out
-    assert "times as fast as the original with CPUExecutionProvider" in " ".join(text.split())
+    assert ") as the original with CPUExecutionProvider" in " ".join(text.split())
     assert text.rstrip().endswith(report.session_code)
     assert Report.from_json(report.to_json()).session_code == report.session_code
 

@@ -13,11 +13,14 @@ from typer.testing import CliRunner
 
 import graphopt
 from graphopt.base.errors import DifferenceError, RecipeError, UsageError
+from graphopt.check.blame import Check, CheckResult
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.language.rule_library import load_library
+from graphopt.report.report import format_group
 from graphopt.result import Result
+from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.rewrite.regions import portable_digest
 from graphopt.runtime.measure import Speedup
 from graphopt.search.model_tuner import Tuner, TuningResult
@@ -151,6 +154,9 @@ def test_another_architecture_says_what_was_left(made: Result) -> None:
     again = graphopt.optimize(GIVEN, recipe=made.recipe)
     assert again.ok
     assert left(again) == [f"{count} × {MERGED}: nothing in this model is like it" for count in (2, 1)]
+    assert again.report.timing is not None
+    told = [format_group(group) for group in again.report.timing.groups]
+    assert told == [f"2 parts of another model: {MERGED}", f"1 part of another model: {MERGED}"]
     with pytest.raises(RecipeError, match=f"the model: the recipe does not fit: 2 × {MERGED}: nothing in this"):
         graphopt.optimize(GIVEN, recipe=made.recipe, strict=True)
 
@@ -185,8 +191,8 @@ def test_a_find_is_made_whole_or_not_at_all(made: Result) -> None:
     assert left(again) == [f"2 × {MERGED}: nothing in this model is like it"]
 
 
-def test_a_rewrite_that_the_check_left_out_is_told_where_there_is_no_check(made: Result) -> None:
-    recipe = replace(made.recipe, refused=("the rule 'wrong' at 'y'",))
+def test_a_rewrite_that_only_the_check_can_refuse_is_told_where_there_is_no_check(made: Result) -> None:
+    recipe = replace(made.recipe, refused=(RefusedRewrite("wrong", values="'y'"),))
     assert left(graphopt.optimize(model(), recipe=recipe)) == []
     why = "the rule 'wrong' at 'y': the check left it out, and is not made here"
     assert left(graphopt.optimize(model(), recipe=recipe, check=False)) == [why]
@@ -197,11 +203,75 @@ def test_what_the_check_left_out_is_in_the_recipe() -> None:
     given = parse("float[4] x", "a = Abs(x); e = Exp(a); y = Neg(e)", outputs="float[4] y")
     made = graphopt.optimize(given, rules=[wrong], unverified=True, cost="none")
     recipe = made.recipe
-    assert recipe.refused == ("the rule 'forget_exp' at 'e'",) and recipe.options == {"--unverified": ""}
+    assert [*map(str, recipe.refused)] == ["the rule 'forget_exp' at 'e'"] and recipe.options == {"--unverified": ""}
     again = graphopt.optimize(given, rules=[wrong], unverified=True, recipe=recipe, strict=True)
     assert again.ok and again.model == made.model
     with pytest.raises(DifferenceError, match="forget_exp"):
         graphopt.optimize(given, rules=[wrong], unverified=True, recipe=replace(recipe, refused=()), strict=True)
+
+
+def relus(prefix: str = "", *, seed: int = 0, layers: int = 5) -> onnx.ModelProto:
+    """Layers of a Relu each, all with equal nodes; in the third alone what it reads may be negative."""
+    rng, p = np.random.default_rng(seed), prefix
+    signs = {f"{p}s{i}": np.full(4, -1 if i == 2 else 1, np.float32) * rng.uniform(1, 2, 4) for i in range(layers)}
+    layer = "{p}a{i} = Abs({p}x{i}); {p}m{i} = Mul({p}a{i}, {p}s{i}); {p}r{i} = Relu({p}m{i}); {p}x{j} = Sin({p}r{i})"
+    body = "; ".join(layer.format(p=p, i=i, j=i + 1) for i in range(layers))
+    weights = {name: sign.astype(np.float32) for name, sign in signs.items()}
+    return parse(f"float[4] {p}x0", body, weights, outputs=f"float[4] {p}x{layers}")
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
+    """The checks that are made."""
+    made, compare = list[Check](), Check.compare
+
+    def counted(check: Check) -> CheckResult:
+        made.append(check)
+        return compare(check)
+
+    monkeypatch.setattr(Check, "compare", counted)
+    return made
+
+
+FORGET_RELU = Rule("forget_relu", op.Relu(tensor("x")), op.Identity(tensor("x")))
+
+
+def test_what_the_check_refused_is_not_made_again(checks: list[Check]) -> None:
+    """Of five equal places one is refused, in the model and in another export of it, before the check."""
+    options: dict[str, Any] = {"rules": [FORGET_RELU], "unverified": True}
+    made = graphopt.optimize(relus(), cost="none", **options)
+    assert len(checks) == 2 and made.report.counts["forget_relu"] == 4
+    recipe = Recipe.from_json(made.recipe.to_json())
+    assert [str(rewrite) for rewrite in recipe.refused] == ["the rule 'forget_relu' at 'r2'"]
+    checks.clear()
+    again = graphopt.optimize(relus(), recipe=recipe, strict=True, **options)
+    assert len(checks) == 1 and again.model.SerializeToString() == made.model.SerializeToString()
+    said = "the rule 'forget_relu' was left out at {}: with it, the check found a difference when the recipe was made"
+    assert said.format("'r2'") in again.report.notes
+    checks.clear()
+    export = graphopt.optimize(relus("other_", seed=1), recipe=recipe, strict=True, **options)
+    assert len(checks) == 1 and said.format("'other_r2'") in export.report.notes
+    assert export.model == graphopt.optimize(relus("other_", seed=1), cost="none", **options).model
+
+
+def test_what_the_check_refused_everywhere_is_not_made_again(checks: list[Check]) -> None:
+    """After three places a rule is left out everywhere."""
+    options: dict[str, Any] = {"rules": [Rule("forget_sin", op.Sin(tensor("x")), op.Identity(tensor("x")))]}
+    given = parse("float[4] x", "a = Sin(x); b = Exp(a); c = Sin(b); d = Exp(c); e = Sin(d); f = Exp(e); y = Sin(f)")
+    made = graphopt.optimize(given, cost="none", unverified=True, **options)
+    assert len(checks) == 5 and [each.is_everywhere for each in made.recipe.refused] == [False] * 3 + [True]
+    checks.clear()
+    again = graphopt.optimize(given, recipe=made.recipe, unverified=True, strict=True, **options)
+    assert len(checks) == 1 and again.model == made.model
+    assert "the rule 'forget_sin' was left out: with it, the check found a difference" in " ".join(again.report.notes)
+
+
+def test_where_too_much_was_refused_the_original_is_written_again(made: Result, checks: list[Check]) -> None:
+    refused = tuple(RefusedRewrite(f"wrong_{number}", values="'y'") for number in range(13))
+    again = graphopt.optimize(model(), recipe=replace(made.recipe, refused=refused))
+    assert len(checks) == 1 and not again.report.rewrites
+    said = "the check refused more than 12 rewrites when the recipe was made: the original is written"
+    assert said in again.report.notes
 
 
 # -- sweeps, and simplifications that were undone ----------------------------------------------------------------------

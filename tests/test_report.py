@@ -117,7 +117,7 @@ fold_constants     1
 check    equal: differs by at most 6.1e-08 of the largest element of 'z', where
          2.1e-06 is allowed (absolute 2.4e-07; seeds 0, 1; batch=1; batch=3)
 oracle   onnxruntime 1.24.0, all its optimizations off
-seconds  load 0.0, simplify 1.3
+seconds  simplify 1.3
 note     fuse_gelu needs Gelu: opset 20, the model has 17; --target-opset 20
          converts it
 """
@@ -207,7 +207,7 @@ kernels of one size: mix_all  1.02 (0.92–1.12)      1.5 ms   left
 reordered: untimed                   not timed               left
 """
 SPEED = """\
-speed   1.500 times as fast as the original (1.400 to 1.600); CPUExecutionProvider, 1 thread
+speed   1.500 times as fast (1.400 to 1.600) as the original; CPUExecutionProvider, 1 thread
         1.250 times as fast (1.150 to 1.350) by what is done without a search
 search  no part in which a rule trades, 0 graphs, 0 measured; nothing was left to try
 """

@@ -3,10 +3,16 @@
 import re
 import sys
 import time
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from typer.testing import CliRunner
 
+from graphopt.cli.main import app
 from graphopt.cli.terminal import Progress, set_up_logging
+from tests.text import parse
 
 
 def test_a_stage_that_takes_long_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,3 +62,37 @@ def test_an_error_ends_the_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     progress("check", 0.0)
     progress.__exit__(ValueError, ValueError("no model"), None)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("optimize", "model.onnx", "fast.onnx", "--cost", "none", "--verbose"),
+        ("optimize", "model.onnx", "fast.onnx", "--cost", "none", "--dim", "nothing=1"),
+        ("inspect", "model.onnx"),
+        ("explain", "model.onnx", "--verbose"),
+        ("compare", "model.onnx", "model.onnx"),
+    ],
+)
+def test_names_of_a_model_do_not_command_the_terminal(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An escape, a carriage return and the one-byte form of an escape sequence, in all kinds of names."""
+    body = "a = Neg(x); b = Neg(a); p = MatMul(b, u); y = Mul(p, s)"
+    model = parse("float[n,3] x, float[3,4] u", body, {"s": np.ones(4, np.float32) * 2})
+    bad = "\x1b[2J\r\x9b31m"
+    for number, node in enumerate(model.graph.node):
+        node.name = f"{number}{bad}"
+        node.input[:] = [f"{name}{bad}" for name in node.input]
+        node.output[:] = [f"{name}{bad}" for name in node.output]
+    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
+        value.name += bad
+    model.graph.name += bad
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param += bad
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model, "model.onnx")
+    done = CliRunner().invoke(app, list(command))
+    said = done.stdout + done.stderr
+    assert done.exit_code == 2 * ("nothing" in " ".join(command)), said
+    assert not {"\x1b", "\r", "\x9b"} & {*said}
+    assert "\\x1b[2J" in said.replace("\n", "")

@@ -314,6 +314,14 @@ def printable_text(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+def escape_unprintable(text: str, keep: str = "") -> str:
+    """Return a text in which characters that a terminal does not print, such as a line break or an escape, are written
+    as in Python, but for those to `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
+
+
 @contextmanager
 def scratch_folder(refusal: type[Exception] = OutputError) -> Iterator[Path]:
     """Yield a folder that is gone at the end, for what is read again at once.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 from graphopt.base import limits
 from graphopt.base.errors import DifferenceError, ModelError
@@ -14,10 +14,9 @@ from graphopt.check.compare import ModelComparer
 from graphopt.check.patch_models import compare_region
 from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comparison
 from graphopt.io import onnx_io
-from graphopt.ir.graph import Graph, Node, Patch
-from graphopt.rewrite.build import RefusalFunction
+from graphopt.ir.graph import Graph
 from graphopt.rewrite.candidates import Candidate
-from graphopt.rewrite.folded_constants import ReportedReason
+from graphopt.rewrite.refused_changes import RefusedRewrite, format_replaced_values
 from graphopt.rewrite.simplify import Step
 
 
@@ -42,7 +41,7 @@ class CheckResult:
             blame = "No rewrite made the difference: it is there after loading and saving alone"
         else:
             leave_out = f"--skip {self.culprit.name} leaves it out"
-            culprit = f"{step_label(self.culprit)} at {format_replaced_values(self.culprit)}"
+            culprit = refused_rewrite(self.culprit, self.comparison)
             blame = f"The first difference is made by {culprit}; {leave_out}"
         return DifferenceError(f"the optimized model is {format_comparison(self.comparison)}. {blame}")
 
@@ -115,7 +114,7 @@ class Check:
                     oracles |= dict.fromkeys([found.oracle] if found.oracle else [])
                     worst += [found.worst] if found.worst else []
                 else:
-                    skipped.append(f"{step.name} at {format_replaced_values(step)}: {found.reason}")
+                    skipped.append(f"{step.name} at {format_replaced_values(step.patch)}: {found.reason}")
                 self.report_progress("check", done / count)
         outputs = sorted(worst, key=lambda difference: difference.relative / (difference.tolerance or 1))[-1:]
         note = f"{why}, so {compared} of {count} rewrites were compared on their own"
@@ -166,47 +165,7 @@ def bisect(count: int, agrees: Callable[[int], bool]) -> int:
     return good
 
 
-PatchKey: TypeAlias = "tuple[frozenset[tuple[str, ...]], tuple[str, ...]]"
-"""The values that go or are computed otherwise, by the operator that made them; and the operators that come."""
-
-
-def patch_key(patch: Patch) -> PatchKey:
-    """Return a key for what a patch does and where, which another attempt at the model may share."""
-    gone = _removed_nodes(patch)
-    new = [n for v, n in patch.after.items() if not n.is_internal and (v in gone or v not in patch.before)]
-    return frozenset((node.op, *node.names) for node in gone.values()), tuple(sorted(node.op for node in new))
-
-
-EXCLUDED_REASON = ReportedReason("the check found a difference there")
-"""Reason why a change is refused in a later attempt, which is noted where it is left out."""
-
-
-def refuse_changes(excluded: Container[PatchKey], refusal: RefusalFunction) -> RefusalFunction:
-    """Return a function that refuses some changes, and all that is refused anyway."""
-
-    def refused(graph: Graph, patch: Patch) -> str:
-        return EXCLUDED_REASON if patch_key(patch) in excluded else refusal(graph, patch)
-
-    return refused
-
-
-def _removed_nodes(patch: Patch) -> dict[int, Node]:
-    """Return the nodes that a patch removes or replaces; if there are none, those whose inputs it changes."""
-    gone = {}
-    for vertex, node in patch.before.items():
-        now = patch.after.get(vertex)
-        is_rewired_only = now and (node.op, node.domain, node.attrs) == (now.op, now.domain, now.attrs)
-        if not node.is_constant and not is_rewired_only:
-            gone[vertex] = node
-    return gone or {vertex: node for vertex, node in patch.before.items() if vertex in patch.after}
-
-
-def step_label(step: Step) -> str:
-    """Return what a step is called in messages: `the rule 'fuse_relu'`."""
-    return f"the {'rule' if step.is_rule else 'pass'} '{step.name}'"
-
-
-def format_replaced_values(step: Step) -> str:
-    """Return the values that a step replaced, by name."""
-    names = [name for node in _removed_nodes(step.patch).values() for name in node.names if name]
-    return ", ".join(f"'{name}'" for name in names[:3]) + (" …" if len(names) > 3 else "")
+def refused_rewrite(step: Step, found: ModelComparison) -> RefusedRewrite:
+    """Return a step that makes a difference as a rewrite that is refused, where it was made."""
+    values, difference = format_replaced_values(step.patch), format_comparison(found)
+    return RefusedRewrite(step.name, step.is_rule, values, difference=difference)

@@ -10,7 +10,7 @@ import typer
 
 from graphopt.base import files
 from graphopt.cli.option_flags import ExplanationOptions, Model, Printing, takes_options
-from graphopt.cli.terminal import Progress, print_text, set_up_logging
+from graphopt.cli.terminal import Progress, print_json, print_text, set_up_logging
 
 
 @takes_options
@@ -39,6 +39,6 @@ def explain(
         run = replace(options.to_options(), progress=progress)
         found = explain(model, *(names or ()), at=options.at, options=run, report=measured, slower=options.slower)
     if printing.as_json:
-        print_text(found.to_json())
+        print_json(found.to_json())
     elif not printing.quiet:
         print_text(str(found))

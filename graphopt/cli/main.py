@@ -40,7 +40,7 @@ from graphopt.cli.option_flags import (
 )
 from graphopt.cli.page_commands import report
 from graphopt.cli.rule_commands import rules, verify
-from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
+from graphopt.cli.terminal import Progress, console, one_line, print_json, print_text, report_failure, set_up_logging
 from graphopt.cli.training_command import grad
 from graphopt.options import Options
 
@@ -162,12 +162,12 @@ def _show(report: Report, printing: Printing, *, stderr: bool) -> None:
     for line in report.decisions():
         log.info("%s", line)
     if printing.as_json:
-        sys.stdout.write(report.to_json() + "\n")
+        print_json(report.to_json())
     elif not printing.quiet:
         report.print(console(stderr=stderr))
     found = report.comparison
     if found is not None and found.verdict != "equal":
-        sys.stderr.write(f"graphopt: warning: the check is not complete: {one_line(found.reason)}\n")
+        log.warning("the check is not complete: %s", one_line(found.reason))
 
 
 def _require(ratio: float, report: Report, model: str) -> None:

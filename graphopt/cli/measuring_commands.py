@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -25,7 +24,7 @@ from graphopt.cli.option_flags import (
 )
 from graphopt.cli.output_files import write_view
 from graphopt.cli.page_commands import check_page, model_pair
-from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
+from graphopt.cli.terminal import Progress, console, print_json, print_text, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.runtime.bench import PreparedModels
@@ -63,7 +62,7 @@ def compare(
             progress=lambda done: progress("compare", done),
         )
     if printing.as_json:
-        sys.stdout.write(comparison_json(found) + "\n")
+        print_json(comparison_json(found))
     elif not printing.quiet:
         print_comparison(found, console())
     if page.html is not None:
@@ -173,7 +172,7 @@ def _print_json(text: str, **further: _Profiles | _MemoryReports | None) -> None
     }
     if listed:
         text = json.dumps(json.loads(text) | listed, indent=2, ensure_ascii=False)
-    sys.stdout.write(text + "\n")
+    print_json(text)
 
 
 def _texts(measured: Iterable[tuple[TrialInputs, Profile | MemoryReport]]) -> Iterator[str]:

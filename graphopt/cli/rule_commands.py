@@ -14,7 +14,7 @@ from graphopt.base import files, ort
 from graphopt.base.errors import ProofError, UsageError
 from graphopt.cli.option_flags import JsonFormat, Printing, ProvingOptions, RuleFiles, takes_options
 from graphopt.cli.page_commands import write_rule_page
-from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
+from graphopt.cli.terminal import Progress, console, print_json, print_text, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.language.definition import Definition
@@ -71,7 +71,7 @@ def verify(
         with files.naming_write_errors(catalogue.rules_folder()):
             catalogue.write_catalogue(proofs)
     if printing.as_json:
-        print_text(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
+        print_json(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
     elif not printing.quiet:
         if proofs:
             print_proofs(proofs, console())
@@ -176,9 +176,10 @@ def rules(
             write_rule_page(html, rule, proof)
             return
         data = rule.to_json() | {"proof": proof and proof.to_json()}
-        print_text(
-            json.dumps(data, ensure_ascii=False) if printing.as_json else rule_in_full(rule, proof, console().width)
-        )
+        if printing.as_json:
+            print_json(json.dumps(data, ensure_ascii=False))
+        else:
+            print_text(rule_in_full(rule, proof, console().width))
         return
     claims = {rule.name: proof.claim_text if (proof := gate.known_proof(rule)) else "no proof yet" for rule in found}
     claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
@@ -189,7 +190,7 @@ def rules(
             if name in (None, n)
         ]
         listed += [{"name": each.name, "proof": None, "algebra": str(each), "why": ""} for each in defined]
-        print_text(json.dumps(listed, indent=2, ensure_ascii=False))
+        print_json(json.dumps(listed, indent=2, ensure_ascii=False))
     elif name is not None:
         print_text(f"{name}  (a pass)\n    {known[name]}")
     else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from graphopt.base.errors import GraphoptError, ProofError
+from graphopt.base.files import escape_unprintable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,7 @@ def report_failure(error: BaseException) -> int:
     text, code = _describe_failure(error)
     if text:
         with suppress(OSError, ValueError):
-            sys.stderr.write(f"graphopt: {text}\n")
+            sys.stderr.write(f"graphopt: {escape_unprintable(text, keep=chr(10))}\n")
             sys.stderr.flush()
     if isinstance(error, OSError) or code == GONE:  # stdout is full or gone: the interpreter's last flush is to succeed
         with suppress(OSError, ValueError, AttributeError):
@@ -75,12 +76,12 @@ def one_line(text: object) -> str:
 
 def console(*, stderr: bool = False) -> Console:
     """Return the console on which tables are printed: stdout, unless that is for the model."""
-    from rich.console import Console
+    from graphopt.report.safe_console import SafeConsole
 
     stream = sys.stderr if stderr else sys.stdout
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="replace")  # a terminal that has no √ gets a question mark
-    return Console(highlight=False, markup=False, soft_wrap=False, stderr=stderr)
+    return SafeConsole(highlight=False, markup=False, soft_wrap=False, stderr=stderr)
 
 
 def print_text(text: str) -> None:
@@ -88,10 +89,16 @@ def print_text(text: str) -> None:
     console().print(text, soft_wrap=True)
 
 
+def print_json(text: str) -> None:
+    """Print JSON to stdout, as it is."""
+    console().file.write(f"{text}\n")
+
+
 class _LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         is_warning = record.levelno == logging.WARNING and not hasattr(record, "plain")
-        return f"graphopt: {'warning: ' * is_warning}{super().format(record)}"
+        text = escape_unprintable(super().format(record), keep="\n")
+        return f"graphopt: {'warning: ' * is_warning}{text}"
 
 
 def set_up_logging(verbose: bool, debug: bool) -> None:

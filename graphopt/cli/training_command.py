@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from graphopt.base import option_values as forms
 from graphopt.base.option_fields import option
 from graphopt.cli import output_files
 from graphopt.cli.option_flags import Model, Printing, ResultOptions, RuleFiles, takes_options
-from graphopt.cli.terminal import Progress, console, set_up_logging
+from graphopt.cli.terminal import Progress, console, print_json, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.training import TrainingResult
@@ -83,7 +82,7 @@ def grad(
         output_files.save_result(made.result, target, None)
     with output_files.report_model_written_on_failure():
         if printing.as_json:
-            sys.stdout.write(json.dumps(made.to_json(), indent=2, ensure_ascii=False) + "\n")
+            print_json(json.dumps(made.to_json(), indent=2, ensure_ascii=False))
         elif not printing.quiet:
             console(stderr=files.is_stdout(target)).print(_summary(made), soft_wrap=True)
 

@@ -47,7 +47,7 @@ def report_page(report: Report, before: GraphOutline, after: GraphOutline) -> st
         graph_section(TRACED),
         rewrites_section(report, used),
         operators_section(report),
-        tried_section(report.timing),
+        tried_section(report),
         check_section(report.comparison),
         origin_section(report),
         data=graph_page_data(report_graphs(report, before, after), rewrite_pictures(report, used)),

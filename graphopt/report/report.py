@@ -23,6 +23,7 @@ from graphopt.language.proof import Proof
 from graphopt.language.proof import Verdict as Proved
 from graphopt.operators.proto_conversion import ExternalData
 from graphopt.report.node_changes import KeptRun
+from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.runtime.input_sizes import format_sizes
 from graphopt.runtime.measure import Speedup, TimingPolicy, TimingVerdict
 from graphopt.search.search_report import (
@@ -211,6 +212,8 @@ class Report:
     before: ModelSummary
     after: ModelSummary
     rewrites: tuple[Rewrite, ...] = ()
+    refused: tuple[RefusedRewrite, ...] = ()
+    """Rewrites that the check refused, now or when the recipe was made that was followed."""
     comparison: ModelComparison | None = None
     """Result of the check; None where no check was wanted."""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -241,11 +244,12 @@ class Report:
         seconds: Mapping[str, float],
         notes: Iterable[str] = (),
         timing: SearchTiming | None = None,
+        refused: tuple[RefusedRewrite, ...] = (),
     ) -> Report:
         """Return the report on a model that was `before` and is now what it is."""
         source = str(model.path) if model.path else f"model '{model.graph.name}'"
         after = replace(model_summary(model), file_bytes=None)
-        return Report(source, before, after, tuple(rewrites), comparison, dict(seconds), tuple(notes), timing)
+        return Report(source, before, after, tuple(rewrites), refused, comparison, dict(seconds), tuple(notes), timing)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -378,9 +382,9 @@ def format_file_size(size: int | None) -> str:
 
 def _print_parts(parts: Iterable[RenderableType], console: Console | None = None) -> None:
     """Print to a console; to a file without the blanks that fill its lines."""
-    from rich.console import Console
+    from graphopt.report.safe_console import SafeConsole
 
-    console = console or Console(highlight=False, markup=False)
+    console = console or SafeConsole(highlight=False, markup=False)
     with console.capture() as captured:
         for part in parts:
             console.print(part)
@@ -502,9 +506,10 @@ def _speed_lines(timing: SearchTiming, *, is_changed: bool) -> Iterable[Renderab
 
 
 def format_group(group: RewriteGroup) -> str:
-    """Return a find as `12 × merge_linear`, a sweep as `kernels of one size: mix_kernels`."""
+    """Return a find as `12 × merge_linear`, or as `12 parts of another model: merge_linear` where it has no part here;
+    a sweep as `kernels of one size: mix_kernels`."""
     rules = ", ".join(group.rules)
-    return f"{group.name}: {rules}" if group.kind is GroupKind.SWEEP else f"{len(group.parts)} × {rules}"
+    return f"{len(group.parts)} × {rules}" if group.parts else f"{group.name}: {rules}"
 
 
 def format_alone(group: RewriteGroup) -> str:
@@ -547,12 +552,17 @@ def format_speed(timing: SearchTiming, *, is_changed: bool) -> str:
     if ratio is None:
         return timing.untimed or "not timed" if is_changed else "the original, as it was"
     original = f"the original with {timing.original_provider}" if timing.original_provider else "the original"
-    numbers = f"{ratio.median:.3f} times as fast as {original} ({ratio.low:.3f} to {ratio.high:.3f}); {where}"
+    numbers = f"{format_speedup(ratio)} as {original}; {where}"
     return numbers if timing.is_gain else f"no gain: {numbers}"
 
 
 def format_search(timing: SearchTiming) -> str:
-    """Say how much was searched, and why it ended."""
+    """Say how much was searched, why it ended, and what the check took of its time."""
+    refused = f"; {timing.refused_seconds:.1f} s of the --seconds went into searches that the check refused"
+    return f"{_format_course(timing)}{refused * (timing.refused_seconds >= 0.05)}"
+
+
+def _format_course(timing: SearchTiming) -> str:
     if not timing.could_be_timed:
         return f"none: {timing.untimed}"
     if timing.stop == StopReason.RECIPE:
@@ -575,12 +585,18 @@ def _facts_table(report: Report) -> RenderableType:
         table.add_row("oracle", report.comparison.oracle)
     for what in report.comparison.skipped if report.comparison else ():
         table.add_row("", f"not compared: {what}", style="yellow")
-    table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))
+    table.add_row("seconds", format_stages(report))
     if growth := format_growth(report):
         table.add_row("weights", growth, style="yellow")
     for note in _group_notes(report.notes):
         table.add_row("note", note)
     return table
+
+
+def format_stages(report: Report) -> str:
+    """Return the seconds of the stages that took any: `load 0.4, search 10.1`."""
+    told = [f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items() if seconds >= 0.05]
+    return ", ".join(told) or "0.0"
 
 
 def format_growth(report: Report) -> str:

@@ -22,11 +22,20 @@ from graphopt.report.report import (
     format_saving,
     format_search,
     format_speed,
+    format_stages,
 )
 from graphopt.report.rule_picture import Picture, rule_pictures
+from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.runtime.input_sizes import format_sizes
 from graphopt.runtime.measure import Speedup, TimingPolicy
-from graphopt.search.search_report import GroupKind, RewriteGroup, SearchTiming, format_speedup, why_no_gain
+from graphopt.search.search_report import (
+    GroupKind,
+    RewriteGroup,
+    SearchTiming,
+    VersionRace,
+    format_speedup,
+    why_no_gain,
+)
 
 MAX_PLACES = 12
 """Places of a rewrite that are listed at once; the others can be opened."""
@@ -87,7 +96,7 @@ def report_cards(report: Report) -> Html:
 
 def _speed_cards(timing: SearchTiming | None) -> Iterator[tuple[str, str, str]]:
     if timing is None or timing.speedup is None:
-        reason = "no search was asked for" if timing is None else timing.untimed.removeprefix("not timed: ")
+        reason = "no search was asked for" if timing is None else _untimed_reason(timing)
         yield "not timed", "speed", reason
         return
     where = f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
@@ -97,6 +106,12 @@ def _speed_cards(timing: SearchTiming | None) -> Iterator[tuple[str, str, str]]:
     for latency in timing.latencies[:3]:
         times = " → ".join(f"{each.median * 1e3:.3g}" for each in (latency.before, latency.after))
         yield f"{times} ms", "a run", f"at {format_sizes(latency.sizes)}" if latency.sizes else ""
+
+
+def _untimed_reason(timing: SearchTiming) -> str:
+    if timing.cost == "analytic":
+        return "chosen by an estimate"
+    return timing.untimed.removeprefix("not timed: ")
 
 
 def size_cards(before: ModelSummary, after: ModelSummary) -> Iterator[tuple[str, str, str]]:
@@ -241,8 +256,9 @@ def simplifications_gain(report: Report) -> str:
     """Return what all simplifications gain together."""
     if report.timing is None or report.timing.simplified is None:
         return "not timed"
-    some = "those that removed the most nodes were also left out, one at a time"
-    alone = some if any(text.speed_without for text in report.rules.values()) else "none was timed alone"
+    count = sum(text.speed_without is not None for text in report.rules.values())
+    some = f"left out one at a time: {count} of them, which removed the most nodes"
+    alone = some if count else "none was timed alone"
     return f"all together {format_speedup(report.timing.simplified)} as the original; {alone}"
 
 
@@ -379,10 +395,21 @@ def operator_bars(before: Mapping[str, float], after: Mapping[str, float], form:
 # -- what was tried ----------------------------------------------------------------------------------------------------
 
 
-def tried_section(timing: SearchTiming | None) -> Html:
-    """Return what the search tried and left, with the reasons, and the races of whole models."""
-    if timing is None:
-        return section("tried", "What was tried and left", element("p", "No search was asked for."))
+def tried_section(report: Report) -> Html:
+    """Return what was tried and left, with the reasons: what the check refused, and what the search left, with the
+    races of whole models."""
+    searched = [element("p", "No search was asked for.")] if report.timing is None else _search_parts(report.timing)
+    return section("tried", "What was tried and left", *searched, *_refused_parts(report.refused))
+
+
+def _refused_parts(refused: Sequence[RefusedRewrite]) -> Iterator[Html]:
+    if refused:
+        yield element("h3", "Refused by the check")
+        rows = [(each.name, "everywhere" if each.is_everywhere else each.values, each.difference) for each in refused]
+        yield table(("rule or pass", "values that it replaced", "with it, the model is"), rows)
+
+
+def _search_parts(timing: SearchTiming) -> list[Html]:
     parts: list[Html] = [element("p", _strong("search: "), format_search(timing))]
     left = [group for group in timing.groups if not group.is_taken]
     if left:
@@ -396,7 +423,7 @@ def tried_section(timing: SearchTiming | None) -> Html:
     if timing.races:
         raced = [
             (
-                _version_label(timing, race.groups, race.left_out),
+                _version_label(timing, race),
                 _ratio(race.speedup),
                 _ratio(race.gain if race.groups or race.left_out else None),
                 race.refusal,
@@ -405,13 +432,14 @@ def tried_section(timing: SearchTiming | None) -> Html:
         ]
         head = ("version of the whole model", "over the original", "over the simplified model", "")
         parts += [element("h3", "Races"), table(head, raced, numbers=(1, 2))]
-    return section("tried", "What was tried and left", *parts)
+    return parts
 
 
-def _version_label(timing: SearchTiming, groups: Iterable[int], left_out: Sequence[str]) -> str:
-    names = "; ".join(format_group(timing.groups[index]) for index in groups)
-    without = f", without {', '.join(left_out)}" if left_out else ""
-    return f"simplified{f' and {names}' if names else ''}{without}"
+def _version_label(timing: SearchTiming, race: VersionRace) -> str:
+    names = "; ".join(format_group(timing.groups[index]) for index in race.groups)
+    without = f", without {', '.join(race.left_out)}" if race.left_out else ""
+    again = " (second race, in new sessions)" if race.is_second else ""
+    return f"simplified{f' and {names}' if names else ''}{without}{again}"
 
 
 def _ratio(ratio: Speedup | None) -> str:
@@ -460,7 +488,7 @@ def origin_section(report: Report) -> Html:
     facts += [("versions", ", ".join(f"{name} {version}" for name, version in report.versions.items()))]
     facts += [("machine", report.timing.device)] if report.timing and report.timing.device else []
     facts += [("recipe", "followed: nothing was timed")] if report.timing and report.timing.cost == "recipe" else []
-    facts += [("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))]
+    facts += [("seconds", format_stages(report))]
     facts += [("note", note) for note in report.notes]
     code = [element("pre", report.session_code)] if report.session_code else []
     return section("origin", "Versions, machine, notes", _facts_table(facts), *code)

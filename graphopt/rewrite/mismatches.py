@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from graphopt.base.dtype import DType
+from graphopt.base.files import escape_unprintable
 from graphopt.expr.dims import SymbolicDim
 from graphopt.ir import schemas
 from graphopt.ir.graph import Graph, Node, OpaqueAttribute, Value
@@ -23,6 +24,7 @@ from graphopt.language.binding import (
 from graphopt.language.scalar_functions import BINDING_QUERIES, UndecidedScalarError
 from graphopt.language.terms import SCALAR, App, Lit, Term, Var, axis_arguments, is_pack, render_term, walk_term
 from graphopt.operators import node_facts
+from graphopt.operators.rule_families import RuleSpecialization
 from graphopt.rewrite.constant_operands import constant_tensor, has_reciprocals
 from graphopt.rewrite.matching import MatchStep, Mismatch
 
@@ -64,9 +66,8 @@ class PlaceNames:
 
 
 def label_node(name: str, op: str) -> str:
-    """Return the name of a node, with its operator if the name does not tell it; what a terminal does not print, such
-    as a line break or an escape, is written as in Python."""
-    name = name if name.isprintable() else repr(name)[1:-1]
+    """Return the name of a node, with its operator if the name does not tell it."""
+    name = escape_unprintable(name)
     return name if op.casefold() in name.casefold() else f"{name} ({op})"
 
 
@@ -421,6 +422,42 @@ def _query_value(query: App, found: Mismatch, names: PlaceNames) -> dict[str, st
     return {render_term(query): shown}
 
 
+# -- the whole match ---------------------------------------------------------------------------------------------------
+
+
+def _describe_spelling(found: Mismatch, names: PlaceNames) -> str:
+    """Return which node is a quotient, where a canonical rule tells products from quotients."""
+    terms = found.state.terms.items()
+    app, value = next((app, value) for app, value in terms if names.graph[value.vertex].op != app.op)
+    here, asked = names.node(value.vertex), f"{article(app.op)} {app.op}"
+    return f"{here} is no {app.op}, and a canonical rule asks for {asked}, {quote_term(app)}, in that spelling"
+
+
+def _describe_operand_types(found: Mismatch, names: PlaceNames) -> str:
+    """Return which nodes of one operator hole have operands of unlike, or unknown, element types."""
+    assert isinstance(found.rule, RuleSpecialization), found
+    for apps in found.rule.repeated_applications:
+        vertices = [found.state.terms[app].vertex for app in apps]
+        types = {vertex: _operand_types(names.graph, vertex) for vertex in vertices}
+        unknown = next((vertex for vertex, met in types.items() if DType.UNDEFINED in met), None)
+        if unknown is not None:
+            return f"the element types of what {names.node(unknown)} reads are unknown"
+        first, *others = types.items()
+        for vertex, met in others:
+            if met != first[1]:
+                one, other = (f"{names.node(node)} reads {_join_types(read)}" for node, read in (first, (vertex, met)))
+                return f"{one}, and {other}: an operator hole reads the same element types everywhere"
+    raise AssertionError(f"operands are alike: {found}")
+
+
+def _operand_types(graph: Graph, vertex: int) -> tuple[DType, ...]:
+    return tuple(graph.dtype(value) for value in graph[vertex].operands)
+
+
+def _join_types(types: tuple[DType, ...]) -> str:
+    return " and ".join(dtype.name.lower() for dtype in types)
+
+
 _DESCRIPTIONS: Mapping[MatchStep, Callable[[Mismatch, PlaceNames], str]] = {
     **dict.fromkeys(
         ("operator", "outputs", "version", "same node", "further input"),
@@ -432,6 +469,6 @@ _DESCRIPTIONS: Mapping[MatchStep, Callable[[Mismatch, PlaceNames], str]] = {
     "other side": _describe_missing_side,
     "constant": _describe_constant,
     "conditions": _describe_conditions,
-    "spelling": lambda found, names: "a quotient stands where the canonical form asks for a product",
-    "operand types": lambda found, names: "an operator hole has operands of other element types elsewhere",
+    "spelling": _describe_spelling,
+    "operand types": _describe_operand_types,
 }

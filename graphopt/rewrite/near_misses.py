@@ -121,10 +121,21 @@ class _Place:
     explain: Callable[[PlaceNames], tuple[MissKind, str]]
     is_pattern: bool = False
     """True if the pattern does not match, or a condition does not hold."""
+    failed_parts: int = 0
+    """Parts that are bound in the state, and do not match all the same."""
 
     @property
     def matched(self) -> int:
-        return self.state.bound_parts
+        return self.state.bound_parts - self.failed_parts
+
+    @property
+    def parts(self) -> int:
+        return max(count_parts(self.rule), self.matched)
+
+    @property
+    def share(self) -> float:
+        """Part of the pattern that matches."""
+        return self.matched / self.parts
 
     @property
     def key(self) -> object:
@@ -142,7 +153,7 @@ class _Place:
             node.op,
             self.graph.name,
             self.matched,
-            max(count_parts(self.rule), self.matched),
+            self.parts,
             reason,
             describe_bindings(self.state.terms, self.state.holes, names),
         ), key
@@ -194,7 +205,9 @@ class MissFinder:
     def nearest_of_all(self, count: int) -> list[NearMiss]:
         """Return the nearest misses of all rules in the simplified graph, and all trades that match.
 
-        Patterns of which no more than a node matches are left out: there are thousands.
+        Patterns of which no more than a node matches are left out: there are thousands. So is, at each node, what is
+        further than others there, and all but one of the rules that write the same operators. A rule that fails at the
+        same term at several nodes is one miss, told by the values at the first.
         """
         trades, others = list[_Place](), list[_Place]()
         for place in filter(self._is_here, self._late_places((*self.rules, *self.trades))):
@@ -202,7 +215,8 @@ class MissFinder:
                 trades.append(place)
             elif len(place.state.terms) > 1:
                 others.append(place)
-        return [*_merged(_worded(others, count))[:count], *_merged(_worded(trades, len(trades), most_worded=1))]
+        nearest = _nearest_at_each_node(others)
+        return [*_merged(_worded(nearest, count, most_worded=1)), *_merged(_worded(trades, len(trades), most_worded=1))]
 
     def _late_places(self, rules: Sequence[Rule]) -> list[_Place]:
         return [place for graph in self._changed_graphs() for place in self._places(graph, rules)]
@@ -324,6 +338,28 @@ class MissFinder:
         return next((step for step in steps if any(True for _ in _lost_nodes(step, wanted))), None)
 
 
+NEAR_THE_BEST = 0.9
+"""Part of the share of the nearest miss at a node that another one has to have there, to be told beside it."""
+
+
+def _nearest_at_each_node(places: Iterable[_Place]) -> list[_Place]:
+    """Return the nearest miss at each node of each idea, which is what operators a rule writes; none that is further
+    than the nearest there."""
+    best: dict[tuple[Graph, int], float] = {}
+    nearest: dict[tuple[Graph, int, frozenset[str]], _Place] = {}
+    for place in places:
+        idea = (place.graph, place.vertex, _written_operators(place.rule))
+        best[idea[:2]] = max(best.get(idea[:2], 0.0), place.share)
+        if idea not in nearest or place.share > nearest[idea].share:
+            nearest[idea] = place
+    return [place for idea, place in nearest.items() if place.share >= NEAR_THE_BEST * best[idea[:2]]]
+
+
+@cache
+def _written_operators(rule: Rule) -> frozenset[str]:
+    return frozenset(app.op for side in rule.right for app in operator_applications(side))
+
+
 def _lost_nodes(step: Step, vertices: Iterable[int]) -> Iterator[int]:
     """Yield those of some nodes that a step takes out, or of which it makes others."""
     before, after = step.patch.before, step.patch.after
@@ -362,31 +398,46 @@ def _mismatched(found: Mismatch, rule: Rule, graph: Graph, vertex: int) -> _Plac
     kind = MissKind.CONDITION if found.step == "conditions" else MissKind.PATTERN
     alike = (found.step, found.pattern, found.attribute)
     return _Place(
-        rule, graph, vertex, found.state, alike, lambda names: (kind, describe_mismatch(found, names)), is_pattern=True
+        rule,
+        graph,
+        vertex,
+        found.state,
+        alike,
+        lambda names: (kind, describe_mismatch(found, names)),
+        is_pattern=True,
+        failed_parts=int(found.step == "constant"),  # which waits, bound, until all axes are known
     )
 
 
 def _rootless_places(graph: Graph, rule: Rule) -> Iterator[_Place]:
     """Yield where an inner operator of a pattern matches, and no reader of its value is what the pattern goes on
-    with."""
+    with; once where both operands of that are alike."""
+    found: dict[tuple[App, Value], _Place] = {}
     for side in () if rule.is_family else rule.left:
         for outer in operator_applications(side):
             for inner in outer.operands:
                 if isinstance(inner, App) and inner.domain != SCALAR:
-                    yield from _unread_places(graph, rule, outer, inner)
+                    for place in _unread_places(graph, rule, outer, inner):
+                        found.setdefault((outer, place.state.terms[inner]), place)
+    yield from found.values()
 
 
 def _unread_places(graph: Graph, rule: Rule, outer: App, inner: App) -> Iterator[_Place]:
     for state in find_inner_matches(rule, graph, inner):
-        vertex = state.terms[inner].vertex
-        if not any(graph[reader].op in root_operators_of(outer) for reader in graph.readers(vertex)):
-            yield _Place(rule, graph, vertex, state, outer, _read_by_another(outer, vertex), is_pattern=True)
+        value = state.terms[inner]
+        if not any(graph[reader].op in root_operators_of(outer) for reader in _readers(graph, value)):
+            yield _Place(rule, graph, value.vertex, state, outer, _read_by_another(outer, value), is_pattern=True)
 
 
-def _read_by_another(outer: App, vertex: int) -> Callable[[PlaceNames], tuple[MissKind, str]]:
+def _readers(graph: Graph, value: Value) -> list[int]:
+    """Return the nodes that read a value, which may be one of several that its node makes."""
+    return sorted(reader for reader in graph.readers(value.vertex) if value in graph[reader].operands)
+
+
+def _read_by_another(outer: App, value: Value) -> Callable[[PlaceNames], tuple[MissKind, str]]:
     def explain(names: PlaceNames) -> tuple[MissKind, str]:
-        graph, value = names.graph, Value(vertex)
-        readers = " and ".join(map(names.node, sorted(graph.readers(vertex))))
+        graph = names.graph
+        readers = " and ".join(map(names.node, _readers(graph, value)))
         uses = [f"is read by {readers}"] * bool(readers) + ["is a graph output"] * graph.is_output(value)
         here = f"{names.value(value)} {' and '.join(uses) or 'is read by no node'}"
         return MissKind.PATTERN, f"{here}; the pattern has {article(outer.op)} {outer.op} there, {quote_term(outer)}"
@@ -408,7 +459,7 @@ def _worded(places: Iterable[_Place], count: int, most_worded: int = MOST_WORDED
 
     def nearness(group: list[_Place]) -> tuple[float, int, int]:
         place = group[0]
-        return (-place.matched / max(count_parts(place.rule), place.matched), -place.matched, -len(group))
+        return (-place.share, -place.matched, -len(group))
 
     found: list[tuple[NearMiss, object]] = []
     for group in sorted(groups.values(), key=nearness)[:count]:
@@ -444,7 +495,8 @@ def notes_on_unapplied_rules(finder: MissFinder, rules: Sequence[Rule]) -> Itera
                 yield f"rule {rule.name} {places} ({miss.reason}): list it in TRADES, and the search times it"
             case MissKind.PATTERN | MissKind.CONDITION | MissKind.TAKEN:
                 where = f"at {label_node(miss.node, miss.operator)}"
-                where += f" and {miss.places - 1} places like it" if miss.places > 1 else ""
+                others = miss.places - 1
+                where += f" and {others} place{'s' * (others > 1)} like it" if others else ""
                 yield (
                     f"rule {rule.name} was applied nowhere: {miss.reason}"
                     f" (nearest {where}, where {miss.matched} of {miss.parts} parts of its pattern match)"
@@ -500,7 +552,11 @@ def _describe_elements(patch: Patch) -> str:
     """Return what the measure says of a patch that changes no weight."""
     _, computed, stored = measure_decrease(patch)
     if computed:
-        return f"{abs(computed)} elements {'fewer' if computed > 0 else 'more'} are computed"
-    return (
-        f"{abs(stored)} more elements of constants are stored" if stored else "no fewer elements are computed or stored"
-    )
+        return f"{_count_elements(computed)} computed"
+    return f"{_count_elements(stored)} stored in constants" if stored else "no fewer elements are computed or stored"
+
+
+def _count_elements(decrease: int) -> str:
+    """Return `3 fewer elements are`, or `1 more element is` where the decrease is negative."""
+    number, which = abs(decrease), "fewer" if decrease > 0 else "more"
+    return f"{number} {which} element is" if number == 1 else f"{number} {which} elements are"

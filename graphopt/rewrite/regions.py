@@ -155,7 +155,7 @@ def extract_region(whole: Graph, vertices: Sequence[int]) -> Region | None:
     region = Region(whole, graph)
     known: dict[Value, Value] = {}
     outputs = [value for vertex in vertices for value in _outside_operands(whole, vertex, inside)]
-    for vertex in _canonical_order(whole, outputs, inside):
+    for vertex in _walk_from_outputs(whole, outputs, inside):
         for value in whole[vertex].operands:
             if value.vertex not in inside and value not in known:
                 known[value] = _add_border_value(region, value)
@@ -261,7 +261,7 @@ def graph_digest(graph: Graph, tell: Callable[[Tensor], Any] | None = None) -> s
     numbers: dict[int, int] = {}
     said = []
     places = {vertex: place for place, vertex in enumerate(graph.inputs)}
-    for vertex in _canonical_order(graph, graph.outputs, graph):
+    for vertex in canonical_order(graph):
         numbers[vertex] = len(numbers)
         said.append(repr((places.get(vertex), *_describe_node(graph[vertex], numbers, tell))))
     said.append(repr([(numbers[vertex], output) for vertex, output in graph.outputs]))
@@ -288,7 +288,7 @@ def portable_digest(graph: Graph) -> str:
     Beside names and the values of weights this leaves out the names of sizes, opsets and versions of operators, and
     the values of single floats, which may be learned.
     """
-    twin, order = graph.copy(), list(_canonical_order(graph, graph.outputs, graph))
+    twin, order = graph.copy(), list(canonical_order(graph))
     sizes = _renumbered_sizes(dim for vertex in order for type_ in graph[vertex].types for dim in _dims(type_))
     alike = {}
     for vertex in order:
@@ -297,6 +297,13 @@ def portable_digest(graph: Graph) -> str:
     twin.apply(Patch({vertex: twin[vertex] for vertex in order}, alike))
     twin.opsets = {}
     return graph_digest(twin, _describe_without_floats)
+
+
+def nodes_digest(graph: Graph, vertices: Sequence[int]) -> str:
+    """Identify nodes, given in topological order, by `portable_digest`; empty where they cannot be cut out of their
+    graph."""
+    region = extract_region(graph, vertices)
+    return "" if region is None else portable_digest(region.graph)
 
 
 def _dims(type_: Type | None) -> Iterator[Dim]:
@@ -330,7 +337,7 @@ def weights_digest(graph: Graph) -> str:
 
 def _weight_tensors(graph: Graph) -> Iterator[Tensor]:
     """Yield the tensors of a graph and of its bodies, those in attributes too."""
-    for vertex in _canonical_order(graph, graph.outputs, graph):
+    for vertex in canonical_order(graph):
         node = graph[vertex]
         if node.data is not None:
             yield node.data
@@ -342,7 +349,13 @@ def _weight_tensors(graph: Graph) -> Iterator[Tensor]:
 _ANONYMOUS_SIZE = re.compile(r"\?\d+")
 
 
-def _canonical_order(graph: Graph, outputs: Sequence[Value], inside: Collection[int] | Graph) -> Iterator[int]:
+def canonical_order(graph: Graph) -> Iterator[int]:
+    """Yield the vertices that the outputs of a graph depend on, producers first, in an order that depends on the wiring
+    alone."""
+    return _walk_from_outputs(graph, graph.outputs, graph)
+
+
+def _walk_from_outputs(graph: Graph, outputs: Sequence[Value], inside: Collection[int] | Graph) -> Iterator[int]:
     """Yield the vertices that some outputs depend on, producers first, in an order that depends on the wiring alone."""
     done: set[int] = set()
     stack = [(value.vertex, False) for value in reversed(outputs)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -130,7 +130,7 @@ def profile_model(
         UsageError: the provider is missing.
         ModelError: the model cannot be read, loaded or run.
     """
-    whole, kernels = _profile_events(model, setting, feeds, runs)
+    ((whole, kernels),) = _profile_events([(model, setting)], feeds, runs)
     before, after, detail = dict(Counter(graph_operators(parse_model(model).graph))), dict[str, int](), ""
     try:
         after |= Counter(graph_operators(optimized_graph(model, setting, weights=False).graph))
@@ -153,7 +153,7 @@ def light_kernel_share(
         UsageError: the provider is missing.
         ModelError: the model cannot be loaded or run, or has too many nodes for the profiler.
     """
-    whole, kernels = _profile_events(model, setting, feeds, runs)
+    ((whole, kernels),) = _profile_events([(model, setting)], feeds, runs)
     convolutions, heavy = (WorkKind.CONVOLUTION, WorkKind.TRANSPOSED_CONVOLUTION), []
     for event in kernels:
         op, written = event["args"]["op_name"], event["args"].get("output_type_shape", ())
@@ -244,7 +244,18 @@ def time_kernels(model: Source, setting: SessionSetting, feeds: Mapping[str, Any
         UsageError: the provider is missing.
         ModelError: the model cannot be loaded or run, or has too many nodes for the profiler.
     """
-    return _kernel_times(*_profile_events(model, setting, feeds, runs))
+    (found,) = time_kernels_in_turns([(model, setting)], feeds, runs)
+    return found
+
+
+def time_kernels_in_turns(
+    models: Sequence[tuple[Source, SessionSetting]], feeds: Mapping[str, Any], runs: int
+) -> list[KernelTimes]:
+    """Run models in turns, each by its setting, under ONNX Runtime's profiler, and return the times of their kernels.
+
+    What else the machine does then slows down all of them. Raises what `time_kernels` does.
+    """
+    return [_kernel_times(*events) for events in _profile_events(models, feeds, runs)]
 
 
 def _kernel_times(whole: Sequence[_Event], kernels: Sequence[_Event]) -> KernelTimes:
@@ -262,22 +273,28 @@ def _kernel_times(whole: Sequence[_Event], kernels: Sequence[_Event]) -> KernelT
 
 
 def _profile_events(
-    model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int
-) -> tuple[Sequence[_Event], Sequence[_Event]]:
-    """Return the profiler's events of so many runs, and of the kernels in them; times are in microseconds.
+    models: Sequence[tuple[Source, SessionSetting]], feeds: Mapping[str, Any], runs: int
+) -> list[tuple[Sequence[_Event], Sequence[_Event]]]:
+    """Return the profiler's events of so many runs of each model, and of the kernels in them, by turns; times are in
+    microseconds.
 
     Raises:
-        ModelError: the model cannot be loaded or run, or the profile has no room for a run of it.
+        ModelError: a model cannot be loaded or run, or the profile has no room for a run of it.
     """
-    session = ProfiledSession(model, setting)
-    run = make_runner(session, feeds, setting)
-    try:
+    with ExitStack() as opened:
+        runners: list[tuple[ProfiledSession, Callable[[], object]]] = []
+        for model, setting in models:
+            session = ProfiledSession(model, setting)
+            opened.callback(session.end)
+            runners.append((session, make_runner(session, feeds, setting)))
         for _ in range(1 + runs):
-            run()
-    except Exception as error:  # the classes that onnxruntime raises share no base
-        session.end()
-        raise ModelError(f"{session.label} {RunFailedError('cannot be run', error)}") from error
-    return _events_after(session.end(), 1, session.label)
+            for session, run in runners:
+                try:
+                    run()
+                except Exception as error:  # the classes that onnxruntime raises share no base
+                    raise ModelError(f"{session.label} {RunFailedError('cannot be run', error)}") from error
+        opened.pop_all()
+        return [_events_after(session.end(), 1, session.label) for session, _ in runners]
 
 
 def _events_after(events: Sequence[_Event], skipped: int, label: str) -> tuple[Sequence[_Event], Sequence[_Event]]:

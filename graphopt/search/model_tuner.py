@@ -500,7 +500,10 @@ class Tuner:
                 *sweep_groups(alone, first, best, raced, policy),
                 *self._find_groups(found, swept, best, raced),
             ),
-            races=tuple(version_races(raced, self.simplified, indices)),
+            races=(
+                *version_races(chooser.last_measurements.values(), self.simplified, indices),
+                *version_races(chooser.confirmations, self.simplified, indices, are_second=True),
+            ),
             speedup=best.speedup,
             untimed=untimed_reason(first, best) if best.steps and best.speedup is None else "",
             simplified=None if not first.steps else best.speedup if best.steps == first.steps else first.speedup,

@@ -12,7 +12,7 @@ from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
 from graphopt.rewrite.build import RewriteRefused, build_patch, missing_operator
 from graphopt.rewrite.matching import Match, find_matches, node_producer_kinds
-from graphopt.rewrite.regions import Region, extract_region, graph_digest, portable_digest
+from graphopt.rewrite.regions import Region, extract_region, graph_digest, nodes_digest
 from graphopt.rewrite.simplify import RulesByRoot, Simplifier, SitePredicate, Step, rules_by_root, undo_steps
 from graphopt.rewrite.sites import Site
 from graphopt.runtime.measure import Speedup
@@ -159,11 +159,7 @@ def replay_moves(
 def match_digests(graph: Graph, matches: Iterable[Match]) -> list[str]:
     """Identify the nodes of each match by `portable_digest`; empty where they cannot be cut out of their graph."""
     places = {vertex: place for place, vertex in enumerate(graph.topological_order()) if not graph[vertex].is_internal}
-    found = []
-    for match in matches:
-        region = extract_region(graph, sorted(match.vertices & places.keys(), key=places.__getitem__))
-        found.append("" if region is None else portable_digest(region.graph))
-    return found
+    return [nodes_digest(graph, sorted(match.vertices & places.keys(), key=places.__getitem__)) for match in matches]
 
 
 def match_at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:

@@ -16,6 +16,7 @@ from typing import Any
 from graphopt.base.errors import UsageError
 from graphopt.base.records import DECODE_ERRORS, from_json, to_json
 from graphopt.ir.graph import Value
+from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.runtime.measure import Speedup
 
 RECIPE_VERSION = 1
@@ -121,8 +122,8 @@ class Recipe:
     finds: tuple[RecipeFind, ...] = ()
     is_simplified_again: bool = False
     """True where all is simplified once more in the end."""
-    refused: tuple[str, ...] = ()
-    """Rewrites that the check left out, as messages name them: it has to do so again."""
+    refused: tuple[RefusedRewrite, ...] = ()
+    """Rewrites that the check refused: they are not made again."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options that chose the rules, where they were not the usual ones."""
     speedup: Speedup | None = None
@@ -176,5 +177,7 @@ def load_recipe(source: Recipe | str | PathLike[str]) -> Recipe:
         return Recipe.from_json(Path(source).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{source} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # also for bytes that are no text
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{source} is no recipe of graphopt: it is no text") from error
+    except ValueError as error:
         raise UsageError(f"{source} is no recipe of graphopt: {error}") from error

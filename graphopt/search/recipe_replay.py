@@ -196,7 +196,7 @@ class _Replay:
             missing = _describe_shortfall(len(find.places), len(places))
         group = RewriteGroup(
             GroupKind.FIND,
-            format_parts(places) if places else f"{len(find.places)} parts",
+            format_parts(places) if places else _absent_parts(len(find.places)),
             names,
             tuple(places),
             find.alone,
@@ -245,6 +245,10 @@ def _parts_of(
     if len(alike) == find.blocks:
         return [alike[place] for place in find.places]
     return [part for part in alike if part not in taken]
+
+
+def _absent_parts(count: int) -> str:
+    return f"{count} part{'s' * (count > 1)} of another model"
 
 
 def _describe_shortfall(wanted: int, made: int) -> str:

@@ -67,6 +67,8 @@ class VersionRace:
     """Speedup over the simplified model; None where one of the two does not run."""
     refusal: str = ""
     """Reason why it could not be timed."""
+    is_second: bool = False
+    """True for a race that was to confirm another, in sessions of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ class SearchTiming:
     """Graphs looked at."""
     trials: int = 0
     """Graphs of which the cost was asked."""
+    refused_seconds: float = 0.0
+    """Seconds of searches of which the check refused the results; they are part of the seconds that were given."""
     gainable: float | None = None
     """The part of the simplified model's time in kernels that is outside of convolutions and matrix products; None
     where it is not known, or an estimate spoke for rewrites of these."""
@@ -284,15 +288,16 @@ def group_indices(
 
 
 def version_races(
-    raced: Iterable[Measurement], first: Candidate, indices: Mapping[Cause, int]
+    raced: Iterable[Measurement], first: Candidate, indices: Mapping[Cause, int], *, are_second: bool = False
 ) -> Iterator[VersionRace]:
-    """Yield the races of versions of the model, of which the simplified one is the first."""
+    """Yield the races of versions of the model, of which the simplified one is the first; `are_second` says that they
+    are second races."""
     names = {step.name for step in first.steps}
     for found in raced:
         if found.outcome is not None or found.refusal:
             groups = sorted({indices[cause] for cause in found.candidate.causes})
             gone = sorted(names - {step.name for step in found.steps})
-            yield VersionRace(tuple(groups), tuple(gone), found.speedup, found.gain, found.refusal)
+            yield VersionRace(tuple(groups), tuple(gone), found.speedup, found.gain, found.refusal, are_second)
 
 
 def rejection_reason(raced: Sequence[Measurement], policy: TimingPolicy, *, is_faster: bool) -> str:

@@ -7,7 +7,7 @@ their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -54,7 +54,7 @@ class SlowerRewrites:
     """Result of the search for rewrites that lose time."""
 
     simplified: Speedup | None = None
-    """Speedup of the simplified model over the original; None if untimed."""
+    """Speedup of the simplified model over the original, in the race of the most rounds; None if untimed."""
     races: tuple[WithoutRewrites, ...] = ()
     """The races, those of single names first."""
     slower: tuple[str, ...] = ()
@@ -102,10 +102,12 @@ class _SlowerSearch:
     contest: RaceSeries
     races: dict[tuple[str, ...], WithoutRewrites] = field(default_factory=dict)
     versions: dict[tuple[str, ...], Candidate] = field(default_factory=dict)
+    simplified: Speedup | None = None
+    """Speedup of the simplified model over the original, in the race of the most rounds; None if untimed."""
 
     def run(self) -> SlowerRewrites:
         names = tuple(dict.fromkeys(step.name for step in self.tuner.simplified.steps))
-        (floor,) = self.contest.race([self.tuner.simplified], self.contest.policy.first_race_share)
+        self._race_with_simplified(self.contest, [], self.contest.policy.first_race_share)
         waiting, most = [names], 2 * len(names)
         if len(names) == 1:
             self._race([names])
@@ -121,7 +123,7 @@ class _SlowerSearch:
         alone = [race for race in order if len(race.names) == 1]
         tried = {race.names[0] for race in alone}
         return SlowerRewrites(
-            floor.speedup,
+            self.simplified,
             tuple(order),
             tuple(race.names[0] for race in alone if race.is_shown),
             tuple(name for name in names if name not in tried),
@@ -139,11 +141,21 @@ class _SlowerSearch:
     def _race(self, groups: Sequence[tuple[str, ...]]) -> None:
         """Race the simplified model with the versions without each of some groups."""
         made = {group: version for group in groups if (version := self._version_without(group)) is not None}
-        found = self.contest.race([self.tuner.simplified, *made.values()], self.contest.policy.subset_race_share)
-        for group, measurement in zip(made, found[1:], strict=True):
+        found = self._race_with_simplified(self.contest, [*made.values()], self.contest.policy.subset_race_share)
+        for group, measurement in zip(made, found, strict=True):
             if measurement.gain is not None or measurement.refusal:
                 self.versions[group] = made[group]
                 self.races[group] = WithoutRewrites(group, measurement.gain, refusal=measurement.refusal)
+
+    def _race_with_simplified(
+        self, series: RaceSeries, versions: Sequence[Candidate], share: float
+    ) -> list[Measurement]:
+        """Race the simplified model with some versions, and return the measurements of these."""
+        floor, *found = series.race([self.tuner.simplified, *versions], share)
+        rounds = self.simplified.rounds if self.simplified else 0
+        if floor.speedup is not None and floor.speedup.rounds >= rounds:
+            self.simplified = floor.speedup
+        return found
 
     def _version_without(self, names: tuple[str, ...]) -> Candidate | None:
         """Return the original simplified without some rules and passes; None where no time is left."""
@@ -157,10 +169,11 @@ class _SlowerSearch:
 
     def _confirm(self) -> None:
         """Race each version without one name that won once more, in sessions of its own."""
-        series: Callable[[Sequence[Candidate], float], list[Measurement]] = self.contest.next_series().race
+        series = self.contest.next_series()
         for group, race in self.races.items():
             if len(group) == 1 and race.gain is not None and race.gain.verdict is TimingVerdict.FASTER:
-                *_, twin = series([self.tuner.simplified, self.versions[group]], self.contest.policy.second_race_share)
+                share = self.contest.policy.second_race_share
+                (twin,) = self._race_with_simplified(series, [self.versions[group]], share)
                 self.races[group] = WithoutRewrites(group, race.gain, twin.gain)
 
 

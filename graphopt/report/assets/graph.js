@@ -68,7 +68,7 @@
   const isChanged = ({ changes }) => changes.some((statuses) => statuses.size > 0);
   const sizeText = (block) => {
     const [before, after] = block.size;
-    if (before !== after || isChanged(block)) return `${before} → ${after} nodes`;
+    if (before !== after) return `${before} → ${after} nodes`;
     return `${before} node${before === 1 ? "" : "s"}`;
   };
 
