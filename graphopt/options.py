@@ -218,7 +218,8 @@ class Options(DeviceOptions, RunOptions):
     target_opset: int | str | None = option(
         None,
         "Opset of the result: by default the model's; auto: a newer one if faster.",
-        more="`latest` is the newest that ONNX Runtime is known to run. `auto` gives nearly half of the time to the "
+        more="`latest` is the newest that ONNX Runtime is known to run, or the newest before it that can say what the "
+        "model computes; a note says why. `auto` gives nearly half of the time to the "
         "first opset that has all operators which rules write (23: Attention, RMSNormalization, RotaryEmbedding), and "
         "takes it where it is measured to be faster. With the check, an opset in which ONNX Runtime lacks a kernel "
         "that it has in the model's is an error.",

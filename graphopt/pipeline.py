@@ -18,12 +18,13 @@ from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_
 from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.io.version_paths import first_opset, is_supported
+from graphopt.ir.graph import Graph
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
 from graphopt.operators import inference
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
-from graphopt.options import AUTO, Options
+from graphopt.options import AUTO, LATEST, Options
 from graphopt.provider_choice import ProviderComparison
 from graphopt.report.report import ModelSummary, Report, model_summary, versions
 from graphopt.result import Result
@@ -177,7 +178,8 @@ class Pipeline:
         options = self.options
         if options.target_opset == AUTO:
             return self._opset_comparison.best_attempt()
-        return self._attempt_in_opset(options.opset, 1.0)
+        opset, note = self._target_opset
+        return self._attempt_in_opset(opset, 1.0).with_notes(*filter(None, [note]))
 
     def to_result(self, made: Attempt) -> Result:
         """Return an attempt as a result, with its report.
@@ -250,6 +252,20 @@ class Pipeline:
     def _rewrite_space(self) -> _RewriteSpace:
         with self.clock("load"):
             return _RewriteSpace.select(self._library, self.options)
+
+    @cached_property
+    def _target_opset(self) -> tuple[int | None, str]:
+        """Opset to which the model is converted, None where it stays in its own, and a note where `latest` is an older
+        one than ONNX Runtime runs."""
+        newest = self.options.opset
+        if newest is None or self.options.target_opset != LATEST:
+            return newest, ""
+        with self.clock("convert"):
+            graph = self.loaded_model.graph.copy()
+            copied = replace(self.loaded_model, graph=graph)
+            opset, reason = onnx_io.newest_opset(copied, newest, self._kernel_approval(graph))
+        note = f"the newest opset for this model is {opset}: {reason}" if reason else ""
+        return (None if opset == self._own_opset else opset), note
 
     @property
     def _own_opset(self) -> int:
@@ -378,7 +394,7 @@ class Pipeline:
         Raises:
             ModelError, ProofError, RuleError, UsageError: as `optimize` does.
         """
-        space, opset = self._rewrite_space, self.options.opset
+        space, (opset, _) = self._rewrite_space, self._target_opset
         loaded = self.loaded_model if opset is None else self._convert(self.loaded_model, opset)
         self._prove_given_rules(space)
         with onnx_io.naming_file_in_errors(loaded.path):
@@ -425,11 +441,12 @@ class Pipeline:
 
     def _convert(self, loaded: onnx_io.LoadedModel, opset: int) -> onnx_io.LoadedModel:
         loaded = replace(loaded, graph=loaded.graph.copy())
-        before = [(graph, graph.opsets) for graph in loaded.graph.graphs()]
-        converted = onnx_io.convert_opset(loaded, opset)
-        if self.options.check:
-            self._kernel_checks.check_converted(before)
-        return converted
+        return onnx_io.convert_opset(loaded, opset, self._kernel_approval(loaded.graph))
+
+    def _kernel_approval(self, graph: Graph) -> Callable[[], None]:
+        """Return a function that refuses a graph which was converted since, where kernels were lost by that."""
+        before = [(inner, inner.opsets) for inner in graph.graphs()] if self.options.check else []
+        return lambda: self._kernel_checks.check_converted(before)
 
     def _tuner(
         self, loaded: onnx_io.LoadedModel, simplified: Candidate, space: _RewriteSpace, tuning: TuningOptions

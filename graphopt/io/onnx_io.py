@@ -485,8 +485,13 @@ def write_beside(proto: ModelProto, folder: Path | None, path: Path) -> None:
 # -- another opset -----------------------------------------------------------------------------------------------------
 
 
-def convert_opset(model: LoadedModel, target_opset: int) -> LoadedModel:
+def convert_opset(model: LoadedModel, target_opset: int, approve: Callable[[], object] = lambda: None) -> LoadedModel:
     """Return the model in another opset of the ONNX operators: every node keeps its meaning. Changes `model`'s graph.
+
+    Args:
+        model: the model.
+        target_opset: the opset.
+        approve: called when the graph is converted, to raise ModelError where it is not to be taken so.
 
     Raises:
         ModelError: the opset is not known, or cannot express a node; the graph is as before. It says which opset can.
@@ -495,13 +500,30 @@ def convert_opset(model: LoadedModel, target_opset: int) -> LoadedModel:
         raise ModelError(f"opset {target_opset} is not known here: the newest is {schemas.RULE_OPSET}")
     opset_conversion.upgrade_nodes(model.graph)  # more types may be known than when it was loaded
     try:
-        return _convert_opset(model, target_opset)
+        return _convert_opset(model, target_opset, approve)
     except ModelError as error:
-        raise ModelError(f"{error}; {_opset_advice(model, target_opset)}") from error.__cause__
+        raise ModelError(f"{error}; {_opset_advice(model, target_opset, approve)}") from error.__cause__
 
 
-def _convert_opset(model: LoadedModel, opset: int) -> LoadedModel:
-    _change_opset(model, opset)
+def newest_opset(model: LoadedModel, limit: int, approve: Callable[[], object]) -> tuple[int, str]:
+    """Return the newest opset up to a limit that can express a model, else its own, and why it is not the limit.
+
+    `approve` is that of `convert_opset`. The graph stays as it is.
+    """
+    own, reason = model.graph.opsets.get("", 0), ""
+    opset_conversion.upgrade_nodes(model.graph)
+    for opset in range(limit, own, -1) if own < limit else [limit]:
+        try:
+            _change_opset(model, opset, approve)()
+        except ModelError as error:
+            reason = reason or str(error)
+        else:
+            return opset, reason
+    return own, reason
+
+
+def _convert_opset(model: LoadedModel, opset: int, approve: Callable[[], object] = lambda: None) -> LoadedModel:
+    _change_opset(model, opset, approve)
     shell = ModelProto()
     shell.CopyFrom(model.shell)
     for entry in [*shell.opset_import]:
@@ -512,12 +534,12 @@ def _convert_opset(model: LoadedModel, opset: int) -> LoadedModel:
     return replace(model, shell=shell)
 
 
-def _change_opset(model: LoadedModel, opset: int) -> Callable[[], None]:
+def _change_opset(model: LoadedModel, opset: int, approve: Callable[[], object]) -> Callable[[], None]:
     """Put the graphs of a model into an opset, with several nodes for one where needed; return the function that undoes
     it.
 
     Raises:
-        ModelError: the opset cannot express a node; the graphs are as before.
+        ModelError: the opset cannot express a node, or is not approved; the graphs are as before.
     """
     graphs = list(model.graph.graphs())
     before, undo = [graph.opsets for graph in graphs], list[tuple[Graph, Patch]]()
@@ -535,25 +557,26 @@ def _change_opset(model: LoadedModel, opset: int) -> Callable[[], None]:
             for patch in expand_nodes(graph, opset, model.folders):
                 undo.append((graph, graph.apply(patch)))
         _check_expressible(graphs)
+        approve()
     except ModelError:
         back()
         raise
     return back
 
 
-def _opset_advice(model: LoadedModel, opset: int) -> str:
+def _opset_advice(model: LoadedModel, opset: int, approve: Callable[[], object]) -> str:
     """Return the advice for a model that an opset cannot express: to take the nearest opset that can, or to keep its
     own."""
     own = model.graph.opsets.get("", 0)
     others = range(opset + 1, own) if opset < own else range(opset - 1, own, -1)
-    nearest = next((other for other in others if _is_expressible(model, other)), None)
+    nearest = next((other for other in others if _is_expressible(model, other, approve)), None)
     kept = f"keep the model's own opset, {own}" if own else "keep the model as it is"
     return kept if nearest is None else f"convert it to opset {nearest}, or {kept}"
 
 
-def _is_expressible(model: LoadedModel, opset: int) -> bool:
+def _is_expressible(model: LoadedModel, opset: int, approve: Callable[[], object]) -> bool:
     try:
-        _change_opset(model, opset)()
+        _change_opset(model, opset, approve)()
     except ModelError:
         return False
     return True

@@ -98,8 +98,9 @@ class VersionStep:
         spelling = Spelling(spelling.op, tuple(inputs), attrs, spelling.outputs)
         if self.key in CHANGES:
             spelling = CHANGES[self.key][0](spelling, facts)
-        if self.key in UPGRADE_CONDITIONS and not UPGRADE_CONDITIONS[self.key](spelling, facts):
-            raise SpellingMismatch(f"opset {self.key[1]} changed what it means here")
+        condition = UPGRADE_CONDITIONS.get(self.key)
+        if condition is not None and not condition.holds(spelling, facts):
+            raise SpellingMismatch(f"in opset {self.key[1]} {condition.change}")
         _check_types(self.new, spelling, facts)
         return spelling
 
@@ -107,9 +108,9 @@ class VersionStep:
         """Return the older spelling of the same. Raises SpellingMismatch."""
         if self.is_renaming:
             return REPLACED_OPERATORS[self.old.name, self.old.since_version][2](spelling, facts)
-        for table in (UPGRADE_CONDITIONS, DOWNGRADE_CONDITIONS):
-            if self.key in table and not table[self.key](spelling, facts):
-                raise SpellingMismatch(f"it relies on what opset {self.key[1]} brought")
+        for condition in filter(None, (UPGRADE_CONDITIONS.get(self.key), DOWNGRADE_CONDITIONS.get(self.key))):
+            if not condition.holds(spelling, facts):
+                raise SpellingMismatch(f"in opset {self.key[1]} {condition.change}")
         if self.key in CHANGES:
             spelling = CHANGES[self.key][1](spelling, facts)
         inputs, attrs = list(spelling.inputs), dict(spelling.attrs)
