@@ -43,6 +43,7 @@ ORDER = (
         "result_profile",
         "training",
         "onnxsim",
+        "folders",
         "discover",
         "cli",
         "__init__",

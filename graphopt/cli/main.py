@@ -29,10 +29,11 @@ from graphopt.base.errors import (
 from graphopt.cli import output_files
 from graphopt.cli.discover_command import discover
 from graphopt.cli.explain_command import explain
+from graphopt.cli.folder_command import optimize_models
 from graphopt.cli.measuring_commands import bench, compare, inspect
 from graphopt.cli.option_flags import (
     Debug,
-    Model,
+    FolderOptions,
     Printing,
     ResultOptions,
     normalize_arguments,
@@ -103,15 +104,23 @@ def global_options(
 @app.command(short_help="Rewrite a model into an equal one that runs faster.")
 @takes_options
 def optimize(
-    model: Model,
-    output: Annotated[
-        str, typer.Argument(metavar="OUTPUT", help="Where the result goes; - is stdout.", show_default=False)
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL|FOLDER", help="The model, an .onnx file, or a folder.", show_default=False)
     ],
+    output: Annotated[
+        str | None,
+        typer.Argument(metavar="OUTPUT", help="Where the result goes; - is stdout.", show_default=False),
+    ] = None,
+    *,
+    folder: FolderOptions,
     options: Options,
     wanted: ResultOptions,
     printing: Printing,
 ) -> None:
     """Rewrite a model into an equal one that runs faster, time and check it, and say what was done.
+
+    Of a folder, every model is optimized, and model_graphopt.onnx stands beside model.onnx, or in the OUTPUT folder
+    model.onnx takes its place.
 
     Rewrites that pay in some models only are tried by measuring, and versions of the model take turns with the
     original: the result is faster, or it is no slower and the report says "no gain".
@@ -123,9 +132,19 @@ def optimize(
         raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
     if wanted.require_speedup is not None and options.dask is not None:
         raise UsageError("--require-speedup excludes --dask: a cluster times parts of the model, not the whole")
+    if output is not None and folder.output_path is not None:
+        raise UsageError(f"the output is {output} and {folder.output_path}: name one")
+    target = folder.output_path if output is None else Path(output)
+    if Path(model).is_dir():
+        optimize_models(Path(model), target, folder, options, wanted, printing)
+        return
     files.check_readable(Path(model))
-    output_files.check_outputs(Path(model), Path(output), wanted, as_json=printing.as_json)
-    _optimize(model, Path(output), options, wanted, printing)
+    if folder.total_seconds is not None:
+        raise UsageError("--total-seconds is for the models of a folder: --seconds is for one")
+    if target is None:
+        raise UsageError(f"name the output: graphopt optimize {model} OUTPUT")
+    output_files.check_outputs(Path(model), target, wanted, as_json=printing.as_json)
+    _optimize(model, target, options, wanted, printing)
 
 
 def _optimize(model: str, target: Path, options: Options, wanted: ResultOptions, printing: Printing) -> None:
@@ -134,11 +153,12 @@ def _optimize(model: str, target: Path, options: Options, wanted: ResultOptions,
         if options.check or options.is_timed:
             ort.require_onnxruntime()  # now, not when the work is done
         from graphopt.pipeline import optimize
+        from graphopt.search.search_report import check_speedup
 
         result = optimize(model, **vars(replace(options, progress=progress)))
         try:
             if wanted.require_speedup is not None:
-                _require(wanted.require_speedup, result.report, model)
+                check_speedup(result.report.timing, wanted.require_speedup, model)
         except NoSpeedupError:
             output_files.write_views(result, wanted)
             raise
@@ -168,16 +188,6 @@ def _show(report: Report, printing: Printing, *, stderr: bool) -> None:
     found = report.comparison
     if found is not None and found.verdict != "equal":
         sys.stderr.write(f"graphopt: warning: the check is not complete: {one_line(found.reason)}\n")
-
-
-def _require(ratio: float, report: Report, model: str) -> None:
-    """Raise NoSpeedupError unless the result is so many times as fast, beyond noise."""
-    timing = report.timing
-    if timing is None or timing.speedup is None:
-        raise NoSpeedupError(f"{model}: no speedup was measured, {ratio:g} is required; no model was written")
-    if not timing.is_gain or timing.speedup.median < ratio:
-        found = f"{timing.speedup.median:.3f}{'' if timing.is_gain else ', no gain beyond noise'}"
-        raise NoSpeedupError(f"{model}: the speedup is {found}; {ratio:g} is required, so no model was written")
 
 
 @app.command(short_help="Optimize models that need no download, one that gains and one that does not.")

@@ -224,6 +224,26 @@ class ResultOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FolderOptions:
+    """Options for optimizing all models of a folder, and for where results go."""
+
+    output_path: Path | None = option(
+        None,
+        "Where the result goes, as OUTPUT; of a folder a new folder, with all of its files.",
+        metavar="PATH",
+        flags=("--output",),
+        type=Path,
+    )
+    total_seconds: float | None = option(
+        None,
+        "Of a folder: about how long all models may take; --seconds is for each.",
+        metavar="SECONDS",
+        type=float,
+        minimum=0.001,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PageOptions:
     """Option for a page on what was found."""
 

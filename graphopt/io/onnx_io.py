@@ -182,18 +182,36 @@ def _describe_content(start: bytes) -> str:
     return "not an ONNX model, or it is cut short"
 
 
+def external_locations(path: Path) -> list[str]:
+    """Return the files of weights that a model names, relative to its folder and in order; none where there is no
+    model, or no legal one."""
+    if not path.is_file():
+        return []
+    try:
+        proto = parse_file(path, weights=False)
+    except ModelError:  # to be overwritten it need not be a model, and to be read it will be parsed again
+        return []
+    places = map(proto_conversion.external_location, proto_conversion.external_tensors(proto))
+    return [place for place in dict.fromkeys(places) if "\0" not in place]
+
+
 def data_files(path: Path) -> set[Path]:
     """Return the files of weights beside a model; none where there is no model, or no legal one."""
-    if not path.is_file():
-        return set()
-    try:
-        places = {
-            proto_conversion.external_location(tensor)
-            for tensor in proto_conversion.external_tensors(parse_file(path, weights=False))
-        }
-    except ModelError:  # to be overwritten it need not be a model, and to be read it will be parsed again
-        return set()
-    return {folder / place for folder in model_folders(path) for place in places if "\0" not in place}
+    return {folder / place for folder in model_folders(path) for place in external_locations(path)}
+
+
+def file_metadata(path: Path) -> dict[str, str]:
+    """Return the metadata of a model file. Raises ModelError where it is none."""
+    return {entry.key: entry.value for entry in parse_file(path, weights=False).metadata_props}
+
+
+def with_metadata(model: LoadedModel, entries: Mapping[str, str]) -> LoadedModel:
+    """Return the model with further metadata."""
+    shell = ModelProto()
+    shell.CopyFrom(model.shell)
+    for key, value in entries.items():
+        shell.metadata_props.add(key=key, value=value)
+    return replace(model, shell=shell)
 
 
 def to_model_proto(source: object) -> tuple[ModelProto, str | None]:
@@ -601,7 +619,9 @@ def _check_expressible(graphs: Iterable[Graph]) -> None:
 # -- save --------------------------------------------------------------------------------------------------------------
 
 
-def save_model(model: LoadedModel, path: str | os.PathLike[str], *, external: bool | None = None) -> int:
+def save_model(
+    model: LoadedModel, path: str | os.PathLike[str], *, external: bool | None = None, weights: str = ""
+) -> int:
     """Write a model to a file and return its size. It appears under its name when it is complete, or not at all.
 
     A file of weights is never written over: whoever reads the old model finds its weights or none. The weights of a new
@@ -614,6 +634,7 @@ def save_model(model: LoadedModel, path: str | os.PathLike[str], *, external: bo
         model: stays as it is.
         path: may be the file that the model was loaded from. `-`, on the command line stdout, is refused.
         external: weights go to a file of their own; None: only if they are too large for one file.
+        weights: the name of that file, if there is none of that name in the folder.
 
     Returns:
         The bytes of the file, and of that of its weights.
@@ -632,7 +653,7 @@ def save_model(model: LoadedModel, path: str | os.PathLike[str], *, external: bo
     if external:
         weight_files.check_weight_path(path)
     with files.naming_write_errors(path):
-        return _save_external(model, target) if external else _save_inline(model, target)
+        return _save_external(model, target, weights) if external else _save_inline(model, target)
 
 
 def _save_inline(model: LoadedModel, target: Path) -> int:
@@ -649,12 +670,14 @@ def _save_inline(model: LoadedModel, target: Path) -> int:
     return size
 
 
-def _save_external(model: LoadedModel, target: Path) -> int:
+def _save_external(model: LoadedModel, target: Path, weights: str) -> int:
     with files.temporary_for(weight_files.default_weight_path(target)) as data, files.temporary_for(target) as part:
         proto = _proto_with_external_weights(model, data)
         files.flush_to_disk(data)
         with files.folder_lock(target.parent):
-            place = weight_files.weight_path(target, data)
+            asked = target.with_name(weights) if weights else target
+            is_free = bool(weights) and not os.path.lexists(asked)
+            place = asked if is_free else weight_files.weight_path(target, data)
             _name_weight_file(proto, place)
             part.write(proto.SerializeToString())
             files.flush_to_disk(part)

@@ -1,0 +1,423 @@
+"""Folders of models, as exporters make them and libraries load them: every model in one is optimized."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from tempfile import mkdtemp
+from typing import Any
+
+from graphopt.base import files
+from graphopt.base.errors import GraphoptError, ModelError, OutputError, UsageError, did_you_mean
+from graphopt.io import onnx_io
+from graphopt.options import Options
+from graphopt.pipeline import optimize
+from graphopt.report.report import Report, format_file_size, versions
+from graphopt.result import Result
+from graphopt.runtime import model_sketch, sample_inputs
+from graphopt.runtime.bench import format_table
+from graphopt.search.search_report import check_speedup
+
+log = logging.getLogger(__name__)
+
+SUFFIX = "_graphopt"
+"""What is added to the name of a model for the one that is written beside it."""
+METADATA_KEY = "graphopt"
+"""Metadata of every model that is written here: the version of graphopt that wrote it."""
+
+# -- what came of it ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutcome:
+    """What became of one model of a folder."""
+
+    model: str
+    """Path of the model below the folder, with `/`."""
+    written: str = ""
+    """Path of what was written for it, below the folder or the output; empty where nothing was."""
+    report: Report | None = None
+    """Report on the run; None where it failed or was not made."""
+    skipped: str = ""
+    """Reason why it was not optimized."""
+    error: str = ""
+    """What went wrong, in one line."""
+    exit_code: int = 0
+    """Exit code that the command line would give it alone."""
+
+    @property
+    def verdict(self) -> str:
+        """`gain`, `no gain`, `not timed`, `skipped` or `failed`."""
+        if self.error or self.skipped:
+            return "failed" if self.error else "skipped"
+        timing = None if self.report is None else self.report.timing
+        if timing is None or (timing.speedup is None and timing.untimed):
+            return "not timed"
+        return "gain" if timing.is_gain else "no gain"
+
+    def row(self) -> tuple[str, ...]:
+        """Return the cells of its line: model, nodes, size, speed, check, verdict with its reason."""
+        reason = self.error or self.skipped
+        verdict = f"{self.verdict}: {reason}" if reason else self.verdict
+        report = self.report
+        if report is None:
+            return self.model, "", "", "", "", verdict
+        ratio = None if report.timing is None else report.timing.speedup
+        speed = "" if ratio is None else f"{ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"
+        before, after = report.before, report.after
+        return (
+            self.model,
+            _format_change(str(before.nodes), str(after.nodes)),
+            _format_change(format_file_size(before.file_bytes), format_file_size(after.file_bytes)),
+            speed,
+            "not made" if report.comparison is None else str(report.comparison.verdict),
+            verdict,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data; the report is as `Report.to_json` has it."""
+        report = None if self.report is None else json.loads(self.report.to_json())
+        plain = {name: getattr(self, name) for name in ("model", "written", "skipped", "error", "exit_code")}
+        return {**plain, "verdict": self.verdict, "report": report}
+
+
+def _format_change(before: str, after: str) -> str:
+    return f"{before} → {after}" if before and after else before or after
+
+
+@dataclass(frozen=True, slots=True)
+class FolderResult:
+    """What became of the models of a folder."""
+
+    folder: str
+    output: str
+    """The folder that was written; empty where the results stand beside their models."""
+    models: tuple[ModelOutcome, ...]
+    seconds: float
+    """Seconds that all of it took."""
+    is_interrupted: bool = False
+    """True where Ctrl-C ended it: models that it had not come to are skipped."""
+
+    @property
+    def ok(self) -> bool:
+        """True where no model failed, and nobody interrupted it."""
+        return self.exit_code == 0
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code for all models together: 3 before 1, 2 and 4; 130 where it was interrupted."""
+        found = {each.exit_code for each in self.models}
+        return 130 if self.is_interrupted else next((code for code in (3, 1, 2, 4) if code in found), 0)
+
+    def to_json(self) -> str:
+        """Return JSON: the models in order, each with its report."""
+        data = {
+            "folder": self.folder,
+            "output": self.output,
+            "models": [each.to_json() for each in self.models],
+            "seconds": self.seconds,
+            "exit_code": self.exit_code,
+            "versions": versions(),
+        }
+        return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+
+    def __str__(self) -> str:
+        """Return the table: a line for each model, and where the results are."""
+        head = ("model", "nodes", "size", "speed", "check", "verdict")
+        table = format_table([head, *(each.row() for each in self.models)], left=(0, 4, 5))
+        count = sum(bool(each.written) for each in self.models)
+        where = f"in {self.output}" if self.output else f"beside {'it' if count == 1 else 'them'}, as NAME{SUFFIX}.onnx"
+        done = f"{count} of {len(self.models)} models optimized, {where}" if count else "no model was written"
+        return f"{table}\n\n{done}{'; interrupted' * self.is_interrupted}"
+
+
+# -- the models of a folder --------------------------------------------------------------------------------------------
+
+
+def find_models(folder: Path) -> list[Path]:
+    """Return the paths of the `.onnx` files below a folder, relative to it, in order.
+
+    Links are followed, as in caches of the Hugging Face hub; hidden folders are left out.
+    """
+    return [path for path in _iter_files(folder) if path.suffix == ".onnx"]
+
+
+def _iter_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, relative to it and in order; each folder once, however many links lead to it."""
+    seen = set[str]()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        seen.add(os.path.realpath(parent))
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and os.path.realpath(os.path.join(parent, name)) not in seen
+        )
+        yield from (Path(parent, name).relative_to(folder) for name in sorted(names))
+
+
+def _why_skipped(path: Path) -> str:
+    """Say why a model is not optimized: it was before; nothing for the others, broken ones among them."""
+    if path.stem.endswith(SUFFIX):
+        return "written by graphopt, by its name"
+    try:
+        found = onnx_io.file_metadata(path).get(METADATA_KEY)
+    except ModelError:  # which the run will say
+        return ""
+    return "" if found is None else f"written by graphopt {found}"
+
+
+# -- optimize ----------------------------------------------------------------------------------------------------------
+
+
+def optimize_folder(
+    folder: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    total_seconds: float | None = None,
+    require_speedup: float | None = None,
+    external_data: bool | None = None,
+    **options: Any,
+) -> FolderResult:
+    """Optimize every model in a folder; configurations, tokenizers and the models themselves stay as they are.
+
+    What goes wrong with one model does not keep the others from being optimized: it is in the result. A model that was
+    written here before is skipped.
+
+    Args:
+        folder: the folder, as optimum, sentence-transformers or transformers.js lay one out, or any other.
+        output: a new folder, which becomes a copy with the optimized models in the places of the others; a model that
+            fails is copied. By default `model_graphopt.onnx` is written beside each `model.onnx`.
+        total_seconds: about how long search and timing of all models may take; `seconds` is for each.
+        require_speedup: a model that is not this many times as fast is not written, and fails with exit code 4.
+        external_data: weights go to files of their own; by default where those of the model are.
+        options: those of `optimize`. Sizes, shapes and inputs are for the models that have such dims and inputs.
+
+    Raises:
+        UsageError: there is no such folder or no model in it, an option cannot be, or the output is no place for it.
+        OutputError: nothing can be written there.
+    """
+    source, start = Path(folder), time.monotonic()
+    wanted = Options(**options)
+    if wanted.recipe is not None:
+        raise UsageError("a recipe is of one model, not of a folder")
+    if total_seconds is not None and not total_seconds > 0:
+        raise UsageError(f"total_seconds cannot be {total_seconds:g}: it is more than 0")
+    if not source.is_dir():
+        raise UsageError(f"{source} is no folder" if source.exists() else f"{source} does not exist")
+    models = find_models(source)
+    if not models:
+        raise UsageError(f"there is no .onnx file in {source}")
+    chosen = _choose_options(source, models, wanted)
+    if output is None:
+        for model in models:
+            _check_place(source / _name_beside(model))
+        run = _FolderRun(source, source, _name_beside, require_speedup, external_data)
+        outcomes = run.optimize_all(chosen, total_seconds)
+    else:
+        with _new_folder(source, Path(output)) as target:
+            run = _FolderRun(source, target, lambda model: model, require_speedup, external_data)
+            outcomes = run.optimize_all(chosen, total_seconds)
+            _copy_others(source, target, outcomes)
+    where = "" if output is None else os.fspath(output)
+    return FolderResult(str(source), where, outcomes, time.monotonic() - start, run.is_interrupted)
+
+
+def _name_beside(model: Path) -> Path:
+    return model.with_name(f"{model.stem}{SUFFIX}.onnx")
+
+
+def _check_place(path: Path) -> None:
+    """Raise OutputError where a model cannot be written beside another, or only through a link."""
+    advice = "; --output FOLDER (output=) writes to another folder"
+    if path.is_symlink():
+        raise OutputError(f"{path} cannot be written: it is a link, whose target is not ours to change{advice}")
+    try:
+        files.check_writable(path)
+    except OutputError as error:
+        raise OutputError(f"{error}{advice}") from error
+
+
+@dataclass
+class _FolderRun:
+    """A run over the models of a folder, one after the other."""
+
+    source: Path
+    target: Path
+    """The folder that is written."""
+    name: Callable[[Path], Path]
+    """Returns the path of the result of a model; both are relative to their folders."""
+    require_speedup: float | None
+    external_data: bool | None
+    is_interrupted: bool = False
+
+    def optimize_all(self, chosen: Mapping[Path, Options], total_seconds: float | None) -> tuple[ModelOutcome, ...]:
+        """Optimize models, each with its options and with an equal share of the time that is left."""
+        deadline = None if total_seconds is None else time.monotonic() + total_seconds
+        found: list[ModelOutcome] = []
+        for number, (model, options) in enumerate(chosen.items()):
+            if deadline is not None:
+                options = _in_share(options, (deadline - time.monotonic()) / (len(chosen) - number))
+            why = "interrupted before it" if self.is_interrupted else _why_skipped(self.source / model)
+            found.append(ModelOutcome(model.as_posix(), skipped=why) if why else self._optimize_one(model, options))
+        return tuple(found)
+
+    def _optimize_one(self, model: Path, options: Options) -> ModelOutcome:
+        """Optimize a model and write it; whatever goes wrong is in the outcome."""
+        path, label, place = self.source / model, model.as_posix(), self.name(model)
+
+        def progress(stage: str, done: float) -> None:
+            options.report_progress(f"{label}: {stage}", done)
+
+        try:
+            result = optimize(str(path), **vars(replace(options, progress=progress)))
+            if self.require_speedup is not None:
+                check_speedup(result.report.timing, self.require_speedup, label)
+            report = _save(result, path, self.target / place, self.external_data)
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+            return ModelOutcome(label, skipped="interrupted")
+        except GraphoptError as error:
+            return ModelOutcome(label, error=_first_line(error, path), exit_code=error.exit_code)
+        except Exception as error:  # a defect of ours with one model is none of the others'
+            log.debug("%s", path, exc_info=True)
+            return ModelOutcome(label, error=f"internal error: {type(error).__name__}: {error}", exit_code=1)
+        self.is_interrupted = report.timing is not None and report.timing.is_interrupted
+        return ModelOutcome(label, place.as_posix(), report)
+
+
+def _save(result: Result, path: Path, place: Path, external: bool | None) -> Report:
+    """Write a result, its weights in a file of their own where the model's are; return its report."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    marked = onnx_io.with_metadata(result.loaded, {METADATA_KEY: versions().get("graphopt", "unknown")})
+    locations = onnx_io.external_locations(path)
+    if external is None and locations:
+        external = True
+    size = replace(result, loaded=marked).save(place, external=external, weights=_weights_beside(place, locations))
+    return result.report.with_file_sizes(size)
+
+
+def _weights_beside(place: Path, locations: Sequence[str]) -> str:
+    """Return the name that a model's weights keep with its own name: `model.onnx_data`, for which libraries look."""
+    named = [each for each in locations if each.startswith(place.name) and each != place.name]
+    return named[0] if len(named) == len(locations) == 1 else ""
+
+
+def _in_share(options: Options, seconds: float) -> Options:
+    """Return the options with at most so many seconds; with none left, nothing is searched or timed."""
+    if seconds <= 0 and options.cost == "measured":
+        return replace(options, cost="none")
+    return replace(options, seconds=min(options.seconds, max(seconds, 0.0)))
+
+
+def _first_line(error: GraphoptError, path: Path) -> str:
+    """Return the first line of an error without the path of the model, beside which it stands."""
+    return str(error).partition("\n")[0].removeprefix(f"{path}: ").removeprefix(f"{path} ")
+
+
+# -- options for each model --------------------------------------------------------------------------------------------
+
+
+def _choose_options(source: Path, models: Sequence[Path], options: Options) -> dict[Path, Options]:
+    """Return the options for each model: without sizes, shapes and inputs of dims and inputs that it does not have.
+
+    Raises:
+        UsageError: no model has such a dim or input.
+    """
+    given = {"dims": options.dims or {}, "inputs": options.inputs or {}, "input_shapes": options.input_shapes or {}}
+    if not any(given.values()):
+        return dict.fromkeys(models, options)
+    known = {model: _names_of(source / model) for model in models}
+    for field, (kind, values) in zip(given, (("dim", 0), ("input", 1), ("input", 1)), strict=True):
+        names = {name for each in known.values() for name in each[values]}
+        for name in given[field].keys() - names - {""}:
+            raise UsageError(f"no model in {source} has the {kind} '{name}'{did_you_mean(name, names)}")
+    return {
+        model: replace(
+            options,
+            dims={name: size for name, size in given["dims"].items() if name in dims} or None,
+            inputs={name: array for name, array in given["inputs"].items() if name in inputs} or None,
+            input_shapes={name: shape for name, shape in given["input_shapes"].items() if name in {*inputs, ""}}
+            or None,
+        )
+        for model, (dims, inputs) in known.items()
+    }
+
+
+def _names_of(path: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of the open dims and of the inputs of a model; none where it cannot be read, as its run says."""
+    try:
+        inputs = model_sketch.sketch_model(onnx_io.parse_file(path, weights=False)).inputs
+    except ModelError:
+        return frozenset(), frozenset()
+    dims = sample_inputs.candidate_bindings(inputs, 0, {})[0]
+    return frozenset(dims), frozenset(item.name for item in inputs)
+
+
+# -- a new folder ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _new_folder(source: Path, output: Path) -> Iterator[Path]:
+    """Yield a folder that becomes the output when the block is done, and is gone where that fails.
+
+    Raises:
+        UsageError: the output is the source, or one is in the other, or it is not empty.
+        OutputError: it cannot be made.
+    """
+    if files.is_stdout(output):
+        raise UsageError("a folder is not written to stdout: name one")
+    real, own = Path(os.path.realpath(output)), Path(os.path.realpath(source))
+    if real == own or real in own.parents or own in real.parents:
+        raise UsageError(
+            f"{output} and {source} are not apart: without an output, results are written beside their models"
+        )
+    if os.path.lexists(output) and not (output.is_dir() and not any(output.iterdir())):
+        state = "is not empty" if output.is_dir() else "is no folder"
+        raise UsageError(f"{output} {state}: name a new folder, or remove it")
+    files.check_writable(real.parent / f"{real.name}.onnx")  # the folder in which it is to be
+    with files.naming_write_errors(output):
+        made = Path(mkdtemp(prefix=f".{real.name}.", suffix=".part", dir=real.parent))
+        try:
+            yield made
+            made.chmod(0o777 & ~_umask())
+            if real.exists():
+                real.rmdir()
+            made.replace(real)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _umask() -> int:
+    """Return the process's mask of modes, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _copy_others(source: Path, target: Path, outcomes: Sequence[ModelOutcome]) -> None:
+    """Copy all files but the models that were optimized, and the weights that no other model needs; links become
+    files."""
+    done = {each.model for each in outcomes if each.written}
+    places = {each.model: _weights_of(source, each.model) for each in outcomes}
+    needed = {place for model, found in places.items() if model not in done for place in found}
+    replaced = {place for model in done for place in places[model]} - needed
+    for path in _iter_files(source):
+        if path.as_posix() in done or path in replaced:
+            continue
+        place = target / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            shutil.copy2(source / path, place)
+
+
+def _weights_of(source: Path, model: str) -> set[Path]:
+    """Return the files of a model's external data, relative to the folder."""
+    parent = PurePath(model).parent
+    return {Path(os.path.normpath(parent / each)) for each in onnx_io.external_locations(source / model)}
