@@ -30,7 +30,7 @@ from graphopt.cli import output_files
 from graphopt.cli.discover_command import discover
 from graphopt.cli.explain_command import explain
 from graphopt.cli.folder_command import optimize_models
-from graphopt.cli.measuring_commands import bench, compare, inspect
+from graphopt.cli.measuring_commands import bench, check, compare, inspect
 from graphopt.cli.option_flags import (
     Debug,
     FolderOptions,
@@ -224,6 +224,7 @@ def demo(
     print_text("For a model of your own:\n$ graphopt optimize model.onnx fast.onnx")
 
 
+app.command(short_help="Compare and time two models; exit code 3 if they differ, 4 if one is too slow.")(check)
 app.command(short_help="Say whether two models agree; exit code 3 if they do not.")(compare)
 app.command(short_help="Time models in ONNX Runtime, each against the first.")(bench)
 app.command(short_help="Print what is in a model.")(inspect)

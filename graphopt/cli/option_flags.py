@@ -143,6 +143,11 @@ class ComparisonOptions(Sizes, RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckOptions(ComparisonOptions, DeviceOptions):
+    """Options for comparing two models and timing them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExplanationOptions(DeviceOptions, RunOptions):
     """Options for explaining what is applied to a model: those of `optimize` that decide about it."""
 
@@ -319,7 +324,7 @@ class DiscoveryOptions(RuleFiles, ProverOptions):
     workers: int = option(1, "Processes.", metavar="N", minimum=1, maximum=1024)
 
 
-GROUPS = (Options, ResultOptions, ComparisonOptions, MeasuringOptions, DiscoveryOptions, ExplanationOptions)
+GROUPS = (Options, ResultOptions, CheckOptions, MeasuringOptions, DiscoveryOptions, ExplanationOptions)
 
 
 @contextmanager
@@ -332,7 +337,7 @@ def running(options: RunOptions) -> Iterator[None]:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 COMMANDS = (
-    *("optimize", "compare", "bench", "inspect", "report", "explain", "grad"),
+    *("optimize", "check", "compare", "bench", "inspect", "report", "explain", "grad"),
     *("verify", "rules", "discover", "demo"),
 )
 
