@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature
@@ -17,7 +17,7 @@ from graphopt.base.session import current_session
 from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, refuse_changes, step_label
 from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
-from graphopt.io.version_paths import first_opset, is_supported
+from graphopt.io.version_paths import first_opset, is_supported, written_domains
 from graphopt.ir.graph import Graph
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
@@ -30,6 +30,7 @@ from graphopt.report.report import ModelSummary, Report, model_summary, versions
 from graphopt.result import Result
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.definition_expansion import OperatorKey
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.near_misses import MissFinder, notes_on_unapplied_rules
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
@@ -233,7 +234,8 @@ class Pipeline:
 
     def _target_notes(self) -> list[str]:
         """Return a note on given rules that write operators which the target lacks."""
-        lacking = [rule.name for rule in self._given_rules.all_rules if not is_supported(rule, self.options.target)]
+        target, domains = self.options.target, self._target_domains
+        lacking = [rule.name for rule in self._given_rules.all_rules if not is_supported(rule, target, domains)]
         if not lacking:
             return []
         note = f"{', '.join(lacking)}: not used, as only --target onnxruntime has ONNX Runtime's own operators"
@@ -245,13 +247,27 @@ class Pipeline:
         return rule_library.read_rules(self.options.rules)
 
     @cached_property
+    def _target_domains(self) -> frozenset[str]:
+        """Domains whose operators may be written though this machine has no kernel for them.
+
+        Raises:
+            UsageError: no rule writes an operator of one.
+        """
+        written = frozenset[str]().union(*map(written_domains, self._library.all_rules)) - {""}
+        for name in self.options.target_domains:
+            if name not in written:
+                hint = did_you_mean(name, written) or "; --rules takes rules that do, with the definitions"
+                raise UsageError(f"no rule writes operators of the domain '{name}'{hint}")
+        return self._given_rules.target_domains.union(self.options.target_domains)
+
+    @cached_property
     def _library(self) -> rule_library.RuleLibrary:
         return rule_library.load_library(self._given_rules)
 
     @cached_property
     def _rewrite_space(self) -> _RewriteSpace:
         with self.clock("load"):
-            return _RewriteSpace.select(self._library, self.options)
+            return _RewriteSpace.select(self._library, self.options, self._target_domains)
 
     @cached_property
     def _target_opset(self) -> tuple[int | None, str]:
@@ -294,7 +310,7 @@ class Pipeline:
 
     @cached_property
     def _kernel_checks(self) -> KernelProbe:
-        return KernelProbe(self.options.setting)
+        return KernelProbe(self.options.setting, self._target_domains)
 
     def _refusal(self, space: _RewriteSpace) -> RefusalFunction:
         return space.refusal(self._kernel_checks.exact_refusal if self.options.exact else self._kernel_checks.refusal)
@@ -330,6 +346,13 @@ class Pipeline:
             simplified, notes = self._simplify(loaded, space)
             notes += [*rule_library.notes_on_unmatchable_rules(given)]
             notes += notes_on_function_operators(simplified.graph, given, loaded.functions)
+        foreign = self._kernel_checks.operators_without_kernel(simplified.graph) if self._target_domains else []
+        if foreign:
+            names = ", ".join(f"{domain}.{op}" for op, domain in foreign)
+            if options.memory_budget is not None:
+                raise UsageError(f"a memory budget is measured, and this machine has no kernel for {names}")
+            tuning = replace(tuning, cost="none")
+            notes.append(f"not searched and not timed: this machine has no kernel for {names}")
         tuned = TuningResult(simplified)
         tuner = self._tuner(loaded, simplified, space, tuning)
         if tuning.cost != "none":
@@ -341,7 +364,7 @@ class Pipeline:
         if options.check:
             with clock("check"), current_session().replace(limits=options.limits):
                 target = None if opset == before.opsets.get("ai.onnx") else opset
-                finding = self._check(loaded, before, tuned.candidate, target).compare()
+                finding = self._check(loaded, before, tuned.candidate, target, foreign).compare()
         notes += tuned.notes
         fired = {step.name for step in tuned.candidate.steps}
         unnoted = (rule for rule in given if not any(note.startswith(f"rule {rule.name} ") for note in notes))
@@ -467,7 +490,14 @@ class Pipeline:
             cache=open_cost_cache(fresh=self.options.fresh),
         )
 
-    def _check(self, loaded: onnx_io.LoadedModel, before: ModelSummary, result: Candidate, target: int | None) -> Check:
+    def _check(
+        self,
+        loaded: onnx_io.LoadedModel,
+        before: ModelSummary,
+        result: Candidate,
+        target: int | None,
+        foreign: Collection[OperatorKey],
+    ) -> Check:
         options = self.options
         return Check(
             self.model,
@@ -480,6 +510,7 @@ class Pipeline:
             options.keep_nonfinite,
             options.report_progress,
             target,
+            foreign,
         )
 
 
@@ -562,8 +593,9 @@ class _RewriteSpace:
     """Changes of which the check found that they make a difference."""
 
     @staticmethod
-    def select(known: rule_library.RuleLibrary, options: Options) -> _RewriteSpace:
-        """Return the rules and passes that the options choose by name.
+    def select(known: rule_library.RuleLibrary, options: Options, domains: Container[str]) -> _RewriteSpace:
+        """Return the rules and passes that the options choose by name, of those whose operators the target or some
+        domains have.
 
         Raises:
             UsageError: a name is not known.
@@ -572,11 +604,11 @@ class _RewriteSpace:
         chosen = rule_library.select_names(names, options.skip, options.only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _RewriteSpace(
-            [rule for rule in known.rules if rule.name in chosen and is_supported(rule, options.target)],
+            [rule for rule in known.rules if rule.name in chosen and is_supported(rule, options.target, domains)],
             [
                 rule
                 for rule in known.trades
-                if rule.name in chosen and rule not in known.parts and is_supported(rule, options.target)
+                if rule.name in chosen and rule not in known.parts and is_supported(rule, options.target, domains)
             ],
             to_exact_passes(passes) if options.exact else passes,
             [rule for rule in known.parts if rule.name in chosen],

@@ -174,6 +174,7 @@ class ExplanationOptions(DeviceOptions, RunOptions):
     dims: Mapping[str, int | Sequence[int]] | None = same_option(Options, "dims")
     target_opset: int | str | None = same_option(Options, "target_opset")
     target: str = same_option(Options, "target")
+    target_domains: Sequence[str] = same_option(Options, "target_domains")
     inline_functions: bool = same_option(Options, "inline_functions")
 
     def to_options(self) -> Options:

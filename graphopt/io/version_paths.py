@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -370,9 +370,10 @@ MICROSOFT = "com.microsoft"
 """Domain of the operators that ONNX Runtime has beside the standard ones."""
 
 
-def is_supported(rule: Rule, target: str) -> bool:
-    """Return whether a target, `onnx` or `onnxruntime`, has all operators that a rule writes."""
-    return target == "onnxruntime" or MICROSOFT not in written_domains(rule)
+def is_supported(rule: Rule, target: str, domains: Container[str] = ()) -> bool:
+    """Return whether a target, `onnx` or `onnxruntime`, or what has some further domains, has all operators that a rule
+    writes."""
+    return target == "onnxruntime" or MICROSOFT in domains or MICROSOFT not in written_domains(rule)
 
 
 @cache

@@ -38,7 +38,7 @@ class ModelCheck:
 
     @property
     def speedup_missed(self) -> str:
-        """What is missing to the required speedup, where its whole interval lies below; empty where it may be reached."""
+        """How the required speedup is missed: the whole interval lies below it; empty where it may be reached."""
         ratio = self.speedup
         if ratio is None or self.required is None or ratio.high >= self.required:
             return ""

@@ -573,6 +573,8 @@ def _facts_table(report: Report) -> RenderableType:
     table.add_row("check", format_comparison(report.comparison), style=_verdict_colour(report.comparison))
     if report.comparison is not None and report.comparison.oracle:
         table.add_row("oracle", report.comparison.oracle)
+    for name in report.comparison.replaced if report.comparison else ():
+        table.add_row("", f"{name}: no kernel here, so its definition was run in its place", style="yellow")
     for what in report.comparison.skipped if report.comparison else ():
         table.add_row("", f"not compared: {what}", style="yellow")
     table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.seconds.items()))
