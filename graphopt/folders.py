@@ -23,6 +23,7 @@ from graphopt.report.report import Report, format_file_size, versions
 from graphopt.result import Result
 from graphopt.runtime import model_sketch, sample_inputs
 from graphopt.runtime.bench import format_table
+from graphopt.runtime.input_sizes import format_sizes
 from graphopt.search.search_report import check_speedup
 
 log = logging.getLogger(__name__)
@@ -64,9 +65,10 @@ class ModelOutcome:
 
     def row(self) -> tuple[str, ...]:
         """Return the cells of its line: model, nodes, size, speed, check, verdict with its reason."""
-        reason = self.error or self.skipped
-        verdict = f"{self.verdict}: {reason}" if reason else self.verdict
         report = self.report
+        untimed = report.timing.untimed if report is not None and report.timing is not None else ""
+        reason = self.error or self.skipped or untimed.removeprefix("not timed").removeprefix(": ")
+        verdict = f"{self.verdict}: {reason}" if reason else self.verdict
         if report is None:
             return self.model, "", "", "", "", verdict
         ratio = None if report.timing is None else report.timing.speedup
@@ -80,6 +82,12 @@ class ModelOutcome:
             "not made" if report.comparison is None else str(report.comparison.verdict),
             verdict,
         )
+
+    @property
+    def timed_sizes(self) -> list[str]:
+        """The sizes of open dims at which it was timed, each as `batch_size=1, sequence_length=128`."""
+        timing = None if self.report is None else self.report.timing
+        return [format_sizes(latency.sizes) for latency in timing.latencies if latency.sizes] if timing else []
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data; the report is as `Report.to_json` has it."""
@@ -132,10 +140,12 @@ class FolderResult:
         """Return the table: a line for each model, and where the results are."""
         head = ("model", "nodes", "size", "speed", "check", "verdict")
         table = format_table([head, *(each.row() for each in self.models)], left=(0, 4, 5))
+        sizes = [f"{each.model} at {'; '.join(found)}" for each in self.models if (found := each.timed_sizes)]
         count = sum(bool(each.written) for each in self.models)
         where = f"in {self.output}" if self.output else f"beside {'it' if count == 1 else 'them'}, as NAME{SUFFIX}.onnx"
         done = f"{count} of {len(self.models)} models optimized, {where}" if count else "no model was written"
-        return f"{table}\n\n{done}{'; interrupted' * self.is_interrupted}"
+        timed = ["", "timed:", *sizes] if sizes else []
+        return "\n".join([table, *timed, "", f"{done}{'; interrupted' * self.is_interrupted}"])
 
 
 # -- the models of a folder --------------------------------------------------------------------------------------------
