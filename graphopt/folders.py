@@ -24,12 +24,11 @@ from graphopt.result import Result
 from graphopt.runtime import model_sketch, sample_inputs
 from graphopt.runtime.bench import format_table
 from graphopt.runtime.input_sizes import format_sizes
-from graphopt.search.search_report import check_speedup
 
 log = logging.getLogger(__name__)
 
 SUFFIX = "_graphopt"
-"""What is added to the name of a model for the one that is written beside it."""
+"""Suffix of the name of a result that stands beside its model."""
 METADATA_KEY = "graphopt"
 """Metadata of every model that is written here: the version of graphopt that wrote it."""
 
@@ -49,7 +48,7 @@ class ModelOutcome:
     skipped: str = ""
     """Reason why it was not optimized."""
     error: str = ""
-    """What went wrong, in one line."""
+    """Failure, in one line; empty where there was none."""
     exit_code: int = 0
     """Exit code that the command line would give it alone."""
 
@@ -288,7 +287,7 @@ class _FolderRun:
         try:
             result = optimize(str(path), **vars(replace(options, progress=progress)))
             if self.require_speedup is not None:
-                check_speedup(result.report.timing, self.require_speedup, label)
+                result.report.require_speedup(self.require_speedup)
             report = _save(result, path, self.target / place, self.external_data)
         except KeyboardInterrupt:
             self.is_interrupted = True

@@ -18,7 +18,6 @@ from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_
 from graphopt.check.verdict import format_comparison
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.io.version_paths import first_opset, is_supported, written_domains
-from graphopt.ir.graph import Graph
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
 from graphopt.operators import inference
@@ -30,7 +29,6 @@ from graphopt.report.report import ModelSummary, Report, model_summary, versions
 from graphopt.result import Result
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
-from graphopt.rewrite.definition_expansion import OperatorKey
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.near_misses import MissFinder, notes_on_unapplied_rules
 from graphopt.rewrite.passes import PASSES, Pass, to_exact_passes
@@ -277,9 +275,8 @@ class Pipeline:
         if newest is None or self.options.target_opset != LATEST:
             return newest, ""
         with self.clock("convert"):
-            graph = self.loaded_model.graph.copy()
-            copied = replace(self.loaded_model, graph=graph)
-            opset, reason = onnx_io.newest_opset(copied, newest, self._kernel_approval(graph))
+            copied = replace(self.loaded_model, graph=self.loaded_model.graph.copy())
+            opset, reason = onnx_io.newest_opset(copied, newest, self._kernel_approval(copied))
         note = f"the newest opset for this model is {opset}: {reason}" if reason else ""
         return (None if opset == self._own_opset else opset), note
 
@@ -464,11 +461,11 @@ class Pipeline:
 
     def _convert(self, loaded: onnx_io.LoadedModel, opset: int) -> onnx_io.LoadedModel:
         loaded = replace(loaded, graph=loaded.graph.copy())
-        return onnx_io.convert_opset(loaded, opset, self._kernel_approval(loaded.graph))
+        return onnx_io.convert_opset(loaded, opset, self._kernel_approval(loaded))
 
-    def _kernel_approval(self, graph: Graph) -> Callable[[], None]:
-        """Return a function that refuses a graph which was converted since, where kernels were lost by that."""
-        before = [(inner, inner.opsets) for inner in graph.graphs()] if self.options.check else []
+    def _kernel_approval(self, model: onnx_io.LoadedModel) -> Callable[[], None]:
+        """Return a function that refuses a model which was converted since, where kernels were lost by that."""
+        before = [(graph, graph.opsets) for graph in model.graph.graphs()] if self.options.check else []
         return lambda: self._kernel_checks.check_converted(before)
 
     def _tuner(
@@ -496,7 +493,7 @@ class Pipeline:
         before: ModelSummary,
         result: Candidate,
         target: int | None,
-        foreign: Collection[OperatorKey],
+        foreign: Collection[tuple[str, str]],
     ) -> Check:
         options = self.options
         return Check(

@@ -16,7 +16,7 @@ from graphopt.base.session import current_session
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.operators import inference
-from graphopt.rewrite.definition_expansion import expand_definitions
+from graphopt.rewrite.definition_expansion import replace_by_definitions
 from graphopt.rule import Operators, Rule, define, op, real, tensor
 from tests.text import parse
 
@@ -134,7 +134,7 @@ def test_an_operator_without_a_fitting_definition_cannot_be_replaced() -> None:
         graph = onnx_io.load_model(given).graph
         inference.infer_graph(graph)
         with pytest.raises(ModelError, match=r"Twice 'y' cannot be replaced by its definition: no definition of tests"):
-            expand_definitions(graph, {("Twice", "tests.npu")})
+            replace_by_definitions(graph, {("Twice", "tests.npu")})
 
 
 def test_target_domains_are_a_list() -> None:

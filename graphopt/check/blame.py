@@ -16,7 +16,7 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
-from graphopt.rewrite.definition_expansion import OperatorKey, expand_definitions
+from graphopt.rewrite.definition_expansion import OperatorKey, replace_by_definitions
 from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.simplify import Step
 
@@ -119,7 +119,7 @@ class Check:
         if not self.replaced:
             return model
         try:
-            return replace(model, graph=expand_definitions(model.graph, self.replaced))
+            return replace(model, graph=replace_by_definitions(model.graph, self.replaced))
         except ModelError as error:
             raise _ExpansionFailedError(str(error)) from error
 

@@ -6,34 +6,26 @@ command loads what it needs.
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 import tempfile
 import traceback
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from graphopt.base import files, ort
-from graphopt.base.errors import (
-    NoSpeedupError,
-    OutputError,
-    UsageError,
-)
-from graphopt.cli import output_files
+from graphopt.base import files
+from graphopt.cli.comparing_commands import check, compare
 from graphopt.cli.discover_command import discover
 from graphopt.cli.explain_command import explain
-from graphopt.cli.folder_command import optimize_models
-from graphopt.cli.measuring_commands import bench, check, compare, inspect
+from graphopt.cli.measuring_commands import bench, inspect
+from graphopt.cli.optimize_command import optimize, optimize_model
 from graphopt.cli.option_flags import (
     Debug,
-    FolderOptions,
     Printing,
     ResultOptions,
     normalize_arguments,
@@ -41,14 +33,9 @@ from graphopt.cli.option_flags import (
 )
 from graphopt.cli.page_commands import report
 from graphopt.cli.rule_commands import rules, verify
-from graphopt.cli.terminal import Progress, console, one_line, print_text, report_failure, set_up_logging
+from graphopt.cli.terminal import print_text, report_failure, set_up_logging
 from graphopt.cli.training_command import grad
 from graphopt.options import Options
-
-if TYPE_CHECKING:
-    from graphopt.report.report import Report
-
-log = logging.getLogger(__name__)
 
 
 class Commands(TyperGroup):
@@ -101,93 +88,7 @@ def global_options(
     """Rewrite an ONNX model into an equal, faster one."""
 
 
-@app.command(short_help="Rewrite a model into an equal one that runs faster.")
-@takes_options
-def optimize(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL|FOLDER", help="The model, an .onnx file, or a folder.", show_default=False)
-    ],
-    output: Annotated[
-        str | None,
-        typer.Argument(metavar="OUTPUT", help="Where the result goes; - is stdout.", show_default=False),
-    ] = None,
-    *,
-    folder: FolderOptions,
-    options: Options,
-    wanted: ResultOptions,
-    printing: Printing,
-) -> None:
-    """Rewrite a model into an equal one that runs faster, time and check it, and say what was done.
-
-    Of a folder, every model is optimized, and model_graphopt.onnx stands beside model.onnx, or in the OUTPUT folder
-    model.onnx takes its place.
-
-    Rewrites that pay in some models only are tried by measuring, and versions of the model take turns with the
-    original: the result is faster, or it is no slower and the report says "no gain".
-    """
-    set_up_logging(printing.verbose, printing.debug)
-    if wanted.require_speedup is not None and options.recipe is not None:
-        raise UsageError("--require-speedup excludes --recipe: nothing is timed")
-    if wanted.require_speedup is not None and options.cost != "measured":
-        raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
-    if wanted.require_speedup is not None and options.dask is not None:
-        raise UsageError("--require-speedup excludes --dask: a cluster times parts of the model, not the whole")
-    if output is not None and folder.output_path is not None:
-        raise UsageError(f"the output is {output} and {folder.output_path}: name one")
-    target = folder.output_path if output is None else Path(output)
-    if Path(model).is_dir():
-        optimize_models(Path(model), target, folder, options, wanted, printing)
-        return
-    files.check_readable(Path(model))
-    if folder.total_seconds is not None:
-        raise UsageError("--total-seconds is for the models of a folder: --seconds is for one")
-    if target is None:
-        raise UsageError(f"name the output: graphopt optimize {model} OUTPUT")
-    output_files.check_outputs(Path(model), target, wanted, as_json=printing.as_json)
-    _optimize(model, target, options, wanted, printing)
-
-
-def _optimize(model: str, target: Path, options: Options, wanted: ResultOptions, printing: Printing) -> None:
-    with Progress(enabled=not printing.quiet) as progress:
-        progress("load", 0.0)
-        if options.check or options.is_timed:
-            ort.require_onnxruntime()  # now, not when the work is done
-        from graphopt.pipeline import optimize
-        from graphopt.search.search_report import check_speedup
-
-        result = optimize(model, **vars(replace(options, progress=progress)))
-        try:
-            if wanted.require_speedup is not None:
-                check_speedup(result.report.timing, wanted.require_speedup, model)
-        except NoSpeedupError:
-            output_files.write_views(result, wanted)
-            raise
-        if wanted.html is not None:
-            result = output_files.with_profile(result, model, options, progress)
-    before = files.file_identity(target)
-    try:
-        with Progress(enabled=not printing.quiet) as progress:
-            progress("save", 0.0)
-            result = output_files.save_result(result, target, wanted.external_data)
-        with output_files.report_model_written_on_failure():
-            output_files.write_views(result, wanted)
-            _show(result.report, printing, stderr=files.is_stdout(target))
-    except (KeyboardInterrupt, SystemExit) as error:
-        if files.file_identity(target) == before:  # what is on the disk decides, at whatever instant the signal came
-            raise
-        raise OutputError(f"interrupted when {target} was written already; the report may be missing") from error
-
-
-def _show(report: Report, printing: Printing, *, stderr: bool) -> None:
-    for line in report.decisions():
-        log.info("%s", line)
-    if printing.as_json:
-        sys.stdout.write(report.to_json() + "\n")
-    elif not printing.quiet:
-        report.print(console(stderr=stderr))
-    found = report.comparison
-    if found is not None and found.verdict != "equal":
-        sys.stderr.write(f"graphopt: warning: the check is not complete: {one_line(found.reason)}\n")
+app.command(short_help="Rewrite a model into an equal one that runs faster.")(optimize)
 
 
 @app.command(short_help="Optimize models that need no download, one that gains and one that does not.")
@@ -219,7 +120,9 @@ def demo(
         files.check_writable(target)
         source.write_bytes(demos.build_demo_model(shown).SerializeToString())
         print_text(f"{demos.DESCRIPTIONS.get(shown, shown)}\n$ graphopt optimize {source} {target}\n")
-        _optimize(str(source), target, Options(seconds=demos.SECONDS.get(shown, 11.0)), ResultOptions(), Printing())
+        optimize_model(
+            str(source), target, Options(seconds=demos.SECONDS.get(shown, 11.0)), ResultOptions(), Printing()
+        )
         print_text("")
     print_text("For a model of your own:\n$ graphopt optimize model.onnx fast.onnx")
 

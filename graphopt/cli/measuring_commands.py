@@ -1,22 +1,18 @@
-"""The commands that measure: two models are compared, models are timed, both at once, one is looked into."""
+"""The commands that measure: models are timed, one is looked into."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from graphopt.base.errors import DifferenceError, ModelError, NoSpeedupError, UsageError
+from graphopt.base.errors import UsageError
 from graphopt.base.option_fields import changed_flags
 from graphopt.cli.option_flags import (
     CheckOptions,
-    ComparisonOptions,
     JsonFormat,
     MeasuringOptions,
     Model,
@@ -31,114 +27,10 @@ from graphopt.cli.page_commands import check_page, model_pair
 from graphopt.cli.terminal import Progress, console, print_text, set_up_logging
 
 if TYPE_CHECKING:
-    from graphopt.check.verdict import ModelComparison
     from graphopt.runtime.bench import PreparedModels
     from graphopt.runtime.input_sizes import TrialInputs
     from graphopt.runtime.memory import MemoryReport
     from graphopt.runtime.profile import Profile
-
-
-@takes_options
-def compare(
-    original: Annotated[str, typer.Argument(metavar="ORIGINAL", help="The model as it was.", show_default=False)],
-    optimized: Annotated[str, typer.Argument(metavar="OPTIMIZED", help="What became of it.", show_default=False)],
-    options: ComparisonOptions,
-    page: PageOptions,
-    printing: Printing,
-) -> None:
-    """Run two models on the same inputs and say whether they agree; exit code 3 if they do not."""
-    set_up_logging(printing.verbose, printing.debug)
-    from graphopt.report.report import comparison_json, print_comparison
-
-    check_page(page.html, original, optimized)
-    with Progress(enabled=not printing.quiet) as progress, running(options):
-        found = _compare(original, optimized, options, progress)
-    if printing.as_json:
-        sys.stdout.write(comparison_json(found) + "\n")
-    elif not printing.quiet:
-        print_comparison(found, console())
-    if page.html is not None:
-        from graphopt.report.model_pages import comparison_page
-
-        write_view(page.html, comparison_page(found, model_pair(original, optimized)))
-    _require_equal(found, original, optimized)
-
-
-def _compare(original: str, optimized: str, options: ComparisonOptions, progress: Progress) -> ModelComparison:
-    """Return what comes of comparing two models at every choice of the sizes."""
-    from graphopt.check import compare as comparing
-
-    sizes = options.dims or {}
-    bindings = [dict(zip(sizes, chosen, strict=True)) for chosen in itertools.product(*sizes.values())]
-    return comparing.compare_models(
-        original,
-        optimized,
-        seeds=range(options.seed, options.seed + max(len(comparing.DEFAULT_SEEDS), len(bindings))),
-        bindings=bindings,
-        inputs=options.inputs,
-        exact=options.exact,
-        keep_nonfinite=options.keep_nonfinite,
-        progress=lambda done: progress("compare", done),
-    )
-
-
-def _require_equal(found: ModelComparison, original: str, optimized: str) -> None:
-    """Raise DifferenceError where two models differ, ModelError where they could not be compared."""
-    if found.verdict == "different":
-        raise DifferenceError(f"{original} and {optimized} differ: {found.reason or found.worst}")
-    if found.verdict != "equal":
-        raise ModelError(f"{original} and {optimized} cannot be compared: {found.reason}")
-
-
-@takes_options
-def check(
-    model: Model,
-    *,
-    against: Annotated[
-        str, typer.Option(metavar="BASE", help="The model that it is to be equal to.", show_default=False)
-    ],
-    require_speedup: Annotated[
-        float | None,
-        typer.Option(
-            metavar="RATIO",
-            help="Exit code 4 where the model is shown not to be so many times as fast; 1: where it is slower.",
-            min=0,
-        ),
-    ] = None,
-    options: CheckOptions,
-    seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Of timing at most, for each of the two and each size.", min=0)
-    ] = 5.0,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write all that was found as JSON.", show_default=False)
-    ] = None,
-    printing: Printing,
-) -> None:
-    """Compare a model with another and time the two: exit code 3 if they differ, 4 if the model is too slow.
-
-    For a continuous integration or a hook before a commit. The report is written in either case. Models that differ are
-    not timed. A speedup is missed where its whole interval lies below what is required, so that noise fails no build.
-    """
-    set_up_logging(printing.verbose, printing.debug)
-    from graphopt.report.model_check import ModelCheck
-    from graphopt.runtime.bench import time_models
-
-    check_page(report, model, against)
-    with Progress(enabled=not printing.quiet) as progress, running(options):
-        found = ModelCheck(model, against, _compare(against, model, options, progress), require_speedup)
-        if found.is_equal:
-            ready = _prepare([against, model], options, progress)
-            timed = time_models(ready, seconds=seconds, progress=lambda done: progress("time", done))
-            found = replace(found, benchmark=timed)
-    if report is not None:
-        write_view(report, f"{found.to_json()}\n")
-    if printing.as_json:
-        sys.stdout.write(f"{found.to_json()}\n")
-    elif not printing.quiet:
-        found.print(console())
-    _require_equal(found.comparison, against, model)
-    if reason := found.speedup_missed:
-        raise NoSpeedupError(f"{model}: {reason}")
 
 
 @takes_options
@@ -174,7 +66,7 @@ def bench(
 
     check_page(page.html, *models)
     with Progress(enabled=not printing.quiet) as progress, running(options):
-        ready = _prepare(models, options, progress)
+        ready = prepare(models, options, progress)
         found = time_models(ready, seconds=seconds, progress=lambda done: progress("time", done))
         profiles = _profiles(ready, models, progress) if profile or page.html is not None else None
         memories = _memory_reports(ready, models, progress) if memory else None
@@ -190,7 +82,7 @@ def bench(
         write_view(page.html, benchmark_page(found, [each for _, each in profiles or ()], pair))
 
 
-def _prepare(models: Sequence[str], options: MeasuringOptions | CheckOptions, progress: Progress) -> PreparedModels:
+def prepare(models: Sequence[str], options: MeasuringOptions | CheckOptions, progress: Progress) -> PreparedModels:
     """Load models, and make up inputs that all of them accept."""
     from graphopt.runtime.bench import prepare_models
 
@@ -273,7 +165,7 @@ def inspect(
     profiles = None
     if profile:
         with Progress(enabled=True) as progress, running(options):
-            profiles = _profiles(_prepare([model], options, progress), [model], progress)
+            profiles = _profiles(prepare([model], options, progress), [model], progress)
     if printing.as_json:
         _print_json(found.to_json(), profiles=profiles)
     else:

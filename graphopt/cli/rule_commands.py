@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphopt.base import files, ort
+from graphopt.base import ort
 from graphopt.base.errors import ProofError, UsageError
 from graphopt.cli.option_flags import JsonFormat, Printing, ProvingOptions, RuleFiles, takes_options
 from graphopt.cli.page_commands import write_rule_page
@@ -68,8 +68,7 @@ def verify(
     if write and not said:
         from graphopt.cli import catalogue
 
-        with files.naming_write_errors(catalogue.rules_folder()):
-            catalogue.write_catalogue(proofs)
+        catalogue.write_catalogue(proofs)
     if printing.as_json:
         print_text(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
     elif not printing.quiet:

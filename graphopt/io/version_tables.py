@@ -235,7 +235,7 @@ class VersionCondition(NamedTuple):
 
     holds: SpellingCondition
     change: str
-    """What changed for all that does not fulfil it, as messages say it after "in opset 22"."""
+    """Change of what does not fulfil it, as messages say it after "in opset 22"."""
 
 
 UPGRADE_CONDITIONS: Mapping[VersionKey, VersionCondition] = {

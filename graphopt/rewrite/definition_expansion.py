@@ -20,7 +20,7 @@ OperatorKey: TypeAlias = tuple[str, str]
 """An operator and its domain."""
 
 
-def expand_definitions(graph: Graph, operators: Collection[OperatorKey]) -> Graph:
+def replace_by_definitions(graph: Graph, operators: Collection[OperatorKey]) -> Graph:
     """Return a copy of a graph, its bodies included, in which some operators are replaced by their definitions.
 
     So are those of the same domains that occur in these definitions.
