@@ -7,20 +7,31 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 from graphopt.base import files
-from graphopt.base.errors import GraphoptError, ModelError, OutputError, UsageError, did_you_mean
+from graphopt.base.errors import (
+    GraphoptError,
+    ModelError,
+    OutputError,
+    ProofError,
+    RuleError,
+    UsageError,
+    did_you_mean,
+)
+from graphopt.base.session import current_session
 from graphopt.io import onnx_io
+from graphopt.language import rule_library
 from graphopt.options import Options
 from graphopt.pipeline import optimize
 from graphopt.report.report import Report, format_file_size, versions
 from graphopt.result import Result
+from graphopt.rewrite.passes import PASSES
 from graphopt.runtime import model_sketch, sample_inputs
 from graphopt.runtime.bench import format_table
 from graphopt.runtime.input_sizes import format_sizes
@@ -223,17 +234,19 @@ def optimize_folder(
     models = find_models(source)
     if not models:
         raise UsageError(f"there is no .onnx file in {source}")
+    _check_choice(wanted)
     chosen = _choose_options(source, models, wanted)
+    weights = {model: _weights_of(source, model) for model in models}
     if output is None:
         for model in models:
             _check_place(source / _name_beside(model))
-        run = _FolderRun(source, source, _name_beside, require_speedup, external_data)
+        run = _FolderRun(source, source, weights, require_speedup, external_data)
         outcomes = run.optimize_all(chosen, total_seconds)
     else:
         with _new_folder(source, Path(output)) as target:
-            run = _FolderRun(source, target, lambda model: model, require_speedup, external_data)
+            run = _FolderRun(source, target, weights, require_speedup, external_data)
             outcomes = run.optimize_all(chosen, total_seconds)
-            _copy_others(source, target, outcomes)
+            _copy_others(source, target, outcomes, weights)
     where = "" if output is None else os.fspath(output)
     return FolderResult(str(source), where, outcomes, time.monotonic() - start, run.is_interrupted)
 
@@ -259,9 +272,9 @@ class _FolderRun:
 
     source: Path
     target: Path
-    """The folder that is written."""
-    name: Callable[[Path], Path]
-    """Returns the path of the result of a model; both are relative to their folders."""
+    """The folder that is written; the source itself where results stand beside their models."""
+    weights: Mapping[Path, frozenset[Path]]
+    """The files of external data of each model, relative to the source."""
     require_speedup: float | None
     external_data: bool | None
     is_interrupted: bool = False
@@ -279,7 +292,8 @@ class _FolderRun:
 
     def _optimize_one(self, model: Path, options: Options) -> ModelOutcome:
         """Optimize a model and write it; whatever goes wrong is in the outcome."""
-        path, label, place = self.source / model, model.as_posix(), self.name(model)
+        path, label = self.source / model, model.as_posix()
+        place = _name_beside(model) if self.target == self.source else model
 
         def progress(stage: str, done: float) -> None:
             options.report_progress(f"{label}: {stage}", done)
@@ -288,10 +302,12 @@ class _FolderRun:
             result = optimize(str(path), **vars(replace(options, progress=progress)))
             if self.require_speedup is not None:
                 result.report.require_speedup(self.require_speedup)
-            report = _save(result, path, self.target / place, self.external_data)
+            report = self._save(result, model, self.target / place)
         except KeyboardInterrupt:
             self.is_interrupted = True
             return ModelOutcome(label, skipped="interrupted")
+        except (ProofError, RuleError):  # which are of the rules that were given, not of this model
+            raise
         except GraphoptError as error:
             return ModelOutcome(label, error=_first_line(error, path), exit_code=error.exit_code)
         except Exception as error:  # a defect of ours with one model is none of the others'
@@ -300,22 +316,28 @@ class _FolderRun:
         self.is_interrupted = report.timing is not None and report.timing.is_interrupted
         return ModelOutcome(label, place.as_posix(), report)
 
+    def _save(self, result: Result, model: Path, place: Path) -> Report:
+        """Write a result, its weights in a file of their own where the model's are; return its report."""
+        marked = onnx_io.with_metadata(result.loaded, {METADATA_KEY: versions().get("graphopt", "unknown")})
+        external = True if self.external_data is None and self.weights[model] else self.external_data
+        with files.naming_write_errors(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+        size = replace(result, loaded=marked).save(place, external=external, weights=self._weights_name(model, place))
+        return result.report.with_file_sizes(size)
 
-def _save(result: Result, path: Path, place: Path, external: bool | None) -> Report:
-    """Write a result, its weights in a file of their own where the model's are; return its report."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    marked = onnx_io.with_metadata(result.loaded, {METADATA_KEY: versions().get("graphopt", "unknown")})
-    locations = onnx_io.external_locations(path)
-    if external is None and locations:
-        external = True
-    size = replace(result, loaded=marked).save(place, external=external, weights=_weights_beside(place, locations))
-    return result.report.with_file_sizes(size)
+    def _weights_name(self, model: Path, place: Path) -> str:
+        """Return the name of the file of weights of a result, empty for the usual one.
 
-
-def _weights_beside(place: Path, locations: Sequence[str]) -> str:
-    """Return the name that a model's weights keep with its own name: `model.onnx_data`, for which libraries look."""
-    named = [each for each in locations if each.startswith(place.name) and each != place.name]
-    return named[0] if len(named) == len(locations) == 1 else ""
+        In a new folder it is that of the model, such as `model.onnx_data`, for which libraries look; a name of its own
+        where another model needs the file of that name.
+        """
+        own = self.weights[model]
+        if self.target == self.source or not own:
+            return ""
+        if any(own & others for other, others in self.weights.items() if other != model):
+            return f"{place.name}{SUFFIX}.data"
+        name = next(iter(own)).name
+        return name if len(own) == 1 and name.startswith(place.name) else ""
 
 
 def _in_share(options: Options, seconds: float) -> Options:
@@ -331,6 +353,22 @@ def _first_line(error: GraphoptError, path: Path) -> str:
 
 
 # -- options for each model --------------------------------------------------------------------------------------------
+
+
+def _check_choice(options: Options) -> None:
+    """Fail before the work where the options are wrong for every model.
+
+    Raises:
+        UsageError: there is no such rule, file of rules or provider.
+        RuleError: a file of rules cannot be read, or a rule in it is ill-formed.
+    """
+    with current_session().child():
+        known = rule_library.load_library(rule_library.read_rules(options.rules))
+    names = [*(rule.name for rule in known.all_rules), *(each.name for each in PASSES)]
+    rule_library.select_names(names, options.skip, options.only)
+    if options.is_timed:
+        for provider in options.providers:
+            options.for_provider(provider).setting.check_starts()
 
 
 def _choose_options(source: Path, models: Sequence[Path], options: Options) -> dict[Path, Options]:
@@ -410,23 +448,21 @@ def _umask() -> int:
     return mask
 
 
-def _copy_others(source: Path, target: Path, outcomes: Sequence[ModelOutcome]) -> None:
+def _copy_others(
+    source: Path, target: Path, outcomes: Sequence[ModelOutcome], weights: Mapping[Path, frozenset[Path]]
+) -> None:
     """Copy all files but the models that were optimized, and the weights that no other model needs; links become
     files."""
-    done = {each.model for each in outcomes if each.written}
-    places = {each.model: _weights_of(source, each.model) for each in outcomes}
-    needed = {place for model, found in places.items() if model not in done for place in found}
-    replaced = {place for model in done for place in places[model]} - needed
+    done = {Path(each.model) for each in outcomes if each.written}
+    needed = frozenset[Path]().union(*(found for model, found in weights.items() if model not in done))
+    left = done.union(*(weights[model] for model in done)) - needed
     for path in _iter_files(source):
-        if path.as_posix() in done or path in replaced:
-            continue
-        place = target / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if not place.exists():
-            shutil.copy2(source / path, place)
+        if path not in left:
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / path, target / path)
 
 
-def _weights_of(source: Path, model: str) -> set[Path]:
+def _weights_of(source: Path, model: Path) -> frozenset[Path]:
     """Return the files of a model's external data, relative to the folder."""
-    parent = PurePath(model).parent
-    return {Path(os.path.normpath(parent / each)) for each in onnx_io.external_locations(source / model)}
+    names = onnx_io.external_locations(source / model)
+    return frozenset(Path(os.path.normpath(model.parent / name)) for name in names)

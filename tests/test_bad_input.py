@@ -213,8 +213,8 @@ def test_rules_that_are_none(folder: Path, name: str, text: str, line: str, monk
     ("args", "line"),
     [
         (["optimise", "in.onnx", "out.onnx"], "there is no command 'optimise'; did you mean 'optimize'?"),
-        (["frobnicate"], "there is no command 'frobnicate'; there is optimize, compare"),
-        (["optimize"], "Missing argument 'MODEL'"),
+        (["frobnicate"], "there is no command 'frobnicate'; there is optimize, check, compare"),
+        (["optimize"], "Missing argument 'MODEL|FOLDER'"),
         (["demo", "resnet"], "there is no model 'resnet'; did you mean 'resnet50'?"),
         (["rules", "fuse_bn"], "there is no rule or pass 'fuse_bn'; did you mean "),
     ],

@@ -172,6 +172,21 @@ def test_weights_that_models_share_stay_while_one_needs_them(tmp_path: Path) -> 
     assert "shared.data" not in contents(tmp_path / "alone")
 
 
+def test_a_model_that_needs_the_weights_of_another_by_name_keeps_them(tmp_path: Path) -> None:
+    """As a decoder that is exported twice: the second reads the file that is named after the first."""
+    source = tmp_path / "source"
+    save(source / "decoder.onnx", data="decoder.onnx_data")
+    broken = onnx.load(source / "decoder.onnx", load_external_data=False)
+    broken.graph.node[1].op_type = "NoSuchOperator"
+    (source / "decoder_with_past.onnx").write_bytes(broken.SerializeToString())
+    before = contents(source)
+    assert optimized(source, tmp_path / "fast").exit_code == 1
+    after = contents(tmp_path / "fast")
+    assert after["decoder.onnx_data"] == before["decoder.onnx_data"]
+    assert "decoder.onnx_graphopt.data" in after
+    assert operators(tmp_path / "fast" / "decoder.onnx") == ["MatMul", "Relu"]
+
+
 def test_a_folder_appears_when_it_is_complete(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -303,6 +318,28 @@ def test_what_cannot_be_is_said_before_anything_is_done(
     assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert contents(tmp_path) == before
+
+
+def test_options_that_are_wrong_for_every_model_are_said_once(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(
+        "from graphopt.rule import Rule, op, tensor\nx = tensor('x')\nRULES = (Rule('wrong', op.Neg(x), op.Abs(x)),)\n"
+    )
+    before = contents(folder)
+    for options, code, said in (
+        (["--skip", "no_such_rule"], 2, "there is no rule or pass 'no_such_rule'"),
+        (["--rules", tmp_path / "none.py"], 2, "no such file of rules"),
+        (["--rules", tmp_path / "wrong.py"], 3, "a rule that is not proved is not applied"),
+    ):
+        done = run(folder, *options)
+        assert (done.exit_code, done.stdout, said in done.stderr) == (code, "", True), done.stderr
+    assert contents(folder) == before
+
+
+def test_without_a_table_failures_are_on_stderr(folder: Path) -> None:
+    (folder / "onnx" / "empty.onnx").write_bytes(b"")
+    done = run(folder, "--quiet")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "graphopt: error: onnx/empty.onnx: is empty\n" in done.stderr
 
 
 def test_the_same_from_python(folder: Path, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def check(
     from graphopt.report.model_check import ModelCheck
     from graphopt.runtime.bench import time_models
 
-    check_page(report, model, against)
+    check_page(report, model, against, name="the report")
     with Progress(enabled=not printing.quiet) as progress, running(options):
         found = ModelCheck(model, against, _compare(against, model, options, progress), require_speedup)
         if found.is_equal:

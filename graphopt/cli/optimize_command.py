@@ -18,6 +18,7 @@ from graphopt.cli.terminal import Progress, console, one_line, print_text, set_u
 from graphopt.options import Options
 
 if TYPE_CHECKING:
+    from graphopt.folders import FolderResult
     from graphopt.report.report import Report
 
 log = logging.getLogger(__name__)
@@ -149,9 +150,18 @@ def _optimize_folder(
         )
     if wanted.report is not None:
         output_files.write_view(wanted.report, f"{result.to_json()}\n")
+    _show_folder(result, printing)
+    if not result.ok:
+        raise typer.Exit(result.exit_code)
+
+
+def _show_folder(result: FolderResult, printing: Printing) -> None:
+    """Print the table or JSON; where there is no table, a line for each failure on stderr."""
     if printing.as_json:
         sys.stdout.write(f"{result.to_json()}\n")
     elif not printing.quiet:
         print_text(str(result))
-    if not result.ok:
-        raise typer.Exit(result.exit_code)
+        return
+    for each in result.models:
+        if each.error:
+            sys.stderr.write(f"graphopt: error: {each.model}: {one_line(each.error)}\n")
