@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +70,7 @@ class ModelOutcome:
         if self.error or self.skipped:
             return "failed" if self.error else "skipped"
         timing = None if self.report is None else self.report.timing
-        if timing is None or (timing.speedup is None and timing.untimed):
+        if timing is None or (timing.speedup is None and timing.untimed and not timing.untimed.startswith("no gain")):
             return "not timed"
         return "gain" if timing.is_gain else "no gain"
 
@@ -77,7 +78,7 @@ class ModelOutcome:
         """Return the cells of its line: model, nodes, size, speed, check, verdict with its reason."""
         report = self.report
         untimed = report.timing.untimed if report is not None and report.timing is not None else ""
-        reason = self.error or self.skipped or untimed.removeprefix("not timed").removeprefix(": ")
+        reason = self.error or self.skipped or re.sub("^(not timed|no gain)(: )?", "", untimed)
         verdict = f"{self.verdict}: {reason}" if reason else self.verdict
         if report is None:
             return self.model, "", "", "", "", verdict

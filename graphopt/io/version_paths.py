@@ -362,8 +362,9 @@ def first_opset(rule: Rule) -> int:
 
 
 def written_domains(rule: Rule) -> frozenset[str]:
-    """Return the domains of the operators of the right side."""
-    return frozenset(app.domain for side in rule.right for app in operator_applications(side))
+    """Return the domains of the operators of the right side; holes for operators have none."""
+    found = {app.domain for side in rule.right for app in operator_applications(side)}
+    return frozenset(found - schemas.CLASS_SCHEMAS.keys())
 
 
 MICROSOFT = "com.microsoft"
