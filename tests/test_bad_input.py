@@ -83,7 +83,7 @@ def test_a_missing_file(folder: Path) -> None:
 
 def test_a_folder_instead_of_a_file(folder: Path) -> None:
     refused(folder, "compare", folder, folder, code=1, line="is a folder, not a model")
-    refused(folder, "optimize", folder, folder / "out/o.onnx", code=2, line="there is no .onnx file in")
+    refused(folder, "optimize", folder / "out", folder / "o.onnx", code=2, line="there is no .onnx file in")
 
 
 def external(folder: Path) -> Path:
