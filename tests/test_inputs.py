@@ -134,9 +134,11 @@ def test_a_merged_decoder_reads_its_cache_unless_that_is_empty() -> None:
     declared = (
         "int64[batch_size,decoder_sequence_length] input_ids, bool[1] use_cache_branch, "
         "float[batch_size,4,past_decoder_sequence_length,16] past_key_values_0_decoder_key, "
-        "float[batch_size,4,encoder_sequence_length,16] past_key_values_0_encoder_key"
+        "float[batch_size,4,encoder_sequence_length,16] past_key_values_0_encoder_key, "
+        "int64[batch_size,encoder_sequence_length] encoder_attention_mask"
     )
     sketch = sketch_model(named(declared))
+    assert [sizes["encoder_sequence_length"] for sizes in usual_sizes(sketch, {})] == [128, 128]
     found = [
         (sizes["past_decoder_sequence_length"], make_usual_feeds(sketch, sizes, seed=1, given={})["use_cache_branch"])
         for sizes in usual_sizes(sketch, {})

@@ -207,8 +207,8 @@ def _cache_part(given: ModelInput, axis: int, dim: int | str) -> str:
         return {"past": "past", "seq": "new", "total": "total"}[told[1]]
     if rank == 4 and axis == 2 and given.dtype.is_float and _CACHE.search(name):
         return "past"
-    if "mask" in name:
-        return "total" if axis == rank - 1 else ""
+    if "mask" in name:  # an encoder's is as wide as what it made
+        return "total" if axis == rank - 1 and "encoder" not in name else ""
     return "new" if rank == 2 and axis == 1 and given.dtype.is_integer else ""
 
 
