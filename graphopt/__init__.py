@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from graphopt.base.errors import RuleError as RuleError
     from graphopt.base.errors import UsageError as UsageError
     from graphopt.explanation import explain as explain
+    from graphopt.folders import FolderResult as FolderResult
+    from graphopt.folders import optimize_folder as optimize_folder
     from graphopt.language.rule import Rule as Rule
     from graphopt.onnxsim import simplify as simplify
     from graphopt.options import Options as Options
@@ -37,6 +39,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "DifferenceError": "graphopt.base.errors",
+    "FolderResult": "graphopt.folders",
     "GraphoptError": "graphopt.base.errors",
     "MemoryBudgetError": "graphopt.base.errors",
     "MemoryReport": "graphopt.runtime.memory",
@@ -56,11 +59,13 @@ _HOMES = {
     "grad": "graphopt.training",
     "measure_memory": "graphopt.runtime.memory",
     "optimize": "graphopt.pipeline",
+    "optimize_folder": "graphopt.folders",
     "report_schema": "graphopt.report.report",
     "simplify": "graphopt.onnxsim",
 }
 __all__ = [
     "DifferenceError",
+    "FolderResult",
     "GraphoptError",
     "MemoryBudgetError",
     "MemoryReport",
@@ -81,6 +86,7 @@ __all__ = [
     "grad",
     "measure_memory",
     "optimize",
+    "optimize_folder",
     "report_schema",
     "simplify",
 ]

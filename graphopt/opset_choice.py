@@ -79,7 +79,7 @@ class Attempt:
     @property
     def is_interrupted(self) -> bool:
         """True if Ctrl-C ended the search or the timing."""
-        return self.tuned.timing is not None and self.tuned.timing.stop == StopReason.INTERRUPTED
+        return self.tuned.timing is not None and self.tuned.timing.is_interrupted
 
     @property
     def has_ended(self) -> bool:

@@ -218,7 +218,8 @@ class Options(DeviceOptions, RunOptions):
     target_opset: int | str | None = option(
         None,
         "Opset of the result: by default the model's; auto: a newer one if faster.",
-        more="`latest` is the newest that ONNX Runtime is known to run. `auto` gives nearly half of the time to the "
+        more="`latest` is the newest that ONNX Runtime is known to run, or the newest before it that can say what the "
+        "model computes; a note says why. `auto` gives nearly half of the time to the "
         "first opset that has all operators which rules write (23: Attention, RMSNormalization, RotaryEmbedding), and "
         "takes it where it is measured to be faster. With the check, an opset in which ONNX Runtime lacks a kernel "
         "that it has in the model's is an error.",
@@ -228,9 +229,19 @@ class Options(DeviceOptions, RunOptions):
     target: str = option(
         "onnx",
         "onnx: standard operators; onnxruntime: its own, too.",
-        more="These are of the domain `com.microsoft`. Domains of your own are written by your own rules in any case.",
+        more="These are of the domain `com.microsoft`. Domains of your own are written by your own rules in any case "
+        "where this machine has kernels for them, and else with `target_domains`.",
         metavar="KIND",
         choices=TARGETS,
+    )
+    target_domains: Sequence[str] = option(
+        (),
+        "Write operators of this domain though this machine has no kernel for them.",
+        more="For another runtime: plugins of TensorRT, an NPU. The check runs their definitions (`define(…)`) in "
+        "their places, and nothing is timed where there are any. A file of rules may say it as `TARGET_DOMAINS = (…)`.",
+        metavar="DOMAIN",
+        flags=("--target-domain",),
+        form=forms.NAMES,
     )
     inline_functions: bool = option(
         True,
@@ -281,6 +292,7 @@ class Options(DeviceOptions, RunOptions):
                 raise UsageError(f"which opset is faster is measured here: {AUTO} needs cost measured, and no cluster")
         self._check_providers()
         self._check_memory_budget()
+        self._check_target_domains()
         if self.strict and not self.check and self.recipe is None:
             raise UsageError("strict needs the check: without it no difference is found")
         if self.recipe is not None and self.dask is not None:
@@ -290,6 +302,13 @@ class Options(DeviceOptions, RunOptions):
             raise UsageError(f"there is no target '{self.target}', only {' and '.join(TARGETS)}{hint}")
         if self.threads < 0:
             raise UsageError(f"threads cannot be {self.threads}: it is 0 or more")
+
+    def _check_target_domains(self) -> None:
+        """Raise UsageError where the target domains are no list of domains of their own."""
+        if isinstance(self.target_domains, str) or not all(self.target_domains):
+            raise UsageError(f"target_domains is a list of names of domains, not {self.target_domains!r}")
+        if "ai.onnx" in self.target_domains:
+            raise UsageError("ai.onnx is the domain of ONNX itself, whose operators are written in any case")
 
     def _check_memory_budget(self) -> None:
         """Raise UsageError where a memory budget is no size, or cannot be measured."""
@@ -346,6 +365,7 @@ class Options(DeviceOptions, RunOptions):
     def rule_choice(self) -> dict[str, str]:
         """The options that choose the rules, as a shell spells them, where they are not the usual ones."""
         chosen = {"--skip": ",".join(self.skip), "--only": ",".join(self.only or ())}
+        chosen |= {"--target-domain": ",".join(self.target_domains)}
         chosen |= {"--target": self.target} if self.target != TARGETS[0] else {}
         switches = {"--exact": self.exact, "--keep-nonfinite": self.keep_nonfinite, "--unverified": self.unverified}
         given = {flag: value for flag, value in chosen.items() if value}

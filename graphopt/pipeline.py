@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature
@@ -16,13 +16,13 @@ from graphopt.base.errors import ModelError, RecipeError, UsageError, did_you_me
 from graphopt.base.session import current_session
 from graphopt.check.blame import Check, refused_rewrite
 from graphopt.io import onnx_io, opset_conversion
-from graphopt.io.version_paths import first_opset, is_supported
+from graphopt.io.version_paths import first_opset, is_supported, written_domains
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
 from graphopt.operators import inference
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
-from graphopt.options import AUTO, Options
+from graphopt.options import AUTO, LATEST, Options
 from graphopt.provider_choice import ProviderComparison
 from graphopt.report.report import ModelSummary, Report, model_summary, versions
 from graphopt.result import Result
@@ -184,7 +184,8 @@ class Pipeline:
         options = self.options
         if options.target_opset == AUTO:
             return self._opset_comparison.best_attempt()
-        return self._attempt_in_opset(options.opset, 1.0)
+        opset, note = self._target_opset
+        return self._attempt_in_opset(opset, 1.0).with_notes(*filter(None, [note]))
 
     def to_result(self, made: Attempt) -> Result:
         """Return an attempt as a result, with its report.
@@ -238,7 +239,8 @@ class Pipeline:
 
     def _target_notes(self) -> list[str]:
         """Return a note on given rules that write operators which the target lacks."""
-        lacking = [rule.name for rule in self._given_rules.all_rules if not is_supported(rule, self.options.target)]
+        target, domains = self.options.target, self._target_domains
+        lacking = [rule.name for rule in self._given_rules.all_rules if not is_supported(rule, target, domains)]
         if not lacking:
             return []
         note = f"{', '.join(lacking)}: not used, as only --target onnxruntime has ONNX Runtime's own operators"
@@ -250,13 +252,40 @@ class Pipeline:
         return rule_library.read_rules(self.options.rules)
 
     @cached_property
+    def _target_domains(self) -> frozenset[str]:
+        """Domains whose operators may be written though this machine has no kernel for them.
+
+        Raises:
+            UsageError: no rule writes an operator of one.
+        """
+        written = frozenset[str]().union(*map(written_domains, self._library.all_rules)) - {""}
+        for name in self.options.target_domains:
+            if name not in written:
+                hint = did_you_mean(name, written) or "; --rules takes rules that do, with the definitions"
+                raise UsageError(f"no rule writes operators of the domain '{name}'{hint}")
+        return self._given_rules.target_domains.union(self.options.target_domains)
+
+    @cached_property
     def _library(self) -> rule_library.RuleLibrary:
         return rule_library.load_library(self._given_rules)
 
     @cached_property
     def _rewrite_space(self) -> _RewriteSpace:
         with self.clock("load"):
-            return _RewriteSpace.select(self._library, self.options)
+            return _RewriteSpace.select(self._library, self.options, self._target_domains)
+
+    @cached_property
+    def _target_opset(self) -> tuple[int | None, str]:
+        """Opset to which the model is converted, None where it stays in its own, and a note where `latest` is an older
+        one than ONNX Runtime runs."""
+        newest = self.options.opset
+        if newest is None or self.options.target_opset != LATEST:
+            return newest, ""
+        with self.clock("convert"):
+            copied = replace(self.loaded_model, graph=self.loaded_model.graph.copy())
+            opset, reason = onnx_io.newest_opset(copied, newest, self._kernel_approval(copied))
+        note = f"the newest opset for this model is {opset}: {reason}" if reason else ""
+        return (None if opset == self._own_opset else opset), note
 
     @property
     def _own_opset(self) -> int:
@@ -285,7 +314,7 @@ class Pipeline:
 
     @cached_property
     def _kernel_checks(self) -> KernelProbe:
-        return KernelProbe(self.options.setting)
+        return KernelProbe(self.options.setting, self._target_domains)
 
     def _refusal(self, space: _RewriteSpace, loaded: onnx_io.LoadedModel) -> ChangeRefusal:
         kernels = self._kernel_checks.exact_refusal if self.options.exact else self._kernel_checks.refusal
@@ -322,6 +351,13 @@ class Pipeline:
             simplified, notes = self._simplify(loaded, space, refusal)
             notes += [*rule_library.notes_on_unmatchable_rules(given)]
             notes += notes_on_function_operators(simplified.graph, given, loaded.functions)
+        foreign = self._kernel_checks.operators_without_kernel(simplified.graph) if self._target_domains else []
+        if foreign:
+            names = ", ".join(f"{domain}.{op}" for op, domain in foreign)
+            if options.memory_budget is not None:
+                raise UsageError(f"a memory budget is measured, and this machine has no kernel for {names}")
+            tuning = replace(tuning, cost="none")
+            notes.append(f"not searched and not timed: this machine has no kernel for {names}")
         tuned = TuningResult(simplified)
         tuner = self._tuner(loaded, simplified, space, tuning, refusal)
         if tuning.cost != "none":
@@ -333,7 +369,7 @@ class Pipeline:
         if options.check:
             with clock("check"), current_session().replace(limits=options.limits):
                 target = None if opset == before.opsets.get("ai.onnx") else opset
-                finding = self._check(loaded, before, tuned.candidate, target).compare()
+                finding = self._check(loaded, before, tuned.candidate, target, foreign).compare()
         notes += tuned.notes
         fired = {step.name for step in tuned.candidate.steps}
         unnoted = (rule for rule in given if not any(note.startswith(f"rule {rule.name} ") for note in notes))
@@ -390,7 +426,7 @@ class Pipeline:
         Raises:
             ModelError, ProofError, RuleError, UsageError: as `optimize` does.
         """
-        space, opset = self._rewrite_space, self.options.opset
+        space, (opset, _) = self._rewrite_space, self._target_opset
         loaded = self.loaded_model if opset is None else self._convert(self.loaded_model, opset)
         self._prove_given_rules(space)
         refusal = self._refusal(space, loaded)
@@ -440,11 +476,12 @@ class Pipeline:
 
     def _convert(self, loaded: onnx_io.LoadedModel, opset: int) -> onnx_io.LoadedModel:
         loaded = replace(loaded, graph=loaded.graph.copy())
-        before = [(graph, graph.opsets) for graph in loaded.graph.graphs()]
-        converted = onnx_io.convert_opset(loaded, opset)
-        if self.options.check:
-            self._kernel_checks.check_converted(before)
-        return converted
+        return onnx_io.convert_opset(loaded, opset, self._kernel_approval(loaded))
+
+    def _kernel_approval(self, model: onnx_io.LoadedModel) -> Callable[[], None]:
+        """Return a function that refuses a model which was converted since, where kernels were lost by that."""
+        before = [(graph, graph.opsets) for graph in model.graph.graphs()] if self.options.check else []
+        return lambda: self._kernel_checks.check_converted(before)
 
     def _tuner(
         self,
@@ -470,7 +507,14 @@ class Pipeline:
             cache=open_cost_cache(fresh=self.options.fresh),
         )
 
-    def _check(self, loaded: onnx_io.LoadedModel, before: ModelSummary, result: Candidate, target: int | None) -> Check:
+    def _check(
+        self,
+        loaded: onnx_io.LoadedModel,
+        before: ModelSummary,
+        result: Candidate,
+        target: int | None,
+        foreign: Collection[tuple[str, str]],
+    ) -> Check:
         options = self.options
         return Check(
             self.model,
@@ -483,6 +527,7 @@ class Pipeline:
             options.keep_nonfinite,
             options.report_progress,
             target,
+            foreign,
         )
 
 
@@ -585,8 +630,9 @@ class _RewriteSpace:
     """Changes of which the check found that when a recipe was made."""
 
     @staticmethod
-    def select(known: rule_library.RuleLibrary, options: Options) -> _RewriteSpace:
-        """Return the rules and passes that the options choose by name.
+    def select(known: rule_library.RuleLibrary, options: Options, domains: Container[str]) -> _RewriteSpace:
+        """Return the rules and passes that the options choose by name, of those whose operators the target or some
+        domains have.
 
         Raises:
             UsageError: a name is not known.
@@ -595,11 +641,11 @@ class _RewriteSpace:
         chosen = rule_library.select_names(names, options.skip, options.only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _RewriteSpace(
-            [rule for rule in known.rules if rule.name in chosen and is_supported(rule, options.target)],
+            [rule for rule in known.rules if rule.name in chosen and is_supported(rule, options.target, domains)],
             [
                 rule
                 for rule in known.trades
-                if rule.name in chosen and rule not in known.parts and is_supported(rule, options.target)
+                if rule.name in chosen and rule not in known.parts and is_supported(rule, options.target, domains)
             ],
             to_exact_passes(passes) if options.exact else passes,
             [rule for rule in known.parts if rule.name in chosen],

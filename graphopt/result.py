@@ -92,17 +92,17 @@ class Result:
         """True where anything was rewritten."""
         return bool(self.report.rewrites)
 
-    def save(self, path: str | PathLike[str], *, external: bool | None = None) -> int:
+    def save(self, path: str | PathLike[str], *, external: bool | None = None, weights: str = "") -> int:
         """Write the model and return its size in bytes; a reader of the path never finds half of it.
 
         `external` puts weights into `<path>.data`, or `<path>.<digest>.data` to replace others; by default only above
-        1.9 GB.
+        1.9 GB. `weights` is another name for that file, taken if there is none of that name.
 
         Raises:
             OutputError: it cannot be written; what was there stays.
         """
         with self.session.replace():
-            return onnx_io.save_model(self.loaded, path, external=external)
+            return onnx_io.save_model(self.loaded, path, external=external, weights=weights)
 
     def session_code(self, path: str | PathLike[str]) -> str:
         """Return the Python that opens a session of the model, saved at a path, as it was optimized for."""

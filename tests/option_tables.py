@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graphopt.base.option_fields import flags_of, iter_options
-from graphopt.cli.option_flags import ResultOptions
+from graphopt.cli.option_flags import FolderOptions, ResultOptions
 from graphopt.options import Options
 
 PAGE = Path(__file__).parent.parent / "docs" / "command-line.md"
@@ -15,7 +15,7 @@ MARKS = "<!-- options -->", "<!-- /options -->"
 
 def rows() -> Iterator[tuple[str, str, str]]:
     """Yield how an option is given in a shell and in Python, and what it means."""
-    for kind in (Options, ResultOptions):
+    for kind in (Options, ResultOptions, FolderOptions):
         for field, said in iter_options(kind):
             flags = [f"`{flag}{f' {said.metavar}' if said.metavar else ''}`" for flag in flags_of(field.name, said)]
             python = f"`{field.name}={field.default!r}`" if kind is Options else ""

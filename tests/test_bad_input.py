@@ -82,7 +82,8 @@ def test_a_missing_file(folder: Path) -> None:
 
 
 def test_a_folder_instead_of_a_file(folder: Path) -> None:
-    refused(folder, "optimize", folder, folder / "out/o.onnx", code=1, line="is a folder, not a model")
+    refused(folder, "compare", folder, folder, code=1, line="is a folder, not a model")
+    refused(folder, "optimize", folder / "out", folder / "o.onnx", code=2, line="there is no .onnx file in")
 
 
 def external(folder: Path) -> Path:
@@ -213,8 +214,8 @@ def test_rules_that_are_none(folder: Path, name: str, text: str, line: str, monk
     ("args", "line"),
     [
         (["optimise", "in.onnx", "out.onnx"], "there is no command 'optimise'; did you mean 'optimize'?"),
-        (["frobnicate"], "there is no command 'frobnicate'; there is optimize, compare"),
-        (["optimize"], "Missing argument 'MODEL'"),
+        (["frobnicate"], "there is no command 'frobnicate'; there is optimize, check, compare"),
+        (["optimize"], "Missing argument 'MODEL|FOLDER'"),
         (["demo", "resnet"], "there is no model 'resnet'; did you mean 'resnet50'?"),
         (["rules", "fuse_bn"], "there is no rule or pass 'fuse_bn'; did you mean "),
     ],

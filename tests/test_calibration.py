@@ -63,5 +63,6 @@ def test_phases_and_work_are_named_after_functions_that_exist() -> None:
     sources = Path(graphopt.__file__).parent.rglob("*.py")
     nodes = (node for path in sources for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     known = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    named = {name for kinds in (search_sampler.PHASES, search_sampler.WORK) for names in kinds.values() for name in names}
+    kinds = (*search_sampler.PHASES.values(), *search_sampler.WORK.values())
+    named = {name for names in kinds for name in names}
     assert named <= known

@@ -10,7 +10,7 @@ import graphopt
 from graphopt.base.errors import UsageError
 from graphopt.runtime.input_sizes import fit_inputs, usual_sizes
 from graphopt.runtime.model_sketch import sketch_model
-from graphopt.runtime.sample_inputs import Array
+from graphopt.runtime.sample_inputs import NORMAL, Array, make_feeds, make_usual_feeds
 from tests.text import parse
 
 
@@ -107,6 +107,47 @@ def test_a_decoder_of_one_token_has_no_prompt() -> None:
         'float[batch,4,source,8] past_encoder_key, int64[batch,"past + 1"] mask'
     )
     assert usual_sizes(sketch_model(named(declared)), {}) == [{"batch": 1, "past": 256, "source": 224}]
+
+
+OPTIMUM = (
+    "float[batch_size,2,past_sequence_length,16] past_key_values_0_key, int64[batch_size,sequence_length] input_ids, "
+)
+STEP, PROMPT = {"past_sequence_length": 256, "sequence_length": 1}, {"past_sequence_length": 0, "sequence_length": 128}
+
+
+@pytest.mark.parametrize(
+    ("mask", "lengths"),
+    [
+        pytest.param("past_sequence_length + sequence_length", [STEP, PROMPT], id="optimum"),
+        pytest.param("total_sequence_length", [STEP, PROMPT], id="onnxruntime-genai"),
+        pytest.param("past_sequence_length + 1", [STEP], id="a mask for one new token"),
+    ],
+)
+def test_decoders_of_exporters_are_run_at_a_step_and_at_a_prefill(mask: str, lengths: list[dict[str, int]]) -> None:
+    model = named(f'{OPTIMUM}int64[batch_size,"{mask}"] attention_mask')
+    totals = [{mask: sum(each.values())} if mask == "total_sequence_length" else {} for each in lengths]
+    expected = [{"batch_size": 1, **each, **total} for each, total in zip(lengths, totals, strict=True)]
+    assert usual_sizes(sketch_model(model), {}) == expected
+
+
+def test_a_merged_decoder_reads_its_cache_unless_that_is_empty() -> None:
+    declared = (
+        "int64[batch_size,decoder_sequence_length] input_ids, bool[1] use_cache_branch, "
+        "float[batch_size,4,past_decoder_sequence_length,16] past_key_values_0_decoder_key, "
+        "float[batch_size,4,encoder_sequence_length,16] past_key_values_0_encoder_key, "
+        "int64[batch_size,encoder_sequence_length] encoder_attention_mask"
+    )
+    sketch = sketch_model(named(declared))
+    assert [sizes["encoder_sequence_length"] for sizes in usual_sizes(sketch, {})] == [128, 128]
+    found = [
+        (sizes["past_decoder_sequence_length"], make_usual_feeds(sketch, sizes, seed=1, given={})["use_cache_branch"])
+        for sizes in usual_sizes(sketch, {})
+    ]
+    assert [(past, switch.tolist()) for past, switch in found] == [(256, [True]), (0, [False])]
+    given = {"use_cache_branch": np.array([True])}
+    assert make_usual_feeds(sketch, usual_sizes(sketch, {})[1], seed=0, given=given)["use_cache_branch"].all()
+    drawn = [make_feeds(sketch, usual_sizes(sketch, {})[0], seed=seed, style=NORMAL) for seed in range(2)]
+    assert [feeds["use_cache_branch"].tolist() for feeds in drawn] == [[True], [False]], "a check meets both branches"
 
 
 @pytest.mark.parametrize("name", ["?", "?1", "-1", "None", "*", ""])

@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto
 
 import graphopt
 from graphopt.base.errors import ModelError, UsageError
+from graphopt.ir import schemas
 from tests import zoo
 from tests.fuzz.traits import graphs
 from tests.text import parse
@@ -95,6 +96,30 @@ def test_numbers_that_cannot_be_negative(numbers: dict[str, int]) -> None:
 def test_the_opset_is_raised_on_request_and_otherwise_kept() -> None:
     assert graphopt.optimize(model(), cost="none").model.opset_import[0].version == 18
     assert graphopt.optimize(model(), target_opset=21, cost="none").model.opset_import[0].version == 21
+
+
+CEIL_MODE = "y = AveragePool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> (x)"
+OLD_POOL = parse("float[2, 2, 6, 6] x", CEIL_MODE, outputs="float[2, 2, 3, 3] y", opset=19)
+NO_KERNEL_LATER = parse("double[4] x", "y = ThresholdedRelu(x)", outputs="double[4] y", opset=18)
+
+
+@pytest.mark.parametrize(
+    ("model", "opset", "why"),
+    [
+        (parse("float[2] x", "y = Relu(x)", outputs="float[2] y", opset=13), schemas.MAX_LOADED_OPSET, None),
+        (OLD_POOL, 21, "in opset 22 windows that `ceil_mode` begins in the padding"),
+        (NO_KERNEL_LATER, 18, "no kernel for ThresholdedRelu of tensor(double) in opset"),
+    ],
+)
+def test_the_latest_opset_is_the_newest_that_the_model_can_have(model: ModelProto, opset: int, why: str | None) -> None:
+    report = graphopt.optimize(model, target_opset="latest", cost="none").report
+    assert report.after.opsets["ai.onnx"] == opset
+    assert [note for note in report.notes if "newest opset" in note] == [
+        note
+        for note in report.notes
+        if why and note.startswith(f"the newest opset for this model is {opset}: ") and why in note
+    ]
+    assert (why is None) == (not report.notes)
 
 
 def test_simplify_takes_the_keywords_of_onnxsim() -> None:

@@ -18,7 +18,17 @@ from graphopt.base.dtype import DType
 from graphopt.ir import schemas
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import can_represent
-from graphopt.language.terms import App, Lit, LiteralValue, Term, Var, is_scalar, operator_applications, walk_term
+from graphopt.language.terms import (
+    App,
+    Lit,
+    LiteralValue,
+    Term,
+    Var,
+    holes,
+    is_scalar,
+    operator_applications,
+    walk_term,
+)
 from graphopt.operators.operator import ConstantEffect, MagnitudeEffect, RoundingEffect
 from graphopt.operators.operator_classes import is_casting, lookup_operator
 from graphopt.verifier.element_types import DTypeError, Typing
@@ -473,12 +483,20 @@ def _kept_in_single(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
         for name, value in app.attrs:
             if not _is_float_attribute(app, name) or value in given or _is_single(value):
                 continue
-            if any(_is_double(app, typing) for typing in typings):
-                yield f"the attribute {name} of {app.op} is kept in single precision: too little where it is in double"
+            if (typing := next((typing for typing in typings if _is_double(app, typing)), None)) is not None:
+                kept = f"the attribute {name} of {app.op} is kept in single precision"
+                yield f"{kept}: too little where it is in double{_remedy(app, typing)}"
 
 
 def _is_double(app: App, typing: Typing) -> bool:
     return _output_type(app, typing) is DType.DOUBLE
+
+
+def _remedy(app: App, typing: Typing) -> str:
+    """Return the condition that excludes an application in double precision; empty where no hole has its type."""
+    doubles = (hole.name for hole in holes(app) if typing.types.get(hole.name) is DType.DOUBLE)
+    name = next(doubles, "")
+    return f"; `when=fn.ne(fn.dtype({name}), {int(DType.DOUBLE)})` excludes that" if name else ""
 
 
 def _is_float_attribute(app: App, name: str) -> bool:

@@ -107,7 +107,11 @@ class Cache:
 
     def _disable(self, error: Exception) -> None:
         self._is_disabled = True
-        log.warning("%s cannot be used, so what is found out in this run is not kept: %s", self.path, error)
+        log.warning(
+            "%s cannot be used, so what is found out in this run is not kept: %s; GRAPHOPT_CACHE names another folder",
+            self.path,
+            error.strerror or error if isinstance(error, OSError) else error,
+        )
 
 
 class _CorruptEntryError(Exception):

@@ -297,13 +297,17 @@ def naming_write_errors(path: Path) -> Iterator[None]:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the cache: that of the system, unless the variable `GRAPHOPT_CACHE` names another."""
+    """Return the folder of the cache: that of the system, unless the variable `GRAPHOPT_CACHE` names another.
+
+    Where the user has no home, as in some containers, it is one in which nothing can be kept.
+    """
     named = os.environ.get("GRAPHOPT_CACHE")
     if named:
         return Path(named)
     from platformdirs import user_cache_path
 
-    return user_cache_path("graphopt", appauthor=False)
+    found = user_cache_path("graphopt", appauthor=False)
+    return found if found.is_absolute() else Path(os.devnull) / "graphopt"  # else it would be a folder called `~`
 
 
 # -- for a while -------------------------------------------------------------------------------------------------------

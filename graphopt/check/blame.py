@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +16,7 @@ from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comp
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.rewrite.candidates import Candidate
+from graphopt.rewrite.definition_expansion import OperatorKey, replace_by_definitions
 from graphopt.rewrite.refused_changes import RefusedRewrite, format_replaced_values
 from graphopt.rewrite.simplify import Step
 
@@ -46,6 +47,10 @@ class CheckResult:
         return DifferenceError(f"the optimized model is {format_comparison(self.comparison)}. {blame}")
 
 
+class _ExpansionFailedError(Exception):
+    """An operator without a kernel cannot be replaced by its definition."""
+
+
 @dataclass(frozen=True)
 class Check:
     """The comparison of a result with the original: whole where that can be, else rewrite by rewrite."""
@@ -63,9 +68,19 @@ class Check:
     report_progress: Callable[[str, float], None]
     opset: int | None = None
     """Opset to which the loaded model was converted, before any step; None for its own."""
+    replaced: Collection[OperatorKey] = ()
+    """Operators without a kernel here: their definitions are run in their places."""
 
     def compare(self) -> CheckResult:
         """Compare, and find the step to blame where the models differ."""
+        try:
+            found = self._compare()
+        except _ExpansionFailedError as error:
+            return CheckResult(ModelComparison(EqualityVerdict.SKIPPED, reason=str(error)))
+        names = tuple(f"{domain}.{op}" for op, domain in self.replaced)
+        return replace(found, comparison=replace(found.comparison, replaced=names))
+
+    def _compare(self) -> CheckResult:
         if self.weight_bytes > limits.MAX_TIMED_WEIGHT_BYTES:
             # unchanged, it is equal all the same
             return self._compare_by_region("the model is too large to be run twice")
@@ -83,18 +98,33 @@ class Check:
         return CheckResult(found)
 
     def _compare_whole(self, graph: Graph) -> ModelComparison:
-        model = replace(self.loaded, graph=graph)
+        model = self._by_definition(replace(self.loaded, graph=graph))
         return self._comparer.compare(model, lambda done: self.report_progress("check", done))
 
     @cached_property
     def _comparer(self) -> ModelComparer:
+        original = self.original
+        if self.replaced and self._has_replaced(self.loaded.graph):
+            original = self._by_definition(self.loaded)
         return ModelComparer(
-            self.original,
+            original,
             seeds=(self.seed, self.seed + 1),
             inputs=dict(self.inputs or {}),
             exact=self.exact,
             keep_nonfinite=self.keep_nonfinite,
         )
+
+    def _has_replaced(self, graph: Graph) -> bool:
+        return any((node.op, node.domain) in self.replaced for inner in graph.graphs() for _, node in inner.nodes())
+
+    def _by_definition(self, model: onnx_io.LoadedModel) -> onnx_io.LoadedModel:
+        """Return a model that can be run here: with the definitions of operators that have no kernel."""
+        if not self.replaced:
+            return model
+        try:
+            return replace(model, graph=replace_by_definitions(model.graph, self.replaced))
+        except ModelError as error:
+            raise _ExpansionFailedError(str(error)) from error
 
     def _compare_by_region(self, why: str) -> CheckResult:
         """Compare what each rewrite took out with what it put in, as small models of their own, from the last one
@@ -134,8 +164,9 @@ class Check:
                 exact=self.exact,
                 keep_nonfinite=self.keep_nonfinite,
                 seeds=seeds,
+                prepare=self._by_definition,
             )
-        except ModelError as error:
+        except (ModelError, _ExpansionFailedError) as error:
             return ModelComparison(EqualityVerdict.SKIPPED, reason=str(error))
 
     def _find_culprit(self) -> Step | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
@@ -35,12 +35,14 @@ def compare_region(
     exact: bool = False,
     keep_nonfinite: bool = False,
     seeds: Sequence[int] = DEFAULT_SEEDS,
+    prepare: Callable[[onnx_io.LoadedModel], onnx_io.LoadedModel] = lambda model: model,
 ) -> ModelComparison:
     """Compare what a patch takes out with what it puts in, for models that cannot be run as a whole.
 
     If both are equal for all values at the border, they are equal. If they are not, such values may never occur, or
     readers may not mind, so the nodes that compute these values and those that read the results are taken in. A
-    difference that remains counts if the rewrite is to hold for `any_values`, as a rule is; else nothing is known.
+    difference that remains counts if the rewrite is to hold for `any_values`, as a rule is; else nothing is known. Both
+    models are run as `prepare` makes them.
 
     Raises:
         ModelError: the type of a value at the border is not known.
@@ -49,7 +51,7 @@ def compare_region(
         return ModelComparison(EqualityVerdict.EQUAL)  # models that hand over their weights would hold them many times
     found = ModelComparison(EqualityVerdict.SKIPPED)
     for context in CONTEXT_NODE_COUNTS:
-        models = patch_models(graph, patch, context=context)
+        models = map(prepare, patch_models(graph, patch, context=context))
         found = compare_models(*models, seeds=seeds, exact=exact, keep_nonfinite=keep_nonfinite)
         if found.verdict is EqualityVerdict.EQUAL:
             return found

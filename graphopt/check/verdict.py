@@ -80,6 +80,9 @@ class ModelComparison:
     """False if ONNX Runtime rejects the original as invalid, or loads neither model, unless only because an operator is
     unknown."""
 
+    replaced: tuple[str, ...] = ()
+    """Operators for which this machine has no kernel: what was run in their places is their definitions."""
+
     @property
     def ok(self) -> bool:
         """True if the models agree, or fail alike; False if they differ or nothing was compared."""
@@ -115,6 +118,7 @@ class ModelComparison:
         lines += [f"varies: {what}" for what in self.varying]
         lines += [f"run: {case}" for case in self.cases]
         lines += [f"not compared: {what}" for what in self.skipped]
+        lines += [f"by definition: {name}" for name in self.replaced]
         return "\n".join([*lines, *([f"oracle: {self.oracle}"] if self.oracle else [])])
 
 
@@ -141,6 +145,7 @@ def format_comparison(found: ModelComparison | None) -> str:
     seeds = f"seed{'s' * (len(found.seeds) > 1)} {', '.join(map(str, found.seeds))}"
     runs = "; ".join([seeds, *sizes]) if found.cases else "in the worst of them"
     because += "".join(f"; {what}" for what in found.varying)
+    because += f"; {', '.join(found.replaced)} by definition" if found.replaced else ""
     if worst.absolute == 0:
         same = "no difference was seen" if found.varying else "the same in every bit"
         if not found.varying and any(text.startswith("the values of output ") for text in found.skipped):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
-from graphopt.base.files import write_text
+from graphopt.base.files import naming_write_errors, write_text
 from graphopt.language.proof import Proof, ProofLedger
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import (
@@ -29,13 +29,18 @@ def rules_folder() -> Path:
 
 
 def write_catalogue(proofs: Iterable[Proof]) -> None:
-    """Write the ledger of the built-in rules, which holds no other proofs, and the texts that list its content."""
-    built_in = {rule.digest for rules in _families().values() for rule in rules}
-    ledger = write_ledger(proof for proof in proofs if proof.digest in built_in)
-    guide, readme = rules_folder() / "README.md", rules_folder().resolve().parent / "README.md"
-    write_text(guide, update_guide(guide.read_text(encoding="utf-8"), ledger))
-    if readme.is_file():  # an installed package has none
-        write_text(readme, update_rule_count(readme.read_text(encoding="utf-8"), ledger))
+    """Write the ledger of the built-in rules, which holds no other proofs, and the texts that list its content.
+
+    Raises:
+        OutputError: one of them cannot be written.
+    """
+    with naming_write_errors(rules_folder()):
+        built_in = {rule.digest for rules in _families().values() for rule in rules}
+        ledger = write_ledger(proof for proof in proofs if proof.digest in built_in)
+        guide, readme = rules_folder() / "README.md", rules_folder().resolve().parent / "README.md"
+        write_text(guide, update_guide(guide.read_text(encoding="utf-8"), ledger))
+        if readme.is_file():  # an installed package has none
+            write_text(readme, update_rule_count(readme.read_text(encoding="utf-8"), ledger))
 
 
 def update_guide(guide: str, ledger: ProofLedger) -> str:

@@ -6,33 +6,26 @@ command loads what it needs.
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 import tempfile
 import traceback
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from graphopt.base import files, ort
-from graphopt.base.errors import (
-    NoSpeedupError,
-    OutputError,
-    UsageError,
-)
-from graphopt.cli import output_files
+from graphopt.base import files
+from graphopt.cli.comparing_commands import check, compare
 from graphopt.cli.discover_command import discover
 from graphopt.cli.explain_command import explain
-from graphopt.cli.measuring_commands import bench, compare, inspect
+from graphopt.cli.measuring_commands import bench, inspect
+from graphopt.cli.optimize_command import optimize, optimize_model
 from graphopt.cli.option_flags import (
     Debug,
-    Model,
     Printing,
     ResultOptions,
     normalize_arguments,
@@ -40,14 +33,9 @@ from graphopt.cli.option_flags import (
 )
 from graphopt.cli.page_commands import report
 from graphopt.cli.rule_commands import rules, verify
-from graphopt.cli.terminal import Progress, console, one_line, print_json, print_text, report_failure, set_up_logging
+from graphopt.cli.terminal import print_text, report_failure, set_up_logging
 from graphopt.cli.training_command import grad
 from graphopt.options import Options
-
-if TYPE_CHECKING:
-    from graphopt.report.report import Report
-
-log = logging.getLogger(__name__)
 
 
 class Commands(TyperGroup):
@@ -100,84 +88,7 @@ def global_options(
     """Rewrite an ONNX model into an equal, faster one."""
 
 
-@app.command(short_help="Rewrite a model into an equal one that runs faster.")
-@takes_options
-def optimize(
-    model: Model,
-    output: Annotated[
-        str, typer.Argument(metavar="OUTPUT", help="Where the result goes; - is stdout.", show_default=False)
-    ],
-    options: Options,
-    wanted: ResultOptions,
-    printing: Printing,
-) -> None:
-    """Rewrite a model into an equal one that runs faster, time and check it, and say what was done.
-
-    Rewrites that pay in some models only are tried by measuring, and versions of the model take turns with the
-    original: the result is faster, or it is no slower and the report says "no gain".
-    """
-    set_up_logging(printing.verbose, printing.debug)
-    if wanted.require_speedup is not None and options.recipe is not None:
-        raise UsageError("--require-speedup excludes --recipe: nothing is timed")
-    if wanted.require_speedup is not None and options.cost != "measured":
-        raise UsageError("--require-speedup needs --cost measured: nothing else is timed")
-    if wanted.require_speedup is not None and options.dask is not None:
-        raise UsageError("--require-speedup excludes --dask: a cluster times parts of the model, not the whole")
-    files.check_readable(Path(model))
-    output_files.check_outputs(Path(model), Path(output), wanted, as_json=printing.as_json)
-    _optimize(model, Path(output), options, wanted, printing)
-
-
-def _optimize(model: str, target: Path, options: Options, wanted: ResultOptions, printing: Printing) -> None:
-    with Progress(enabled=not printing.quiet) as progress:
-        progress("load", 0.0)
-        if options.check or options.is_timed:
-            ort.require_onnxruntime()  # now, not when the work is done
-        from graphopt.pipeline import optimize
-
-        result = optimize(model, **vars(replace(options, progress=progress)))
-        try:
-            if wanted.require_speedup is not None:
-                _require(wanted.require_speedup, result.report, model)
-        except NoSpeedupError:
-            output_files.write_views(result, wanted)
-            raise
-        if wanted.html is not None:
-            result = output_files.with_profile(result, model, options, progress)
-    before = files.file_identity(target)
-    try:
-        with Progress(enabled=not printing.quiet) as progress:
-            progress("save", 0.0)
-            result = output_files.save_result(result, target, wanted.external_data)
-        with output_files.report_model_written_on_failure():
-            output_files.write_views(result, wanted)
-            _show(result.report, printing, stderr=files.is_stdout(target))
-    except (KeyboardInterrupt, SystemExit) as error:
-        if files.file_identity(target) == before:  # what is on the disk decides, at whatever instant the signal came
-            raise
-        raise OutputError(f"interrupted when {target} was written already; the report may be missing") from error
-
-
-def _show(report: Report, printing: Printing, *, stderr: bool) -> None:
-    for line in report.decisions():
-        log.info("%s", line)
-    if printing.as_json:
-        print_json(report.to_json())
-    elif not printing.quiet:
-        report.print(console(stderr=stderr))
-    found = report.comparison
-    if found is not None and found.verdict != "equal":
-        log.warning("the check is not complete: %s", one_line(found.reason))
-
-
-def _require(ratio: float, report: Report, model: str) -> None:
-    """Raise NoSpeedupError unless the result is so many times as fast, beyond noise."""
-    timing = report.timing
-    if timing is None or timing.speedup is None:
-        raise NoSpeedupError(f"{model}: no speedup was measured, {ratio:g} is required; no model was written")
-    if not timing.is_gain or timing.speedup.median < ratio:
-        found = f"{timing.speedup.median:.3f}{'' if timing.is_gain else ', no gain beyond noise'}"
-        raise NoSpeedupError(f"{model}: the speedup is {found}; {ratio:g} is required, so no model was written")
+app.command(short_help="Rewrite a model into an equal one that runs faster.")(optimize)
 
 
 @app.command(short_help="Optimize models that need no download, one that gains and one that does not.")
@@ -209,11 +120,14 @@ def demo(
         files.check_writable(target)
         source.write_bytes(demos.build_demo_model(shown).SerializeToString())
         print_text(f"{demos.DESCRIPTIONS.get(shown, shown)}\n$ graphopt optimize {source} {target}\n")
-        _optimize(str(source), target, Options(seconds=demos.SECONDS.get(shown, 11.0)), ResultOptions(), Printing())
+        optimize_model(
+            str(source), target, Options(seconds=demos.SECONDS.get(shown, 11.0)), ResultOptions(), Printing()
+        )
         print_text("")
     print_text("For a model of your own:\n$ graphopt optimize model.onnx fast.onnx")
 
 
+app.command(short_help="Compare and time two models; exit code 3 if they differ, 4 if one is too slow.")(check)
 app.command(short_help="Say whether two models agree; exit code 3 if they do not.")(compare)
 app.command(short_help="Time models in ONNX Runtime, each against the first.")(bench)
 app.command(short_help="Print what is in a model.")(inspect)

@@ -1,18 +1,17 @@
-"""The commands that measure: two models are compared, models are timed, one is looked into."""
+"""The commands that measure: models are timed, one is looked into."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from graphopt.base.errors import DifferenceError, ModelError, UsageError
+from graphopt.base.errors import UsageError
 from graphopt.base.option_fields import changed_flags
 from graphopt.cli.option_flags import (
-    ComparisonOptions,
+    CheckOptions,
     JsonFormat,
     MeasuringOptions,
     Model,
@@ -31,48 +30,6 @@ if TYPE_CHECKING:
     from graphopt.runtime.input_sizes import TrialInputs
     from graphopt.runtime.memory import MemoryReport
     from graphopt.runtime.profile import Profile
-
-
-@takes_options
-def compare(
-    original: Annotated[str, typer.Argument(metavar="ORIGINAL", help="The model as it was.", show_default=False)],
-    optimized: Annotated[str, typer.Argument(metavar="OPTIMIZED", help="What became of it.", show_default=False)],
-    options: ComparisonOptions,
-    page: PageOptions,
-    printing: Printing,
-) -> None:
-    """Run two models on the same inputs and say whether they agree; exit code 3 if they do not."""
-    set_up_logging(printing.verbose, printing.debug)
-    from graphopt.check import compare as comparing
-    from graphopt.check.verdict import EqualityVerdict
-    from graphopt.report.report import comparison_json, print_comparison
-
-    check_page(page.html, original, optimized)
-    sizes = options.dims or {}
-    bindings = [dict(zip(sizes, chosen, strict=True)) for chosen in itertools.product(*sizes.values())]
-    with Progress(enabled=not printing.quiet) as progress, running(options):
-        found = comparing.compare_models(
-            original,
-            optimized,
-            seeds=range(options.seed, options.seed + max(len(comparing.DEFAULT_SEEDS), len(bindings))),
-            bindings=bindings,
-            inputs=options.inputs,
-            exact=options.exact,
-            keep_nonfinite=options.keep_nonfinite,
-            progress=lambda done: progress("compare", done),
-        )
-    if printing.as_json:
-        print_json(comparison_json(found))
-    elif not printing.quiet:
-        print_comparison(found, console())
-    if page.html is not None:
-        from graphopt.report.model_pages import comparison_page
-
-        write_view(page.html, comparison_page(found, model_pair(original, optimized)))
-    if found.verdict is EqualityVerdict.DIFFERENT:
-        raise DifferenceError(f"{original} and {optimized} differ: {found.reason or found.worst}")
-    if found.verdict is not EqualityVerdict.EQUAL:
-        raise ModelError(f"{original} and {optimized} cannot be compared: {found.reason}")
 
 
 @takes_options
@@ -108,7 +65,7 @@ def bench(
 
     check_page(page.html, *models)
     with Progress(enabled=not printing.quiet) as progress, running(options):
-        ready = _prepare(models, options, progress)
+        ready = prepare(models, options, progress)
         found = time_models(ready, seconds=seconds, progress=lambda done: progress("time", done))
         profiles = _profiles(ready, models, progress) if profile or page.html is not None else None
         memories = _memory_reports(ready, models, progress) if memory else None
@@ -124,7 +81,7 @@ def bench(
         write_view(page.html, benchmark_page(found, [each for _, each in profiles or ()], pair))
 
 
-def _prepare(models: Sequence[str], options: MeasuringOptions, progress: Progress) -> PreparedModels:
+def prepare(models: Sequence[str], options: MeasuringOptions | CheckOptions, progress: Progress) -> PreparedModels:
     """Load models, and make up inputs that all of them accept."""
     from graphopt.runtime.bench import prepare_models
 
@@ -207,7 +164,7 @@ def inspect(
     profiles = None
     if profile:
         with Progress(enabled=True) as progress, running(options):
-            profiles = _profiles(_prepare([model], options, progress), [model], progress)
+            profiles = _profiles(prepare([model], options, progress), [model], progress)
     if printing.as_json:
         _print_json(found.to_json(), profiles=profiles)
     else:

@@ -143,6 +143,11 @@ class ComparisonOptions(Sizes, RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckOptions(ComparisonOptions, DeviceOptions):
+    """Options for comparing two models and timing them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExplanationOptions(DeviceOptions, RunOptions):
     """Options for explaining what is applied to a model: those of `optimize` that decide about it."""
 
@@ -169,6 +174,7 @@ class ExplanationOptions(DeviceOptions, RunOptions):
     dims: Mapping[str, int | Sequence[int]] | None = same_option(Options, "dims")
     target_opset: int | str | None = same_option(Options, "target_opset")
     target: str = same_option(Options, "target")
+    target_domains: Sequence[str] = same_option(Options, "target_domains")
     inline_functions: bool = same_option(Options, "inline_functions")
 
     def to_options(self) -> Options:
@@ -220,6 +226,26 @@ class ResultOptions:
     )
     save_recipe: Path | None = option(
         None, "Write what the search decided, for --recipe.", metavar="FILE.json", type=Path
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions:
+    """Options for optimizing all models of a folder, and for where results go."""
+
+    output_path: Path | None = option(
+        None,
+        "Where the result goes, as OUTPUT; of a folder a new folder, with all of its files.",
+        metavar="PATH",
+        flags=("--output",),
+        type=Path,
+    )
+    total_seconds: float | None = option(
+        None,
+        "Of a folder: about how long all models may take; --seconds is for each.",
+        metavar="SECONDS",
+        type=float,
+        minimum=0.001,
     )
 
 
@@ -299,7 +325,7 @@ class DiscoveryOptions(RuleFiles, ProverOptions):
     workers: int = option(1, "Processes.", metavar="N", minimum=1, maximum=1024)
 
 
-GROUPS = (Options, ResultOptions, ComparisonOptions, MeasuringOptions, DiscoveryOptions, ExplanationOptions)
+GROUPS = (Options, ResultOptions, CheckOptions, MeasuringOptions, DiscoveryOptions, ExplanationOptions)
 
 
 @contextmanager
@@ -312,7 +338,7 @@ def running(options: RunOptions) -> Iterator[None]:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 COMMANDS = (
-    *("optimize", "compare", "bench", "inspect", "report", "explain", "grad"),
+    *("optimize", "check", "compare", "bench", "inspect", "report", "explain", "grad"),
     *("verify", "rules", "discover", "demo"),
 )
 

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from graphopt.report.model_pages import ModelPair
 
 
-def check_page(page: Path | None, *sources: str) -> None:
-    """Fail before the work where a page cannot be written, or would overwrite what it is made of."""
+def check_page(page: Path | None, *sources: str, name: str = "the page") -> None:
+    """Fail before the work where a page, or what else is `name`d, cannot be written, or would overwrite what it is made
+    of."""
     if page is not None:
         files.check_writable(page, is_plain=False)
         for source in sources:
             if not files.is_stdout(page) and files.is_same_file(page, Path(source)):
-                raise UsageError(f"{page} is what the page is made of: the page needs another name")
+                raise UsageError(f"{page} is what {name} is made of: {name} needs another name")
 
 
 def model_pair(before: str, after: str) -> ModelPair:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphopt.base import files, ort
+from graphopt.base import ort
 from graphopt.base.errors import ProofError, UsageError
 from graphopt.cli.option_flags import JsonFormat, Printing, ProvingOptions, RuleFiles, takes_options
 from graphopt.cli.page_commands import write_rule_page
@@ -68,8 +68,7 @@ def verify(
     if write and not said:
         from graphopt.cli import catalogue
 
-        with files.naming_write_errors(catalogue.rules_folder()):
-            catalogue.write_catalogue(proofs)
+        catalogue.write_catalogue(proofs)
     if printing.as_json:
         print_json(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
     elif not printing.quiet:
@@ -146,12 +145,13 @@ def rules(
     ] = None,
     printing: JsonFormat,
 ) -> None:
-    """List the rules and passes: name, proof, algebra, and why it pays; of a file, its definitions of operators, too.
+    """List the rules and passes: name, proof, rewrite, and why it pays; of a file, its definitions of operators, too.
 
-    This proves nothing: `graphopt verify` does.
+    One rule is printed as a file of rules declares it, and drawn. This proves nothing: `graphopt verify` does.
     """
     set_up_logging(verbose=False, debug=printing.debug)
     from graphopt.language import rule_library
+    from graphopt.language.rule_source import definition_source, rewrite_source
     from graphopt.report.rule_drawing import rule_in_full
     from graphopt.rewrite import gate
     from graphopt.rewrite.passes import PASSES, Pass
@@ -165,7 +165,7 @@ def rules(
     found, trades = all_rules.all_rules, {rule.name for rule in all_rules.trades}
     known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in passes}
     rule_library.select_names(list(known), (), [name] if name else None)
-    algebra = {rule.name: str(rule) for rule in found}
+    rewrites = {rule.name: rewrite_source(rule) for rule in found}
     rule = next((rule for rule in found if rule.name == name), None)
     if html is not None and rule is None:
         named = f"'{name}' is a pass, which has no pattern to draw" if name else "name it"
@@ -185,18 +185,18 @@ def rules(
     claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
     if printing.as_json:
         listed = [
-            {"name": n, "proof": claims.get(n), "algebra": algebra.get(n), "why": why}
+            {"name": n, "proof": claims.get(n), "algebra": rewrites.get(n), "why": why}
             for n, why in known.items()
             if name in (None, n)
         ]
-        listed += [{"name": each.name, "proof": None, "algebra": str(each), "why": ""} for each in defined]
+        listed += [
+            {"name": each.name, "proof": None, "algebra": definition_source(each), "why": ""} for each in defined
+        ]
         print_json(json.dumps(listed, indent=2, ensure_ascii=False))
     elif name is not None:
         print_text(f"{name}  (a pass)\n    {known[name]}")
     else:
-        lines = ((f"{n}  ({claims.get(n, 'a pass')})", algebra.get(n), why) for n, why in known.items())
+        lines = ((f"{n}  ({claims.get(n, 'a pass')})", rewrites.get(n), why) for n, why in known.items())
         shown = ["\n    ".join(filter(None, parts)) for parts in lines]
-        for each in defined:
-            defaults = (f"{parameter} is {value} where it is absent" for parameter, value in each.defaults)
-            shown.append("\n    ".join([f"{each.name}  (a definition)", str(each), *defaults]))
+        shown += [f"{each.name}  (a definition)\n    {definition_source(each)}" for each in defined]
         print_text("\n\n".join(shown))

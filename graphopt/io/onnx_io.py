@@ -182,18 +182,36 @@ def _describe_content(start: bytes) -> str:
     return "not an ONNX model, or it is cut short"
 
 
+def external_locations(path: Path) -> list[str]:
+    """Return the files of weights that a model names, relative to its folder and in order; none where there is no
+    model, or no legal one."""
+    if not path.is_file():
+        return []
+    try:
+        proto = parse_file(path, weights=False)
+    except ModelError:  # to be overwritten it need not be a model, and to be read it will be parsed again
+        return []
+    places = map(proto_conversion.external_location, proto_conversion.external_tensors(proto))
+    return [place for place in dict.fromkeys(places) if "\0" not in place]
+
+
 def data_files(path: Path) -> set[Path]:
     """Return the files of weights beside a model; none where there is no model, or no legal one."""
-    if not path.is_file():
-        return set()
-    try:
-        places = {
-            proto_conversion.external_location(tensor)
-            for tensor in proto_conversion.external_tensors(parse_file(path, weights=False))
-        }
-    except ModelError:  # to be overwritten it need not be a model, and to be read it will be parsed again
-        return set()
-    return {folder / place for folder in model_folders(path) for place in places if "\0" not in place}
+    return {folder / place for folder in model_folders(path) for place in external_locations(path)}
+
+
+def file_metadata(path: Path) -> dict[str, str]:
+    """Return the metadata of a model file. Raises ModelError where it is none."""
+    return {entry.key: entry.value for entry in parse_file(path, weights=False).metadata_props}
+
+
+def with_metadata(model: LoadedModel, entries: Mapping[str, str]) -> LoadedModel:
+    """Return the model with further metadata."""
+    shell = ModelProto()
+    shell.CopyFrom(model.shell)
+    for key, value in entries.items():
+        shell.metadata_props.add(key=key, value=value)
+    return replace(model, shell=shell)
 
 
 def to_model_proto(source: object) -> tuple[ModelProto, str | None]:
@@ -485,8 +503,13 @@ def write_beside(proto: ModelProto, folder: Path | None, path: Path) -> None:
 # -- another opset -----------------------------------------------------------------------------------------------------
 
 
-def convert_opset(model: LoadedModel, target_opset: int) -> LoadedModel:
+def convert_opset(model: LoadedModel, target_opset: int, approve: Callable[[], object] = lambda: None) -> LoadedModel:
     """Return the model in another opset of the ONNX operators: every node keeps its meaning. Changes `model`'s graph.
+
+    Args:
+        model: the model.
+        target_opset: the opset.
+        approve: called when the graph is converted, to raise ModelError where it is not to be taken so.
 
     Raises:
         ModelError: the opset is not known, or cannot express a node; the graph is as before. It says which opset can.
@@ -495,13 +518,30 @@ def convert_opset(model: LoadedModel, target_opset: int) -> LoadedModel:
         raise ModelError(f"opset {target_opset} is not known here: the newest is {schemas.RULE_OPSET}")
     opset_conversion.upgrade_nodes(model.graph)  # more types may be known than when it was loaded
     try:
-        return _convert_opset(model, target_opset)
+        return _convert_opset(model, target_opset, approve)
     except ModelError as error:
-        raise ModelError(f"{error}; {_opset_advice(model, target_opset)}") from error.__cause__
+        raise ModelError(f"{error}; {_opset_advice(model, target_opset, approve)}") from error.__cause__
 
 
-def _convert_opset(model: LoadedModel, opset: int) -> LoadedModel:
-    _change_opset(model, opset)
+def newest_opset(model: LoadedModel, limit: int, approve: Callable[[], object]) -> tuple[int, str]:
+    """Return the newest opset up to a limit that can express a model, else its own, and why it is not the limit.
+
+    `approve` is that of `convert_opset`. The graph stays as it is.
+    """
+    own, reason = model.graph.opsets.get("", 0), ""
+    opset_conversion.upgrade_nodes(model.graph)
+    for opset in range(limit, own, -1) if own < limit else [limit]:
+        try:
+            _change_opset(model, opset, approve)()
+        except ModelError as error:
+            reason = reason or str(error)
+        else:
+            return opset, reason
+    return own, reason
+
+
+def _convert_opset(model: LoadedModel, opset: int, approve: Callable[[], object] = lambda: None) -> LoadedModel:
+    _change_opset(model, opset, approve)
     shell = ModelProto()
     shell.CopyFrom(model.shell)
     for entry in [*shell.opset_import]:
@@ -512,12 +552,12 @@ def _convert_opset(model: LoadedModel, opset: int) -> LoadedModel:
     return replace(model, shell=shell)
 
 
-def _change_opset(model: LoadedModel, opset: int) -> Callable[[], None]:
+def _change_opset(model: LoadedModel, opset: int, approve: Callable[[], object]) -> Callable[[], None]:
     """Put the graphs of a model into an opset, with several nodes for one where needed; return the function that undoes
     it.
 
     Raises:
-        ModelError: the opset cannot express a node; the graphs are as before.
+        ModelError: the opset cannot express a node, or is not approved; the graphs are as before.
     """
     graphs = list(model.graph.graphs())
     before, undo = [graph.opsets for graph in graphs], list[tuple[Graph, Patch]]()
@@ -535,25 +575,26 @@ def _change_opset(model: LoadedModel, opset: int) -> Callable[[], None]:
             for patch in expand_nodes(graph, opset, model.folders):
                 undo.append((graph, graph.apply(patch)))
         _check_expressible(graphs)
+        approve()
     except ModelError:
         back()
         raise
     return back
 
 
-def _opset_advice(model: LoadedModel, opset: int) -> str:
+def _opset_advice(model: LoadedModel, opset: int, approve: Callable[[], object]) -> str:
     """Return the advice for a model that an opset cannot express: to take the nearest opset that can, or to keep its
     own."""
     own = model.graph.opsets.get("", 0)
     others = range(opset + 1, own) if opset < own else range(opset - 1, own, -1)
-    nearest = next((other for other in others if _is_expressible(model, other)), None)
+    nearest = next((other for other in others if _is_expressible(model, other, approve)), None)
     kept = f"keep the model's own opset, {own}" if own else "keep the model as it is"
     return kept if nearest is None else f"convert it to opset {nearest}, or {kept}"
 
 
-def _is_expressible(model: LoadedModel, opset: int) -> bool:
+def _is_expressible(model: LoadedModel, opset: int, approve: Callable[[], object]) -> bool:
     try:
-        _change_opset(model, opset)()
+        _change_opset(model, opset, approve)()
     except ModelError:
         return False
     return True
@@ -578,7 +619,9 @@ def _check_expressible(graphs: Iterable[Graph]) -> None:
 # -- save --------------------------------------------------------------------------------------------------------------
 
 
-def save_model(model: LoadedModel, path: str | os.PathLike[str], *, external: bool | None = None) -> int:
+def save_model(
+    model: LoadedModel, path: str | os.PathLike[str], *, external: bool | None = None, weights: str = ""
+) -> int:
     """Write a model to a file and return its size. It appears under its name when it is complete, or not at all.
 
     A file of weights is never written over: whoever reads the old model finds its weights or none. The weights of a new
@@ -591,6 +634,7 @@ def save_model(model: LoadedModel, path: str | os.PathLike[str], *, external: bo
         model: stays as it is.
         path: may be the file that the model was loaded from. `-`, on the command line stdout, is refused.
         external: weights go to a file of their own; None: only if they are too large for one file.
+        weights: the name of that file, if there is none of that name in the folder.
 
     Returns:
         The bytes of the file, and of that of its weights.
@@ -609,7 +653,7 @@ def save_model(model: LoadedModel, path: str | os.PathLike[str], *, external: bo
     if external:
         weight_files.check_weight_path(path)
     with files.naming_write_errors(path):
-        return _save_external(model, target) if external else _save_inline(model, target)
+        return _save_external(model, target, weights) if external else _save_inline(model, target)
 
 
 def _save_inline(model: LoadedModel, target: Path) -> int:
@@ -626,12 +670,14 @@ def _save_inline(model: LoadedModel, target: Path) -> int:
     return size
 
 
-def _save_external(model: LoadedModel, target: Path) -> int:
+def _save_external(model: LoadedModel, target: Path, weights: str) -> int:
     with files.temporary_for(weight_files.default_weight_path(target)) as data, files.temporary_for(target) as part:
         proto = _proto_with_external_weights(model, data)
         files.flush_to_disk(data)
         with files.folder_lock(target.parent):
-            place = weight_files.weight_path(target, data)
+            asked = target.with_name(weights) if weights else target
+            is_free = bool(weights) and not os.path.lexists(asked)
+            place = asked if is_free else weight_files.weight_path(target, data)
             _name_weight_file(proto, place)
             part.write(proto.SerializeToString())
             files.flush_to_disk(part)

@@ -186,7 +186,7 @@ def downgraded(node: Node, facts: GraphFacts) -> Node:
         return _restore_original_spelling(node, older, facts)
     known = schemas.schema(node.op, node.domain, opset)
     if known is not None and known.since_version > node.version and (why := reason_not_upgraded(node, facts)):
-        reason += f": {why}"
+        reason = why
     if node.unknown_fields and known is not None:
         count = len(_parse_unknown_fields(node.unknown_fields).input)
         older = replace(node, inputs=node.inputs[:count], version=known.since_version)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -98,8 +98,9 @@ class VersionStep:
         spelling = Spelling(spelling.op, tuple(inputs), attrs, spelling.outputs)
         if self.key in CHANGES:
             spelling = CHANGES[self.key][0](spelling, facts)
-        if self.key in UPGRADE_CONDITIONS and not UPGRADE_CONDITIONS[self.key](spelling, facts):
-            raise SpellingMismatch(f"opset {self.key[1]} changed what it means here")
+        condition = UPGRADE_CONDITIONS.get(self.key)
+        if condition is not None and not condition.holds(spelling, facts):
+            raise SpellingMismatch(f"in opset {self.key[1]} {condition.change}")
         _check_types(self.new, spelling, facts)
         return spelling
 
@@ -107,9 +108,9 @@ class VersionStep:
         """Return the older spelling of the same. Raises SpellingMismatch."""
         if self.is_renaming:
             return REPLACED_OPERATORS[self.old.name, self.old.since_version][2](spelling, facts)
-        for table in (UPGRADE_CONDITIONS, DOWNGRADE_CONDITIONS):
-            if self.key in table and not table[self.key](spelling, facts):
-                raise SpellingMismatch(f"it relies on what opset {self.key[1]} brought")
+        for condition in filter(None, (UPGRADE_CONDITIONS.get(self.key), DOWNGRADE_CONDITIONS.get(self.key))):
+            if not condition.holds(spelling, facts):
+                raise SpellingMismatch(f"in opset {self.key[1]} {condition.change}")
         if self.key in CHANGES:
             spelling = CHANGES[self.key][1](spelling, facts)
         inputs, attrs = list(spelling.inputs), dict(spelling.attrs)
@@ -361,17 +362,19 @@ def first_opset(rule: Rule) -> int:
 
 
 def written_domains(rule: Rule) -> frozenset[str]:
-    """Return the domains of the operators of the right side."""
-    return frozenset(app.domain for side in rule.right for app in operator_applications(side))
+    """Return the domains of the operators of the right side; holes for operators have none."""
+    found = {app.domain for side in rule.right for app in operator_applications(side)}
+    return frozenset(found - schemas.CLASS_SCHEMAS.keys())
 
 
 MICROSOFT = "com.microsoft"
 """Domain of the operators that ONNX Runtime has beside the standard ones."""
 
 
-def is_supported(rule: Rule, target: str) -> bool:
-    """Return whether a target, `onnx` or `onnxruntime`, has all operators that a rule writes."""
-    return target == "onnxruntime" or MICROSOFT not in written_domains(rule)
+def is_supported(rule: Rule, target: str, domains: Container[str] = ()) -> bool:
+    """Return whether a target, `onnx` or `onnxruntime`, or what has some further domains, has all operators that a rule
+    writes."""
+    return target == "onnxruntime" or MICROSOFT in domains or MICROSOFT not in written_domains(rule)
 
 
 @cache

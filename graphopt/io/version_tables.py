@@ -114,27 +114,27 @@ CHANGED_DEFAULTS: Mapping[VersionKey, Mapping[str, Attribute]] = {
 
 INCOMPATIBLE_VERSIONS: Mapping[VersionKey, str] = {
     ("Tile", 6): "one axis and a count became a list of repeats",
-    ("PRelu", 7): "a slope of one axis belonged to the channels, whatever its place",
-    ("LabelEncoder", 2): "it held one list of names",
-    ("Pad", 2): "`pads` was called `paddings`",
-    ("Clip", 6): "a limit that is absent was infinite",
-    ("LpPool", 2): "`p` was a real number",
-    ("GlobalLpPool", 2): "`p` was a real number",
-    ("Split", 2): "the sizes were an input or an attribute",
-    ("GRU", 3): "`direction` and `linear_before_reset` were fixed",
-    ("Upsample", 7): "the two scales had names",
-    ("GRU", 7): "`output_sequence` decided whether there is a first output",
-    ("LSTM", 7): "`output_sequence` decided whether there is a first output",
-    ("RNN", 7): "`output_sequence` decided whether there is a first output",
-    ("Scan", 9): "it had a batch axis",
-    ("Resize", 11): "it rounds coordinates differently when it shrinks",
-    ("OneHot", 11): "negative indices meant `off_value`",
+    ("PRelu", 7): "a slope of one axis no longer belongs to the channels, whatever its place",
+    ("LabelEncoder", 2): "two lists replaced its one list of names",
+    ("Pad", 2): "`paddings` became `pads`",
+    ("Clip", 6): "an absent limit is no longer infinite",
+    ("LpPool", 2): "`p` became a whole number",
+    ("GlobalLpPool", 2): "`p` became a whole number",
+    ("Split", 2): "the sizes are no longer an input or an attribute, but an attribute alone",
+    ("GRU", 3): "`direction` and `linear_before_reset` are no longer fixed",
+    ("Upsample", 7): "two scales with names became one list",
+    ("GRU", 7): "`output_sequence` no longer decides whether there is a first output",
+    ("LSTM", 7): "`output_sequence` no longer decides whether there is a first output",
+    ("RNN", 7): "`output_sequence` no longer decides whether there is a first output",
+    ("Scan", 9): "the batch axis went away",
+    ("Resize", 11): "coordinates are rounded differently where it shrinks",
+    ("OneHot", 11): "negative indices no longer mean `off_value`",
     ("NegativeLogLikelihoodLoss", 13): "the text on ignored labels changed",
     ("SoftmaxCrossEntropyLoss", 13): "the text on ignored labels changed",
-    ("GridSample", 20): "the modes have other names",
-    ("GroupNormalization", 21): "scale and bias were per group",
+    ("GridSample", 20): "the modes got other names",
+    ("GroupNormalization", 21): "scale and bias are per channel, no longer per group",
 }
-"""Versions that mean something else than the one before."""
+"""Versions that mean something else than the one before, and what changed in them."""
 
 
 OPAQUE_OPERATORS = frozenset({"Dropout", "BatchNormalization"})
@@ -228,23 +228,52 @@ MASK_INPUT = 3
 
 
 SpellingCondition: TypeAlias = Callable[[Spelling, GraphFacts], bool]
-UPGRADE_CONDITIONS: Mapping[VersionKey, SpellingCondition] = {
-    ("Dropout", 10): _has_no_mask,
-    ("ConvTranspose", 11): lambda spelling, _: (  # where padding is derived, its odd element went to the other end
-        "output_shape" not in spelling.attrs and spelling.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+
+
+class VersionCondition(NamedTuple):
+    """A condition under which a version means the same as the one before."""
+
+    holds: SpellingCondition
+    change: str
+    """Change of what does not fulfil it, as messages say it after "in opset 22"."""
+
+
+UPGRADE_CONDITIONS: Mapping[VersionKey, VersionCondition] = {
+    ("Dropout", 10): VersionCondition(_has_no_mask, "the mask became one of truth values"),
+    ("ConvTranspose", 11): VersionCondition(
+        lambda spelling, _: (
+            "output_shape" not in spelling.attrs and spelling.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+        ),
+        "the odd element of padding that is derived went to the other end",
     ),
-    ("Clip", 11): _states_limits,
-    ("BatchNormalization", 14): _has_no_mask,  # more outputs mean training
-    **{(op, 13): _is_over_last_axis for op in ("Softmax", "LogSoftmax", "Hardmax")},
-    # the sampling of the other mode was corrected
-    ("RoiAlign", 16): lambda spelling, _: spelling.attrs.get("mode", "avg") == "avg",
-    # with `ceil_mode`, windows that begin in the padding behind the data went away
+    ("Clip", 11): VersionCondition(_states_limits, "an absent limit became that of the element type"),
+    ("BatchNormalization", 14): VersionCondition(_has_no_mask, "the outputs for training became others"),
     **{
-        (op, 22): lambda spelling, _: spelling.attrs.get("ceil_mode", 0) == 0
+        (op, 13): VersionCondition(
+            _is_over_last_axis, "it came to run along `axis` alone, not over all axes from there"
+        )
+        for op in ("Softmax", "LogSoftmax", "Hardmax")
+    },
+    ("RoiAlign", 16): VersionCondition(
+        lambda spelling, _: spelling.attrs.get("mode", "avg") == "avg", "the sampling of the mode `max` was corrected"
+    ),
+    **{
+        (op, 22): VersionCondition(
+            lambda spelling, _: spelling.attrs.get("ceil_mode", 0) == 0,
+            "windows that `ceil_mode` begins in the padding behind the data went away",
+        )
         for op in ("AveragePool", "MaxPool", "LpPool")
     },
-    **{(op, 24): _is_not_to_float8 for op in ("Cast", "CastLike")},
-    **{("Attention", version): is_plain_attention for version in (24, 25)},
+    **{
+        (op, 24): VersionCondition(_is_not_to_float8, "infinities became the largest numbers of an 8-bit float")
+        for op in ("Cast", "CastLike")
+    },
+    **{
+        ("Attention", version): VersionCondition(
+            is_plain_attention, "a mask that is too short came to hide the keys behind it"
+        )
+        for version in (24, 25)
+    },
 }
 
 
@@ -280,12 +309,18 @@ NEGATIVE_AXES = (
 )
 
 
-DOWNGRADE_CONDITIONS: Mapping[VersionKey, SpellingCondition] = {
-    **{(op, 7): _equal_sizes for op in _BROADCASTING_OPERATORS},
-    **{(op, 8): _equal_sizes for op in ("Max", "Min", "Mean", "Sum")},
-    ("Gemm", 7): lambda spelling, _: False,  # the old way to broadcast a bias
-    ("Split", 18): _splits_evenly,
-    **{(op, 11): has_nonnegative_axis for op in ("Softmax", "LogSoftmax", "Hardmax")},
+DOWNGRADE_CONDITIONS: Mapping[VersionKey, VersionCondition] = {
+    **{
+        (op, version): VersionCondition(_equal_sizes, "operands of different shapes came to broadcast")
+        for version, ops in ((7, _BROADCASTING_OPERATORS), (8, ("Max", "Min", "Mean", "Sum")))
+        for op in ops
+    },
+    ("Gemm", 7): VersionCondition(lambda spelling, _: False, "the bias came to broadcast"),
+    ("Split", 18): VersionCondition(_splits_evenly, "the last part may be smaller than the others"),
+    **{
+        (op, 11): VersionCondition(has_nonnegative_axis, "negative axes came")
+        for op in ("Softmax", "LogSoftmax", "Hardmax")
+    },
 }
 """Conditions of downgrades: abilities of the newer version that the schemas do not state."""
 
@@ -348,7 +383,7 @@ def _unlimit_halves(spelling: Spelling, facts: GraphFacts) -> Spelling:
         return spelling
     limits = (*spelling.inputs[1:], None, None)[:2]
     if None in limits:
-        raise SpellingMismatch("it relies on what opset 12 brought: a limit that is absent is the largest number")
+        raise SpellingMismatch("in opset 12 an absent limit became the largest number")
     known = [tensor_or_constant(limit, facts) for limit in limits]
     is_infinite = [
         tensor is not None and tensor.size == 1 and bool((tensor.numpy() == infinity).all())

@@ -46,6 +46,8 @@ class RuleModule:
     """Trades that pay together, by their purpose."""
     parts: tuple[Rule, ...] = ()
     """Trades of time for memory: a memory budget asks for them, a search for speed does not."""
+    target_domains: tuple[str, ...] = ()
+    """Domains of operators that its rules may write though this machine has no kernel for them."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,11 @@ class RuleLibrary:
         """The trades of time for memory."""
         named = {rule.name for part in self.modules for rule in part.parts}
         return tuple(rule for rule in self.trades if rule.name in named)
+
+    @cached_property
+    def target_domains(self) -> frozenset[str]:
+        """Domains of operators that rules may write though this machine has no kernel for them."""
+        return frozenset(name for part in self.modules for name in part.target_domains)
 
     @cached_property
     def sweeps(self) -> dict[str, tuple[Rule, ...]]:
@@ -163,7 +170,8 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _module_rules(module: ModuleType, source: str) -> RuleModule:
-    """Return the rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS` and `MEMORY_TRADES`."""
+    """Return the rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS`, `MEMORY_TRADES` and
+    `TARGET_DOMAINS`."""
     if not hasattr(module, "RULES") and not hasattr(module, "TRADES"):
         raise RuleError(f"{source}: no RULES = (…), a tuple of rules")
     sweeps = getattr(module, "SWEEPS", {})
@@ -173,7 +181,10 @@ def _module_rules(module: ModuleType, source: str) -> RuleModule:
     rules, trades, parts = (
         _check_rules(getattr(module, name, ()), source, name) for name in ("RULES", "TRADES", "MEMORY_TRADES")
     )
-    return RuleModule(source, rules, trades, listed, parts)
+    domains = getattr(module, "TARGET_DOMAINS", ())
+    if not isinstance(domains, tuple | list) or not all(isinstance(name, str) and name for name in domains):
+        raise RuleError(f"{source}: TARGET_DOMAINS is no tuple of names of domains")
+    return RuleModule(source, rules, trades, listed, parts, tuple(domains))
 
 
 def _check_rules(rules: object, source: str, name: str) -> tuple[Rule, ...]:

@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphopt.base.errors import UsageError
+from graphopt.base.errors import NoSpeedupError, UsageError
 from graphopt.base.records import DECODE_ERRORS, from_json, to_json
 from graphopt.check.verdict import EqualityVerdict, ModelComparison, format_comparison
 from graphopt.io.onnx_io import LoadedModel
@@ -263,6 +263,17 @@ class Report:
         for rewrite in self.rewrites:
             found.setdefault((-1 if rewrite.cause is None else rewrite.cause, rewrite.name), []).append(rewrite)
         return tuple(RuleUse(tuple(made)) for _, made in sorted(found.items(), key=lambda item: item[0][0]))
+
+    def require_speedup(self, ratio: float) -> None:
+        """Raise NoSpeedupError unless the result was measured to be so many times as fast, beyond noise."""
+        timing = self.timing
+        if timing is None or timing.speedup is None:
+            raise NoSpeedupError(f"{self.source}: no speedup was measured, {ratio:g} is required; no model was written")
+        if not timing.is_gain or timing.speedup.median < ratio:
+            found = f"{timing.speedup.median:.3f}{'' if timing.is_gain else ', no gain beyond noise'}"
+            raise NoSpeedupError(
+                f"{self.source}: the speedup is {found}; {ratio:g} is required, so no model was written"
+            )
 
     def with_file_sizes(self, file_bytes: int) -> Report:
         """Return the same report, with the size of the result's file, and of that of its weights."""
@@ -583,6 +594,8 @@ def _facts_table(report: Report) -> RenderableType:
     table.add_row("check", format_comparison(report.comparison), style=_verdict_colour(report.comparison))
     if report.comparison is not None and report.comparison.oracle:
         table.add_row("oracle", report.comparison.oracle)
+    for name in report.comparison.replaced if report.comparison else ():
+        table.add_row("", f"{name}: no kernel here, so its definition was run in its place", style="yellow")
     for what in report.comparison.skipped if report.comparison else ():
         table.add_row("", f"not compared: {what}", style="yellow")
     table.add_row("seconds", format_stages(report))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, zip_longest
@@ -11,6 +10,7 @@ from string import ascii_lowercase
 from graphopt.ir import schemas
 from graphopt.language.proof import Proof
 from graphopt.language.rule import Rule
+from graphopt.language.rule_source import rule_source
 from graphopt.language.terms import App, Term, Var, is_scalar, operator_applications, render_term
 from graphopt.rewrite.build import is_constant_term
 
@@ -126,10 +126,8 @@ def proof_text(proof: Proof | None) -> str:
 
 
 def rule_in_full(rule: Rule, proof: Proof | None, width: int) -> str:
-    """Return all that a rule says, drawn in lines of a width, and what is known of its proof."""
-    lines = [rule.name, *[f"    {rule.why}"] * bool(rule.why), ""]
-    lines += [f"    {part}" for part in re.split(r"  (?=->  |where |for any )", str(rule))]
-    lines += ["", *(f"    {line}".rstrip() for line in draw_rule(rule, width - 4).splitlines()), ""]
+    """Return all that a rule says: its declaration, a drawing in lines of a width, and what is known of its proof."""
+    lines = [rule_source(rule), "", *(f"    {line}".rstrip() for line in draw_rule(rule, width - 4).splitlines()), ""]
     lines += [f"    {hole}  {describe_hole(hole)}" for hole in rule.holes.values()]
     shown = proof_text(proof)
     return "\n".join([*lines, "", f"    {shown}", f"    digest {rule.digest}"])

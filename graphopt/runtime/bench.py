@@ -88,7 +88,7 @@ def prepare_models(
     share = None if limit is None else limit / len(cases)
 
     def made(sizes: Binding) -> Feeds:
-        return sample_inputs.make_feeds(common, sizes, seed=seed, style=sample_inputs.NORMAL, given=given)
+        return sample_inputs.make_usual_feeds(common, sizes, seed=seed, given=given)
 
     def refusal(feeds: Feeds, number: int = 0) -> str:
         try:
@@ -120,8 +120,7 @@ def make_up_inputs(
     given, own = fit_inputs(sketch, inputs)
     bindings = requested_sizes(sketch, dims, own)
     cases = [binding | chosen for binding in bindings for chosen in usual_sizes(sketch, binding)]
-    style = sample_inputs.NORMAL
-    return [sample_inputs.make_feeds(sketch, sizes, seed=0, style=style, given=given) for sizes in cases]
+    return [sample_inputs.make_usual_feeds(sketch, sizes, seed=0, given=given) for sizes in cases]
 
 
 class TooSlowError(ModelError):

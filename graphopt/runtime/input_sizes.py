@@ -200,10 +200,19 @@ def _usual_cache_lengths(model: ModelSketch, given: Binding) -> list[dict[str, i
     elif isinstance(past, int):
         cases = [case for case in cases if (case[0] == 0) == (past == 0)]
     parts = (dims.past, dims.new)
-    return [
+    lengths = [
         {dim: size for part, size in zip(parts, case, strict=True) for dim in part if isinstance(dim, str)}
         for case in cases
     ]
+    return [each for each, case in zip(lengths, cases, strict=True) if _fits_masks(model, each, sum(case))] or lengths
+
+
+def _fits_masks(model: ModelSketch, lengths: Binding, total: int) -> bool:
+    """Return whether masks whose width is a formula of the lengths are as wide as all tokens: with `past + 1` there is
+    no prompt."""
+    widths = (item.shape[-1] for item in model.required if item.shape and "mask" in item.name.lower())
+    known = (width for width in widths if isinstance(width, str) and {*dim_formulas.formula_names(width)} <= {*lengths})
+    return all(dim_formulas.evaluate_dim(width, lengths) == total for width in known if width not in lengths)
 
 
 def _usual_size(dim: str, axis: int, given: ModelInput) -> int:

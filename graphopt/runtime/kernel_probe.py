@@ -8,7 +8,7 @@ into the cache on disk, so findings are kept in memory alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -40,7 +40,9 @@ MAX_TRIED_ELEMENTS = 1 << 20
 class KernelProbe:
     """Knows what ONNX Runtime can run with one provider, or on the CPU, which takes over what providers lack."""
 
-    def __init__(self, provider: SessionSetting | None = None) -> None:
+    def __init__(self, provider: SessionSetting | None = None, target_domains: Container[str] = ()) -> None:
+        """Ask ONNX Runtime with a provider; of `target_domains` nodes may be written that have no kernel here."""
+        self.target_domains = target_domains
         self.settings = [SessionSetting(threads=1)]
         if provider is not None and provider.provider.lower() != "cpu":
             self.settings.append(replace(provider, threads=1))
@@ -66,11 +68,21 @@ class KernelProbe:
         for vertex, node in patch.after.items():
             if node.is_internal or _computes_same(patch.before.get(vertex), node):
                 continue
-            reason = self.refusal_of_node(node, draft)
+            reason = "" if node.domain in self.target_domains else self.refusal_of_node(node, draft)
             if reason:
                 ran = not any(self._node_refusals(graph, old) for old in patch.before.values())
                 return reason if ran else ""
         return self.saturation.refusal(patch, graph, draft)
+
+    def operators_without_kernel(self, graph: Graph) -> list[tuple[str, str]]:
+        """Return the operators of the target domains in a graph and its bodies that have no kernel here."""
+        found = (
+            (node.op, node.domain)
+            for inner in graph.graphs()
+            for _, node in inner.nodes()
+            if node.domain in self.target_domains and self.refusal_of_node(node, inner)
+        )
+        return sorted(dict.fromkeys(found))
 
     def _node_refusals(self, graph: Graph, node: Node) -> list[str]:
         """Return the refusals of a node of a graph and of those in its bodies."""
@@ -206,7 +218,9 @@ def _format_error(title: str, error: str) -> str:
     if "Could not find an implementation" in error:
         return f"ONNX Runtime has no kernel for {title}"
     if "is not a registered function/op" in error:
-        return f"ONNX Runtime does not know {title}; --custom-ops registers a library of kernels"
+        domain = title.partition(" ")[0].rpartition(".")[0]
+        elsewhere = f", --target-domain {domain} writes it for another runtime" if domain else ""
+        return f"ONNX Runtime does not know {title}; --custom-ops registers a library of kernels{elsewhere}"
     return f"ONNX Runtime refuses {title}: {error.partition('cannot be loaded: ')[2]}"
 
 

@@ -207,8 +207,8 @@ def _cache_part(given: ModelInput, axis: int, dim: int | str) -> str:
         return {"past": "past", "seq": "new", "total": "total"}[told[1]]
     if rank == 4 and axis == 2 and given.dtype.is_float and _CACHE.search(name):
         return "past"
-    if "mask" in name:
-        return "total" if axis == rank - 1 else ""
+    if "mask" in name:  # an encoder's is as wide as what it made
+        return "total" if axis == rank - 1 and "encoder" not in name else ""
     return "new" if rank == 2 and axis == 1 and given.dtype.is_integer else ""
 
 
@@ -243,14 +243,38 @@ _STRING_VALUES = ("", "a", "B c", "ä", "7", "graph", "a\nb")
 def make_feeds(
     model: ModelSketch, binding: Binding, *, seed: int, style: str, given: Mapping[str, Any] | None = None
 ) -> Feeds:
-    """Return the `given` inputs, and values for the others without a default, each from a random stream of its own."""
-    found: Feeds = dict(given or {})
+    """Return the `given` inputs, and values for the others without a default, each from a random stream of its own.
+
+    A merged decoder is told to read its cache for every other seed.
+    """
+    found: Feeds = {**_cache_switches(model, binding, is_on=seed % 2 == 0), **(given or {})}
     for item in model.required:
         if item.name not in found:
             found[item.name] = _draw_values(
                 item, infer_role(model, item), binding, _generator_for(seed, item.name), style
             )
     return found
+
+
+def make_usual_feeds(model: ModelSketch, binding: Binding, *, seed: int, given: Mapping[str, Any]) -> Feeds:
+    """Return inputs to time a model on: usual values; a merged decoder reads its cache unless that is empty."""
+    is_on = any(dim_formulas.evaluate_dim(dim, binding) for dim in CacheDims.of_inputs(model.required).past)
+    switches = _cache_switches(model, binding, is_on=is_on)
+    return make_feeds(model, binding, seed=seed, style=NORMAL, given={**switches, **given})
+
+
+_CACHE_SWITCH = re.compile(r"use_?cache", re.IGNORECASE)
+"""Pattern for the input that selects the branch of a decoder merged from one with and one without a cache."""
+
+
+def _cache_switches(model: ModelSketch, binding: Binding, *, is_on: bool) -> Feeds:
+    """Return values for the inputs that say whether a merged decoder reads its cache."""
+    return {
+        item.name: np.full([dim_formulas.evaluate_dim(dim, binding) for dim in item.shape], is_on)
+        for item in model.required
+        if item.kind == "tensor" and item.dtype is DType.BOOL and item.shape is not None
+        if _CACHE_SWITCH.search(item.name)
+    }
 
 
 def make_overrides(model: ModelSketch, names: Iterable[str], *, seed: int, style: str) -> Feeds:

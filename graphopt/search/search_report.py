@@ -122,6 +122,11 @@ class SearchTiming:
         """False where neither the original nor any version of it could be timed, so that nothing was tried."""
         return self.stop != StopReason.UNTIMED
 
+    @property
+    def is_interrupted(self) -> bool:
+        """True where Ctrl-C ended the search or the timing."""
+        return self.stop == StopReason.INTERRUPTED
+
     def of_another_model(self, reason: str) -> SearchTiming:
         """Return the same of a result that was changed after it had been timed, for a reason."""
         return replace(self, speedup=None, untimed=f"not timed: {reason}", searched=None, latencies=())

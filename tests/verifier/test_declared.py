@@ -1,6 +1,7 @@
 """Kernels against declarations: numbers that a kernel may take for a mark, inputs that do not matter, attributes."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -91,6 +92,16 @@ def test_an_input_matters_to_both_or_to_none(
     monkeypatch.setattr(kernel_conformance, "run_sides", a_side_reads_it)
     found = kernel_conformance._find_misread_input(rule, rule.holes["y"], run)
     assert found is not None and found.difference.text.endswith(f"and nothing of what {whose}")
+
+
+def test_a_number_that_single_precision_cannot_hold_names_the_remedy(defining: Callable[..., Definition]) -> None:
+    alpha = real("alpha")
+    defining(Operators("tests.rounding").Quick(y, alpha=alpha), y * op.Sigmoid(y * alpha), alpha=1.0)
+    rule = Rule("quick", y * op.Sigmoid(1.702 * y), Operators("tests.rounding").Quick(y, alpha=1.702))
+    unknown = prove(rule)
+    assert unknown.verdict is Verdict.UNKNOWN
+    assert "in double; `when=fn.ne(fn.dtype(y), 11)` excludes that" in unknown.detail
+    assert prove(replace(rule, when=fn.ne(fn.dtype(y), 11))).holds
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
