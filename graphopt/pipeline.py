@@ -556,11 +556,7 @@ class _RewriteSpace:
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _RewriteSpace(
             [rule for rule in known.rules if rule.name in chosen and is_supported(rule, options.target)],
-            [
-                rule
-                for rule in known.trades
-                if rule.name in chosen and rule not in known.parts and is_supported(rule, options.target)
-            ],
+            [rule for rule in known.speed_trades if rule.name in chosen and is_supported(rule, options.target)],
             to_exact_passes(passes) if options.exact else passes,
             [rule for rule in known.parts if rule.name in chosen],
         )

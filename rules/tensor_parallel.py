@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from graphopt.rule import App, Rule, Term, Var, const, fn, integer, integers, op, pointwise, real, tensor
+from graphopt.rules import slicing, splitting
 from graphopt.rules.convolution import geometry
+from graphopt.rules.slicing import build_split_of_concat_rule
 from graphopt.rules.splitting import (
     BINARY,
     HEADS,
@@ -26,7 +28,7 @@ from graphopt.rules.splitting import (
 # Axes: *b batch, M rows, K contracted, N columns; B batch, S sequence, H heads, D elements of a head, E = H * D;
 # N examples, C channels, W output channels, *s space, *k kernel.
 
-COUNTS = (2, 4)
+COUNTS = (2,)
 """Numbers of devices in the library; rules for others are built, and proved, when they are wanted."""
 
 f = pointwise("f")
@@ -295,7 +297,9 @@ def build_rules(count: int) -> tuple[Rule, ...]:
         *build_elementwise_rules(HEADS, count),
         *_conv_rules(count),
         *_channel_rules(count),
+        build_split_of_concat_rule(count),
     )
 
 
-TRADES: tuple[Rule, ...] = tuple(rule for count in COUNTS for rule in build_rules(count))
+_elsewhere = {rule.name for rule in (*splitting.TRADES, *slicing.RULES)}
+TRADES: tuple[Rule, ...] = tuple(rule for count in COUNTS for rule in build_rules(count) if rule.name not in _elsewhere)
