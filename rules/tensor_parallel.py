@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from graphopt.rule import App, Rule, Term, Var, const, fn, integer, integers, op, pointwise, real, tensor
-from graphopt.rules import slicing, splitting
+from graphopt.rules import splitting
 from graphopt.rules.convolution import geometry
-from graphopt.rules.slicing import build_split_of_concat_rule
 from graphopt.rules.splitting import (
     BINARY,
     HEADS,
@@ -168,7 +167,6 @@ def _attention_rules(count: int) -> Iterator[Rule]:
         whole = op.Transpose(x, perm=perm)
         yield _joined(f"transpose_of_{name}", count, whole, parts, perm.index(axis), is_divisible(heads, count))
     yield from _head_view_rules(count)
-    yield from _whole_attention_rules(count)
 
 
 def _whole_attention_rules(count: int) -> Iterator[Rule]:
@@ -286,10 +284,14 @@ def _channel_rules(count: int) -> Iterator[Rule]:
     )
 
 
-def build_rules(count: int) -> tuple[Rule, ...]:
-    """Return the rules that split operators among so many devices; the composed ones stand first."""
+def build_block_rules(count: int) -> tuple[Rule, ...]:
+    """Return the rules that split several operators at once among so many devices."""
+    return (*_mlp_rules(count), *_whole_attention_rules(count))
+
+
+def build_operator_rules(count: int) -> tuple[Rule, ...]:
+    """Return the rules that split one operator among so many devices."""
     return (
-        *_mlp_rules(count),
         *_product_rules(count),
         *_column_rules(count),
         *_attention_rules(count),
@@ -297,9 +299,13 @@ def build_rules(count: int) -> tuple[Rule, ...]:
         *build_elementwise_rules(HEADS, count),
         *_conv_rules(count),
         *_channel_rules(count),
-        build_split_of_concat_rule(count),
     )
 
 
-_elsewhere = {rule.name for rule in (*splitting.TRADES, *slicing.RULES)}
-TRADES: tuple[Rule, ...] = tuple(rule for count in COUNTS for rule in build_rules(count) if rule.name not in _elsewhere)
+_elsewhere = {rule.name for rule in splitting.TRADES}
+TRADES: tuple[Rule, ...] = tuple(
+    rule
+    for count in COUNTS
+    for rule in (*build_block_rules(count), *build_operator_rules(count))
+    if rule.name not in _elsewhere
+)

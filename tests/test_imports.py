@@ -58,6 +58,7 @@ COMPOSED = {
 # The only ones that may import those two packages, inside the functions that need them.
 COMPOSERS = (
     *("graphopt.language.rule_library", "graphopt.rewrite.gate", "graphopt.cli.catalogue"),
+    "graphopt.partition.tensor_parallel",
     *("graphopt.discover.evaluation", "graphopt.discover.generalization", "graphopt.discover.library_lookup"),
 )
 
