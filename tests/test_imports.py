@@ -31,6 +31,7 @@ ORDER = (
         "runtime",
         "check",
         "search",
+        "partition",
         "report",
     ),
     *(

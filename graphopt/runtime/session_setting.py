@@ -57,6 +57,11 @@ def short_provider_name(name: str) -> str:
     return next((short for short, full in _PROVIDER_NAMES.items() if full == name), name)
 
 
+def is_provider_name(name: str) -> bool:
+    """Return whether a name may be a provider's: a short name, or one of the form that ONNX Runtime has."""
+    return short_provider_name(name) in _PROVIDER_NAMES or name.endswith("ExecutionProvider")
+
+
 @dataclass(frozen=True, slots=True)
 class SessionSetting:
     """Conditions of a session: the provider as the user says it, and the number of threads (0: one a core)."""
