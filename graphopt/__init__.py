@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from graphopt.base.errors import ProofError as ProofError
     from graphopt.base.errors import RecipeError as RecipeError
     from graphopt.base.errors import RuleError as RuleError
+    from graphopt.base.errors import StageError as StageError
     from graphopt.base.errors import UsageError as UsageError
     from graphopt.explanation import explain as explain
     from graphopt.language.rule import Rule as Rule
     from graphopt.onnxsim import simplify as simplify
     from graphopt.options import Options as Options
+    from graphopt.partition.pipeline import Pipeline as Pipeline
     from graphopt.pipeline import optimize as optimize
     from graphopt.report.report import Report as Report
     from graphopt.report.report import report_schema as report_schema
@@ -43,6 +45,7 @@ _HOMES = {
     "ModelError": "graphopt.base.errors",
     "Options": "graphopt.options",
     "OutputError": "graphopt.base.errors",
+    "Pipeline": "graphopt.partition.pipeline",
     "ProofError": "graphopt.base.errors",
     "Recipe": "graphopt.search.recipe",
     "RecipeError": "graphopt.base.errors",
@@ -50,6 +53,7 @@ _HOMES = {
     "Result": "graphopt.result",
     "Rule": "graphopt.rule",
     "RuleError": "graphopt.base.errors",
+    "StageError": "graphopt.base.errors",
     "TrainingResult": "graphopt.training",
     "UsageError": "graphopt.base.errors",
     "explain": "graphopt.explanation",
@@ -67,6 +71,7 @@ __all__ = [
     "ModelError",
     "Options",
     "OutputError",
+    "Pipeline",
     "ProofError",
     "Recipe",
     "RecipeError",
@@ -74,6 +79,7 @@ __all__ = [
     "Result",
     "Rule",
     "RuleError",
+    "StageError",
     "TrainingResult",
     "UsageError",
     "__version__",

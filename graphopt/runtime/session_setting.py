@@ -90,7 +90,7 @@ class SessionSetting:
         Raises:
             UsageError: this onnxruntime has no such provider; says which it has, and what to install.
         """
-        name = self._runtime_name
+        name = self.runtime_name
         available = require_onnxruntime().get_available_providers()
         if name not in available:
             meant = did_you_mean(name, _PROVIDER_NAMES) or "; another build of onnxruntime may have it"
@@ -99,13 +99,13 @@ class SessionSetting:
         return name
 
     @property
-    def _runtime_name(self) -> str:
+    def runtime_name(self) -> str:
         """The name that the provider would have in ONNX Runtime."""
         return _PROVIDER_NAMES.get(self.provider.lower(), self.provider)
 
     @property
     def is_cpu(self) -> bool:
-        return self._runtime_name == "CPUExecutionProvider"
+        return self.runtime_name == "CPUExecutionProvider"
 
     @property
     def thread_count(self) -> int:

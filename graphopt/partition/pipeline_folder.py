@@ -1,0 +1,176 @@
+"""The folder of a partitioned model: a file for each stage and `pipeline.json`, complete or absent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphopt.base import files
+from graphopt.base.errors import DifferenceError
+from graphopt.base.ort import require_onnxruntime
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph, Value
+from graphopt.ir.types import TensorType, Type
+from graphopt.partition.manifest import MANIFEST, PipelineManifest, StageRecord, TensorSignature, Transfer
+from graphopt.partition.partitioning import Partition
+from graphopt.partition.stages import Stage
+from graphopt.runtime.session_setting import SessionSetting, model_label
+
+
+def write_partition(partition: Partition, folder: Path, *, check: bool = True) -> PipelineManifest:
+    """Write the stages of a model into a new folder, and return what its `pipeline.json` says.
+
+    Args:
+        partition: the stages.
+        folder: must not be there yet; it appears when all is in it.
+        check: run model and stages as they are written, without ONNX Runtime's optimizations, where they can be run:
+            every bit is to be the same.
+
+    Raises:
+        OutputError: the folder is there, or cannot be written; nothing is left behind.
+        DifferenceError: the stages compute something else.
+    """
+    files.check_new_folder(folder)
+    with files.naming_write_errors(folder), files.temporary_folder_for(folder) as part:
+        paths = [part / f"stage-{number}.onnx" for number in range(1, len(partition.stages) + 1)]
+        for path, stage in zip(paths, partition.stages, strict=True):
+            onnx_io.save_model(stage.model(partition.loaded), path)
+        if check and partition.is_measured:
+            _check_stages(partition, paths)
+        made = _manifest(partition, paths)
+        files.write_text(part / MANIFEST, f"{made.to_json()}\n")
+    return made
+
+
+def stage_digest(path: Path) -> str:
+    """Return the SHA-256 of a stage, with its weights if they lie in a file of their own."""
+    digest = sha256()
+    for file in (path, *sorted(onnx_io.data_files(path) & {*path.parent.iterdir()})):
+        with file.open("rb") as opened:
+            digest.update(file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
+
+
+# -- pipeline.json -----------------------------------------------------------------------------------------------------
+
+
+def _manifest(partition: Partition, paths: Iterable[Path]) -> PipelineManifest:
+    graph, source = partition.loaded.graph, partition.loaded.path
+    seconds = partition.found.seconds
+    transfers = tuple(_transfers(partition))
+    return PipelineManifest(
+        model=model_label(partition.source),
+        digest="" if source is None else stage_digest(source),
+        inputs=tuple(_input_signature(graph, vertex) for vertex in graph.inputs),
+        optional=tuple(graph[vertex].names[0] for vertex in graph.inputs if graph[vertex].data is not None),
+        outputs=tuple(map(_signature, graph.output_names, graph.output_types)),
+        stages=tuple(
+            StageRecord(
+                file=path.name,
+                digest=stage_digest(path),
+                nodes=len(stage.graph),
+                weight_bytes=stage.weight_bytes,
+                inputs=tuple(_input_signature(stage.graph, vertex) for vertex in stage.graph.inputs),
+                outputs=tuple(map(_signature, stage.graph.output_names, stage.graph.output_types)),
+                received=tuple(map(graph.value_name, stage.received)),
+                returned=tuple(name for name in stage.graph.output_names if name in graph.output_names),
+                bytes_out=partition.bytes_behind(stage),
+                seconds=time,
+                device=device.name if partition.is_described else "",
+                speed=device.speed,
+                provider=device.provider if partition.is_described else partition.setting.provider,
+            )
+            for path, stage, time, device in zip(paths, partition.stages, seconds, partition.devices, strict=True)
+        ),
+        transfers=transfers,
+        is_measured=partition.is_measured,
+        threads=partition.setting.thread_count,
+        sizes=dict(partition.sizes),
+        onnxruntime=require_onnxruntime().__version__ if partition.is_measured else "",
+        whole_seconds=partition.whole_seconds,
+        imbalance=partition.found.imbalance(partition.speeds),
+        notes=(*partition.notes, *_passing_notes(transfers)),
+    )
+
+
+def _transfers(partition: Partition) -> Iterator[Transfer]:
+    """Yield the values between stages, with those that do not read them but stand in between."""
+    graph = partition.loaded.graph
+    readers: dict[Value, list[int]] = {}
+    for number, stage in enumerate(partition.stages, start=1):
+        for value in stage.received:
+            readers.setdefault(value, []).append(number)
+    for number, stage in enumerate(partition.stages, start=1):
+        for value in stage.sent:
+            targets = readers[value]
+            between = tuple(each for each in range(number + 1, targets[-1]) if each not in targets)
+            signature = _signature(graph.value_name(value), graph.value_type(value))
+            yield Transfer(signature, partition.transferred_bytes(value), number, tuple(targets), between)
+
+
+def _passing_notes(transfers: Iterable[Transfer]) -> list[str]:
+    """Return a line for each stage past which values go that it does not read."""
+    past: dict[int, list[str]] = {}
+    for transfer in transfers:
+        for number in transfer.passed_by:
+            past.setdefault(number, []).append(f"'{transfer.value.name}'")
+    return [
+        f"{', '.join(names[:4])}{f' and {len(names) - 4} others' if len(names) > 4 else ''} go past stage {number},"
+        " which does not read them"
+        for number, names in sorted(past.items())
+    ]
+
+
+def _input_signature(graph: Graph, vertex: int) -> TensorSignature:
+    return _signature(graph[vertex].names[0], graph[vertex].types[0])
+
+
+def _signature(name: str, type_: Type | None) -> TensorSignature:
+    if not isinstance(type_, TensorType):
+        return TensorSignature(name, "", None)
+    if type_.shape is None:
+        return TensorSignature(name, type_.dtype.name, None)
+    dims = (dim if isinstance(dim, int) else None if str(dim).startswith("?") else str(dim) for dim in type_.shape)
+    return TensorSignature(name, type_.dtype.name, tuple(dims))
+
+
+# -- the stages together are the model ---------------------------------------------------------------------------------
+
+
+def _check_stages(partition: Partition, paths: Iterable[Path]) -> None:
+    """Raise DifferenceError where the stages, as they are written, give another bit than the model."""
+    setting = SessionSetting(threads=1)
+    original = setting.open(partition.source if partition.loaded.path is None else partition.loaded.path, optimize=False)
+    names = [output.name for output in original.get_outputs()]
+    expected, again = (original.run(names, partition.feeds) for _ in range(2))
+    del original
+    values: dict[str, Any] = dict(partition.feeds)
+    for path in paths:
+        values |= run_stage(setting.open(path, optimize=False), values)
+    for name, one, other in zip(names, expected, again, strict=True):
+        if have_same_bits(one, other) and not have_same_bits(one, values[name]):  # else the model draws random numbers
+            raise DifferenceError(f"the stages make other bits of output '{name}' than the model; nothing was written")
+
+
+def run_stage(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the outputs of a session, by name, on those of the values that it takes."""
+    given = {each.name: values[each.name] for each in session.get_inputs() if each.name in values}
+    names = [each.name for each in session.get_outputs()]
+    return dict(zip(names, session.run(names, given), strict=True))
+
+
+def have_same_bits(one: Any, other: Any) -> bool:
+    """Return whether two outputs are the same, NaNs and zeros with signs included; tensors, or lists of them."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(have_same_bits, one, other))
+    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
+        return bool(one == other)
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes()
