@@ -166,20 +166,31 @@ def _attention_rules(count: int) -> Iterator[Rule]:
         parts = [op.Transpose(part, perm=perm) for part in parts_of(x, axis, heads, count)]
         whole = op.Transpose(x, perm=perm)
         yield _joined(f"transpose_of_{name}", count, whole, parts, perm.index(axis), is_divisible(heads, count))
+    scores = tensor("x", "B H M N")
+    parts = [part + MASK for part in parts_of(scores, 1, heads, count)]
+    yield _joined("add_of_mask_by_heads", count, scores + MASK, parts, 1, is_divisible(heads, count), *MASK_FITS)
     yield from _head_view_rules(count)
 
 
-def _whole_attention_rules(count: int) -> Iterator[Rule]:
-    q, k, v = tensor("q", "*b H M K"), tensor("k", "*b H K N"), tensor("v", "*b H N L")
-    factor, mask, heads = tensor("factor", ""), tensor("mask", "*b 1 M N"), fn.size("H")
-    triples = list(zip(*(parts_of(each, -3, heads, count) for each in (q, k, v)), strict=True))
+MASK = tensor("mask", "P 1 R N")
+"""A mask that all heads share; examples and rows may share it, too."""
+MASK_FITS = (
+    fn.any_of(fn.eq(fn.size("P"), 1), fn.eq(fn.size("P"), fn.size("B"))),
+    fn.any_of(fn.eq(fn.size("R"), 1), fn.eq(fn.size("R"), fn.size("M"))),
+)
 
-    def attention(name: str, scores: Callable[[Term, Term], Term]) -> Rule:
+
+def _whole_attention_rules(count: int) -> Iterator[Rule]:
+    q, k, v = tensor("q", "B H M K"), tensor("k", "B H K N"), tensor("v", "B H N L")
+    factor, heads = tensor("factor", ""), fn.size("H")
+    triples = list(zip(*(parts_of(each, 1, heads, count) for each in (q, k, v)), strict=True))
+
+    def attention(name: str, scores: Callable[[Term, Term], Term], *when: Term) -> Rule:
         whole, *parts = (op.Softmax(scores(a, b), axis=-1) @ c for a, b, c in ((q, k, v), *triples))
-        return _joined(name, count, whole, parts, -3, is_divisible(heads, count), fn.is_float(fn.dtype(q)))
+        return _joined(name, count, whole, parts, 1, is_divisible(heads, count), fn.is_float(fn.dtype(q)), *when)
 
     yield attention("attention", lambda a, b: (a @ b) * factor)
-    yield attention("masked_attention", lambda a, b: (a @ b) * factor + mask)
+    yield attention("masked_attention", lambda a, b: (a @ b) * factor + MASK, *MASK_FITS)
 
 
 def _head_view_rules(count: int) -> Iterator[Rule]:

@@ -124,7 +124,7 @@ def test_attention_is_split_by_heads_and_needs_one_all_reduce(mask: str, count: 
     shards = check(attention(mask), count)
     assert joins(shards) == {Operation.ALL_REDUCE: 1}
     first = shards.segments[0].models[0].graph
-    assert not first.operator_counts.get("Split"), "queries, keys and values are projected by heads"
+    assert not first.operator_counts().get("Split"), "queries, keys and values are projected by heads"
 
 
 def test_heads_that_do_not_divide_stay_together() -> None:
