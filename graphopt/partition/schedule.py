@@ -1,0 +1,107 @@
+"""Schedules of pipelines: in which order a stage works on micro-batches, and how long all of them take.
+
+GPipe (Huang et al. 2019) runs all forward passes, then all backward passes. 1F1B (PipeDream-flush; Narayanan et al.
+2021) begins with backward passes as soon as it can, so that no more runs are in flight than there are stages behind.
+Both leave a device idle for a part (p-1)/(m+p-1) of the time, with p equal stages and m micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Schedule(StrEnum):
+    """Order of the passes of micro-batches."""
+
+    FORWARD = "forward"
+    """There is no backward pass."""
+    GPIPE = "GPipe"
+    ONE_FORWARD_ONE_BACKWARD = "1F1B"
+
+
+class Pass(NamedTuple):
+    """One pass of a micro-batch through a stage."""
+
+    batch: int
+    is_backward: bool
+
+
+@dataclass(frozen=True)
+class PipelineTimes:
+    """Seconds of the stages of a pipeline for one micro-batch."""
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    """Zeros where there is no backward pass."""
+    transfers: tuple[float, ...]
+    """Seconds in which a message goes from each stage but the last to the next, or back."""
+
+
+def in_flight(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> int:
+    """Return how many micro-batches wait for their backward pass in a stage, at most."""
+    match schedule:
+        case Schedule.FORWARD:
+            return 0
+        case Schedule.GPIPE:
+            return micro_batches
+        case Schedule.ONE_FORWARD_ONE_BACKWARD:
+            return min(micro_batches, stages - stage)
+
+
+def passes(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> Iterator[Pass]:
+    """Yield the passes of a stage in order."""
+    warm_up = micro_batches
+    if schedule is Schedule.ONE_FORWARD_ONE_BACKWARD:
+        warm_up = min(micro_batches, stages - stage - 1)
+    yield from (Pass(batch, False) for batch in range(warm_up))
+    if schedule is Schedule.FORWARD:
+        return
+    for batch in range(warm_up, micro_batches):
+        yield Pass(batch, False)
+        yield Pass(batch - warm_up, True)
+    yield from (Pass(batch, True) for batch in range(micro_batches - warm_up, micro_batches))
+
+
+def pipeline_seconds(times: PipelineTimes, schedule: Schedule, micro_batches: int) -> float:
+    """Return the time until all stages have done all passes.
+
+    One after the other through stages and links, equal runs take the sum of all times, and for each further run the
+    largest of them. 1F1B has no such formula where stages are unlike: each pass begins when the one before it in its
+    stage and the message that it needs are there.
+    """
+    if schedule is Schedule.ONE_FORWARD_ONE_BACKWARD:
+        return _recurrence_seconds(times, schedule, micro_batches)
+    forward = _flow_seconds((*times.forward, *times.transfers), micro_batches)
+    if schedule is Schedule.FORWARD:
+        return forward
+    return forward + _flow_seconds((*times.backward, *times.transfers), micro_batches)
+
+
+def _flow_seconds(seconds: Sequence[float], micro_batches: int) -> float:
+    return sum(seconds) + (micro_batches - 1) * max(seconds)
+
+
+def _recurrence_seconds(times: PipelineTimes, schedule: Schedule, micro_batches: int) -> float:
+    stages = len(times.forward)
+    left = [list(passes(schedule, stage, stages, micro_batches)) for stage in range(stages)]
+    free = [0.0] * stages
+    links: dict[tuple[int, bool], float] = {}
+    """The time at which each link is free again, by the stage before it and the direction."""
+    arrival = {(0, Pass(batch, False)): 0.0 for batch in range(micro_batches)}
+    while any(left):
+        for stage in range(stages):
+            while left[stage] and (key := (stage, left[stage][0])) in arrival:
+                done = left[stage].pop(0)
+                own = times.backward if done.is_backward else times.forward
+                free[stage] = max(free[stage], arrival[key]) + own[stage]
+                after = stage - 1 if done.is_backward else stage + 1
+                if stage == stages - 1 and not done.is_backward:
+                    arrival[stage, Pass(done.batch, True)] = free[stage]
+                elif 0 <= after < stages:
+                    link = min(stage, after)
+                    sent = max(free[stage], links.get((link, done.is_backward), 0.0)) + times.transfers[link]
+                    links[link, done.is_backward] = arrival[after, done] = sent
+    return max(free)
