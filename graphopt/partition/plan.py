@@ -18,13 +18,13 @@ from graphopt.base.limits import format_bytes
 from graphopt.partition.balance import CutSpace, NoCutsError, choose_cuts, thin_positions
 from graphopt.partition.collectives import Operation, collective_seconds
 from graphopt.partition.devices import Cluster, Device, Link
-from graphopt.partition.schedule import PipelineTimes, Schedule, in_flight, pipeline_seconds
+from graphopt.partition.schedule import PipelineTimes, Schedule, in_flight, pipeline_seconds, stage_ends
 from graphopt.partition.workload import Workload
 
 MAX_SHARDS = 8
 """Most devices that share an operator: rules for more take long to prove, and links within a machine end there."""
 TIE = 1e-3
-"""Relative difference of throughput up to which the plan with fewer stages and shards is taken."""
+"""Relative difference of throughput up to which the simpler plan is taken."""
 
 
 class Split(NamedTuple):
@@ -195,11 +195,15 @@ def compare_plans(workloads: Mapping[int, Workload], cluster: Cluster, micro_bat
 
 
 def _best_variant(arranger: _Arranger, split: Split) -> Plan:
-    """Return the best plan for a split: of those that fit the fastest, with as little of ZeRO as does."""
+    """Return the best plan for a split: of those that fit the fastest, with as little of ZeRO and memory as does."""
     plans = [
         arranger.plan(split, schedule, zero) for schedule in arranger.schedules(split) for zero in arranger.zeros(split)
     ]
-    return min(plans, key=lambda plan: (plan.missing, -plan.throughput, plan.memory, plan.zero))
+    missing = min(plan.missing for plan in plans)
+    nearest = [plan for plan in plans if plan.missing == missing]
+    best = max(plan.throughput for plan in nearest)
+    fast = (plan for plan in nearest if plan.throughput >= best * (1 - TIE))
+    return min(fast, key=lambda plan: (plan.zero, plan.memory))
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,8 +327,12 @@ class _Arranger:
         times = [self._times(stages) for stages in copies]
         if self.workload.is_training:
             slowest = _slowest(times)
-            last = max(stage.synchronization + stage.update for stages in copies for stage in stages)
-            seconds = pipeline_seconds(slowest, schedule, count) + last
+            ends = stage_ends(slowest, schedule, count)
+            seconds = max(
+                end + stage.synchronization + stage.update
+                for stages in copies
+                for end, stage in zip(ends, stages, strict=True)
+            )
             throughput, latency = split.copies * count / seconds, seconds
         else:
             all_seconds = [pipeline_seconds(each, schedule, count) for each in times]

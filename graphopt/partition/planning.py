@@ -74,12 +74,9 @@ class PlanReport:
         """The winner in words, with what the time of the simulation says of its estimate."""
         winner, what = self.winner, "step" if self.workloads[1].is_training else "run"
         text = f"{winner.split}: {winner.throughput:,.4g} runs/s, {format_ms(winner.latency)} ms a {what}"
-        if winner.split.copies > 1 and winner.split.shards * winner.split.stages == 1:
-            text += "; the model fits into one device, and copies of it win"
-        elif (
-            not winner.split.copies * winner.split.shards * winner.split.stages > 1 < len(self.request.cluster.devices)
-        ):
-            text += "; further devices gain nothing"
+        if winner.split.shards * winner.split.stages == 1 and len(self.request.cluster.devices) > 1:
+            copies = "copies of it win" if winner.split.copies > 1 else "further devices gain nothing"
+            text += f"; the model fits into one device, and {copies}"
         return f"{text}. Simulated message by message, it takes {self.simulated / winner.seconds:.3f} of that time."
 
     def to_json(self) -> dict[str, Any]:

@@ -7,7 +7,8 @@ Both leave a device idle for a part (p-1)/(m+p-1) of the time, with p equal stag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -65,43 +66,34 @@ def passes(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> I
     yield from (Pass(batch, True) for batch in range(micro_batches - warm_up, micro_batches))
 
 
-def pipeline_seconds(times: PipelineTimes, schedule: Schedule, micro_batches: int) -> float:
-    """Return the time until all stages have done all passes.
+def stage_ends(times: PipelineTimes, schedule: Schedule, micro_batches: int) -> list[float]:
+    """Return the time at which each stage has done all its passes.
 
-    One after the other through stages and links, equal runs take the sum of all times, and for each further run the
-    largest of them. 1F1B has no such formula where stages are unlike: each pass begins when the one before it in its
-    stage and the message that it needs are there.
+    A pass begins when the one before it in its stage and the message that it needs are there. Forward passes alone take
+    the sum of the times of stages and links, and for each further micro-batch the largest of them.
     """
-    if schedule is Schedule.ONE_FORWARD_ONE_BACKWARD:
-        return _recurrence_seconds(times, schedule, micro_batches)
-    forward = _flow_seconds((*times.forward, *times.transfers), micro_batches)
-    if schedule is Schedule.FORWARD:
-        return forward
-    return forward + _flow_seconds((*times.backward, *times.transfers), micro_batches)
-
-
-def _flow_seconds(seconds: Sequence[float], micro_batches: int) -> float:
-    return sum(seconds) + (micro_batches - 1) * max(seconds)
-
-
-def _recurrence_seconds(times: PipelineTimes, schedule: Schedule, micro_batches: int) -> float:
     stages = len(times.forward)
-    left = [list(passes(schedule, stage, stages, micro_batches)) for stage in range(stages)]
-    free = [0.0] * stages
-    links: dict[tuple[int, bool], float] = {}
-    """The time at which each link is free again, by the stage before it and the direction."""
-    arrival = {(0, Pass(batch, False)): 0.0 for batch in range(micro_batches)}
+    left = [deque(passes(schedule, stage, stages, micro_batches)) for stage in range(stages)]
+    ends = [0.0] * stages
+    link_ends: dict[tuple[int, bool], float] = {}
+    """The time at which a link is free again, by the stage before it and whether it goes back."""
+    arrivals = {(0, Pass(batch, False)): 0.0 for batch in range(micro_batches)}
     while any(left):
-        for stage in range(stages):
-            while left[stage] and (key := (stage, left[stage][0])) in arrival:
-                done = left[stage].pop(0)
-                own = times.backward if done.is_backward else times.forward
-                free[stage] = max(free[stage], arrival[key]) + own[stage]
+        for stage, own in enumerate(left):
+            while own and (stage, own[0]) in arrivals:
+                done = own.popleft()
+                seconds = times.backward if done.is_backward else times.forward
+                ends[stage] = max(ends[stage], arrivals.pop((stage, done))) + seconds[stage]
                 after = stage - 1 if done.is_backward else stage + 1
-                if stage == stages - 1 and not done.is_backward:
-                    arrival[stage, Pass(done.batch, True)] = free[stage]
-                elif 0 <= after < stages:
-                    link = min(stage, after)
-                    sent = max(free[stage], links.get((link, done.is_backward), 0.0)) + times.transfers[link]
-                    links[link, done.is_backward] = arrival[after, done] = sent
-    return max(free)
+                if after == stages:
+                    arrivals[stage, Pass(done.batch, True)] = ends[stage]
+                elif after >= 0:
+                    link = min(stage, after), done.is_backward
+                    sent = max(ends[stage], link_ends.get(link, 0.0)) + times.transfers[link[0]]
+                    link_ends[link] = arrivals[after, done] = sent
+    return ends
+
+
+def pipeline_seconds(times: PipelineTimes, schedule: Schedule, micro_batches: int) -> float:
+    """Return the time until all stages have done all passes."""
+    return max(stage_ends(times, schedule, micro_batches))
