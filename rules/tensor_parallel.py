@@ -168,16 +168,12 @@ def _attention_rules(count: int) -> Iterator[Rule]:
         yield _joined(f"transpose_of_{name}", count, whole, parts, perm.index(axis), is_divisible(heads, count))
     scores = tensor("x", "B H M N")
     parts = [part + MASK for part in parts_of(scores, 1, heads, count)]
-    yield _joined("add_of_mask_by_heads", count, scores + MASK, parts, 1, is_divisible(heads, count), *MASK_FITS)
+    yield _joined("add_of_mask_by_heads", count, scores + MASK, parts, 1, is_divisible(heads, count))
     yield from _head_view_rules(count)
 
 
 MASK = tensor("mask", "P 1 R N")
 """A mask that all heads share; examples and rows may share it, too."""
-MASK_FITS = (
-    fn.any_of(fn.eq(fn.size("P"), 1), fn.eq(fn.size("P"), fn.size("B"))),
-    fn.any_of(fn.eq(fn.size("R"), 1), fn.eq(fn.size("R"), fn.size("M"))),
-)
 
 
 def _whole_attention_rules(count: int) -> Iterator[Rule]:
@@ -185,12 +181,12 @@ def _whole_attention_rules(count: int) -> Iterator[Rule]:
     factor, heads = tensor("factor", ""), fn.size("H")
     triples = list(zip(*(parts_of(each, 1, heads, count) for each in (q, k, v)), strict=True))
 
-    def attention(name: str, scores: Callable[[Term, Term], Term], *when: Term) -> Rule:
+    def attention(name: str, scores: Callable[[Term, Term], Term]) -> Rule:
         whole, *parts = (op.Softmax(scores(a, b), axis=-1) @ c for a, b, c in ((q, k, v), *triples))
-        return _joined(name, count, whole, parts, 1, is_divisible(heads, count), fn.is_float(fn.dtype(q)), *when)
+        return _joined(name, count, whole, parts, 1, is_divisible(heads, count), fn.is_float(fn.dtype(q)))
 
     yield attention("attention", lambda a, b: (a @ b) * factor)
-    yield attention("masked_attention", lambda a, b: (a @ b) * factor + MASK, *MASK_FITS)
+    yield attention("masked_attention", lambda a, b: (a @ b) * factor + MASK)
 
 
 def _head_view_rules(count: int) -> Iterator[Rule]:
@@ -222,7 +218,6 @@ def _head_view_rules(count: int) -> Iterator[Rule]:
         2,
         fn.is_noop_reshape(shape, fn.concat(fn.sizes("B S"), heads * size)),
         fn.ne(fn.item(shape, 2), 0),
-        heads > 0,
         fn.eq(heads % count, 0),
         size > 0,
     )
@@ -256,7 +251,6 @@ def _conv_rules(count: int) -> Iterator[Rule]:
         1,
         group > 1,
         fn.eq(group % count, 0),
-        fn.lt(0, fn.size("I")),
         fn.lt(0, out),
     )
 
