@@ -31,7 +31,7 @@ SET_UP = "python3 -m venv .venv && .venv/bin/pip install -e "
 
 def examples() -> Iterator[tuple[str, str, str]]:
     """Yield the fenced blocks, the README's first: the file that the text before it names, language and text."""
-    block = r"(?:`(\w+\.py)`:\n\n)?^```(\w+)\n(.*?)^```"
+    block = r"(?:`(\w+\.(?:py|toml))`:\n\n)?^```(\w+)\n(.*?)^```"
     for page in (README, *PAGES.values()):
         yield from re.findall(block, page, flags=re.MULTILINE | re.DOTALL)
 

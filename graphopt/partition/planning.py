@@ -105,7 +105,7 @@ class PlanReport:
         head = (
             f"{self.model}: {format_ms(sum(whole.seconds))} ms a run on one device of speed 1 ({self.times}); {sizes}"
         )
-        return "\n".join(filter(None, [head, "", format_table(self._rows()), "", self.conclusion, *self.notes]))
+        return "\n".join([head, "", format_table(self._rows()), "", self.conclusion, *self.notes])
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         is_training = self.workloads[1].is_training
