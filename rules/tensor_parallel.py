@@ -133,19 +133,20 @@ def _mlp_rules(count: int) -> Iterator[Rule]:
     first, gates, second = (parts_of(each, axis, n, count) for each, axis in ((w, 1), (u, 1), (v, 0)))
     biases = parts_of(b, 0, n, count)
 
-    def mlp(name: str, whole: Term, hidden: Callable[[int], Term]) -> Rule:
-        parts = [hidden(i) @ second[i] for i in range(count)]
+    def swish(value: Term) -> Term:
+        return value * op.Sigmoid(value)
+
+    def mlp(name: str, whole: Term, hidden: Sequence[Term]) -> Rule:
+        parts = [part @ rows for part, rows in zip(hidden, second, strict=True)]
         return _summed(name, count, whole @ v, parts, is_divisible(n, count), fn.is_float(fn.dtype(x)))
 
     for name, act in ACTIVATIONS.items():
-        yield mlp(f"{name}_mlp", act(x @ w), lambda i, act=act: act(x @ first[i]))
-        yield mlp(f"{name}_mlp_with_bias", act(x @ w + b), lambda i, act=act: act(x @ first[i] + biases[i]))
-    for name, gate in {"swish": op.Sigmoid(x @ w)}.items():
-        yield mlp(
-            f"{name}_gated_mlp",
-            ((x @ w) * gate) * (x @ u),
-            lambda i: ((x @ first[i]) * op.Sigmoid(x @ first[i])) * (x @ gates[i]),
-        )
+        yield mlp(f"{name}_mlp", act(x @ w), [act(x @ a) for a in first])
+        biased = [act(x @ a + c) for a, c in zip(first, biases, strict=True)]
+        yield mlp(f"{name}_mlp_with_bias", act(x @ w + b), biased)
+    yield mlp(
+        "swish_gated_mlp", swish(x @ w) * (x @ u), [swish(x @ a) * (x @ g) for a, g in zip(first, gates, strict=True)]
+    )
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
@@ -168,6 +169,14 @@ def _attention_rules(count: int) -> Iterator[Rule]:
         yield _joined(f"transpose_of_{name}", count, whole, parts, perm.index(axis), is_divisible(heads, count))
     scores = tensor("x", "B H M N")
     parts = [part + MASK for part in parts_of(scores, 1, heads, count)]
+    chosen, number = tensor("c", "B H M N"), tensor("y", "")
+    guarded = [
+        op.Where(*each)
+        for each in zip(
+            parts_of(chosen, 1, heads, count), [number] * count, parts_of(scores, 1, heads, count), strict=True
+        )
+    ]
+    yield _joined("where_by_heads", count, op.Where(chosen, number, scores), guarded, 1, is_divisible(heads, count))
     yield _joined("add_of_mask_by_heads", count, scores + MASK, parts, 1, is_divisible(heads, count))
     yield from _head_view_rules(count)
 
@@ -192,22 +201,18 @@ def _whole_attention_rules(count: int) -> Iterator[Rule]:
 def _head_view_rules(count: int) -> Iterator[Rule]:
     """Columns are whole heads where the number of heads is a multiple of the number of parts."""
     x, shape, columns = tensor("x", "B S E"), integers("shape"), fn.size("E")
-    heads = fn.item(shape, 2)
-    parts = [
-        op.Reshape(part, fn.concat(0, 0, heads // count, columns // heads)) for part in parts_of(x, -1, columns, count)
-    ]
-    yield _joined(
-        "split_into_heads",
-        count,
-        op.Reshape(x, shape),
-        parts,
-        2,
-        fn.is_noop_reshape(shape, fn.concat(fn.sizes("B S"), heads, columns // heads)),
-        heads > 0,
-        fn.eq(heads % count, 0),
-        fn.eq(columns % heads, 0),
-        columns > 0,
-    )
+
+    def split(name: str, heads: Term, size: Term, *when: Term) -> Rule:
+        parts = [op.Reshape(part, fn.concat(0, 0, heads // count, size)) for part in parts_of(x, -1, columns, count)]
+        is_split = fn.is_noop_reshape(shape, fn.concat(fn.sizes("B S"), heads, size))
+        return _joined(
+            name, count, op.Reshape(x, shape), parts, 2, is_split, *when, fn.eq(heads % count, 0), columns > 0
+        )
+
+    heads, size = fn.item(shape, 2), fn.item(shape, 3)
+    yield split("split_into_heads", heads, columns // heads, heads > 0, fn.eq(columns % heads, 0))
+    is_open = fn.eq(fn.item(shape, 2), -1)
+    yield split("split_into_head_size", columns // size, size, size > 0, fn.eq(columns % size, 0), is_open)
     y, heads, size = tensor("x", "B S H D"), fn.size("H"), fn.size("D")
     merged = [op.Reshape(part, fn.concat(0, 0, (heads // count) * size)) for part in parts_of(y, 2, heads, count)]
     yield _joined(
@@ -251,7 +256,6 @@ def _conv_rules(count: int) -> Iterator[Rule]:
         1,
         group > 1,
         fn.eq(group % count, 0),
-        fn.lt(0, out),
     )
 
 

@@ -17,7 +17,7 @@ from graphopt.operators.inference import infer_graph
 from graphopt.partition.devices import Cluster
 from graphopt.partition.execution import simulate_plan
 from graphopt.partition.plan import MAX_SHARDS, Comparison, Plan, compare_plans, splits_of
-from graphopt.partition.tensor_parallel import ShardedGraph, shard_graph
+from graphopt.partition.tensor_parallel import ShardedGraph, shard_graph, simplify_before_split
 from graphopt.partition.workload import NodeSeconds, Workload, measure_workload, training_names
 from graphopt.rewrite.gate import Gate
 from graphopt.runtime.bench import format_ms, format_table, make_up_inputs, prepare_models
@@ -183,9 +183,10 @@ def plan_model(
         notes: list[str] = []
         report("time", 0.0)
         feeds, profile = _profile(model, request, notes)
-        graph = with_static_shapes(loaded.graph, input_shapes(feeds))
+        gate = Gate(is_cpu=request.setting.is_cpu)
+        graph = simplify_before_split(with_static_shapes(loaded.graph, input_shapes(feeds)), gate)
         seconds = AnalyticCost().node_seconds if profile is None else _calibrated(graph, profile)
-        workloads = dict(_workloads(graph, request, seconds, notes, partial(report, "split")))
+        workloads = dict(_workloads(graph, request, seconds, gate, notes, partial(report, "split")))
         comparison = compare_plans(workloads, request.cluster, request.micro_batches)
         label = model_label(model)
         winner = comparison.require_fit(label, len(request.cluster.devices))
@@ -243,6 +244,7 @@ def _workloads(
     graph: Graph,
     request: PlanRequest,
     seconds: NodeSeconds,
+    gate: Gate,
     notes: list[str],
     progress: Callable[[float], None],
 ) -> Iterator[tuple[int, Workload]]:
@@ -252,7 +254,6 @@ def _workloads(
     if counts and training_names(graph) is not None:
         notes.append("no plan shards operators of a training graph: the rules are for weights that are constant")
         return
-    gate = Gate(is_cpu=request.setting.is_cpu)
     for done, count in enumerate(counts):
         progress(done / len(counts))
         if count > MAX_SHARDS:

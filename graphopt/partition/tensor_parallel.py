@@ -18,13 +18,15 @@ from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.graph import INPUT, INTERNAL_DOMAIN, Graph, Node, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.language.rule import Rule
+from graphopt.language.rule_library import load_rules
 from graphopt.operators.node_facts import operator_of_node
 from graphopt.operators.operator_cost import WorkKind
 from graphopt.partition.collectives import Operation
 from graphopt.rewrite.build import RewriteRefused, build_patch, missing_operator
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.matching import Match, find_matches, root_operators_of
-from graphopt.rewrite.simplify import Step, undo_steps
+from graphopt.rewrite.passes import PASSES
+from graphopt.rewrite.simplify import Step, simplify_graph, undo_steps
 from graphopt.rewrite.sites import Site
 
 HEAVY_WORK = (WorkKind.CONVOLUTION, WorkKind.PRODUCT)
@@ -66,6 +68,14 @@ class ShardedGraph:
         return found
 
 
+def simplify_before_split(graph: Graph, gate: Gate) -> Graph:
+    """Return a copy of a graph, simplified as `optimize` does it: rules know less of what exporters write around
+    operators."""
+    twin = graph.copy()
+    simplify_graph(twin, load_rules(), PASSES, allows=gate.allows)
+    return twin
+
+
 def shard_graph(graph: Graph, count: int, gate: Gate | None = None) -> ShardedGraph:
     """Split a graph among devices, in a copy.
 
@@ -89,8 +99,10 @@ class _Sharder:
     applied: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        from graphopt.rules import slicing, tensor_parallel
+        from graphopt.rules import parallel, slicing, tensor_parallel
 
+        products = (each for each in parallel.LINEAR if each.name != "conv")
+        self.apart = [parallel.build_split_rule(each, parts) for each in products for parts in (2, 3)]
         self.blocks = self._by_root(tensor_parallel.build_block_rules(self.count))
         self.operators = self._by_root(tensor_parallel.build_operator_rules(self.count))
         self.passing = slicing.build_split_of_concat_rule(self.count)
@@ -104,6 +116,8 @@ class _Sharder:
         return found
 
     def run(self) -> ShardedGraph:
+        for vertex in sorted(self.graph.vertices_with_op("Split")):
+            self._take_apart(vertex)
         for vertex in self.graph.topological_order():
             self._split(vertex, self.blocks, is_block=True)
         for vertex in self.graph.topological_order():
@@ -111,6 +125,14 @@ class _Sharder:
         owners = {vertex: owner for vertex, owner in self.owners.items() if vertex in self.graph}
         joins = {vertex: kind for vertex, kind in self.joins.items() if vertex in self.graph}
         return ShardedGraph(self.graph, self.count, owners, joins, dict(self.applied))
+
+    def _take_apart(self, vertex: int) -> None:
+        """Compute what one product makes side by side, as queries, keys and values, by products of their own."""
+        for rule in self.apart:
+            match = next(filter(self._is_allowed, find_matches(rule, self.graph, vertex)), None)
+            if match is not None:
+                self.graph.apply(build_patch(self.graph, match))
+                return
 
     def _split(self, vertex: int, rules: Mapping[str, Sequence[Rule]], *, is_block: bool = False) -> None:
         """Compute a vertex in parts by the first rule that applies: one that takes over the parts of an operand, if
@@ -240,7 +262,8 @@ def shard_model(model: LoadedModel, count: int, gate: Gate | None = None) -> Sha
         UsageError: no rule splits any of its operators, or it has a node that draws random numbers or reads values from
             within a body.
     """
-    sharded = shard_graph(model.graph, count, gate)
+    gate = gate or Gate()
+    sharded = shard_graph(simplify_before_split(model.graph, gate), count, gate)
     if not sharded.is_split:
         raise UsageError(f"no operator of the model is split by a proved rule among {count} devices")
     for _, node in sharded.graph.nodes():
