@@ -205,12 +205,10 @@ def _head_view_rules(count: int) -> Iterator[Rule]:
     def split(name: str, heads: Term, size: Term, *when: Term) -> Rule:
         parts = [op.Reshape(part, fn.concat(0, 0, heads // count, size)) for part in parts_of(x, -1, columns, count)]
         is_split = fn.is_noop_reshape(shape, fn.concat(fn.sizes("B S"), heads, size))
-        return _joined(
-            name, count, op.Reshape(x, shape), parts, 2, is_split, *when, fn.eq(heads % count, 0), columns > 0
-        )
+        return _joined(name, count, op.Reshape(x, shape), parts, 2, is_split, *when, fn.eq(heads % count, 0))
 
     heads, size = fn.item(shape, 2), fn.item(shape, 3)
-    yield split("split_into_heads", heads, columns // heads, heads > 0, fn.eq(columns % heads, 0))
+    yield split("split_into_heads", heads, columns // heads, heads > 0, fn.eq(columns % heads, 0), columns > 0)
     is_open = fn.eq(fn.item(shape, 2), -1)
     yield split("split_into_head_size", columns // size, size, size > 0, fn.eq(columns % size, 0), is_open)
     y, heads, size = tensor("x", "B S H D"), fn.size("H"), fn.size("D")

@@ -19,7 +19,7 @@ from graphopt.io import onnx_io, opset_conversion
 from graphopt.operators.inference import infer_graph
 from graphopt.partition.devices import Cluster, Device, Link
 from graphopt.partition.execution import simulate_plan
-from graphopt.partition.plan import Comparison, Plan, Split, compare_plans, splits_of
+from graphopt.partition.plan import Comparison, Plan, PlanMaker, Split, compare_plans, splits_of
 from graphopt.partition.planning import PlanReport, PlanRequest, plan_model
 from graphopt.partition.schedule import PipelineTimes, Schedule, in_flight, passes, pipeline_seconds
 from graphopt.partition.tensor_parallel import ShardedGraph, shard_graph
@@ -239,11 +239,9 @@ def test_what_fits_nowhere_is_said_with_what_is_missing() -> None:
 
 @pytest.mark.parametrize("zero", range(4))
 def test_zero_spreads_the_state_of_training_over_copies(training: onnx.ModelProto, zero: int) -> None:
-    from graphopt.partition.plan import _Arranger
-
     work = workload(training)
     weights, gradients, state = work.model_state(0, len(work))
-    plan = _Arranger(work, cluster(4), 8).plan(Split(4, 1, 1), Schedule.ONE_FORWARD_ONE_BACKWARD, zero)
+    plan = PlanMaker(work, cluster(4), 8).plan(Split(4, 1, 1), Schedule.ONE_FORWARD_ONE_BACKWARD, zero)
     stage = plan.copies[0][0]
     assert stage.weights == (math.ceil(weights / 4) if zero >= 3 else weights)
     assert stage.gradients == (gradients // 4 if zero >= 2 else gradients)
@@ -264,11 +262,9 @@ def test_as_little_of_zero_is_used_as_fits(training: onnx.ModelProto) -> None:
 
 
 def test_1f1b_keeps_fewer_values_than_gpipe(training: onnx.ModelProto) -> None:
-    from graphopt.partition.plan import _Arranger
-
-    arranger = _Arranger(workload(training), cluster(3), 12)
+    maker = PlanMaker(workload(training), cluster(3), 12)
     gpipe, other = (
-        arranger.plan(Split(1, 1, 3), schedule, 0) for schedule in (Schedule.GPIPE, Schedule.ONE_FORWARD_ONE_BACKWARD)
+        maker.plan(Split(1, 1, 3), schedule, 0) for schedule in (Schedule.GPIPE, Schedule.ONE_FORWARD_ONE_BACKWARD)
     )
     assert other.memory < gpipe.memory
     assert math.isclose(other.seconds, gpipe.seconds, rel_tol=0.1)

@@ -104,6 +104,15 @@ def test_a_gated_mlp_needs_one_all_reduce() -> None:
     assert shards.rules == {"shard_swish_gated_mlp_in_2_parts": 1}
 
 
+def test_a_split_of_the_model_is_none_between_devices() -> None:
+    """Both halves of a gated unit are read by one operator, whoever has computed them."""
+    weights = {"w": weight(E, 2 * E), "v": weight(E, E), "half": np.array([E, E])}
+    body = "h = MatMul(x, w); a, b = Split<axis=-1>(h, half); s = Sigmoid(b); g = Mul(a, s); y = MatMul(g, v)"
+    check(parse(f"float[{B},{S},{E}] x", body, weights, outputs=f"float[{B},{S},{E}] y", opset=17), 2)
+    body = "h = MatMul(x, w); r = Relu(h); a, b = Split<axis=-1>(r, half); s = Sigmoid(b); y = Mul(a, s)"
+    check(parse(f"float[{B},{S},{E}] x", body, weights, outputs=f"float[{B},{S},{E}] y", opset=17), 2)
+
+
 def attention(mask: str = "") -> onnx.ModelProto:
     weights: dict[str, Any] = {name: weight(E, E) for name in ("wq", "wk", "wv", "wo")}
     weights |= {"bq": weight(E), "heads": np.array([0, 0, H, E // H]), "flat": np.array([0, 0, E])}

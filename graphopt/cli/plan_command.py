@@ -14,8 +14,7 @@ from graphopt.base import files
 from graphopt.base.option_fields import option
 from graphopt.cli.option_flags import MeasuringOptions, Model, Printing, running, takes_options
 from graphopt.cli.terminal import Progress, print_text, set_up_logging
-
-COSTS = ("measured", "analytic")
+from graphopt.partition.schedule import DEFAULT_MICRO_BATCHES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +22,17 @@ class PlanOptions(MeasuringOptions):
     """Options for plans."""
 
     micro_batches: int = option(
-        8,
+        DEFAULT_MICRO_BATCHES,
         "Runs that follow each other, or of which one step of training consists, in each copy.",
         metavar="N",
         minimum=1,
         maximum=4096,
     )
     cost: str = option(
-        "measured", "measured: here, under the profiler; analytic: an estimate, nothing is run.", choices=COSTS
+        "measured",
+        "measured: here, under the profiler; analytic: an estimate, nothing is run.",
+        metavar="KIND",
+        choices=("measured", "analytic"),
     )
 
 

@@ -8,7 +8,7 @@ stage stand side by side, then the stages of a copy.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -185,20 +185,18 @@ def compare_plans(workloads: Mapping[int, Workload], cluster: Cluster, micro_bat
     for split in splits_of(count):
         workload = workloads.get(split.shards)
         if workload is not None and split.stages <= len(workload.possible_cuts) + 1:
-            plans.append(_best_variant(_Arranger(workload, cluster, micro_batches), split))
+            plans.append(_best_variant(PlanMaker(workload, cluster, micro_batches), split))
     if count > 1:
         fastest = max(cluster.devices, key=lambda device: device.speed)
         alone = Cluster((fastest,), cluster.link)
-        plans.append(_best_variant(_Arranger(workloads[1], alone, micro_batches), Split(1, 1, 1)))
+        plans.append(_best_variant(PlanMaker(workloads[1], alone, micro_batches), Split(1, 1, 1)))
     plans.sort(key=lambda plan: (plan.missing, -plan.throughput))
     return Comparison(tuple(plans))
 
 
-def _best_variant(arranger: _Arranger, split: Split) -> Plan:
+def _best_variant(maker: PlanMaker, split: Split) -> Plan:
     """Return the best plan for a split: of those that fit the fastest, with as little of ZeRO and memory as does."""
-    plans = [
-        arranger.plan(split, schedule, zero) for schedule in arranger.schedules(split) for zero in arranger.zeros(split)
-    ]
+    plans = [maker.plan(split, schedule, zero) for schedule in maker.schedules(split) for zero in maker.zeros(split)]
     missing = min(plan.missing for plan in plans)
     nearest = [plan for plan in plans if plan.missing == missing]
     best = max(plan.throughput for plan in nearest)
@@ -206,8 +204,19 @@ def _best_variant(arranger: _Arranger, split: Split) -> Plan:
     return min(fast, key=lambda plan: (plan.zero, plan.memory))
 
 
+class _Limits(NamedTuple):
+    """What the devices of a stage can do: the slowest of them, and the smallest."""
+
+    speed: float
+    memory: int
+
+
+def _limits_of(devices: Sequence[Device]) -> _Limits:
+    return _Limits(min(device.speed for device in devices), min(device.memory for device in devices))
+
+
 @dataclass(frozen=True, eq=False)
-class _Arranger:
+class PlanMaker:
     """Makes plans of one workload."""
 
     workload: Workload
@@ -232,41 +241,36 @@ class _Arranger:
         devices, (_, shards, stages) = self.cluster.devices, split
         groups = [devices[i : i + shards] for i in range(0, len(devices), shards)]
         own = [groups[i : i + stages] for i in range(0, len(groups), stages)]
+        limits = [tuple(map(_limits_of, copy)) for copy in own]
         if self.workload.is_training:  # copies exchange the gradients of equal stages
-            across = [[device for copy in own for device in copy[stage]] for stage in range(stages)]
-            cuts = [self._cut(split, across, schedule, zero)] * len(own)
-        else:
-            cuts = [self._cut(split, copy, schedule, zero) for copy in own]
+            limits = [tuple(_limits_of(sum(same, ())) for same in zip(*own, strict=True))] * len(own)
+        ends = {each: self._cut(split, each, schedule, zero) for each in set(limits)}
         copies = tuple(
-            tuple(self._stages(split, copy, ends, schedule, zero)) for copy, ends in zip(own, cuts, strict=True)
+            tuple(self._stages(split, copy, ends[each], schedule, zero)) for copy, each in zip(own, limits, strict=True)
         )
         return self._assess(split, schedule, zero, copies)
 
-    def _cut(self, split: Split, groups: Sequence[Sequence[Device]], schedule: Schedule, zero: int) -> list[int]:
+    def _cut(self, split: Split, limits: Sequence[_Limits], schedule: Schedule, zero: int) -> list[int]:
         """Return the ends of the stages; where no cuts keep to the memory of the devices, those that share the time."""
         count, workload = len(self.workload), self.workload
         if split.stages == 1:
             return [0, count]
-        memory = [min(device.memory for device in group) for group in groups]
 
         def fits(stage: int, start: int, end: int) -> bool:
-            return sum(self._memory(split, schedule, zero, stage, start, end)) <= memory[stage]
+            return sum(self._memory(split, schedule, zero, stage, start, end)) <= limits[stage].memory
 
-        def space(fits: object) -> CutSpace:
-            positions = thin_positions(workload.possible_cuts, workload.bytes_across, workload.seconds)
-            return CutSpace(
-                node_count=count,
-                positions=positions if len(positions) >= split.stages - 1 else workload.possible_cuts,
-                bytes_across=workload.bytes_across,
-                speeds=[min(device.speed for device in group) for group in groups],
-                fits=fits,  # type: ignore[arg-type]
-                seconds_to_send=self.link.seconds,
-            )
-
+        positions = thin_positions(workload.possible_cuts, workload.bytes_across, workload.seconds)
+        space = CutSpace(
+            node_count=count,
+            positions=positions if len(positions) >= split.stages - 1 else workload.possible_cuts,
+            bytes_across=workload.bytes_across,
+            speeds=[each.speed for each in limits],
+            seconds_to_send=self.link.seconds,
+        )
         try:
-            cuts = choose_cuts(space(fits), workload.seconds)
+            cuts = choose_cuts(replace(space, fits=fits), workload.seconds)
         except NoCutsError:
-            cuts = choose_cuts(space(lambda _stage, _start, _end: True), workload.seconds)
+            cuts = choose_cuts(space, workload.seconds)
         return [0, *cuts, count]
 
     def _memory(
@@ -288,7 +292,7 @@ class _Arranger:
     ) -> Iterator[Stage]:
         workload = self.workload
         for number, (group, (start, end)) in enumerate(zip(groups, pairwise(ends), strict=True)):
-            speed = min(device.speed for device in group)
+            speed = _limits_of(group).speed
             weights, gradients, _ = workload.model_state(start, end)
             gathering = self._collective(Operation.ALL_GATHER, split.copies, weights) if zero == 3 else 0.0
             collectives = sum(

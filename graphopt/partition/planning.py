@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ from graphopt.operators.inference import infer_graph
 from graphopt.partition.devices import Cluster
 from graphopt.partition.execution import simulate_plan
 from graphopt.partition.plan import MAX_SHARDS, Comparison, Plan, compare_plans, splits_of
+from graphopt.partition.schedule import DEFAULT_MICRO_BATCHES
 from graphopt.partition.tensor_parallel import ShardedGraph, shard_graph, simplify_before_split
 from graphopt.partition.workload import NodeSeconds, Workload, measure_workload, training_names
 from graphopt.rewrite.gate import Gate
@@ -27,8 +28,6 @@ from graphopt.runtime.session_setting import SessionSetting, model_label, parse_
 from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.search.explore import with_static_shapes
 from graphopt.search.model_tuner import input_shapes
-
-DEFAULT_MICRO_BATCHES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,9 +220,9 @@ def _calibrated(graph: Graph, profile: Profile) -> NodeSeconds:
     Operators that ONNX Runtime fuses share the time that is left.
     """
     cost = AnalyticCost()
-    estimated: Counter[str] = Counter()
+    estimated: defaultdict[str, float] = defaultdict(float)
     for vertex, seconds in cost.node_seconds(graph).items():
-        estimated[graph[vertex].op] += seconds  # type: ignore[assignment]  # a sum of seconds by operator
+        estimated[graph[vertex].op] += seconds
     measured = {row.operator.rpartition(".")[2]: row.seconds for row in profile.rows}
     known = {op: measured[op] / total for op, total in estimated.items() if total > 0 and op in measured}
     left = sum(total for op, total in estimated.items() if op not in known)

@@ -14,6 +14,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
+DEFAULT_MICRO_BATCHES = 8
+
+
 class Schedule(StrEnum):
     """Order of the passes of micro-batches."""
 

@@ -69,11 +69,31 @@ class ShardedGraph:
 
 
 def simplify_before_split(graph: Graph, gate: Gate) -> Graph:
-    """Return a copy of a graph, simplified as `optimize` does it: rules know less of what exporters write around
-    operators."""
+    """Return a copy of a graph, simplified as `optimize` does it, in which queries, keys and values are products of
+    their own: the rules know little of what exporters write around operators."""
+    from graphopt.rules import attention, parallel
+
     twin = graph.copy()
     simplify_graph(twin, load_rules(), PASSES, allows=gate.allows)
+    products = (each for each in parallel.LINEAR if each.name != "conv")
+    apart = [*attention.UNPACKED, *(parallel.build_split_rule(each, count) for each in products for count in (2, 3))]
+    applied = [_apply_first(twin, apart, vertex, gate) for vertex in sorted(twin.vertices_with_op("Split"))]
+    if any(applied):
+        simplify_graph(twin, load_rules(), PASSES, allows=gate.allows)
     return twin
+
+
+def _apply_first(graph: Graph, rules: Iterable[Rule], vertex: int, gate: Gate) -> bool:
+    """Apply the first of some rules that matches at a vertex, in place; return whether one does."""
+    for rule in rules:
+        for match in find_matches(rule, graph, vertex):
+            if gate.allows(Site.from_match(graph, match)):
+                try:
+                    graph.apply(build_patch(graph, match))
+                except RewriteRefused:
+                    continue
+                return True
+    return False
 
 
 def shard_graph(graph: Graph, count: int, gate: Gate | None = None) -> ShardedGraph:
@@ -96,13 +116,13 @@ class _Sharder:
     gate: Gate
     owners: dict[int, int] = field(default_factory=dict)
     joins: dict[int, Operation] = field(default_factory=dict)
+    cuts: set[int] = field(default_factory=set)
+    """The Splits of rules that were applied, which cut what all devices have; those of the model are not among them."""
     applied: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        from graphopt.rules import parallel, slicing, tensor_parallel
+        from graphopt.rules import slicing, tensor_parallel
 
-        products = (each for each in parallel.LINEAR if each.name != "conv")
-        self.apart = [parallel.build_split_rule(each, parts) for each in products for parts in (2, 3)]
         self.blocks = self._by_root(tensor_parallel.build_block_rules(self.count))
         self.operators = self._by_root(tensor_parallel.build_operator_rules(self.count))
         self.passing = slicing.build_split_of_concat_rule(self.count)
@@ -116,23 +136,16 @@ class _Sharder:
         return found
 
     def run(self) -> ShardedGraph:
-        for vertex in sorted(self.graph.vertices_with_op("Split")):
-            self._take_apart(vertex)
         for vertex in self.graph.topological_order():
             self._split(vertex, self.blocks, is_block=True)
         for vertex in self.graph.topological_order():
             self._split(vertex, self.operators)
         owners = {vertex: owner for vertex, owner in self.owners.items() if vertex in self.graph}
         joins = {vertex: kind for vertex, kind in self.joins.items() if vertex in self.graph}
+        for vertex, owner in owners.items():
+            readers = (reader for reader in self.graph.readers(vertex) if reader not in joins)
+            assert all(owners.get(reader) == owner for reader in readers), "a part is read by another device"
         return ShardedGraph(self.graph, self.count, owners, joins, dict(self.applied))
-
-    def _take_apart(self, vertex: int) -> None:
-        """Compute what one product makes side by side, as queries, keys and values, by products of their own."""
-        for rule in self.apart:
-            match = next(filter(self._is_allowed, find_matches(rule, self.graph, vertex)), None)
-            if match is not None:
-                self.graph.apply(build_patch(self.graph, match))
-                return
 
     def _split(self, vertex: int, rules: Mapping[str, Sequence[Rule]], *, is_block: bool = False) -> None:
         """Compute a vertex in parts by the first rule that applies: one that takes over the parts of an operand, if
@@ -182,8 +195,9 @@ class _Sharder:
         self.joins[join] = JOINS[self.graph[join].op]
         for device, value in enumerate(self.graph[join].operands):
             self._give(value.vertex, device, new)
+        self.cuts.update(left)
         self.applied[match.rule.name] += 1
-        self._pass_parts_on([reader for reader in self.graph.readers(join) if self.graph[reader].op == "Split"])
+        self._pass_parts_on([reader for reader in self.graph.readers(join) if reader in self.cuts])
         return True
 
     def _find_join(self, new: Set[int]) -> int | None:
