@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-
 DEFAULT_MICRO_BATCHES = 8
 
 
