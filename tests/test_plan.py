@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 import graphopt
 from graphopt.base.errors import MemoryBudgetError, UsageError
 from graphopt.cli.main import app
-from graphopt.io import onnx_io, opset_conversion
-from graphopt.operators.inference import infer_graph
 from graphopt.partition.devices import Cluster, Device, Link
 from graphopt.partition.execution import simulate_plan
 from graphopt.partition.plan import Comparison, Plan, PlanMaker, Split, compare_plans, splits_of
-from graphopt.partition.planning import PlanReport, PlanRequest, plan_model
+from graphopt.partition.plan_report import PlanReport, PlanRequest
+from graphopt.partition.planning import plan_model
 from graphopt.partition.schedule import PipelineTimes, Schedule, in_flight, passes, pipeline_seconds
+from graphopt.partition.simplification import load_typed
 from graphopt.partition.tensor_parallel import ShardedGraph, shard_graph
 from graphopt.partition.workload import Workload, measure_workload
 from graphopt.runtime.session_setting import SessionSetting
@@ -51,9 +51,7 @@ def training() -> onnx.ModelProto:
 
 
 def workload(model: onnx.ModelProto, shards: int = 1) -> Workload:
-    loaded = onnx_io.load_model(model)
-    infer_graph(loaded.graph)
-    opset_conversion.upgrade_nodes(loaded.graph)
+    loaded = load_typed(model)
     sharded = ShardedGraph(loaded.graph, 1, {}, {}, {}) if shards == 1 else shard_graph(loaded.graph, shards)
     return measure_workload(sharded, AnalyticCost().node_seconds)
 

@@ -55,7 +55,8 @@ def plan(
     set_up_logging(printing.verbose, printing.debug)
     files.check_readable(Path(model))
     from graphopt.partition.devices import read_devices
-    from graphopt.partition.planning import PlanRequest, plan_model
+    from graphopt.partition.plan_report import PlanRequest
+    from graphopt.partition.planning import plan_model
 
     cluster = read_devices(devices)
     with Progress(enabled=not printing.quiet) as progress, running(options):
