@@ -312,7 +312,7 @@ def running(options: RunOptions) -> Iterator[None]:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 COMMANDS = (
-    *("optimize", "compare", "bench", "inspect", "report", "explain", "grad"),
+    *("optimize", "compare", "bench", "inspect", "report", "explain", "grad", "partition"),
     *("verify", "rules", "discover", "demo"),
 )
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from graphopt.partition.cut import CuttableGraph
 from graphopt.partition.devices import INSTANT, Cluster, Device
 from graphopt.partition.stage_timing import StageTimer
 from graphopt.partition.stages import Stage, extract_stages
-from graphopt.runtime.bench import PreparedModels, make_up_inputs, prepare_models
+from graphopt.runtime.bench import make_up_inputs, prepare_models
 from graphopt.runtime.sample_inputs import Feeds
 from graphopt.runtime.session_setting import SessionSetting, model_label, parse_model
 from graphopt.search.analytic_cost import AnalyticCost
@@ -40,6 +40,10 @@ from graphopt.search.memory_plan import liveness_peak, value_bytes
 
 log = logging.getLogger(__name__)
 
+COPIED_SHARE = 0.01
+"""Part of the weights from which on it is said that they are copied."""
+NOISE = 0.05
+"""Part by which stages have to be faster than copies of the model to be called so: they do the same work."""
 TIMINGS = 8
 """Timings that the seconds of a run are shared among."""
 
@@ -97,7 +101,7 @@ class PartitionRequest:
     cluster: Cluster | None = None
     max_transfer: int | None = None
     """Most bytes that may cross a cut."""
-    setting: SessionSetting = SessionSetting()
+    setting: SessionSetting
     seconds: float = 30.0
     """About how long the timings may take together."""
     dims: Mapping[str, int | Sequence[int]] | None = None
@@ -135,65 +139,58 @@ def find_partition(
     loaded = onnx_io.load_model(onnx_io.copy_source(model))
     with onnx_io.naming_file_in_errors(loaded.path):
         infer_graph(loaded.graph)
-    notes: list[str] = []
-    ready = _prepare(model, request, notes)
-    sizes, feeds = _sizes_and_feeds(model, request, ready)
-    label = model_label(model)
-    whole = CuttableGraph(loaded.graph, _with_sizes(loaded.graph, feeds))
+    trial, label = _try_model(model, request), model_label(model)
+    whole = CuttableGraph(loaded.graph, _with_sizes(loaded.graph, trial.feeds))
     estimates = AnalyticCost().node_seconds(whole.sized)
     seconds = [max(estimates[vertex], 1e-9) for vertex in whole.order]
     space = _cut_space(whole, request, seconds, label)
-    timer = None
-    try:
-        if ready is None:
-            cuts = choose_cuts(space, seconds)
-            ends = [0, *cuts, len(whole)]
-            before = [0.0, *accumulate(seconds)]
-            found = MeasuredCuts(cuts, tuple(before[b] - before[a] for a, b in zip(ends, ends[1:], strict=False)))
-        else:
-            with files.scratch_folder() as folder:
-                timer = StageTimer(
-                    loaded, whole, request.setting, feeds, folder, request.seconds / TIMINGS, ready.sessions[0]
-                )
+    with files.scratch_folder() as folder:
+        timer = StageTimer(
+            loaded, whole, request.setting, trial.feeds, folder, request.seconds / TIMINGS, trial.session
+        )
+        try:
+            if trial.session is None:
+                found = _estimated(space, seconds)
+            else:
                 found = _measured(space, seconds, timer, request.seconds, report)
-    except NoCutsError:
-        raise _refusal(whole, space, request, label) from None
-    if len(ready.trials if ready else ()) > 1:
-        notes.append("balanced for the first of several usual sizes: --dim names others")
+        except NoCutsError:
+            raise _refusal(whole, request, label) from None
     partition = Partition(
         model, loaded, whole, tuple(extract_stages(whole, found.cuts)), request.devices, request.cluster is not None,
-        found, request.setting, feeds, sizes, timer.nbytes if timer else {}, timer.whole_seconds if timer else None, (),
+        found, request.setting, trial.feeds, trial.sizes, timer.nbytes, timer.whole_seconds, (),
     )  # fmt: skip
-    return replace(partition, notes=(*notes, *_notes(partition, request)))
+    return replace(partition, notes=(*trial.notes, *_notes(partition, request)))
 
 
-def _prepare(
-    model: onnx_io.ModelSource, request: PartitionRequest, notes: list[str]
-) -> PreparedModels | None:
-    """Return the model ready to run; None, with a note, where ONNX Runtime does not run it here."""
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """Inputs of a model, and its session if it runs on them."""
+
+    session: Any
+    sizes: Mapping[str, int]
+    feeds: Feeds
+    notes: tuple[str, ...] = ()
+
+
+def _try_model(model: onnx_io.ModelSource, request: PartitionRequest) -> _Trial:
+    """Return a trial of a model; one without a session, and a note, where ONNX Runtime does not run it here."""
     if any(not isinstance(sizes, int) and len(sizes) > 1 for sizes in (request.dims or {}).values()):
         raise UsageError("stages are balanced for one size of each dim: give one")
     try:
-        return prepare_models(
-            [model], request.setting, dims=request.dims, inputs=request.inputs, seed=request.seed
-        )
+        ready = prepare_models([model], request.setting, dims=request.dims, inputs=request.inputs, seed=request.seed)
     except LimitError:
         raise
     except ModelError as error:
-        notes.append(f"not measured, but balanced by an estimate: {error}")
-        return None
-
-
-def _sizes_and_feeds(
-    model: onnx_io.ModelSource, request: PartitionRequest, ready: PreparedModels | None
-) -> tuple[Mapping[str, int], Feeds]:
-    if ready is not None:
-        return dict(ready.trials[0].sizes), ready.trials[0].feeds
-    try:
-        return {}, make_up_inputs(parse_model(model), request.dims or {}, request.inputs or {})[0]
-    except ModelError as error:
-        log.debug("no inputs can be made up: %s", error)
-        return {}, {}
+        why = f"not measured, but balanced by an estimate: {error}"
+        try:
+            feeds = make_up_inputs(parse_model(model), request.dims or {}, request.inputs or {})[0]
+        except ModelError as second:
+            log.debug("no inputs can be made up: %s", second)
+            feeds = {}
+        return _Trial(None, {}, feeds, (why,))
+    first, *others = ready.trials
+    notes = ("balanced for the first of several usual sizes: --dim names others",) if others else ()
+    return _Trial(ready.sessions[0], dict(first.sizes), first.feeds, notes)
 
 
 def _with_sizes(graph: Graph, feeds: Feeds) -> Graph:
@@ -247,13 +244,9 @@ def _cut_space(whole: CuttableGraph, request: PartitionRequest, seconds: Sequenc
         positions=positions,
         bytes_across=whole.bytes_across,
         speeds=[device.speed for device in request.devices],
-        fits=_MemoryFit(whole, request.devices) if request.cluster is not None else _fits_anywhere,
         seconds_to_send=link.seconds,
+        fits=_MemoryFit(whole, request.devices) if request.cluster is not None else None,
     )
-
-
-def _fits_anywhere(stage: int, start: int, end: int) -> bool:
-    return True
 
 
 class _MemoryFit:
@@ -276,7 +269,7 @@ def values_peak(whole: CuttableGraph) -> int:
     return 0 if peak is None else peak.nbytes
 
 
-def _refusal(whole: CuttableGraph, space: CutSpace, request: PartitionRequest, label: str) -> GraphoptError:
+def _refusal(whole: CuttableGraph, request: PartitionRequest, label: str) -> GraphoptError:
     """Return the error that says why there are no such cuts."""
     weights, memory = whole.weight_bytes(whole.order), sum(device.memory for device in request.devices)
     return MemoryBudgetError(
@@ -289,6 +282,11 @@ def _refusal(whole: CuttableGraph, space: CutSpace, request: PartitionRequest, l
 # -- measured ----------------------------------------------------------------------------------------------------------
 
 
+def _estimated(space: CutSpace, seconds: Sequence[float]) -> MeasuredCuts:
+    cuts, before = choose_cuts(space, seconds), [0.0, *accumulate(seconds)]
+    return MeasuredCuts(cuts, tuple(before[end] - before[start] for start, end in pairwise((0, *cuts, len(seconds)))))
+
+
 def _measured(
     space: CutSpace,
     seconds: Sequence[float],
@@ -298,22 +296,24 @@ def _measured(
 ) -> MeasuredCuts:
     """Return the most even cuts, timed once more beside the whole model if others were timed after them."""
     end = time.monotonic() + limit
+    known: list[Cuts] = []
 
     def measure(cuts: Cuts) -> list[float]:
         report("time", max(0.0, 1 - (end - time.monotonic()) / limit) if limit else 1.0)
         found = timer(cuts)
+        known.append(cuts)
         log.info("cuts behind nodes %s: %s ms", cuts, ", ".join(f"{each * 1e3:.3g}" for each in found))
         return found
 
     found = balance(space, seconds, measure, lambda: time.monotonic() < end)
-    return MeasuredCuts(found.cuts, tuple(measure(found.cuts)))
+    return found if known[-1] == found.cuts else MeasuredCuts(found.cuts, tuple(measure(found.cuts)))
 
 
 def _notes(partition: Partition, request: PartitionRequest) -> list[str]:
     """Return what is worth knowing beside the table."""
     notes = []
     copied = sum(stage.weight_bytes for stage in partition.stages) - partition.whole.weight_bytes(partition.whole.order)
-    if copied > 0:
+    if copied > COPIED_SHARE * partition.whole.weight_bytes(partition.whole.order):
         notes.append(f"{format_bytes(copied)} of weights are copied, as several stages read them")
     if request.max_transfer is not None:
         wide = [stage for stage in partition.stages if partition.bytes_behind(stage) > request.max_transfer]
@@ -336,4 +336,5 @@ def _copies_note(partition: Partition) -> list[str]:
     times = zip(partition.found.seconds, partition.speeds, strict=True)
     stages = 1 / max(seconds / speed for seconds, speed in times)
     verdict = f"{len(able)} copies of it serve {copies:.3g} requests a second, these stages {stages:.3g} at most"
-    return [f"{said}: {verdict}: {'copies' if copies >= stages else 'the stages'} win"]
+    winner = "the stages win" if stages > (1 + NOISE) * copies else "copies win, and send nothing"
+    return [f"{said}: {verdict}: {winner}"]

@@ -154,7 +154,9 @@ class Pipeline:
         known = [each.name for each in self.manifest.inputs]
         for name in inputs:
             if name not in known:
-                raise UsageError(f"there is no input '{name}'{did_you_mean(name, known) or f'; there is {quoted_list(known)}'}")
+                raise UsageError(
+                    f"there is no input '{name}'{did_you_mean(name, known) or f'; there is {quoted_list(known)}'}"
+                )
         missing = [name for name in known if name not in inputs and name not in self.manifest.optional]
         if missing:
             raise UsageError(f"nothing is given for {quoted_list(missing)}")

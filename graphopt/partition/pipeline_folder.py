@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import file_digest, sha256
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,55 @@ import numpy as np
 
 from graphopt.base import files
 from graphopt.base.errors import DifferenceError
+from graphopt.base.option_values import parse_bytes
 from graphopt.base.ort import require_onnxruntime
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Value
 from graphopt.ir.types import TensorType, Type
+from graphopt.partition.devices import read_devices
 from graphopt.partition.manifest import MANIFEST, PipelineManifest, StageRecord, TensorSignature, Transfer
-from graphopt.partition.partitioning import Partition
-from graphopt.partition.stages import Stage
+from graphopt.partition.partitioning import Partition, PartitionRequest, find_partition
 from graphopt.runtime.session_setting import SessionSetting, model_label
+
+
+def partition_model(
+    model: onnx_io.ModelSource,
+    folder: str | os.PathLike[str],
+    stages: int | None = None,
+    *,
+    devices: str | os.PathLike[str] | None = None,
+    max_transfer: int | str | None = None,
+    threads: int = 0,
+    seconds: float = 30.0,
+    check: bool = True,
+) -> PipelineManifest:
+    """Cut a model into stages that take the same time, and return what `pipeline.json` says of them.
+
+    `graphopt.Pipeline(folder)` runs them.
+
+    Args:
+        model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns.
+        folder: a new one, for a file for each stage and `pipeline.json`; it is complete or absent.
+        stages: number of them; not with `devices`.
+        devices: a TOML file of devices, one for each stage, and the link between them.
+        max_transfer: most bytes that go from one stage to the next, as 2_000_000 or `2MB`.
+        threads: of ONNX Runtime while stages are timed; 0: one a core.
+        seconds: about how long the timings may take together.
+        check: run stages and model without ONNX Runtime's optimizations: every bit is to be the same.
+
+    Raises:
+        ModelError, UsageError, MemoryBudgetError: as `partitioning.find_partition`.
+        OutputError, DifferenceError: as `write_partition`.
+    """
+    files.check_new_folder(Path(folder))
+    request = PartitionRequest(
+        stages=stages,
+        cluster=None if devices is None else read_devices(devices),
+        max_transfer=None if max_transfer is None else parse_bytes(max_transfer),
+        setting=SessionSetting(threads=threads),
+        seconds=seconds,
+    )
+    return write_partition(find_partition(model, request), Path(folder), check=check)
 
 
 def write_partition(partition: Partition, folder: Path, *, check: bool = True) -> PipelineManifest:
@@ -43,7 +84,7 @@ def write_partition(partition: Partition, folder: Path, *, check: bool = True) -
             onnx_io.save_model(stage.model(partition.loaded), path)
         if check and partition.is_measured:
             _check_stages(partition, paths)
-        made = _manifest(partition, paths)
+        made = describe_partition(partition, paths)
         files.write_text(part / MANIFEST, f"{made.to_json()}\n")
     return made
 
@@ -60,7 +101,8 @@ def stage_digest(path: Path) -> str:
 # -- pipeline.json -----------------------------------------------------------------------------------------------------
 
 
-def _manifest(partition: Partition, paths: Iterable[Path]) -> PipelineManifest:
+def describe_partition(partition: Partition, paths: Sequence[Path] = ()) -> PipelineManifest:
+    """Return what there is to say of stages, which lie in these files; without any, they have no names or digests."""
     graph, source = partition.loaded.graph, partition.loaded.path
     seconds = partition.found.seconds
     transfers = tuple(_transfers(partition))
@@ -72,8 +114,8 @@ def _manifest(partition: Partition, paths: Iterable[Path]) -> PipelineManifest:
         outputs=tuple(map(_signature, graph.output_names, graph.output_types)),
         stages=tuple(
             StageRecord(
-                file=path.name,
-                digest=stage_digest(path),
+                file=path.name if path is not None else "",
+                digest=stage_digest(path) if path is not None else "",
                 nodes=len(stage.graph),
                 weight_bytes=stage.weight_bytes,
                 inputs=tuple(_input_signature(stage.graph, vertex) for vertex in stage.graph.inputs),
@@ -86,7 +128,9 @@ def _manifest(partition: Partition, paths: Iterable[Path]) -> PipelineManifest:
                 speed=device.speed,
                 provider=device.provider if partition.is_described else partition.setting.provider,
             )
-            for path, stage, time, device in zip(paths, partition.stages, seconds, partition.devices, strict=True)
+            for path, stage, time, device in zip(
+                paths or repeat(None, len(seconds)), partition.stages, seconds, partition.devices, strict=True
+            )
         ),
         transfers=transfers,
         is_measured=partition.is_measured,
@@ -146,7 +190,9 @@ def _signature(name: str, type_: Type | None) -> TensorSignature:
 def _check_stages(partition: Partition, paths: Iterable[Path]) -> None:
     """Raise DifferenceError where the stages, as they are written, give another bit than the model."""
     setting = SessionSetting(threads=1)
-    original = setting.open(partition.source if partition.loaded.path is None else partition.loaded.path, optimize=False)
+    original = setting.open(
+        partition.source if partition.loaded.path is None else partition.loaded.path, optimize=False
+    )
     names = [output.name for output in original.get_outputs()]
     expected, again = (original.run(names, partition.feeds) for _ in range(2))
     del original

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -79,4 +80,4 @@ def _add_input(graph: Graph, node: Node) -> Value:
 def extract_stages(whole: CuttableGraph, cuts: Sequence[int]) -> list[Stage]:
     """Return the stages between the cuts, which are given without the ends of the graph."""
     ends = [0, *cuts, len(whole)]
-    return [extract_stage(whole, start, end) for start, end in zip(ends, ends[1:], strict=False)]
+    return [extract_stage(whole, start, end) for start, end in itertools.pairwise(ends)]

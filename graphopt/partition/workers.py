@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Queue, SimpleQueue
-from typing import Any, BinaryIO, Protocol, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias
 
 from graphopt.base import ort
 from graphopt.base.errors import StageError
@@ -44,8 +44,10 @@ class WorkerLostError(Exception):
 class StageWorker(Protocol):
     """Runs requests of one stage."""
 
-    replaced: int
-    """How many workers were lost and have another in their place."""
+    @property
+    def replaced(self) -> int:
+        """How many workers were lost and have another in their place."""
+        ...
 
     def submit(self, feeds: Values) -> Future[Values]:
         """Return at once what will hold the outputs, a StageError or a WorkerLostError."""
@@ -226,18 +228,17 @@ class _StageProcess:
 _SIZE = struct.Struct("<Q")
 
 
-def write_message(file: BinaryIO, message: Any) -> None:
+def write_message(file: IO[bytes], message: Any) -> None:
     """Write an object so that `read_message` returns it; arrays go as they lie in memory."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
     parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
     file.write(_SIZE.pack(len(parts)) + b"".join(_SIZE.pack(part.nbytes) for part in parts))
-    for part in parts:
-        file.write(part)
+    file.writelines(parts)
     file.flush()
 
 
-def read_message(file: BinaryIO) -> Any:
+def read_message(file: IO[bytes]) -> Any:
     """Return the next object; None at the end, also where it comes in the middle of one."""
     try:
         (count,) = _SIZE.unpack(_read_exactly(file, _SIZE.size))
@@ -248,7 +249,7 @@ def read_message(file: BinaryIO) -> Any:
     return pickle.loads(head, buffers=buffers)
 
 
-def _read_exactly(file: BinaryIO, size: int) -> bytearray:
+def _read_exactly(file: IO[bytes], size: int) -> bytearray:
     data = bytearray(size)
     view, done = memoryview(data), 0
     while done < size:
@@ -437,7 +438,6 @@ class DaskWorker:
         while True:
             try:
                 actor = handle.result(timeout=POLL_SECONDS)
-                break
             except TimeoutError:
                 if address not in self._workers():
                     self._deaths += 1
@@ -449,8 +449,9 @@ class DaskWorker:
                 raise WorkerLostError from error
             except Exception as error:  # whatever opening the stage raises there
                 raise StageError(f"cannot be opened on {address}: {error}") from error
-        self._handle = handle
-        return actor
+            else:
+                self._handle = handle
+                return actor
 
     def _free_worker(self) -> str:
         end = time.monotonic() + PLACING_SECONDS
@@ -463,4 +464,3 @@ class DaskWorker:
 
     def _workers(self) -> list[str]:
         return [*self.client.scheduler_info(n_workers=-1)["workers"]]
-
