@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import file_digest, sha256
 from itertools import repeat
 from pathlib import Path
@@ -21,6 +21,7 @@ from graphopt.ir.types import TensorType, Type
 from graphopt.partition.devices import read_devices
 from graphopt.partition.manifest import MANIFEST, PipelineManifest, StageRecord, TensorSignature, Transfer
 from graphopt.partition.partitioning import Partition, PartitionRequest, find_partition
+from graphopt.partition.stage_timing import run_stage
 from graphopt.runtime.session_setting import SessionSetting, model_label
 
 
@@ -202,13 +203,6 @@ def _check_stages(partition: Partition, paths: Iterable[Path]) -> None:
     for name, one, other in zip(names, expected, again, strict=True):
         if have_same_bits(one, other) and not have_same_bits(one, values[name]):  # else the model draws random numbers
             raise DifferenceError(f"the stages make other bits of output '{name}' than the model; nothing was written")
-
-
-def run_stage(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the outputs of a session, by name, on those of the values that it takes."""
-    given = {each.name: values[each.name] for each in session.get_inputs() if each.name in values}
-    names = [each.name for each in session.get_outputs()]
-    return dict(zip(names, session.run(names, given), strict=True))
 
 
 def have_same_bits(one: Any, other: Any) -> bool:

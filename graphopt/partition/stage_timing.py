@@ -21,6 +21,18 @@ ROUNDS = (5, 40)
 """Fewest and most rounds of a timing."""
 
 
+def stage_feeds(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the values that a session takes, also in the place of defaults."""
+    taken = (*session.get_inputs(), *session.get_overridable_initializers())
+    return {each.name: values[each.name] for each in taken if each.name in values}
+
+
+def run_stage(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the outputs of a session, by name, on those of the values that it takes."""
+    names = [each.name for each in session.get_outputs()]
+    return dict(zip(names, session.run(names, stage_feeds(session, values)), strict=True))
+
+
 @dataclass(eq=False)
 class StageTimer:
     """Opens the stages of a model, and times them in turns, with the whole model if its session is given."""
@@ -65,15 +77,13 @@ class StageTimer:
         values, runs = dict(self.feeds), []
         for number, stage in enumerate(stages, start=1):
             session = self._session(stage)
-            given = {each.name: values[each.name] for each in session.get_inputs() if each.name in values}
-            names = [each.name for each in session.get_outputs()]
             try:
-                made = session.run(names, given)
+                made = run_stage(session, values)
             except Exception as error:  # the classes that onnxruntime raises share no base
                 raise ModelError(f"stage {number} {RunFailedError('cannot be run', error)}") from error
-            values |= dict(zip(names, made, strict=True))
-            self.nbytes |= {name: getattr(value, "nbytes", 0) for name, value in zip(names, made, strict=True)}
-            runs.append(make_runner(session, given, self.setting))
+            runs.append(make_runner(session, stage_feeds(session, values), self.setting))
+            values |= made
+            self.nbytes |= {name: getattr(value, "nbytes", 0) for name, value in made.items()}
         return runs
 
     def _session(self, stage: Stage) -> Any:

@@ -27,7 +27,8 @@ from typing import IO, Any, Protocol, TypeAlias
 
 from graphopt.base import ort
 from graphopt.base.errors import StageError
-from graphopt.partition.pipeline_folder import run_stage, stage_digest
+from graphopt.partition.pipeline_folder import stage_digest
+from graphopt.partition.stage_timing import run_stage
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.session_setting import SessionSetting
 
