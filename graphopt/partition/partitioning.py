@@ -335,6 +335,7 @@ def _copies_note(partition: Partition) -> list[str]:
     copies = sum(device.speed for device in able) / partition.whole_seconds
     times = zip(partition.found.seconds, partition.speeds, strict=True)
     stages = 1 / max(seconds / speed for seconds, speed in times)
-    verdict = f"{len(able)} copies of it serve {copies:.3g} requests a second, these stages {stages:.3g} at most"
+    rates = [f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}" for rate in (copies, stages)]
+    verdict = f"{len(able)} copies of it serve {rates[0]} requests a second, these stages {rates[1]} at most"
     winner = "the stages win" if stages > (1 + NOISE) * copies else "copies win, and send nothing"
     return [f"{said}: {verdict}: {winner}"]

@@ -19,7 +19,7 @@ from graphopt.base import ort
 from graphopt.base.errors import StageError, UsageError, did_you_mean, quoted_list
 from graphopt.base.hardware import usable_cores
 from graphopt.partition.manifest import PipelineManifest, StageRecord, read_manifest
-from graphopt.partition.pipeline_folder import stage_digest
+from graphopt.partition.stage_session import stage_digest
 from graphopt.partition.workers import (
     DaskWorker,
     ProcessWorker,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import file_digest, sha256
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from graphopt.ir.types import TensorType, Type
 from graphopt.partition.devices import read_devices
 from graphopt.partition.manifest import MANIFEST, PipelineManifest, StageRecord, TensorSignature, Transfer
 from graphopt.partition.partitioning import Partition, PartitionRequest, find_partition
-from graphopt.partition.stage_timing import run_stage
+from graphopt.partition.stage_session import run_stage, stage_digest
 from graphopt.runtime.session_setting import SessionSetting, model_label
 
 
@@ -88,15 +87,6 @@ def write_partition(partition: Partition, folder: Path, *, check: bool = True) -
         made = describe_partition(partition, paths)
         files.write_text(part / MANIFEST, f"{made.to_json()}\n")
     return made
-
-
-def stage_digest(path: Path) -> str:
-    """Return the SHA-256 of a stage, with its weights if they lie in a file of their own."""
-    digest = sha256()
-    for file in (path, *sorted(onnx_io.data_files(path) & {*path.parent.iterdir()})):
-        with file.open("rb") as opened:
-            digest.update(file_digest(opened, "sha256").digest())
-    return digest.hexdigest()
 
 
 # -- pipeline.json -----------------------------------------------------------------------------------------------------

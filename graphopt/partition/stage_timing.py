@@ -12,6 +12,7 @@ from graphopt.base.errors import ModelError
 from graphopt.io import onnx_io
 from graphopt.partition.balance import Cuts
 from graphopt.partition.cut import CuttableGraph
+from graphopt.partition.stage_session import run_stage, stage_feeds
 from graphopt.partition.stages import Stage, extract_stages
 from graphopt.runtime.measure import TimingPolicy, TimingSchedule, time_interleaved
 from graphopt.runtime.oracle import RunFailedError
@@ -19,18 +20,6 @@ from graphopt.runtime.session_setting import SessionSetting, make_runner
 
 ROUNDS = (5, 40)
 """Fewest and most rounds of a timing."""
-
-
-def stage_feeds(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the values that a session takes, also in the place of defaults."""
-    taken = (*session.get_inputs(), *session.get_overridable_initializers())
-    return {each.name: values[each.name] for each in taken if each.name in values}
-
-
-def run_stage(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the outputs of a session, by name, on those of the values that it takes."""
-    names = [each.name for each in session.get_outputs()]
-    return dict(zip(names, session.run(names, stage_feeds(session, values)), strict=True))
 
 
 @dataclass(eq=False)

@@ -20,15 +20,14 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Queue, SimpleQueue
 from typing import IO, Any, Protocol, TypeAlias
 
 from graphopt.base import ort
 from graphopt.base.errors import StageError
-from graphopt.partition.pipeline_folder import stage_digest
-from graphopt.partition.stage_timing import run_stage
+from graphopt.partition.stage_session import run_stage, stage_digest
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.session_setting import SessionSetting
 
@@ -69,9 +68,9 @@ class StageSpec:
     custom_ops: tuple[str, ...] = ()
 
     def open(self) -> Any:
-        """Return its session. Raises ModelError or UsageError."""
+        """Return its session, which was opened before when it was measured. Raises ModelError or UsageError."""
         with ort.registered_custom_ops(self.custom_ops):
-            return self.setting.open(self.path)
+            return self.setting.open_path(str(self.path))
 
 
 def answer(session: Any, feeds: Mapping[str, Any]) -> Values:
@@ -324,15 +323,13 @@ class StageActor:
             MissingStageError: it does not have them, and is not given them.
         """
         self._folder = tempfile.TemporaryDirectory(prefix="graphopt-")
-        path = spec.path
         if contents is not None:
             for name, data in contents.items():
                 (Path(self._folder.name) / name).write_bytes(data)
-            path = Path(self._folder.name) / spec.path.name
-        elif not path.is_file() or stage_digest(path) != spec.digest:
-            raise MissingStageError(f"{path} is not the stage that is meant")
-        with ort.registered_custom_ops(spec.custom_ops):
-            self._session = spec.setting.open(path)
+            spec = replace(spec, path=Path(self._folder.name) / spec.path.name)
+        elif not spec.path.is_file() or stage_digest(spec.path) != spec.digest:
+            raise MissingStageError(f"{spec.path} is not the stage that is meant")
+        self._session = spec.open()
 
     def run(self, feeds: Mapping[str, Any]) -> tuple[Values, str]:
         """Return the outputs, and why there are none; what else is raised has to do with the cluster."""
