@@ -37,8 +37,8 @@ def run(models: Sequence[str], stages: Sequence[int], seconds: float, path: Path
         file = locate(model)
         for count in stages:
             found = job("benchmarks.pipelines", str(file), str(count), str(seconds), limit=GIVEN_UP)
-            exporters = describe(model)["exporters"] if not model.endswith(".onnx") else {}
-            rows.append({"model": model, "stages": count, **found, "exporters": exporters, "made": conditions})
+            known = {"model": model, "stages": count, "exporters": describe(model)["exporters"]}
+            rows.append({**known, **found, "made": conditions})
             print(json.dumps(rows[-1]), flush=True)
             write_rows(path, rows, markdown(rows))
     return path

@@ -140,8 +140,8 @@ def test_messages_are_read_as_they_were_written(tmp_path: Path) -> None:
     message = (7, {"x": normal(3, 4), "t": np.array(["a", "ß"], object), "v": normal(4, 4)[::2].T, "e": normal(0, 2)})
     path = tmp_path / "message"
     with path.open("wb") as file:
-        stage_workers.write_message(file, message)
-        stage_workers.write_message(file, "next")
+        stage_workers.write_parts(file, stage_workers.message_parts(message))
+        stage_workers.write_parts(file, stage_workers.message_parts("next"))
     with path.open("rb") as file:
         key, found = stage_workers.read_message(file)
         assert key == 7 and all(np.array_equal(found[name], value) for name, value in message[1].items())
@@ -155,13 +155,13 @@ def test_messages_are_read_as_they_were_written(tmp_path: Path) -> None:
 def keep_killing(pipeline: graphopt.Pipeline, kills: int, answers: list[int], done: threading.Event) -> None:
     """Kill a worker at a random time, again and again: after some more answers, so also while others begin."""
     drawn, killed = random.Random(0), set[int]()
-    while len(killed) < kills:
+    while len(killed) < kills and not done.is_set():
         wanted = len(answers) + drawn.randrange(30)
-        while len(answers) < wanted:
+        while len(answers) < wanted and not done.is_set():
             time.sleep(0.001)
         time.sleep(drawn.uniform(0.0, 0.02))
         pid = drawn.choice(pipeline.worker_pids)
-        if pid not in killed:
+        if pid not in killed and not done.is_set():
             killed.add(pid)
             os.kill(pid, signal.SIGKILL)
     done.set()
@@ -181,10 +181,13 @@ def check_kills(folder: Path, kills: int) -> None:
         answers: list[int] = []
         killer = threading.Thread(target=keep_killing, args=(pipeline, kills, answers, done), daemon=True)
         killer.start()
-        for count, found in enumerate(pipeline.stream(asked())):
-            np.testing.assert_allclose(found["y"], unit * (count % 1000 + 1), rtol=1e-4, atol=1e-3)
-            answers.append(count)
-        killer.join()
+        try:
+            for count, found in enumerate(pipeline.stream(asked())):
+                np.testing.assert_allclose(found["y"], unit * (count % 1000 + 1), rtol=1e-4, atol=1e-3)
+                answers.append(count)
+        finally:
+            done.set()
+            killer.join()
         assert len(answers) == next(numbers), "each request has one answer"
         pipeline.run({"x": identity})
         assert kills - 2 <= pipeline.replaced_workers <= kills  # the last ones may not have been wanted again
@@ -232,3 +235,10 @@ def test_stages_are_actors_of_a_dask_cluster(folder: Path) -> None:
         assert found == expected
         if sys.platform != "win32":
             assert pipeline.replaced_workers >= 1
+
+
+def test_what_cannot_be_sent_is_an_error_of_its_request(folder: Path) -> None:
+    with graphopt.Pipeline(folder, "processes", threads=1) as pipeline:
+        with pytest.raises(StageError, match=r"stage 1 \(stage-1.onnx\) cannot be run: .*lock"):
+            pipeline.run({"x": threading.Lock()})
+        assert pipeline.run(requests(1)[0])["y"].shape == (2, 8)

@@ -7,7 +7,7 @@ to no side: like a weight, it is wherever it is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
@@ -27,20 +27,21 @@ class CuttableGraph:
     graph: Graph
     sized: Graph
     """The same vertices with numbers for the open sizes at which it is measured."""
-    order: tuple[int, ...] = field(init=False)
-    """The nodes that each belong to one stage, producers first, otherwise as in the file."""
-    copied: frozenset[int] = field(init=False)
-    """The nodes that are computed from weights alone, in each stage that reads them."""
-    rank: dict[int, int] = field(init=False)
-    """The place of each vertex in the order of the file."""
 
-    def __post_init__(self) -> None:
-        vertices = self.graph.topological_order()
-        copied = _copied_nodes(self.graph, self.sized, vertices)
-        nodes = (vertex for vertex in vertices if not self.graph[vertex].is_internal and vertex not in copied)
-        object.__setattr__(self, "order", tuple(nodes))
-        object.__setattr__(self, "copied", frozenset(copied))
-        object.__setattr__(self, "rank", {vertex: place for place, vertex in enumerate(vertices)})
+    @cached_property
+    def rank(self) -> dict[int, int]:
+        """The place of each vertex in the order of the file."""
+        return {vertex: place for place, vertex in enumerate(self.graph.topological_order())}
+
+    @cached_property
+    def copied(self) -> frozenset[int]:
+        """The nodes that are computed from weights alone, in each stage that reads them."""
+        return frozenset(_copied_nodes(self.graph, self.sized, self.rank))
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The nodes that each belong to one stage, producers first, otherwise as in the file."""
+        return tuple(v for v in self.rank if not self.graph[v].is_internal and v not in self.copied)
 
     def __len__(self) -> int:
         """Return the number of nodes that are spread over stages."""

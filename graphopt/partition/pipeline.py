@@ -131,6 +131,7 @@ class Pipeline:
         """Yield the outputs for each request, in their order.
 
         A request is taken when there is room for it, so neither requests nor answers have to fit into memory together.
+        Its arrays are not copied: they may be changed when it was answered.
 
         Raises:
             UsageError, StageError: as `run` does, in the place of the answer; what was asked after it is not answered.
@@ -172,8 +173,8 @@ class Pipeline:
             if self._is_closed:
                 raise StageError("the pipeline is closed")
             made = self._workers[request.stage].submit(feeds)
-        except (StageError, RuntimeError) as error:  # of a thread that takes no more
-            self._end(request, error)
+        except Exception as error:  # whatever it is: who waits has to be told
+            self._end(request, self._named(request, error))
         else:
             made.add_done_callback(partial(self._receive, request))
 
@@ -184,20 +185,24 @@ class Pipeline:
         except WorkerLostError:
             self._advance(request)
             return
-        except StageError as error:
-            stage = self.manifest.stages[request.stage]
-            named = StageError(f"stage {request.stage + 1} ({stage.file}) {error}")
-            named.__cause__ = error
-            self._end(request, named)
-            return
-        except BaseException as error:  # also CancelledError, of a worker that was closed: who waits has to be told
-            self._end(request, error)
+        except Exception as error:  # as above; also that the worker was closed
+            self._end(request, self._named(request, error))
             return
         request.values = {
             name: value for name, value in request.values.items() if self._last_stage.get(name, -1) > request.stage
         }
         request.stage += 1
         self._advance(request)
+
+    def _named(self, request: _Request, error: Exception) -> StageError:
+        """Return an error that names the stage in which it occurred."""
+        if self._is_closed:
+            return StageError("the pipeline is closed")
+        stage = self.manifest.stages[request.stage]
+        said = str(error) if isinstance(error, StageError) else f"cannot be run: {type(error).__name__}: {error}"
+        named = StageError(f"stage {request.stage + 1} ({stage.file}) {said}")
+        named.__cause__ = error
+        return named
 
     def _end(self, request: _Request, found: Values | BaseException) -> None:
         self._room.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -180,10 +181,8 @@ def _signature(name: str, type_: Type | None) -> TensorSignature:
 
 def _check_stages(partition: Partition, paths: Iterable[Path]) -> None:
     """Raise DifferenceError where the stages, as they are written, give another bit than the model."""
-    setting = SessionSetting(threads=1)
-    original = setting.open(
-        partition.source if partition.loaded.path is None else partition.loaded.path, optimize=False
-    )
+    setting = replace(partition.setting, threads=1)
+    original = setting.open(partition.source, optimize=False)
     names = [output.name for output in original.get_outputs()]
     expected, again = (original.run(names, partition.feeds) for _ in range(2))
     del original

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from graphopt.io import onnx_io
+from graphopt.io.weight_files import CHUNK_BYTES
 
 
 def stage_feeds(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,9 +24,10 @@ def run_stage(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stage_digest(path: Path) -> str:
-    """Return the SHA-256 of a stage, with its weights if they lie in a file of their own."""
+    """Return the SHA-256 of a stage, and of its weights behind it if they lie in a file of their own."""
     digest = sha256()
     for file in (path, *sorted(onnx_io.data_files(path) & {*path.parent.iterdir()})):
         with file.open("rb") as opened:
-            digest.update(file_digest(opened, "sha256").digest())
+            while chunk := opened.read(CHUNK_BYTES):
+                digest.update(chunk)
     return digest.hexdigest()

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -173,18 +173,19 @@ class _StageProcess:
         command = [sys.executable, "-P", "-c", _SERVER_CODE, path]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self._process.pid
-        self._outbox.put(spec)
+        self._outbox.put(message_parts(spec))
         for work in (self._write, self._read):
             threading.Thread(target=work, name=f"{spec.name}, {work.__name__}", daemon=True).start()
 
     def submit(self, feeds: Values) -> Future[Values]:
         future: Future[Values] = Future()
+        key = next(self._keys)
+        message = message_parts((key, feeds))
         with self._lock:
             if self.is_lost:
                 return _failed(WorkerLostError())
-            key = next(self._keys)
             self._pending[key] = future
-        self._outbox.put((key, feeds))
+        self._outbox.put(message)
         return future
 
     def close(self) -> None:
@@ -198,12 +199,26 @@ class _StageProcess:
     def _write(self) -> None:
         assert self._process.stdin is not None
         with suppress(OSError):  # it is gone, as the reader is told, too
-            while (message := self._outbox.get()) is not None:
-                write_message(self._process.stdin, message)
+            while (parts := self._outbox.get()) is not None:
+                write_parts(self._process.stdin, parts)
         with suppress(OSError):
             self._process.stdin.close()
 
     def _read(self) -> None:
+        try:
+            self._take_answers()
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._outbox.put(None)
+            with self._lock:
+                self.is_lost = True
+                self.deaths += 1
+                lost, self._pending = self._pending, {}
+            for future in lost.values():
+                future.set_exception(WorkerLostError())
+
+    def _take_answers(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as answers:
             while (message := read_message(answers)) is not None:
@@ -215,31 +230,27 @@ class _StageProcess:
                     future.set_exception(StageError(complaint))
                 else:
                     future.set_result(made)
-        self._process.wait()
-        self._outbox.put(None)
-        with self._lock:
-            self.is_lost = True
-            self.deaths += 1
-            lost, self._pending = self._pending, {}
-        for future in lost.values():
-            future.set_exception(WorkerLostError())
 
 
 _SIZE = struct.Struct("<Q")
 
 
-def write_message(file: IO[bytes], message: Any) -> None:
-    """Write an object so that `read_message` returns it; arrays go as they lie in memory."""
+def message_parts(message: Any) -> list[memoryview]:
+    """Return an object as bytes to be written; arrays are not copied, but lie where they did."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-    parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
+    return [memoryview(head), *(buffer.raw() for buffer in buffers)]
+
+
+def write_parts(file: IO[bytes], parts: Sequence[memoryview]) -> None:
+    """Write what `message_parts` made, so that `read_message` returns the object."""
     file.write(_SIZE.pack(len(parts)) + b"".join(_SIZE.pack(part.nbytes) for part in parts))
     file.writelines(parts)
     file.flush()
 
 
 def read_message(file: IO[bytes]) -> Any:
-    """Return the next object; None at the end, also where it comes in the middle of one."""
+    """Return the next object; None at the end, also where that comes in the middle of one."""
     try:
         (count,) = _SIZE.unpack(_read_exactly(file, _SIZE.size))
         sizes = [_SIZE.unpack(_read_exactly(file, _SIZE.size))[0] for _ in range(count)]
@@ -270,15 +281,18 @@ def serve_stage() -> None:
     outbox: Queue[Any] = Queue(2)
 
     def read_ahead() -> None:
-        while (message := read_message(sys.stdin.buffer)) is not None:
-            inbox.put(message)
-        os._exit(0)  # who asked is gone, or wants nothing more
+        try:
+            while (message := read_message(sys.stdin.buffer)) is not None:
+                inbox.put(message)
+        finally:
+            os._exit(0)  # who asked is gone, or wants nothing more
 
     def write_behind() -> None:
-        with suppress(OSError):
+        try:
             while True:
-                write_message(answers, outbox.get())
-        os._exit(1)
+                write_parts(answers, message_parts(outbox.get()))
+        finally:
+            os._exit(1)
 
     session, complaint = None, ""
     for work in (read_ahead, write_behind):
