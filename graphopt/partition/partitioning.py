@@ -10,14 +10,11 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
-import numpy as np
-
 from graphopt.base import files
 from graphopt.base.errors import GraphoptError, MemoryBudgetError, ModelError, UsageError
-from graphopt.base.limits import LimitError, format_bytes
+from graphopt.base.limits import format_bytes
 from graphopt.io import onnx_io
-from graphopt.ir.graph import Graph, Value
-from graphopt.operators.fixed_sizes import fix_inputs
+from graphopt.ir.graph import Value
 from graphopt.operators.inference import infer_graph
 from graphopt.partition.balance import (
     Cuts,
@@ -30,11 +27,11 @@ from graphopt.partition.balance import (
 )
 from graphopt.partition.cut import CuttableGraph
 from graphopt.partition.devices import INSTANT, Cluster, Device
+from graphopt.partition.model_trial import try_model, with_sizes
 from graphopt.partition.stage_timing import StageTimer
 from graphopt.partition.stages import Stage, extract_stages
-from graphopt.runtime.bench import make_up_inputs, prepare_models
 from graphopt.runtime.sample_inputs import Feeds
-from graphopt.runtime.session_setting import SessionSetting, model_label, parse_model
+from graphopt.runtime.session_setting import SessionSetting, model_label
 from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.search.memory_plan import liveness_peak, value_bytes
 
@@ -139,8 +136,9 @@ def find_partition(
     loaded = onnx_io.load_model(onnx_io.copy_source(model))
     with onnx_io.naming_file_in_errors(loaded.path):
         infer_graph(loaded.graph)
-    trial, label = _try_model(model, request), model_label(model)
-    whole = CuttableGraph(loaded.graph, _with_sizes(loaded.graph, trial.feeds))
+    trial = try_model(model, request.setting, request.dims or {}, request.inputs or {}, request.seed)
+    label = model_label(model)
+    whole = CuttableGraph(loaded.graph, with_sizes(loaded.graph, trial.feeds))
     estimates = AnalyticCost().node_seconds(whole.sized)
     seconds = [max(estimates[vertex], 1e-9) for vertex in whole.order]
     space = _cut_space(whole, request, seconds, label)
@@ -160,53 +158,6 @@ def find_partition(
         found, request.setting, trial.feeds, trial.sizes, timer.nbytes, timer.whole_seconds, (),
     )  # fmt: skip
     return replace(partition, notes=(*trial.notes, *_notes(partition, request)))
-
-
-@dataclass(frozen=True, eq=False)
-class _Trial:
-    """Inputs of a model, and its session if it runs on them."""
-
-    session: Any
-    sizes: Mapping[str, int]
-    feeds: Feeds
-    notes: tuple[str, ...] = ()
-
-
-def _try_model(model: onnx_io.ModelSource, request: PartitionRequest) -> _Trial:
-    """Return a trial of a model; one without a session, and a note, where ONNX Runtime does not run it here."""
-    if any(not isinstance(sizes, int) and len(sizes) > 1 for sizes in (request.dims or {}).values()):
-        raise UsageError("stages are balanced for one size of each dim: give one")
-    try:
-        ready = prepare_models([model], request.setting, dims=request.dims, inputs=request.inputs, seed=request.seed)
-    except LimitError:
-        raise
-    except ModelError as error:
-        why = f"not measured, but balanced by an estimate: {error}"
-        try:
-            feeds = make_up_inputs(parse_model(model), request.dims or {}, request.inputs or {})[0]
-        except ModelError as second:
-            log.debug("no inputs can be made up: %s", second)
-            feeds = {}
-        return _Trial(None, {}, feeds, (why,))
-    first, *others = ready.trials
-    notes = ("balanced for the first of several usual sizes: --dim names others",) if others else ()
-    return _Trial(ready.sessions[0], dict(first.sizes), first.feeds, notes)
-
-
-def _with_sizes(graph: Graph, feeds: Feeds) -> Graph:
-    """Return a copy of a graph with the sizes of some inputs; an equal one where they say nothing."""
-    sized = graph.copy()
-    shapes = {
-        name: value.shape
-        for name, value in feeds.items()
-        if isinstance(value, np.ndarray) and any(graph[vertex].names[0] == name for vertex in graph.inputs)
-    }
-    try:
-        fix_inputs(sized, shapes, {})
-    except GraphoptError as error:
-        log.debug("sizes are not known everywhere: %s", error)
-        return graph.copy()
-    return sized
 
 
 # -- where cuts may be -------------------------------------------------------------------------------------------------
