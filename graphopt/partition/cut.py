@@ -14,7 +14,7 @@ from itertools import accumulate
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.types import TensorType, Type
-from graphopt.search.memory_plan import value_bytes
+from graphopt.search.memory_plan import liveness_peak, value_bytes
 
 SENT_SHARE = 0.01
 """Part of the bytes of the weights that it is computed from up to which a value is sent, rather than computed again."""
@@ -62,6 +62,16 @@ class CuttableGraph:
                     found[value] = place
         return found
 
+    def nbytes(self, value: Value) -> int:
+        """Return the bytes of a tensor of known sizes; 0 for other values."""
+        return value_bytes(self.sized, value)
+
+    @cached_property
+    def values_peak(self) -> int:
+        """Bytes that the values of a run take at most, weights aside, by an estimate."""
+        peak = liveness_peak(self.sized)
+        return 0 if peak is None else peak.nbytes
+
     def values_across(self, cut: int) -> list[Value]:
         """Return the values that are made before a cut and read behind it, in the order in which they are made."""
         across = (value for value, last in self.last_reader.items() if self.place[value.vertex] < cut <= last)
@@ -70,7 +80,7 @@ class CuttableGraph:
     @cached_property
     def bytes_across(self) -> list[int]:
         """Bytes of the values that cross each cut, from 0 to the number of nodes; unknown sizes count 0."""
-        return self._sum_across((value, value_bytes(self.sized, value)) for value in self.last_reader)
+        return self._sum_across((value, self.nbytes(value)) for value in self.last_reader)
 
     @cached_property
     def possible_cuts(self) -> list[int]:

@@ -33,7 +33,6 @@ from graphopt.partition.stages import Stage, extract_stages
 from graphopt.runtime.sample_inputs import Feeds
 from graphopt.runtime.session_setting import SessionSetting, model_label
 from graphopt.search.analytic_cost import AnalyticCost
-from graphopt.search.memory_plan import liveness_peak, value_bytes
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ class Partition:
 
     def transferred_bytes(self, value: Value) -> int:
         """Return the bytes of a value between stages: as met, or as its sizes say."""
-        return self.nbytes.get(self.loaded.graph.value_name(value), value_bytes(self.whole.sized, value))
+        return self.nbytes.get(self.loaded.graph.value_name(value), self.whole.nbytes(value))
 
     def bytes_behind(self, stage: Stage) -> int:
         """Return the bytes that cross the cut behind a stage."""
@@ -205,7 +204,7 @@ class _MemoryFit:
 
     def __init__(self, whole: CuttableGraph, devices: Sequence[Device]) -> None:
         self._whole, self._memory = whole, [device.memory for device in devices]
-        self._values = values_peak(whole)
+        self._values = whole.values_peak
         self._weights: dict[int, list[int]] = {}
 
     def __call__(self, stage: int, start: int, end: int) -> bool:
@@ -214,18 +213,12 @@ class _MemoryFit:
         return self._weights[start][end - start] + self._values <= self._memory[stage]
 
 
-def values_peak(whole: CuttableGraph) -> int:
-    """Return the bytes that the values of a run take at most, weights aside, by an estimate."""
-    peak = liveness_peak(whole.sized)
-    return 0 if peak is None else peak.nbytes
-
-
 def _refusal(whole: CuttableGraph, request: PartitionRequest, label: str) -> GraphoptError:
     """Return the error that says why there are no such cuts."""
     weights, memory = whole.weight_bytes(whole.order), sum(device.memory for device in request.devices)
     return MemoryBudgetError(
         f"{label} does not fit into the {len(request.devices)} devices, in their order, however it is cut: its weights"
-        f" take {format_bytes(weights)} and its values {format_bytes(values_peak(whole))} at most, and the devices have"
+        f" take {format_bytes(weights)} and its values {format_bytes(whole.values_peak)} at most, and the devices have"
         f" {format_bytes(memory)} together; nothing was written"
     )
 
@@ -275,7 +268,7 @@ def _notes(partition: Partition, request: PartitionRequest) -> list[str]:
 def _copies_note(partition: Partition) -> list[str]:
     """Compare the stages with copies of the whole model, where it fits into the devices."""
     weights = partition.whole.weight_bytes(partition.whole.order)
-    needed = weights + values_peak(partition.whole)
+    needed = weights + partition.whole.values_peak
     able = [device for device in partition.devices if not partition.is_described or needed <= device.memory]
     if not able:
         return []
