@@ -19,7 +19,7 @@ from graphopt.cli.terminal import Progress, print_text, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.partition.manifest import PipelineManifest
-    from graphopt.partition.partitioning import Partition, PartitionRequest
+    from graphopt.partition.partitioning import ModelPartition, PartitionRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def partition(
         print_text(f"{made}\n\n{told}" if told else str(made))
 
 
-def _annotate(found: Partition, path: Path, made: PipelineManifest) -> str:
+def _annotate(found: ModelPartition, path: Path, made: PipelineManifest) -> str:
     """Write the annotated model, and return the option that goes with it, and whether that was checked."""
     from graphopt.io import onnx_io
     from graphopt.partition import annotation

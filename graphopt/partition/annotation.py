@@ -18,7 +18,7 @@ from graphopt.base.errors import ModelError
 from graphopt.base.ort import make_session_options, require_onnxruntime
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Patch
-from graphopt.partition.partitioning import Partition
+from graphopt.partition.partitioning import ModelPartition
 from graphopt.runtime.session_setting import SessionSetting
 
 ANNOTATION = "layer_ann"
@@ -28,7 +28,7 @@ DESIGNATORS = ("cpu", "cuda", "dml")
 """Providers that ONNX Runtime knows by these short names in the option; others are called by their full ones."""
 
 
-def annotate(partition: Partition) -> onnx_io.LoadedModel:
+def annotate(partition: ModelPartition) -> onnx_io.LoadedModel:
     """Return the whole model, each of whose nodes names its stage; what weights alone decide is left unnamed."""
     graph = partition.loaded.graph.copy()
     for number, stage in enumerate(partition.stages, start=1):

@@ -29,7 +29,7 @@ from graphopt.partition.cut import CuttableGraph
 from graphopt.partition.devices import INSTANT, Cluster, Device
 from graphopt.partition.model_trial import try_model, with_sizes
 from graphopt.partition.stage_timing import StageTimer
-from graphopt.partition.stages import Stage, extract_stages
+from graphopt.partition.stages import ModelStage, extract_stages
 from graphopt.runtime.sample_inputs import Feeds
 from graphopt.runtime.session_setting import SessionSetting, model_label
 from graphopt.search.analytic_cost import AnalyticCost
@@ -45,13 +45,13 @@ TIMINGS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Partition:
+class ModelPartition:
     """A model with its cuts, and what is known of the stages between them."""
 
     source: onnx_io.ModelSource
     loaded: onnx_io.LoadedModel
     whole: CuttableGraph
-    stages: tuple[Stage, ...]
+    stages: tuple[ModelStage, ...]
     devices: tuple[Device, ...]
     """The device of each stage."""
     is_described: bool
@@ -80,7 +80,7 @@ class Partition:
         """Return the bytes of a value between stages: as met, or as its sizes say."""
         return self.nbytes.get(self.loaded.graph.value_name(value), self.whole.nbytes(value))
 
-    def bytes_behind(self, stage: Stage) -> int:
+    def bytes_behind(self, stage: ModelStage) -> int:
         """Return the bytes that cross the cut behind a stage."""
         return sum(map(self.transferred_bytes, self.whole.values_across(stage.end)))
 
@@ -120,7 +120,7 @@ class PartitionRequest:
 
 def find_partition(
     model: onnx_io.ModelSource, request: PartitionRequest, *, progress: Callable[[str, float], None] | None = None
-) -> Partition:
+) -> ModelPartition:
     """Return cuts of a model that balance the measured times of its stages.
 
     Where the model cannot be run here, the stages are balanced by an estimate, and a note says so.
@@ -152,7 +152,7 @@ def find_partition(
                 found = _measured(space, seconds, timer, request.seconds, report)
         except NoCutsError:
             raise _refusal(whole, request, label) from None
-    partition = Partition(
+    partition = ModelPartition(
         model, loaded, whole, tuple(extract_stages(whole, found.cuts)), request.devices, request.cluster is not None,
         found, request.setting, trial.feeds, trial.sizes, timer.nbytes, timer.whole_seconds, (),
     )  # fmt: skip
@@ -253,7 +253,7 @@ def _measured(
     return found if known[-1] == found.cuts else MeasuredCuts(found.cuts, tuple(measure(found.cuts)))
 
 
-def _notes(partition: Partition, request: PartitionRequest) -> list[str]:
+def _notes(partition: ModelPartition, request: PartitionRequest) -> list[str]:
     """Return what is worth knowing beside the table."""
     notes = []
     copied = sum(stage.weight_bytes for stage in partition.stages) - partition.whole.weight_bytes(partition.whole.order)
@@ -265,7 +265,7 @@ def _notes(partition: Partition, request: PartitionRequest) -> list[str]:
     return [*notes, *_copies_note(partition)]
 
 
-def _copies_note(partition: Partition) -> list[str]:
+def _copies_note(partition: ModelPartition) -> list[str]:
     """Compare the stages with copies of the whole model, where it fits into the devices."""
     weights = partition.whole.weight_bytes(partition.whole.order)
     needed = weights + partition.whole.values_peak

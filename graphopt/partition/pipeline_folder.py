@@ -20,7 +20,7 @@ from graphopt.ir.graph import Graph, Value
 from graphopt.ir.types import TensorType, Type
 from graphopt.partition.devices import read_devices
 from graphopt.partition.manifest import MANIFEST, PipelineManifest, StageRecord, TensorSignature, Transfer
-from graphopt.partition.partitioning import Partition, PartitionRequest, find_partition
+from graphopt.partition.partitioning import ModelPartition, PartitionRequest, find_partition
 from graphopt.partition.stage_session import run_stage, stage_digest
 from graphopt.runtime.session_setting import SessionSetting, model_label
 
@@ -65,7 +65,7 @@ def partition_model(
     return write_partition(find_partition(model, request), Path(folder), check=check)
 
 
-def write_partition(partition: Partition, folder: Path, *, check: bool = True) -> PipelineManifest:
+def write_partition(partition: ModelPartition, folder: Path, *, check: bool = True) -> PipelineManifest:
     """Write the stages of a model into a new folder, and return what its `pipeline.json` says.
 
     Args:
@@ -93,7 +93,7 @@ def write_partition(partition: Partition, folder: Path, *, check: bool = True) -
 # -- pipeline.json -----------------------------------------------------------------------------------------------------
 
 
-def describe_partition(partition: Partition, paths: Sequence[Path] = ()) -> PipelineManifest:
+def describe_partition(partition: ModelPartition, paths: Sequence[Path] = ()) -> PipelineManifest:
     """Return what there is to say of stages, which lie in these files; without any, they have no names or digests."""
     graph, source = partition.loaded.graph, partition.loaded.path
     seconds = partition.found.seconds
@@ -135,7 +135,7 @@ def describe_partition(partition: Partition, paths: Sequence[Path] = ()) -> Pipe
     )
 
 
-def _transfers(partition: Partition) -> Iterator[Transfer]:
+def _transfers(partition: ModelPartition) -> Iterator[Transfer]:
     """Yield the values between stages, with those that do not read them but stand in between."""
     graph = partition.loaded.graph
     readers: dict[Value, list[int]] = {}
@@ -179,7 +179,7 @@ def _signature(name: str, type_: Type | None) -> TensorSignature:
 # -- the stages together are the model ---------------------------------------------------------------------------------
 
 
-def _check_stages(partition: Partition, paths: Iterable[Path]) -> None:
+def _check_stages(partition: ModelPartition, paths: Iterable[Path]) -> None:
     """Raise DifferenceError where the stages, as they are written, give another bit than the model."""
     setting = replace(partition.setting, threads=1)
     original = setting.open(partition.source, optimize=False)

@@ -61,7 +61,7 @@ class StageSpec:
     """What a worker has to know of its stage; it goes to other processes."""
 
     name: str
-    """What errors call it: `stage 2 (stage-2.onnx)`."""
+    """Name in errors: `stage 2 (stage-2.onnx)`."""
     path: Path
     digest: str
     setting: SessionSetting

@@ -68,7 +68,7 @@ class Pipeline:
         """
         self._folder = Path(folder)
         self.manifest: PipelineManifest = read_manifest(self._folder)
-        """What `pipeline.json` says."""
+        """The contents of `pipeline.json`."""
         count = len(self.manifest.stages)
         if in_flight is not None and in_flight < 1:
             raise UsageError(f"in_flight cannot be {in_flight}: it is 1 or more")
@@ -234,7 +234,7 @@ class _Request:
 
     values: Values
     stage: int = 0
-    """How many stages it has behind it."""
+    """Number of stages that it has behind it."""
     answer: Future[Values] = field(default_factory=Future)
 
 
