@@ -60,6 +60,7 @@ def extract_stage(whole: CuttableGraph, start: int, end: int) -> ModelStage:
         name, type_ = source.value_name(value), source.value_type(value)
         known[value] = _add_input(graph, Node(INPUT, (), (name,), (type_,), domain=INTERNAL_DOMAIN))
     for vertex in sorted(inside - {value.vertex for value in known}, key=whole.rank.__getitem__):
+        assert all(value in known for value in source[vertex].operands), source[vertex].label
         place = graph.add(source[vertex].with_inputs_replaced(known))
         known |= {Value(vertex, index): Value(place, index) for index in range(len(source[vertex].names))}
     names = {name for _, name, _ in outputs}
