@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from graphopt.language.rule import Rule as Rule
     from graphopt.onnxsim import simplify as simplify
     from graphopt.options import Options as Options
-    from graphopt.partition.pipeline import Pipeline as Pipeline
+    from graphopt.partition.pipeline_folder import partition_model as partition_model
+    from graphopt.partition.stage_pipeline import Pipeline as Pipeline
     from graphopt.pipeline import optimize as optimize
     from graphopt.report.report import Report as Report
     from graphopt.report.report import report_schema as report_schema
@@ -45,7 +46,7 @@ _HOMES = {
     "ModelError": "graphopt.base.errors",
     "Options": "graphopt.options",
     "OutputError": "graphopt.base.errors",
-    "Pipeline": "graphopt.partition.pipeline",
+    "Pipeline": "graphopt.partition.stage_pipeline",
     "ProofError": "graphopt.base.errors",
     "Recipe": "graphopt.search.recipe",
     "RecipeError": "graphopt.base.errors",
@@ -60,6 +61,7 @@ _HOMES = {
     "grad": "graphopt.training",
     "measure_memory": "graphopt.runtime.memory",
     "optimize": "graphopt.pipeline",
+    "partition_model": "graphopt.partition.pipeline_folder",
     "report_schema": "graphopt.report.report",
     "simplify": "graphopt.onnxsim",
 }
@@ -87,6 +89,7 @@ __all__ = [
     "grad",
     "measure_memory",
     "optimize",
+    "partition_model",
     "report_schema",
     "simplify",
 ]

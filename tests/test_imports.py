@@ -264,6 +264,7 @@ WIDE = {
     "graphopt/pipeline.py": 31,
     "graphopt/search/model_tuner.py": 27,
     "rules/__init__.py": 27,
+    "graphopt/cli/main.py": 18,
     "graphopt/cli/main.py": 17,
     "verifier/symbolic_instance.py": 21,
     "verifier/instance_sampling.py": 20,

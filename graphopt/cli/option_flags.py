@@ -312,7 +312,7 @@ def running(options: RunOptions) -> Iterator[None]:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 COMMANDS = (
-    *("optimize", "compare", "bench", "inspect", "report", "explain", "grad", "plan"),
+    *("optimize", "compare", "bench", "inspect", "report", "explain", "grad", "partition", "plan"),
     *("verify", "rules", "discover", "demo"),
 )
 

@@ -18,16 +18,17 @@ from graphopt.base.errors import ModelError
 from graphopt.base.ort import make_session_options, require_onnxruntime
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Patch
-from graphopt.partition.partitioning import Partition
+from graphopt.partition.partitioning import ModelPartition
 from graphopt.runtime.session_setting import SessionSetting
 
 ANNOTATION = "layer_ann"
 OPTION = "session.layer_assignment_settings"
+CHECKED = "ONNX Runtime opens it with this option, and each provider has the nodes of its stages"
 DESIGNATORS = ("cpu", "cuda", "dml")
 """Providers that ONNX Runtime knows by these short names in the option; others are called by their full ones."""
 
 
-def annotate(partition: Partition) -> onnx_io.LoadedModel:
+def annotate(partition: ModelPartition) -> onnx_io.LoadedModel:
     """Return the whole model, each of whose nodes names its stage; what weights alone decide is left unnamed."""
     graph = partition.loaded.graph.copy()
     for number, stage in enumerate(partition.stages, start=1):
@@ -54,13 +55,13 @@ def assignment_setting(providers: Sequence[str]) -> str:
     return "; ".join(f"{device}({', '.join(labels)})" for device, labels in named.items())
 
 
-def check_annotations(path: Path, providers: Sequence[str], label: str) -> str:
-    """Have ONNX Runtime open an annotated file, and return why it cannot tell whether stages get their providers.
+def check_annotations(path: Path, providers: Sequence[str]) -> str:
+    """Have ONNX Runtime open an annotated file, and return what it cannot tell, or which nodes went elsewhere.
 
-    Empty if it can, and they do.
+    Empty if each provider has the nodes of its stages.
 
     Raises:
-        ModelError: ONNX Runtime refuses the file, or gives a stage to another provider than it is told to.
+        ModelError: ONNX Runtime refuses the file.
     """
     runtime, setting = require_onnxruntime(), assignment_setting(providers)
     if not _knows_annotations():
@@ -74,7 +75,7 @@ def check_annotations(path: Path, providers: Sequence[str], label: str) -> str:
     try:
         session = runtime.InferenceSession(str(path), options, providers=wanted)
     except Exception as error:  # the classes that onnxruntime raises share no base
-        raise ModelError(f"{label} cannot be loaded with its annotations: {' '.join(str(error).split())}") from error
+        raise ModelError(f"{path} cannot be loaded with its annotations: {' '.join(str(error).split())}") from error
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return f"onnxruntime {runtime.__version__} opens it, but does not tell which provider got which stage"
     return _misplaced(session, path, providers)
@@ -86,18 +87,22 @@ def _misplaced(session: Any, path: Path, providers: Sequence[str]) -> str:
         node.name: prop.value
         for node in onnx_io.parse_file(path, weights=False).graph.node
         for prop in node.metadata_props
-        if prop.key == ANNOTATION
+        if prop.key == ANNOTATION and node.name
     }
     wanted = {
         stage_label(number): SessionSetting(provider).runtime_name for number, provider in enumerate(providers, start=1)
     }
-    wrong = [
-        node.name
-        for part in session.get_provider_graph_assignment_info()
-        for node in part.get_nodes()
-        if node.name in stage_of and wanted[stage_of[node.name]] != part.ep_name
-    ]
-    return f"{len(wrong)} nodes are not where their stage is, as '{wrong[0]}': no kernel for them is there" if wrong else ""
+    given = {
+        node.name: part.ep_name for part in session.get_provider_graph_assignment_info() for node in part.get_nodes()
+    }
+    if {*wanted.values()} == {*given.values()} and len({*wanted.values()}) == 1:
+        return ""
+    if not stage_of:
+        return "its nodes have no names, by which ONNX Runtime would tell which provider got which: not checked"
+    wrong = [name for name, label in stage_of.items() if given.get(name, wanted[label]) != wanted[label]]
+    if not wrong:
+        return ""
+    return f"{len(wrong)} nodes are not where their stage is, as '{wrong[0]}': no kernel for them is there"
 
 
 def _options(setting: str) -> Any:
@@ -113,6 +118,6 @@ def _knows_annotations() -> bool:
         require_onnxruntime().InferenceSession(
             model.SerializeToString(), _options("no parenthesis"), providers=["CPUExecutionProvider"]
         )
-    except Exception:  # noqa: BLE001 - the classes that onnxruntime raises share no base; any refusal tells
+    except Exception:
         return True
     return False

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TypeAlias
+
+from graphopt.partition.devices import INSTANT
 
 Cuts: TypeAlias = tuple[int, ...]
 """Numbers of nodes before each cut, rising."""
 
 GOAL = 1.06
-"""Largest stage, as a part of the mean, at which nothing more is tried: 1.1 is what is wanted, and timings have noise."""
+"""Largest stage, as a part of the mean, at which nothing more is tried: 1.1 is wanted, and timings have noise."""
 SLACK = 1.05
 """Largest stage, as a part of the mean, up to which the cuts that send the fewest bytes are chosen."""
 MAX_POSITIONS = 240
@@ -33,10 +35,13 @@ class CutSpace:
     """Bytes that cross each cut, by the number of nodes before it."""
     speeds: Sequence[float]
     """Speed of the device of each stage."""
-    fits: Callable[[int, int, int], bool] = field(default=lambda stage, start, end: True)
-    """Says whether the nodes between two cuts fit into the memory of the device of a stage."""
-    seconds_to_send: Callable[[int], float] = field(default=lambda nbytes: 0.0)
-    """Seconds in which the link between two devices carries so many bytes."""
+    seconds_to_send: Callable[[int], float] = INSTANT.seconds
+    """Returns the seconds in which the link between two devices carries so many bytes."""
+    fits: Callable[[int, int, int], bool] | None = None
+    """Says whether the nodes between two cuts fit into the memory of the device of a stage; None if all do."""
+
+    def has_room(self, stage: int, start: int, end: int) -> bool:
+        return self.fits is None or self.fits(stage, start, end)
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ def thin_positions(positions: Sequence[int], bytes_across: Sequence[int], second
 
 
 def choose_cuts(space: CutSpace, seconds: Sequence[float]) -> Cuts:
-    """Return the cuts that send the fewest bytes of those that are balanced, by an estimate of the seconds of each node.
+    """Return the cuts that send the fewest bytes of those that are balanced, by an estimate of each node's seconds.
 
     Balanced is what is within `SLACK`, or at most 2 % over the best there is.
 
@@ -84,7 +89,7 @@ def choose_cuts(space: CutSpace, seconds: Sequence[float]) -> Cuts:
 
     def seconds_of(stage: int, start: int, end: int) -> float:
         """Return how long a stage keeps its device or the link to the next busy; infinite where it does not fit."""
-        if not space.fits(stage, start, end):
+        if not space.has_room(stage, start, end):
             return math.inf
         sending = space.seconds_to_send(space.bytes_across[end]) if end < space.node_count else 0.0
         return max((before[end] - before[start]) / space.speeds[stage], sending)
@@ -103,7 +108,7 @@ def choose_cuts(space: CutSpace, seconds: Sequence[float]) -> Cuts:
 
 def _stages(cuts: Cuts, node_count: int) -> Iterator[tuple[int, int, int]]:
     ends = (0, *cuts, node_count)
-    return ((stage, start, end) for stage, (start, end) in enumerate(zip(ends, ends[1:], strict=False)))
+    return ((stage, start, end) for stage, (start, end) in enumerate(pairwise(ends)))
 
 
 def _cheapest(
@@ -145,8 +150,8 @@ def balance(
 ) -> MeasuredCuts:
     """Return the most even of the cuts that were measured.
 
-    Each measurement corrects the estimates of the nodes of its stages, of which the next cuts are chosen. When these are
-    known, the borders of the largest stage are moved towards it, one position at a time.
+    Each measurement corrects the estimates of the nodes of its stages, by which the next cuts are chosen. When these
+    are known, the borders of the largest stage are moved towards it, one position at a time.
 
     Args:
         space: where cuts may be.
@@ -193,6 +198,6 @@ def _moves(space: CutSpace, found: MeasuredCuts) -> Iterator[Cuts]:
                 continue
             moved = (*found.cuts[:border], space.positions[place], *found.cuts[border + 1 :])
             if all(a < b for a, b in zip((0, *moved), (*moved, space.node_count), strict=True)) and all(
-                space.fits(*each) for each in _stages(moved, space.node_count)
+                space.has_room(*each) for each in _stages(moved, space.node_count)
             ):
                 yield moved

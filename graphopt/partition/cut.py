@@ -7,14 +7,14 @@ to no side: like a weight, it is wherever it is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.types import TensorType, Type
-from graphopt.search.memory_plan import value_bytes
+from graphopt.search.memory_plan import liveness_peak, value_bytes
 
 SENT_SHARE = 0.01
 """Part of the bytes of the weights that it is computed from up to which a value is sent, rather than computed again."""
@@ -27,20 +27,21 @@ class CuttableGraph:
     graph: Graph
     sized: Graph
     """The same vertices with numbers for the open sizes at which it is measured."""
-    order: tuple[int, ...] = field(init=False)
-    """The nodes that each belong to one stage, producers first, otherwise as in the file."""
-    copied: frozenset[int] = field(init=False)
-    """The nodes that are computed from weights alone, in each stage that reads them."""
-    rank: dict[int, int] = field(init=False)
-    """The place of each vertex in the order of the file."""
 
-    def __post_init__(self) -> None:
-        vertices = self.graph.topological_order()
-        copied = _copied_nodes(self.graph, self.sized, vertices)
-        nodes = (vertex for vertex in vertices if not self.graph[vertex].is_internal and vertex not in copied)
-        object.__setattr__(self, "order", tuple(nodes))
-        object.__setattr__(self, "copied", frozenset(copied))
-        object.__setattr__(self, "rank", {vertex: place for place, vertex in enumerate(vertices)})
+    @cached_property
+    def rank(self) -> dict[int, int]:
+        """The place of each vertex in the order of the file."""
+        return {vertex: place for place, vertex in enumerate(self.graph.topological_order())}
+
+    @cached_property
+    def copied(self) -> frozenset[int]:
+        """The nodes that are computed from weights alone, in each stage that reads them."""
+        return frozenset(_copied_nodes(self.graph, self.sized, self.rank))
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The nodes that each belong to one stage, producers first, otherwise as in the file."""
+        return tuple(v for v in self.rank if not self.graph[v].is_internal and v not in self.copied)
 
     def __len__(self) -> int:
         """Return the number of nodes that are spread over stages."""
@@ -61,6 +62,16 @@ class CuttableGraph:
                     found[value] = place
         return found
 
+    def nbytes(self, value: Value) -> int:
+        """Return the bytes of a tensor of known sizes; 0 for other values."""
+        return value_bytes(self.sized, value)
+
+    @cached_property
+    def values_peak(self) -> int:
+        """Bytes that the values of a run take at most, weights aside, by an estimate."""
+        peak = liveness_peak(self.sized)
+        return 0 if peak is None else peak.nbytes
+
     def values_across(self, cut: int) -> list[Value]:
         """Return the values that are made before a cut and read behind it, in the order in which they are made."""
         across = (value for value, last in self.last_reader.items() if self.place[value.vertex] < cut <= last)
@@ -69,7 +80,7 @@ class CuttableGraph:
     @cached_property
     def bytes_across(self) -> list[int]:
         """Bytes of the values that cross each cut, from 0 to the number of nodes; unknown sizes count 0."""
-        return self._sum_across((value, value_bytes(self.sized, value)) for value in self.last_reader)
+        return self._sum_across((value, self.nbytes(value)) for value in self.last_reader)
 
     @cached_property
     def possible_cuts(self) -> list[int]:

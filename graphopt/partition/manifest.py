@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphopt.base.errors import UsageError
+from graphopt.base.limits import format_bytes
 from graphopt.base.records import DECODE_ERRORS, from_json, to_json
+from graphopt.runtime.bench import format_ms, format_table
 
 MANIFEST = "pipeline.json"
 """Name of the file in the folder of the stages."""
@@ -99,10 +101,25 @@ class PipelineManifest:
     def to_json(self) -> str:
         return to_json(self, indent=2)
 
-    @property
-    def slowest(self) -> float:
-        """Seconds of the largest stage on its device, which bound the throughput."""
-        return max(stage.seconds / stage.speed for stage in self.stages)
+    def __str__(self) -> str:
+        has_devices = any(stage.device for stage in self.stages)
+        rows = [("stage", "nodes", "weights", "ms", "sends", "device")]
+        rows += [
+            (
+                str(number),
+                str(stage.nodes),
+                format_bytes(stage.weight_bytes),
+                format_ms(stage.seconds / stage.speed),
+                format_bytes(stage.bytes_out) if number < len(self.stages) else "",
+                stage.device,
+            )
+            for number, stage in enumerate(self.stages, start=1)
+        ]
+        table = format_table([row if has_devices else row[:-1] for row in rows], left=(5,))
+        how = f"{self.threads} thread{'s' * (self.threads != 1)}" if self.is_measured else "estimated"
+        sizes = "".join(f", {name}={size}" for name, size in self.sizes.items())
+        head = f"{self.model}: {len(self.stages)} stages, the largest {self.imbalance:.3f} of the mean ({how}{sizes})"
+        return "\n".join([head, "", table, *(["", *self.notes] if self.notes else [])])
 
 
 def read_manifest(folder: Path) -> PipelineManifest:

@@ -7,17 +7,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
-
-import numpy as np
 
 from graphopt.base import files
 from graphopt.base.errors import GraphoptError, MemoryBudgetError, ModelError, UsageError
-from graphopt.base.limits import LimitError, format_bytes
+from graphopt.base.limits import format_bytes
 from graphopt.io import onnx_io
-from graphopt.ir.graph import Graph, Value
-from graphopt.operators.fixed_sizes import fix_inputs
+from graphopt.ir.graph import Value
 from graphopt.operators.inference import infer_graph
 from graphopt.partition.balance import (
     Cuts,
@@ -30,28 +27,31 @@ from graphopt.partition.balance import (
 )
 from graphopt.partition.cut import CuttableGraph
 from graphopt.partition.devices import INSTANT, Cluster, Device
+from graphopt.partition.model_trial import try_model, with_sizes
 from graphopt.partition.stage_timing import StageTimer
-from graphopt.partition.stages import Stage, extract_stages
-from graphopt.runtime.bench import PreparedModels, make_up_inputs, prepare_models
+from graphopt.partition.stages import ModelStage, extract_stages
 from graphopt.runtime.sample_inputs import Feeds
-from graphopt.runtime.session_setting import SessionSetting, model_label, parse_model
+from graphopt.runtime.session_setting import SessionSetting, model_label
 from graphopt.search.analytic_cost import AnalyticCost
-from graphopt.search.memory_plan import liveness_peak, value_bytes
 
 log = logging.getLogger(__name__)
 
+COPIED_SHARE = 0.01
+"""Part of the weights from which on it is said that they are copied."""
+NOISE = 0.05
+"""Part by which stages have to be faster than copies of the model to be called so: they do the same work."""
 TIMINGS = 8
 """Timings that the seconds of a run are shared among."""
 
 
 @dataclass(frozen=True, eq=False)
-class Partition:
+class ModelPartition:
     """A model with its cuts, and what is known of the stages between them."""
 
     source: onnx_io.ModelSource
     loaded: onnx_io.LoadedModel
     whole: CuttableGraph
-    stages: tuple[Stage, ...]
+    stages: tuple[ModelStage, ...]
     devices: tuple[Device, ...]
     """The device of each stage."""
     is_described: bool
@@ -78,9 +78,9 @@ class Partition:
 
     def transferred_bytes(self, value: Value) -> int:
         """Return the bytes of a value between stages: as met, or as its sizes say."""
-        return self.nbytes.get(self.loaded.graph.value_name(value), value_bytes(self.whole.sized, value))
+        return self.nbytes.get(self.loaded.graph.value_name(value), self.whole.nbytes(value))
 
-    def bytes_behind(self, stage: Stage) -> int:
+    def bytes_behind(self, stage: ModelStage) -> int:
         """Return the bytes that cross the cut behind a stage."""
         return sum(map(self.transferred_bytes, self.whole.values_across(stage.end)))
 
@@ -97,7 +97,7 @@ class PartitionRequest:
     cluster: Cluster | None = None
     max_transfer: int | None = None
     """Most bytes that may cross a cut."""
-    setting: SessionSetting = SessionSetting()
+    setting: SessionSetting
     seconds: float = 30.0
     """About how long the timings may take together."""
     dims: Mapping[str, int | Sequence[int]] | None = None
@@ -120,7 +120,7 @@ class PartitionRequest:
 
 def find_partition(
     model: onnx_io.ModelSource, request: PartitionRequest, *, progress: Callable[[str, float], None] | None = None
-) -> Partition:
+) -> ModelPartition:
     """Return cuts of a model that balance the measured times of its stages.
 
     Where the model cannot be run here, the stages are balanced by an estimate, and a note says so.
@@ -135,81 +135,28 @@ def find_partition(
     loaded = onnx_io.load_model(onnx_io.copy_source(model))
     with onnx_io.naming_file_in_errors(loaded.path):
         infer_graph(loaded.graph)
-    notes: list[str] = []
-    ready = _prepare(model, request, notes)
-    sizes, feeds = _sizes_and_feeds(model, request, ready)
+    trial = try_model(model, request.setting, request.dims or {}, request.inputs or {}, request.seed)
     label = model_label(model)
-    whole = CuttableGraph(loaded.graph, _with_sizes(loaded.graph, feeds))
+    whole = CuttableGraph(loaded.graph, with_sizes(loaded.graph, trial.feeds))
     estimates = AnalyticCost().node_seconds(whole.sized)
     seconds = [max(estimates[vertex], 1e-9) for vertex in whole.order]
     space = _cut_space(whole, request, seconds, label)
-    timer = None
-    try:
-        if ready is None:
-            cuts = choose_cuts(space, seconds)
-            ends = [0, *cuts, len(whole)]
-            before = [0.0, *accumulate(seconds)]
-            found = MeasuredCuts(cuts, tuple(before[b] - before[a] for a, b in zip(ends, ends[1:], strict=False)))
-        else:
-            with files.scratch_folder() as folder:
-                timer = StageTimer(
-                    loaded, whole, request.setting, feeds, folder, request.seconds / TIMINGS, ready.sessions[0]
-                )
-                found = _measured(space, seconds, timer, request.seconds, report)
-    except NoCutsError:
-        raise _refusal(whole, space, request, label) from None
-    if len(ready.trials if ready else ()) > 1:
-        notes.append("balanced for the first of several usual sizes: --dim names others")
-    partition = Partition(
-        model, loaded, whole, tuple(extract_stages(whole, found.cuts)), request.devices, request.cluster is not None,
-        found, request.setting, feeds, sizes, timer.nbytes if timer else {}, timer.whole_seconds if timer else None, (),
-    )  # fmt: skip
-    return replace(partition, notes=(*notes, *_notes(partition, request)))
-
-
-def _prepare(
-    model: onnx_io.ModelSource, request: PartitionRequest, notes: list[str]
-) -> PreparedModels | None:
-    """Return the model ready to run; None, with a note, where ONNX Runtime does not run it here."""
-    if any(not isinstance(sizes, int) and len(sizes) > 1 for sizes in (request.dims or {}).values()):
-        raise UsageError("stages are balanced for one size of each dim: give one")
-    try:
-        return prepare_models(
-            [model], request.setting, dims=request.dims, inputs=request.inputs, seed=request.seed
+    with files.scratch_folder() as folder:
+        timer = StageTimer(
+            loaded, whole, request.setting, trial.feeds, folder, request.seconds / TIMINGS, trial.session
         )
-    except LimitError:
-        raise
-    except ModelError as error:
-        notes.append(f"not measured, but balanced by an estimate: {error}")
-        return None
-
-
-def _sizes_and_feeds(
-    model: onnx_io.ModelSource, request: PartitionRequest, ready: PreparedModels | None
-) -> tuple[Mapping[str, int], Feeds]:
-    if ready is not None:
-        return dict(ready.trials[0].sizes), ready.trials[0].feeds
-    try:
-        return {}, make_up_inputs(parse_model(model), request.dims or {}, request.inputs or {})[0]
-    except ModelError as error:
-        log.debug("no inputs can be made up: %s", error)
-        return {}, {}
-
-
-def _with_sizes(graph: Graph, feeds: Feeds) -> Graph:
-    """Return a copy of a graph with the sizes of some inputs; an equal one where they say nothing."""
-    sized = graph.copy()
-    shapes = {
-        name: value.shape
-        for name, value in feeds.items()
-        if isinstance(value, np.ndarray) and any(graph[vertex].names[0] == name for vertex in graph.inputs)
-    }
-    try:
-        fix_inputs(sized, shapes, {})
-    except GraphoptError as error:
-        log.debug("sizes are not known everywhere: %s", error)
-        return graph.copy()
-    return sized
+        try:
+            if trial.session is None:
+                found = _estimated(space, seconds)
+            else:
+                found = _measured(space, seconds, timer, request.seconds, report)
+        except NoCutsError:
+            raise _refusal(whole, request, label) from None
+    partition = ModelPartition(
+        model, loaded, whole, tuple(extract_stages(whole, found.cuts)), request.devices, request.cluster is not None,
+        found, request.setting, trial.feeds, trial.sizes, timer.nbytes, timer.whole_seconds, (),
+    )  # fmt: skip
+    return replace(partition, notes=(*trial.notes, *_notes(partition, request)))
 
 
 # -- where cuts may be -------------------------------------------------------------------------------------------------
@@ -247,13 +194,9 @@ def _cut_space(whole: CuttableGraph, request: PartitionRequest, seconds: Sequenc
         positions=positions,
         bytes_across=whole.bytes_across,
         speeds=[device.speed for device in request.devices],
-        fits=_MemoryFit(whole, request.devices) if request.cluster is not None else _fits_anywhere,
         seconds_to_send=link.seconds,
+        fits=_MemoryFit(whole, request.devices) if request.cluster is not None else None,
     )
-
-
-def _fits_anywhere(stage: int, start: int, end: int) -> bool:
-    return True
 
 
 class _MemoryFit:
@@ -261,7 +204,7 @@ class _MemoryFit:
 
     def __init__(self, whole: CuttableGraph, devices: Sequence[Device]) -> None:
         self._whole, self._memory = whole, [device.memory for device in devices]
-        self._values = values_peak(whole)
+        self._values = whole.values_peak
         self._weights: dict[int, list[int]] = {}
 
     def __call__(self, stage: int, start: int, end: int) -> bool:
@@ -270,23 +213,22 @@ class _MemoryFit:
         return self._weights[start][end - start] + self._values <= self._memory[stage]
 
 
-def values_peak(whole: CuttableGraph) -> int:
-    """Return the bytes that the values of a run take at most, weights aside, by an estimate."""
-    peak = liveness_peak(whole.sized)
-    return 0 if peak is None else peak.nbytes
-
-
-def _refusal(whole: CuttableGraph, space: CutSpace, request: PartitionRequest, label: str) -> GraphoptError:
+def _refusal(whole: CuttableGraph, request: PartitionRequest, label: str) -> GraphoptError:
     """Return the error that says why there are no such cuts."""
     weights, memory = whole.weight_bytes(whole.order), sum(device.memory for device in request.devices)
     return MemoryBudgetError(
         f"{label} does not fit into the {len(request.devices)} devices, in their order, however it is cut: its weights"
-        f" take {format_bytes(weights)} and its values {format_bytes(values_peak(whole))} at most, and the devices have"
+        f" take {format_bytes(weights)} and its values {format_bytes(whole.values_peak)} at most, and the devices have"
         f" {format_bytes(memory)} together; nothing was written"
     )
 
 
 # -- measured ----------------------------------------------------------------------------------------------------------
+
+
+def _estimated(space: CutSpace, seconds: Sequence[float]) -> MeasuredCuts:
+    cuts, before = choose_cuts(space, seconds), [0.0, *accumulate(seconds)]
+    return MeasuredCuts(cuts, tuple(before[end] - before[start] for start, end in pairwise((0, *cuts, len(seconds)))))
 
 
 def _measured(
@@ -298,22 +240,24 @@ def _measured(
 ) -> MeasuredCuts:
     """Return the most even cuts, timed once more beside the whole model if others were timed after them."""
     end = time.monotonic() + limit
+    known: list[Cuts] = []
 
     def measure(cuts: Cuts) -> list[float]:
         report("time", max(0.0, 1 - (end - time.monotonic()) / limit) if limit else 1.0)
         found = timer(cuts)
+        known.append(cuts)
         log.info("cuts behind nodes %s: %s ms", cuts, ", ".join(f"{each * 1e3:.3g}" for each in found))
         return found
 
     found = balance(space, seconds, measure, lambda: time.monotonic() < end)
-    return MeasuredCuts(found.cuts, tuple(measure(found.cuts)))
+    return found if known[-1] == found.cuts else MeasuredCuts(found.cuts, tuple(measure(found.cuts)))
 
 
-def _notes(partition: Partition, request: PartitionRequest) -> list[str]:
+def _notes(partition: ModelPartition, request: PartitionRequest) -> list[str]:
     """Return what is worth knowing beside the table."""
     notes = []
     copied = sum(stage.weight_bytes for stage in partition.stages) - partition.whole.weight_bytes(partition.whole.order)
-    if copied > 0:
+    if copied > COPIED_SHARE * partition.whole.weight_bytes(partition.whole.order):
         notes.append(f"{format_bytes(copied)} of weights are copied, as several stages read them")
     if request.max_transfer is not None:
         wide = [stage for stage in partition.stages if partition.bytes_behind(stage) > request.max_transfer]
@@ -321,10 +265,10 @@ def _notes(partition: Partition, request: PartitionRequest) -> list[str]:
     return [*notes, *_copies_note(partition)]
 
 
-def _copies_note(partition: Partition) -> list[str]:
+def _copies_note(partition: ModelPartition) -> list[str]:
     """Compare the stages with copies of the whole model, where it fits into the devices."""
     weights = partition.whole.weight_bytes(partition.whole.order)
-    needed = weights + values_peak(partition.whole)
+    needed = weights + partition.whole.values_peak
     able = [device for device in partition.devices if not partition.is_described or needed <= device.memory]
     if not able:
         return []
@@ -335,5 +279,7 @@ def _copies_note(partition: Partition) -> list[str]:
     copies = sum(device.speed for device in able) / partition.whole_seconds
     times = zip(partition.found.seconds, partition.speeds, strict=True)
     stages = 1 / max(seconds / speed for seconds, speed in times)
-    verdict = f"{len(able)} copies of it serve {copies:.3g} requests a second, these stages {stages:.3g} at most"
-    return [f"{said}: {verdict}: {'copies' if copies >= stages else 'the stages'} win"]
+    rates = [f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}" for rate in (copies, stages)]
+    verdict = f"{len(able)} copies of it serve {rates[0]} requests a second, these stages {rates[1]} at most"
+    winner = "the stages win" if stages > (1 + NOISE) * copies else "copies win, and send nothing"
+    return [f"{said}: {verdict}: {winner}"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from hashlib import file_digest, sha256
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,59 @@ import numpy as np
 
 from graphopt.base import files
 from graphopt.base.errors import DifferenceError
+from graphopt.base.option_values import parse_bytes
 from graphopt.base.ort import require_onnxruntime
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Value
 from graphopt.ir.types import TensorType, Type
+from graphopt.partition.devices import read_devices
 from graphopt.partition.manifest import MANIFEST, PipelineManifest, StageRecord, TensorSignature, Transfer
-from graphopt.partition.partitioning import Partition
-from graphopt.partition.stages import Stage
+from graphopt.partition.partitioning import ModelPartition, PartitionRequest, find_partition
+from graphopt.partition.stage_session import run_stage, stage_digest
 from graphopt.runtime.session_setting import SessionSetting, model_label
 
 
-def write_partition(partition: Partition, folder: Path, *, check: bool = True) -> PipelineManifest:
+def partition_model(
+    model: onnx_io.ModelSource,
+    folder: str | os.PathLike[str],
+    stages: int | None = None,
+    *,
+    devices: str | os.PathLike[str] | None = None,
+    max_transfer: int | str | None = None,
+    threads: int = 0,
+    seconds: float = 30.0,
+    check: bool = True,
+) -> PipelineManifest:
+    """Cut a model into stages that take the same time, and return what `pipeline.json` says of them.
+
+    `graphopt.Pipeline(folder)` runs them.
+
+    Args:
+        model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns.
+        folder: a new one, for a file for each stage and `pipeline.json`; it is complete or absent.
+        stages: number of them; not with `devices`.
+        devices: a TOML file of devices, one for each stage, and the link between them.
+        max_transfer: most bytes that go from one stage to the next, as 2_000_000 or `2MB`.
+        threads: of ONNX Runtime while stages are timed; 0: one a core.
+        seconds: about how long the timings may take together.
+        check: run stages and model without ONNX Runtime's optimizations: every bit is to be the same.
+
+    Raises:
+        ModelError, UsageError, MemoryBudgetError: as `partitioning.find_partition`.
+        OutputError, DifferenceError: as `write_partition`.
+    """
+    files.check_new_folder(Path(folder))
+    request = PartitionRequest(
+        stages=stages,
+        cluster=None if devices is None else read_devices(devices),
+        max_transfer=None if max_transfer is None else parse_bytes(max_transfer),
+        setting=SessionSetting(threads=threads),
+        seconds=seconds,
+    )
+    return write_partition(find_partition(model, request), Path(folder), check=check)
+
+
+def write_partition(partition: ModelPartition, folder: Path, *, check: bool = True) -> PipelineManifest:
     """Write the stages of a model into a new folder, and return what its `pipeline.json` says.
 
     Args:
@@ -43,24 +85,16 @@ def write_partition(partition: Partition, folder: Path, *, check: bool = True) -
             onnx_io.save_model(stage.model(partition.loaded), path)
         if check and partition.is_measured:
             _check_stages(partition, paths)
-        made = _manifest(partition, paths)
+        made = describe_partition(partition, paths)
         files.write_text(part / MANIFEST, f"{made.to_json()}\n")
     return made
-
-
-def stage_digest(path: Path) -> str:
-    """Return the SHA-256 of a stage, with its weights if they lie in a file of their own."""
-    digest = sha256()
-    for file in (path, *sorted(onnx_io.data_files(path) & {*path.parent.iterdir()})):
-        with file.open("rb") as opened:
-            digest.update(file_digest(opened, "sha256").digest())
-    return digest.hexdigest()
 
 
 # -- pipeline.json -----------------------------------------------------------------------------------------------------
 
 
-def _manifest(partition: Partition, paths: Iterable[Path]) -> PipelineManifest:
+def describe_partition(partition: ModelPartition, paths: Sequence[Path] = ()) -> PipelineManifest:
+    """Return what there is to say of stages, which lie in these files; without any, they have no names or digests."""
     graph, source = partition.loaded.graph, partition.loaded.path
     seconds = partition.found.seconds
     transfers = tuple(_transfers(partition))
@@ -72,8 +106,8 @@ def _manifest(partition: Partition, paths: Iterable[Path]) -> PipelineManifest:
         outputs=tuple(map(_signature, graph.output_names, graph.output_types)),
         stages=tuple(
             StageRecord(
-                file=path.name,
-                digest=stage_digest(path),
+                file=path.name if path is not None else "",
+                digest=stage_digest(path) if path is not None else "",
                 nodes=len(stage.graph),
                 weight_bytes=stage.weight_bytes,
                 inputs=tuple(_input_signature(stage.graph, vertex) for vertex in stage.graph.inputs),
@@ -86,7 +120,9 @@ def _manifest(partition: Partition, paths: Iterable[Path]) -> PipelineManifest:
                 speed=device.speed,
                 provider=device.provider if partition.is_described else partition.setting.provider,
             )
-            for path, stage, time, device in zip(paths, partition.stages, seconds, partition.devices, strict=True)
+            for path, stage, time, device in zip(
+                paths or repeat(None, len(seconds)), partition.stages, seconds, partition.devices, strict=True
+            )
         ),
         transfers=transfers,
         is_measured=partition.is_measured,
@@ -99,7 +135,7 @@ def _manifest(partition: Partition, paths: Iterable[Path]) -> PipelineManifest:
     )
 
 
-def _transfers(partition: Partition) -> Iterator[Transfer]:
+def _transfers(partition: ModelPartition) -> Iterator[Transfer]:
     """Yield the values between stages, with those that do not read them but stand in between."""
     graph = partition.loaded.graph
     readers: dict[Value, list[int]] = {}
@@ -143,10 +179,10 @@ def _signature(name: str, type_: Type | None) -> TensorSignature:
 # -- the stages together are the model ---------------------------------------------------------------------------------
 
 
-def _check_stages(partition: Partition, paths: Iterable[Path]) -> None:
+def _check_stages(partition: ModelPartition, paths: Iterable[Path]) -> None:
     """Raise DifferenceError where the stages, as they are written, give another bit than the model."""
-    setting = SessionSetting(threads=1)
-    original = setting.open(partition.source if partition.loaded.path is None else partition.loaded.path, optimize=False)
+    setting = replace(partition.setting, threads=1)
+    original = setting.open(partition.source, optimize=False)
     names = [output.name for output in original.get_outputs()]
     expected, again = (original.run(names, partition.feeds) for _ in range(2))
     del original
@@ -156,13 +192,6 @@ def _check_stages(partition: Partition, paths: Iterable[Path]) -> None:
     for name, one, other in zip(names, expected, again, strict=True):
         if have_same_bits(one, other) and not have_same_bits(one, values[name]):  # else the model draws random numbers
             raise DifferenceError(f"the stages make other bits of output '{name}' than the model; nothing was written")
-
-
-def run_stage(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the outputs of a session, by name, on those of the values that it takes."""
-    given = {each.name: values[each.name] for each in session.get_inputs() if each.name in values}
-    names = [each.name for each in session.get_outputs()]
-    return dict(zip(names, session.run(names, given), strict=True))
 
 
 def have_same_bits(one: Any, other: Any) -> bool:

@@ -12,7 +12,8 @@ from graphopt.base.errors import ModelError
 from graphopt.io import onnx_io
 from graphopt.partition.balance import Cuts
 from graphopt.partition.cut import CuttableGraph
-from graphopt.partition.stages import Stage, extract_stages
+from graphopt.partition.stage_session import run_stage, stage_feeds
+from graphopt.partition.stages import ModelStage, extract_stages
 from graphopt.runtime.measure import TimingPolicy, TimingSchedule, time_interleaved
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.session_setting import SessionSetting, make_runner
@@ -30,7 +31,7 @@ class StageTimer:
     setting: SessionSetting
     feeds: Mapping[str, Any]
     folder: Path
-    """Where stages are written for ONNX Runtime."""
+    """Folder in which stages are written for ONNX Runtime."""
     seconds: float
     """Seconds of one timing."""
     whole_session: Any = None
@@ -60,23 +61,21 @@ class StageTimer:
         self.whole_seconds = medians.pop() if self.whole_session is not None else None
         return medians
 
-    def _prepare(self, stages: Sequence[Stage]) -> list[Callable[..., object]]:
+    def _prepare(self, stages: Sequence[ModelStage]) -> list[Callable[..., object]]:
         """Return a run of each stage on what those before it make of the feeds."""
         values, runs = dict(self.feeds), []
         for number, stage in enumerate(stages, start=1):
             session = self._session(stage)
-            given = {each.name: values[each.name] for each in session.get_inputs() if each.name in values}
-            names = [each.name for each in session.get_outputs()]
             try:
-                made = session.run(names, given)
+                made = run_stage(session, values)
             except Exception as error:  # the classes that onnxruntime raises share no base
                 raise ModelError(f"stage {number} {RunFailedError('cannot be run', error)}") from error
-            values |= dict(zip(names, made, strict=True))
-            self.nbytes |= {name: getattr(value, "nbytes", 0) for name, value in zip(names, made, strict=True)}
-            runs.append(make_runner(session, given, self.setting))
+            runs.append(make_runner(session, stage_feeds(session, values), self.setting))
+            values |= made
+            self.nbytes |= {name: getattr(value, "nbytes", 0) for name, value in made.items()}
         return runs
 
-    def _session(self, stage: Stage) -> Any:
+    def _session(self, stage: ModelStage) -> Any:
         key = stage.start, stage.end
         if key not in self._sessions:
             path = self.folder / f"{stage.start}-{stage.end}.onnx"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ from graphopt.partition.cut import CuttableGraph
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class ModelStage:
     """The nodes between two cuts as a graph; values keep the names that they have in the model."""
 
     start: int
@@ -30,7 +31,7 @@ class Stage:
         return replace(whole, graph=self.graph)
 
 
-def extract_stage(whole: CuttableGraph, start: int, end: int) -> Stage:
+def extract_stage(whole: CuttableGraph, start: int, end: int) -> ModelStage:
     """Return the nodes from one cut to another as a stage.
 
     The first one also has the inputs that nothing reads, and outputs that no node makes or that weights alone decide.
@@ -59,6 +60,7 @@ def extract_stage(whole: CuttableGraph, start: int, end: int) -> Stage:
         name, type_ = source.value_name(value), source.value_type(value)
         known[value] = _add_input(graph, Node(INPUT, (), (name,), (type_,), domain=INTERNAL_DOMAIN))
     for vertex in sorted(inside - {value.vertex for value in known}, key=whole.rank.__getitem__):
+        assert all(value in known for value in source[vertex].operands), source[vertex].label
         place = graph.add(source[vertex].with_inputs_replaced(known))
         known |= {Value(vertex, index): Value(place, index) for index in range(len(source[vertex].names))}
     names = {name for _, name, _ in outputs}
@@ -67,7 +69,7 @@ def extract_stage(whole: CuttableGraph, start: int, end: int) -> Stage:
     graph.outputs = tuple(known[value] for value, _, _ in returned)
     graph.output_names = tuple(name for _, name, _ in returned)
     graph.output_types = tuple(type_ for _, _, type_ in returned)
-    return Stage(start, end, graph, tuple(received), tuple(sent), whole.weight_bytes([*own, *apart]))
+    return ModelStage(start, end, graph, tuple(received), tuple(sent), whole.weight_bytes([*own, *apart]))
 
 
 def _add_input(graph: Graph, node: Node) -> Value:
@@ -76,7 +78,7 @@ def _add_input(graph: Graph, node: Node) -> Value:
     return Value(vertex)
 
 
-def extract_stages(whole: CuttableGraph, cuts: Sequence[int]) -> list[Stage]:
+def extract_stages(whole: CuttableGraph, cuts: Sequence[int]) -> list[ModelStage]:
     """Return the stages between the cuts, which are given without the ends of the graph."""
     ends = [0, *cuts, len(whole)]
-    return [extract_stage(whole, start, end) for start, end in zip(ends, ends[1:], strict=False)]
+    return [extract_stage(whole, start, end) for start, end in itertools.pairwise(ends)]

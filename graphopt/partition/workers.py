@@ -17,17 +17,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Queue, SimpleQueue
-from typing import Any, BinaryIO, Protocol, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias
 
 from graphopt.base import ort
 from graphopt.base.errors import StageError
-from graphopt.partition.pipeline_folder import run_stage, stage_digest
+from graphopt.partition.stage_session import run_stage, stage_digest
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.session_setting import SessionSetting
 
@@ -44,8 +44,10 @@ class WorkerLostError(Exception):
 class StageWorker(Protocol):
     """Runs requests of one stage."""
 
-    replaced: int
-    """How many workers were lost and have another in their place."""
+    @property
+    def replaced(self) -> int:
+        """How many workers were lost and have another in their place."""
+        ...
 
     def submit(self, feeds: Values) -> Future[Values]:
         """Return at once what will hold the outputs, a StageError or a WorkerLostError."""
@@ -59,16 +61,16 @@ class StageSpec:
     """What a worker has to know of its stage; it goes to other processes."""
 
     name: str
-    """What errors call it: `stage 2 (stage-2.onnx)`."""
+    """Name in errors: `stage 2 (stage-2.onnx)`."""
     path: Path
     digest: str
     setting: SessionSetting
     custom_ops: tuple[str, ...] = ()
 
     def open(self) -> Any:
-        """Return its session. Raises ModelError or UsageError."""
+        """Return its session, which was opened before when it was measured. Raises ModelError or UsageError."""
         with ort.registered_custom_ops(self.custom_ops):
-            return self.setting.open(self.path)
+            return self.setting.open_path(str(self.path))
 
 
 def answer(session: Any, feeds: Mapping[str, Any]) -> Values:
@@ -171,18 +173,19 @@ class _StageProcess:
         command = [sys.executable, "-P", "-c", _SERVER_CODE, path]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self._process.pid
-        self._outbox.put(spec)
+        self._outbox.put(message_parts(spec))
         for work in (self._write, self._read):
             threading.Thread(target=work, name=f"{spec.name}, {work.__name__}", daemon=True).start()
 
     def submit(self, feeds: Values) -> Future[Values]:
         future: Future[Values] = Future()
+        key = next(self._keys)
+        message = message_parts((key, feeds))
         with self._lock:
             if self.is_lost:
                 return _failed(WorkerLostError())
-            key = next(self._keys)
             self._pending[key] = future
-        self._outbox.put((key, feeds))
+        self._outbox.put(message)
         return future
 
     def close(self) -> None:
@@ -196,12 +199,26 @@ class _StageProcess:
     def _write(self) -> None:
         assert self._process.stdin is not None
         with suppress(OSError):  # it is gone, as the reader is told, too
-            while (message := self._outbox.get()) is not None:
-                write_message(self._process.stdin, message)
+            while (parts := self._outbox.get()) is not None:
+                write_parts(self._process.stdin, parts)
         with suppress(OSError):
             self._process.stdin.close()
 
     def _read(self) -> None:
+        try:
+            self._take_answers()
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._outbox.put(None)
+            with self._lock:
+                self.is_lost = True
+                self.deaths += 1
+                lost, self._pending = self._pending, {}
+            for future in lost.values():
+                future.set_exception(WorkerLostError())
+
+    def _take_answers(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as answers:
             while (message := read_message(answers)) is not None:
@@ -213,32 +230,27 @@ class _StageProcess:
                     future.set_exception(StageError(complaint))
                 else:
                     future.set_result(made)
-        self._process.wait()
-        self._outbox.put(None)
-        with self._lock:
-            self.is_lost = True
-            self.deaths += 1
-            lost, self._pending = self._pending, {}
-        for future in lost.values():
-            future.set_exception(WorkerLostError())
 
 
 _SIZE = struct.Struct("<Q")
 
 
-def write_message(file: BinaryIO, message: Any) -> None:
-    """Write an object so that `read_message` returns it; arrays go as they lie in memory."""
+def message_parts(message: Any) -> list[memoryview]:
+    """Return an object as bytes to be written; arrays are not copied, but lie where they did."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
-    parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
+    return [memoryview(head), *(buffer.raw() for buffer in buffers)]
+
+
+def write_parts(file: IO[bytes], parts: Sequence[memoryview]) -> None:
+    """Write what `message_parts` made, so that `read_message` returns the object."""
     file.write(_SIZE.pack(len(parts)) + b"".join(_SIZE.pack(part.nbytes) for part in parts))
-    for part in parts:
-        file.write(part)
+    file.writelines(parts)
     file.flush()
 
 
-def read_message(file: BinaryIO) -> Any:
-    """Return the next object; None at the end, also where it comes in the middle of one."""
+def read_message(file: IO[bytes]) -> Any:
+    """Return the next object; None at the end, also where that comes in the middle of one."""
     try:
         (count,) = _SIZE.unpack(_read_exactly(file, _SIZE.size))
         sizes = [_SIZE.unpack(_read_exactly(file, _SIZE.size))[0] for _ in range(count)]
@@ -248,7 +260,7 @@ def read_message(file: BinaryIO) -> Any:
     return pickle.loads(head, buffers=buffers)
 
 
-def _read_exactly(file: BinaryIO, size: int) -> bytearray:
+def _read_exactly(file: IO[bytes], size: int) -> bytearray:
     data = bytearray(size)
     view, done = memoryview(data), 0
     while done < size:
@@ -269,15 +281,18 @@ def serve_stage() -> None:
     outbox: Queue[Any] = Queue(2)
 
     def read_ahead() -> None:
-        while (message := read_message(sys.stdin.buffer)) is not None:
-            inbox.put(message)
-        os._exit(0)  # who asked is gone, or wants nothing more
+        try:
+            while (message := read_message(sys.stdin.buffer)) is not None:
+                inbox.put(message)
+        finally:
+            os._exit(0)  # who asked is gone, or wants nothing more
 
     def write_behind() -> None:
-        with suppress(OSError):
+        try:
             while True:
-                write_message(answers, outbox.get())
-        os._exit(1)
+                write_parts(answers, message_parts(outbox.get()))
+        finally:
+            os._exit(1)
 
     session, complaint = None, ""
     for work in (read_ahead, write_behind):
@@ -322,15 +337,13 @@ class StageActor:
             MissingStageError: it does not have them, and is not given them.
         """
         self._folder = tempfile.TemporaryDirectory(prefix="graphopt-")
-        path = spec.path
         if contents is not None:
             for name, data in contents.items():
                 (Path(self._folder.name) / name).write_bytes(data)
-            path = Path(self._folder.name) / spec.path.name
-        elif not path.is_file() or stage_digest(path) != spec.digest:
-            raise MissingStageError(f"{path} is not the stage that is meant")
-        with ort.registered_custom_ops(spec.custom_ops):
-            self._session = spec.setting.open(path)
+            spec = replace(spec, path=Path(self._folder.name) / spec.path.name)
+        elif not spec.path.is_file() or stage_digest(spec.path) != spec.digest:
+            raise MissingStageError(f"{spec.path} is not the stage that is meant")
+        self._session = spec.open()
 
     def run(self, feeds: Mapping[str, Any]) -> tuple[Values, str]:
         """Return the outputs, and why there are none; what else is raised has to do with the cluster."""
@@ -437,7 +450,6 @@ class DaskWorker:
         while True:
             try:
                 actor = handle.result(timeout=POLL_SECONDS)
-                break
             except TimeoutError:
                 if address not in self._workers():
                     self._deaths += 1
@@ -449,8 +461,9 @@ class DaskWorker:
                 raise WorkerLostError from error
             except Exception as error:  # whatever opening the stage raises there
                 raise StageError(f"cannot be opened on {address}: {error}") from error
-        self._handle = handle
-        return actor
+            else:
+                self._handle = handle
+                return actor
 
     def _free_worker(self) -> str:
         end = time.monotonic() + PLACING_SECONDS
@@ -463,4 +476,3 @@ class DaskWorker:
 
     def _workers(self) -> list[str]:
         return [*self.client.scheduler_info(n_workers=-1)["workers"]]
-

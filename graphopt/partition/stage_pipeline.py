@@ -19,7 +19,7 @@ from graphopt.base import ort
 from graphopt.base.errors import StageError, UsageError, did_you_mean, quoted_list
 from graphopt.base.hardware import usable_cores
 from graphopt.partition.manifest import PipelineManifest, StageRecord, read_manifest
-from graphopt.partition.pipeline_folder import stage_digest
+from graphopt.partition.stage_session import stage_digest
 from graphopt.partition.workers import (
     DaskWorker,
     ProcessWorker,
@@ -68,7 +68,7 @@ class Pipeline:
         """
         self._folder = Path(folder)
         self.manifest: PipelineManifest = read_manifest(self._folder)
-        """What `pipeline.json` says."""
+        """The contents of `pipeline.json`."""
         count = len(self.manifest.stages)
         if in_flight is not None and in_flight < 1:
             raise UsageError(f"in_flight cannot be {in_flight}: it is 1 or more")
@@ -131,6 +131,7 @@ class Pipeline:
         """Yield the outputs for each request, in their order.
 
         A request is taken when there is room for it, so neither requests nor answers have to fit into memory together.
+        Its arrays are not copied: they may be changed when it was answered.
 
         Raises:
             UsageError, StageError: as `run` does, in the place of the answer; what was asked after it is not answered.
@@ -154,7 +155,9 @@ class Pipeline:
         known = [each.name for each in self.manifest.inputs]
         for name in inputs:
             if name not in known:
-                raise UsageError(f"there is no input '{name}'{did_you_mean(name, known) or f'; there is {quoted_list(known)}'}")
+                raise UsageError(
+                    f"there is no input '{name}'{did_you_mean(name, known) or f'; there is {quoted_list(known)}'}"
+                )
         missing = [name for name in known if name not in inputs and name not in self.manifest.optional]
         if missing:
             raise UsageError(f"nothing is given for {quoted_list(missing)}")
@@ -170,8 +173,8 @@ class Pipeline:
             if self._is_closed:
                 raise StageError("the pipeline is closed")
             made = self._workers[request.stage].submit(feeds)
-        except (StageError, RuntimeError) as error:  # of a thread that takes no more
-            self._end(request, error)
+        except Exception as error:  # whatever it is: who waits has to be told
+            self._end(request, self._named(request, error))
         else:
             made.add_done_callback(partial(self._receive, request))
 
@@ -182,20 +185,24 @@ class Pipeline:
         except WorkerLostError:
             self._advance(request)
             return
-        except StageError as error:
-            stage = self.manifest.stages[request.stage]
-            named = StageError(f"stage {request.stage + 1} ({stage.file}) {error}")
-            named.__cause__ = error
-            self._end(request, named)
-            return
-        except BaseException as error:  # also CancelledError, of a worker that was closed: who waits has to be told
-            self._end(request, error)
+        except Exception as error:  # as above; also that the worker was closed
+            self._end(request, self._named(request, error))
             return
         request.values = {
             name: value for name, value in request.values.items() if self._last_stage.get(name, -1) > request.stage
         }
         request.stage += 1
         self._advance(request)
+
+    def _named(self, request: _Request, error: Exception) -> StageError:
+        """Return an error that names the stage in which it occurred."""
+        if self._is_closed:
+            return StageError("the pipeline is closed")
+        stage = self.manifest.stages[request.stage]
+        said = str(error) if isinstance(error, StageError) else f"cannot be run: {type(error).__name__}: {error}"
+        named = StageError(f"stage {request.stage + 1} ({stage.file}) {said}")
+        named.__cause__ = error
+        return named
 
     def _end(self, request: _Request, found: Values | BaseException) -> None:
         self._room.release()
@@ -227,7 +234,7 @@ class _Request:
 
     values: Values
     stage: int = 0
-    """How many stages it has behind it."""
+    """Number of stages that it has behind it."""
     answer: Future[Values] = field(default_factory=Future)
 
 

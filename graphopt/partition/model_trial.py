@@ -1,0 +1,79 @@
+"""A model tried on made-up inputs, or on those that are given: do they run, and which sizes follow from them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphopt.base.errors import GraphoptError, ModelError, UsageError
+from graphopt.base.limits import LimitError
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
+from graphopt.operators.fixed_sizes import fix_inputs
+from graphopt.runtime.bench import make_up_inputs, prepare_models
+from graphopt.runtime.sample_inputs import Feeds
+from graphopt.runtime.session_setting import SessionSetting, parse_model
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelTrial:
+    """Inputs of a model, and its session if it runs on them."""
+
+    session: Any
+    sizes: Mapping[str, int]
+    feeds: Feeds
+    notes: tuple[str, ...] = ()
+
+
+def try_model(
+    model: onnx_io.ModelSource,
+    setting: SessionSetting,
+    dims: Mapping[str, int | Sequence[int]],
+    inputs: Mapping[str, Any],
+    seed: int,
+) -> ModelTrial:
+    """Return a trial of a model; one without a session, and a note, where ONNX Runtime does not run it here.
+
+    Raises:
+        UsageError: sizes or inputs do not fit.
+        LimitError: a run takes too long, or too much memory.
+    """
+    if any(not isinstance(sizes, int) and len(sizes) > 1 for sizes in dims.values()):
+        raise UsageError("stages are balanced for one size of each dim: give one")
+    try:
+        ready = prepare_models([model], setting, dims=dims, inputs=inputs, seed=seed)
+    except LimitError:
+        raise
+    except ModelError as error:
+        why = f"not measured, but balanced by an estimate: {error}"
+        try:
+            feeds = make_up_inputs(parse_model(model), dims, inputs)[0]
+        except ModelError as second:
+            log.debug("no inputs can be made up: %s", second)
+            feeds = {}
+        return ModelTrial(None, {}, feeds, (why,))
+    first, *others = ready.trials
+    notes = ("balanced for the first of several usual sizes: --dim names others",) if others else ()
+    return ModelTrial(ready.sessions[0], dict(first.sizes), first.feeds, notes)
+
+
+def with_sizes(graph: Graph, feeds: Feeds) -> Graph:
+    """Return a copy of a graph with the sizes of some inputs; an equal one where they say nothing."""
+    sized = graph.copy()
+    shapes = {
+        name: value.shape
+        for name, value in feeds.items()
+        if isinstance(value, np.ndarray) and any(graph[vertex].names[0] == name for vertex in graph.inputs)
+    }
+    try:
+        fix_inputs(sized, shapes, {})
+    except GraphoptError as error:
+        log.debug("sizes are not known everywhere: %s", error)
+        return graph.copy()
+    return sized
