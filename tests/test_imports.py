@@ -58,7 +58,7 @@ COMPOSED = {
 # The only ones that may import those two packages, inside the functions that need them.
 COMPOSERS = (
     *("graphopt.language.rule_library", "graphopt.rewrite.gate", "graphopt.cli.catalogue"),
-    *("graphopt.partition.simplification", "graphopt.partition.tensor_parallel"),
+    *("graphopt.partition.simplification", "graphopt.partition.sharding"),
     *("graphopt.discover.evaluation", "graphopt.discover.generalization", "graphopt.discover.library_lookup"),
 )
 
@@ -265,7 +265,6 @@ WIDE = {
     "graphopt/search/model_tuner.py": 27,
     "rules/__init__.py": 27,
     "graphopt/cli/main.py": 18,
-    "graphopt/cli/main.py": 17,
     "verifier/symbolic_instance.py": 21,
     "verifier/instance_sampling.py": 20,
     "graphopt/operators/semantics.py": 19,

@@ -17,12 +17,12 @@ from graphopt.base.errors import MemoryBudgetError, UsageError
 from graphopt.cli.main import app
 from graphopt.partition.devices import Cluster, Device, Link
 from graphopt.partition.execution import simulate_plan
-from graphopt.partition.plan import Comparison, Plan, PlanMaker, Split, compare_plans, splits_of
+from graphopt.partition.plan import DevicePlan, DeviceSplit, PlanComparison, PlanMaker, compare_plans, splits_of
 from graphopt.partition.plan_report import PlanReport, PlanRequest
 from graphopt.partition.planning import plan_model
 from graphopt.partition.schedule import PipelineTimes, Schedule, in_flight, passes, pipeline_seconds
+from graphopt.partition.sharding import ShardedGraph, shard_graph
 from graphopt.partition.simplification import load_typed
-from graphopt.partition.tensor_parallel import ShardedGraph, shard_graph
 from graphopt.partition.workload import Workload, measure_workload
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.analytic_cost import AnalyticCost
@@ -62,8 +62,8 @@ def cluster(
     return Cluster(tuple(Device(f"d{i}", memory, speeds.get(i, 1.0)) for i in range(count)), link)
 
 
-def plan_of(found: Comparison, *split: int) -> Plan:
-    return next(plan for plan in found.plans if plan.split == Split(*split))
+def plan_of(found: PlanComparison, *split: int) -> DevicePlan:
+    return next(plan for plan in found.plans if plan.split == DeviceSplit(*split))
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
@@ -163,8 +163,8 @@ def test_all_factorizations_are_compared() -> None:
     assert {*splits_of(4)} == {
         (4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 4, 1), (1, 2, 2), (1, 1, 4),
     }  # fmt: skip
-    assert str(Split(2, 1, 3)) == "2 copies × 3 stages"
-    assert str(Split(1, 1, 1)) == "one device"
+    assert str(DeviceSplit(2, 1, 3)) == "2 copies × 3 stages"
+    assert str(DeviceSplit(1, 1, 1)) == "one device"
     assert len(list(splits_of(12))) == 18
 
 
@@ -239,7 +239,7 @@ def test_what_fits_nowhere_is_said_with_what_is_missing() -> None:
 def test_zero_spreads_the_state_of_training_over_copies(training: onnx.ModelProto, zero: int) -> None:
     work = workload(training)
     weights, gradients, state = work.model_state(0, len(work))
-    plan = PlanMaker(work, cluster(4), 8).plan(Split(4, 1, 1), Schedule.ONE_FORWARD_ONE_BACKWARD, zero)
+    plan = PlanMaker(work, cluster(4), 8).plan(DeviceSplit(4, 1, 1), Schedule.ONE_FORWARD_ONE_BACKWARD, zero)
     stage = plan.copies[0][0]
     assert stage.weights == (math.ceil(weights / 4) if zero >= 3 else weights)
     assert stage.gradients == (gradients // 4 if zero >= 2 else gradients)
@@ -262,7 +262,8 @@ def test_as_little_of_zero_is_used_as_fits(training: onnx.ModelProto) -> None:
 def test_1f1b_keeps_fewer_values_than_gpipe(training: onnx.ModelProto) -> None:
     maker = PlanMaker(workload(training), cluster(3), 12)
     gpipe, other = (
-        maker.plan(Split(1, 1, 3), schedule, 0) for schedule in (Schedule.GPIPE, Schedule.ONE_FORWARD_ONE_BACKWARD)
+        maker.plan(DeviceSplit(1, 1, 3), schedule, 0)
+        for schedule in (Schedule.GPIPE, Schedule.ONE_FORWARD_ONE_BACKWARD)
     )
     assert other.memory < gpipe.memory
     assert math.isclose(other.seconds, gpipe.seconds, rel_tol=0.1)

@@ -22,7 +22,7 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 
 class Operation(StrEnum):
-    """What a collective operation leaves on each device."""
+    """Collective operation, by what it leaves on each device."""
 
     ALL_REDUCE = "all-reduce"
     """The sum of the values of all devices, everywhere."""

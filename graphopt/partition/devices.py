@@ -90,7 +90,7 @@ def read_devices(path: str | PathLike[str]) -> Cluster:
     devices = tuple(
         device
         for number, table in enumerate(described, start=1)
-        for device in _read_device(_Table(f"{path}, [[device]] {number}", table))
+        for device in _read_device(_DeviceTable(f"{path}, [[device]] {number}", table))
     )
     if not devices:
         raise UsageError(f"{path} has no table [[device]]")
@@ -107,7 +107,7 @@ def read_devices(path: str | PathLike[str]) -> Cluster:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _DeviceTable:
     """A table of the file, with the place that its errors name."""
 
     place: str
@@ -129,7 +129,7 @@ class _Table:
         return UsageError(f"{self.place}: {key} = {self.values[key]!r} is not {expected}")
 
 
-def _read_device(table: _Table) -> Iterator[Device]:
+def _read_device(table: _DeviceTable) -> Iterator[Device]:
     """Yield the devices of a table: one, or as many as it counts."""
     _check_keys(table.place, table.values, ("name", "count", "memory", "speed", "provider"), "key")
     name, size = table.text("name"), table["memory"]
@@ -156,7 +156,7 @@ def _read_device(table: _Table) -> Iterator[Device]:
 def _read_link(path: Path, values: Any) -> Link:
     if not isinstance(values, dict):
         raise UsageError(f"{path}: link is to be written as one table [link]")
-    table = _Table(f"{path}, [link]", values)
+    table = _DeviceTable(f"{path}, [link]", values)
     _check_keys(table.place, values, ("latency", "bandwidth"), "key")
     latency, bandwidth = _parse_seconds(table.text("latency")), _parse_bandwidth(table.text("bandwidth"))
     if latency is None:
@@ -167,7 +167,7 @@ def _read_link(path: Path, values: Any) -> Link:
 
 
 TIME_UNITS = {"ns": 10**9, "us": 10**6, "µs": 10**6, "μs": 10**6, "ms": 10**3, "s": 1}  # both signs for micro
-"""How many of a unit are a second."""
+"""Number of a unit that are a second."""
 
 
 def _parse_seconds(text: str) -> float | None:

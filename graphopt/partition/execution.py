@@ -9,13 +9,13 @@ import numpy as np
 
 from graphopt.partition.collectives import Group, Operation, fastest
 from graphopt.partition.devices import Link
-from graphopt.partition.plan import Plan
+from graphopt.partition.plan import DevicePlan
 from graphopt.partition.schedule import passes
 from graphopt.partition.simulator import Compute, Instruction, Program, Receive, Send, Simulation, simulate
 from graphopt.partition.workload import Collective, Workload
 
 
-def simulate_plan(plan: Plan, workload: Workload, link: Link, micro_batches: int) -> Simulation:
+def simulate_plan(plan: DevicePlan, workload: Workload, link: Link, micro_batches: int) -> Simulation:
     """Run a plan message by message: each device computes, takes part in collective operations, and sends what the next
     stage reads."""
     programs = [
@@ -28,10 +28,10 @@ def simulate_plan(plan: Plan, workload: Workload, link: Link, micro_batches: int
 
 
 class _DeviceProgram:
-    """What one device does in a plan."""
+    """Program of one device in a plan."""
 
     def __init__(
-        self, plan: Plan, workload: Workload, link: Link, micro_batches: int, copy: int, stage: int, shard: int
+        self, plan: DevicePlan, workload: Workload, link: Link, micro_batches: int, copy: int, stage: int, shard: int
     ) -> None:
         self.plan, self.workload, self.link, self.micro_batches = plan, workload, link, micro_batches
         self.copy, self.stage, self.shard = copy, stage, shard

@@ -27,7 +27,7 @@ TIE = 1e-3
 """Relative difference of throughput up to which the simpler plan is taken."""
 
 
-class Split(NamedTuple):
+class DeviceSplit(NamedTuple):
     """Numbers whose product is that of the devices in use."""
 
     copies: int
@@ -43,17 +43,17 @@ class Split(NamedTuple):
         return " × ".join(parts) or "one device"
 
 
-def splits_of(count: int) -> Iterator[Split]:
+def splits_of(count: int) -> Iterator[DeviceSplit]:
     """Yield all splits of a number of devices, copies first."""
     divisors = [each for each in range(1, count + 1) if count % each == 0]
     for copies in reversed(divisors):
         for shards in divisors:
             if (count // copies) % shards == 0:
-                yield Split(copies, shards, count // copies // shards)
+                yield DeviceSplit(copies, shards, count // copies // shards)
 
 
 @dataclass(frozen=True)
-class Stage:
+class PlannedStage:
     """A stage of one copy of the model: what its devices do, each a shard of it."""
 
     devices: tuple[Device, ...]
@@ -89,15 +89,15 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DevicePlan:
     """One way to run a model on devices."""
 
-    split: Split
+    split: DeviceSplit
     schedule: Schedule
     zero: int
     """Stage of ZeRO (Rajbhandari et al. 2020): 1 spreads the optimizer's state over the copies, 2 the gradients, too,
     3 all."""
-    copies: tuple[tuple[Stage, ...], ...]
+    copies: tuple[tuple[PlannedStage, ...], ...]
     """The stages of each copy."""
     seconds: float
     """Seconds until all micro-batches are done; in training with the update."""
@@ -109,7 +109,7 @@ class Plan:
     """Parts of the time: `compute` and `link` of the busiest stage, and the `bubble` in which it waits."""
 
     @property
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[PlannedStage]:
         for copy in self.copies:
             yield from copy
 
@@ -130,21 +130,21 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PlanComparison:
     """Plans for one model and some devices."""
 
-    plans: tuple[Plan, ...]
+    plans: tuple[DevicePlan, ...]
     """The best for each split, and one for a single device; those that fit first, the fastest first."""
 
     @property
-    def winner(self) -> Plan | None:
+    def winner(self) -> DevicePlan | None:
         """The plan of the highest throughput; None where none fits."""
         fitting = [plan for plan in self.plans if not plan.missing]
         best = max((plan.throughput for plan in fitting), default=0.0)
         good = (plan for plan in fitting if plan.throughput >= best * (1 - TIE))
         return min(good, key=lambda plan: (plan.split.shards * plan.split.stages, plan.split), default=None)
 
-    def require_fit(self, label: str, count: int) -> Plan:
+    def require_fit(self, label: str, count: int) -> DevicePlan:
         """Return the winner.
 
         Raises:
@@ -162,7 +162,7 @@ class Comparison:
         )
 
 
-def describe_memory(stage: Stage) -> str:
+def describe_memory(stage: PlannedStage) -> str:
     """Say what the memory of a stage is for."""
     parts = {
         "weights": stage.weights,
@@ -173,7 +173,7 @@ def describe_memory(stage: Stage) -> str:
     return ", ".join(f"{format_bytes(nbytes)} {name}" for name, nbytes in parts.items() if nbytes)
 
 
-def compare_plans(workloads: Mapping[int, Workload], cluster: Cluster, micro_batches: int) -> Comparison:
+def compare_plans(workloads: Mapping[int, Workload], cluster: Cluster, micro_batches: int) -> PlanComparison:
     """Compare all plans for some devices.
 
     Args:
@@ -181,7 +181,7 @@ def compare_plans(workloads: Mapping[int, Workload], cluster: Cluster, micro_bat
         cluster: the devices, in the order in which they are used.
         micro_batches: number of runs that follow each other, or of which one step of training consists, in each copy.
     """
-    count, plans = len(cluster.devices), list[Plan]()
+    count, plans = len(cluster.devices), list[DevicePlan]()
     for split in splits_of(count):
         workload = workloads.get(split.shards)
         if workload is not None and split.stages <= len(workload.possible_cuts) + 1:
@@ -189,12 +189,12 @@ def compare_plans(workloads: Mapping[int, Workload], cluster: Cluster, micro_bat
     if count > 1:
         fastest = max(cluster.devices, key=lambda device: device.speed)
         alone = Cluster((fastest,), cluster.link)
-        plans.append(_best_variant(PlanMaker(workloads[1], alone, micro_batches), Split(1, 1, 1)))
+        plans.append(_best_variant(PlanMaker(workloads[1], alone, micro_batches), DeviceSplit(1, 1, 1)))
     plans.sort(key=lambda plan: (plan.missing, -plan.throughput))
-    return Comparison(tuple(plans))
+    return PlanComparison(tuple(plans))
 
 
-def _best_variant(maker: PlanMaker, split: Split) -> Plan:
+def _best_variant(maker: PlanMaker, split: DeviceSplit) -> DevicePlan:
     """Return the best plan for a split: of those that fit the fastest, with as little of ZeRO and memory as does."""
     plans = [maker.plan(split, schedule, zero) for schedule in maker.schedules(split) for zero in maker.zeros(split)]
     missing = min(plan.missing for plan in plans)
@@ -205,7 +205,7 @@ def _best_variant(maker: PlanMaker, split: Split) -> Plan:
 
 
 class _Limits(NamedTuple):
-    """What the devices of a stage can do: the slowest of them, and the smallest."""
+    """Limits of the devices of a stage: the slowest of them, and the smallest."""
 
     speed: float
     memory: int
@@ -227,16 +227,16 @@ class PlanMaker:
     def link(self) -> Link:
         return self.cluster.link
 
-    def schedules(self, split: Split) -> Sequence[Schedule]:
+    def schedules(self, split: DeviceSplit) -> Sequence[Schedule]:
         if not self.workload.is_training:
             return (Schedule.FORWARD,)
         pipelines = (Schedule.GPIPE, Schedule.ONE_FORWARD_ONE_BACKWARD)
         return pipelines if split.stages > 1 else (Schedule.ONE_FORWARD_ONE_BACKWARD,)
 
-    def zeros(self, split: Split) -> Sequence[int]:
+    def zeros(self, split: DeviceSplit) -> Sequence[int]:
         return (0, 1, 2, 3) if self.workload.is_training and split.copies > 1 else (0,)
 
-    def plan(self, split: Split, schedule: Schedule, zero: int) -> Plan:
+    def plan(self, split: DeviceSplit, schedule: Schedule, zero: int) -> DevicePlan:
         """Return the plan of a split, cut where its stages take the same time on their devices."""
         devices, (_, shards, stages) = self.cluster.devices, split
         groups = [devices[i : i + shards] for i in range(0, len(devices), shards)]
@@ -250,7 +250,7 @@ class PlanMaker:
         )
         return self._assess(split, schedule, zero, copies)
 
-    def _cut(self, split: Split, limits: Sequence[_Limits], schedule: Schedule, zero: int) -> list[int]:
+    def _cut(self, split: DeviceSplit, limits: Sequence[_Limits], schedule: Schedule, zero: int) -> list[int]:
         """Return the ends of the stages; where no cuts keep to the memory of the devices, those that share the time."""
         count, workload = len(self.workload), self.workload
         if split.stages == 1:
@@ -274,7 +274,7 @@ class PlanMaker:
         return [0, *cuts, count]
 
     def _memory(
-        self, split: Split, schedule: Schedule, zero: int, stage: int, start: int, end: int
+        self, split: DeviceSplit, schedule: Schedule, zero: int, stage: int, start: int, end: int
     ) -> tuple[int, int, int, int]:
         """Return the bytes of weights, gradients, optimizer state and values on each device of a stage."""
         weights, gradients, state = self.workload.model_state(start, end)
@@ -288,8 +288,8 @@ class PlanMaker:
         )
 
     def _stages(
-        self, split: Split, groups: Sequence[Sequence[Device]], ends: Sequence[int], schedule: Schedule, zero: int
-    ) -> Iterator[Stage]:
+        self, split: DeviceSplit, groups: Sequence[Sequence[Device]], ends: Sequence[int], schedule: Schedule, zero: int
+    ) -> Iterator[PlannedStage]:
         workload = self.workload
         for number, (group, (start, end)) in enumerate(zip(groups, pairwise(ends), strict=True)):
             speed = _limits_of(group).speed
@@ -300,7 +300,7 @@ class PlanMaker:
                 for each in workload.collectives_between(start, end)
             )
             there = gathering if workload.is_training else 0.0
-            yield Stage(
+            yield PlannedStage(
                 tuple(group),
                 start,
                 end,
@@ -326,7 +326,9 @@ class PlanMaker:
         gathering = self._collective(Operation.ALL_GATHER, copies, gradients) if zero < 3 else 0.0
         return scattering + gathering
 
-    def _assess(self, split: Split, schedule: Schedule, zero: int, copies: tuple[tuple[Stage, ...], ...]) -> Plan:
+    def _assess(
+        self, split: DeviceSplit, schedule: Schedule, zero: int, copies: tuple[tuple[PlannedStage, ...], ...]
+    ) -> DevicePlan:
         count = self.micro_batches
         times = [self._times(stages) for stages in copies]
         if self.workload.is_training:
@@ -342,9 +344,11 @@ class PlanMaker:
             all_seconds = [pipeline_seconds(each, schedule, count) for each in times]
             seconds, throughput = max(all_seconds), sum(count / each for each in all_seconds)
             latency = min(pipeline_seconds(each, schedule, 1) for each in times)
-        return Plan(split, schedule, zero, copies, seconds, throughput, latency, self._shares(copies, times, seconds))
+        return DevicePlan(
+            split, schedule, zero, copies, seconds, throughput, latency, self._shares(copies, times, seconds)
+        )
 
-    def _times(self, stages: Sequence[Stage]) -> PipelineTimes:
+    def _times(self, stages: Sequence[PlannedStage]) -> PipelineTimes:
         return PipelineTimes(
             tuple(stage.forward for stage in stages),
             tuple(stage.backward for stage in stages),
@@ -352,7 +356,7 @@ class PlanMaker:
         )
 
     def _shares(
-        self, copies: Sequence[Sequence[Stage]], times: Sequence[PipelineTimes], seconds: float
+        self, copies: Sequence[Sequence[PlannedStage]], times: Sequence[PipelineTimes], seconds: float
     ) -> dict[str, float]:
         """Return what the time of the copy that takes the longest is spent on, in its busiest stage."""
         count = self.micro_batches

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphopt.base.limits import format_bytes, format_megabytes
 from graphopt.partition.devices import Cluster
-from graphopt.partition.plan import Comparison, Plan
+from graphopt.partition.plan import DevicePlan, PlanComparison
 from graphopt.partition.schedule import DEFAULT_MICRO_BATCHES
 from graphopt.partition.workload import Workload
 from graphopt.runtime.bench import format_ms, format_table
@@ -17,7 +17,7 @@ from graphopt.runtime.session_setting import SessionSetting
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What plans are made for."""
+    """Request for plans."""
 
     cluster: Cluster
     micro_batches: int = DEFAULT_MICRO_BATCHES
@@ -40,14 +40,14 @@ class PlanReport:
     workloads: Mapping[int, Workload]
     """By the number of devices that share an operator."""
     times: str
-    """Where the times come from."""
-    comparison: Comparison
+    """Source of the times, in words."""
+    comparison: PlanComparison
     simulated: float
     """Seconds of the winner in a simulation message by message."""
     notes: tuple[str, ...]
 
     @property
-    def winner(self) -> Plan:
+    def winner(self) -> DevicePlan:
         """The plan of the highest throughput: reports are made only where one fits."""
         winner = self.comparison.winner
         assert winner is not None
@@ -101,13 +101,13 @@ class PlanReport:
             yield (f"{plan.split}{' *' * (plan is self.winner)}", *figures, *schedule, _describe_bound(plan))
 
 
-def _describe_bound(plan: Plan) -> str:
+def _describe_bound(plan: DevicePlan) -> str:
     if plan.missing:
         return f"memory: {format_bytes(plan.missing)} too much"
     return f"{plan.binds} {plan.shares[plan.binds]:.0%}"
 
 
-def _plan_json(plan: Plan) -> dict[str, Any]:
+def _plan_json(plan: DevicePlan) -> dict[str, Any]:
     return {
         **plan.split._asdict(),
         "schedule": str(plan.schedule),

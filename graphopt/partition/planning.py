@@ -13,8 +13,8 @@ from graphopt.partition.execution import simulate_plan
 from graphopt.partition.node_times import node_times, profile_or_feeds
 from graphopt.partition.plan import MAX_SHARDS, compare_plans, splits_of
 from graphopt.partition.plan_report import PlanReport, PlanRequest
+from graphopt.partition.sharding import ShardedGraph, shard_graph
 from graphopt.partition.simplification import load_typed, simplify_before_split
-from graphopt.partition.tensor_parallel import ShardedGraph, shard_graph
 from graphopt.partition.workload import NodeSeconds, Workload, measure_workload, training_names
 from graphopt.rewrite.gate import Gate
 from graphopt.runtime.session_setting import model_label

@@ -25,7 +25,7 @@ class Schedule(StrEnum):
     ONE_FORWARD_ONE_BACKWARD = "1F1B"
 
 
-class Pass(NamedTuple):
+class StagePass(NamedTuple):
     """One pass of a micro-batch through a stage."""
 
     batch: int
@@ -54,18 +54,18 @@ def in_flight(schedule: Schedule, stage: int, stages: int, micro_batches: int) -
             return min(micro_batches, stages - stage)
 
 
-def passes(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> Iterator[Pass]:
+def passes(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> Iterator[StagePass]:
     """Yield the passes of a stage in order."""
     warm_up = micro_batches
     if schedule is Schedule.ONE_FORWARD_ONE_BACKWARD:
         warm_up = min(micro_batches, stages - stage - 1)
-    yield from (Pass(batch, False) for batch in range(warm_up))
+    yield from (StagePass(batch, False) for batch in range(warm_up))
     if schedule is Schedule.FORWARD:
         return
     for batch in range(warm_up, micro_batches):
-        yield Pass(batch, False)
-        yield Pass(batch - warm_up, True)
-    yield from (Pass(batch, True) for batch in range(micro_batches - warm_up, micro_batches))
+        yield StagePass(batch, False)
+        yield StagePass(batch - warm_up, True)
+    yield from (StagePass(batch, True) for batch in range(micro_batches - warm_up, micro_batches))
 
 
 def stage_ends(times: PipelineTimes, schedule: Schedule, micro_batches: int) -> list[float]:
@@ -79,7 +79,7 @@ def stage_ends(times: PipelineTimes, schedule: Schedule, micro_batches: int) -> 
     ends = [0.0] * stages
     link_ends: dict[tuple[int, bool], float] = {}
     """The time at which a link is free again, by the stage before it and whether it goes back."""
-    arrivals = {(0, Pass(batch, False)): 0.0 for batch in range(micro_batches)}
+    arrivals = {(0, StagePass(batch, False)): 0.0 for batch in range(micro_batches)}
     while any(left):
         for stage, own in enumerate(left):
             while own and (stage, own[0]) in arrivals:
@@ -88,7 +88,7 @@ def stage_ends(times: PipelineTimes, schedule: Schedule, micro_batches: int) -> 
                 ends[stage] = max(ends[stage], arrivals.pop((stage, done))) + seconds[stage]
                 after = stage - 1 if done.is_backward else stage + 1
                 if after == stages:
-                    arrivals[stage, Pass(done.batch, True)] = ends[stage]
+                    arrivals[stage, StagePass(done.batch, True)] = ends[stage]
                 elif after >= 0:
                     link = min(stage, after), done.is_backward
                     sent = max(ends[stage], link_ends.get(link, 0.0)) + times.transfers[link[0]]

@@ -10,8 +10,8 @@ from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.graph import INPUT, INTERNAL_DOMAIN, Graph, Node, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.partition.collectives import Operation
+from graphopt.partition.sharding import ShardedGraph, shard_graph
 from graphopt.partition.simplification import simplify_before_split
-from graphopt.partition.tensor_parallel import ShardedGraph, shard_graph
 from graphopt.rewrite.gate import Gate
 
 
@@ -21,16 +21,16 @@ class Join:
 
     operation: Operation
     parts: tuple[str, ...]
-    """What each device contributes."""
+    """Values that the devices contribute, in their order."""
     result: str
-    """What all devices have after it."""
+    """Value that all devices have after it."""
     axis: int = 0
     """Axis along which the parts are joined by an all-gather."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """What the devices compute between two steps of communication."""
+    """Models that the devices run between two steps of communication."""
 
     models: tuple[LoadedModel, ...]
     """The model of each device; it reads inputs of the whole and what earlier segments and joins have left."""
@@ -47,7 +47,7 @@ class Shards:
     outputs: Mapping[str, str]
     """The value that is an output of the whole, by the output's name."""
     rules: Mapping[str, int]
-    """How often each rule was applied."""
+    """Number of applications of each rule."""
 
 
 def shard_model(model: LoadedModel, count: int, gate: Gate | None = None) -> Shards:

@@ -41,17 +41,17 @@ class Receive(NamedTuple):
 
 Instruction: TypeAlias = "Compute | Send | Receive"
 Program: TypeAlias = "Generator[Instruction, Any, Any]"
-"""What a device does: a generator of instructions, which returns its result."""
+"""Program of a device: a generator of instructions, which returns its result."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What came of programs."""
+    """Outcome of programs."""
 
     seconds: float
     """Time at which the last of them ended."""
     results: tuple[Any, ...]
-    """What each returned."""
+    """Value that each returned."""
     messages: int
     sent_bytes: float
 

@@ -17,7 +17,7 @@ from graphopt.autodiff.training_graph import GRADIENT_SUFFIX, NEXT
 from graphopt.ir.graph import Graph, Patch, Value
 from graphopt.partition.collectives import Operation
 from graphopt.partition.cut import CuttableGraph
-from graphopt.partition.tensor_parallel import ShardedGraph
+from graphopt.partition.sharding import ShardedGraph
 from graphopt.search.memory_plan import plan_buffers, value_bytes
 
 
@@ -54,7 +54,7 @@ NodeSeconds = Callable[[Graph], Mapping[int, float]]
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """What one run asks of each device of a group that computes a model together; places are those of forward nodes."""
+    """Work of one run for each device of a group that computes a model together; places are those of forward nodes."""
 
     shards: int
     """Number of devices in the group."""

@@ -41,7 +41,7 @@ class ShardedGraph:
     joins: Mapping[int, Operation]
     """The vertices that stand for collective operations, each with one input from each device."""
     rules: Mapping[str, int]
-    """How often each rule was applied."""
+    """Number of applications of each rule."""
 
     @property
     def is_split(self) -> bool:
