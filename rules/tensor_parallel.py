@@ -209,8 +209,10 @@ def _head_view_rules(count: int) -> Iterator[Rule]:
 
     heads, size = fn.item(shape, 2), fn.item(shape, 3)
     yield split("split_into_heads", heads, columns // heads, heads > 0, fn.eq(columns % heads, 0), columns > 0)
-    is_open = fn.eq(fn.item(shape, 2), -1)
-    yield split("split_into_head_size", columns // size, size, size > 0, fn.eq(columns % size, 0), is_open)
+    is_there = fn.ne(heads, 0)
+    yield split(
+        "split_into_head_size", columns // size, size, size > 0, fn.eq(columns % size, 0), is_there, columns > 0
+    )
     y, heads, size = tensor("x", "B S H D"), fn.size("H"), fn.size("D")
     merged = [op.Reshape(part, fn.concat(0, 0, (heads // count) * size)) for part in parts_of(y, 2, heads, count)]
     yield _joined(
