@@ -13,8 +13,9 @@ from typing import Any
 from graphopt.base import files
 from graphopt.base.errors import GraphoptError, MemoryBudgetError, ModelError, UsageError
 from graphopt.base.limits import format_bytes
-from graphopt.io import onnx_io
-from graphopt.ir.graph import Value
+from graphopt.io import onnx_io, opset_conversion
+from graphopt.ir.edit import remove_unread
+from graphopt.ir.graph import Graph, Value
 from graphopt.operators.inference import infer_graph
 from graphopt.partition.balance import (
     Cuts,
@@ -135,6 +136,8 @@ def find_partition(
     loaded = onnx_io.load_model(onnx_io.copy_source(model))
     with onnx_io.naming_file_in_errors(loaded.path):
         infer_graph(loaded.graph)
+        opset_conversion.upgrade_nodes(loaded.graph)  # some could not be while their types were unknown
+    notes = _remove_dead_nodes(loaded.graph)
     trial = try_model(model, request.setting, request.dims or {}, request.inputs or {}, request.seed)
     label = model_label(model)
     whole = CuttableGraph(loaded.graph, with_sizes(loaded.graph, trial.feeds))
@@ -156,7 +159,17 @@ def find_partition(
         model, loaded, whole, tuple(extract_stages(whole, found.cuts)), request.devices, request.cluster is not None,
         found, request.setting, trial.feeds, trial.sizes, timer.nbytes, timer.whole_seconds, (),
     )  # fmt: skip
-    return replace(partition, notes=(*trial.notes, *_notes(partition, request)))
+    return replace(partition, notes=(*trial.notes, *notes, *_notes(partition, request)))
+
+
+def _remove_dead_nodes(graph: Graph) -> list[str]:
+    """Remove the nodes on which no output depends, so that each stage has something to return; note that."""
+    dead = remove_unread(graph)
+    if dead is None:
+        return []
+    graph.apply(dead)
+    count = sum(not node.is_internal for node in dead.removed)
+    return [f"{count} nodes on which no output depends are left out"] if count else []
 
 
 # -- where cuts may be -------------------------------------------------------------------------------------------------
