@@ -13,10 +13,8 @@ from typing import Any
 from graphopt.base import files
 from graphopt.base.errors import GraphoptError, MemoryBudgetError, ModelError, UsageError
 from graphopt.base.limits import format_bytes
-from graphopt.io import onnx_io, opset_conversion
-from graphopt.ir.edit import remove_unread
-from graphopt.ir.graph import Graph, Value
-from graphopt.operators.inference import infer_graph
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Value
 from graphopt.partition.balance import (
     Cuts,
     CutSpace,
@@ -28,7 +26,7 @@ from graphopt.partition.balance import (
 )
 from graphopt.partition.cut import CuttableGraph
 from graphopt.partition.devices import INSTANT, Cluster, Device
-from graphopt.partition.model_trial import try_model, with_sizes
+from graphopt.partition.model_trial import load_live_nodes, try_model, with_sizes
 from graphopt.partition.stage_timing import StageTimer
 from graphopt.partition.stages import ModelStage, extract_stages
 from graphopt.runtime.sample_inputs import Feeds
@@ -133,11 +131,7 @@ def find_partition(
     """
     report = progress or (lambda stage, done: None)
     report("load", 0.0)
-    loaded = onnx_io.load_model(onnx_io.copy_source(model))
-    with onnx_io.naming_file_in_errors(loaded.path):
-        infer_graph(loaded.graph)
-        opset_conversion.upgrade_nodes(loaded.graph)  # some could not be while their types were unknown
-    notes = _remove_dead_nodes(loaded.graph)
+    loaded, notes = load_live_nodes(model)
     trial = try_model(model, request.setting, request.dims or {}, request.inputs or {}, request.seed)
     label = model_label(model)
     whole = CuttableGraph(loaded.graph, with_sizes(loaded.graph, trial.feeds))
@@ -160,16 +154,6 @@ def find_partition(
         found, request.setting, trial.feeds, trial.sizes, timer.nbytes, timer.whole_seconds, (),
     )  # fmt: skip
     return replace(partition, notes=(*trial.notes, *notes, *_notes(partition, request)))
-
-
-def _remove_dead_nodes(graph: Graph) -> list[str]:
-    """Remove the nodes on which no output depends, so that each stage has something to return; note that."""
-    dead = remove_unread(graph)
-    if dead is None:
-        return []
-    graph.apply(dead)
-    count = sum(not node.is_internal for node in dead.removed)
-    return [f"{count} nodes on which no output depends are left out"] if count else []
 
 
 # -- where cuts may be -------------------------------------------------------------------------------------------------
