@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 import graphopt
 from graphopt.base import files
-from graphopt.base.errors import DifferenceError, MemoryBudgetError, OutputError, UsageError
+from graphopt.base.errors import DifferenceError, MemoryBudgetError, ModelError, OutputError, UsageError
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.operators.inference import infer_graph
@@ -27,6 +28,7 @@ from graphopt.partition import annotation, pipeline_folder
 from graphopt.partition.cut import CuttableGraph
 from graphopt.partition.manifest import MANIFEST, PipelineManifest, read_manifest
 from tests import zoo
+from tests.fuzz import legal
 from tests.text import parse
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -399,3 +401,47 @@ def test_a_folder_that_was_changed_is_refused(model: Path, tmp_path: Path) -> No
     (out / MANIFEST).write_text('{"schema_version": 7}')
     with pytest.raises(UsageError, match="it has version 7, not 1"):
         graphopt.Pipeline(out)
+
+
+# -- models of all kinds -----------------------------------------------------------------------------------------------
+
+
+def test_dead_nodes_are_left_out_and_told(tmp_path: Path) -> None:
+    body = "a = Relu(x); dead = Exp(a); deader = Neg(dead); y = Tanh(a)"
+    made = graphopt.partition_model(
+        parse("float[2,4] x", body, outputs="float[2,4] y"), tmp_path / "out", 2, threads=1, seconds=0.0
+    )
+    assert [stage.nodes for stage in made.stages] == [1, 1]
+    assert made.notes[0] == "2 nodes on which no output depends are left out"
+
+
+def test_half_precision_may_be_rounded_where_a_stage_ends(tmp_path: Path) -> None:
+    body = "a = Cast<to=10>(x); b = Sin(a); c = Exp(b); d = Sin(c); e = Exp(d); y = Cast<to=1>(e)"
+    model = parse("float[64,64] x", body, outputs="float[64,64] y")
+    made = graphopt.partition_model(model, tmp_path / "out", 3, threads=1, seconds=0.0)
+    feeds = {"x": normal(64, 64)}
+    (expected,) = as_written(model.SerializeToString()).run(["y"], feeds)
+    np.testing.assert_allclose(composed(tmp_path / "out", made, feeds)["y"], expected, rtol=2e-2)
+    told = [note for note in made.notes if "half precision goes between stages" in note]
+    is_sent = any(transfer.value.type == "FLOAT16" for transfer in made.transfers)
+    assert is_sent and told == ["'y' may be rounded otherwise: half precision goes between stages"]
+
+
+BATCH = 8
+"""Seeds of a test: most models are drawn, cut and compared in some hundredths of a second."""
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(BATCH, 400, BATCH))]
+)
+def test_random_models_are_their_stages(first: int, tmp_path: Path) -> None:
+    """Every bit is compared by `partition_model`; refused are models of one node, and those that nothing can write."""
+    measured, refused = 0, list[str]()
+    for seed in range(first, first + BATCH):
+        try:
+            made = graphopt.partition_model(legal.draw(seed).proto, tmp_path / str(seed), 2, threads=1, seconds=0.0)
+            measured += made.is_measured
+        except (UsageError, ModelError) as error:
+            refused.append(str(error))
+    assert measured >= BATCH / 2
+    assert all(re.search("which cannot be 2 stages|cannot be written in opset", said) for said in refused), refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphopt.base import files
+from graphopt.base import option_values as forms
 from graphopt.base.errors import UsageError
 from graphopt.base.option_fields import option
-from graphopt.base.option_values import parse_bytes
 from graphopt.cli import output_files
 from graphopt.cli.option_flags import MeasuringOptions, Model, Printing, ResultOptions, running, takes_options
 from graphopt.cli.terminal import Progress, print_text, set_up_logging
@@ -37,6 +38,13 @@ class PartitionOptions(MeasuringOptions):
         metavar="FILE.onnx",
         type=Path,
     )
+    dims: Mapping[str, Sequence[int]] | None = option(
+        None,
+        "Size of an open dim at which stages are timed. By default a usual one.",
+        metavar="seq=128",
+        flags=("--dim",),
+        form=forms.SIZES,
+    )
     seconds: float = option(30.0, "About how long the timings may take together.", metavar="SECONDS", minimum=0.0)
     check: bool = option(True, "Run the stages and the model, and compare every bit.", flags=("--check/--no-check",))
 
@@ -48,7 +56,7 @@ class PartitionOptions(MeasuringOptions):
         return PartitionRequest(
             stages=self.stages,
             cluster=None if self.devices is None else read_devices(self.devices),
-            max_transfer=None if self.max_transfer is None else parse_bytes(self.max_transfer),
+            max_transfer=None if self.max_transfer is None else forms.parse_bytes(self.max_transfer),
             setting=self.setting,
             seconds=self.seconds,
             dims=self.dims,
@@ -62,7 +70,7 @@ def partition(
     model: Model,
     output: Annotated[
         str | None,
-        typer.Argument(metavar="[OUT]", help="New folder for the stages and pipeline.json.", show_default=False),
+        typer.Argument(metavar="OUT", help="New folder for the stages and pipeline.json.", show_default=False),
     ] = None,
     *,
     options: PartitionOptions,

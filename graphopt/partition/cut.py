@@ -6,7 +6,7 @@ to no side: like a weight, it is wherever it is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -22,7 +22,7 @@ SENT_SHARE = 0.01
 
 @dataclass(frozen=True, eq=False)
 class CuttableGraph:
-    """A graph whose nodes have an order in which they can be cut into stages."""
+    """A graph whose nodes have an order in which they can be cut into stages; an output depends on each of them."""
 
     graph: Graph
     sized: Graph
@@ -107,11 +107,6 @@ class CuttableGraph:
                     found.add(source)
                     stack.append(source)
         return found
-
-    def unread_copied(self) -> Iterator[int]:
-        """Yield the nodes that are computed from weights alone and that only outputs of the graph need, or nothing."""
-        read = self.sources_of(self.order)
-        yield from (vertex for vertex in self.copied if vertex not in read)
 
     def weight_bytes(self, vertices: Iterable[int]) -> int:
         """Return the bytes of weights that some nodes need, each counted once, and of those in their bodies."""

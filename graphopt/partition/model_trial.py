@@ -1,4 +1,4 @@
-"""A model tried on made-up inputs, or on those that are given: do they run, and which sizes follow from them."""
+"""A model as it is loaded to be cut, and tried on inputs: does it run, and which sizes follow from them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,34 @@ import numpy as np
 
 from graphopt.base.errors import GraphoptError, ModelError, UsageError
 from graphopt.base.limits import LimitError
-from graphopt.io import onnx_io
+from graphopt.io import onnx_io, opset_conversion
+from graphopt.ir.edit import remove_unread
 from graphopt.ir.graph import Graph
 from graphopt.operators.fixed_sizes import fix_inputs
+from graphopt.operators.inference import infer_graph
 from graphopt.runtime.bench import make_up_inputs, prepare_models
 from graphopt.runtime.sample_inputs import Feeds
 from graphopt.runtime.session_setting import SessionSetting, parse_model
 
 log = logging.getLogger(__name__)
+
+
+def load_live_nodes(model: onnx_io.ModelSource) -> tuple[onnx_io.LoadedModel, list[str]]:
+    """Return a model with inferred types, without nodes on which no output depends, and a note on these.
+
+    Raises:
+        ModelError: the model is not legal.
+    """
+    loaded = onnx_io.load_model(onnx_io.copy_source(model))
+    with onnx_io.naming_file_in_errors(loaded.path):
+        infer_graph(loaded.graph)
+        opset_conversion.upgrade_nodes(loaded.graph)  # some could not be while their types were unknown
+    dead = remove_unread(loaded.graph)
+    if dead is None:
+        return loaded, []
+    loaded.graph.apply(dead)
+    count = sum(not node.is_internal for node in dead.removed)
+    return loaded, [f"{count} nodes on which no output depends are left out"] if count else []
 
 
 @dataclass(frozen=True, eq=False)

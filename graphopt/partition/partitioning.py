@@ -15,7 +15,6 @@ from graphopt.base.errors import GraphoptError, MemoryBudgetError, ModelError, U
 from graphopt.base.limits import format_bytes
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Value
-from graphopt.operators.inference import infer_graph
 from graphopt.partition.balance import (
     Cuts,
     CutSpace,
@@ -27,7 +26,7 @@ from graphopt.partition.balance import (
 )
 from graphopt.partition.cut import CuttableGraph
 from graphopt.partition.devices import INSTANT, Cluster, Device
-from graphopt.partition.model_trial import try_model, with_sizes
+from graphopt.partition.model_trial import load_live_nodes, try_model, with_sizes
 from graphopt.partition.stage_timing import StageTimer
 from graphopt.partition.stages import ModelStage, extract_stages
 from graphopt.runtime.sample_inputs import Feeds
@@ -132,9 +131,7 @@ def find_partition(
     """
     report = progress or (lambda stage, done: None)
     report("load", 0.0)
-    loaded = onnx_io.load_model(onnx_io.copy_source(model))
-    with onnx_io.naming_file_in_errors(loaded.path):
-        infer_graph(loaded.graph)
+    loaded, notes = load_live_nodes(model)
     trial = try_model(model, request.setting, request.dims or {}, request.inputs or {}, request.seed)
     label = model_label(model)
     whole = CuttableGraph(loaded.graph, with_sizes(loaded.graph, trial.feeds))
@@ -156,7 +153,7 @@ def find_partition(
         model, loaded, whole, tuple(extract_stages(whole, found.cuts)), request.devices, request.cluster is not None,
         found, request.setting, trial.feeds, trial.sizes, timer.nbytes, timer.whole_seconds, (),
     )  # fmt: skip
-    return replace(partition, notes=(*trial.notes, *_notes(partition, request)))
+    return replace(partition, notes=(*trial.notes, *notes, *_notes(partition, request)))
 
 
 # -- where cuts may be -------------------------------------------------------------------------------------------------

@@ -37,13 +37,12 @@ def extract_stage(whole: CuttableGraph, start: int, end: int) -> ModelStage:
     The first one also has the inputs that nothing reads, and outputs that no node makes or that weights alone decide.
     """
     source, own = whole.graph, whole.order[start:end]
-    apart = list(whole.unread_copied()) if start == 0 else []
     outputs = [
         (value, name, type_)
         for value, name, type_ in zip(source.outputs, source.output_names, source.output_types, strict=True)
         if start <= whole.place.get(value.vertex, 0) < end
     ]
-    apart += [value.vertex for value, _, _ in outputs if value.vertex not in whole.place]
+    apart = [value.vertex for value, _, _ in outputs if value.vertex not in whole.place]
     inside = {*own, *apart} | whole.sources_of([*own, *apart])
     read = {value for vertex in inside for value in source[vertex].operands} | {value for value, _, _ in outputs}
     received = [value for value in whole.values_across(start) if value in read]
