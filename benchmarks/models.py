@@ -84,14 +84,15 @@ class Model:
 
 _TABLES = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
 ARCHITECTURES = {name: read_architecture(entry) for name, entry in _TABLES["architectures"].items()}
-HELD_OUT, LOOKED_AT = (
+HELD_OUT, LOOKED_AT, STAGED = (
     {
         f"{name}.{group}": Model(f"{name}.{group}", read_architecture(entry), "dynamo")
         for name, entry in _TABLES[table].items()
     }
-    for table, group in (("held_out", "held-out"), ("looked_at", "looked-at"))
+    for table, group in (("held_out", "held-out"), ("looked_at", "looked-at"), ("staged", "staged"))
 )
-"""Models that neither rules nor the search were made for, and those that were such once."""
+"""Models that neither rules nor the search were made for, those that were such once, and those that are cut into
+stages."""
 
 
 def _exports() -> Iterator[Model]:
@@ -107,7 +108,7 @@ def _exports() -> Iterator[Model]:
 
 
 MODELS: Mapping[str, Model] = {model.name: model for model in _exports()}
-EXPORTS: Mapping[str, Model] = {**MODELS, **HELD_OUT, **LOOKED_AT}
+EXPORTS: Mapping[str, Model] = {**MODELS, **HELD_OUT, **LOOKED_AT, **STAGED}
 
 SUITE: Sequence[str] = _TABLES["suite"]
 """Names of what a run measures, what is met most first."""

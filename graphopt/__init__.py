@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from graphopt.base.errors import ProofError as ProofError
     from graphopt.base.errors import RecipeError as RecipeError
     from graphopt.base.errors import RuleError as RuleError
+    from graphopt.base.errors import StageError as StageError
     from graphopt.base.errors import UsageError as UsageError
     from graphopt.explanation import explain as explain
     from graphopt.folders import FolderResult as FolderResult
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from graphopt.language.rule import Rule as Rule
     from graphopt.onnxsim import simplify as simplify
     from graphopt.options import Options as Options
+    from graphopt.partition.pipeline_folder import partition_model as partition_model
+    from graphopt.partition.stage_pipeline import Pipeline as Pipeline
     from graphopt.pipeline import optimize as optimize
     from graphopt.report.report import Report as Report
     from graphopt.report.report import report_schema as report_schema
@@ -46,6 +49,7 @@ _HOMES = {
     "ModelError": "graphopt.base.errors",
     "Options": "graphopt.options",
     "OutputError": "graphopt.base.errors",
+    "Pipeline": "graphopt.partition.stage_pipeline",
     "ProofError": "graphopt.base.errors",
     "Recipe": "graphopt.search.recipe",
     "RecipeError": "graphopt.base.errors",
@@ -53,6 +57,7 @@ _HOMES = {
     "Result": "graphopt.result",
     "Rule": "graphopt.rule",
     "RuleError": "graphopt.base.errors",
+    "StageError": "graphopt.base.errors",
     "TrainingResult": "graphopt.training",
     "UsageError": "graphopt.base.errors",
     "explain": "graphopt.explanation",
@@ -60,6 +65,7 @@ _HOMES = {
     "measure_memory": "graphopt.runtime.memory",
     "optimize": "graphopt.pipeline",
     "optimize_folder": "graphopt.folders",
+    "partition_model": "graphopt.partition.pipeline_folder",
     "report_schema": "graphopt.report.report",
     "simplify": "graphopt.onnxsim",
 }
@@ -72,6 +78,7 @@ __all__ = [
     "ModelError",
     "Options",
     "OutputError",
+    "Pipeline",
     "ProofError",
     "Recipe",
     "RecipeError",
@@ -79,6 +86,7 @@ __all__ = [
     "Result",
     "Rule",
     "RuleError",
+    "StageError",
     "TrainingResult",
     "UsageError",
     "__version__",
@@ -87,6 +95,7 @@ __all__ = [
     "measure_memory",
     "optimize",
     "optimize_folder",
+    "partition_model",
     "report_schema",
     "simplify",
 ]

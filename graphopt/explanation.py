@@ -14,7 +14,7 @@ from graphopt.ir.graph import Graph, Node
 from graphopt.language.rule import Rule
 from graphopt.language.rule_library import select_names
 from graphopt.options import AUTO, LATEST, Options
-from graphopt.pipeline import Pipeline, SimplifiedModel
+from graphopt.pipeline import PipelineRun, SimplifiedModel
 from graphopt.report.explanation_report import Explanation
 from graphopt.report.report import Report, format_alone
 from graphopt.rewrite.near_misses import MissFinder, MissKind, NearMiss
@@ -56,7 +56,7 @@ def explain(
     if chosen.target_opset == AUTO:
         raise UsageError(f"which opset is faster is measured by optimize: explain takes a number or {LATEST}")
     with current_session().child(), ort.registered_custom_ops(chosen.custom_ops):
-        made = Pipeline(model, chosen).simplified()
+        made = PipelineRun(model, chosen).simplified()
         rules = _select(made, names)
         chosen.report_progress("explain", 0.0)
         node = None if at is None else _find_node(made, at)

@@ -107,17 +107,17 @@ def optimize(model: onnx_io.ModelSource, options: Options) -> Result:
         if options.recipe is not None:
             return _follow_recipe(model, options, load_recipe(options.recipe))
         if len(options.providers) == 1:
-            return Pipeline(model, options).result()
+            return PipelineRun(model, options).result()
         return _optimize_for_fastest_provider(model, options)
 
 
 def _optimize_for_fastest_provider(model: onnx_io.ModelSource, options: Options) -> Result:
     """Optimize a model for each provider, and return the result that is the fastest."""
-    clock, runs = StageClock(), dict[str, Pipeline]()
+    clock, runs = StageClock(), dict[str, PipelineRun]()
 
     def attempt(provider: str, share: float) -> Attempt:
         own = replace(options.for_provider(provider), seconds=options.seconds * share)
-        run = runs[provider] = Pipeline(model, own, share)
+        run = runs[provider] = PipelineRun(model, own, share)
         try:
             return run.best_attempt()
         finally:
@@ -139,7 +139,7 @@ def _follow_recipe(model: onnx_io.ModelSource, options: Options, recipe: Recipe)
     provider = recipe.provider if recipe.provider and (others or first == "cpu") else first
     opset = recipe.opset if options.target_opset in (None, AUTO) else options.target_opset
     own = replace(options.for_provider(provider) if others else options, provider=provider, target_opset=opset)
-    result = Pipeline(model, own, recipe=recipe).result()
+    result = PipelineRun(model, own, recipe=recipe).result()
     report = result.report
     if not recipe.provider:
         return result
@@ -165,7 +165,7 @@ class SimplifiedModel:
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PipelineRun:
     """One run of the pipeline: attempts, until the check finds no difference."""
 
     model: onnx_io.ModelSource
@@ -644,8 +644,8 @@ class _RewriteSpace:
             [rule for rule in known.rules if rule.name in chosen and is_supported(rule, options.target, domains)],
             [
                 rule
-                for rule in known.trades
-                if rule.name in chosen and rule not in known.parts and is_supported(rule, options.target, domains)
+                for rule in known.speed_trades
+                if rule.name in chosen and is_supported(rule, options.target, domains)
             ],
             to_exact_passes(passes) if options.exact else passes,
             [rule for rule in known.parts if rule.name in chosen],

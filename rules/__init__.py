@@ -30,6 +30,7 @@ from graphopt.rules import (
     reduction,
     slicing,
     splitting,
+    tensor_parallel,
     winograd,
 )
 
@@ -70,11 +71,15 @@ TRADES: tuple[Rule, ...] = (
     *quantization.TRADES,
     *contrib_decomposition.TRADES,
     *splitting.TRADES,
+    *tensor_parallel.TRADES,
 )
 """Rules that are true, and pay in some models only: for a search that measures."""
 
 MEMORY_TRADES: tuple[Rule, ...] = splitting.TRADES
 """Trades of time for memory, which no search for speed tries: a memory budget asks for them."""
+
+TENSOR_PARALLEL: tuple[Rule, ...] = tensor_parallel.TRADES
+"""Trades that split operators among devices, which no search for speed tries: a plan for several devices does."""
 
 SWEEPS: Mapping[str, tuple[Rule, ...]] = {
     **contrib_decomposition.SWEEPS,

@@ -34,19 +34,19 @@ class Partition(NamedTuple):
 ROWS, HEADS = Partition("rows", "*b M K", -2), Partition("heads", "*b H M K", -3)
 
 
-def _part_sizes(length: Term, count: int) -> App:
+def part_sizes(length: Term, count: int) -> App:
     """Return the sizes of the parts: equal ones, and what is left."""
     each = (length + (count - 1)) // count
     return fn.concat(*(each for _ in range(count - 1)), length - (count - 1) * each)
 
 
-def _is_divisible(length: Term, count: int) -> App:
+def is_divisible(length: Term, count: int) -> App:
     """Return the condition that no part is empty."""
     return fn.lt((count - 1) * ((length + (count - 1)) // count), length)
 
 
-def _parts(value: Term, axis: int, length: Term, count: int) -> Sequence[Term]:
-    return op.Split.split(count, value, _part_sizes(length, count), axis=axis)
+def parts_of(value: Term, axis: int, length: Term, count: int) -> Sequence[Term]:
+    return op.Split.split(count, value, part_sizes(length, count), axis=axis)
 
 
 def _build_rule(name: str, count: int, whole: App, parts: Sequence[Term], axis: int, *when: Term) -> Rule:
@@ -61,17 +61,17 @@ def _build_rule(name: str, count: int, whole: App, parts: Sequence[Term], axis: 
 
 def _row_rules(count: int) -> tuple[Rule, ...]:
     x, y, w, m = tensor("x", "*b M K"), tensor("y", "*b K N"), tensor("w", "K N"), fn.size("M")
-    cut = _parts(x, -2, m, count)
+    cut = parts_of(x, -2, m, count)
     return (
-        _build_rule("matmul_by_rows", count, x @ y, [part @ y for part in cut], -2, _is_divisible(m, count)),
-        _build_rule("projection_by_rows", count, x @ w, [part @ w for part in cut], -2, _is_divisible(m, count)),
+        _build_rule("matmul_by_rows", count, x @ y, [part @ y for part in cut], -2, is_divisible(m, count)),
+        _build_rule("projection_by_rows", count, x @ w, [part @ w for part in cut], -2, is_divisible(m, count)),
     )
 
 
-def _head_rules(count: int) -> tuple[Rule, ...]:
+def build_head_rules(count: int) -> tuple[Rule, ...]:
     x, y, heads = tensor("x", "*b H M K"), tensor("y", "*b H K N"), fn.size("H")
-    pairs = zip(_parts(x, -3, heads, count), _parts(y, -3, heads, count), strict=True)
-    return (_build_rule("matmul_by_heads", count, x @ y, [a @ b for a, b in pairs], -3, _is_divisible(heads, count)),)
+    pairs = zip(parts_of(x, -3, heads, count), parts_of(y, -3, heads, count), strict=True)
+    return (_build_rule("matmul_by_heads", count, x @ y, [a @ b for a, b in pairs], -3, is_divisible(heads, count)),)
 
 
 SHARED = {ROWS: {"number": "", "row": "K"}, HEADS: {"number": "", "row": "K", "matrix": "M K", "head": "*b 1 M K"}}
@@ -79,13 +79,13 @@ SHARED = {ROWS: {"number": "", "row": "K"}, HEADS: {"number": "", "row": "K", "m
 BINARY: Mapping[str, Callable[[Term, Term], App]] = {"add": op.Add, "mul": op.Mul}
 
 
-def _elementwise_rules(along: Partition, count: int) -> Iterator[Rule]:
+def build_elementwise_rules(along: Partition, count: int) -> Iterator[Rule]:
     x, y = tensor("x", along.axes), tensor("y", along.axes)
     length = fn.size("H" if along is HEADS else "M")
-    cut, cut_y = _parts(x, along.position, length, count), _parts(y, along.position, length, count)
+    cut, cut_y = parts_of(x, along.position, length, count), parts_of(y, along.position, length, count)
 
     def named(name: str, whole: App, parts: Sequence[Term]) -> Rule:
-        return _build_rule(f"{name}_by_{along.name}", count, whole, parts, along.position, _is_divisible(length, count))
+        return _build_rule(f"{name}_by_{along.name}", count, whole, parts, along.position, is_divisible(length, count))
 
     yield named("pointwise", f(x), [f(part) for part in cut])
     yield named("softmax", op.Softmax(x, axis=-1), [op.Softmax(part, axis=-1) for part in cut])
@@ -96,32 +96,24 @@ def _elementwise_rules(along: Partition, count: int) -> Iterator[Rule]:
             yield named(f"{name}_of_shared_{what}", g(x, shared), [g(part, shared) for part in cut])
 
 
-def _conv_rules(count: int) -> tuple[Rule, ...]:
+def _conv(value: Term, weight: Term, bias: Term, groups: Term | int) -> App:
+    return op.Conv(value, weight, bias, group=groups, **geometry)
+
+
+def _build_example_rule(count: int) -> Rule:
     x, w, b, group = tensor("x", "N C *s"), const("w", "W I *k"), const("b", "W", default=0), integer("group")
-    n, out = fn.size("N"), fn.size("W")
-    weights, biases = _parts(w, 0, out, count), _parts(b, 0, out, count)
+    n = fn.size("N")
+    parts = [_conv(part, w, b, group) for part in parts_of(x, 0, n, count)]
+    return _build_rule("conv_by_examples", count, _conv(x, w, b, group), parts, 0, is_divisible(n, count))
 
-    def conv(value: Term, weight: Term, bias: Term, groups: Term | int) -> App:
-        return op.Conv(value, weight, bias, group=groups, **geometry)
 
-    return (
-        _build_rule(
-            "conv_by_examples",
-            count,
-            conv(x, w, b, group),
-            [conv(part, w, b, group) for part in _parts(x, 0, n, count)],
-            0,
-            _is_divisible(n, count),
-        ),
-        _build_rule(
-            "conv_by_channels",
-            count,
-            conv(x, w, b, 1),
-            [conv(x, weight, bias, 1) for weight, bias in zip(weights, biases, strict=True)],
-            1,
-            _is_divisible(out, count),
-        ),
-    )
+def build_channel_rule(count: int) -> Rule:
+    """Return the rule that computes a convolution by output channels."""
+    x, w, b = tensor("x", "N C *s"), const("w", "W I *k"), const("b", "W", default=0)
+    out = fn.size("W")
+    own = zip(parts_of(w, 0, out, count), parts_of(b, 0, out, count), strict=True)
+    parts = [_conv(x, weight, bias, 1) for weight, bias in own]
+    return _build_rule("conv_by_channels", count, _conv(x, w, b, 1), parts, 1, is_divisible(out, count))
 
 
 TRADES: tuple[Rule, ...] = tuple(
@@ -129,9 +121,10 @@ TRADES: tuple[Rule, ...] = tuple(
     for count in COUNTS
     for rule in (
         *_row_rules(count),
-        *_head_rules(count),
-        *_elementwise_rules(ROWS, count),
-        *_elementwise_rules(HEADS, count),
-        *_conv_rules(count),
+        *build_head_rules(count),
+        *build_elementwise_rules(ROWS, count),
+        *build_elementwise_rules(HEADS, count),
+        _build_example_rule(count),
+        build_channel_rule(count),
     )
 )

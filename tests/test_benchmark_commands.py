@@ -9,12 +9,13 @@ import pytest
 
 import graphopt
 from benchmarks import __main__ as commands
-from benchmarks import environment, scaling, tools
+from benchmarks import environment, pipelines, scaling, tools
 from benchmarks.models import QUICK
-from benchmarks.results import Results, Row
+from benchmarks.results import Results, Row, read_rows
 from benchmarks.run import LIMIT, Plan
 from benchmarks.tools import ALL, PLAIN, Task
 from tests.test_benchmarks import NET
+from tests.text import parse
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 
@@ -215,3 +216,23 @@ def test_a_tool_that_fails_says_why(tmp_path: Path) -> None:
 def test_tools_say_what_they_call_and_search_longer_from_column_to_column() -> None:
     assert all(tool.text for tool in ALL.values()) and next(iter(ALL)) == PLAIN
     assert [ALL[tool].search for tool in ("graphopt-5s", "graphopt-15s", "graphopt")] == [5.0, 15.0, 60.0]
+
+
+def test_pipelines_are_told_in_a_table() -> None:
+    row = {"model": "net", "stages": 2, "times": [0.01, 0.02], "bytes": [5000], "imbalance": 4 / 3, "whole": 0.029}
+    served = {"served": 45.0, "allowed": 50.0}
+    failed = {"model": "net", "stages": 4, "error": "not done after 900 s", "made": {}}
+    page = pipelines.markdown([{**row, **served, "made": {}}, {**row, "made": {}}, failed])
+    assert "| net | 2 | 10.0, 20.0 | 1.333 | 5 | 29.0 | 45.0 | 0.90 |" in page
+    assert "| net | 2 | 10.0, 20.0 | 1.333 | 5 | 29.0 |  |  |" in page
+    assert "- net, 4 stages: not done after 900 s" in page
+
+
+@pytest.mark.slow
+def test_a_pipeline_is_measured(tmp_path: Path) -> None:
+    model = tmp_path / "net.onnx"
+    body = "a = Relu(x); b = Exp(a); c = Neg(b); y = Tanh(c)"
+    onnx.save(parse("float[2,64] x", body, outputs="float[2,64] y"), model)
+    path = pipelines.run([str(model)], [2], 0.3, tmp_path / "found.jsonl")
+    (row,) = read_rows(path)
+    assert "error" not in row and len(row["times"]) == 2 and path.with_suffix(".md").exists()

@@ -31,6 +31,7 @@ ORDER = (
         "runtime",
         "check",
         "search",
+        "partition",
         "report",
     ),
     *(
@@ -58,6 +59,7 @@ COMPOSED = {
 # The only ones that may import those two packages, inside the functions that need them.
 COMPOSERS = (
     *("graphopt.language.rule_library", "graphopt.rewrite.gate", "graphopt.cli.catalogue"),
+    *("graphopt.partition.simplification", "graphopt.partition.sharding"),
     *("graphopt.discover.evaluation", "graphopt.discover.generalization", "graphopt.discover.library_lookup"),
 )
 
@@ -262,7 +264,8 @@ WIDE = {
     "verifier/prove.py": 32,
     "graphopt/pipeline.py": 31,
     "graphopt/search/model_tuner.py": 27,
-    "rules/__init__.py": 26,
+    "rules/__init__.py": 27,
+    "graphopt/cli/main.py": 18,
     "verifier/symbolic_instance.py": 21,
     "verifier/instance_sampling.py": 20,
     "graphopt/operators/semantics.py": 19,

@@ -54,6 +54,11 @@ STRUCTURAL: Mapping[str, tuple[str, str]] = {
         "Add Div Greater GreaterOrEqual Less LessOrEqual MatMul Mul Neg Pow Sub",
     ),
     "graphopt/language/rule_checks.py": ("where a rule may write packs and lists of places", "Concat Gather"),
+    "graphopt/partition/sharding.py": (
+        "the right sides of rules that split operators: parts are cut, joined and added up",
+        "Concat Split Sum",
+    ),
+    "graphopt/partition/simplification.py": ("takes apart what is split behind a product", "Split"),
     "graphopt/rewrite/build.py": (
         "makes nodes that read sizes; refuses products that take long, and sums that cancel",
         "Add Cast Concat MatMul Range ReduceProd Reshape Shape Squeeze Sub",

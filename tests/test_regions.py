@@ -30,11 +30,13 @@ from graphopt.rewrite.regions import (
     weights_digest,
     with_input_types,
 )
-from graphopt.rules import MEMORY_TRADES, RULES, TRADES
+from graphopt.rules import MEMORY_TRADES, RULES, TENSOR_PARALLEL, TRADES
 from tests.text import parse, printed
 
 x, y = tensor("x"), tensor("y")
-EVERY = {rule.name: rule for rule in (*RULES, *TRADES) if rule not in MEMORY_TRADES}  # what a search may apply
+EVERY = {
+    rule.name: rule for rule in (*RULES, *TRADES) if rule not in (*MEMORY_TRADES, *TENSOR_PARALLEL)
+}  # what a search may apply
 DOUBLE_NEG = Rule("double_neg", op.Neg(op.Neg(x)), x)
 SHIFTED = Rule("neg_of_sum", -(x + y), -x + -y)
 SCALED = Rule("scale_product", (tensor("x", "*b M K") @ const("w", "K N")) * const("s", "N"),

@@ -26,7 +26,7 @@ from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.regions import cut_into_blocks
 from graphopt.rewrite.simplify import DeadlineExceededError, Simplifier
 from graphopt.rewrite.sites import Site
-from graphopt.rules import MEMORY_TRADES, RULES, TRADES
+from graphopt.rules import MEMORY_TRADES, RULES, TENSOR_PARALLEL, TRADES
 from graphopt.runtime.cost_model import (
     CostModel,
     NoTimeToMeasureError,
@@ -81,7 +81,7 @@ def space(*trades: Rule, rules: Sequence[Rule] = (), allows: Callable[..., bool]
     return SearchSpace(trades, Simplifier(rules, []), allows)
 
 
-SPEED_TRADES = [rule for rule in TRADES if rule not in MEMORY_TRADES]
+SPEED_TRADES = [rule for rule in TRADES if rule not in (*MEMORY_TRADES, *TENSOR_PARALLEL)]
 LIBRARY = SearchSpace(SPEED_TRADES, Simplifier(RULES, PASSES), lambda *_: True)
 
 

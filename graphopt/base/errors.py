@@ -59,6 +59,10 @@ class MemoryBudgetError(GraphoptError):
     exit_code = 4
 
 
+class StageError(GraphoptError):
+    """A stage of a pipeline failed on a request, or its workers die; names the stage."""
+
+
 class OutputError(GraphoptError):
     """The output could not be written; no partial file is left."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import stat
 import sys
@@ -165,6 +166,46 @@ def commit(part: BinaryIO, final: Path, *, like: Path | None = None) -> None:
 
 
 @contextmanager
+def temporary_folder_for(final: Path) -> Iterator[Path]:
+    """Yield a folder beside the one that it becomes when the block is done; if that fails, nothing is left of it.
+
+    It is locked as long as its process lives. Folders that killed runs have left for the same one are removed.
+
+    Raises:
+        OutputError: there is something of that name by now.
+    """
+    path = final.with_name(f".{final.name}.{os.urandom(6).hex()}.part")
+    try:
+        with ExitStack() as stack:
+            with folder_lock(final.parent):
+                _remove_stale_folders(final)
+                path.mkdir()
+                stack.enter_context(locked_marker(path / UNFINISHED, b""))
+            yield path
+            with folder_lock(final.parent), deferred_signals():
+                stack.close()
+                try:
+                    path.rename(final)
+                except OSError as error:
+                    raise OutputError(f"{final} cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+UNFINISHED = ".unfinished"
+"""Name of the locked file in a folder that is being filled."""
+
+
+def _remove_stale_folders(final: Path) -> None:
+    """Remove the unfinished folders that belong to no living process. The caller holds `folder_lock`."""
+    ours = re.compile(rf"\.{re.escape(final.name)}\.[0-9a-f]{{12}}\.part")
+    with suppress(OSError):
+        for name in filter(ours.fullmatch, os.listdir(final.parent)):
+            if is_abandoned(final.with_name(name) / UNFINISHED):
+                shutil.rmtree(final.with_name(name), ignore_errors=True)
+
+
+@contextmanager
 def deferred_signals() -> Iterator[None]:
     """Let signals that end the program wait until the block is done. Signals without a handler in Python still kill."""
     if threading.current_thread() is not threading.main_thread():  # only that one hears signals
@@ -280,6 +321,22 @@ def check_writable(path: Path, *, is_plain: bool = True) -> None:
         if is_plain:
             raise OutputError(f"{path} cannot be written: it is no ordinary file (- is stdout)")
     elif not os.access(folder, os.W_OK):
+        raise OutputError(f"{path} cannot be written: {folder} is read-only")
+
+
+def check_new_folder(path: Path) -> None:
+    """Fail before the work where a folder cannot be made: it appears whole or not at all, and replaces nothing.
+
+    Raises:
+        OutputError: there is something already, or the folder around it is missing or read-only.
+    """
+    check_name(path)
+    folder = path.parent
+    if os.path.lexists(path):
+        raise OutputError(f"{path} is there already: remove it, or name another folder")
+    if not folder.is_dir():
+        raise OutputError(f"{path} cannot be written: {folder} is {'no folder' if folder.exists() else 'missing'}")
+    if not os.access(folder, os.W_OK):
         raise OutputError(f"{path} cannot be written: {folder} is read-only")
 
 

@@ -71,7 +71,9 @@ def resident_bytes() -> int:
 
 
 def format_bytes(nbytes: int) -> str:
-    """Return a size as `1.5 GB`, `20 MB`."""
+    """Return a size as `1.5 GB`, `20 MB`, `2.5 KB`, `120 B`."""
+    if nbytes < 1e5:
+        return f"{nbytes / 1e3:.3g} KB" if nbytes >= 1e3 else f"{nbytes} B"
     return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.3g} MB"
 
 

@@ -52,6 +52,8 @@ def _decode(kind: Any, data: Any) -> Any:
     """Return a value of a type: of a record, tuples, mappings, enums and plain values."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
+        if type(data) in parts:
+            return data
         return None if data is None else _decode(next(part for part in parts if part is not NoneType), data)
     if origin is tuple:
         return tuple(_decode(parts[0], item) for item in _decode_plain(list, data))

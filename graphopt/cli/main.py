@@ -32,6 +32,8 @@ from graphopt.cli.option_flags import (
     takes_options,
 )
 from graphopt.cli.page_commands import report
+from graphopt.cli.partition_command import partition
+from graphopt.cli.plan_command import plan
 from graphopt.cli.rule_commands import rules, verify
 from graphopt.cli.terminal import print_text, report_failure, set_up_logging
 from graphopt.cli.training_command import grad
@@ -134,6 +136,8 @@ app.command(short_help="Print what is in a model.")(inspect)
 app.command(short_help="Draw a report and its two models as an HTML page.")(report)
 app.command(short_help="Say which rules are applied to a model, and why others are not.")(explain)
 app.command(short_help="Make a training step of a model: loss, gradients and updates.")(grad)
+app.command(short_help="Cut a model into stages that take the same time, for several devices.")(partition)
+app.command(short_help="Compare ways to run a model on several devices.")(plan)
 app.command(short_help="Prove rules for all tensor sizes; exit code 3 if one is not proved.")(verify)
 app.command(short_help="List the rules and passes, or print one in full.")(rules)
 app.command(short_help="Find rules that no one wrote, and prove them.")(discover)

@@ -338,7 +338,7 @@ def running(options: RunOptions) -> Iterator[None]:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 COMMANDS = (
-    *("optimize", "check", "compare", "bench", "inspect", "report", "explain", "grad"),
+    *("optimize", "check", "compare", "bench", "inspect", "report", "explain", "grad", "partition", "plan"),
     *("verify", "rules", "discover", "demo"),
 )
 

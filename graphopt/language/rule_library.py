@@ -25,8 +25,8 @@ from graphopt.language.rule import Rule
 from graphopt.language.terms import SCALAR, App, operator_applications, render_term
 
 ENTRY_POINT_GROUP = "graphopt.rules"
-"""The entry-point group: each entry is a module with `RULES`, a tuple of rules, and perhaps `TRADES`, `SWEEPS` and
-`MEMORY_TRADES`."""
+"""The entry-point group: each entry is a module with `RULES`, a tuple of rules, and perhaps `TRADES`, `SWEEPS`,
+`MEMORY_TRADES`, `TENSOR_PARALLEL` and `TARGET_DOMAINS`."""
 
 
 RuleSource: TypeAlias = "str | os.PathLike[str] | Rule"
@@ -46,6 +46,8 @@ class RuleModule:
     """Trades that pay together, by their purpose."""
     parts: tuple[Rule, ...] = ()
     """Trades of time for memory: a memory budget asks for them, a search for speed does not."""
+    splits: tuple[Rule, ...] = ()
+    """Trades that split operators among devices: a plan for several devices asks for them."""
     target_domains: tuple[str, ...] = ()
     """Domains of operators that its rules may write though this machine has no kernel for them."""
 
@@ -85,6 +87,12 @@ class RuleLibrary:
     def target_domains(self) -> frozenset[str]:
         """Domains of operators that rules may write though this machine has no kernel for them."""
         return frozenset(name for part in self.modules for name in part.target_domains)
+
+    @cached_property
+    def speed_trades(self) -> tuple[Rule, ...]:
+        """The trades that a search for speed tries."""
+        others = {rule.name for part in self.modules for rule in (*part.parts, *part.splits)}
+        return tuple(rule for rule in self.trades if rule.name not in others)
 
     @cached_property
     def sweeps(self) -> dict[str, tuple[Rule, ...]]:
@@ -170,21 +178,22 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _module_rules(module: ModuleType, source: str) -> RuleModule:
-    """Return the rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS`, `MEMORY_TRADES` and
-    `TARGET_DOMAINS`."""
+    """Return the rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS`, `MEMORY_TRADES`,
+    `TENSOR_PARALLEL` and `TARGET_DOMAINS`."""
     if not hasattr(module, "RULES") and not hasattr(module, "TRADES"):
         raise RuleError(f"{source}: no RULES = (…), a tuple of rules")
     sweeps = getattr(module, "SWEEPS", {})
     if not isinstance(sweeps, Mapping):
         raise RuleError(f"{source}: SWEEPS is no mapping from what they are for to tuples of rules")
     listed = {str(name): _check_rules(rules, source, f"SWEEPS['{name}']") for name, rules in sweeps.items()}
-    rules, trades, parts = (
-        _check_rules(getattr(module, name, ()), source, name) for name in ("RULES", "TRADES", "MEMORY_TRADES")
+    rules, trades, parts, splits = (
+        _check_rules(getattr(module, name, ()), source, name)
+        for name in ("RULES", "TRADES", "MEMORY_TRADES", "TENSOR_PARALLEL")
     )
     domains = getattr(module, "TARGET_DOMAINS", ())
     if not isinstance(domains, tuple | list) or not all(isinstance(name, str) and name for name in domains):
         raise RuleError(f"{source}: TARGET_DOMAINS is no tuple of names of domains")
-    return RuleModule(source, rules, trades, listed, parts, tuple(domains))
+    return RuleModule(source, rules, trades, listed, parts, splits, tuple(domains))
 
 
 def _check_rules(rules: object, source: str, name: str) -> tuple[Rule, ...]:

@@ -57,6 +57,11 @@ def short_provider_name(name: str) -> str:
     return next((short for short, full in _PROVIDER_NAMES.items() if full == name), name)
 
 
+def is_provider_name(name: str) -> bool:
+    """Return whether a name may be a provider's: a short name, or one of the form that ONNX Runtime has."""
+    return short_provider_name(name) in _PROVIDER_NAMES or name.endswith("ExecutionProvider")
+
+
 @dataclass(frozen=True, slots=True)
 class SessionSetting:
     """Conditions of a session: the provider as the user says it, and the number of threads (0: one a core)."""
@@ -85,7 +90,7 @@ class SessionSetting:
         Raises:
             UsageError: this onnxruntime has no such provider; says which it has, and what to install.
         """
-        name = self._runtime_name
+        name = self.runtime_name
         available = require_onnxruntime().get_available_providers()
         if name not in available:
             meant = did_you_mean(name, _PROVIDER_NAMES) or "; another build of onnxruntime may have it"
@@ -94,13 +99,13 @@ class SessionSetting:
         return name
 
     @property
-    def _runtime_name(self) -> str:
+    def runtime_name(self) -> str:
         """The name that the provider would have in ONNX Runtime."""
         return _PROVIDER_NAMES.get(self.provider.lower(), self.provider)
 
     @property
     def is_cpu(self) -> bool:
-        return self._runtime_name == "CPUExecutionProvider"
+        return self.runtime_name == "CPUExecutionProvider"
 
     @property
     def thread_count(self) -> int:

@@ -39,6 +39,12 @@ class AnalyticCost:
         """Return an estimate of one run: at least a launch."""
         return max(_GraphEstimate(graph, self.machine).seconds, self.machine.launch_seconds)
 
+    def node_seconds(self, graph: Graph) -> dict[int, float]:
+        """Return an estimate for each node, without copies between layouts; 0 for what is computed when the model is
+        loaded."""
+        estimate = _GraphEstimate(graph, self.machine)
+        return {vertex: estimate.seconds_of_node(vertex) for vertex, _ in graph.nodes()}
+
     def replaced_share(self, before: Graph, after: Graph, static: Graph) -> float:
         """Return the estimated part of a graph's time that is in nodes which a graph made of it lacks, or does
         otherwise; nodes that only read other values count as the same. `static` is the graph with numbers for sizes."""
@@ -90,6 +96,10 @@ class _GraphEstimate:
     def seconds_of(self, is_counted: Callable[[int], bool]) -> float:
         """Return the seconds of some nodes, without copies between layouts."""
         return self._seconds_of_work(work for vertex, work in self._work.items() if is_counted(vertex))
+
+    def seconds_of_node(self, vertex: int) -> float:
+        """Return the seconds of one node; 0 where it is folded."""
+        return self._seconds_of_work([self._work[vertex]] if vertex in self._work else [])
 
     def _seconds_of_work(self, work: Iterable[WorkLoad]) -> float:
         flops, bytes_ = self.machine.flops_per_second, self.machine.bytes_per_second

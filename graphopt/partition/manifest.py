@@ -1,0 +1,148 @@
+"""The file `pipeline.json` of a partitioned model: its stages, what goes between them, and how long they take."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphopt.base.errors import UsageError
+from graphopt.base.limits import format_bytes
+from graphopt.base.records import DECODE_ERRORS, from_json, to_json
+from graphopt.runtime.bench import format_ms, format_table
+
+MANIFEST = "pipeline.json"
+"""Name of the file in the folder of the stages."""
+SCHEMA_VERSION = 1
+"""Version of the form of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSignature:
+    """An input or output of the model or of a stage."""
+
+    name: str
+    type: str
+    """Element type as ONNX names it, such as FLOAT; empty for what is no tensor."""
+    dims: tuple[int | str | None, ...] | None
+    """Each size as a number or by its name, None where it has neither; None where not even the rank is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A value that a stage makes and others read."""
+
+    value: TensorSignature
+    nbytes: int
+    """Bytes at the sizes of the measurement."""
+    source: int
+    """Number of the stage that makes it."""
+    targets: tuple[int, ...]
+    """Numbers of the stages that read it."""
+    passed_by: tuple[int, ...] = ()
+    """Numbers of the stages between these that do not read it: it goes past them, beside what they read."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """A stage: a model of its own, beside this file."""
+
+    file: str
+    digest: str
+    """SHA-256 of the file, and of its weights where they lie in another."""
+    nodes: int
+    weight_bytes: int
+    inputs: tuple[TensorSignature, ...]
+    outputs: tuple[TensorSignature, ...]
+    received: tuple[str, ...]
+    """Its inputs that earlier stages make; all others are inputs of the model."""
+    returned: tuple[str, ...]
+    """Its outputs that are outputs of the model."""
+    bytes_out: int
+    """Bytes that later stages read of what this one and those before it make: what crosses the cut behind it."""
+    seconds: float
+    """Time of a run on a device of speed 1: measured, or estimated where nothing could be run."""
+    device: str = ""
+    """Name of the device that it is for."""
+    speed: float = 1.0
+    provider: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineManifest:
+    """All stages of a model, in their order; numbers of stages begin with 1."""
+
+    model: str
+    """File of the model that was cut."""
+    digest: str
+    """SHA-256 of that file."""
+    inputs: tuple[TensorSignature, ...]
+    """Inputs of the model; those with a default may be left out."""
+    optional: tuple[str, ...]
+    """The inputs that have a default."""
+    outputs: tuple[TensorSignature, ...]
+    stages: tuple[StageRecord, ...]
+    transfers: tuple[Transfer, ...]
+    is_measured: bool
+    """False where the times of the stages are estimates."""
+    threads: int
+    """Threads of each session when it was measured."""
+    sizes: dict[str, int]
+    """Sizes of open dims at which it was measured."""
+    onnxruntime: str
+    whole_seconds: float | None = None
+    """Time of a run of the whole model beside the stages; None where that was not measured."""
+    imbalance: float = 1.0
+    """Time of the largest stage on its device over that of all if they took the same."""
+    notes: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+    """Version of this form; it is raised where a field goes or changes its meaning."""
+
+    def to_json(self) -> str:
+        return to_json(self, indent=2)
+
+    def __str__(self) -> str:
+        has_devices = any(stage.device for stage in self.stages)
+        rows = [("stage", "nodes", "weights", "ms", "sends", "device")]
+        rows += [
+            (
+                str(number),
+                str(stage.nodes),
+                format_bytes(stage.weight_bytes),
+                format_ms(stage.seconds / stage.speed),
+                format_bytes(stage.bytes_out) if number < len(self.stages) else "",
+                stage.device,
+            )
+            for number, stage in enumerate(self.stages, start=1)
+        ]
+        table = format_table([row if has_devices else row[:-1] for row in rows], left=(5,))
+        how = f"{self.threads} thread{'s' * (self.threads != 1)}" if self.is_measured else "estimated"
+        sizes = "".join(f", {name}={size}" for name, size in self.sizes.items())
+        head = f"{self.model}: {len(self.stages)} stages, the largest {self.imbalance:.3f} of the mean ({how}{sizes})"
+        return "\n".join([head, "", table, *(["", *self.notes] if self.notes else [])])
+
+
+def read_manifest(folder: Path) -> PipelineManifest:
+    """Read the file of a partitioned model.
+
+    Raises:
+        UsageError: there is none, it is of another version, or a stage is missing; says which.
+    """
+    path = folder / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text)
+        version = data.get("schema_version") if isinstance(data, dict) else None
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"it has version {version}, not {SCHEMA_VERSION}")
+        found = from_json(PipelineManifest, text)
+    except OSError as error:
+        raise UsageError(f"{folder} holds no pipeline: {path} cannot be read: {error.strerror}") from error
+    except DECODE_ERRORS as error:
+        raise UsageError(f"{path} describes no pipeline: {error}") from error
+    for stage in found.stages:
+        if Path(stage.file).name != stage.file or not (folder / stage.file).is_file():
+            raise UsageError(f"{path} names the stage {stage.file}, which is not beside it")
+    if not found.stages:
+        raise UsageError(f"{path} has no stages")
+    return found

@@ -1,0 +1,99 @@
+"""A model as it is loaded to be cut, and tried on inputs: does it run, and which sizes follow from them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphopt.base.errors import GraphoptError, ModelError, UsageError
+from graphopt.base.limits import LimitError
+from graphopt.io import onnx_io, opset_conversion
+from graphopt.ir.edit import remove_unread
+from graphopt.ir.graph import Graph
+from graphopt.operators.fixed_sizes import fix_inputs
+from graphopt.operators.inference import infer_graph
+from graphopt.runtime.bench import make_up_inputs, prepare_models
+from graphopt.runtime.sample_inputs import Feeds
+from graphopt.runtime.session_setting import SessionSetting, parse_model
+
+log = logging.getLogger(__name__)
+
+
+def load_live_nodes(model: onnx_io.ModelSource) -> tuple[onnx_io.LoadedModel, list[str]]:
+    """Return a model with inferred types, without nodes on which no output depends, and a note on these.
+
+    Raises:
+        ModelError: the model is not legal.
+    """
+    loaded = onnx_io.load_model(onnx_io.copy_source(model))
+    with onnx_io.naming_file_in_errors(loaded.path):
+        infer_graph(loaded.graph)
+        opset_conversion.upgrade_nodes(loaded.graph)  # some could not be while their types were unknown
+    dead = remove_unread(loaded.graph)
+    if dead is None:
+        return loaded, []
+    loaded.graph.apply(dead)
+    count = sum(not node.is_internal for node in dead.removed)
+    return loaded, [f"{count} nodes on which no output depends are left out"] if count else []
+
+
+@dataclass(frozen=True, eq=False)
+class ModelTrial:
+    """Inputs of a model, and its session if it runs on them."""
+
+    session: Any
+    sizes: Mapping[str, int]
+    feeds: Feeds
+    notes: tuple[str, ...] = ()
+
+
+def try_model(
+    model: onnx_io.ModelSource,
+    setting: SessionSetting,
+    dims: Mapping[str, int | Sequence[int]],
+    inputs: Mapping[str, Any],
+    seed: int,
+) -> ModelTrial:
+    """Return a trial of a model; one without a session, and a note, where ONNX Runtime does not run it here.
+
+    Raises:
+        UsageError: sizes or inputs do not fit.
+        LimitError: a run takes too long, or too much memory.
+    """
+    if any(not isinstance(sizes, int) and len(sizes) > 1 for sizes in dims.values()):
+        raise UsageError("stages are balanced for one size of each dim: give one")
+    try:
+        ready = prepare_models([model], setting, dims=dims, inputs=inputs, seed=seed)
+    except LimitError:
+        raise
+    except ModelError as error:
+        why = f"not measured, but balanced by an estimate: {error}"
+        try:
+            feeds = make_up_inputs(parse_model(model), dims, inputs)[0]
+        except ModelError as second:
+            log.debug("no inputs can be made up: %s", second)
+            feeds = {}
+        return ModelTrial(None, {}, feeds, (why,))
+    first, *others = ready.trials
+    notes = ("balanced for the first of several usual sizes: --dim names others",) if others else ()
+    return ModelTrial(ready.sessions[0], dict(first.sizes), first.feeds, notes)
+
+
+def with_sizes(graph: Graph, feeds: Feeds) -> Graph:
+    """Return a copy of a graph with the sizes of some inputs; an equal one where they say nothing."""
+    sized = graph.copy()
+    shapes = {
+        name: value.shape
+        for name, value in feeds.items()
+        if isinstance(value, np.ndarray) and any(graph[vertex].names[0] == name for vertex in graph.inputs)
+    }
+    try:
+        fix_inputs(sized, shapes, {})
+    except GraphoptError as error:
+        log.debug("sizes are not known everywhere: %s", error)
+        return graph.copy()
+    return sized

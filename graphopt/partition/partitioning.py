@@ -1,0 +1,282 @@
+"""A model is cut into stages: by an estimate at first, then by the time that they are measured to take."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any
+
+from graphopt.base import files
+from graphopt.base.errors import GraphoptError, MemoryBudgetError, ModelError, UsageError
+from graphopt.base.limits import format_bytes
+from graphopt.io import onnx_io
+from graphopt.ir.graph import Value
+from graphopt.partition.balance import (
+    Cuts,
+    CutSpace,
+    MeasuredCuts,
+    NoCutsError,
+    balance,
+    choose_cuts,
+    thin_positions,
+)
+from graphopt.partition.cut import CuttableGraph
+from graphopt.partition.devices import INSTANT, Cluster, Device
+from graphopt.partition.model_trial import load_live_nodes, try_model, with_sizes
+from graphopt.partition.stage_timing import StageTimer
+from graphopt.partition.stages import ModelStage, extract_stages
+from graphopt.runtime.sample_inputs import Feeds
+from graphopt.runtime.session_setting import SessionSetting, model_label
+from graphopt.search.analytic_cost import AnalyticCost
+
+log = logging.getLogger(__name__)
+
+COPIED_SHARE = 0.01
+"""Part of the weights from which on it is said that they are copied."""
+NOISE = 0.05
+"""Part by which stages have to be faster than copies of the model to be called so: they do the same work."""
+TIMINGS = 8
+"""Timings that the seconds of a run are shared among."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelPartition:
+    """A model with its cuts, and what is known of the stages between them."""
+
+    source: onnx_io.ModelSource
+    loaded: onnx_io.LoadedModel
+    whole: CuttableGraph
+    stages: tuple[ModelStage, ...]
+    devices: tuple[Device, ...]
+    """The device of each stage."""
+    is_described: bool
+    """True where the devices were described, and are not that of the machine."""
+    found: MeasuredCuts
+    """Cuts, with the seconds of each stage: estimates where nothing was run."""
+    setting: SessionSetting
+    feeds: Feeds
+    """Inputs on which it was measured; empty where none could be made up."""
+    sizes: Mapping[str, int]
+    """Sizes of open dims at which it was measured."""
+    nbytes: Mapping[str, int]
+    """Bytes of the values between stages, where they were met."""
+    whole_seconds: float | None
+    notes: tuple[str, ...]
+
+    @property
+    def is_measured(self) -> bool:
+        return bool(self.nbytes)
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        return tuple(device.speed for device in self.devices)
+
+    def transferred_bytes(self, value: Value) -> int:
+        """Return the bytes of a value between stages: as met, or as its sizes say."""
+        return self.nbytes.get(self.loaded.graph.value_name(value), self.whole.nbytes(value))
+
+    def bytes_behind(self, stage: ModelStage) -> int:
+        """Return the bytes that cross the cut behind a stage."""
+        return sum(map(self.transferred_bytes, self.whole.values_across(stage.end)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionRequest:
+    """What is asked for: a number of stages or devices, and how it is measured.
+
+    Raises:
+        UsageError: neither or both are given, or there are fewer than two.
+    """
+
+    stages: int | None = None
+    cluster: Cluster | None = None
+    max_transfer: int | None = None
+    """Most bytes that may cross a cut."""
+    setting: SessionSetting
+    seconds: float = 30.0
+    """About how long the timings may take together."""
+    dims: Mapping[str, int | Sequence[int]] | None = None
+    inputs: Mapping[str, Any] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.stages is None) == (self.cluster is None):
+            raise UsageError("say how many stages there are to be, or name a file of devices: one of the two")
+        if len(self.devices) < 2:
+            raise UsageError("a model is cut into two stages or more, and there is one device")
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of the stages; those of an unnamed machine have no bound of memory."""
+        if self.cluster is not None:
+            return self.cluster.devices
+        return tuple(Device(f"stage {number}", 0) for number in range(1, (self.stages or 0) + 1))
+
+
+def find_partition(
+    model: onnx_io.ModelSource, request: PartitionRequest, *, progress: Callable[[str, float], None] | None = None
+) -> ModelPartition:
+    """Return cuts of a model that balance the measured times of its stages.
+
+    Where the model cannot be run here, the stages are balanced by an estimate, and a note says so.
+
+    Raises:
+        ModelError: the model is not legal, or no tensor of a known type separates its nodes.
+        UsageError: there cannot be so many stages, or none that send so little; sizes or inputs do not fit.
+        MemoryBudgetError: the model does not fit into the devices, however it is cut.
+    """
+    report = progress or (lambda stage, done: None)
+    report("load", 0.0)
+    loaded, notes = load_live_nodes(model)
+    trial = try_model(model, request.setting, request.dims or {}, request.inputs or {}, request.seed)
+    label = model_label(model)
+    whole = CuttableGraph(loaded.graph, with_sizes(loaded.graph, trial.feeds))
+    estimates = AnalyticCost().node_seconds(whole.sized)
+    seconds = [max(estimates[vertex], 1e-9) for vertex in whole.order]
+    space = _cut_space(whole, request, seconds, label)
+    with files.scratch_folder() as folder:
+        timer = StageTimer(
+            loaded, whole, request.setting, trial.feeds, folder, request.seconds / TIMINGS, trial.session
+        )
+        try:
+            if trial.session is None:
+                found = _estimated(space, seconds)
+            else:
+                found = _measured(space, seconds, timer, request.seconds, report)
+        except NoCutsError:
+            raise _refusal(whole, request, label) from None
+    partition = ModelPartition(
+        model, loaded, whole, tuple(extract_stages(whole, found.cuts)), request.devices, request.cluster is not None,
+        found, request.setting, trial.feeds, trial.sizes, timer.nbytes, timer.whole_seconds, (),
+    )  # fmt: skip
+    return replace(partition, notes=(*trial.notes, *notes, *_notes(partition, request)))
+
+
+# -- where cuts may be -------------------------------------------------------------------------------------------------
+
+
+def _cut_space(whole: CuttableGraph, request: PartitionRequest, seconds: Sequence[float], label: str) -> CutSpace:
+    """Return the cuts that there may be.
+
+    Raises:
+        ModelError, UsageError: there are too few; says why.
+    """
+    count, possible = len(request.devices), whole.possible_cuts
+    if len(whole) < count:
+        raise UsageError(f"{label} has {len(whole)} nodes, which cannot be {count} stages")
+    if len(possible) < count - 1:
+        raise ModelError(
+            f"{label} cannot be cut into {count} stages: only tensors of a known type that NumPy has go from one to"
+            f" another, and there are {len(possible)} such cuts"
+        )
+    if request.max_transfer is not None:
+        narrow = [cut for cut in possible if whole.bytes_across[cut] <= request.max_transfer]
+        if len(narrow) < count - 1:
+            least = sorted(whole.bytes_across[cut] for cut in possible)[count - 2]
+            raise UsageError(
+                f"{label} cannot be cut into {count} stages that send {format_bytes(request.max_transfer)} at most:"
+                f" {format_bytes(least)} would do"
+            )
+        possible = narrow
+    positions = thin_positions(possible, whole.bytes_across, seconds)
+    if len(positions) < count - 1:
+        positions = possible
+    link = request.cluster.link if request.cluster is not None else INSTANT
+    return CutSpace(
+        node_count=len(whole),
+        positions=positions,
+        bytes_across=whole.bytes_across,
+        speeds=[device.speed for device in request.devices],
+        seconds_to_send=link.seconds,
+        fits=_MemoryFit(whole, request.devices) if request.cluster is not None else None,
+    )
+
+
+class _MemoryFit:
+    """Whether nodes fit into a device: their weights, and at most what the values of the whole model take."""
+
+    def __init__(self, whole: CuttableGraph, devices: Sequence[Device]) -> None:
+        self._whole, self._memory = whole, [device.memory for device in devices]
+        self._values = whole.values_peak
+        self._weights: dict[int, list[int]] = {}
+
+    def __call__(self, stage: int, start: int, end: int) -> bool:
+        if start not in self._weights:
+            self._weights[start] = self._whole.running_weight_bytes(start)
+        return self._weights[start][end - start] + self._values <= self._memory[stage]
+
+
+def _refusal(whole: CuttableGraph, request: PartitionRequest, label: str) -> GraphoptError:
+    """Return the error that says why there are no such cuts."""
+    weights, memory = whole.weight_bytes(whole.order), sum(device.memory for device in request.devices)
+    return MemoryBudgetError(
+        f"{label} does not fit into the {len(request.devices)} devices, in their order, however it is cut: its weights"
+        f" take {format_bytes(weights)} and its values {format_bytes(whole.values_peak)} at most, and the devices have"
+        f" {format_bytes(memory)} together; nothing was written"
+    )
+
+
+# -- measured ----------------------------------------------------------------------------------------------------------
+
+
+def _estimated(space: CutSpace, seconds: Sequence[float]) -> MeasuredCuts:
+    cuts, before = choose_cuts(space, seconds), [0.0, *accumulate(seconds)]
+    return MeasuredCuts(cuts, tuple(before[end] - before[start] for start, end in pairwise((0, *cuts, len(seconds)))))
+
+
+def _measured(
+    space: CutSpace,
+    seconds: Sequence[float],
+    timer: StageTimer,
+    limit: float,
+    report: Callable[[str, float], None],
+) -> MeasuredCuts:
+    """Return the most even cuts, timed once more beside the whole model if others were timed after them."""
+    end = time.monotonic() + limit
+    known: list[Cuts] = []
+
+    def measure(cuts: Cuts) -> list[float]:
+        report("time", max(0.0, 1 - (end - time.monotonic()) / limit) if limit else 1.0)
+        found = timer(cuts)
+        known.append(cuts)
+        log.info("cuts behind nodes %s: %s ms", cuts, ", ".join(f"{each * 1e3:.3g}" for each in found))
+        return found
+
+    found = balance(space, seconds, measure, lambda: time.monotonic() < end)
+    return found if known[-1] == found.cuts else MeasuredCuts(found.cuts, tuple(measure(found.cuts)))
+
+
+def _notes(partition: ModelPartition, request: PartitionRequest) -> list[str]:
+    """Return what is worth knowing beside the table."""
+    notes = []
+    copied = sum(stage.weight_bytes for stage in partition.stages) - partition.whole.weight_bytes(partition.whole.order)
+    if copied > COPIED_SHARE * partition.whole.weight_bytes(partition.whole.order):
+        notes.append(f"{format_bytes(copied)} of weights are copied, as several stages read them")
+    if request.max_transfer is not None:
+        wide = [stage for stage in partition.stages if partition.bytes_behind(stage) > request.max_transfer]
+        notes += [f"{len(wide)} cuts send more than was known before they were run"] if wide else []
+    return [*notes, *_copies_note(partition)]
+
+
+def _copies_note(partition: ModelPartition) -> list[str]:
+    """Compare the stages with copies of the whole model, where it fits into the devices."""
+    weights = partition.whole.weight_bytes(partition.whole.order)
+    needed = weights + partition.whole.values_peak
+    able = [device for device in partition.devices if not partition.is_described or needed <= device.memory]
+    if not able:
+        return []
+    said = f"the whole model fits into {'each' if len(able) == len(partition.devices) else len(able)} of the devices"
+    said = said if partition.is_described else "the whole model runs on this machine"
+    if partition.whole_seconds is None:
+        return [f"{said}: copies of it serve more requests than stages, unless they need too much memory"]
+    copies = sum(device.speed for device in able) / partition.whole_seconds
+    times = zip(partition.found.seconds, partition.speeds, strict=True)
+    stages = 1 / max(seconds / speed for seconds, speed in times)
+    rates = [f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}" for rate in (copies, stages)]
+    verdict = f"{len(able)} copies of it serve {rates[0]} requests a second, these stages {rates[1]} at most"
+    winner = "the stages win" if stages > (1 + NOISE) * copies else "copies win, and send nothing"
+    return [f"{said}: {verdict}: {winner}"]

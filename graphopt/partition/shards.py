@@ -1,0 +1,142 @@
+"""Each device's share of a model that is computed by several at once: models, and what they exchange between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from graphopt.base.errors import UsageError
+from graphopt.io.onnx_io import LoadedModel
+from graphopt.ir.graph import INPUT, INTERNAL_DOMAIN, Graph, Node, Value
+from graphopt.ir.schemas import is_deterministic
+from graphopt.partition.collectives import Operation
+from graphopt.partition.sharding import ShardedGraph, shard_graph
+from graphopt.partition.simplification import simplify_before_split
+from graphopt.rewrite.gate import Gate
+
+
+@dataclass(frozen=True)
+class Join:
+    """A collective operation between segments; values are called by their names in the segments."""
+
+    operation: Operation
+    parts: tuple[str, ...]
+    """Values that the devices contribute, in their order."""
+    result: str
+    """Value that all devices have after it."""
+    axis: int = 0
+    """Axis along which the parts are joined by an all-gather."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Models that the devices run between two steps of communication."""
+
+    models: tuple[LoadedModel, ...]
+    """The model of each device; it reads inputs of the whole and what earlier segments and joins have left."""
+    joins: tuple[Join, ...]
+    """The operations that follow."""
+
+
+@dataclass(frozen=True)
+class Shards:
+    """A model as devices compute it together: segment after segment, the joins of each before the next."""
+
+    count: int
+    segments: tuple[Segment, ...]
+    outputs: Mapping[str, str]
+    """The value that is an output of the whole, by the output's name."""
+    rules: Mapping[str, int]
+    """Number of applications of each rule."""
+
+
+def shard_model(model: LoadedModel, count: int, gate: Gate | None = None) -> Shards:
+    """Split a model among devices.
+
+    Args:
+        model: with types, as `infer_graph` leaves its graph.
+        count: number of devices, 2 or more.
+        gate: decides which rules may be applied where; by default those that are proved.
+
+    Raises:
+        UsageError: no rule splits any of its operators, or it has a node that draws random numbers or reads values from
+            within a body.
+    """
+    gate = gate or Gate()
+    sharded = shard_graph(simplify_before_split(model.graph, gate), count, gate)
+    if not sharded.is_split:
+        raise UsageError(f"no operator of the model is split by a proved rule among {count} devices")
+    for _, node in sharded.graph.nodes():
+        if node.captures or any(True for _ in node.bodies) or not is_deterministic(node):
+            raise UsageError(f"node '{node.label}' ({node.op}) cannot be computed by several devices at once")
+    return _ShardCutter(model, sharded).cut()
+
+
+@dataclass(frozen=True)
+class _ShardCutter:
+    model: LoadedModel
+    sharded: ShardedGraph
+
+    def cut(self) -> Shards:
+        graph, levels = self.sharded.graph, self.sharded.levels
+        last = max(levels.values(), default=0)
+        segments = tuple(
+            Segment(
+                tuple(self._model(device, level) for device in range(self.sharded.count)),
+                tuple(self._join(vertex) for vertex in self.sharded.joins if levels[vertex] == level),
+            )
+            for level in range(last + 1)
+        )
+        names = map(graph.value_name, graph.outputs)
+        return Shards(
+            self.sharded.count, segments, dict(zip(graph.output_names, names, strict=True)), self.sharded.rules
+        )
+
+    def _join(self, vertex: int) -> Join:
+        graph, node = self.sharded.graph, self.sharded.graph[vertex]
+        axis = node.attrs.get("axis", 0)
+        assert isinstance(axis, int)
+        parts = tuple(map(graph.value_name, node.operands))
+        return Join(self.sharded.joins[vertex], parts, graph.value_name(Value(vertex)), axis)
+
+    def _model(self, device: int, level: int) -> LoadedModel:
+        """Return what a device computes after so many joins."""
+        graph, sharded = self.sharded.graph, self.sharded
+        own = [v for v in sharded.vertices_of(device) if sharded.levels[v] == level and v not in sharded.joins]
+        segment = Graph(f"{graph.name}_{level}_{device}", graph.opsets)
+        known: dict[Value, Value] = {}
+        for vertex in own:
+            for value in graph[vertex].operands:
+                if value not in known:
+                    known[value] = Value(self._add_border(segment, value), 0)
+            place = segment.add(graph[vertex].with_inputs_replaced(known))
+            known |= {Value(vertex, index): Value(place, index) for index in range(len(graph[vertex].names))}
+        read = list(dict.fromkeys(value for vertex in own for value in self._read_later(vertex, device)))
+        segment.outputs = tuple(known[value] for value in read)
+        segment.output_names = tuple(map(graph.value_name, read))
+        segment.output_types = tuple(map(graph.value_type, read))
+        return replace(self.model, graph=segment)
+
+    def _add_border(self, segment: Graph, value: Value) -> int:
+        """Return what stands for a value from outside: the constant that it is, or an input."""
+        graph, node = self.sharded.graph, self.sharded.graph[value.vertex]
+        if node.is_constant:
+            return segment.add(node)
+        border = Node(INPUT, (), (graph.value_name(value),), (graph.value_type(value),), domain=INTERNAL_DOMAIN)
+        vertex = segment.add(border)
+        segment.inputs.append(vertex)
+        return vertex
+
+    def _read_later(self, vertex: int, device: int) -> Iterator[Value]:
+        """Yield the values of a vertex that the device needs after its segment: for a join, or later segments, or as
+        outputs of the whole."""
+        graph, sharded = self.sharded.graph, self.sharded
+        for index in range(len(graph[vertex].names)):
+            value = Value(vertex, index)
+            later = (
+                reader in sharded.joins or sharded.levels[reader] > sharded.levels[vertex]
+                for reader in graph.readers(vertex)
+                if value in graph[reader].operands and sharded.owners.get(reader, device) == device
+            )
+            if graph.is_output(value) or any(later):
+                yield value
