@@ -92,6 +92,11 @@ HELD_OUT, LOOKED_AT = (
     for table, group in (("held_out", "held-out"), ("looked_at", "looked-at"))
 )
 """Models that neither rules nor the search were made for, and those that were such once."""
+MEMORY = {
+    f"{name}.memory": Model(f"{name}.memory", read_architecture(entry), "dynamo", is_settled=False)
+    for name, entry in _TABLES["memory"].items()
+}
+"""Models whose memory is measured."""
 
 
 def _exports() -> Iterator[Model]:
@@ -107,7 +112,7 @@ def _exports() -> Iterator[Model]:
 
 
 MODELS: Mapping[str, Model] = {model.name: model for model in _exports()}
-EXPORTS: Mapping[str, Model] = {**MODELS, **HELD_OUT, **LOOKED_AT}
+EXPORTS: Mapping[str, Model] = {**MODELS, **HELD_OUT, **LOOKED_AT, **MEMORY}
 
 SUITE: Sequence[str] = _TABLES["suite"]
 """Names of what a run measures, what is met most first."""

@@ -34,6 +34,7 @@ from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.memory_budget import BudgetFit, BudgetFitter
 from graphopt.search.memory_plan import MemoryPlanner, execution_order, liveness_peak, plan_buffers
 from graphopt.search.moves import SearchSpace
+from graphopt.search.search_report import MemoryOutcome, MemoryUse
 from tests.graphs import graph
 from tests.text import parse
 
@@ -205,12 +206,13 @@ def test_a_speed_that_was_measured_before_the_model_was_cut_is_not_reported(
     """Two negations that cancel are taken out and timed; then the budget makes another model of it."""
 
     def fit(_: BudgetFitter, candidate: Candidate, budget: int) -> BudgetFit:  # noqa: ARG001
-        return BudgetFit(replace(candidate), ("cut",))
+        return BudgetFit(replace(candidate), outcome)
 
+    outcome = MemoryOutcome(MemoryUse(3_000, 2_000, 1_000), 2_500, MemoryUse(2_000, 2_000, 1_000, (), 1.0), 2)
     monkeypatch.setattr(BudgetFitter, "fit", fit)
     model = parse("float[64,64] x", "a = Neg(x); b = Neg(a); y = Exp(b)", outputs="float[64,64] y")
     report = graphopt.optimize(model, seconds=8, threads=1, memory_budget="1GB").report
     assert report.timing is not None
     assert (report.timing.speedup, report.timing.latencies) == (None, ())
     assert report.timing.untimed == ("not timed: it is computed in parts, for the memory budget, since it was timed")
-    assert "cut" in report.notes
+    assert report.memory == outcome

@@ -70,6 +70,8 @@ class SearchPolicy:
     """Estimated bytes of a run from which its memory is measured without a budget, too."""
     offered_memory_saving: float = 0.1
     """Part of the memory that options of a session have to save to be offered without a budget."""
+    memory_share: float = 0.1
+    """Part of the time in which that is measured."""
     unnoticed_slowdown: float = 1.02
     """Ratio of times up to which such options cost no time."""
 
