@@ -30,6 +30,7 @@ from graphopt.rules import (
     reduction,
     slicing,
     splitting,
+    tiling,
     winograd,
 )
 
@@ -70,10 +71,11 @@ TRADES: tuple[Rule, ...] = (
     *quantization.TRADES,
     *contrib_decomposition.TRADES,
     *splitting.TRADES,
+    *tiling.TRADES,
 )
 """Rules that are true, and pay in some models only: for a search that measures."""
 
-MEMORY_TRADES: tuple[Rule, ...] = splitting.TRADES
+MEMORY_TRADES: tuple[Rule, ...] = (*splitting.TRADES, *tiling.TRADES)
 """Trades of time for memory, which no search for speed tries: a memory budget asks for them."""
 
 SWEEPS: Mapping[str, tuple[Rule, ...]] = {
