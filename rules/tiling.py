@@ -7,7 +7,7 @@ whole. The rows that two tiles see are computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -40,6 +40,8 @@ class _Window:
     """Rows of the kernel."""
     build: Callable[[Term, TermLike], App]
     """Return the operator on an image, with pads."""
+    counts: Sequence[int] = COUNTS
+    """Numbers of tiles."""
 
     @property
     def reach(self) -> App:
@@ -72,7 +74,7 @@ class _Window:
     def rules(self) -> Iterator[Rule]:
         """Yield the rules that compute it in tiles, and the one that computes some rows alone."""
         whole = self.build(x, pads)
-        for count in COUNTS:
+        for count in self.counts:
             each = (self.length + (count - 1)) // count
             tiles = list(pairwise([*(i * each for i in range(count)), self.length]))
             yield Rule(
@@ -119,7 +121,7 @@ def _windows() -> Iterator[_Window]:
 
         yield _Window(f"{what}conv", stride, fn.size("K"), conv)
         if stride > 1:
-            yield _Window(f"{what}max_pool", stride, fn.item(kernel, 0), pool)
+            yield _Window(f"{what}max_pool", stride, fn.item(kernel, 0), pool, (2,))
 
 
 TRADES: tuple[Rule, ...] = (

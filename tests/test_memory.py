@@ -31,8 +31,9 @@ from graphopt.runtime.memory import (
 )
 from graphopt.runtime.memory_probe import MemoryOptions, Resident
 from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search.buffer_plan import execution_order, liveness_peak, plan_buffers
 from graphopt.search.memory_budget import BudgetFit, BudgetFitter
-from graphopt.search.memory_plan import MemoryPlanner, execution_order, liveness_peak, plan_buffers
+from graphopt.search.memory_plan import MemoryPlanner
 from graphopt.search.moves import SearchSpace
 from graphopt.search.search_report import MemoryOutcome, MemoryUse
 from tests.graphs import graph

@@ -32,8 +32,9 @@ from graphopt.runtime.memory import (
     measure_time_ratio,
     model_file,
 )
+from graphopt.search.buffer_plan import liveness_peak
 from graphopt.search.explore import with_static_shapes
-from graphopt.search.memory_plan import MemoryPlanner, liveness_peak
+from graphopt.search.memory_plan import MemoryPlanner
 from graphopt.search.model_tuner import Tuner, input_shapes
 from graphopt.search.moves import SearchSpace
 from graphopt.search.policy import SearchPolicy
