@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -92,10 +92,10 @@ class BudgetFitter:
         outcome = MemoryOutcome(_memory_use(usual), budget)
         if usual.running.peak <= budget:
             return BudgetFit(candidate, outcome)
-        found = self._measure_until(candidate, FREE_VARIANTS, budget)
-        fitted = candidate
+        measured = [usual, *self._measure_until(candidate, FREE_VARIANTS, budget)]
+        fitted, found = candidate, measured[-1]
         if found.running.peak > budget:
-            fitted, found = self._fit_in_parts(candidate, min(usual, found, key=_running_peak), budget)
+            fitted, found = self._fit_in_parts(candidate, measured, budget)
         ratio = self._time_ratio(candidate, fitted, found.variant)
         count = sum(step.name.startswith("compute_") for step in fitted.steps[len(candidate.steps) :])
         return BudgetFit(fitted, replace(outcome, lower=_memory_use(found, ratio), parts=count))
@@ -130,39 +130,58 @@ class BudgetFitter:
         return replace(outcome, lower=_memory_use(plain, ratio)) if is_free else outcome
 
     def _fit_in_parts(
-        self, candidate: Candidate, lowest: SessionMemory, budget: int
+        self, candidate: Candidate, measured: Sequence[SessionMemory], budget: int
     ) -> tuple[Candidate, SessionMemory]:
         """Return the candidate computed in as few parts as keep the budget, and its memory.
 
         Args:
             candidate: what is to be computed in parts.
-            lowest: what it takes as a whole, with the options with which that is the least.
+            measured: what it takes as a whole, with each of the options.
             budget: bytes.
 
         Raises:
             MemoryBudgetError: no number of parts keeps it.
         """
-        is_reusing = lowest.variant is not WITHOUT_REUSE
-        peak = liveness_peak(self._static(candidate.graph), is_reusing=is_reusing)
-        target = budget - (lowest.running.peak - (0 if peak is None else peak.nbytes))
-        fitted, least, least_of = candidate, lowest, candidate
-        for _ in range(self._policy.memory_plans):
-            fitted = self._planned(fitted, target, is_reusing=is_reusing)
-            found = self._measure_until(fitted, (DEFAULT_VARIANT, *FREE_VARIANTS), budget)
-            if found.running.peak <= budget:
-                return fitted, found
-            if found.running.peak < least.running.peak:
-                least, least_of = found, fitted
-            left = liveness_peak(self._static(fitted.graph), is_reusing=is_reusing)
-            if left is None or left.nbytes > target:
-                break
-            target = min(target, left.nbytes) - (found.running.peak - budget)
-        bound = self._bound_text(least_of)
+        tried = [(candidate, min(measured, key=_running_peak))]
+        for is_reusing in (True, False):
+            same = [each for each in measured if is_reusing == (each.variant is not WITHOUT_REUSE)]
+            taken = min(map(_running_peak, same))
+            for fitted, found in self._plans(candidate, taken, budget, is_reusing=is_reusing):
+                if found.running.peak <= budget:
+                    return fitted, found
+                tried.append((fitted, found))
+        closest, least = min(tried, key=lambda each: each[1].running.peak)
         raise MemoryBudgetError(
             f"{self.label}: a memory budget of {format_megabytes(budget)} cannot be kept: a run takes"
             f" {format_megabytes(least.running.peak)} at least, {format_megabytes(least.loading.held)} of them for"
-            f" weights; {bound}; no model was written"
+            f" weights; {self._bound_text(closest)}; no model was written"
         )
+
+    def _plans(
+        self, candidate: Candidate, taken: int, budget: int, *, is_reusing: bool
+    ) -> Iterator[tuple[Candidate, SessionMemory]]:
+        """Yield the candidate in ever more parts, with its memory, until the estimate falls no further.
+
+        Args:
+            candidate: what is to be computed in parts.
+            taken: bytes that a run of it takes as a whole.
+            budget: bytes.
+            is_reusing: the estimate is of sessions that use buffers again.
+        """
+        peak = liveness_peak(self._static(candidate.graph), is_reusing=is_reusing)
+        target = budget - (taken - (0 if peak is None else peak.nbytes))
+        fitted = candidate
+        for _ in range(self._policy.memory_plans):
+            fitted = self._planned(fitted, target, is_reusing=is_reusing)
+            left = liveness_peak(self._static(fitted.graph), is_reusing=is_reusing)
+            if peak is None or left is None or left.nbytes >= peak.nbytes:
+                return
+            found = self._measure_until(fitted, (DEFAULT_VARIANT, *FREE_VARIANTS), budget)
+            yield fitted, min(found, key=_running_peak)
+            if left.nbytes > target:
+                return
+            target = min(target, left.nbytes) - (min(map(_running_peak, found)) - budget)
+            peak = left
 
     def _planned(self, candidate: Candidate, target: float, *, is_reusing: bool) -> Candidate:
         tuner = self.tuner
@@ -190,15 +209,16 @@ class BudgetFitter:
     def _model(self, candidate: Candidate) -> LoadedModel:
         return replace(self.tuner.model, graph=candidate.graph)
 
-    def _measure_until(self, candidate: Candidate, variants: Sequence[MemoryVariant], budget: int) -> SessionMemory:
-        """Return what a candidate takes under the first options that keep a budget; under those with which it takes
-        the least where none does."""
-        measured = []
+    def _measure_until(
+        self, candidate: Candidate, variants: Sequence[MemoryVariant], budget: int
+    ) -> Sequence[SessionMemory]:
+        """Return what a candidate takes under each of the options up to those that keep a budget."""
+        measured: list[SessionMemory] = []
         for variant in variants:
             measured.append(self._measure(candidate, variant))
             if measured[-1].running.peak <= budget:
-                return measured[-1]
-        return min(measured, key=_running_peak)
+                break
+        return measured
 
     def _measure(self, candidate: Candidate, variant: MemoryVariant, deadline: float = math.inf) -> SessionMemory:
         return measure_session(self._model(candidate), self.tuner.tuning.setting, self._feeds, variant, deadline)
