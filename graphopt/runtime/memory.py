@@ -31,9 +31,8 @@ from graphopt.runtime.profile import ProfiledSession, optimized_graph
 from graphopt.runtime.sample_inputs import Array
 from graphopt.runtime.session_setting import SessionSetting, Source, make_runner, model_label
 
-MEMORY_RUNS = 3
-"""Runs after which a session holds all that it will: the second allocates by the pattern that the first has shown, and
-some sessions take a little more in the third."""
+MEMORY_RUNS = 2
+"""Runs after which a session holds all that it will: the second allocates by the pattern that the first has shown."""
 TIMING_ROUNDS, TIMING_SECONDS, MAX_TIMING_ROUNDS = 5, 1.0, 100
 """Rounds in which a session with other options and one without take turns: so many at least, more of them until so many
 seconds are over, and so many at most."""

@@ -199,7 +199,7 @@ def _answers(questions: Any) -> Iterator[object]:
     path, setting, feeds, options, libraries = pickle.load(questions)  # of the process that started this one
     with ort.registered_custom_ops(libraries):
         setting.open(parser.parse_model(_SMALLEST_MODEL))  # what all sessions share is loaded with the first
-        return_freed_memory()  # else the session uses that first, and seems to take less
+        return_freed_memory()  # of imports; what is left of it would decide where the session has its own
         before = resident_since_reset()
         _reset_peak()
         try:
