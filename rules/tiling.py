@@ -23,6 +23,13 @@ top, left, bottom, right = (fn.item(pads, i) for i in range(4))
 STRIDES = {1: "", 2: "strided_"}
 """What a name says of a stride."""
 f = pointwise("f")
+WHY_TILES = "Tiles of rows that are computed one after the other take less memory at a time."
+WHY_ROWS = "Rows that alone are read take less memory than the whole."
+
+
+def _slice(value: Term, begin: TermLike, end: Term) -> App:
+    """Return the rows of an image from one on and before another."""
+    return op.Slice(value, fn.concat(begin), fn.concat(end), (2,), (1,))
 
 
 def _rows(value: Term) -> App:
@@ -64,7 +71,7 @@ class _Window:
     def part(self, begin: TermLike, end: Term) -> App:
         """Return some rows of the result, computed from what they see."""
         first, last = self.first_seen(begin), self.end_seen(end)
-        seen = op.Slice(x, fn.concat(fn.maximum(first, 0)), fn.concat(fn.minimum(last, H)), (2,), (1,))
+        seen = _slice(x, fn.maximum(first, 0), fn.minimum(last, H))
         return self.build(seen, fn.concat(fn.maximum(0 - first, 0), left, fn.maximum(last - H, 0), right))
 
     def sees_something(self, begin: TermLike, end: Term) -> tuple[App, ...]:
@@ -87,7 +94,7 @@ class _Window:
                     fn.lt((count - 1) * each, self.length),
                     *(condition for tile in tiles for condition in self.sees_something(*tile)),
                 ),
-                why="Tiles of rows that are computed one after the other take less memory at a time.",
+                why=WHY_TILES,
             )
         begin, end = fn.item(starts, 0), fn.minimum(fn.item(ends, 0), self.length)
         yield Rule(
@@ -103,9 +110,6 @@ class _Window:
             ),
             why=WHY_ROWS,
         )
-
-
-WHY_ROWS = "Rows that alone are read take less memory than the whole."
 
 
 def _windows() -> Iterator[_Window]:
@@ -124,8 +128,22 @@ def _windows() -> Iterator[_Window]:
             yield _Window(f"{what}max_pool", stride, fn.item(kernel, 0), pool, (2,))
 
 
+def _tiled_sum(name: str, count: int) -> Rule:
+    """Return the rule that computes an operator on two images in tiles: residual blocks end in one."""
+    g, each = BINARY[name], (H + (count - 1)) // count
+    cuts = [*(i * each for i in range(count)), H]
+    return Rule(
+        f"compute_{name}_by_tiles_in_{count}_parts",
+        g(x, y),
+        op.Concat(*(g(_slice(x, *tile), _slice(y, *tile)) for tile in pairwise(cuts)), axis=2),
+        when=fn.lt((count - 1) * each, H),
+        why=WHY_TILES,
+    )
+
+
 TRADES: tuple[Rule, ...] = (
     *(rule for window in _windows() for rule in window.rules()),
+    *(_tiled_sum(name, count) for name in BINARY for count in COUNTS),
     Rule("compute_rows_of_pointwise", _rows(f(x)), f(_rows(x)), why=WHY_ROWS),
     *(
         Rule(f"compute_rows_of_{name}", _rows(g(x, y)), g(_rows(x), _rows(y)), why=WHY_ROWS)
