@@ -77,7 +77,7 @@ class MemoryPlanner:
             value for nbytes, values in peak.alike.items() if 0.9 < nbytes / buffer.nbytes < 1.1 for value in values
         ]
         best, least = None, enough + 1
-        for cut, values in product(self._tilings, (buffer.values, near)):
+        for cut, values in product(self._tilings, chosen):
             steps = self._cut_all(graph, values, cut, is_partial=True)
             if steps and (nbytes := self._peak_bytes(graph)) < least:
                 best, least = (values, cut), nbytes

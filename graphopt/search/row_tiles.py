@@ -12,7 +12,7 @@ from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
 from graphopt.rewrite.simplify import Step, undo_steps
 from graphopt.search.buffer_plan import value_bytes
-from graphopt.search.moves import Move, SearchSpace, apply_move, find_matches_at
+from graphopt.search.moves import Move, MoveNotApplicableError, SearchSpace, apply_move, find_matches_at
 
 
 @dataclass(frozen=True)
@@ -92,4 +92,8 @@ class RowTiler:
         return next((rule for rule in self.rows if find_matches_at(graph, rule, vertex, self.space)), None)
 
     def _apply(self, graph: Graph, rule: Rule, vertex: int) -> list[Step]:
-        return [*apply_move(graph, Move(rule.name, ((Value(vertex),),), simplified=False), self.space).steps]
+        """Apply a rule to a node; return no steps where its weights are refused."""
+        try:
+            return apply_move(graph, Move(rule.name, ((Value(vertex),),), simplified=False), self.space).steps
+        except MoveNotApplicableError:
+            return []
