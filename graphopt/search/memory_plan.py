@@ -73,9 +73,9 @@ class MemoryPlanner:
     def _tile_all(self, graph: Graph, peak: LivenessPeak, buffer: Buffer, enough: float) -> list[Step]:
         """Cut the values of a buffer, or of all that are about as large, as tiles are that were cut before, into tiles
         of rows, in the way that lowers the peak most; return no steps where it stays above what is enough."""
-        near = [
-            value for nbytes, values in peak.alike.items() if 0.9 < nbytes / buffer.nbytes < 1.1 for value in values
-        ]
+        sizes = [nbytes for nbytes in peak.alike if 0.9 < nbytes / buffer.nbytes < 1.1]
+        near = [value for nbytes in sizes for value in peak.alike[nbytes]]
+        chosen = [buffer.values] if near == buffer.values else [buffer.values, near]
         best, least = None, enough + 1
         for cut, values in product(self._tilings, chosen):
             steps = self._cut_all(graph, values, cut, is_partial=True)

@@ -69,13 +69,8 @@ class RowTiler:
     def _sliced(self, graph: Graph, step: Step) -> set[int]:
         """Return the nodes of whose results a step reads slices."""
         slices = (vertex for vertex in step.patch.after if vertex in graph and graph[vertex].op == "Slice")
-        return {
-            value.vertex for vertex in slices for value in graph[vertex].operands if self._is_computed(graph, value)
-        }
-
-    @staticmethod
-    def _is_computed(graph: Graph, value: Value) -> bool:
-        return not graph[value.vertex].is_internal
+        sources = {value.vertex for vertex in slices for value in graph[vertex].operands}
+        return {vertex for vertex in sources if not graph[vertex].is_internal}
 
     def _narrow(self, graph: Graph, vertex: int, limit: float) -> list[Step]:
         """Compute of a large value the rows alone that are read of it; return no steps where something reads all of
