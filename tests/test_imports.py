@@ -261,7 +261,7 @@ WIDE = {
     "verifier/prove.py": 32,
     "graphopt/pipeline.py": 31,
     "graphopt/search/model_tuner.py": 27,
-    "rules/__init__.py": 26,
+    "rules/__init__.py": 27,
     "graphopt/cli/main.py": 16,
     "verifier/symbolic_instance.py": 21,
     "verifier/instance_sampling.py": 20,

@@ -37,7 +37,6 @@ from graphopt.search.explore import with_static_shapes
 from graphopt.search.memory_plan import MemoryPlanner
 from graphopt.search.model_tuner import Tuner, input_shapes
 from graphopt.search.moves import SearchSpace
-from graphopt.search.policy import SearchPolicy
 from graphopt.search.search_report import MemoryOutcome, MemoryUse
 
 FREE_VARIANTS = (WITHOUT_PATTERN, WITHOUT_REUSE)
@@ -72,10 +71,6 @@ class BudgetFitter:
         feeds = (trial.feeds for trial in ready.trials)
         return max(feeds, key=lambda each: sum(getattr(value, "nbytes", 0) for value in each.values()))
 
-    @property
-    def _policy(self) -> SearchPolicy:
-        return self.tuner.tuning.policy
-
     def fit(self, candidate: Candidate, budget: int) -> BudgetFit:
         """Return the candidate, or one that is computed in parts, with which a run keeps the budget.
 
@@ -103,7 +98,7 @@ class BudgetFitter:
     def takes_much(self) -> bool:
         """Return whether a run of the simplified model takes so much memory that it is worth a line."""
         peak = liveness_peak(self.tuner.simplified.graph)
-        return peak is not None and peak.nbytes >= self._policy.reported_memory
+        return peak is not None and peak.nbytes >= self.tuner.tuning.policy.reported_memory
 
     def offer(self, candidate: Candidate, seconds: float) -> MemoryOutcome | None:
         """Return the memory of a candidate, and options that save some of it at no cost of time.
@@ -113,7 +108,7 @@ class BudgetFitter:
         Raises:
             ModelError: the model cannot be measured, as where memory is short for a process of its own.
         """
-        deadline = time.monotonic() + seconds
+        deadline, policy = time.monotonic() + seconds, self.tuner.tuning.policy
         try:
             usual = self._measure(candidate, DEFAULT_VARIANT, deadline)
         except TimeoutError:
@@ -121,12 +116,12 @@ class BudgetFitter:
         outcome = MemoryOutcome(_memory_use(usual))
         try:
             plain = self._measure(candidate, WITHOUT_PATTERN, deadline)
-            if plain.running.peak > (1 - self._policy.offered_memory_saving) * usual.running.peak:
+            if plain.running.peak > (1 - policy.offered_memory_saving) * usual.running.peak:
                 return outcome
             ratio = self._time_ratio(candidate, candidate, WITHOUT_PATTERN, deadline)
         except TimeoutError:
             return outcome
-        is_free = ratio <= self._policy.unnoticed_slowdown
+        is_free = ratio <= policy.unnoticed_slowdown
         return replace(outcome, lower=_memory_use(plain, ratio)) if is_free else outcome
 
     def _fit_in_parts(
@@ -171,7 +166,7 @@ class BudgetFitter:
         peak = liveness_peak(self._static(candidate.graph), is_reusing=is_reusing)
         target = budget - (taken - (0 if peak is None else peak.nbytes))
         fitted = candidate
-        for _ in range(self._policy.memory_plans):
+        for _ in range(self.tuner.tuning.policy.memory_plans):
             fitted = self._planned(fitted, target, is_reusing=is_reusing)
             left = liveness_peak(self._static(fitted.graph), is_reusing=is_reusing)
             if peak is None or left is None or left.nbytes >= peak.nbytes:
@@ -187,7 +182,7 @@ class BudgetFitter:
         tuner = self.tuner
         simplifier = Simplifier(tuner.rules, tuner.passes, tuner.allows, tuner.refusal)
         planner = MemoryPlanner(
-            SearchSpace(self.parts, simplifier, tuner.allows), self._static, is_reusing, self._policy
+            SearchSpace(self.parts, simplifier, tuner.allows), self._static, is_reusing, self.tuner.tuning.policy
         )
 
         def change(graph: Graph) -> Sequence[Step]:

@@ -68,9 +68,16 @@ class RowTiler:
 
     def _sliced(self, graph: Graph, step: Step) -> set[int]:
         """Return the nodes of whose results a step reads slices."""
-        slices = (vertex for vertex in step.patch.after if vertex in graph and graph[vertex].op == "Slice")
+        slices = (
+            vertex for vertex in step.patch.after if vertex in graph and graph[vertex].op == self._slicing_operator
+        )
         sources = {value.vertex for vertex in slices for value in graph[vertex].operands}
         return {vertex for vertex in sources if not graph[vertex].is_internal}
+
+    @property
+    def _slicing_operator(self) -> str:
+        """The operator that reads some rows of an image."""
+        return self.rows[0].left[0].op
 
     def _narrow(self, graph: Graph, vertex: int, limit: float) -> list[Step]:
         """Compute of a large value the rows alone that are read of it; return no steps where something reads all of
