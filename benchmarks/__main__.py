@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks import calibration, comparison, open_sizes, pipelines, report, scaling, search_time
-from benchmarks.models import EXPORTS, HELD_OUT, LOOKED_AT, OPEN, QUICK, SUITE, WHEELS
+from benchmarks import calibration, comparison, memory, open_sizes, pipelines, report, scaling, search_time
+from benchmarks.models import EXPORTS, HELD_OUT, LOOKED_AT, MEMORY, OPEN, QUICK, SUITE, WHEELS
 from benchmarks.results import FOLDER, ORIGINAL, Row, reason
 from benchmarks.run import LIMIT, Plan, run
 from benchmarks.tools import ALL, PLAIN
@@ -106,6 +106,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
         f"written: {open_sizes.run(given.models or [*OPEN], given.search_seconds, given.output)}"
     ],
     "scaling": lambda given: [f"written: {scaling.run(given.sizes, given.output)}"],
+    "memory": lambda given: [f"written: {memory.run(given.models or [*MEMORY], given.part, given.output)}"],
     "calibration": lambda given: [f"written: {calibration.run(given.models, given.loops, given.races, given.output)}"],
     "pipelines": lambda given: [f"written: {pipelines.run(given.models, given.stages, given.seconds, given.output)}"],
     "search_time": lambda given: [
@@ -161,6 +162,9 @@ def _parser() -> argparse.ArgumentParser:
     option("new", type=Path)
     option = add("scaling", "seconds and memory against the number of nodes", FOLDER / "scaling.jsonl")
     option("--sizes", nargs="+", type=_above(0, int), default=[100, 300, 1000, 3000, 10000, 30000])
+    option = add("memory", "what models take, and what a budget leaves of it", FOLDER / "memory.jsonl")
+    option("--models", nargs="+", metavar="NAME", choices=MEMORY, help=", ".join(MEMORY))
+    option("--part", type=_above(0.0, float), default=0.6, help="of what a run takes that a budget leaves; 0.6")
     option = add("calibration", "error rates of races between a model and its copy", FOLDER / "calibration.jsonl")
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--races", type=_above(1, int), default=200, help="of each kind; half as many with a planted gain")

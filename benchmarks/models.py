@@ -93,6 +93,11 @@ HELD_OUT, LOOKED_AT, STAGED = (
 )
 """Models that neither rules nor the search were made for, those that were such once, and those that are cut into
 stages."""
+MEMORY = {
+    f"{name}.memory": Model(f"{name}.memory", read_architecture(entry), "dynamo", is_settled=False)
+    for name, entry in _TABLES["memory"].items()
+}
+"""Models whose memory is measured."""
 
 
 def _exports() -> Iterator[Model]:
@@ -108,7 +113,7 @@ def _exports() -> Iterator[Model]:
 
 
 MODELS: Mapping[str, Model] = {model.name: model for model in _exports()}
-EXPORTS: Mapping[str, Model] = {**MODELS, **HELD_OUT, **LOOKED_AT, **STAGED}
+EXPORTS: Mapping[str, Model] = {**MODELS, **HELD_OUT, **LOOKED_AT, **STAGED, **MEMORY}
 
 SUITE: Sequence[str] = _TABLES["suite"]
 """Names of what a run measures, what is met most first."""

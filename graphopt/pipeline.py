@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -197,10 +198,15 @@ class PipelineRun:
         timing, loaded = made.tuned.timing, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
         recipe = self.recipe or self._recorded_recipe(made)
-        report = Report.build(made.before, loaded, (), comparison, self.clock.seconds, notes, timing, made.refused)
+        refused, memory = made.refused, made.tuned.memory
+        report = Report.build(
+            made.before, loaded, (), comparison, self.clock.seconds, notes, timing, refused=refused, memory=memory
+        )
         result = Result.from_attempt(
             made, report, recipe, self.loaded_model.graph, self._gate.describe_proof, self._library.all_rules
         )
+        if memory is not None and memory.option_lines:
+            result = replace(result, report=replace(result.report, session_code=result.session_code("model.onnx")))
         found = result.report.comparison
         if found is not None and not found.legal:
             reason = f"{model_label(self.model)}: {found.reason.rstrip('.')}"
@@ -360,11 +366,17 @@ class PipelineRun:
             notes.append(f"not searched and not timed: this machine has no kernel for {names}")
         tuned = TuningResult(simplified)
         tuner = self._tuner(loaded, simplified, space, tuning, refusal)
+        fitter = BudgetFitter(tuner, space.parts, model_label(self.model))
+        end = time.monotonic() + tuning.seconds
+        is_offering = options.memory_budget is None and options.setting.is_cpu and fitter.takes_much()
+        if is_offering and tuning.is_timed_here:
+            tuner = replace(tuner, tuning=tuning.with_part(1 - tuning.policy.memory_share))
         if tuning.cost != "none":
             with clock("search"), current_session().replace(limits=options.limits):
                 tuned = tuner.tune() if self.recipe is None else self._followed(self.recipe, tuner)
-        with current_session().replace(limits=options.limits):
-            tuned = self._with_memory(tuned, tuner, space)
+        if is_offering or options.memory_budget is not None:
+            with clock("memory"), current_session().replace(limits=options.limits):
+                tuned = self._with_memory(tuned, fitter, end - time.monotonic() if is_offering else 0.0)
         finding = None
         if options.check:
             with clock("check"), current_session().replace(limits=options.limits):
@@ -379,14 +391,15 @@ class PipelineRun:
         result, refused = replace(loaded, graph=tuned.candidate.graph), tuple(refusal.met.values())
         return Attempt(result, tuner, before, tuned, tuple(notes), finding, refused)
 
-    def _with_memory(self, tuned: TuningResult, tuner: Tuner, space: _RewriteSpace) -> TuningResult:
-        """Return what was found, computed in parts where a memory budget asks for that, with notes on its memory.
+    def _with_memory(self, tuned: TuningResult, fitter: BudgetFitter, seconds: float) -> TuningResult:
+        """Return what was found, computed in parts where a memory budget asks for that, with its memory.
+
+        Without a budget, that is measured within the seconds; at 0 it is not.
 
         Raises:
             MemoryBudgetError: the budget cannot be kept.
         """
         options = self.options
-        fitter = BudgetFitter(tuner, space.parts, model_label(self.model))
         budget = options.memory_budget_bytes
         if budget is not None:
             options.report_progress("memory", 0.0)
@@ -395,11 +408,13 @@ class PipelineRun:
             timing = tuned.timing
             if timing is not None and fit.candidate is not tuned.candidate:
                 timing = timing.of_another_model("it is computed in parts, for the memory budget, since it was timed")
-            return replace(tuned, candidate=fit.candidate, timing=timing, notes=(*tuned.notes, *fit.notes))
-        if tuned.timing is None or tuned.timing.speedup is None or not options.setting.is_cpu:
+            return replace(tuned, candidate=fit.candidate, timing=timing, memory=fit.memory)
+        if tuned.timing is None or tuned.timing.speedup is None or seconds <= 0:
             return tuned
-        with self.clock("memory"):
-            return replace(tuned, notes=(*tuned.notes, *fitter.offer(tuned.candidate)))
+        try:
+            return replace(tuned, memory=fitter.offer(tuned.candidate, seconds))
+        except ModelError as error:
+            return replace(tuned, notes=(*tuned.notes, f"memory: not measured: {error}"))
 
     def _followed(self, recipe: Recipe, tuner: Tuner) -> TuningResult:
         """Return what a recipe leads to, with a note on each decision that does not fit.

@@ -106,7 +106,8 @@ class Result:
 
     def session_code(self, path: str | PathLike[str]) -> str:
         """Return the Python that opens a session of the model, saved at a path, as it was optimized for."""
-        return self.setting.python_code(fspath(path))
+        memory = self.report.memory
+        return self.setting.python_code(fspath(path), () if memory is None else memory.option_lines)
 
     def to_html(self) -> str:
         """Return the report as a page of its own, with both graphs and every rewrite; it needs no other file."""

@@ -31,6 +31,7 @@ from graphopt.rules import (
     slicing,
     splitting,
     tensor_parallel,
+    tiling,
     winograd,
 )
 
@@ -72,10 +73,11 @@ TRADES: tuple[Rule, ...] = (
     *contrib_decomposition.TRADES,
     *splitting.TRADES,
     *tensor_parallel.TRADES,
+    *tiling.TRADES,
 )
 """Rules that are true, and pay in some models only: for a search that measures."""
 
-MEMORY_TRADES: tuple[Rule, ...] = splitting.TRADES
+MEMORY_TRADES: tuple[Rule, ...] = (*splitting.TRADES, *tiling.TRADES)
 """Trades of time for memory, which no search for speed tries: a memory budget asks for them."""
 
 TENSOR_PARALLEL: tuple[Rule, ...] = tensor_parallel.TRADES

@@ -1,6 +1,7 @@
 """Memory: what a run takes, which options lower it, and budgets that are kept by computing in parts."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from typer.testing import CliRunner
 
 import graphopt
 from graphopt.base.errors import UsageError
+from graphopt.base.limits import LimitError, RunLimits
 from graphopt.base.option_values import parse_bytes
+from graphopt.base.session import current_session
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.language.rule_library import load_library
@@ -22,6 +25,7 @@ from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.simplify import Simplifier
 from graphopt.runtime.memory import (
+    VARIANTS,
     WITHOUT_PATTERN,
     MemoryBound,
     MemoryReport,
@@ -29,11 +33,13 @@ from graphopt.runtime.memory import (
     SessionMemory,
     measure_memory,
 )
-from graphopt.runtime.memory_probe import MemoryOptions, Resident
+from graphopt.runtime.memory_probe import MemoryOptions, MemoryProbe, Resident
 from graphopt.runtime.session_setting import SessionSetting
+from graphopt.search.buffer_plan import execution_order, liveness_peak, plan_buffers
 from graphopt.search.memory_budget import BudgetFit, BudgetFitter
-from graphopt.search.memory_plan import MemoryPlanner, execution_order, liveness_peak, plan_buffers
+from graphopt.search.memory_plan import MemoryPlanner
 from graphopt.search.moves import SearchSpace
+from graphopt.search.search_report import MemoryOutcome, MemoryUse
 from tests.graphs import graph
 from tests.text import parse
 
@@ -99,6 +105,46 @@ def test_advice_is_lines_to_paste() -> None:
     assert not options.enable_mem_pattern
 
 
+def test_each_variant_of_a_session_is_measured_once() -> None:
+    said = [(*each.code_lines("m.onnx"), each.name) for each in VARIANTS]
+    assert len({lines[:-1] for lines in said}) == len({name for *_, name in said}) == len(VARIANTS)
+
+
+def test_a_run_that_never_ends_is_given_up(tmp_path: Path) -> None:
+    path = tmp_path / "endless.onnx"
+    body = "y = Loop(9000000000000000000, yes, x) <body = b (int64 i, bool c, float[4] a) => (bool d, float[4] r)"
+    body += " {d = Identity(c); r = Sin(a)}>"
+    onnx.save(parse("float[4] x", f"yes = Equal(1, 1); {body}", outputs="float[4] y"), path)
+    feeds = {"x": np.zeros(4, np.float32)}
+    with (
+        current_session().replace(limits=RunLimits(seconds=0.5)),
+        MemoryProbe(path, SessionSetting(), feeds) as probe,
+        pytest.raises(LimitError, match=r"a run takes more than 0\.5 s"),
+    ):
+        probe.run()
+
+
+def test_no_memory_is_measured_behind_a_deadline(attention: Path) -> None:
+    with pytest.raises(TimeoutError):
+        MemoryProbe(attention, SessionSetting(), {}, deadline=time.monotonic())
+
+
+def test_the_report_says_what_keeps_a_budget() -> None:
+    line = "options.enable_mem_pattern = False"
+    usual, lower = MemoryUse(400_000_000, 300_000_000, 90_000_000), MemoryUse(200_000_000, 0, 90_000_000, (line,), 1.01)
+    kept = MemoryOutcome(usual, 210_000_000, lower, 4)
+    assert str(kept) == (
+        "a run takes 200 MB of the 210 MB budget instead of 400 MB, at 1.01 of the time: 4 operators are computed in"
+        f" parts; that needs {line}"
+    )
+    assert kept.option_lines == (line,) and MemoryOutcome(usual, None, lower).option_lines == ()
+    assert str(MemoryOutcome(usual, None, lower)) == (
+        f"a run takes 400 MB, loading 90 MB; with {line} a run takes 200 MB, at 1.01 of the time"
+    )
+    assert "loading takes 90 MB" in str(MemoryOutcome(MemoryUse(40_000_000, 0, 90_000_000), 50_000_000))
+    assert line in SessionSetting().python_code("small.onnx", kept.option_lines)
+
+
 def test_a_model_that_is_not_there_is_one_line() -> None:
     code, said = run("bench", "missing.onnx", "--memory")
     assert code == 1
@@ -144,6 +190,27 @@ def test_the_largest_buffer_is_computed_in_parts(inputs: str, body: str, share: 
     steps, peak = MemoryPlanner(space, lambda each: each).fit(loaded.graph, share * before.nbytes)
     assert peak is not None and peak.nbytes <= share * before.nbytes
     assert any(wanted in step.name for step in steps)
+    assert_equal_results(model, onnx_io.to_proto(loaded))
+
+
+def test_convolutions_are_computed_in_tiles_of_rows() -> None:
+    random = np.random.default_rng(0)
+    weights = {
+        name: random.standard_normal(shape).astype(np.float32) / 10
+        for name, shape in (("v", (16, 2, 3, 3)), ("w", (16, 16, 3, 3)), ("u", (1, 16, 3, 3)))
+    }
+    around = "<pads=[1,1,1,1]>"
+    body = f"a = Conv{around}(x, v); b = Relu(a); c = Conv{around}(b, w); d = Relu(c); y = Conv<strides=[2,2]>(d, u)"
+    model = parse("float[1,2,127,96] x", body, weights, outputs="float[1,1,63,47] y")
+    loaded = onnx_io.load_model(model)
+    infer_graph(loaded.graph)
+    before = liveness_peak(loaded.graph, is_reusing=False)
+    assert before is not None
+    library, gate = load_library(), Gate()
+    space = SearchSpace(library.parts, Simplifier(library.rules, PASSES, gate.allows), gate.allows)
+    steps, peak = MemoryPlanner(space, lambda each: each, is_reusing=False).fit(loaded.graph, 0.6 * before.nbytes)
+    assert peak is not None and peak.nbytes <= 0.6 * before.nbytes
+    assert {step.name for step in steps} >= {"compute_rows_of_conv", "compute_rows_of_pointwise"}
     assert_equal_results(model, onnx_io.to_proto(loaded))
 
 
@@ -205,15 +272,16 @@ def test_a_speed_that_was_measured_before_the_model_was_cut_is_not_reported(
     """Two negations that cancel are taken out and timed; then the budget makes another model of it."""
 
     def fit(_: BudgetFitter, candidate: Candidate, budget: int) -> BudgetFit:  # noqa: ARG001
-        return BudgetFit(replace(candidate), ("cut",))
+        return BudgetFit(replace(candidate), outcome)
 
+    outcome = MemoryOutcome(MemoryUse(3_000, 2_000, 1_000), 2_500, MemoryUse(2_000, 2_000, 1_000, (), 1.0), 2)
     monkeypatch.setattr(BudgetFitter, "fit", fit)
     model = parse("float[64,64] x", "a = Neg(x); b = Neg(a); y = Exp(b)", outputs="float[64,64] y")
     report = graphopt.optimize(model, seconds=8, threads=1, memory_budget="1GB").report
     assert report.timing is not None
     assert (report.timing.speedup, report.timing.latencies) == (None, ())
     assert report.timing.untimed == ("not timed: it is computed in parts, for the memory budget, since it was timed")
-    assert "cut" in report.notes
+    assert report.memory == outcome
 
 
 def test_where_no_memory_was_measured_there_is_no_such_stage() -> None:

@@ -71,7 +71,7 @@ STRUCTURAL: Mapping[str, tuple[str, str]] = {
     "graphopt/runtime/kernel_probe.py": ("ONNX Runtime inserts it where there is no kernel", "Cast"),
     "graphopt/runtime/machine.py": ("by these the machine is measured", "Add MatMul Neg"),
     "graphopt/runtime/model_sketch.py": ("bodies that are run again", "Loop Scan"),
-    "graphopt/search/memory_plan.py": ("kernels that write over what they read", "LogSoftmax Softmax"),
+    "graphopt/search/buffer_plan.py": ("kernels that write over what they read", "LogSoftmax Softmax"),
     "graphopt/search/sweep.py": ("what sinks below operators on elements may be read by others", "Transpose"),
     "verifier/definedness.py": ("a choice covers what has no value", "Where"),
     "verifier/equality.py": ("the lemma on the element at the place of the greatest", "ArgMax ArgMin Gather"),

@@ -86,6 +86,14 @@ TRIM_THRESHOLD = 300_000_000
 """Bytes that a process may gather before what nothing uses is given back to the system."""
 
 
+def return_freed_memory() -> None:
+    """Give what is no longer used back to the system, where glibc would keep it."""
+    gc.collect()
+    libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(libc, "malloc_trim"):  # musl has none
+        libc.malloc_trim(0)
+
+
 class MemoryTrimmer:
     """Gives memory back after tasks that take much of it for a while, as proofs do: glibc keeps what z3 has freed."""
 
@@ -95,10 +103,7 @@ class MemoryTrimmer:
     def __call__(self) -> None:
         """Give memory back, once enough has gathered."""
         if resident_bytes() > self._left + TRIM_THRESHOLD:
-            gc.collect()
-            libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
-            if hasattr(libc, "malloc_trim"):  # musl has none
-                libc.malloc_trim(0)
+            return_freed_memory()
             self._left = resident_bytes()
 
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.types import TensorType, Type
-from graphopt.search.memory_plan import liveness_peak, value_bytes
+from graphopt.search.buffer_plan import liveness_peak, value_bytes
 
 SENT_SHARE = 0.01
 """Part of the bytes of the weights that it is computed from up to which a value is sent, rather than computed again."""

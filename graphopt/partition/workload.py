@@ -18,7 +18,7 @@ from graphopt.ir.graph import Graph, Patch, Value
 from graphopt.partition.collectives import Operation
 from graphopt.partition.cut import CuttableGraph
 from graphopt.partition.sharding import ShardedGraph
-from graphopt.search.memory_plan import plan_buffers, value_bytes
+from graphopt.search.buffer_plan import plan_buffers, value_bytes
 
 
 @dataclass(frozen=True)

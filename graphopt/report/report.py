@@ -28,6 +28,7 @@ from graphopt.runtime.input_sizes import format_sizes
 from graphopt.runtime.measure import Speedup, TimingPolicy, TimingVerdict
 from graphopt.search.search_report import (
     GroupKind,
+    MemoryOutcome,
     RewriteGroup,
     SearchTiming,
     format_speedup,
@@ -222,9 +223,11 @@ class Report:
     """Notes for the user, such as why a rule could not be applied."""
     timing: SearchTiming | None = None
     """Course and result of the search; None where none was asked for."""
+    memory: MemoryOutcome | None = None
+    """Memory that the result takes; null where it was not measured, as by default for models that take little."""
     session_code: str = ""
-    """Python that opens a session of the result with the provider that was chosen; empty where only one was asked
-    for."""
+    """Python that opens a session of the result with the provider that was chosen, or with the options that a memory
+    budget needs; empty where only one provider was asked for and no such options are needed."""
     versions: Mapping[str, str] = field(default_factory=versions)
     rules: Mapping[str, RuleText] = field(default_factory=dict)
     """The rules and passes that were applied, by name."""
@@ -245,11 +248,14 @@ class Report:
         notes: Iterable[str] = (),
         timing: SearchTiming | None = None,
         refused: tuple[RefusedRewrite, ...] = (),
+        memory: MemoryOutcome | None = None,
     ) -> Report:
         """Return the report on a model that was `before` and is now what it is."""
         source = str(model.path) if model.path else f"model '{model.graph.name}'"
         after = replace(model_summary(model), file_bytes=None)
-        return Report(source, before, after, tuple(rewrites), refused, comparison, dict(seconds), tuple(notes), timing)
+        return Report(
+            source, before, after, tuple(rewrites), refused, comparison, dict(seconds), tuple(notes), timing, memory
+        )
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -601,6 +607,8 @@ def _facts_table(report: Report) -> RenderableType:
     table.add_row("seconds", format_stages(report))
     if growth := format_growth(report):
         table.add_row("weights", growth, style="yellow")
+    if report.memory is not None:
+        table.add_row("memory", str(report.memory))
     for note in _group_notes(report.notes):
         table.add_row("note", note)
     return table

@@ -489,6 +489,7 @@ def origin_section(report: Report) -> Html:
     facts += [("machine", report.timing.device)] if report.timing and report.timing.device else []
     facts += [("recipe", "followed: nothing was timed")] if report.timing and report.timing.cost == "recipe" else []
     facts += [("seconds", format_stages(report))]
+    facts += [("memory", str(report.memory))] if report.memory else []
     facts += [("note", note) for note in report.notes]
     code = [element("pre", report.session_code)] if report.session_code else []
     return section("origin", "Versions, machine, notes", _facts_table(facts), *code)

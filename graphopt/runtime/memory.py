@@ -6,7 +6,9 @@ the statistics of ONNX Runtime's arena, which its profiler writes for each node.
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,21 +20,22 @@ import onnx
 
 from graphopt.base import files
 from graphopt.base.errors import ModelError
-from graphopt.base.limits import format_megabytes
+from graphopt.base.limits import LimitError, format_megabytes
 from graphopt.io import onnx_io
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.runtime.bench import format_table, prepare_models
 from graphopt.runtime.input_sizes import TrialInputs
 from graphopt.runtime.memory_probe import MemoryOptions, MemoryProbe, Resident
-from graphopt.runtime.oracle import RunFailedError
+from graphopt.runtime.oracle import RunFailedError, run_interruptibly
 from graphopt.runtime.profile import ProfiledSession, optimized_graph
 from graphopt.runtime.sample_inputs import Array
 from graphopt.runtime.session_setting import SessionSetting, Source, make_runner, model_label
 
 MEMORY_RUNS = 2
 """Runs after which a session holds all that it will: the second allocates by the pattern that the first has shown."""
-TIMING_ROUNDS = 5
-"""Rounds in which a session with other options and one without take turns."""
+TIMING_ROUNDS, TIMING_SECONDS, MAX_TIMING_ROUNDS = 5, 1.0, 100
+"""Rounds in which a session with other options and one without take turns: so many at least, more of them until so many
+seconds are over, and so many at most."""
 ADVISED_SAVING = 0.05
 """Part of the memory that options have to save to be advised."""
 
@@ -60,7 +63,9 @@ class MemoryVariant:
             lines += [f"{set_entry}({key!r}, {value!r})" for key, value in given.run_entries.items()]
             lines.append("outputs = session.run(None, inputs, run_options)")
         if self.is_external:
-            lines.append(f"onnx.save_model(onnx.load({path!r}), {path!r}, save_as_external_data=True)")
+            other = str(Path(path).with_suffix(".external.onnx"))
+            lines.append("import onnx")
+            lines.append(f"onnx.save_model(onnx.load({path!r}), {other!r}, save_as_external_data=True)")
         return tuple(lines)
 
 
@@ -75,9 +80,6 @@ VARIANTS = (
     MemoryVariant(
         "no memory pattern, arena shrunk after each run",
         MemoryOptions({"enable_mem_pattern": False}, run_entries={"memory.enable_memory_arena_shrinkage": "cpu:0"}),
-    ),
-    MemoryVariant(
-        "no memory pattern, no reuse", MemoryOptions({"enable_mem_pattern": False, "enable_mem_reuse": False})
     ),
     MemoryVariant("no arena", MemoryOptions({"enable_cpu_mem_arena": False})),
     MemoryVariant(
@@ -174,6 +176,8 @@ class MemoryReport:
     """With ONNX Runtime's defaults."""
     variants: tuple[SessionMemory, ...] = ()
     """With other options."""
+    path: str = "model.onnx"
+    """Path of the model in lines of code."""
 
     @property
     def advised(self) -> tuple[SessionMemory, ...]:
@@ -190,7 +194,7 @@ class MemoryReport:
     def code(self) -> str:
         """The lines of Python that bring about what is advised."""
         blocks = [
-            "\n".join([f"# {_variant_text(each, self.usual)}", *each.variant.code_lines(self.model)])
+            "\n".join([f"# {_variant_text(each, self.usual)}", *each.variant.code_lines(self.path)])
             for each in self.advised
         ]
         return "\n".join(blocks)
@@ -319,7 +323,8 @@ def measure_trial_memory(
             running, _ = usual_probe.run(MEMORY_RUNS)
             usual = SessionMemory(DEFAULT_VARIANT, usual_probe.loading, running)
             found = [_measure_variant(loaded, path, feeds, each, usual, usual_probe) for each in variants]
-        return MemoryReport(label, setting, loaded.graph.weight_bytes, bound, usual, tuple(found))
+        named = {"path": label} if isinstance(model, str | Path) else {}
+        return MemoryReport(label, setting, loaded.graph.weight_bytes, bound, usual, tuple(found), **named)
 
 
 @contextmanager
@@ -357,14 +362,19 @@ def _measure_variant(
 
 
 def measure_session(
-    model: Source, setting: SessionSetting, feeds: Mapping[str, Any], variant: MemoryVariant
+    model: Source,
+    setting: SessionSetting,
+    feeds: Mapping[str, Any],
+    variant: MemoryVariant,
+    deadline: float = math.inf,
 ) -> SessionMemory:
     """Return what a session of a model takes in a process of its own, under some options.
 
     Raises:
         ModelError: the model cannot be loaded or run.
+        TimeoutError: the deadline, by `time.monotonic`, is over.
     """
-    with model_file(model) as path, MemoryProbe(path, setting, feeds, variant.options) as probe:
+    with model_file(model) as path, MemoryProbe(path, setting, feeds, variant.options, deadline) as probe:
         running, _ = probe.run(MEMORY_RUNS)
         return SessionMemory(variant, probe.loading, running)
 
@@ -375,18 +385,20 @@ def measure_time_ratio(
     setting: SessionSetting,
     feeds: Mapping[str, Any],
     variant: MemoryVariant = DEFAULT_VARIANT,
+    deadline: float = math.inf,
 ) -> float:
     """Return the time of a run of a model under some options over that of another with ONNX Runtime's defaults, each in
     a process of its own.
 
     Raises:
         ModelError: a model cannot be loaded or run.
+        TimeoutError: the deadline, by `time.monotonic`, is over.
     """
     with (
         model_file(before) as one,
         model_file(after) as other,
-        MemoryProbe(one, setting, feeds) as first,
-        MemoryProbe(other, setting, feeds, variant.options) as second,
+        MemoryProbe(one, setting, feeds, deadline=deadline) as first,
+        MemoryProbe(other, setting, feeds, variant.options, deadline) as second,
     ):
         first.run()
         second.run()
@@ -395,8 +407,8 @@ def measure_time_ratio(
 
 def _time_ratio(before: MemoryProbe, after: MemoryProbe) -> float:
     """Return the median of the ratios of rounds in which two sessions take turns."""
-    ratios = []
-    for _ in range(TIMING_ROUNDS):
+    ratios, end = list[float](), time.monotonic() + TIMING_SECONDS
+    while len(ratios) < TIMING_ROUNDS or (time.monotonic() < end and len(ratios) < MAX_TIMING_ROUNDS):
         (_, (old,)), (_, (new,)) = before.run(), after.run()
         ratios.append(new / old)
     return statistics.median(ratios)
@@ -414,11 +426,15 @@ def find_memory_bound(model: Source, setting: SessionSetting, feeds: Mapping[str
     Raises:
         UsageError: the provider is missing.
         ModelError: the model cannot be loaded or run, or the provider has no graph to show.
+        LimitError: a run takes longer than any may.
     """
     graph = optimized_graph(model, setting, weights=False).graph
     session = ProfiledSession(model, setting)
     try:
-        make_runner(session, feeds, setting)()
+        run_interruptibly(make_runner(session, feeds, setting))
+    except LimitError as error:
+        session.end()
+        raise LimitError(f"{session.label}: {error}") from error
     except Exception as error:  # the classes that onnxruntime raises share no base
         session.end()
         raise ModelError(f"{session.label} {RunFailedError('cannot be run', error)}") from error
@@ -436,7 +452,7 @@ def find_memory_bound(model: Source, setting: SessionSetting, feeds: Mapping[str
         return MemoryBound(_node_text(order[place][0]), sizes[place], None, _largest(live[place]))
     arena = [_ArenaUse.from_event(event["args"]) for _, event in order]
     buffers = [
-        max(0, peak - max(before, use.in_use))
+        max(0, peak - use.in_use) if peak > before else 0  # peaks are those of the run so far
         for peak, before, use in zip(peaks, (arena[0].before, *peaks), arena, strict=False)
     ]
     place = max(range(len(order)), key=lambda i: arena[i].requested + buffers[i])

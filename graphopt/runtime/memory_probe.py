@@ -5,14 +5,17 @@ What a process has loaded and freed before would be used again, and hide what th
 
 from __future__ import annotations
 
-import gc
 import json
+import math
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,8 @@ from onnx import parser
 
 from graphopt.base import ort
 from graphopt.base.errors import ModelError
+from graphopt.base.limits import TIME_HINT, LimitError, return_freed_memory
+from graphopt.base.session import current_session
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.session_setting import SessionSetting, make_runner
 
@@ -78,6 +83,7 @@ class MemoryProbe:
         setting: SessionSetting,
         feeds: Mapping[str, Any],
         options: MemoryOptions = MemoryOptions(),
+        deadline: float = math.inf,
     ) -> None:
         """Start the process, and open the session.
 
@@ -86,11 +92,13 @@ class MemoryProbe:
             setting: provider and threads.
             feeds: the inputs of all runs.
             options: options of the session that change the memory it takes.
+            deadline: when the process is to end at the latest, by `time.monotonic`.
 
         Raises:
             ModelError: there can be no such process, ONNX Runtime refuses the model, or the process ends.
+            TimeoutError: the deadline is over.
         """
-        self.label, self.setting = os.fspath(path), setting
+        self.label, self.setting, self._deadline = os.fspath(path), setting, deadline
         command = [sys.executable, "-P", "-c", _SERVER_CODE, json.dumps([str(entry) for entry in sys.path])]
         try:
             self._process = subprocess.Popen(
@@ -100,7 +108,7 @@ class MemoryProbe:
             raise ModelError(f"no process can be started to measure memory in: {error.strerror or error}") from error
         try:
             request = os.path.abspath(path), setting, dict(feeds), options, ort.custom_op_libraries()
-            self.loading: Resident = self._ask(request)
+            self.loading: Resident = self._ask(request, math.inf)
         except BaseException:
             self.close()
             raise
@@ -116,8 +124,10 @@ class MemoryProbe:
 
         Raises:
             ModelError: the model cannot be run, or the process ends.
+            LimitError: a run takes longer than any may.
+            TimeoutError: the deadline is over.
         """
-        resident, seconds = self._ask(count)
+        resident, seconds = self._ask(count, count * current_session().limits.seconds)
         return resident, seconds
 
     def close(self) -> None:
@@ -125,19 +135,52 @@ class MemoryProbe:
         self._process.kill()
         self._process.communicate()
 
-    def _ask(self, question: object) -> Any:
+    def _ask(self, question: object, limit: float) -> Any:
+        """Return the answer to a question, within a limit in seconds and before the deadline."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        left = self._deadline - time.monotonic()
         try:
-            pickle.dump(question, self._process.stdin)
-            self._process.stdin.flush()
-            answer = pickle.load(self._process.stdout)  # of the process that was started here
+            with _killing(self._process, min(limit, left)):
+                pickle.dump(question, self._process.stdin)
+                self._process.stdin.flush()
+                answer = pickle.load(self._process.stdout)  # of the process that was started here
+        except TimeoutError as error:
+            if left <= limit:
+                raise
+            seconds = current_session().limits.seconds
+            raise LimitError(f"{self.label}: a run takes more than {seconds:g} s{TIME_HINT}") from error
         except (BrokenPipeError, EOFError, pickle.UnpicklingError) as error:
             reason = f"the process ended (exit code {self._process.wait()}), as where memory is short"
             raise ModelError(f"{self.label}: its memory cannot be measured: {reason}") from error
         if isinstance(answer, str):
             raise ModelError(f"{self.label} {answer}")
         return answer
+
+
+@contextmanager
+def _killing(process: subprocess.Popen[bytes], seconds: float) -> Iterator[None]:
+    """End a process that still works after some seconds.
+
+    Raises:
+        TimeoutError: it was ended.
+    """
+    is_late = threading.Event()
+
+    def kill() -> None:
+        is_late.set()
+        process.kill()
+
+    timer = threading.Timer(min(max(seconds, 0.0), threading.TIMEOUT_MAX), kill)
+    timer.start()
+    try:
+        yield
+    except (BrokenPipeError, EOFError, pickle.UnpicklingError) as error:
+        if is_late.is_set():
+            raise TimeoutError(f"not done after {seconds:.2g} s") from error
+        raise
+    finally:
+        timer.cancel()
 
 
 def serve_memory_probe() -> None:
@@ -156,7 +199,7 @@ def _answers(questions: Any) -> Iterator[object]:
     path, setting, feeds, options, libraries = pickle.load(questions)  # of the process that started this one
     with ort.registered_custom_ops(libraries):
         setting.open(parser.parse_model(_SMALLEST_MODEL))  # what all sessions share is loaded with the first
-        gc.collect()
+        return_freed_memory()  # of imports; what is left of it would decide where the session has its own
         before = resident_since_reset()
         _reset_peak()
         try:

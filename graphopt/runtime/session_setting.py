@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -124,9 +124,9 @@ class SessionSetting:
         threads = {"num_of_threads": str(self.thread_count)} if name == "OpenVINOExecutionProvider" else {}
         return name, threads | {**self.options}
 
-    def python_code(self, path: str) -> str:
+    def python_code(self, path: str, option_lines: Iterable[str] = ()) -> str:
         """Return the Python that opens a session of the model at a path under this setting, with the libraries of
-        custom operators that are registered now.
+        custom operators that are registered now, and with lines that set further options.
 
         Its threads spin, as they do by default: that is faster for a session that has the cores for itself.
         """
@@ -136,6 +136,7 @@ class SessionSetting:
             "import onnxruntime",
             "options = onnxruntime.SessionOptions()",
             f"options.intra_op_num_threads = {self.thread_count}",
+            *option_lines,
             *(f"options.register_custom_ops_library({library!r})" for library in custom_op_libraries()),
             "session = onnxruntime.InferenceSession(",
             f"    {path!r},",

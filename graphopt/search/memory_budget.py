@@ -6,12 +6,14 @@ what was measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from graphopt.base.errors import MemoryBudgetError, ModelError
+from graphopt.base.errors import MemoryBudgetError
 from graphopt.base.limits import format_megabytes
 from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.graph import Graph
@@ -30,11 +32,12 @@ from graphopt.runtime.memory import (
     measure_time_ratio,
     model_file,
 )
+from graphopt.search.buffer_plan import liveness_peak
 from graphopt.search.explore import with_static_shapes
-from graphopt.search.memory_plan import MemoryPlanner, liveness_peak
+from graphopt.search.memory_plan import MemoryPlanner
 from graphopt.search.model_tuner import Tuner, input_shapes
 from graphopt.search.moves import SearchSpace
-from graphopt.search.policy import SearchPolicy
+from graphopt.search.search_report import MemoryOutcome, MemoryUse
 
 FREE_VARIANTS = (WITHOUT_PATTERN, WITHOUT_REUSE)
 """Options of a session that are tried before the model is changed: they cost no time as a rule."""
@@ -42,10 +45,10 @@ FREE_VARIANTS = (WITHOUT_PATTERN, WITHOUT_REUSE)
 
 @dataclass(frozen=True)
 class BudgetFit:
-    """A candidate that keeps a memory budget, and what to say of it."""
+    """A candidate that keeps a memory budget."""
 
     candidate: Candidate
-    notes: tuple[str, ...]
+    memory: MemoryOutcome
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,6 @@ class BudgetFitter:
         feeds = (trial.feeds for trial in ready.trials)
         return max(feeds, key=lambda each: sum(getattr(value, "nbytes", 0) for value in each.values()))
 
-    @property
-    def _policy(self) -> SearchPolicy:
-        return self.tuner.tuning.policy
-
     def fit(self, candidate: Candidate, budget: int) -> BudgetFit:
         """Return the candidate, or one that is computed in parts, with which a run keeps the budget.
 
@@ -85,82 +84,105 @@ class BudgetFitter:
             ModelError: the model cannot be run.
         """
         usual = self._measure(candidate, DEFAULT_VARIANT)
+        outcome = MemoryOutcome(_memory_use(usual), budget)
         if usual.running.peak <= budget:
-            return BudgetFit(candidate, (self._kept_text(usual, budget), *self._loading_notes(usual, budget)))
-        fitted, found = candidate, usual
-        for variant in FREE_VARIANTS:
-            found = min(found, self._measure(candidate, variant), key=lambda each: each.running.peak)
-            if found.running.peak <= budget:
-                break
-        else:
-            fitted, found = self._fit_in_parts(candidate, found, budget)
-        text = f"{self._kept_text(found, budget)} instead of {format_megabytes(usual.running.peak)}"
-        if fitted is not candidate:
-            ratio = self._time_ratio(candidate, fitted)
-            count = sum(step.name.startswith("compute_") for step in fitted.steps[len(candidate.steps) :])
-            text += f", at {ratio:.2f} of the time: {count} operators are computed in parts"
-            at_once = self._measure(fitted, DEFAULT_VARIANT)
-            found = at_once if at_once.running.peak <= budget else found
-        if code := found.variant.code_lines("model.onnx"):
-            text += f"; that needs {'; '.join(code)}"
-        return BudgetFit(fitted, (text, *self._loading_notes(found, budget)))
+            return BudgetFit(candidate, outcome)
+        measured = [usual, *self._measure_until(candidate, FREE_VARIANTS, budget)]
+        fitted, found = candidate, measured[-1]
+        if found.running.peak > budget:
+            fitted, found = self._fit_in_parts(candidate, measured, budget)
+        ratio = self._time_ratio(candidate, fitted, found.variant)
+        count = sum(step.name.startswith("compute_") for step in fitted.steps[len(candidate.steps) :])
+        return BudgetFit(fitted, replace(outcome, lower=_memory_use(found, ratio), parts=count))
 
-    def offer(self, candidate: Candidate) -> tuple[str, ...]:
-        """Return a line on the memory of a candidate that takes much, and on options that save some at no cost of time;
-        nothing where it takes little, or its sizes are not known."""
-        peak = liveness_peak(candidate.graph)
-        if peak is None or peak.nbytes < self._policy.reported_memory:
-            return ()
+    def takes_much(self) -> bool:
+        """Return whether a run of the simplified model takes so much memory that it is worth a line."""
+        peak = liveness_peak(self.tuner.simplified.graph)
+        return peak is not None and peak.nbytes >= self.tuner.tuning.policy.reported_memory
+
+    def offer(self, candidate: Candidate, seconds: float) -> MemoryOutcome | None:
+        """Return the memory of a candidate, and options that save some of it at no cost of time.
+
+        What is not measured within the seconds is left out; None where nothing is.
+
+        Raises:
+            ModelError: the model cannot be measured, as where memory is short for a process of its own.
+        """
+        deadline, policy = time.monotonic() + seconds, self.tuner.tuning.policy
         try:
-            return (self._offer_text(candidate),)
-        except ModelError as error:  # memory may be short for a process of its own
-            return (f"memory: not measured: {error}",)
-
-    def _offer_text(self, candidate: Candidate) -> str:
-        usual = self._measure(candidate, DEFAULT_VARIANT)
-        text = f"memory: a run takes {format_megabytes(usual.running.peak)} at most, loading "
-        text += format_megabytes(usual.loading.peak)
-        plain = self._measure(candidate, WITHOUT_PATTERN)
-        if plain.running.peak < (1 - self._policy.offered_memory_saving) * usual.running.peak:
-            ratio = self._time_ratio(candidate, candidate, WITHOUT_PATTERN)
-            if ratio <= self._policy.unnoticed_slowdown:
-                code = "; ".join(WITHOUT_PATTERN.code_lines("model.onnx"))
-                text += f"; with {code} it is {format_megabytes(plain.running.peak)}, at {ratio:.2f} of the time"
-        return text
+            usual = self._measure(candidate, DEFAULT_VARIANT, deadline)
+        except TimeoutError:
+            return None
+        outcome = MemoryOutcome(_memory_use(usual))
+        try:
+            plain = self._measure(candidate, WITHOUT_PATTERN, deadline)
+            if plain.running.peak > (1 - policy.offered_memory_saving) * usual.running.peak:
+                return outcome
+            ratio = self._time_ratio(candidate, candidate, WITHOUT_PATTERN, deadline)
+        except TimeoutError:
+            return outcome
+        is_free = ratio <= policy.unnoticed_slowdown
+        return replace(outcome, lower=_memory_use(plain, ratio)) if is_free else outcome
 
     def _fit_in_parts(
-        self, candidate: Candidate, lowest: SessionMemory, budget: int
+        self, candidate: Candidate, measured: Sequence[SessionMemory], budget: int
     ) -> tuple[Candidate, SessionMemory]:
         """Return the candidate computed in as few parts as keep the budget, and its memory.
+
+        Args:
+            candidate: what is to be computed in parts.
+            measured: what it takes as a whole, with each of the options.
+            budget: bytes.
 
         Raises:
             MemoryBudgetError: no number of parts keeps it.
         """
-        is_reusing = lowest.variant is not WITHOUT_REUSE
-        peak = liveness_peak(self._static(candidate.graph), is_reusing=is_reusing)
-        target = budget - (lowest.running.peak - (0 if peak is None else peak.nbytes))
-        fitted, found = candidate, lowest
-        for _ in range(self._policy.memory_plans):
-            fitted = self._planned(fitted, target, is_reusing=is_reusing)
-            found = self._measure(fitted, lowest.variant)
-            if found.running.peak <= budget:
-                return fitted, found
-            left = liveness_peak(self._static(fitted.graph), is_reusing=is_reusing)
-            if left is None or left.nbytes > target:
-                break
-            target = min(target, left.nbytes) - (found.running.peak - budget)
-        bound = self._bound_text(fitted)
+        tried = [(candidate, min(measured, key=_running_peak))]
+        for is_reusing in (True, False):
+            same = [each for each in measured if is_reusing == (each.variant is not WITHOUT_REUSE)]
+            taken = min(map(_running_peak, same))
+            for fitted, found in self._plans(candidate, taken, budget, is_reusing=is_reusing):
+                if found.running.peak <= budget:
+                    return fitted, found
+                tried.append((fitted, found))
+        closest, least = min(tried, key=lambda each: each[1].running.peak)
         raise MemoryBudgetError(
             f"{self.label}: a memory budget of {format_megabytes(budget)} cannot be kept: a run takes"
-            f" {format_megabytes(found.running.peak)} at least, {format_megabytes(found.loading.held)} of them for"
-            f" weights; {bound}; no model was written"
+            f" {format_megabytes(least.running.peak)} at least, {format_megabytes(least.loading.held)} of them for"
+            f" weights; {self._bound_text(closest)}; no model was written"
         )
+
+    def _plans(
+        self, candidate: Candidate, taken: int, budget: int, *, is_reusing: bool
+    ) -> Iterator[tuple[Candidate, SessionMemory]]:
+        """Yield the candidate in ever more parts, with its memory, until the estimate falls no further.
+
+        Args:
+            candidate: what is to be computed in parts.
+            taken: bytes that a run of it takes as a whole.
+            budget: bytes.
+            is_reusing: the estimate is of sessions that use buffers again.
+        """
+        peak = liveness_peak(self._static(candidate.graph), is_reusing=is_reusing)
+        target = budget - (taken - (0 if peak is None else peak.nbytes))
+        fitted = candidate
+        for _ in range(self.tuner.tuning.policy.memory_plans):
+            fitted = self._planned(fitted, target, is_reusing=is_reusing)
+            left = liveness_peak(self._static(fitted.graph), is_reusing=is_reusing)
+            if peak is None or left is None or left.nbytes >= peak.nbytes:
+                return
+            found = self._measure_until(fitted, (DEFAULT_VARIANT, *FREE_VARIANTS), budget)
+            yield fitted, min(found, key=_running_peak)
+            if left.nbytes > target:
+                return
+            target = min(target, left.nbytes) - (min(map(_running_peak, found)) - budget)
+            peak = left
 
     def _planned(self, candidate: Candidate, target: float, *, is_reusing: bool) -> Candidate:
         tuner = self.tuner
         simplifier = Simplifier(tuner.rules, tuner.passes, tuner.allows, tuner.refusal)
         planner = MemoryPlanner(
-            SearchSpace(self.parts, simplifier, tuner.allows), self._static, is_reusing, self._policy
+            SearchSpace(self.parts, simplifier, tuner.allows), self._static, is_reusing, self.tuner.tuning.policy
         )
 
         def change(graph: Graph) -> Sequence[Step]:
@@ -182,25 +204,35 @@ class BudgetFitter:
     def _model(self, candidate: Candidate) -> LoadedModel:
         return replace(self.tuner.model, graph=candidate.graph)
 
-    def _measure(self, candidate: Candidate, variant: MemoryVariant) -> SessionMemory:
-        return measure_session(self._model(candidate), self.tuner.tuning.setting, self._feeds, variant)
+    def _measure_until(
+        self, candidate: Candidate, variants: Sequence[MemoryVariant], budget: int
+    ) -> Sequence[SessionMemory]:
+        """Return what a candidate takes under each of the options up to those that keep a budget."""
+        measured: list[SessionMemory] = []
+        for variant in variants:
+            measured.append(self._measure(candidate, variant))
+            if measured[-1].running.peak <= budget:
+                break
+        return measured
 
-    def _time_ratio(self, before: Candidate, after: Candidate, variant: MemoryVariant = DEFAULT_VARIANT) -> float:
+    def _measure(self, candidate: Candidate, variant: MemoryVariant, deadline: float = math.inf) -> SessionMemory:
+        return measure_session(self._model(candidate), self.tuner.tuning.setting, self._feeds, variant, deadline)
+
+    def _time_ratio(
+        self, before: Candidate, after: Candidate, variant: MemoryVariant, deadline: float = math.inf
+    ) -> float:
         models = self._model(before), self._model(after)
-        return measure_time_ratio(*models, self.tuner.tuning.setting, self._feeds, variant)
+        return measure_time_ratio(*models, self.tuner.tuning.setting, self._feeds, variant, deadline)
 
     def _bound_text(self, candidate: Candidate) -> str:
         with model_file(self._model(candidate)) as path:
             return str(find_memory_bound(path, self.tuner.tuning.setting, self._feeds))
 
-    # -- text ----------------------------------------------------------------------------------------------------------
 
-    def _kept_text(self, found: SessionMemory, budget: int) -> str:
-        return f"memory: a run takes {format_megabytes(found.running.peak)} of the {format_megabytes(budget)} budget"
+def _running_peak(found: SessionMemory) -> int:
+    return found.running.peak
 
-    def _loading_notes(self, found: SessionMemory, budget: int) -> tuple[str, ...]:
-        """Return a note where loading takes more than the budget, which is for runs."""
-        if found.loading.peak <= budget:
-            return ()
-        taken = format_megabytes(found.loading.peak)
-        return (f"memory: loading takes {taken}, more than the budget; weights in a file of their own take less",)
+
+def _memory_use(found: SessionMemory, time_ratio: float | None = None) -> MemoryUse:
+    lines = found.variant.code_lines("model.onnx")
+    return MemoryUse(found.running.peak, found.held, found.loading.peak, lines, time_ratio)

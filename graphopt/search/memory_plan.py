@@ -1,169 +1,20 @@
-"""Parts in which a model is computed so that a run takes less memory: what is cut, along which axis, until it fits.
-
-The estimate is the liveness of values: those that lie in memory while a node runs, in the order in which ONNX Runtime
-runs a graph. What kernels take inside and what the arena leaves unused it does not know, so the result is measured.
-"""
+"""Parts in which a model is computed so that a run takes less memory: what is cut, along which axis, until it fits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, product
+from functools import cached_property, partial
+from itertools import product
 
-from graphopt.ir.graph import Graph, Node, Value
-from graphopt.ir.types import TensorType
+from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
 from graphopt.language.terms import App
-from graphopt.operators.operator_classes import extra_operands, lookup_operator
 from graphopt.rewrite.simplify import Step, undo_steps
+from graphopt.search.buffer_plan import Buffer, LivenessPeak, liveness_peak, value_bytes
 from graphopt.search.moves import Move, MoveNotApplicableError, SearchSpace, apply_move, find_matches_at
 from graphopt.search.policy import SearchPolicy
-
-# -- how much memory a run takes ---------------------------------------------------------------------------------------
-
-
-OVERWRITING_KERNELS = frozenset({"Softmax", "LogSoftmax"})
-"""Operators beside the elementwise ones whose kernels write their result over what they read."""
-
-
-@dataclass(eq=False, slots=True)
-class Buffer:
-    """Memory that ONNX Runtime plans for values of one size, one after the other.
-
-    It stays allocated from the first of them to the last: so the scores of the first layer of a transformer lie in
-    memory, unused, until the last layer has had its own there.
-    """
-
-    nbytes: int
-    first: int
-    """Place in the order of execution at which it is allocated."""
-    last: int
-    """Place of the last node that reads it."""
-    values: list[Value]
-
-
-@dataclass(frozen=True, slots=True)
-class LivenessPeak:
-    """The node of a graph at which the buffers in memory are the largest together."""
-
-    vertex: int
-    nbytes: int
-    buffers: tuple[Buffer, ...]
-    """The buffers that lie in memory while it runs, the largest first."""
-    alike: Mapping[int, Sequence[Value]]
-    """The values of all buffers of the graph, by the size of the buffer: equal layers have equal peaks."""
-
-    def describe(self, graph: Graph) -> str:
-        """Name the node and the value that takes the most."""
-        node, value = graph[self.vertex], self.buffers[0].values[0]
-        return f"{node.op} '{node.name}', beside a buffer of '{graph.value_name(value)}'"
-
-
-def value_bytes(graph: Graph, value: Value) -> int:
-    """Return the bytes of a tensor of known sizes; 0 for other values."""
-    type_ = graph.tensor_type(value)
-    return type_.size * type_.dtype.bits // 8 if isinstance(type_, TensorType) and isinstance(type_.size, int) else 0
-
-
-def execution_order(graph: Graph) -> list[int]:
-    """Return the nodes in the order in which ONNX Runtime runs them: from the outputs back, depth first, of the nodes
-    that one reads the one first that stands last in the file."""
-    places = {vertex: place for place, vertex in enumerate(graph.topological_order())}
-    order: list[int] = []
-    seen: set[int] = set()
-    leaves = [vertex for vertex, _ in graph.nodes() if not graph.fan_out(vertex)]
-    stack = [(vertex, False) for vertex in sorted(leaves, key=places.__getitem__)]
-    while stack:
-        vertex, is_ready = stack.pop()
-        if is_ready:
-            order.append(vertex)
-        elif vertex not in seen:
-            seen.add(vertex)
-            stack.append((vertex, True))
-            sources = (source for source in graph.sources(vertex) if not graph[source].is_internal)
-            stack += [(source, False) for source in sorted(sources, key=places.__getitem__) if source not in seen]
-    return order
-
-
-def plan_buffers(graph: Graph, order: Sequence[int], *, is_reusing: bool = True) -> list[Buffer]:
-    """Return the memory that ONNX Runtime plans for the values that nodes make.
-
-    A view lies where what it looks at lies; some kernels write over an operand of the same size that nothing reads
-    after them; and a value takes a free buffer of its size, whose lifetime that extends, unless the session is told to
-    reuse none (`enable_mem_reuse`).
-    """
-    owner, last = _lifetimes(graph, order)
-    buffers: list[Buffer] = []
-    lying: dict[Value, Buffer] = {}
-    free: dict[int, list[Buffer]] = {}
-    for place, vertex in enumerate(order):
-        node = graph[vertex]
-        for value in (Value(vertex, i) for i in range(len(node.names))):
-            if value in owner:
-                continue
-            nbytes, end = value_bytes(graph, value), last.get(value, place)
-            operands = (owner.get(each, each) for each in node.operands) if _may_overwrite(node) else iter(())
-            over = next((each for each in operands if each in lying and last[each] == place), None)
-            if over is not None and lying[over].nbytes == nbytes:
-                buffer = lying.pop(over)
-            elif is_reusing and free.get(nbytes):
-                buffer = free[nbytes].pop()
-            else:
-                buffer = Buffer(nbytes, place, end, [])
-                buffers.append(buffer)
-            buffer.values.append(value)
-            buffer.last = max(buffer.last, end)
-            lying[value] = buffer
-        for value in [value for value in lying if last.get(value, place) <= place]:
-            buffer = lying.pop(value)
-            free.setdefault(buffer.nbytes, []).append(buffer)
-    return buffers
-
-
-def _lifetimes(graph: Graph, order: Sequence[int]) -> tuple[dict[Value, Value], dict[Value, int]]:
-    """Return what each view looks at, and the place at which each value is read last."""
-    places = set(order)
-    owner: dict[Value, Value] = {}
-    last: dict[Value, int] = {}
-    for place, vertex in enumerate(order):
-        node = graph[vertex]
-        for value in node.operands:
-            last[owner.get(value, value)] = place
-        first = node.inputs[0] if node.inputs else None
-        if first is not None and lookup_operator(node.op, node.domain).is_view and first.vertex in places:
-            owner[Value(vertex)] = owner.get(first, first)
-    for value in graph.outputs:
-        last[owner.get(value, value)] = len(order)
-    return owner, last
-
-
-def _may_overwrite(node: Node) -> bool:
-    return extra_operands(node.op, node.domain) is not None or node.op in OVERWRITING_KERNELS
-
-
-def liveness_peak(graph: Graph, *, is_reusing: bool = True) -> LivenessPeak | None:
-    """Return where a run takes the most memory; None for a graph without nodes. Inputs and weights do not count: they
-    lie in memory all the time."""
-    order = execution_order(graph)
-    if not order:
-        return None
-    buffers = plan_buffers(graph, order, is_reusing=is_reusing)
-    changes = [0] * (len(order) + 2)
-    for buffer in buffers:
-        changes[buffer.first] += buffer.nbytes
-        changes[buffer.last + 1] -= buffer.nbytes
-    totals = list(accumulate(changes))
-    place = max(range(len(order)), key=totals.__getitem__)
-    live = (buffer for buffer in buffers if buffer.first <= place <= buffer.last)
-    largest = tuple(sorted(live, key=lambda buffer: buffer.nbytes, reverse=True))
-    alike: dict[int, list[Value]] = {}
-    for buffer in buffers:
-        alike.setdefault(buffer.nbytes, []).extend(buffer.values)
-    return LivenessPeak(order[place], totals[place], largest, alike)
-
-
-# -- parts -------------------------------------------------------------------------------------------------------------
+from graphopt.search.row_tiles import RowTiler
 
 
 @dataclass(frozen=True)
@@ -198,32 +49,72 @@ class MemoryPlanner:
     def _peak(self, graph: Graph) -> LivenessPeak | None:
         return liveness_peak(self.static(graph), is_reusing=self.is_reusing)
 
+    def _peak_bytes(self, graph: Graph) -> float:
+        peak = self._peak(graph)
+        return 0 if peak is None else peak.nbytes
+
     def _lower(self, graph: Graph, peak: LivenessPeak) -> list[Step]:
         """Cut the values of one of the largest buffers of a peak, or of all that are as large, in the first way that
-        lowers it; return no steps where none does."""
+        lowers it; return no steps where none does. Tiles of rows, of which some are computed twice, come last."""
         for buffer in peak.buffers:
             if buffer.nbytes < self.policy.least_buffer_share * peak.nbytes:
                 break
-            for rules, values in product(self._partitions, (buffer.values, peak.alike[buffer.nbytes])):
-                steps = self._cut_all(graph, values, rules)
-                if not steps:
-                    continue
-                lowered = self._peak(graph)
-                least = self.policy.least_buffer_share * buffer.nbytes
-                if lowered is not None and lowered.nbytes <= peak.nbytes - least:
+            enough = peak.nbytes - self.policy.least_buffer_share * buffer.nbytes
+            chosen = buffer.values, peak.alike[buffer.nbytes]
+            for rules, values in product(self._partitions, chosen):
+                steps = self._cut_all(graph, values, partial(self._cut_along, rules))
+                if steps and self._peak_bytes(graph) <= enough:
                     return steps
                 undo_steps(steps)
+            if steps := self._tile_all(graph, peak, buffer, enough):
+                return steps
         return []
 
-    def _cut_all(self, graph: Graph, values: Sequence[Value], rules: Sequence[Rule]) -> list[Step]:
-        """Cut the values of a buffer, in place; return no steps, and leave the graph, where one of them stays whole."""
+    def _tile_all(self, graph: Graph, peak: LivenessPeak, buffer: Buffer, enough: float) -> list[Step]:
+        """Cut the values of a buffer, or of all that are about as large, as tiles are that were cut before, into tiles
+        of rows, in the way that lowers the peak most; return no steps where it stays above what is enough."""
+        sizes = [nbytes for nbytes in peak.alike if 0.9 < nbytes / buffer.nbytes < 1.1]
+        near = [value for nbytes in sizes for value in peak.alike[nbytes]]
+        chosen = [buffer.values] if near == buffer.values else [buffer.values, near]
+        best, least = None, enough + 1
+        for cut, values in product(self._tilings, chosen):
+            steps = self._cut_all(graph, values, cut, is_partial=True)
+            if steps and (nbytes := self._peak_bytes(graph)) < least:
+                best, least = (values, cut), nbytes
+            undo_steps(steps)
+        return [] if best is None else self._cut_all(graph, *best, is_partial=True)
+
+    @cached_property
+    def _tilings(self) -> list[Callable[[Graph, Value], list[Step]]]:
+        """The ways to compute a value in tiles of rows, in place."""
+        rows = [rule for rule in self.space.trades if rule.name.startswith("compute_rows_of_")]
+        tilers = [RowTiler(self.space, tiles, rows, self.static) for tiles in self._rules_along("tiles")]
+        return [partial(self._tile, tiler, end) for tiler, end in product(tilers, range(self.policy.tile_ends))]
+
+    def _cut_along(self, rules: Sequence[Rule], graph: Graph, value: Value) -> list[Step]:
+        region = self._region(graph, self.static(graph), value.vertex, rules)
+        return self._cut(graph, region) if region else []
+
+    def _tile(self, tiler: RowTiler, number: int, graph: Graph, value: Value) -> list[Step]:
+        limit = self.policy.kept_part_of_tiles * value_bytes(self.static(graph), value)
+        return tiler.tile(graph, value, number, limit)
+
+    def _cut_all(
+        self,
+        graph: Graph,
+        values: Sequence[Value],
+        cut: Callable[[Graph, Value], list[Step]],
+        *,
+        is_partial: bool = False,
+    ) -> list[Step]:
+        """Cut values, in place; unless it `is_partial`, return no steps, and leave the graph, where one stays whole."""
         steps: list[Step] = []
+        operators = {value: graph[value.vertex].op for value in values}
         for value in values:
-            if value.vertex not in graph or self._is_in_parts(graph, value):
-                continue
-            region = self._region(graph, self.static(graph), value.vertex, rules)
-            made = self._cut(graph, region) if region else []
-            if not made:
+            if value.vertex not in graph or not graph.has_uses(value) or graph[value.vertex].op != operators[value]:
+                continue  # it was cut with another
+            made = cut(graph, value)
+            if not made and not is_partial and graph[value.vertex].op != self._joining_operator:
                 undo_steps(steps)
                 return []
             steps += made
@@ -231,21 +122,24 @@ class MemoryPlanner:
             steps += self.space.simplifier.run(graph, steps).steps
         return steps
 
-    def _is_in_parts(self, graph: Graph, value: Value) -> bool:
-        """Return whether a value was cut with another of its buffer: nothing is left of it, or what joins its parts."""
-        return not graph.has_uses(value) or graph[value.vertex].op == self._joining_operator
-
     @cached_property
     def _joining_operator(self) -> str:
+        """The operator that joins parts; its result stays whole."""
         return next(app.op for rule in self.space.trades for app in rule.right if isinstance(app, App))
 
-    @property
+    @cached_property
     def _partitions(self) -> list[list[Rule]]:
         """The rules that cut along one axis into one number of parts, the fewest parts first."""
-        found: dict[str, list[Rule]] = {}
+        return self._rules_along("examples", "heads", "rows")
+
+    def _rules_along(self, *axes: str) -> list[list[Rule]]:
+        """Return the rules that cut along each of the axes into each number of parts, the fewest parts first."""
+        found: dict[tuple[str, str], list[Rule]] = {}
         for rule in self.space.trades:
-            found.setdefault(rule.name.partition("_by_")[2].replace("channels", "heads"), []).append(rule)
-        return [found[name] for name in sorted(found, key=lambda name: (name.partition("_in_")[2], name))]
+            axis, _, count = rule.name.partition("_by_")[2].replace("channels", "heads").partition("_in_")
+            if axis in axes:
+                found.setdefault((count, axis), []).append(rule)
+        return [found[key] for key in sorted(found)]
 
     def _region(self, graph: Graph, sized: Graph, seed: int, rules: Sequence[Rule]) -> dict[int, Rule]:
         """Return the nodes to compute in the same parts as one of them, each with its rule; none where that leaves the

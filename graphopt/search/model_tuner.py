@@ -41,6 +41,7 @@ from graphopt.search.race_outcomes import Measurement
 from graphopt.search.race_series import RaceSeries, min_race_seconds, model_digest
 from graphopt.search.search_cache import Choice
 from graphopt.search.search_report import (
+    MemoryOutcome,
     RewriteGroup,
     SearchTiming,
     find_groups,
@@ -115,6 +116,8 @@ class TuningResult:
     """True if nothing was timed because the time is too short for that."""
     group_of: Mapping[Cause, int] = field(default_factory=dict)
     """Index among the timing's groups of each cause of the candidate's steps."""
+    memory: MemoryOutcome | None = None
+    """Memory that the candidate takes; None where it was not measured."""
 
 
 @dataclass(frozen=True)

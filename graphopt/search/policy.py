@@ -64,12 +64,18 @@ class SearchPolicy:
     least_buffer_share: float = 0.1
     """Share of a buffer in the peak of a run below which it is not computed in parts, and the share
     of the buffer that this has to save."""
+    kept_part_of_tiles: float = 0.2
+    """The same where a value is computed in tiles of rows."""
+    tile_ends: int = 6
+    """Operators tried as the end of a chain that is computed in tiles of rows."""
     memory_plans: int = 4
     """Plans for a memory budget that are made and measured at most, each for a lower estimate."""
     reported_memory: int = 100_000_000
     """Estimated bytes of a run from which its memory is measured without a budget, too."""
     offered_memory_saving: float = 0.1
     """Part of the memory that options of a session have to save to be offered without a budget."""
+    memory_share: float = 0.1
+    """Part of the time in which that is measured."""
     unnoticed_slowdown: float = 1.02
     """Ratio of times up to which such options cost no time."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from graphopt.base.limits import format_megabytes
 from graphopt.ir.graph import Graph, Node
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.simplify import Cause
@@ -69,6 +70,64 @@ class VersionRace:
     """Reason why it could not be timed."""
     is_second: bool = False
     """True for a race that was to confirm another, in sessions of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of main memory that a session takes, in a process of its own, above those of Python and ONNX Runtime."""
+
+    running: int
+    """At most while the model runs, weights included."""
+    held: int
+    """After a run."""
+    loading: int
+    """At most while the model is loaded."""
+    option_lines: tuple[str, ...] = ()
+    """Lines of Python that set the options of the session, to follow `options = onnxruntime.SessionOptions()`; none
+    for ONNX Runtime's defaults."""
+    time_ratio: float | None = None
+    """Time of a run over that of the fastest version with ONNX Runtime's defaults; None where the two are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOutcome:
+    """Memory that the result takes, as it was measured."""
+
+    usual: MemoryUse
+    """Of the fastest version, with ONNX Runtime's defaults."""
+    budget: int | None = None
+    """Bytes that a run may take; None where nothing was asked for."""
+    lower: MemoryUse | None = None
+    """Of the result, where the fastest version takes more than the budget; without a budget, of the same model with
+    options that save memory at no cost of time. None where there is no need of them, or there are none."""
+    parts: int = 0
+    """Operators that are computed in parts, for the budget."""
+
+    @property
+    def option_lines(self) -> tuple[str, ...]:
+        """Lines of Python without which the budget is not kept."""
+        return () if self.budget is None or self.lower is None else self.lower.option_lines
+
+    def __str__(self) -> str:
+        """Return a line: what a run takes, and what is needed for that."""
+        usual, lower = self.usual, self.lower
+        if self.budget is None:
+            text = f"a run takes {format_megabytes(usual.running)}, loading {format_megabytes(usual.loading)}"
+            if lower is not None:
+                text += f"; with {'; '.join(lower.option_lines)} a run takes {format_megabytes(lower.running)}"
+                text += f", at {lower.time_ratio:.2f} of the time"
+            return text
+        kept = lower or usual
+        text = f"a run takes {format_megabytes(kept.running)} of the {format_megabytes(self.budget)} budget"
+        if lower is not None:
+            text += f" instead of {format_megabytes(usual.running)}, at {lower.time_ratio:.2f} of the time"
+        if self.parts:
+            text += f": {self.parts} operators are computed in parts"
+        if self.option_lines:
+            text += f"; that needs {'; '.join(self.option_lines)}"
+        if kept.loading > self.budget:
+            text += f"; loading takes {format_megabytes(kept.loading)}, less with weights in a file of their own"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
