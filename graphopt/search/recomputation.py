@@ -29,6 +29,8 @@ from graphopt.search.memory_plan import execution_order, value_bytes
 
 LEAST_SHARE = 0.002
 """Bytes of a value over those of the peak from which it may be recomputed; smaller ones stay."""
+LEAST_PAUSE = 16
+"""Places in the order of execution between two reads from which a value may be recomputed in between."""
 ANCHOR_WINDOW = 16
 """Places before a late reader among which the node is chosen that copies wait for."""
 
@@ -126,7 +128,7 @@ class Timeline:
         is_kept = last == len(self.order)
         node = self.graph[value.vertex]
         operands = (self.owners.get(each, each) for each in node.operands)
-        is_idle = resume - pause > 1
+        is_idle = resume - pause >= LEAST_PAUSE
         return Lifetime(
             value,
             nbytes,
@@ -151,14 +153,37 @@ class Timeline:
 
     @cached_property
     def _depths(self) -> Mapping[int, int]:
-        found: dict[int, int] = {}
-        for vertex in self.order:
-            found[vertex] = 1 + max((found.get(source, 0) for source in self.graph.sources(vertex)), default=0)
-        return found
+        return chain_lengths(self.graph, self.order)
 
 
 def _is_recomputable(node: Node) -> bool:
     return len(node.names) == 1 and not node.captures and any(node.operands) and is_deterministic(node)
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+def visit_shallow_outputs_first(graph: Graph) -> None:
+    """Put the nodes that nothing reads at the end of the file, in place, the one that depends on the longest chain of
+    others first.
+
+    ONNX Runtime begins with the last of them and goes back, depth first. So the loss is computed before any gradient,
+    and a weight is updated as soon as its gradient is known, instead of after all gradients.
+    """
+    depths = chain_lengths(graph, graph.topological_order())
+    last = [vertex for vertex, _ in graph.nodes() if not graph.fan_out(vertex)]
+    for vertex in sorted(last, key=lambda vertex: (-depths[vertex], vertex)):
+        node, moved = graph[vertex], graph.new_vertex()
+        outputs = tuple(Value(moved, each.output) if each.vertex == vertex else each for each in graph.outputs)
+        graph.apply(Patch({vertex: node}, {moved: node}, (graph.outputs, outputs)))
+
+
+def chain_lengths(graph: Graph, order: Sequence[int]) -> Mapping[int, int]:
+    """Return for each vertex the length of the longest chain of nodes that it depends on, itself included."""
+    found: dict[int, int] = {}
+    for vertex in order:
+        found[vertex] = 1 + max((found.get(source, 0) for source in graph.sources(vertex)), default=0)
+    return found
 
 
 # -- the answer --------------------------------------------------------------------------------------------------------
@@ -191,6 +216,7 @@ class Recomputer:
         unread = remove_unread(self.graph)
         if unread is not None:
             self.graph.apply(unread)
+        visit_shallow_outputs_first(self.graph)
 
     @property
     def _lifetimes(self) -> Iterator[Lifetime]:
