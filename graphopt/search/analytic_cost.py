@@ -39,6 +39,11 @@ class AnalyticCost:
         """Return an estimate of one run: at least a launch."""
         return max(_GraphEstimate(graph, self.machine).seconds, self.machine.launch_seconds)
 
+    def seconds_by_node(self, graph: Graph) -> Mapping[int, float]:
+        """Return an estimate for each node, as if it ran alone; those that are computed when loading have none."""
+        estimate = _GraphEstimate(graph, self.machine)
+        return estimate.seconds_by_node
+
     def replaced_share(self, before: Graph, after: Graph, static: Graph) -> float:
         """Return the estimated part of a graph's time that is in nodes which a graph made of it lacks, or does
         otherwise; nodes that only read other values count as the same. `static` is the graph with numbers for sizes."""
@@ -86,6 +91,10 @@ class _GraphEstimate:
     @property
     def seconds(self) -> float:
         return self._seconds_of_work((*self._work.values(), *self._layout_copies()))
+
+    @property
+    def seconds_by_node(self) -> Mapping[int, float]:
+        return {vertex: self._seconds_of_work((work,)) for vertex, work in self._work.items()}
 
     def seconds_of(self, is_counted: Callable[[int], bool]) -> float:
         """Return the seconds of some nodes, without copies between layouts."""

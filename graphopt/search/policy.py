@@ -66,6 +66,8 @@ class SearchPolicy:
     of the buffer that this has to save."""
     memory_plans: int = 4
     """Plans for a memory budget that are made and measured at most, each for a lower estimate."""
+    memory_plan_seconds: float = 60.0
+    """Longest time in which to plan what a training step computes again."""
     reported_memory: int = 100_000_000
     """Estimated bytes of a run from which its memory is measured without a budget, too."""
     offered_memory_saving: float = 0.1

@@ -12,7 +12,7 @@ late reader: a view, of the same sizes, at the cost of a few nodes on one elemen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -22,7 +22,7 @@ from graphopt.base.dtype import DType
 from graphopt.ir.edit import remove_unread
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.schemas import is_deterministic
-from graphopt.language.terms import op, tensor
+from graphopt.language.terms import Term, op, tensor
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.rewrite.build import build_terms
 from graphopt.search.memory_plan import execution_order, value_bytes
@@ -230,14 +230,16 @@ class Recomputer:
             if lifetime.resume is not None:
                 starts[lifetime.value] = min(lifetime.resume, starts.get(lifetime.value, lifetime.resume))
             place = starts.get(lifetime.value)
-            for operand in lifetime.operands if place is not None else ():
+            if place is None:
+                continue
+            for operand in lifetime.operands:
                 if self._reads_copy(operand, place):
                     starts[operand] = min(place, starts.get(operand, place))
         return starts
 
-    def _reads_copy(self, owner: Value, place: int | None) -> bool:
+    def _reads_copy(self, owner: Value, place: int) -> bool:
         """Return whether what runs at a place reads the copy of a value."""
-        return owner in self.chosen and place is not None and place > self.timeline.lifetimes[owner].pause
+        return owner in self.chosen and place > self.timeline.lifetimes[owner].pause
 
     def _copy(self, lifetime: Lifetime, place: int) -> Value:
         node = self.graph[lifetime.value.vertex]
@@ -290,21 +292,7 @@ class Recomputer:
         first = op.Slice(op.Reshape(tensor("x"), (-1,)), (0,), (1,), (0,))
         return self._build(op.Cast(op.Less(first, first), to=DType.INT64), anchor, x=anchor)
 
-    def _build(self, term: object, near: Value, **bound: Value) -> Value:
-        (value,), nodes = build_terms(self.graph, match_of_values(near, **bound), (term,))  # type: ignore[arg-type]
+    def _build(self, term: Term, near: Value, **bound: Value) -> Value:
+        (value,), nodes = build_terms(self.graph, match_of_values(near, **bound), (term,))
         self.graph.apply(Patch({}, nodes))
         return value
-
-
-def recompute(graph: Graph, chosen: Callable[[Timeline], Collection[Value]], static: Graph) -> Collection[Value]:
-    """Compute the values again, in place, that are chosen by the timeline of a graph, and return them.
-
-    Args:
-        graph: what to change.
-        chosen: says which values, given the timeline.
-        static: the graph with numbers for all sizes.
-    """
-    timeline = Timeline(static)
-    values = chosen(timeline)
-    Recomputer(graph, timeline, values).run()
-    return values

@@ -33,7 +33,9 @@ def require_highspy() -> Any:
     try:
         import highspy
     except ImportError as error:
-        raise UsageError('recomputing values under a memory budget needs HiGHS: pip install "graphopt[remat]"') from error
+        raise UsageError(
+            'recomputing values under a memory budget needs HiGHS: pip install "graphopt[remat]"'
+        ) from error
     return highspy
 
 
@@ -46,24 +48,24 @@ class Plan:
     """Bytes of the values in memory at the peak."""
     after: float
     """The same when they are computed again."""
-    seconds: float
-    """Estimated seconds that it takes to compute them again."""
+    is_reaching: bool
+    """True if the peak is as low as it was to be."""
 
 
-def plan_recomputation(timeline: Timeline, seconds: Mapping[int, float], saving: float, limit: float) -> Plan:
+def plan_recomputation(timeline: Timeline, seconds: Mapping[int, float], share: float, limit: float) -> Plan:
     """Return what to compute again so that values take less memory at the peak, in the least time; where they cannot
     take as little, what makes them take the least.
 
     Args:
         timeline: when values lie in memory.
         seconds: estimated time of each node.
-        saving: bytes by which the peak is to fall.
+        share: part of the bytes at the peak that may be left, from 0 to 1.
         limit: seconds that the solver may take.
 
     Raises:
         UsageError: HiGHS is missing.
     """
-    return _Program(timeline, seconds).solve(saving, limit)
+    return _Program(timeline, seconds).solve(share, limit)
 
 
 @dataclass
@@ -110,7 +112,7 @@ class _Program:
     def needed(self) -> Mapping[Value, int | None]:
         """The last place at which a copy of each value has to be there for the first time; None where none reads it."""
         found: dict[Value, int | None] = {}
-        for value, lifetime in reversed(self.lifetimes.items()):
+        for value, lifetime in reversed([*self.lifetimes.items()]):
             places = [place for each in self.readers[value] if (place := found[each.value]) is not None]
             late = max(places, default=None)
             found[value] = lifetime.resume if lifetime.resume is not None else late
@@ -141,7 +143,7 @@ class _Program:
                 found[stage] += lifetime.nbytes / MEGABYTE
         return found
 
-    def solve(self, saving: float, limit: float) -> Plan:
+    def solve(self, share: float, limit: float) -> Plan:
         highspy = require_highspy()
         lifetimes = list(self.lifetimes.values())
         chosen = {lifetime.value: place for place, lifetime in enumerate(lifetimes)}
@@ -151,7 +153,7 @@ class _Program:
             self._constrain(lifetime, chosen, made)
         above = self.columns
         before = max(self.fixed, default=0.0)
-        target = before - saving / MEGABYTE
+        target = share * before
         for fixed, usage in zip(self.fixed, self.usage, strict=True):
             self.rows.add([*usage.items(), (above, -1.0)], high=target - fixed)
         prices = [self.seconds.get(each.value.vertex, 0.0) * 1e6 + 1e-3 for each in lifetimes]
@@ -164,9 +166,8 @@ class _Program:
         upper[above] = np.inf
         found = self._run(highspy, costs, upper, len(lifetimes), limit)
         values = frozenset(each.value for each, share in zip(lifetimes, found, strict=False) if share > 0.5)
-        peak = (target + (found[above] if len(found) else saving / MEGABYTE)) * MEGABYTE
-        spent = sum(self.seconds.get(value.vertex, 0.0) for value in values)
-        return Plan(values, before * MEGABYTE, peak, spent)
+        over = found[above] if found else before - target
+        return Plan(values, before * MEGABYTE, (target + over) * MEGABYTE, over < 1e-3)
 
     def _may_be_copied(self, lifetime: Lifetime) -> bool:
         return lifetime.is_recomputable and self.needed[lifetime.value] is not None
@@ -199,7 +200,7 @@ class _Program:
     def _earliest(self) -> Mapping[Value, int]:
         """The first place at which a copy of each value may be needed."""
         found: dict[Value, int] = {}
-        for value, lifetime in reversed(self.lifetimes.items()):
+        for value, lifetime in reversed([*self.lifetimes.items()]):
             places = [found[each.value] for each in self.readers[value] if self._reads_late(each, lifetime)]
             own = [] if lifetime.resume is None else [lifetime.resume]
             found[value] = max(min([*own, *places], default=lifetime.last), lifetime.pause)
@@ -210,7 +211,9 @@ class _Program:
         place = self.needed[reader.value]
         return place is not None and place > lifetime.pause
 
-    def _constrain(self, lifetime: Lifetime, chosen: Mapping[Value, int], made: Mapping[Value, Mapping[int, int]]) -> None:
+    def _constrain(
+        self, lifetime: Lifetime, chosen: Mapping[Value, int], made: Mapping[Value, Mapping[int, int]]
+    ) -> None:
         """Say that a copy is there as soon as another reads it, and stays; and that what is not copied is kept."""
         own, variables = chosen[lifetime.value], made[lifetime.value]
         for stage, variable in variables.items():
