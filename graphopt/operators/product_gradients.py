@@ -18,7 +18,7 @@ from graphopt.language.terms import (
     string,
     tensor,
 )
-from graphopt.operators.structural_gradients import reshaped_like, zeros
+from graphopt.operators.structural_gradients import like, reshaped_like, zeros
 
 dy = output_gradient()
 x, w, a, b, c, bias = (tensor(name) for name in ("x", "w", "a", "b", "c", "bias"))
@@ -286,8 +286,8 @@ def einsum_gradient(equation: str) -> tuple[Gradient, ...]:
     """Return the gradient of an Einsum, given by its canonical equation: the Einsum of the output's gradient and the
     other operands.
 
-    There is none for an equation with an ellipsis, a letter twice in one operand, or one that only one operand has and
-    that is summed over.
+    Along an axis that only one operand has and that is summed over, its gradient is repeated. There is none for an
+    equation with an ellipsis, or a letter twice in one operand.
     """
     given, _, result = equation.partition("->")
     letters = given.split(",")
@@ -298,8 +298,10 @@ def einsum_gradient(equation: str) -> tuple[Gradient, ...]:
     terms: dict[str, Term] = {}
     for place, (hole, own) in enumerate(zip(operands, letters, strict=True)):
         others = [part for i, part in enumerate(letters) if i != place]
-        if not set(own) <= set(result).union(*others):
-            continue
+        shared = set(result).union(*others)
         factors = [other for i, other in enumerate(operands) if i != place]
-        terms[hole.name] = op.Einsum(dy, *factors, equation=f"{','.join([result, *others])}->{own}")
+        kept = "".join(letter for letter in own if letter in shared)
+        summed = tuple(axis for axis, letter in enumerate(own) if letter not in shared)
+        part = op.Einsum(dy, *factors, equation=f"{','.join([result, *others])}->{kept}")
+        terms[hole.name] = like(op.Unsqueeze(part, summed), hole) if summed else part
     return (gradient(op.Einsum(*operands, equation=equation), **terms),)
