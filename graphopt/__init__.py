@@ -38,6 +38,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "DifferenceError": "graphopt.base.errors",
     "GraphoptError": "graphopt.base.errors",
+    "MemoryBudget": "graphopt.search.recomputation_budget",
     "MemoryBudgetError": "graphopt.base.errors",
     "MemoryReport": "graphopt.runtime.memory",
     "ModelError": "graphopt.base.errors",
@@ -62,6 +63,7 @@ _HOMES = {
 __all__ = [
     "DifferenceError",
     "GraphoptError",
+    "MemoryBudget",
     "MemoryBudgetError",
     "MemoryReport",
     "ModelError",

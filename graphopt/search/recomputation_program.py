@@ -19,7 +19,7 @@ from graphopt.base.errors import UsageError
 from graphopt.ir.graph import Value
 from graphopt.search.recomputation import Lifetime, Timeline
 
-STAGES = 256
+STAGES = 160
 """Stages into which the order of execution is cut at most."""
 MIP_GAP = 0.02
 """Relative distance from the optimum at which the solver may stop."""
