@@ -177,6 +177,8 @@ CASES = [
         in_single=True,
         step=0.5,
     ),
+    Case("Conv", (IMAGE, (5, 4, 1, 1), (5,)), label="pointwise"),
+    Case("Conv", ((2, 3, 8), (4, 3, 1)), label="pointwise-1d"),
     Case("Conv", (IMAGE, (4, 1, 3, 3)), {"group": 4, "pads": [1, 1, 1, 1]}),
     Case("Conv", (IMAGE, (5, 4, 3, 3)), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
     Case("Conv", (IMAGE, (5, 4, 2, 2)), {"auto_pad": "SAME_LOWER", "strides": [2, 1]}),

@@ -89,7 +89,11 @@ def test_what_cannot_be_reached_is_said() -> None:
 def test_random_values_are_not_computed_again() -> None:
     body = "d = Dropout(x, ratio, mode); a = Exp(d); b = Exp(a); c = Exp(b); y = Add(c, d)"
     model = parse(
-        "float[64,64] x", body, {"ratio": np.float32(0.5), "mode": np.array(True)}, outputs="float[64,64] y", opset=17
+        "float[64,64] x",
+        body,
+        {"ratio": np.array(0.5, np.float32), "mode": np.array(True)},
+        outputs="float[64,64] y",
+        opset=17,
     )
     loaded = onnx_io.load_model(model)
     inference.infer_graph(loaded.graph)

@@ -158,8 +158,36 @@ def _kernel_gradient(image: Term, upstream: Term, pads: Term, *, grouped: bool) 
     return op.Slice(filters, fn.repeat(0, _spatial), kernel, fn.range(_spatial) + 2)
 
 
+def _pointwise_conv(*biases: Term) -> Gradient:
+    """Return the gradient of a convolution with windows of one element: products of matrices, over all elements."""
+    by_channel = op.Reshape(op.Transpose(dy, perm=_channels_first), fn.concat(fn.item(fn.shape(dy), 1), -1))
+    by_element = op.Reshape(
+        op.Transpose(x, perm=fn.concat(0, fn.range(_spatial) + 2, 1)), fn.concat(-1, fn.item(fn.shape(x), 1))
+    )
+    return gradient(
+        op.Conv(
+            *(x, w, *biases),
+            strides=strides,
+            dilations=dilations,
+            pads=pads,
+            group=1,
+            kernel_shape=kernel,
+            auto_pad=auto_pad,
+        ),
+        fn.eq(kernel, 1),
+        fn.eq(strides, 1),
+        fn.eq(pads, 0),
+        x=op.Conv(dy, op.Transpose(w, perm=_channels_first)),
+        w=reshaped_like(by_channel @ by_element, w),
+        **_bias_gradient(biases),
+    )
+
+
+def _bias_gradient(biases: Sequence[Term]) -> Mapping[str, Term]:
+    return {"bias": op.ReduceSum(dy, fn.delete(fn.range(_rank), 1), keepdims=0)} if biases else {}
+
+
 def _conv(*biases: Term, grouped: bool) -> tuple[Gradient, ...]:
-    added = {"bias": op.ReduceSum(dy, fn.delete(fn.range(_rank), 1), keepdims=0)} if biases else {}
     return tuple(
         gradient(
             op.Conv(
@@ -176,7 +204,7 @@ def _conv(*biases: Term, grouped: bool) -> tuple[Gradient, ...]:
             *when,
             x=_scattered_windows(dy, w, kernel, explicit, group if grouped else 1),
             w=_kernel_gradient(x, dy, explicit, grouped=grouped),
-            **added,
+            **_bias_gradient(biases),
         )
         for mode, explicit, when in _padding_modes(kernel)
     )
@@ -190,14 +218,13 @@ def _conv_transpose(*biases: Term, grouped: bool) -> Gradient:
         "pads": pads,
         "group": group if grouped else 1,
     }
-    added = {"bias": op.ReduceSum(dy, fn.delete(fn.range(_rank), 1), keepdims=0)} if biases else {}
     beyond = integers("beyond")
     return gradient(
         op.ConvTranspose(x, w, *biases, kernel_shape=kernel, auto_pad="NOTSET", output_padding=beyond, **taken),
         fn.lt(beyond, strides),
         x=op.Conv(dy, w, **taken),
         w=_kernel_gradient(dy, x, pads, grouped=grouped),
-        **added,
+        **_bias_gradient(biases),
     )
 
 
@@ -257,8 +284,9 @@ _is_maximum = op.Cast(op.Equal(x, _pooled), to=fn.dtype(x))
 PRODUCT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "MatMul": MATMUL,
     "Gemm": (*_gemm(a, b), *_gemm(a, b, c)),
-    "Conv": tuple(
-        each for grouped in (False, True) for biases in ((), (bias,)) for each in _conv(*biases, grouped=grouped)
+    "Conv": (
+        *(_pointwise_conv(*biases) for biases in ((), (bias,))),
+        *(each for grouped in (False, True) for biases in ((), (bias,)) for each in _conv(*biases, grouped=grouped)),
     ),
     "ConvTranspose": tuple(
         _conv_transpose(*biases, grouped=grouped) for grouped in (False, True) for biases in ((), (bias,))
