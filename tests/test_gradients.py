@@ -178,6 +178,8 @@ CASES = [
         step=0.5,
     ),
     Case("Conv", (IMAGE, (5, 4, 1, 1), (5,)), label="pointwise"),
+    Case("Conv", ((1, 8, 2, 2), (3, 8, 3, 3), (3,)), {"pads": [2, 0, 1, 1]}, label="large-filters"),
+    Case("Conv", ((1, 8, 2), (3, 8, 5)), {"pads": [2, 2]}, label="large-filters-1d"),
     Case("Conv", ((2, 3, 8), (4, 3, 1)), label="pointwise-1d"),
     Case("Conv", (IMAGE, (4, 1, 3, 3)), {"group": 4, "pads": [1, 1, 1, 1]}),
     Case("Conv", (IMAGE, (5, 4, 3, 3)), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),

@@ -183,6 +183,43 @@ def _pointwise_conv(*biases: Term) -> Gradient:
     )
 
 
+_FLIPPED_SHARE = 4
+"""Elements of filters over those of images from which it pays to reverse the images instead of transposing filters."""
+
+
+def _reversed(value: Term) -> App:
+    """Return images with their spatial axes reversed."""
+    backwards = fn.repeat(-1, _spatial)
+    return op.Slice(value, backwards, fn.repeat(-(2**31), _spatial), fn.range(_spatial) + 2, backwards)
+
+
+def _large_filters(*biases: Term) -> Gradient:
+    """Return the gradient of filters that have many more elements than images: it needs no transposition of them.
+
+    The output's gradient is convolved with the image, both of them reversed, so that filters come out in their layout.
+    """
+    first, last = _explicit(pads, first=True), _explicit(pads, first=False)
+    images = fn.product(fn.shape(x)) + fn.product(fn.shape(dy))
+    return gradient(
+        op.Conv(
+            *(x, w, *biases),
+            strides=strides,
+            dilations=dilations,
+            pads=pads,
+            group=1,
+            kernel_shape=kernel,
+            auto_pad="NOTSET",
+        ),
+        *(fn.eq(strides, 1), fn.eq(dilations, 1), fn.lt(first, kernel), fn.lt(last, kernel)),
+        fn.le(images * _FLIPPED_SHARE, fn.product(fn.shape(w))),
+        w=op.Conv(
+            op.Transpose(_reversed(dy), perm=_channels_first),
+            op.Transpose(_reversed(x), perm=_channels_first),
+            pads=fn.concat(kernel - 1 - last, kernel - 1 - first),
+        ),
+    )
+
+
 def _bias_gradient(biases: Sequence[Term]) -> Mapping[str, Term]:
     return {"bias": op.ReduceSum(dy, fn.delete(fn.range(_rank), 1), keepdims=0)} if biases else {}
 
@@ -285,7 +322,7 @@ PRODUCT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "MatMul": MATMUL,
     "Gemm": (*_gemm(a, b), *_gemm(a, b, c)),
     "Conv": (
-        *(_pointwise_conv(*biases) for biases in ((), (bias,))),
+        *(of(*biases) for of in (_pointwise_conv, _large_filters) for biases in ((), (bias,))),
         *(each for grouped in (False, True) for biases in ((), (bias,)) for each in _conv(*biases, grouped=grouped)),
     ),
     "ConvTranspose": tuple(

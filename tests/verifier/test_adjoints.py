@@ -61,7 +61,7 @@ def window_count(image: str, kernel: str, axis: int, axes: int) -> App:
 
 
 LARGER = tuple(fn.lt(1, fn.size(axis)) for axis in "ABC")
-POINTWISE, CONV = [each for each in GRADIENTS["Conv"] if len(each.head.inputs) == 2][:2]
+POINTWISE, _, CONV = [each for each in GRADIENTS["Conv"] if len(each.head.inputs) == 2][:3]
 ONE = {"kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "auto_pad": Lit("NOTSET")}
 IMAGES = {"x": "N C H W", "w": "M C 1 1", "dy": "N M H W"}
 MATMUL, GEMM = GRADIENTS["MatMul"], GRADIENTS["Gemm"]
@@ -77,7 +77,7 @@ RULES = [
     adjoint_rule(GEMM[2], "b", {"a": "M K", "b": "K N", "dy": "M N"}),
     adjoint_rule(GEMM[3], "b", {"a": "M K", "b": "N K", "dy": "M N"}),
     adjoint_rule(EINSUM, "x_0", {"x_0": "B I J", "x_1": "B K J", "dy": "B I K"}),
-    adjoint_rule(POINTWISE, "x", {**IMAGES, **ONE}, *positive("N C M H W")),
+    *(adjoint_rule(POINTWISE, by, {**IMAGES, **ONE}, *positive("N C M H W")) for by in ("x", "w")),
     adjoint_rule(GRADIENTS["Where"][0], "a", {"x": "A B", "a": "A B", "b": 0.0, "dy": "A B"}),
     adjoint_rule(GRADIENTS["Identity"][0], "x", {"x": "A B", "dy": "A B"}),
     adjoint_rule(GRADIENTS["Mul"][0], "a", {"a": "A B", "b": "A B", "dy": "A B"}),
