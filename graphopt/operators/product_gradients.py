@@ -332,6 +332,11 @@ PRODUCT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "GlobalAveragePool": (
         gradient(
             op.GlobalAveragePool(x),
+            fn.lt(0, fn.product(_space(x))),
+            x=like(dy * fn.truediv(1, fn.product(_space(x))), x),
+        ),
+        gradient(
+            op.GlobalAveragePool(x),
             x=op.Expand(
                 dy / op.Cast(op.Div(op.Size(x), op.Size(op.GlobalAveragePool(x))), to=fn.dtype(x)), op.Shape(x)
             ),

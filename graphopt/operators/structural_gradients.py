@@ -290,15 +290,23 @@ def split_gradient(count: int) -> tuple[Gradient, ...]:
 # -- reductions --------------------------------------------------------------------------------------------------------
 
 
-def _reduction(name: str, gradient_of: Callable[[Term, Term], Term]) -> tuple[Gradient, ...]:
+def _reduction(name: str, gradient_of: Callable[[Term, Term], Term], *when: Term) -> tuple[Gradient, ...]:
     """Return the gradient of a reduction, given as a function of its result and of `dy`, both with the axes kept."""
 
     def with_axes_kept(keepdims: int) -> Gradient:
         head = OperatorBuilder(name)(x, axes, keepdims=keepdims)
         kept, upstream = (head, dy) if keepdims else (op.Unsqueeze(head, axes), op.Unsqueeze(dy, axes))
-        return gradient(head, x=gradient_of(kept, upstream))
+        return gradient(head, *when, x=gradient_of(kept, upstream))
 
     return with_axes_kept(1), with_axes_kept(0)
+
+
+_reduced_count = fn.product(fn.compose(fn.shape(x), fn.normalize_indices(axes, rank)))
+
+
+def _share_gradient(_: Term, upstream: Term) -> Term:
+    """Return the gradient of a mean of a known number of elements."""
+    return like(upstream * fn.truediv(1, _reduced_count), x)
 
 
 def _mean_gradient(mean: Term, upstream: Term) -> Term:
@@ -332,7 +340,10 @@ def _along_axis(value: Term) -> App:
 _values = op.TopK.split(2, x, tensor("k"), rest, axis=axis)
 REDUCTION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "ReduceSum": _reduction("ReduceSum", lambda kept, upstream: like(upstream, x)),
-    "ReduceMean": _reduction("ReduceMean", _mean_gradient),
+    "ReduceMean": (
+        *_reduction("ReduceMean", _share_gradient, fn.lt(0, _reduced_count)),
+        *_reduction("ReduceMean", _mean_gradient),
+    ),
     "ReduceMax": _reduction("ReduceMax", _extremum_gradient),
     "ReduceMin": _reduction("ReduceMin", _extremum_gradient),
     "ReduceProd": _reduction("ReduceProd", _product_gradient),
