@@ -47,7 +47,7 @@ class TrainingResult:
     settings: tuple[str, ...]
     """The inputs that are numbers of the optimizer, such as `learning_rate`; each has a default."""
     memory: str = ""
-    """What a step takes and what was done for that, where there is a memory budget."""
+    """Memory of a step under a memory budget, and the changes that lower it, in one line; empty without a budget."""
 
     @property
     def model(self) -> onnx.ModelProto:

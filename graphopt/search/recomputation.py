@@ -51,7 +51,7 @@ class Lifetime:
     is_recomputable: bool
     """True if one node makes it alone, from operands, and always the same."""
     operands: tuple[Value, ...]
-    """What that node reads, views of it included, among the values of which there are lifetimes."""
+    """The values that the node reads, as they are or as views, of those that have lifetimes."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from graphopt.search.explore import with_static_shapes
 from graphopt.search.model_tuner import input_shapes
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.recomputation import Recomputer, Timeline
-from graphopt.search.recomputation_program import Plan, plan_recomputation, require_highspy
+from graphopt.search.recomputation_program import RecomputationPlan, plan_recomputation, require_highspy
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class RecomputedStep:
 
     loaded: LoadedModel
     note: str
-    """What it takes, and what was done for that."""
+    """Memory of a step, and the changes that lower it, in one line."""
     copies: int
     """Values that are computed again."""
 
@@ -133,7 +133,7 @@ class _Fitter:
         held = found.loading.held
         return max(0.0, self.budget.nbytes - held) / max(1, found.running.peak - held)
 
-    def _plan(self, share: float) -> tuple[LoadedModel, Plan]:
+    def _plan(self, share: float) -> tuple[LoadedModel, RecomputationPlan]:
         """Compute values again so that what lies in memory at the peak is a part of what it was."""
         graph = self.loaded.graph.copy()
         timeline = Timeline(with_static_shapes(graph, input_shapes(self.feeds)))

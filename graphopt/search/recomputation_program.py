@@ -40,7 +40,7 @@ def require_highspy() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecomputationPlan:
     """The values to compute again, and what that is estimated to bring."""
 
     values: frozenset[Value]
@@ -52,7 +52,9 @@ class Plan:
     """True if the peak is as low as it was to be."""
 
 
-def plan_recomputation(timeline: Timeline, seconds: Mapping[int, float], share: float, limit: float) -> Plan:
+def plan_recomputation(
+    timeline: Timeline, seconds: Mapping[int, float], share: float, limit: float
+) -> RecomputationPlan:
     """Return what to compute again so that values take less memory at the peak, in the least time; where they cannot
     take as little, what makes them take the least.
 
@@ -143,7 +145,7 @@ class _Program:
                 found[stage] += lifetime.nbytes / MEGABYTE
         return found
 
-    def solve(self, share: float, limit: float) -> Plan:
+    def solve(self, share: float, limit: float) -> RecomputationPlan:
         highspy = require_highspy()
         lifetimes = list(self.lifetimes.values())
         chosen = {lifetime.value: place for place, lifetime in enumerate(lifetimes)}
@@ -167,7 +169,7 @@ class _Program:
         found = self._run(highspy, costs, upper, len(lifetimes), limit)
         values = frozenset(each.value for each, share in zip(lifetimes, found, strict=False) if share > 0.5)
         over = found[above] if found else before - target
-        return Plan(values, before * MEGABYTE, (target + over) * MEGABYTE, over < 1e-3)
+        return RecomputationPlan(values, before * MEGABYTE, (target + over) * MEGABYTE, over < 1e-3)
 
     def _may_be_copied(self, lifetime: Lifetime) -> bool:
         return lifetime.is_recomputable and self.needed[lifetime.value] is not None
