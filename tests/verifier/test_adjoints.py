@@ -67,7 +67,13 @@ def larger_than_one(axes: str) -> tuple[Term, ...]:
 
 LARGER = larger_than_one("A B C")
 POINTWISE, _, CONV = [each for each in GRADIENTS["Conv"] if len(each.head.inputs) == 2][:3]
-ONE = {"kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "auto_pad": Lit("NOTSET")}
+ONE: Mapping[str, TermLike] = {
+    "kernel": (1, 1),
+    "strides": (1, 1),
+    "dilations": (1, 1),
+    "pads": (0, 0, 0, 0),
+    "auto_pad": Lit("NOTSET"),
+}
 IMAGES = {"x": "N C H W", "w": "M C 1 1", "dy": "N M H W"}
 MATMUL, GEMM = GRADIENTS["MatMul"], GRADIENTS["Gemm"]
 (EINSUM,) = einsum_gradient("abc,adc->abd")
