@@ -7,8 +7,11 @@ the largest sum counts. HiGHS solves it.
 
 from __future__ import annotations
 
+import os
+import sys
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -37,6 +40,19 @@ def require_highspy() -> Any:
             'recomputing values under a memory budget needs HiGHS: pip install "graphopt[remat]"'
         ) from error
     return highspy
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Send what libraries print to stderr, for stdout may be the model."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +257,9 @@ class _Program:
 
     def _run(self, highspy: Any, costs: Any, upper: Any, binaries: int, limit: float) -> Sequence[float]:
         """Return the values of the variables; none where the solver finds nothing in time."""
-        solver, rows, count = highspy.Highs(), self.rows, len(costs)
+        with _stdout_to_stderr():  # it prints its version when it is made
+            solver = highspy.Highs()
+        rows, count = self.rows, len(costs)
         for name, value in (("output_flag", False), ("time_limit", limit), ("mip_rel_gap", MIP_GAP), ("threads", 1)):
             solver.setOptionValue(name, value)
         solver.addVars(count, np.zeros(count), upper)
