@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphopt.autodiff.training_graph import training_graph
+from graphopt.base.errors import DifferenceError
 from graphopt.base.session import current_session
+from graphopt.check.compare import compare_models
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.language import rule_library
 from graphopt.operators import inference
 from graphopt.pipeline import optimize
 from graphopt.result import Result
+from graphopt.search.policy import SearchPolicy
+from graphopt.search.recomputation import visit_shallow_outputs_first
+from graphopt.search.recomputation_budget import MemoryBudget, fit_by_recomputation
 
 if TYPE_CHECKING:
     import onnx
@@ -41,6 +46,8 @@ class TrainingResult:
     """The output that is the next value, for each input that is updated (parameters, the optimizer's state)."""
     settings: tuple[str, ...]
     """The inputs that are numbers of the optimizer, such as `learning_rate`; each has a default."""
+    memory: str = ""
+    """Memory of a step under a memory budget, and the changes that lower it, in one line; empty without a budget."""
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -57,6 +64,7 @@ class TrainingResult:
             "gradients": dict(self.gradients),
             "states": dict(self.states),
             "settings": list(self.settings),
+            "memory": self.memory,
         }
 
     def initial_state(self) -> dict[str, NDArray[Any]]:
@@ -74,6 +82,7 @@ def grad(
     *,
     check: bool = True,
     rules: Sequence[RuleSource] = (),
+    memory_budget: int | str | MemoryBudget | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> TrainingResult:
     """Return a model that computes a loss, its gradients, and the next values of the parameters.
@@ -90,14 +99,18 @@ def grad(
         update: `sgd`, `momentum`, `adamw`, or `none` for the gradients alone.
         check: run both models on the same inputs.
         rules: files of rules, of which those that define operators count here.
+        memory_budget: the most memory that a step may take, as `120MB`, with `MemoryBudget` for certain sizes; values
+            are computed again where that saves as much as is needed.
         progress: called with the stage and the share of it that is done.
 
     Raises:
         ModelError: the model is not legal, its opset is too old, or an operator between parameters and the loss has no
             gradient: the message names it.
-        UsageError: a loss, weight or update of that name is not known.
+        UsageError: a loss, weight or update of that name is not known, or a memory budget needs a package.
         DifferenceError: the check found a difference.
+        MemoryBudgetError: the memory budget cannot be kept.
     """
+    budget = MemoryBudget(memory_budget) if isinstance(memory_budget, int | str) else memory_budget
     with current_session().child():
         rule_library.read_rules(rules)
         loaded = onnx_io.load_model(onnx_io.copy_source(model))
@@ -108,7 +121,31 @@ def grad(
         proto = onnx_io.to_proto(made.loaded)
         onnx_io.load_external_data(proto, loaded.folders)
         result = optimize(proto, cost="none", check=check, rules=rules, progress=progress)
-        return TrainingResult(result, made.loss, made.gradients, made.states, made.settings)
+        visit_shallow_outputs_first(result.loaded.graph)
+        memory = ""
+        if budget is not None:
+            result, memory = _within(budget, result, check=check, progress=progress)
+        return TrainingResult(result, made.loss, made.gradients, made.states, made.settings, memory)
+
+
+def _within(
+    budget: MemoryBudget, result: Result, *, check: bool, progress: Callable[[str, float], None] | None
+) -> tuple[Result, str]:
+    """Return a step that keeps a memory budget, and what it takes.
+
+    Raises:
+        DifferenceError: the check found that it computes something else.
+        MemoryBudgetError: the budget cannot be kept.
+    """
+    if progress is not None:
+        progress("memory", 0.0)
+    fitted = fit_by_recomputation(result.loaded, budget, SearchPolicy())
+    if fitted.copies and check:
+        found = compare_models(result.loaded, fitted.loaded, seeds=(0,), bindings=(budget.dims or {},))
+        if not found.ok:
+            raise DifferenceError(f"values that are computed again change the result: {found}; nothing was written")
+    report = replace(result.report, notes=(*result.report.notes, fitted.note))
+    return replace(result, loaded=fitted.loaded, report=report), fitted.note
 
 
 def _initializers(model: onnx_io.ModelSource) -> frozenset[str]:

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import graphopt
 from graphopt.autodiff.training_graph import training_graph
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.operators import inference
 from graphopt.operators.gradient_table import FAMILIES, GRADIENTS
+from tests.text import parse
 from tests.tiers import sampled
 from tests.versions import is_older
 
@@ -175,6 +177,10 @@ CASES = [
         in_single=True,
         step=0.5,
     ),
+    Case("Conv", (IMAGE, (5, 4, 1, 1), (5,)), label="pointwise"),
+    Case("Conv", ((1, 8, 2, 2), (3, 8, 3, 3), (3,)), {"pads": [2, 0, 1, 1]}, label="large-filters"),
+    Case("Conv", ((1, 8, 2), (3, 8, 5)), {"pads": [2, 2]}, label="large-filters-1d"),
+    Case("Conv", ((2, 3, 8), (4, 3, 1)), label="pointwise-1d"),
     Case("Conv", (IMAGE, (4, 1, 3, 3)), {"group": 4, "pads": [1, 1, 1, 1]}),
     Case("Conv", (IMAGE, (5, 4, 3, 3)), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
     Case("Conv", (IMAGE, (5, 4, 2, 2)), {"auto_pad": "SAME_LOWER", "strides": [2, 1]}),
@@ -267,6 +273,8 @@ CASES = [
         {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
     ),
     Case("Resize", ((1, 2, 3, 2), None, None, ints(1, 2, 6, 4)), {"mode": "nearest"}, label="sizes"),
+    Case("DepthToSpace", ((2, 8, 2, 3),), {"blocksize": 2, "mode": "CRD"}),
+    Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->k"}, label="summed"),
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->ik"}),
     Case("Einsum", ((2, 3, 5), (2, 4, 5)), {"equation": "bij,bkj->bik"}),
     Case("Cast", (SMALL,), {"to": TensorProto.DOUBLE}),
@@ -334,6 +342,43 @@ def test_onnx_runtime_computes_them(case: Case) -> None:
         expected = run_in_double(case.gradients(np.float64), case.inputs)
     for name, value in expected.items():
         np.testing.assert_allclose(made[name], value, rtol=2e-3, atol=1e-4 * max(1, np.abs(value).max()))
+
+
+@pytest.mark.parametrize(
+    ("body", "x", "expected"),
+    [
+        (
+            "p = ReduceProd<keepdims = 0>(x, axes)",
+            [[0.0, 2.0, 3.0], [0.0, 0.0, 1.0]],
+            [[6.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
+        ),
+        ("p = ReduceL2<keepdims = 0>(x, axes)", [[0.0, 0.0, 0.0], [3.0, 0.0, 4.0]], [[0.0, 0.0, 0.0], [0.6, 0.0, 0.8]]),
+        ("p = Pow(x, powers)", [[0.0, 2.0, 0.0], [3.0, 2.0, 0.0]], [[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]),
+    ],
+)
+def test_gradients_at_zero(body: str, x: list[list[float]], expected: list[list[float]]) -> None:
+    constants = {"axes": ints(1), "powers": np.array([0.0, 1.0, 2.0], np.float32)}
+    model = parse("float[2,3] x", f"{body}; y = ReduceSum<keepdims = 0>(p)", constants, outputs="float y", opset=18)
+    made = graphopt.grad(model, "y", ["x"], "none").model
+    found = run_in_runtime(made, {"x": np.array(x)})
+    np.testing.assert_allclose(found["x.gradient"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("attrs", "scale"),
+    [
+        ('coordinate_transformation_mode = "align_corners"', 2.0),
+        ('coordinate_transformation_mode = "asymmetric", nearest_mode = "round_prefer_floor"', 3.0),
+        ('coordinate_transformation_mode = "half_pixel", nearest_mode = "ceil"', 2.0),
+        ('coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"', 2.1),
+    ],
+)
+def test_an_enlargement_that_repeats_unevenly_is_refused(attrs: str, scale: float) -> None:
+    scales = np.array([1, 1, scale, scale], np.float32)
+    body = f'r = Resize<mode = "nearest", {attrs}>(x, , s); y = ReduceSum<keepdims = 0>(r)'
+    model = parse("float[1,1,4,4] x", body, {"s": scales}, outputs="float y", opset=18)
+    with pytest.raises(graphopt.ModelError, match="Resize 'r': no gradient with respect to its input 'X'"):
+        graphopt.grad(model, "y", ["x"], "none")
 
 
 def test_every_operator_with_a_gradient_has_a_case() -> None:

@@ -175,6 +175,16 @@ def test_integers_and_constants_of_nodes_are_no_parameters() -> None:
     assert set(graphopt.grad(model, "mse", update="none").gradients) == {"v"}
 
 
+def test_initializers_that_are_inputs_too_are_parameters() -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(LINEAR)
+    for tensor_ in LINEAR.graph.initializer:
+        model.graph.input.add().CopyFrom(
+            onnx.helper.make_tensor_value_info(tensor_.name, tensor_.data_type, tensor_.dims)
+        )
+    assert graphopt.grad(model, "mse").states == {"w": "w.next", "b": "b.next"}
+
+
 def test_operators_without_a_gradient_are_replaced_by_what_defines_them() -> None:
     model = parse(
         "float[2,3] x", "a = Mul(x, w); y = Mish(a)", {"w": np.ones(3, np.float32)}, outputs="float[2,3] y", opset=22

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,6 +34,23 @@ class TrainingOptions(RuleFiles):
         form=forms.TENSORS,
     )
     update: str = option("sgd", "How parameters are updated.", metavar="KIND", choices=UPDATES)
+    memory_budget: str | None = option(
+        None,
+        "Most memory that a step may take, weights included; exit code 4 where that cannot be kept.",
+        more="Values are computed again instead of being kept. Needs the package highspy.",
+        metavar="SIZE",
+        type=str,
+    )
+    dims: Mapping[str, int] | None = option(
+        None,
+        "Size of an open dim for which the memory budget is to be kept. By default a usual one.",
+        metavar="batch=8",
+        flags=("--dim",),
+        form=forms.DIMS,
+    )
+    threads: int = option(
+        0, "Threads of ONNX Runtime for which the memory budget is kept; 0: one a core.", metavar="N", minimum=0
+    )
     check: bool = option(True, "Compare the simplified model with what it was made of.", flags=("--check/--no-check",))
 
 
@@ -64,9 +81,14 @@ def grad(
     files.check_readable(Path(model))
     target = Path(output)
     output_files.check_outputs(Path(model), target, ResultOptions(), as_json=printing.as_json)
-    if options.check:
+    if options.check or options.memory_budget is not None:
         ort.require_onnxruntime()
     from graphopt import training
+    from graphopt.search.recomputation_budget import MemoryBudget
+
+    budget = None
+    if options.memory_budget is not None:
+        budget = MemoryBudget(options.memory_budget, options.dims, options.threads)
 
     with Progress(enabled=not printing.quiet) as progress:
         made = training.grad(
@@ -76,6 +98,7 @@ def grad(
             options.update,
             check=options.check,
             rules=options.rules,
+            memory_budget=budget,
             progress=progress,
         )
         progress("save", 0.0)
@@ -94,4 +117,5 @@ def _summary(made: TrainingResult) -> str:
     if made.states:
         lines.append(f"updated inputs: {len(made.states)}, X by X.next")
         lines.append(f"settings: {', '.join(made.settings)}")
-    return "\n".join([*lines, f"nodes: {report.after.nodes}, {report.before.nodes} before they were simplified"])
+    lines.append(f"nodes: {report.after.nodes}, {report.before.nodes} before they were simplified")
+    return "\n".join([*lines, *filter(None, [made.memory])])

@@ -60,7 +60,7 @@ NORMAL_DENSITY = op.Exp(x * x * -0.5) * (1 / sqrt(2 * pi))
 _GELU_SLOPE = sqrt(2 / pi)
 _GELU_TANH = op.Tanh((x + x * x * x * 0.044715) * _GELU_SLOPE)
 """The hyperbolic tangent in Gelu's approximation."""
-_exponent = op.Cast(b, to=fn.dtype(a))
+_exponent, _power = op.Cast(b, to=fn.dtype(a)), real("power")
 
 ELEMENTWISE_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "Add": (gradient(op.Add(a, b), a=dy, b=dy),),
@@ -71,8 +71,11 @@ ELEMENTWISE_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "Pow": (
         gradient(op.Pow(a, 2), a=dy * a * 2),
         gradient(
+            op.Pow(a, _power), fn.any_of(fn.lt(0, _power), fn.lt(_power, 0)), a=dy * op.Pow(a, _power - 1) * _power
+        ),
+        gradient(
             op.Pow(a, b),
-            a=dy * _exponent * op.Pow(a, _exponent - 1),
+            a=where(op.Equal(b, 0), 0, dy * _exponent * op.Pow(a, _exponent - 1)),
             b=dy * op.Pow(a, b) * op.Log(where(a > 0, a, 1)),
         ),
     ),

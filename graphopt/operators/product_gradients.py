@@ -18,7 +18,7 @@ from graphopt.language.terms import (
     string,
     tensor,
 )
-from graphopt.operators.structural_gradients import reshaped_like, zeros
+from graphopt.operators.structural_gradients import like, reshaped_like, zeros
 
 dy = output_gradient()
 x, w, a, b, c, bias = (tensor(name) for name in ("x", "w", "a", "b", "c", "bias"))
@@ -158,8 +158,73 @@ def _kernel_gradient(image: Term, upstream: Term, pads: Term, *, grouped: bool) 
     return op.Slice(filters, fn.repeat(0, _spatial), kernel, fn.range(_spatial) + 2)
 
 
+def _pointwise_conv(*biases: Term) -> Gradient:
+    """Return the gradient of a convolution with windows of one element: products of matrices, over all elements."""
+    by_channel = op.Reshape(op.Transpose(dy, perm=_channels_first), fn.concat(fn.item(fn.shape(dy), 1), -1))
+    by_element = op.Reshape(
+        op.Transpose(x, perm=fn.concat(0, fn.range(_spatial) + 2, 1)), fn.concat(-1, fn.item(fn.shape(x), 1))
+    )
+    return gradient(
+        op.Conv(
+            *(x, w, *biases),
+            strides=strides,
+            dilations=dilations,
+            pads=pads,
+            group=1,
+            kernel_shape=kernel,
+            auto_pad=auto_pad,
+        ),
+        fn.eq(kernel, 1),
+        fn.eq(strides, 1),
+        fn.eq(pads, 0),
+        x=op.Conv(dy, op.Transpose(w, perm=_channels_first)),
+        w=reshaped_like(by_channel @ by_element, w),
+        **_bias_gradient(biases),
+    )
+
+
+_FLIPPED_SHARE = 4
+"""Elements of filters over those of images from which it pays to reverse the images instead of transposing filters."""
+
+
+def _reversed(value: Term) -> App:
+    """Return images with their spatial axes reversed."""
+    backwards = fn.repeat(-1, _spatial)
+    return op.Slice(value, backwards, fn.repeat(-(2**31), _spatial), fn.range(_spatial) + 2, backwards)
+
+
+def _large_filters(*biases: Term) -> Gradient:
+    """Return the gradient of filters that have many more elements than images: it needs no transposition of them.
+
+    The output's gradient is convolved with the image, both of them reversed, so that filters come out in their layout.
+    """
+    first, last = _explicit(pads, first=True), _explicit(pads, first=False)
+    images = fn.product(fn.shape(x)) + fn.product(fn.shape(dy))
+    return gradient(
+        op.Conv(
+            *(x, w, *biases),
+            strides=strides,
+            dilations=dilations,
+            pads=pads,
+            group=1,
+            kernel_shape=kernel,
+            auto_pad="NOTSET",
+        ),
+        *(fn.eq(strides, 1), fn.eq(dilations, 1), fn.lt(first, kernel), fn.lt(last, kernel)),
+        fn.le(images * _FLIPPED_SHARE, fn.product(fn.shape(w))),
+        w=op.Conv(
+            op.Transpose(_reversed(dy), perm=_channels_first),
+            op.Transpose(_reversed(x), perm=_channels_first),
+            pads=fn.concat(kernel - 1 - last, kernel - 1 - first),
+        ),
+    )
+
+
+def _bias_gradient(biases: Sequence[Term]) -> Mapping[str, Term]:
+    return {"bias": op.ReduceSum(dy, fn.delete(fn.range(_rank), 1), keepdims=0)} if biases else {}
+
+
 def _conv(*biases: Term, grouped: bool) -> tuple[Gradient, ...]:
-    added = {"bias": op.ReduceSum(dy, fn.delete(fn.range(_rank), 1), keepdims=0)} if biases else {}
     return tuple(
         gradient(
             op.Conv(
@@ -176,7 +241,7 @@ def _conv(*biases: Term, grouped: bool) -> tuple[Gradient, ...]:
             *when,
             x=_scattered_windows(dy, w, kernel, explicit, group if grouped else 1),
             w=_kernel_gradient(x, dy, explicit, grouped=grouped),
-            **added,
+            **_bias_gradient(biases),
         )
         for mode, explicit, when in _padding_modes(kernel)
     )
@@ -190,14 +255,13 @@ def _conv_transpose(*biases: Term, grouped: bool) -> Gradient:
         "pads": pads,
         "group": group if grouped else 1,
     }
-    added = {"bias": op.ReduceSum(dy, fn.delete(fn.range(_rank), 1), keepdims=0)} if biases else {}
     beyond = integers("beyond")
     return gradient(
         op.ConvTranspose(x, w, *biases, kernel_shape=kernel, auto_pad="NOTSET", output_padding=beyond, **taken),
         fn.lt(beyond, strides),
         x=op.Conv(dy, w, **taken),
         w=_kernel_gradient(dy, x, pads, grouped=grouped),
-        **added,
+        **_bias_gradient(biases),
     )
 
 
@@ -257,14 +321,20 @@ _is_maximum = op.Cast(op.Equal(x, _pooled), to=fn.dtype(x))
 PRODUCT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "MatMul": MATMUL,
     "Gemm": (*_gemm(a, b), *_gemm(a, b, c)),
-    "Conv": tuple(
-        each for grouped in (False, True) for biases in ((), (bias,)) for each in _conv(*biases, grouped=grouped)
+    "Conv": (
+        *(of(*biases) for of in (_pointwise_conv, _large_filters) for biases in ((), (bias,))),
+        *(each for grouped in (False, True) for biases in ((), (bias,)) for each in _conv(*biases, grouped=grouped)),
     ),
     "ConvTranspose": tuple(
         _conv_transpose(*biases, grouped=grouped) for grouped in (False, True) for biases in ((), (bias,))
     ),
     "AveragePool": tuple(each for mode in _padding_modes(kernel) for each in _average_pool(*mode)),
     "GlobalAveragePool": (
+        gradient(
+            op.GlobalAveragePool(x),
+            fn.lt(0, fn.product(_space(x))),
+            x=like(dy * fn.truediv(1, fn.product(_space(x))), x),
+        ),
         gradient(
             op.GlobalAveragePool(x),
             x=op.Expand(
@@ -286,8 +356,8 @@ def einsum_gradient(equation: str) -> tuple[Gradient, ...]:
     """Return the gradient of an Einsum, given by its canonical equation: the Einsum of the output's gradient and the
     other operands.
 
-    There is none for an equation with an ellipsis, a letter twice in one operand, or one that only one operand has and
-    that is summed over.
+    Along an axis that only one operand has and that is summed over, its gradient is repeated. There is none for an
+    equation with an ellipsis, or a letter twice in one operand.
     """
     given, _, result = equation.partition("->")
     letters = given.split(",")
@@ -298,8 +368,10 @@ def einsum_gradient(equation: str) -> tuple[Gradient, ...]:
     terms: dict[str, Term] = {}
     for place, (hole, own) in enumerate(zip(operands, letters, strict=True)):
         others = [part for i, part in enumerate(letters) if i != place]
-        if not set(own) <= set(result).union(*others):
-            continue
+        shared = set(result).union(*others)
         factors = [other for i, other in enumerate(operands) if i != place]
-        terms[hole.name] = op.Einsum(dy, *factors, equation=f"{','.join([result, *others])}->{own}")
+        kept = "".join(letter for letter in own if letter in shared)
+        summed = tuple(axis for axis, letter in enumerate(own) if letter not in shared)
+        part = op.Einsum(dy, *factors, equation=f"{','.join([result, *others])}->{kept}")
+        terms[hole.name] = like(op.Unsqueeze(part, summed), hole) if summed else part
     return (gradient(op.Einsum(*operands, equation=equation), **terms),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 
 from graphopt.base.dtype import DType
 from graphopt.language.gradient import ZERO, Gradient, gradient, output_gradient
@@ -17,6 +18,7 @@ from graphopt.language.terms import (
     integers,
     op,
     real,
+    string,
     tensor,
 )
 
@@ -134,16 +136,56 @@ def _repeated(dims: int) -> Gradient:
     )
 
 
-def _block_sums(dims: int, *sizes: Term | None) -> Gradient:
+_coordinates, _rounding = string("coordinates"), string("rounding")
+_HALF_PIXELS = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
+_repeats_elements = fn.any_of(
+    fn.all_of(fn.eq(_coordinates, "asymmetric"), fn.eq(_rounding, "floor")),
+    *(
+        fn.all_of(fn.eq(_coordinates, coordinates), fn.eq(_rounding, rounding))
+        for coordinates in _HALF_PIXELS
+        for rounding in ("round_prefer_floor", "round_prefer_ceil")
+    ),
+)
+"""True for the modes in which an image that is a whole number of times as large has each element so often."""
+
+
+def _block_sums(dims: int, *sizes: TermLike | None) -> Gradient:
     """Return the gradient of a Resize that repeats each element a whole number of times: the sum over its copies."""
     ratio = fn.floordiv(fn.shape(dy), fn.shape(x))
     split = [part for i in range(dims) for part in (fn.item(fn.shape(x), i), fn.item(ratio, i))]
+    head = op.Resize(
+        *(x, None, *sizes),
+        mode="nearest",
+        coordinate_transformation_mode=_coordinates,
+        nearest_mode=_rounding,
+        cubic_coeff_a=real("cubic"),
+    )
     return gradient(
-        op.Resize(x, None, *sizes, rest, mode="nearest"),
+        head,
         fn.eq(rank, dims),
         fn.eq(fn.shape(dy), fn.shape(x) * ratio),
+        _repeats_elements,
         x=op.ReduceSum(op.Reshape(dy, fn.concat(*split)), tuple(range(1, 2 * dims, 2)), keepdims=0),
     )
+
+
+_WHOLE_SCALES = tuple(
+    (1.0, 1.0, *factors)
+    for count in (1, 2, 3)
+    for factors in product((1.0, 2.0, 3.0, 4.0, 8.0), repeat=count)
+    if count < 3 or len(set(factors)) == 1
+)
+"""Scales of images, in numbers: 2.1 may give the sizes that 2 gives, and repeats other elements."""
+_shuffled = fn.concat(0, 1, 3, 5, 2, 4)
+
+
+def _columns_first(blocksize: Term) -> App:
+    """Return the gradient of a DepthToSpace in the mode CRD, from which it takes each block back into channels."""
+    sizes = fn.shape(x)
+    height, width = fn.item(sizes, 2), fn.item(sizes, 3)
+    channels = fn.floordiv(fn.item(sizes, 1), blocksize * blocksize)
+    blocks = op.Reshape(dy, fn.concat(-1, channels, height, blocksize, width, blocksize))
+    return reshaped_like(op.Transpose(blocks, perm=_shuffled), x)
 
 
 _blocksize, _mode = integer("blocksize"), "DCR"
@@ -193,6 +235,7 @@ MOVEMENT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     ),
     "DepthToSpace": (
         gradient(op.DepthToSpace(x, blocksize=_blocksize, mode=_mode), x=op.SpaceToDepth(dy, blocksize=_blocksize)),
+        gradient(op.DepthToSpace(x, blocksize=_blocksize, mode="CRD"), x=_columns_first(_blocksize)),
     ),
     "SpaceToDepth": (
         gradient(op.SpaceToDepth(x, blocksize=_blocksize), x=op.DepthToSpace(dy, blocksize=_blocksize, mode=_mode)),
@@ -201,8 +244,9 @@ MOVEMENT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
         gradient(op.Trilu(x, rest), x=op.Trilu(dy, rest)),
         gradient(op.Trilu(x, tensor("k"), rest), x=op.Trilu(dy, tensor("k"), rest)),
     ),
-    "Resize": tuple(
-        _block_sums(dims, *sizes) for dims in (3, 4, 5) for sizes in ((tensor("scales"),), (None, tensor("sizes")))
+    "Resize": (
+        *(_block_sums(dims, None, tensor("sizes")) for dims in (3, 4, 5)),
+        *(_block_sums(len(scales), scales) for scales in _WHOLE_SCALES),
     ),
     "CumSum": (
         gradient(
@@ -246,15 +290,23 @@ def split_gradient(count: int) -> tuple[Gradient, ...]:
 # -- reductions --------------------------------------------------------------------------------------------------------
 
 
-def _reduction(name: str, gradient_of: Callable[[Term, Term], Term]) -> tuple[Gradient, ...]:
+def _reduction(name: str, gradient_of: Callable[[Term, Term], Term], *when: Term) -> tuple[Gradient, ...]:
     """Return the gradient of a reduction, given as a function of its result and of `dy`, both with the axes kept."""
 
     def with_axes_kept(keepdims: int) -> Gradient:
         head = OperatorBuilder(name)(x, axes, keepdims=keepdims)
         kept, upstream = (head, dy) if keepdims else (op.Unsqueeze(head, axes), op.Unsqueeze(dy, axes))
-        return gradient(head, x=gradient_of(kept, upstream))
+        return gradient(head, *when, x=gradient_of(kept, upstream))
 
     return with_axes_kept(1), with_axes_kept(0)
+
+
+_reduced_count = fn.product(fn.compose(fn.shape(x), fn.normalize_indices(axes, rank)))
+
+
+def _share_gradient(_: Term, upstream: Term) -> Term:
+    """Return the gradient of a mean of a known number of elements."""
+    return like(upstream * fn.truediv(1, _reduced_count), x)
 
 
 def _mean_gradient(mean: Term, upstream: Term) -> Term:
@@ -268,6 +320,16 @@ def _extremum_gradient(extremum: Term, upstream: Term) -> Term:
     return chosen * (upstream / op.ReduceSum(chosen, axes, keepdims=1))
 
 
+def _product_gradient(_: Term, upstream: Term) -> Term:
+    """Return the gradient of a product: the product of the other elements, of which one may be 0."""
+    is_zero = op.Equal(x, 0)
+    zeros_among = op.Cast(is_zero, to=fn.dtype(x))
+    zeros_elsewhere = op.ReduceSum(zeros_among, axes, keepdims=1) - zeros_among
+    factors = op.Where(is_zero, 1, x)
+    others = op.ReduceProd(factors, axes, keepdims=1) / factors
+    return op.Where(zeros_elsewhere > 0, 0, upstream * others)
+
+
 _softmax, _log_softmax = op.Softmax(x, axis=axis), op.LogSoftmax(x, axis=axis)
 
 
@@ -278,12 +340,15 @@ def _along_axis(value: Term) -> App:
 _values = op.TopK.split(2, x, tensor("k"), rest, axis=axis)
 REDUCTION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "ReduceSum": _reduction("ReduceSum", lambda kept, upstream: like(upstream, x)),
-    "ReduceMean": _reduction("ReduceMean", _mean_gradient),
+    "ReduceMean": (
+        *_reduction("ReduceMean", _share_gradient, fn.lt(0, _reduced_count)),
+        *_reduction("ReduceMean", _mean_gradient),
+    ),
     "ReduceMax": _reduction("ReduceMax", _extremum_gradient),
     "ReduceMin": _reduction("ReduceMin", _extremum_gradient),
-    "ReduceProd": _reduction("ReduceProd", lambda kept, upstream: upstream * kept / x),
+    "ReduceProd": _reduction("ReduceProd", _product_gradient),
     "ReduceL1": _reduction("ReduceL1", lambda kept, upstream: upstream * op.Sign(x)),
-    "ReduceL2": _reduction("ReduceL2", lambda kept, upstream: x * (upstream / kept)),
+    "ReduceL2": _reduction("ReduceL2", lambda kept, upstream: x * (upstream / op.Where(op.Equal(kept, 0), 1, kept))),
     "ReduceSumSquare": _reduction("ReduceSumSquare", lambda kept, upstream: x * (upstream * 2)),
     "ReduceLogSum": _reduction("ReduceLogSum", lambda kept, upstream: like(upstream * op.Exp(-kept), x)),
     "ReduceLogSumExp": _reduction("ReduceLogSumExp", lambda kept, upstream: upstream * op.Exp(x - kept)),

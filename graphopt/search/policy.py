@@ -70,6 +70,8 @@ class SearchPolicy:
     """Operators tried as the end of a chain that is computed in tiles of rows."""
     memory_plans: int = 4
     """Plans for a memory budget that are made and measured at most, each for a lower estimate."""
+    memory_plan_seconds: float = 60.0
+    """Longest time in which to plan what a training step computes again."""
     reported_memory: int = 100_000_000
     """Estimated bytes of a run from which its memory is measured without a budget, too."""
     offered_memory_saving: float = 0.1

@@ -60,8 +60,21 @@ def window_count(image: str, kernel: str, axis: int, axes: int) -> App:
     return fn.floordiv(padded - span, fn.item(strides, axis)) + 1
 
 
-LARGER = tuple(fn.lt(1, fn.size(axis)) for axis in "ABC")
-CONV = next(each for each in GRADIENTS["Conv"] if len(each.head.inputs) == 2)
+def larger_than_one(axes: str) -> tuple[Term, ...]:
+    """Conditions under which no axis of an inner product is broadcast."""
+    return tuple(fn.lt(1, fn.size(axis)) for axis in axes.split())
+
+
+LARGER = larger_than_one("A B C")
+POINTWISE, _, CONV = [each for each in GRADIENTS["Conv"] if len(each.head.inputs) == 2][:3]
+ONE: Mapping[str, TermLike] = {
+    "kernel": (1, 1),
+    "strides": (1, 1),
+    "dilations": (1, 1),
+    "pads": (0, 0, 0, 0),
+    "auto_pad": Lit("NOTSET"),
+}
+IMAGES = {"x": "N C H W", "w": "M C 1 1", "dy": "N M H W"}
 MATMUL, GEMM = GRADIENTS["MatMul"], GRADIENTS["Gemm"]
 (EINSUM,) = einsum_gradient("abc,adc->abd")
 RULES = [
@@ -75,6 +88,50 @@ RULES = [
     adjoint_rule(GEMM[2], "b", {"a": "M K", "b": "K N", "dy": "M N"}),
     adjoint_rule(GEMM[3], "b", {"a": "M K", "b": "N K", "dy": "M N"}),
     adjoint_rule(EINSUM, "x_0", {"x_0": "B I J", "x_1": "B K J", "dy": "B I K"}),
+    *(adjoint_rule(POINTWISE, by, {**IMAGES, **ONE}, *positive("N C M H W")) for by in ("x", "w")),
+    adjoint_rule(
+        GRADIENTS["Slice"][0],
+        "x",
+        {"x": "A B", "dy": "Y B", "axes": (0,), "steps": (1,)},
+        fn.eq(fn.size("Y"), fn.item(integers("ends"), 0) - fn.item(integers("starts"), 0)),
+        fn.le(0, integers("starts")),
+        fn.le(integers("ends"), fn.sizes("A")),
+        *larger_than_one("A B Y"),
+    ),
+    adjoint_rule(
+        GRADIENTS["Pad"][0],
+        "x",
+        {"x": "A", "dy": "Y", "axes": (0,)},
+        fn.eq(fn.size("Y"), fn.size("A") + fn.item(integers("pads"), 0) + fn.item(integers("pads"), 1)),
+        *larger_than_one("A Y"),
+    ),
+    adjoint_rule(
+        GRADIENTS["Tile"][0],
+        "x",
+        {"x": "A", "dy": "Y"},
+        fn.eq(fn.size("Y"), fn.size("A") * fn.item(integers("repeats"), 0)),
+        *larger_than_one("A Y"),
+    ),
+    adjoint_rule(
+        CONV,
+        "x",
+        {"x": "N C H", "w": "M C K", "dy": "N M Y", "auto_pad": Lit("NOTSET")},
+        fn.eq(fn.size("Y"), window_count("H", "K", 0, 1)),
+        *larger_than_one("N C H M K Y"),
+    ),
+    adjoint_rule(
+        CONV,
+        "x",
+        {"x": "N C H W", "w": "M C K L", "dy": "N M Y X", "auto_pad": Lit("NOTSET")},
+        fn.eq(fn.size("Y"), window_count("H", "K", 0, 2)),
+        fn.eq(fn.size("X"), window_count("W", "L", 1, 2)),
+        *larger_than_one("N C H W M K L Y X"),
+    ),
+    adjoint_rule(GRADIENTS["GlobalAveragePool"][0], "x", {"x": "N C H W", "dy": "N C 1 1"}),
+    adjoint_rule(GRADIENTS["ReduceMean"][0], "x", {"x": "A B", "dy": "A 1", "axes": (1,)}),
+    adjoint_rule(GRADIENTS["ReduceMean"][1], "x", {"x": "A B", "dy": "A", "axes": (1,)}),
+    adjoint_rule(GRADIENTS["Where"][0], "a", {"x": "A B", "a": "A B", "b": 0.0, "dy": "A B"}),
+    adjoint_rule(GRADIENTS["Identity"][0], "x", {"x": "A B", "dy": "A B"}),
     adjoint_rule(GRADIENTS["Mul"][0], "a", {"a": "A B", "b": "A B", "dy": "A B"}),
     adjoint_rule(GRADIENTS["Div"][0], "a", {"a": "A B", "b": "A B", "dy": "A B"}),
     adjoint_rule(GRADIENTS["Neg"][0], "x", {"x": "A B", "dy": "A B"}),
