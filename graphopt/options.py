@@ -15,6 +15,7 @@ from graphopt.base import option_values as forms
 from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.base.limits import DEFAULT_SECONDS, RunLimits
 from graphopt.base.option_fields import document_options, option
+from graphopt.neighbours import NEIGHBOURS, held_back_for
 
 if TYPE_CHECKING:  # the command line reads this module for its help
     from graphopt.language.rule_library import RuleSource
@@ -159,6 +160,15 @@ class Options(DeviceOptions, RunOptions):
         form=forms.NAMES,
     )
     only: Sequence[str] | None = option(None, "Use only these rules and passes.", metavar="RULE...", form=forms.NAMES)
+    before: str | Sequence[str] = option(
+        (),
+        "Leave what a tool looks for that comes after graphopt: ort-transformers, quantization.",
+        more="Rewrites are held back after which `onnxruntime.transformers.optimizer` finds fewer fusions, or "
+        "`onnxruntime.quantization` quantizes less. The other way round, graphopt last, needs no such option: see "
+        "[the order of tools](order-of-tools.md).",
+        metavar="TOOL,...",
+        form=forms.TOOLS,
+    )
     rules: Sequence[RuleSource] = option(
         (),
         "Further rules, in a .py or .jsonl file; they are proved first.",
@@ -281,6 +291,10 @@ class Options(DeviceOptions, RunOptions):
                 raise UsageError(f"which opset is faster is measured here: {AUTO} needs cost measured, and no cluster")
         self._check_providers()
         self._check_memory_budget()
+        for name in self.neighbours:
+            if name not in NEIGHBOURS:
+                hint = did_you_mean(name, NEIGHBOURS)
+                raise UsageError(f"nothing is known of a tool '{name}', only of {' and '.join(NEIGHBOURS)}{hint}")
         if self.strict and not self.check and self.recipe is None:
             raise UsageError("strict needs the check: without it no difference is found")
         if self.recipe is not None and self.dask is not None:
@@ -338,6 +352,16 @@ class Options(DeviceOptions, RunOptions):
         return None if self.target_opset in (None, AUTO) else int(self.target_opset)
 
     @property
+    def neighbours(self) -> tuple[str, ...]:
+        """The tools that come after graphopt."""
+        return tuple(forms.parse_names([self.before]) if isinstance(self.before, str) else self.before)
+
+    @property
+    def held_back(self) -> tuple[str, ...]:
+        """Rules and passes that are left out for the tools that come after graphopt."""
+        return held_back_for(self.neighbours)
+
+    @property
     def is_timed(self) -> bool:
         """True where models are timed on this machine."""
         return self.cost == "measured" and self.dask is None and self.recipe is None
@@ -346,6 +370,7 @@ class Options(DeviceOptions, RunOptions):
     def rule_choice(self) -> dict[str, str]:
         """The options that choose the rules, as a shell spells them, where they are not the usual ones."""
         chosen = {"--skip": ",".join(self.skip), "--only": ",".join(self.only or ())}
+        chosen |= {"--before": ",".join(self.neighbours)}
         chosen |= {"--target": self.target} if self.target != TARGETS[0] else {}
         switches = {"--exact": self.exact, "--keep-nonfinite": self.keep_nonfinite, "--unverified": self.unverified}
         given = {flag: value for flag, value in chosen.items() if value}

@@ -185,7 +185,7 @@ class Pipeline:
         Raises:
             ModelError: the check found the model not legal.
         """
-        notes = [*made.notes, *self._target_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
+        notes = [*made.notes, *self._target_notes(), *self._neighbour_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
         tuned, loaded = made.tuned, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
         recipe = self.recipe or self._recorded_recipe(made)
@@ -237,6 +237,11 @@ class Pipeline:
         note = f"{', '.join(lacking)}: not used, as only --target onnxruntime has ONNX Runtime's own operators"
         log.warning("%s", note)
         return [note]
+
+    def _neighbour_notes(self) -> list[str]:
+        """Return a note on the rewrites that are held back for tools that come after graphopt."""
+        held = self.options.held_back
+        return [f"held back for {' and '.join(self.options.neighbours)}: {', '.join(held)}"] if held else []
 
     @cached_property
     def _given_rules(self) -> rule_library.RuleLibrary:
@@ -552,7 +557,7 @@ class _RewriteSpace:
             UsageError: a name is not known.
         """
         names = [*(rule.name for rule in known.all_rules), *(pass_.name for pass_ in PASSES)]
-        chosen = rule_library.select_names(names, options.skip, options.only)
+        chosen = rule_library.select_names(names, (*options.skip, *options.held_back), options.only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _RewriteSpace(
             [rule for rule in known.rules if rule.name in chosen and is_supported(rule, options.target)],
