@@ -128,27 +128,25 @@ def count_fusions(model: onnx.ModelProto) -> tuple[dict[str, int], dict[str, int
 
 
 def count_quantized(model: onnx.ModelProto) -> tuple[dict[str, int], dict[str, int]]:
-    """Return what share of the weights has 8 bits, in percent, and how many products of weights are in floats."""
-    elements: Counter[bool] = Counter()
-    for tensor in model.graph.initializer:
-        size = int(np.prod(tensor.dims))
-        if size >= LEAST_ELEMENTS:
-            elements[tensor.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)] += size
-    makers = {output: node for node in nodes(model.graph) for output in node.output}
-    floats = {tensor.name for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT}
-    products = [node for node in nodes(model.graph) if node.op_type in PRODUCTS]
-    left = sum(any(name in floats for name in node.input[:2]) for node in products)
-    open_products = sum(not _is_dequantized(node.input[0], makers) for node in products)
-    share = round(100 * elements[True] / max(1, sum(elements.values())))
-    return {"% of weights": share}, {"products of float weights": left, "float products": open_products}
+    """Return how many products and lookups of weights are left in floats, and how many products of other values."""
+    weights = {
+        tensor.name
+        for tensor in model.graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT and np.prod(tensor.dims) >= LEAST_ELEMENTS
+    }
+    dequantized = {name for node in nodes(model.graph) if node.op_type == "DequantizeLinear" for name in node.output}
+    products = [node.input[:2] for node in nodes(model.graph) if node.op_type in PRODUCTS]
+    lookups = [node.input[0] for node in nodes(model.graph) if node.op_type == "Gather"]
+    of_weights = [inputs for inputs in products if weights.intersection(inputs)]
+    return {}, {
+        "float products of weights": len(of_weights),
+        "float lookups": sum(name in weights for name in lookups),
+        "other float products": sum(not dequantized.intersection(inputs) for inputs in products) - len(of_weights),
+    }
 
 
 LEAST_ELEMENTS = 256
 """Smaller constants are no weights that anybody quantizes."""
-
-
-def _is_dequantized(name: str, makers: Mapping[str, onnx.NodeProto]) -> bool:
-    return name in makers and makers[name].op_type == "DequantizeLinear"
 
 
 def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

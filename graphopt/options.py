@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from numbers import Integral
 from operator import index
@@ -279,6 +279,18 @@ class Options(DeviceOptions, RunOptions):
     progress: Callable[[str, float], None] | None = option(
         None, "Called with the stage and how much of it is done, 0 to 1.", in_shell=False
     )
+
+    @classmethod
+    def from_keywords(cls, function: str, keywords: Mapping[str, Any]) -> Options:
+        """Return the options that are given to a function as keywords.
+
+        Raises:
+            TypeError: there is no such option; says what may have been meant.
+        """
+        names = [field.name for field in fields(cls)]
+        for name in keywords.keys() - set(names):
+            raise TypeError(f"{function}() has no option '{name}'{did_you_mean(name, names)}")
+        return cls(**keywords)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -63,9 +63,7 @@ def _by_keyword(
     ) -> Callable[Concatenate[onnx_io.ModelSource, P], Result]:
         @wraps(function)
         def by_keyword(model: onnx_io.ModelSource, /, *args: P.args, **keywords: P.kwargs) -> Result:
-            for name in keywords.keys() - names:
-                raise TypeError(f"{function.__name__}() has no option '{name}'{did_you_mean(name, names)}")
-            return function(model, options(*args, **keywords))
+            return function(model, Options.from_keywords(function.__name__, keywords))
 
         names = get_signature(options).parameters
         first = Parameter("model", Parameter.POSITIONAL_ONLY, annotation="onnx_io.Source")
@@ -84,7 +82,8 @@ def optimize(model: onnx_io.ModelSource, options: Options) -> Result:
     model. Whole versions of it then take turns with the original: the result is faster beyond noise, or no slower.
 
     Args:
-        model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns.
+        model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns; of the last,
+            `Result.program` is another.
         options: the fields of `graphopt.Options`, which says what each means, as keywords: `exact=True`.
 
     Raises:
@@ -98,10 +97,12 @@ def optimize(model: onnx_io.ModelSource, options: Options) -> Result:
     """
     with current_session().child(), ort.registered_custom_ops(options.custom_ops):
         if options.recipe is not None:
-            return _follow_recipe(model, options, load_recipe(options.recipe))
-        if len(options.providers) == 1:
-            return Pipeline(model, options).result()
-        return _optimize_for_fastest_provider(model, options)
+            result = _follow_recipe(model, options, load_recipe(options.recipe))
+        elif len(options.providers) == 1:
+            result = Pipeline(model, options).result()
+        else:
+            result = _optimize_for_fastest_provider(model, options)
+    return replace(result, exported=model if onnx_io.is_exported_program(model) else None)
 
 
 def _optimize_for_fastest_provider(model: onnx_io.ModelSource, options: Options) -> Result:

@@ -44,6 +44,8 @@ ORDER = (
         "result_profile",
         "training",
         "onnxsim",
+        "onnx_ir",
+        "olive",
         "discover",
         "cli",
         "__init__",
