@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks import calibration, comparison, neighbours, open_sizes, report, scaling, search_time
+from benchmarks import calibration, comparison, neighbours, open_sizes, report, scaling, search_time, tool_orders
 from benchmarks.models import EXPORTS, HELD_OUT, LOOKED_AT, OPEN, QUICK, SUITE, WHEELS
 from benchmarks.results import FOLDER, ORIGINAL, Row, reason
 from benchmarks.run import LIMIT, Plan, run
@@ -108,6 +108,9 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "scaling": lambda given: [f"written: {scaling.run(given.sizes, given.output)}"],
     "calibration": lambda given: [f"written: {calibration.run(given.models, given.loops, given.races, given.output)}"],
     "neighbours": lambda given: neighbours.run(given.models or neighbours.fixtures(), given.output),
+    "tool_orders": lambda given: [
+        f"written: {tool_orders.run(given.models or [*tool_orders.SMALL], given.search_seconds, given.output)}"
+    ],
     "search_time": lambda given: [f"written: {search_time.run(given.models, given.search_seconds, given.output)}"],
 }
 """Commands, each of which gives the lines to print."""
@@ -165,6 +168,10 @@ def _parser() -> argparse.ArgumentParser:
     option("--loops", nargs="+", type=_above(-1, int), default=[0, 2], help="busy loops that compute beside")
     option = add("neighbours", "rewrites that hide something from ONNX Runtime's own tools", neighbours.DATA)
     option("--models", nargs="+", metavar="FIXTURE", help="fixtures of the tests; else all")
+    orders = [*tool_orders.SMALL, *tool_orders.LARGE]
+    option = add("tool_orders", "graphopt before and after ONNX Runtime's own tools", FOLDER / "tool-orders.jsonl")
+    option("--models", nargs="+", metavar="NAME", choices=orders, help=", ".join(orders))
+    option("--search-seconds", type=float, metavar="SECONDS", default=30.0, help="that graphopt may search; 30, 0: none")
     option = add("search_time", "seconds of a run, by phase and by kind of work", FOLDER / "search-time.jsonl")
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--search-seconds", type=seconds, metavar="SECONDS", default=30.0, help="that graphopt may search; 30")

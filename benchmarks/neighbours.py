@@ -27,6 +27,8 @@ import graphopt
 from benchmarks import quantized
 from benchmarks.environment import one_line
 from graphopt.base import files
+from graphopt.language import rule_library
+from graphopt.language.terms import App
 from graphopt.neighbours import DATA, NEIGHBOURS
 
 Feeds: TypeAlias = Mapping[str, Any]
@@ -269,11 +271,28 @@ def minimal(names: Sequence[str], is_enough: Callable[[Sequence[str]], bool]) ->
         size = max(1, size // 2)
 
 
+def written_alike(names: Collection[str]) -> list[str]:
+    """Return the rules that write what some rules write, an operator, of other spellings of it."""
+    rules = rule_library.load_rules(trades=True)
+    written = [rule.right for rule in rules if rule.name in names]
+    return [
+        rule.name
+        for rule in rules
+        if rule.name not in names and rule.right in written and all(isinstance(term, App) for term in rule.right)
+    ]
+
+
+def model_type(name: str) -> tuple[str, int, int]:
+    """Return what the optimizer of transformers is told of a fixture."""
+    return next(kind for prefix, kind in MODEL_TYPES.items() if name.startswith(prefix))
+
+
 def uses(name: str, model: onnx.ModelProto, feeds: Sequence[Feeds]) -> dict[str, list[Use]]:
     """Return the uses of each neighbour on a fixture."""
-    kinds = [kind for prefix, kind in MODEL_TYPES.items() if name.startswith(prefix)]
-    fusing = [Use(f"optimize_model of {kind[0]}", lambda path: fuse(path, *kind), count_fusions, feeds)
-              for kind in kinds[:1]]  # fmt: skip
+    fusing = []
+    if any(map(name.startswith, MODEL_TYPES)):
+        kind = model_type(name)
+        fusing = [Use(f"optimize_model of {kind[0]}", lambda path: fuse(path, *kind), count_fusions, feeds)]
     quantizing = [
         Use(f"quantize_{form}", lambda path, form=form: quantize(path, form, feeds[0]), count_quantized, feeds)
         for form in quantized.FORMS
@@ -290,7 +309,7 @@ def run(names: Sequence[str], path: Path) -> Iterator[str]:
             search = Search.begin(model, use)
             for cost in COSTS:
                 lost, guilty = search.hidden_by(cost, held[tool])
-                for rewrite in guilty:
+                for rewrite in [*guilty, *written_alike(guilty)]:
                     held[tool].setdefault(rewrite, []).append(f"{name}, {use.name}: {'; '.join(lost)}")
                 if lost:
                     why = f"by {', '.join(guilty)}" if guilty else "whatever is held back"
