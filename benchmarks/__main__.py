@@ -171,7 +171,9 @@ def _parser() -> argparse.ArgumentParser:
     orders = [*tool_orders.SMALL, *tool_orders.LARGE]
     option = add("tool_orders", "graphopt before and after ONNX Runtime's own tools", FOLDER / "tool-orders.jsonl")
     option("--models", nargs="+", metavar="NAME", choices=orders, help=", ".join(orders))
-    option("--search-seconds", type=float, metavar="SECONDS", default=30.0, help="that graphopt may search; 30, 0: none")
+    option(
+        "--search-seconds", type=float, metavar="SECONDS", default=30.0, help="that graphopt may search; 30, 0: none"
+    )
     option = add("search_time", "seconds of a run, by phase and by kind of work", FOLDER / "search-time.jsonl")
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--search-seconds", type=seconds, metavar="SECONDS", default=30.0, help="that graphopt may search; 30")

@@ -191,9 +191,7 @@ def outputs_of(model: onnx.ModelProto, feeds: Sequence[Feeds]) -> list[Sequence[
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return [session.run(None, dict(feed)) for feed in feeds]
 
 

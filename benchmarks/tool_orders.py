@@ -92,7 +92,8 @@ def measured(name: str, search: float) -> Row:
         source = Path(folder) / "original.onnx"
         kind, feeds = _place(name, source, folder)
         workshop = Workshop(Path(folder), source, kind, feeds[0], search)
-        expected = outputs_of(onnx.load(source), feeds)
+        original = onnx.load(source)
+        count, expected = len([*nodes(original.graph)]), outputs_of(original, feeds)
         versions = [workshop.version(order, lambda model: distance(expected, outputs_of(model, feeds)))
                     for order in ORDERS]  # fmt: skip
         paths = [str(workshop.files[order]) for order in ORDERS if order in workshop.files]
@@ -106,7 +107,7 @@ def measured(name: str, search: float) -> Row:
     first, *others = timed["cases"][0]["timings"]
     for version, timing in zip((each for each in versions if "error" not in each), others, strict=True):
         version["timing"] = timing["speedup"]
-    return {"ms": round(first["median"] * 1e3, 4), "nodes": workshop.nodes(), "versions": versions}
+    return {"ms": round(first["median"] * 1e3, 4), "nodes": count, "versions": versions}
 
 
 def _place(name: str, path: Path, folder: str) -> tuple[tuple[str, int, int], Sequence[Feeds]]:
@@ -176,10 +177,6 @@ class Workshop:
             )
             result.save(target)
 
-    def nodes(self) -> int:
-        """Return the nodes of the original."""
-        return len([*nodes(onnx.load(self.source).graph)])
-
 
 # -- the page ----------------------------------------------------------------------------------------------------------
 
@@ -204,7 +201,12 @@ def markdown(rows: Sequence[Row]) -> str:
             lines += [f"Not measured: {row['error']}", ""]
             continue
         head = f"{row['nodes']} nodes, {row['ms']:.2f} ms"
-        lines += [head, "", *table(["order", "nodes", "found", "speedup", "difference"], map(_cells, row["versions"])), ""]
+        lines += [
+            head,
+            "",
+            *table(["order", "nodes", "found", "speedup", "difference"], map(_cells, row["versions"])),
+            "",
+        ]
     return "\n".join([*lines, *circumstances(rows)]) + "\n"
 
 

@@ -186,7 +186,13 @@ class Pipeline:
         Raises:
             ModelError: the check found the model not legal.
         """
-        notes = [*made.notes, *self._target_notes(), *self._neighbour_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
+        notes = [
+            *made.notes,
+            *self._target_notes(),
+            *self._neighbour_notes(),
+            *_unproved_notes(self._gate),
+            *self._kernel_checks.notes,
+        ]
         tuned, loaded = made.tuned, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
         recipe = self.recipe or self._recorded_recipe(made)

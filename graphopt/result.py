@@ -94,7 +94,9 @@ class Result:
             UsageError: what was optimized was not the `ONNXProgram` that `torch.onnx.export` returns.
         """
         if self.exported is None:
-            raise UsageError("result.program is there for what torch.onnx.export(..., dynamo=True) returned: use .model")
+            raise UsageError(
+                "result.program is there for what torch.onnx.export(..., dynamo=True) returned: use .model"
+            )
         return type(self.exported)(self.to_onnx_ir(), self.exported.exported_program)
 
     @property
