@@ -14,6 +14,7 @@ from benchmarks.results import FOLDER, ORIGINAL, Row, reason
 from benchmarks.run import LIMIT, Plan, run
 from benchmarks.tools import ALL, PLAIN
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
+from graphopt.neighbours import DATA
 from graphopt.runtime.session_setting import SessionSetting
 
 QUICK_TOOLS = ("OnnxSlim", "graphopt-simplify", "graphopt")
@@ -166,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--races", type=_above(1, int), default=200, help="of each kind; half as many with a planted gain")
     option("--loops", nargs="+", type=_above(-1, int), default=[0, 2], help="busy loops that compute beside")
-    option = add("neighbours", "rewrites that hide something from ONNX Runtime's own tools", neighbours.DATA)
+    option = add("neighbours", "rewrites that hide something from ONNX Runtime's own tools", DATA)
     option("--models", nargs="+", metavar="FIXTURE", help="fixtures of the tests; else all")
     orders = [*tool_orders.SMALL, *tool_orders.LARGE]
     option = add("tool_orders", "graphopt before and after ONNX Runtime's own tools", FOLDER / "tool-orders.jsonl")

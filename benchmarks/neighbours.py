@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,7 +29,7 @@ from benchmarks.environment import one_line
 from graphopt.base import files
 from graphopt.language import rule_library
 from graphopt.language.terms import App
-from graphopt.neighbours import DATA, NEIGHBOURS
+from graphopt.neighbours import NEIGHBOURS
 
 Feeds: TypeAlias = Mapping[str, Any]
 Make: TypeAlias = Callable[[onnx.ModelProto], onnx.ModelProto]
@@ -100,11 +100,12 @@ class Finding:
         """Return in what another finding, of the same model rewritten, is worse."""
         if now.error:
             return [] if self.error else [f"fails: {now.error}"]
-        lost = [f"{name}: {count} → {now.found.get(name, 0)}" for name, count in self.found.items()
-                if now.found.get(name, 0) < count]  # fmt: skip
-        lost += [f"{name}: {self.left.get(name, 0)} → {count}" for name, count in now.left.items()
-                 if count > self.left.get(name, 0)]  # fmt: skip
-        if now.distance > ALLOWED_DISTANCE * self.distance + TOLERANCE:
+        fewer = {name: (count, now.found.get(name, 0)) for name, count in self.found.items()}
+        lost = [f"{name}: {before} → {after}" for name, (before, after) in fewer.items() if after < before]
+        more = {name: (self.left.get(name, 0), count) for name, count in now.left.items()}
+        lost += [f"{name}: {before} → {after}" for name, (before, after) in more.items() if after > before]
+        is_alike = all(before == after for before, after in more.values())  # what is quantized more differs more
+        if is_alike and now.distance > ALLOWED_DISTANCE * self.distance + TOLERANCE:
             lost.append(f"difference: {self.distance:.1g} → {now.distance:.1g}")
         return lost
 
@@ -118,7 +119,7 @@ TOLERANCE = 5e-6
 def count_fusions(model: onnx.ModelProto) -> tuple[dict[str, int], dict[str, int]]:
     """Return how many operators of each kind there are that the optimizer of transformers looks for."""
     operators = Counter(node.op_type for node in nodes(model.graph))
-    kinds = {
+    kinds: Mapping[str, Callable[[str], bool]] = {
         "attention": lambda name: name in ATTENTION,
         "normalization": lambda name: "LayerNormalization" in name or name == "RMSNormalization",
         "skip": lambda name: name.startswith("Skip"),
@@ -285,14 +286,14 @@ def model_type(name: str) -> tuple[str, int, int]:
     return next(kind for prefix, kind in MODEL_TYPES.items() if name.startswith(prefix))
 
 
-def uses(name: str, model: onnx.ModelProto, feeds: Sequence[Feeds]) -> dict[str, list[Use]]:
+def uses(name: str, feeds: Sequence[Feeds]) -> dict[str, list[Use]]:
     """Return the uses of each neighbour on a fixture."""
     fusing = []
     if any(map(name.startswith, MODEL_TYPES)):
         kind = model_type(name)
         fusing = [Use(f"optimize_model of {kind[0]}", lambda path: fuse(path, *kind), count_fusions, feeds)]
     quantizing = [
-        Use(f"quantize_{form}", lambda path, form=form: quantize(path, form, feeds[0]), count_quantized, feeds)
+        Use(f"quantize_{form}", partial(quantize, form=form, feeds=feeds[0]), count_quantized, feeds)
         for form in quantized.FORMS
     ]
     return dict(zip(NEIGHBOURS, (fusing, quantizing), strict=True))
@@ -303,7 +304,7 @@ def run(names: Sequence[str], path: Path) -> Iterator[str]:
     held: dict[str, dict[str, list[str]]] = {tool: {} for tool in NEIGHBOURS}
     for name in track(names, description="fixtures"):
         model, feeds = fixture(name)
-        for tool, use in ((tool, use) for tool, several in uses(name, model, feeds).items() for use in several):
+        for tool, use in ((tool, use) for tool, several in uses(name, feeds).items() for use in several):
             search = Search.begin(model, use)
             for cost in COSTS:
                 lost, guilty = search.hidden_by(cost, held[tool])

@@ -47,7 +47,7 @@ class GraphoptOptimizer(Pass):
     """
 
     @classmethod
-    def _default_config(cls, accelerator_spec: AcceleratorSpec) -> dict[str, PassConfigParam]:
+    def _default_config(cls, accelerator_spec: AcceleratorSpec) -> dict[str, PassConfigParam]:  # noqa: ARG003 - Olive's
         return {
             field.name: PassConfigParam(type_=kind, default_value=_default(field), description=said.help)
             for field, said in iter_options(Options)
@@ -55,7 +55,7 @@ class GraphoptOptimizer(Pass):
         }
 
     @staticmethod
-    def is_accelerator_agnostic(accelerator_spec: AcceleratorSpec) -> bool:
+    def is_accelerator_agnostic(accelerator_spec: AcceleratorSpec) -> bool:  # noqa: ARG004 - Olive's
         """Return False: what is fast is measured, and differs from device to device."""
         return False
 

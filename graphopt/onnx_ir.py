@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx_ir
 
-from graphopt.options import Options
+from graphopt.options import Options, refuse_unknown_options
 from graphopt.pipeline import optimize
 from graphopt.result import Result
 
@@ -22,7 +22,8 @@ class GraphoptPass(onnx_ir.passes.InPlacePass):
     """
 
     def __init__(self, **options: Any) -> None:
-        self.options = Options.from_keywords(type(self).__name__, options)
+        refuse_unknown_options(type(self).__name__, options)
+        self.options = Options(**options)
         self.result: Result | None = None
 
     def call(self, model: onnx_ir.Model) -> onnx_ir.passes.PassResult:

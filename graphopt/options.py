@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from numbers import Integral
@@ -280,18 +280,6 @@ class Options(DeviceOptions, RunOptions):
         None, "Called with the stage and how much of it is done, 0 to 1.", in_shell=False
     )
 
-    @classmethod
-    def from_keywords(cls, function: str, keywords: Mapping[str, Any]) -> Options:
-        """Return the options that are given to a function as keywords.
-
-        Raises:
-            TypeError: there is no such option; says what may have been meant.
-        """
-        names = [field.name for field in fields(cls)]
-        for name in keywords.keys() - set(names):
-            raise TypeError(f"{function}() has no option '{name}'{did_you_mean(name, names)}")
-        return cls(**keywords)
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dask is not None and self.cost != "measured":
@@ -303,10 +291,7 @@ class Options(DeviceOptions, RunOptions):
                 raise UsageError(f"which opset is faster is measured here: {AUTO} needs cost measured, and no cluster")
         self._check_providers()
         self._check_memory_budget()
-        for name in self.neighbours:
-            if name not in NEIGHBOURS:
-                hint = did_you_mean(name, NEIGHBOURS)
-                raise UsageError(f"nothing is known of a tool '{name}', only of {' and '.join(NEIGHBOURS)}{hint}")
+        self._check_neighbours()
         if self.strict and not self.check and self.recipe is None:
             raise UsageError("strict needs the check: without it no difference is found")
         if self.recipe is not None and self.dask is not None:
@@ -316,6 +301,13 @@ class Options(DeviceOptions, RunOptions):
             raise UsageError(f"there is no target '{self.target}', only {' and '.join(TARGETS)}{hint}")
         if self.threads < 0:
             raise UsageError(f"threads cannot be {self.threads}: it is 0 or more")
+
+    def _check_neighbours(self) -> None:
+        """Raise UsageError where a tool that comes after graphopt is not known."""
+        for name in self.neighbours:
+            if name not in NEIGHBOURS:
+                hint = did_you_mean(name, NEIGHBOURS)
+                raise UsageError(f"nothing is known of a tool '{name}', only of {' and '.join(NEIGHBOURS)}{hint}")
 
     def _check_memory_budget(self) -> None:
         """Raise UsageError where a memory budget is no size, or cannot be measured."""
@@ -411,6 +403,14 @@ class Options(DeviceOptions, RunOptions):
     def open_dims(self) -> dict[str, Sequence[int]]:
         """Sizes at which dims that stay open are measured."""
         return {name: sizes for name, sizes in (self.dims or {}).items() if not isinstance(sizes, int | Integral)}
+
+
+def refuse_unknown_options(function: str, keywords: Iterable[str]) -> None:
+    """Raise TypeError where a function is given a keyword that is no field of `Options`."""
+    names = [field.name for field in fields(Options)]
+    for name in keywords:
+        if name not in names:
+            raise TypeError(f"{function}() has no option '{name}'{did_you_mean(name, names)}")
 
 
 def _split_provider(key: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from inspect import signature as get_signature
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from graphopt.base import ort
-from graphopt.base.errors import ModelError, RecipeError, UsageError, did_you_mean
+from graphopt.base.errors import ModelError, RecipeError, UsageError
 from graphopt.base.session import current_session
 from graphopt.check.blame import Check, PatchKey, format_replaced_values, patch_key, refuse_changes, step_label
 from graphopt.check.verdict import format_comparison
@@ -23,7 +23,7 @@ from graphopt.language.rule import Rule
 from graphopt.operators import inference
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
-from graphopt.options import AUTO, Options
+from graphopt.options import AUTO, Options, refuse_unknown_options
 from graphopt.provider_choice import ProviderComparison
 from graphopt.report.report import ModelSummary, Report, model_summary, versions
 from graphopt.result import Result
@@ -63,7 +63,8 @@ def _by_keyword(
     ) -> Callable[Concatenate[onnx_io.ModelSource, P], Result]:
         @wraps(function)
         def by_keyword(model: onnx_io.ModelSource, /, *args: P.args, **keywords: P.kwargs) -> Result:
-            return function(model, Options.from_keywords(function.__name__, keywords))
+            refuse_unknown_options(function.__name__, keywords)
+            return function(model, options(*args, **keywords))
 
         names = get_signature(options).parameters
         first = Parameter("model", Parameter.POSITIONAL_ONLY, annotation="onnx_io.Source")

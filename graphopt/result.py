@@ -94,9 +94,7 @@ class Result:
             UsageError: what was optimized was not the `ONNXProgram` that `torch.onnx.export` returns.
         """
         if self.exported is None:
-            raise UsageError(
-                "result.program is there for what torch.onnx.export(..., dynamo=True) returned: use .model"
-            )
+            raise UsageError("only what torch.onnx.export(..., dynamo=True) returned has a program: use result.model")
         return type(self.exported)(self.to_onnx_ir(), self.exported.exported_program)
 
     @property

@@ -24,5 +24,6 @@ IGNORE_WARNINGS = pytest.mark.filterwarnings("ignore")
 def example(page: str, word: str, language: str = "python") -> str:
     """Return the block of a page of the documentation that has a word in it."""
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    (found,) = [block for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL) if word in block]
+    blocks: list[str] = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    (found,) = [block for block in blocks if word in block]
     return found

@@ -26,14 +26,14 @@ def operators(model: Any) -> list[str]:
     return [node.op_type for node in model.graph]
 
 
-def run(model: Any) -> list[zoo.Array]:
+def run(model: Any) -> list[Any]:
     """What a model computes."""
     import onnx_ir
     import onnxruntime
 
     proto = onnx_ir.to_proto(model)
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    outputs: list[zoo.Array] = session.run(None, zoo.inputs(proto))
+    outputs: list[Any] = session.run(None, zoo.inputs(proto))
     return outputs
 
 

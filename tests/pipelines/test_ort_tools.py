@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.pipelines.packages import IGNORE_WARNINGS, example, needs
 
 pytestmark = IGNORE_WARNINGS
 needs_fusion = needs("onnxruntime.transformers", "torch")
-HIDDEN = {
+HIDDEN: Mapping[str, tuple[dict[str, int], dict[str, int] | None]] = {
     "classic-bert": ({"attention": 3}, {}),
     "gpt2-dynamo": ({"activation": 2}, None),
     "bert-eager-torchscript-dynamic-opset13": ({"attention": 2}, {}),
@@ -33,7 +34,7 @@ def optimized(name: str, **options: Any) -> onnx.ModelProto:
 @pytest.mark.parametrize("name", HIDDEN)
 def test_fusions_are_found_as_before(name: str) -> None:
     model, inputs = neighbours.fixture(name)
-    (use,) = neighbours.uses(name, model, inputs)["ort-transformers"]
+    (use,) = neighbours.uses(name, inputs)["ort-transformers"]
     search = neighbours.Search.begin(model, use)
     wanted, hidden = HIDDEN[name]
     assert search.plain.found.items() >= wanted.items()
@@ -68,7 +69,7 @@ def test_the_example_of_the_page_finds_all_attentions(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("name", ["mobilenetv3-torchscript-bn", "bert-dynamo", "gpt2-dynamo"])
 def test_as_much_is_quantized_as_before(name: str, form: str) -> None:
     model, inputs = neighbours.fixture(name)
-    use = next(each for each in neighbours.uses(name, model, inputs)["quantization"] if each.name.endswith(form))
+    use = next(each for each in neighbours.uses(name, inputs)["quantization"] if each.name.endswith(form))
     search = neighbours.Search.begin(model, use)
     assert search.plain.error == ""
     assert search.plain.losses(use.find(optimized(name, before="quantization"), search.expected)) == []

@@ -30,7 +30,7 @@ def exported() -> tuple[Any, Any, Any]:
 def test_the_program_of_the_result_is_called_as_the_exported_one(exported: tuple[Any, Any, Any]) -> None:
     import torch
 
-    net, x, program = exported
+    net, _, program = exported
     before = [node.op_type for node in program.model.graph]
     result = graphopt.optimize(program, cost="none")
     assert type(result.program) is type(program)
@@ -50,7 +50,7 @@ def test_the_program_of_the_result_is_saved(exported: tuple[Any, Any, Any], tmp_
 
 def test_other_sources_have_no_program() -> None:
     result = graphopt.optimize(parse("float[2] x", "y = Relu(x)", {}, outputs="float[2] y"), cost="none")
-    with pytest.raises(graphopt.UsageError, match=r"what torch.onnx.export\(..., dynamo=True\) returned: use .model"):
+    with pytest.raises(graphopt.UsageError, match=r"has a program: use result\.model"):
         _ = result.program
 
 
