@@ -99,6 +99,11 @@ def _report(given: argparse.Namespace) -> Iterator[str]:
         yield f"written: {written}"
 
 
+def _neighbours(given: argparse.Namespace) -> Iterator[str]:
+    fixtures = neighbours.fixtures()
+    yield from neighbours.run([*_known(given.models or fixtures, fixtures, "fixture")], given.output)
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "run": _run,
     "report": _report,
@@ -108,7 +113,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     ],
     "scaling": lambda given: [f"written: {scaling.run(given.sizes, given.output)}"],
     "calibration": lambda given: [f"written: {calibration.run(given.models, given.loops, given.races, given.output)}"],
-    "neighbours": lambda given: neighbours.run(given.models or neighbours.fixtures(), given.output),
+    "neighbours": _neighbours,
     "tool_orders": lambda given: [
         f"written: {tool_orders.run(given.models or [*tool_orders.SMALL], given.search_seconds, given.output)}"
     ],

@@ -300,8 +300,11 @@ def uses(name: str, feeds: Sequence[Feeds]) -> dict[str, list[Use]]:
 
 
 def run(names: Sequence[str], path: Path) -> Iterator[str]:
-    """Look for what each tool loses in the fixtures of these names, write the data, and yield what was found."""
-    held: dict[str, dict[str, list[str]]] = {tool: {} for tool in NEIGHBOURS}
+    """Look for what each tool loses in the fixtures of these names, write the data, and yield what was found.
+
+    What the file says of other fixtures stays in it.
+    """
+    held = found_in_others(names, path)
     for name in track(names, description="fixtures"):
         model, feeds = fixture(name)
         for tool, use in ((tool, use) for tool, several in uses(name, feeds).items() for use in several):
@@ -316,6 +319,17 @@ def run(names: Sequence[str], path: Path) -> Iterator[str]:
     data = {tool: {"held_back": dict(sorted(found.items()))} for tool, found in held.items()}
     files.write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     yield f"written: {path}"
+
+
+def found_in_others(names: Collection[str], path: Path) -> dict[str, dict[str, list[str]]]:
+    """Return the reasons in a file to hold rewrites back that come from other fixtures than these, by tool."""
+    data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    others: dict[str, dict[str, list[str]]] = {}
+    for tool in NEIGHBOURS:
+        known = data.get(tool, {}).get("held_back", {})
+        kept = {name: [why for why in reasons if why.split(",")[0] not in names] for name, reasons in known.items()}
+        others[tool] = {name: reasons for name, reasons in kept.items() if reasons}
+    return others
 
 
 def fixtures() -> list[str]:

@@ -7,6 +7,7 @@ run in turns with the original, and how far their outputs are from its own.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -193,7 +194,7 @@ def markdown(rows: Sequence[Row]) -> str:
         "with an interval; ▲ and ▼ are beyond noise. The difference is the root mean square of what differs in the",
         f"outputs, relative to them. {_search_text(rows[0]['made']['search'])}",
         "",
-        *table(["order", "geometric mean of speedups", "models", "fails"], map(partial(_mean_row, rows), ORDERS)),
+        *summary(rows),
         "",
     ]
     for row in rows:
@@ -211,16 +212,24 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, *circumstances(rows)]) + "\n"
 
 
+def summary(rows: Sequence[Row]) -> list[str]:
+    """Return the table of all models, which the documentation has, too."""
+    columns = ["order", "speedup, geometric mean", "from", "to", "attentions", "most nodes", "fails"]
+    return table(columns, map(partial(_mean_row, rows), ORDERS))
+
+
 def _search_text(seconds: float) -> str:
     return f"graphopt searched {seconds:g} s." if seconds else "graphopt simplified only (`--cost none`)."
 
 
 def _mean_row(rows: Sequence[Row], order: tuple[str, ...]) -> list[str]:
-    versions = [each for row in rows for each in row.get("versions", ()) if tuple(each["order"]) == order]
-    speedups = [each["timing"]["median"] for each in versions if "timing" in each]
-    failed = sum("error" in each for each in versions)
-    mean = f"{geometric_mean(speedups):.2f}" if speedups else ""
-    return [_label(order), mean, str(len(speedups)), str(failed or "")]
+    pairs = [(each, row) for row in rows for each in row.get("versions", ()) if tuple(each["order"]) == order]
+    made_ones = [(each, row) for each, row in pairs if "error" not in each]
+    speedups = [each["timing"]["median"] for each, _ in made_ones] or [math.nan]
+    attentions = sum(each["found"].get("attention", 0) for each, _ in made_ones)
+    share = max((each["nodes"] / row["nodes"] for each, row in made_ones), default=math.nan)
+    numbers = [f"{number:.2f}" for number in (geometric_mean(speedups), min(speedups), max(speedups))]
+    return [_label(order), *numbers, str(attentions), f"{100 * share:.0f} %", str(len(pairs) - len(made_ones))]
 
 
 def _cells(version: Row) -> list[str]:
