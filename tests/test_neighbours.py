@@ -65,8 +65,9 @@ def test_an_unknown_tool_is_refused_in_a_line(tmp_path: Path) -> None:
     said = "nothing is known of a tool 'ort-transformer', only of ort-transformers and quantization"
     with pytest.raises(graphopt.UsageError, match=said):
         graphopt.Options(before=["ort-transformer"])
-    onnx.save(two_unsqueezes(), tmp_path / "m.onnx")
-    done = CliRunner().invoke(app, ["optimize", str(tmp_path / "m.onnx"), "--before", "ort-transformer"])
+    files = [str(tmp_path / name) for name in ("m.onnx", "n.onnx")]
+    onnx.save(two_unsqueezes(), files[0])
+    done = CliRunner().invoke(app, ["optimize", *files, "--before", "ort-transformer"])
     assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output
 
 
@@ -83,7 +84,7 @@ def test_a_classic_bert_keeps_the_chains_that_attention_is_found_by() -> None:
     result = graphopt.optimize(model, cost="none", before="ort-transformers")
     assert result.ok
     assert operators(result.model).count("Unsqueeze") >= 2
-    assert len(operators(result.model)) < len(operators(model)) / 3
+    assert len(operators(result.model)) < len(operators(model)) / 2
 
 
 # -- the commands ------------------------------------------------------------------------------------------------------
