@@ -156,7 +156,7 @@ class Workshop:
         if not order:
             return self.source
         if order not in self.files:
-            target = self.folder / f"{len(self.files)}.onnx"
+            target = self.folder / f"{'+'.join(order).replace(' ', '_')}.onnx"
             self._apply(order[-1], self.make(order[:-1]), target, is_after_a_tool=len(order) > 1)
             self.files[order] = target
         return self.files[order]
