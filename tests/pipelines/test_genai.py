@@ -63,7 +63,8 @@ def test_the_same_tokens_are_generated(llama: Path, precision: str, operator: st
     assert result.ok
     result.save(after / "model.onnx", external=True)
     counts = [Counter(node.op_type for node in onnx.load(each / "model.onnx").graph.node) for each in (before, after)]
-    assert counts[0][operator] >= counts[1][operator] >= 2, "equal products may become one"
+    # in int4 the builder of onnxruntime-genai 0.18 has the head read the first layer: the second is dead code, and goes
+    assert counts[0][operator] >= counts[1][operator] >= 2
     assert counts[1].total() <= counts[0].total()
     tokens = generated(before)
     assert len(tokens) > 3
