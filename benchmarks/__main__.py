@@ -8,12 +8,24 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks import calibration, comparison, memory, open_sizes, pipelines, report, scaling, search_time
+from benchmarks import (
+    calibration,
+    comparison,
+    memory,
+    neighbours,
+    open_sizes,
+    pipelines,
+    report,
+    scaling,
+    search_time,
+    tool_orders,
+)
 from benchmarks.models import EXPORTS, HELD_OUT, LOOKED_AT, MEMORY, OPEN, QUICK, SUITE, WHEELS
 from benchmarks.results import FOLDER, ORIGINAL, Row, reason
 from benchmarks.run import LIMIT, Plan, run
 from benchmarks.tools import ALL, PLAIN
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
+from graphopt.neighbours import DATA
 from graphopt.runtime.session_setting import SessionSetting
 
 QUICK_TOOLS = ("OnnxSlim", "graphopt-simplify", "graphopt")
@@ -98,6 +110,11 @@ def _report(given: argparse.Namespace) -> Iterator[str]:
         yield f"written: {written}"
 
 
+def _neighbours(given: argparse.Namespace) -> Iterator[str]:
+    fixtures = neighbours.fixtures()
+    yield from neighbours.run([*_known(given.models or fixtures, fixtures, "fixture")], given.output)
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "run": _run,
     "report": _report,
@@ -108,6 +125,10 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "scaling": lambda given: [f"written: {scaling.run(given.sizes, given.output)}"],
     "memory": lambda given: [f"written: {memory.run(given.models or [*MEMORY], given.part, given.output)}"],
     "calibration": lambda given: [f"written: {calibration.run(given.models, given.loops, given.races, given.output)}"],
+    "neighbours": _neighbours,
+    "tool_orders": lambda given: [
+        f"written: {tool_orders.run(given.models or [*tool_orders.SMALL], given.search_seconds, given.output)}"
+    ],
     "pipelines": lambda given: [f"written: {pipelines.run(given.models, given.stages, given.seconds, given.output)}"],
     "search_time": lambda given: [
         f"written: {search_time.run(given.models, given.search_seconds, given.against, given.output)}"
@@ -173,6 +194,14 @@ def _parser() -> argparse.ArgumentParser:
     option("--models", nargs="+", metavar="NAME", default=[*pipelines.MODELS], help=", ".join(pipelines.MODELS))
     option("--stages", nargs="+", type=_above(1, int), metavar="N", default=[2, 4], help="2 and 4 unless named")
     option("--seconds", type=seconds, default=30.0, help="of timing stages, and of a stream of requests; 30")
+    option = add("neighbours", "rewrites that hide something from ONNX Runtime's own tools", DATA)
+    option("--models", nargs="+", metavar="FIXTURE", help="fixtures of the tests; else all")
+    orders = [*tool_orders.SMALL, *tool_orders.LARGE]
+    option = add("tool_orders", "graphopt before and after ONNX Runtime's own tools", FOLDER / "tool-orders.jsonl")
+    option("--models", nargs="+", metavar="NAME", choices=orders, help=", ".join(orders))
+    option(
+        "--search-seconds", type=float, metavar="SECONDS", default=30.0, help="that graphopt may search; 30, 0: none"
+    )
     option = add("search_time", "seconds of a run, by phase and by kind of work", FOLDER / "search-time.jsonl")
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--search-seconds", type=seconds, metavar="SECONDS", default=30.0, help="that graphopt may search; 30")

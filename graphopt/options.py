@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from numbers import Integral
 from operator import index
@@ -15,6 +15,7 @@ from graphopt.base import option_values as forms
 from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.base.limits import DEFAULT_SECONDS, RunLimits
 from graphopt.base.option_fields import document_options, option
+from graphopt.neighbours import NEIGHBOURS, held_back_for
 
 if TYPE_CHECKING:  # the command line reads this module for its help
     from graphopt.language.rule_library import RuleSource
@@ -159,6 +160,15 @@ class Options(DeviceOptions, RunOptions):
         form=forms.NAMES,
     )
     only: Sequence[str] | None = option(None, "Use only these rules and passes.", metavar="RULE...", form=forms.NAMES)
+    before: str | Sequence[str] = option(
+        (),
+        "Leave what a tool looks for that comes after graphopt: ort-transformers, quantization.",
+        more="Rewrites are held back after which `onnxruntime.transformers.optimizer` finds fewer fusions, or "
+        "`onnxruntime.quantization` quantizes less. The other way round, graphopt last, needs no such option: see "
+        "[the order of tools](order-of-tools.md).",
+        metavar="TOOL,...",
+        form=forms.TOOLS,
+    )
     rules: Sequence[RuleSource] = option(
         (),
         "Further rules, in a .py or .jsonl file; they are proved first.",
@@ -293,6 +303,7 @@ class Options(DeviceOptions, RunOptions):
         self._check_providers()
         self._check_memory_budget()
         self._check_target_domains()
+        self._check_neighbours()
         if self.strict and not self.check and self.recipe is None:
             raise UsageError("strict needs the check: without it no difference is found")
         if self.recipe is not None and self.dask is not None:
@@ -309,6 +320,13 @@ class Options(DeviceOptions, RunOptions):
             raise UsageError(f"target_domains is a list of names of domains, not {self.target_domains!r}")
         if "ai.onnx" in self.target_domains:
             raise UsageError("ai.onnx is the domain of ONNX itself, whose operators are written in any case")
+
+    def _check_neighbours(self) -> None:
+        """Raise UsageError where a tool that comes after graphopt is not known."""
+        for name in self.neighbours:
+            if name not in NEIGHBOURS:
+                hint = did_you_mean(name, NEIGHBOURS)
+                raise UsageError(f"nothing is known of a tool '{name}', only of {' and '.join(NEIGHBOURS)}{hint}")
 
     def _check_memory_budget(self) -> None:
         """Raise UsageError where a memory budget is no size, or cannot be measured."""
@@ -357,6 +375,16 @@ class Options(DeviceOptions, RunOptions):
         return None if self.target_opset in (None, AUTO) else int(self.target_opset)
 
     @property
+    def neighbours(self) -> tuple[str, ...]:
+        """The tools that come after graphopt."""
+        return tuple(forms.parse_names([self.before]) if isinstance(self.before, str) else self.before)
+
+    @property
+    def held_back(self) -> tuple[str, ...]:
+        """Rules and passes that are left out for the tools that come after graphopt."""
+        return held_back_for(self.neighbours)
+
+    @property
     def is_timed(self) -> bool:
         """True where models are timed on this machine."""
         return self.cost == "measured" and self.dask is None and self.recipe is None
@@ -366,6 +394,7 @@ class Options(DeviceOptions, RunOptions):
         """The options that choose the rules, as a shell spells them, where they are not the usual ones."""
         chosen = {"--skip": ",".join(self.skip), "--only": ",".join(self.only or ())}
         chosen |= {"--target-domain": ",".join(self.target_domains)}
+        chosen |= {"--before": ",".join(self.neighbours)}
         chosen |= {"--target": self.target} if self.target != TARGETS[0] else {}
         switches = {"--exact": self.exact, "--keep-nonfinite": self.keep_nonfinite, "--unverified": self.unverified}
         given = {flag: value for flag, value in chosen.items() if value}
@@ -394,6 +423,14 @@ class Options(DeviceOptions, RunOptions):
     def open_dims(self) -> dict[str, Sequence[int]]:
         """Sizes at which dims that stay open are measured."""
         return {name: sizes for name, sizes in (self.dims or {}).items() if not isinstance(sizes, int | Integral)}
+
+
+def refuse_unknown_options(function: str, keywords: Iterable[str]) -> None:
+    """Raise TypeError where a function is given a keyword that is no field of `Options`."""
+    names = [field.name for field in fields(Options)]
+    for name in keywords:
+        if name not in names:
+            raise TypeError(f"{function}() has no option '{name}'{did_you_mean(name, names)}")
 
 
 def _split_provider(key: str) -> tuple[str, str]:

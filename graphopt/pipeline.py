@@ -23,7 +23,7 @@ from graphopt.language.rule import Rule
 from graphopt.operators import inference
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
-from graphopt.options import AUTO, LATEST, Options
+from graphopt.options import AUTO, LATEST, Options, refuse_unknown_options
 from graphopt.provider_choice import ProviderComparison
 from graphopt.report.report import ModelSummary, Report, model_summary, versions
 from graphopt.result import Result
@@ -71,8 +71,7 @@ def _by_keyword(
     ) -> Callable[Concatenate[onnx_io.ModelSource, P], Result]:
         @wraps(function)
         def by_keyword(model: onnx_io.ModelSource, /, *args: P.args, **keywords: P.kwargs) -> Result:
-            for name in keywords.keys() - names:
-                raise TypeError(f"{function.__name__}() has no option '{name}'{did_you_mean(name, names)}")
+            refuse_unknown_options(function.__name__, keywords)
             return function(model, options(*args, **keywords))
 
         names = get_signature(options).parameters
@@ -92,7 +91,8 @@ def optimize(model: onnx_io.ModelSource, options: Options) -> Result:
     model. Whole versions of it then take turns with the original: the result is faster beyond noise, or no slower.
 
     Args:
-        model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns.
+        model: a path, `onnx.ModelProto`, `onnx_ir.Model` or what `torch.onnx.export` returns; of the last,
+            `Result.program` is another.
         options: the fields of `graphopt.Options`, which says what each means, as keywords: `exact=True`.
 
     Raises:
@@ -106,10 +106,12 @@ def optimize(model: onnx_io.ModelSource, options: Options) -> Result:
     """
     with current_session().child(), ort.registered_custom_ops(options.custom_ops):
         if options.recipe is not None:
-            return _follow_recipe(model, options, load_recipe(options.recipe))
-        if len(options.providers) == 1:
-            return PipelineRun(model, options).result()
-        return _optimize_for_fastest_provider(model, options)
+            result = _follow_recipe(model, options, load_recipe(options.recipe))
+        elif len(options.providers) == 1:
+            result = PipelineRun(model, options).result()
+        else:
+            result = _optimize_for_fastest_provider(model, options)
+    return replace(result, exported=model if onnx_io.is_exported_program(model) else None)
 
 
 def _optimize_for_fastest_provider(model: onnx_io.ModelSource, options: Options) -> Result:
@@ -194,7 +196,13 @@ class PipelineRun:
         Raises:
             ModelError: the check found the model not legal.
         """
-        notes = [*made.notes, *self._target_notes(), *_unproved_notes(self._gate), *self._kernel_checks.notes]
+        notes = [
+            *made.notes,
+            *self._target_notes(),
+            *self._neighbour_notes(),
+            *_unproved_notes(self._gate),
+            *self._kernel_checks.notes,
+        ]
         timing, loaded = made.tuned.timing, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
         recipe = self.recipe or self._recorded_recipe(made)
@@ -252,6 +260,11 @@ class PipelineRun:
         note = f"{', '.join(lacking)}: not used, as only --target onnxruntime has ONNX Runtime's own operators"
         log.warning("%s", note)
         return [note]
+
+    def _neighbour_notes(self) -> list[str]:
+        """Return a note on the rewrites that are held back for tools that come after graphopt."""
+        held = self.options.held_back
+        return [f"held back for {' and '.join(self.options.neighbours)}: {', '.join(held)}"] if held else []
 
     @cached_property
     def _given_rules(self) -> rule_library.RuleLibrary:
@@ -653,7 +666,7 @@ class _RewriteSpace:
             UsageError: a name is not known.
         """
         names = [*(rule.name for rule in known.all_rules), *(pass_.name for pass_ in PASSES)]
-        chosen = rule_library.select_names(names, options.skip, options.only)
+        chosen = rule_library.select_names(names, (*options.skip, *options.held_back), options.only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
         return _RewriteSpace(
             [rule for rule in known.rules if rule.name in chosen and is_supported(rule, options.target, domains)],

@@ -9,6 +9,7 @@ from os import PathLike, fspath
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from graphopt.base.errors import UsageError
 from graphopt.base.session import Session, current_session
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
@@ -37,6 +38,7 @@ class Result:
         setting: the provider, its options and the threads for which it was optimized.
         original: the graph of the original, for the page; its weights are not in it.
         session: the session of the run, which knows the operators that its rules define.
+        exported: what `torch.onnx.export` had returned, if that was optimized.
     """
 
     loaded: onnx_io.LoadedModel
@@ -45,6 +47,7 @@ class Result:
     recipe: Recipe
     original: Graph
     session: Session = field(default_factory=current_session)
+    exported: Any = None
 
     @staticmethod
     def from_attempt(
@@ -78,6 +81,22 @@ class Result:
         with self.session.replace():
             return onnx_io.to_proto(self.loaded)
 
+    def to_onnx_ir(self) -> Any:
+        """Return the optimized model as an `onnx_ir.Model`; what lay in external files is read where they are."""
+        with self.session.replace():
+            return onnx_io.to_onnx_ir(self.loaded)
+
+    @cached_property
+    def program(self) -> Any:
+        """The optimized model as a `torch.onnx.ONNXProgram`, to be called as `program(*args)` or saved.
+
+        Raises:
+            UsageError: what was optimized was not the `ONNXProgram` that `torch.onnx.export` returns.
+        """
+        if self.exported is None:
+            raise UsageError("only what torch.onnx.export(..., dynamo=True) returned has a program: use result.model")
+        return type(self.exported)(self.to_onnx_ir(), self.exported.exported_program)
+
     @property
     def ok(self) -> bool:
         """True where the check found the models equal, also in failing the same way; False where it was left out or
@@ -91,6 +110,12 @@ class Result:
     def changed(self) -> bool:
         """True where anything was rewritten."""
         return bool(self.report.rewrites)
+
+    @property
+    def is_converted(self) -> bool:
+        """True where the model is in another opset, inputs of it were fixed, or local functions were inlined."""
+        before, after = self.report.before, self.report.after
+        return self.loaded.inlined or (before.opsets, before.inputs) != (after.opsets, after.inputs)
 
     def save(self, path: str | PathLike[str], *, external: bool | None = None, weights: str = "") -> int:
         """Write the model and return its size in bytes; a reader of the path never finds half of it.

@@ -17,6 +17,9 @@ import onnx
 from numpy.typing import NDArray
 
 FIXTURES = Path(__file__).parent / "fixtures"
+CLASSIC_BERT = Path(__file__).parent / "data" / "classic-bert.onnx"
+"""BERT as transformers 4 exported it, in which ONNX Runtime's optimizer of transformers finds three attentions;
+`python -m benchmarks.classic_bert` writes it."""
 
 Array = NDArray[np.generic]
 
@@ -34,7 +37,12 @@ def names() -> list[str]:
 
 def load(name: str) -> onnx.ModelProto:
     """The fixture with its weights: the same values on every call, and equal where they were equal in the export."""
-    model = onnx.load(FIXTURES / f"{name}.onnx")
+    return restore(FIXTURES / f"{name}.onnx")
+
+
+def restore(path: Path) -> onnx.ModelProto:
+    """The model of a file, whose recipes are followed."""
+    model = onnx.load(path)
     for tensor in tensors(model.graph):
         if tensor.doc_string.startswith("{"):
             _restore(tensor)

@@ -93,6 +93,7 @@ def _load_arrays(texts: Sequence[str]) -> dict[str, Any]:
 
 
 NAMES = TextForm(parse_names, r"[a-z][a-z0-9_]*(,[a-z][a-z0-9_]*)*,?")
+TOOLS = TextForm(parse_names, r"[a-z][a-z-]*(,[a-z][a-z-]*)*,?")
 OPERATORS = TextForm(parse_names, r"[\w.]+(,[\w.]+)*,?")
 SHAPES = TextForm(parse_shapes, r"(.+:)?[\w?-]*\d+[\w?-]*(,[\w?-]+)*")
 DIMS = TextForm(

@@ -225,16 +225,37 @@ def to_model_proto(source: object) -> tuple[ModelProto, str | None]:
 def _to_model_proto(source: object) -> tuple[ModelProto, str | None]:
     if isinstance(source, ModelProto):
         return source, None
-    if type(source).__module__.partition(".")[0] == "onnx_ir":
+    if _is_onnx_ir(source):
         from onnx_ir import serde
 
         values: Any = getattr(source, "graph").initializers.values()  # noqa: B009 - its type is not known here
         folders = (getattr(value.const_value, "base_dir", None) for value in values)
         return serde.serialize_model(source), next((str(folder) for folder in folders if folder), None)
+    if is_exported_program(source):
+        return _to_model_proto(getattr(source, "model"))  # noqa: B009 - its type is not known here
     proto = getattr(source, "model_proto", None)
     if isinstance(proto, ModelProto):
         return proto, None
     raise ModelError(f"a model is a path, an onnx.ModelProto, an onnx_ir.Model or an ONNXProgram, not {type(source)}")
+
+
+def is_exported_program(source: object) -> bool:
+    """Return whether this is what `torch.onnx.export` returns: an `ONNXProgram`, around an `onnx_ir.Model`."""
+    return hasattr(source, "exported_program") and _is_onnx_ir(getattr(source, "model", None))
+
+
+def _is_onnx_ir(source: object) -> bool:
+    return type(source).__module__.partition(".")[0] == "onnx_ir"
+
+
+def to_onnx_ir(model: LoadedModel) -> Any:
+    """Return a model as an `onnx_ir.Model`. Weights that were loaded from external files still lie there."""
+    from onnx_ir import external_data, serde
+
+    made = serde.deserialize_model(to_proto(model))
+    for folder in model.folders[:1]:
+        external_data.set_base_dir(made.graph, folder)
+    return made
 
 
 def _read_model(proto: ModelProto, path: Path | None, folders: ModelFolders) -> LoadedModel:

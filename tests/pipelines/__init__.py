@@ -1,4 +1,4 @@
-"""Pipelines with the real packages: a test file each, beside the list of what it needs.
+"""Pipelines with the packages of others: each has a test file and a list of what it needs, `NAME.txt`.
 
-A file is skipped where its packages are missing. The stage "pipelines" of `.ci/run` makes an environment for each list.
+A test is skipped where its packages are missing. `.ci/run` gives each pipeline an environment of its own.
 """
