@@ -11,9 +11,9 @@ from graphopt.io.onnx_io import ModelSource
 from graphopt.ir.graph import Graph
 from graphopt.partition.execution import simulate_plan
 from graphopt.partition.node_times import node_times, profile_or_feeds
-from graphopt.partition.plan import MAX_SHARDS, compare_plans, splits_of
+from graphopt.partition.plan import compare_plans, splits_of
 from graphopt.partition.plan_report import PlanReport, PlanRequest
-from graphopt.partition.sharding import ShardedGraph, shard_graph
+from graphopt.partition.sharding import MAX_SHARDS, ShardedGraph, shard_graph
 from graphopt.partition.simplification import load_typed, simplify_before_split
 from graphopt.partition.workload import NodeSeconds, Workload, measure_workload, training_names
 from graphopt.rewrite.gate import Gate
