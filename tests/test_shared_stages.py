@@ -94,7 +94,7 @@ def test_one_stage_may_be_shared_and_a_stage_that_no_rule_splits_is_whole(tmp_pa
     assert str(made).startswith("the model: 1 stage (1 thread")
     with graphopt.Pipeline(tmp_path / "one") as pipeline:
         check_pipeline(mlp(), pipeline, {"x": weight(2, E)})
-    body = "; ".join(["a = Sin(x)", "b = Exp(a)", "c = Sin(b)", "d = Exp(c)", "h = MatMul(d, w)", "y = MatMul(h, v)"])
+    body = "a = Sin(x); b = Exp(a); c = Sin(b); d = Exp(c); h = MatMul(d, w); y = MatMul(h, v)"
     model = parse(
         f"float[64,{E}] x", body, {"w": weight(E, E), "v": weight(E, E)}, outputs=f"float[64,{E}] y", opset=20
     )

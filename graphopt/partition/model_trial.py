@@ -23,8 +23,8 @@ from graphopt.runtime.session_setting import SessionSetting, parse_model
 log = logging.getLogger(__name__)
 
 
-def load_live_nodes(model: onnx_io.ModelSource) -> tuple[onnx_io.LoadedModel, list[str]]:
-    """Return a model with inferred types, without nodes on which no output depends, and a note on these.
+def load_typed(model: onnx_io.ModelSource) -> onnx_io.LoadedModel:
+    """Return a model with the types of its values.
 
     Raises:
         ModelError: the model is not legal.
@@ -33,6 +33,16 @@ def load_live_nodes(model: onnx_io.ModelSource) -> tuple[onnx_io.LoadedModel, li
     with onnx_io.naming_file_in_errors(loaded.path):
         infer_graph(loaded.graph)
         opset_conversion.upgrade_nodes(loaded.graph)  # some could not be while their types were unknown
+    return loaded
+
+
+def load_live_nodes(model: onnx_io.ModelSource) -> tuple[onnx_io.LoadedModel, list[str]]:
+    """Return a model with the types of its values, without nodes on which no output depends, and a note on these.
+
+    Raises:
+        ModelError: the model is not legal.
+    """
+    loaded = load_typed(model)
     dead = remove_unread(loaded.graph)
     if dead is None:
         return loaded, []
@@ -57,21 +67,27 @@ def try_model(
     dims: Mapping[str, int | Sequence[int]],
     inputs: Mapping[str, Any],
     seed: int,
+    *,
+    is_run: bool = True,
 ) -> ModelTrial:
     """Return a trial of a model; one without a session, and a note, where ONNX Runtime does not run it here.
+
+    Unless it `is_run`, inputs are only made up for it.
 
     Raises:
         UsageError: sizes or inputs do not fit.
         LimitError: a run takes too long, or too much memory.
     """
     if any(not isinstance(sizes, int) and len(sizes) > 1 for sizes in dims.values()):
-        raise UsageError("stages are balanced for one size of each dim: give one")
+        raise UsageError("times are known for one size of each dim: give one")
+    if not is_run:
+        return ModelTrial(None, {}, make_up_inputs(parse_model(model), dims, inputs)[0])
     try:
         ready = prepare_models([model], setting, dims=dims, inputs=inputs, seed=seed)
     except LimitError:
         raise
     except ModelError as error:
-        why = f"not measured, but balanced by an estimate: {error}"
+        why = f"not measured, but estimated: {error}"
         try:
             feeds = make_up_inputs(parse_model(model), dims, inputs)[0]
         except ModelError as second:
@@ -79,7 +95,7 @@ def try_model(
             feeds = {}
         return ModelTrial(None, {}, feeds, (why,))
     first, *others = ready.trials
-    notes = ("balanced for the first of several usual sizes: --dim names others",) if others else ()
+    notes = ("measured at the first of several usual sizes: --dim names others",) if others else ()
     return ModelTrial(ready.sessions[0], dict(first.sizes), first.feeds, notes)
 
 

@@ -45,6 +45,7 @@ COPIED_SHARE = 0.01
 """Part of the weights from which on it is said that they are copied."""
 NOISE = 0.05
 """Part by which stages have to be faster than copies of the model to be called so: they do the same work."""
+MAX_STAGES = 1024
 TIMINGS = 8
 """Timings that the seconds of a run are shared among."""
 
@@ -97,7 +98,8 @@ class PartitionRequest:
     """What is asked for: a number of stages or devices, and how it is measured.
 
     Raises:
-        UsageError: neither or both are given, there are fewer than two, or they cannot be grouped as is asked.
+        UsageError: neither or both are given, there are fewer than two or too many, they cannot be grouped as is asked,
+            or a number is negative.
     """
 
     stages: int | None = None
@@ -116,6 +118,12 @@ class PartitionRequest:
     def __post_init__(self) -> None:
         if (self.stages is None) == (self.cluster is None):
             raise UsageError("say how many stages there are to be, or name a file of devices: one of the two")
+        if self.stages is not None and self.stages > MAX_STAGES:
+            raise UsageError(f"a model is cut into {MAX_STAGES:,} stages at most, not {self.stages:,}")
+        if self.setting.threads < 0:
+            raise UsageError(f"threads cannot be {self.setting.threads}: it is 0 or more")
+        if not self.seconds >= 0:
+            raise UsageError(f"seconds cannot be {self.seconds}: it is 0 or more")
         if not 1 <= self.tensor_parallel <= MAX_SHARDS:
             raise UsageError(f"{self.tensor_parallel} devices cannot share a stage: 1 to {MAX_SHARDS} can")
         if self.cluster is not None and len(self.cluster.devices) % self.tensor_parallel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -48,6 +48,7 @@ def partition_model(
     devices: str | os.PathLike[str] | None = None,
     tensor_parallel: int = 1,
     max_transfer: int | str | None = None,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
     threads: int = 0,
     seconds: float = 30.0,
     check: bool = True,
@@ -63,6 +64,7 @@ def partition_model(
         devices: a TOML file of devices, one for each stage, and the link between them.
         tensor_parallel: number of devices that share each stage: its operators are split among them.
         max_transfer: most bytes that go from one stage to the next, as 2_000_000 or `2MB`.
+        dims: sizes of open dims at which stages are timed; others get a usual one.
         threads: of ONNX Runtime while stages are timed; 0: one a core.
         seconds: about how long the timings may take together.
         check: run stages and model without ONNX Runtime's optimizations: every bit is to be the same, or of shared
@@ -79,6 +81,7 @@ def partition_model(
         tensor_parallel=tensor_parallel,
         max_transfer=None if max_transfer is None else parse_bytes(max_transfer),
         setting=SessionSetting(threads=threads),
+        dims=dims,
         seconds=seconds,
     )
     return write_partition(find_partition(model, request), Path(folder), check=check)

@@ -37,7 +37,7 @@ REQUESTS_PER_STAGE = 2
 
 
 class Pipeline:
-    """The stages of a partitioned model, each with a session of its own. Close it, or use it as a context.
+    """The stages of a partitioned model, each with sessions of its own. Close it, or use it as a context.
 
     Several threads may use it at once.
     """
@@ -64,6 +64,7 @@ class Pipeline:
         Raises:
             UsageError: the folder holds no pipeline, or one whose files were changed; the arguments do not fit.
             ModelError: ONNX Runtime does not open a stage (with threads; else the first request says so).
+            StageError: no process can be started.
         """
         self._folder = Path(folder)
         self.manifest: PipelineManifest = read_manifest(self._folder)
@@ -163,6 +164,8 @@ class Pipeline:
         return request.answer
 
     def _check_inputs(self, inputs: Mapping[str, Any]) -> None:
+        if not isinstance(inputs, Mapping):
+            raise UsageError(f"a request is arrays by the names of inputs, not {type(inputs).__name__}")
         known = [each.name for each in self.manifest.inputs]
         for name in inputs:
             if name not in known:

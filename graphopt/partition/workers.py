@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -119,7 +120,19 @@ class ProcessWorker:
 
     def __init__(self, spec: StageSpec) -> None:
         self._spec, self._lock, self._is_closed = spec, threading.Lock(), False
-        self._process = _StageProcess(spec)
+        self._start()
+
+    def _start(self, number: int = 0, deaths: int = 0) -> None:
+        """Start the process. It is told to end when the worker is no longer referred to, should nobody close it.
+
+        Raises:
+            StageError: the system starts none.
+        """
+        try:
+            self._process = _StageProcess(self._spec, number, deaths)
+        except OSError as error:
+            raise StageError(f"cannot be run: no process can be started: {error.strerror or error}") from error
+        self._end_process = weakref.finalize(self, self._process.close)
 
     @property
     def replaced(self) -> int:
@@ -137,16 +150,14 @@ class ProcessWorker:
                 if lost.deaths > MAX_DEATHS:
                     lost.deaths = 0
                     return _failed(StageError(f"cannot be run: {MAX_DEATHS} workers died of it, perhaps for memory"))
-                try:
-                    self._process = _StageProcess(self._spec, lost.number + 1, lost.deaths)
-                except OSError as error:
-                    return _failed(StageError(f"cannot be run: no process can be started: {error.strerror or error}"))
+                self._end_process.detach()
+                self._start(lost.number + 1, lost.deaths)
             return self._process.submit(file, feeds)
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            self._process.close()
+            self._end_process()
 
 
 def _failed(error: Exception) -> Future[Values]:
