@@ -147,7 +147,6 @@ def test_processes_end_with_a_pipeline_that_nobody_closes(folder: Path) -> None:
     os.kill(pipeline.worker_pids[0], signal.SIGKILL)
     next(answers)
     pids = pipeline.worker_pids
-    answers.close()
     del answers, pipeline
     end = time.monotonic() + 30
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:

@@ -141,7 +141,7 @@ def _read_device(table: _DeviceTable) -> Iterator[Device]:
         raise table.error("memory", "a size as '8GB'") from error
     speed = table.values.get("speed", 1.0)
     if isinstance(speed, bool) or not isinstance(speed, int | float) or not 1 / MAX_SPEED <= speed <= MAX_SPEED:
-        raise table.error("speed", f"a number from {1 / MAX_SPEED:g} to {MAX_SPEED:,}, as a multiple of this machine's")
+        raise table.error("speed", f"a number from {1 / MAX_SPEED:f} to {MAX_SPEED:,}, as a multiple of this machine's")
     provider = short_provider_name(table.text("provider", "cpu"))
     if not is_provider_name(provider):
         raise table.error("provider", "cpu, cuda or a name as ONNX Runtime has it")

@@ -240,14 +240,17 @@ class _StageProcess:
         assert self._process.stdout is not None
         with self._process.stdout as answers:
             while (message := read_message(answers)) is not None:
-                key, made, complaint = message
-                with self._lock:
-                    self.deaths = 0
-                    future = self._pending.pop(key)
-                if complaint:
-                    future.set_exception(StageError(complaint))
-                else:
-                    future.set_result(made)
+                self._settle(*message)
+
+    def _settle(self, key: int, made: Values, complaint: str) -> None:
+        """Answer a request; the thread keeps nothing of it, so that a pipeline that is forgotten can go."""
+        with self._lock:
+            self.deaths = 0
+            future = self._pending.pop(key)
+        if complaint:
+            future.set_exception(StageError(complaint))
+        else:
+            future.set_result(made)
 
 
 _SIZE = struct.Struct("<Q")
