@@ -371,7 +371,7 @@ def test_bad_input_is_one_line(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"stages": 10**7}, "into 1,024 stages at most, not 10,000,000"),
+        ({"stages": 10**7}, "into 256 stages at most, not 10,000,000"),
         ({"stages": 0}, "two stages or more"),
         ({"stages": 2, "threads": -1}, "threads cannot be -1: it is 0 or more"),
         ({"stages": 2, "seconds": -1.0}, "seconds cannot be -1.0: it is 0 or more"),

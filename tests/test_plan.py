@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import graphopt
-from graphopt.base.errors import MemoryBudgetError, UsageError
+from graphopt.base.errors import MemoryBudgetError, ModelError, UsageError
 from graphopt.cli.main import app
 from graphopt.partition.devices import Cluster, Device, Link
 from graphopt.partition.execution import simulate_plan
@@ -358,6 +358,21 @@ def test_plans_are_made_from_python(model: Path, devices: Path) -> None:
         graphopt.plan_model(model, devices, cost="guessed")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="micro_batches cannot be 0"):
         graphopt.plan_model(model, devices, micro_batches=0)
+
+
+def test_a_model_that_is_not_run_is_planned_at_sizes_that_it_takes() -> None:
+    """Usual sizes are longer than the table of positions."""
+    weights = {"positions": weight(8, E), "w": weight(E, E)}
+    model = parse(
+        f"float[n,s,{E}] x",
+        "a = Shape<start=1,end=2>(x); z = Constant<value_ints=[0]>(); "
+        "p = Slice(positions, z, a); h = Add(x, p); y = MatMul(h, w)",
+        weights,
+        outputs=f"float[n,s,{E}] y",
+    )
+    assert find_plan(model, request(is_measured=False)).winner.throughput > 0
+    with pytest.raises(ModelError, match="Incompatible dimensions"):
+        find_plan(model, request(is_measured=False, dims={"s": 9}))
 
 
 def test_a_training_graph_is_planned_without_shards(training: onnx.ModelProto) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class PartitionOptions(MeasuringOptions):
     """Options for cutting a model into stages."""
 
-    stages: int | None = option(None, "Number of stages.", metavar="N", type=int, minimum=1, maximum=1024)
+    stages: int | None = option(None, "Number of stages.", metavar="N", type=int, minimum=1, maximum=256)
     devices: Path | None = option(
         None, "Devices, one for each stage in their order, and the link between them.", metavar="FILE.toml", type=Path
     )

@@ -68,7 +68,8 @@ class Cluster:
     link: Link
 
 
-MAX_DEVICES = 4096
+MAX_DEVICES = 256
+"""Devices of a plan: all ways to split more take minutes to compare."""
 MAX_SPEED = 1_000_000
 """Times that a device may be as fast as this machine, or this as it."""
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from graphopt.base.errors import GraphoptError, ModelError, UsageError
 from graphopt.base.limits import LimitError
 from graphopt.io import onnx_io, opset_conversion
@@ -19,6 +17,7 @@ from graphopt.operators.inference import infer_graph
 from graphopt.runtime.bench import make_up_inputs, prepare_models
 from graphopt.runtime.sample_inputs import Feeds
 from graphopt.runtime.session_setting import SessionSetting, parse_model
+from graphopt.search.model_tuner import input_shapes
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +62,7 @@ class ModelTrial:
 
 def try_model(
     model: onnx_io.ModelSource,
+    graph: Graph,
     setting: SessionSetting,
     dims: Mapping[str, int | Sequence[int]],
     inputs: Mapping[str, Any],
@@ -72,16 +72,17 @@ def try_model(
 ) -> ModelTrial:
     """Return a trial of a model; one without a session, and a note, where ONNX Runtime does not run it here.
 
-    Unless it `is_run`, inputs are only made up for it.
+    `graph` is that of the model, with types. Unless it `is_run`, inputs are only made up, of sizes that the graph takes.
 
     Raises:
         UsageError: sizes or inputs do not fit.
+        ModelError: it is not run, and no sizes are found that fit.
         LimitError: a run takes too long, or too much memory.
     """
     if any(not isinstance(sizes, int) and len(sizes) > 1 for sizes in dims.values()):
         raise UsageError("times are known for one size of each dim: give one")
     if not is_run:
-        return ModelTrial(None, {}, make_up_inputs(parse_model(model), dims, inputs)[0])
+        return ModelTrial(None, {}, _make_up_feeds(model, graph, dims, inputs))
     try:
         ready = prepare_models([model], setting, dims=dims, inputs=inputs, seed=seed)
     except LimitError:
@@ -89,7 +90,7 @@ def try_model(
     except ModelError as error:
         why = f"not measured, but estimated: {error}"
         try:
-            feeds = make_up_inputs(parse_model(model), dims, inputs)[0]
+            feeds = _make_up_feeds(model, graph, dims, inputs)
         except ModelError as second:
             log.debug("no inputs can be made up: %s", second)
             feeds = {}
@@ -101,15 +102,37 @@ def try_model(
 
 def with_sizes(graph: Graph, feeds: Feeds) -> Graph:
     """Return a copy of a graph with the sizes of some inputs; an equal one where they say nothing."""
-    sized = graph.copy()
-    shapes = {
-        name: value.shape
-        for name, value in feeds.items()
-        if isinstance(value, np.ndarray) and any(graph[vertex].names[0] == name for vertex in graph.inputs)
-    }
     try:
-        fix_inputs(sized, shapes, {})
+        return _sized(graph, feeds)
     except GraphoptError as error:
         log.debug("sizes are not known everywhere: %s", error)
         return graph.copy()
+
+
+def _sized(graph: Graph, feeds: Feeds) -> Graph:
+    """Return a copy of a graph with the sizes of some inputs. Raises GraphoptError where it does not work on them."""
+    sized, names = graph.copy(), {graph[vertex].names[0] for vertex in graph.inputs}
+    fix_inputs(sized, {name: shape for name, shape in input_shapes(feeds).items() if name in names}, {})
     return sized
+
+
+def _make_up_feeds(
+    model: onnx_io.ModelSource,
+    graph: Graph,
+    dims: Mapping[str, int | Sequence[int]],
+    inputs: Mapping[str, Any],
+) -> Feeds:
+    """Return inputs of usual sizes, or of others where inference finds that the graph does not work on these.
+
+    Raises:
+        ModelError: it works on none that are tried.
+    """
+
+    def refusal(feeds: Feeds) -> str:
+        try:
+            _sized(graph, feeds)
+        except GraphoptError as error:
+            return str(error)
+        return ""
+
+    return make_up_inputs(parse_model(model), dims, inputs, refusal)[0]

@@ -45,7 +45,7 @@ COPIED_SHARE = 0.01
 """Part of the weights from which on it is said that they are copied."""
 NOISE = 0.05
 """Part by which stages have to be faster than copies of the model to be called so: they do the same work."""
-MAX_STAGES = 1024
+MAX_STAGES = 256
 TIMINGS = 8
 """Timings that the seconds of a run are shared among."""
 
@@ -173,7 +173,7 @@ def find_partition(
     report = progress or (lambda stage, done: None)
     report("load", 0.0)
     loaded, notes = load_live_nodes(model)
-    trial = try_model(model, request.setting, request.dims or {}, request.inputs or {}, request.seed)
+    trial = try_model(model, loaded.graph, request.setting, request.dims or {}, request.inputs or {}, request.seed)
     label = model_label(model)
     whole = CuttableGraph(loaded.graph, with_sizes(loaded.graph, trial.feeds))
     estimates = AnalyticCost().node_seconds(whole.sized)

@@ -87,6 +87,7 @@ def find_plan(
         report("time", 0.0)
         trial = try_model(
             model,
+            loaded.graph,
             request.setting,
             request.dims or {},
             request.inputs or {},
