@@ -72,7 +72,7 @@ def try_model(
 ) -> ModelTrial:
     """Return a trial of a model; one without a session, and a note, where ONNX Runtime does not run it here.
 
-    `graph` is that of the model, with types. Unless it `is_run`, inputs are only made up, of sizes that the graph takes.
+    `graph` is that of the model, with types. Unless it `is_run`, inputs are only made up, of sizes that it takes.
 
     Raises:
         UsageError: sizes or inputs do not fit.
