@@ -344,7 +344,7 @@ def test_the_command_prints_a_table(model: Path, tmp_path: Path) -> None:
     ("arguments", "code", "said"),
     [
         (["out"], 2, "say how many stages there are to be, or name a file of devices: one of the two"),
-        (["out", "--stages", "1"], 2, "Invalid value for '--stages'"),
+        (["out", "--stages", "0"], 2, "Invalid value for '--stages'"),
         (["out", "--stages", "9"], 2, "has 8 nodes, which cannot be 9 stages"),
         (["--stages", "2"], 2, "name a folder for the stages, or with --annotate one file: one of the two"),
         (["out", "--stages", "2", "--annotate", "a.onnx"], 2, "one of the two"),
