@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from graphopt.onnxsim import simplify as simplify
     from graphopt.options import Options as Options
     from graphopt.partition.pipeline_folder import partition_model as partition_model
+    from graphopt.partition.plan_report import PlanReport as PlanReport
+    from graphopt.partition.planning import plan_model as plan_model
     from graphopt.partition.stage_pipeline import Pipeline as Pipeline
     from graphopt.pipeline import optimize as optimize
     from graphopt.report.report import Report as Report
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from graphopt.runtime.memory import MemoryReport as MemoryReport
     from graphopt.runtime.memory import measure_memory as measure_memory
     from graphopt.search.recipe import Recipe as Recipe
+    from graphopt.search.recomputation_budget import MemoryBudget as MemoryBudget
     from graphopt.training import TrainingResult as TrainingResult
     from graphopt.training import grad as grad
 
@@ -51,6 +54,7 @@ _HOMES = {
     "Options": "graphopt.options",
     "OutputError": "graphopt.base.errors",
     "Pipeline": "graphopt.partition.stage_pipeline",
+    "PlanReport": "graphopt.partition.plan_report",
     "ProofError": "graphopt.base.errors",
     "Recipe": "graphopt.search.recipe",
     "RecipeError": "graphopt.base.errors",
@@ -67,6 +71,7 @@ _HOMES = {
     "optimize": "graphopt.pipeline",
     "optimize_folder": "graphopt.folders",
     "partition_model": "graphopt.partition.pipeline_folder",
+    "plan_model": "graphopt.partition.planning",
     "report_schema": "graphopt.report.report",
     "simplify": "graphopt.onnxsim",
 }
@@ -81,6 +86,7 @@ __all__ = [
     "Options",
     "OutputError",
     "Pipeline",
+    "PlanReport",
     "ProofError",
     "Recipe",
     "RecipeError",
@@ -98,6 +104,7 @@ __all__ = [
     "optimize",
     "optimize_folder",
     "partition_model",
+    "plan_model",
     "report_schema",
     "simplify",
 ]

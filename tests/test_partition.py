@@ -242,7 +242,7 @@ def test_a_model_that_cannot_be_run_is_cut_by_an_estimate(tmp_path: Path) -> Non
     model.opset_import.add(domain="unknown.domain", version=1)
     model.graph.value_info.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [2, 4]))
     made = graphopt.partition_model(model, tmp_path / "out", 2, seconds=0.0)
-    assert not made.is_measured and made.notes[0].startswith("not measured, but balanced by an estimate: ")
+    assert not made.is_measured and made.notes[0].startswith("not measured, but estimated: ")
     ops = [node.op_type for stage in made.stages for node in onnx.load(tmp_path / "out" / stage.file).graph.node]
     assert ops == ["Relu", "Exp", "Neg", "Tanh"]
 
@@ -344,14 +344,14 @@ def test_the_command_prints_a_table(model: Path, tmp_path: Path) -> None:
     ("arguments", "code", "said"),
     [
         (["out"], 2, "say how many stages there are to be, or name a file of devices: one of the two"),
-        (["out", "--stages", "1"], 2, "Invalid value for '--stages'"),
+        (["out", "--stages", "0"], 2, "Invalid value for '--stages'"),
         (["out", "--stages", "9"], 2, "has 8 nodes, which cannot be 9 stages"),
         (["--stages", "2"], 2, "name a folder for the stages, or with --annotate one file: one of the two"),
         (["out", "--stages", "2", "--annotate", "a.onnx"], 2, "one of the two"),
         (["out", "--stages", "2", "--max-transfer", "7 bytes"], 2, "'7 bytes' is no size of memory"),
         (["out", "--stages", "2", "--max-transfer", "1B"], 2, "stages that send 1 B at most: "),
         (["out", "--devices", "no.toml"], 2, "no.toml cannot be read: No such file or directory"),
-        (["out", "--stages", "2", "--dim", "batch=1,2"], 2, "balanced for one size of each dim: give one"),
+        (["out", "--stages", "2", "--dim", "batch=1,2"], 2, "times are known for one size of each dim: give one"),
         (["out", "--stages", "2", "--dim", "width=1"], 2, "width"),
         (["model.onnx", "--stages", "2"], 1, "model.onnx is there already: remove it, or name another folder"),
         (["no/out", "--stages", "2"], 1, "no/out cannot be written: no is missing"),
@@ -366,6 +366,24 @@ def test_bad_input_is_one_line(
     assert (done.exit_code, done.stdout) == (code, "")
     assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert [path.name for path in model.parent.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"stages": 10**7}, "into 256 stages at most, not 10,000,000"),
+        ({"stages": 0}, "two stages or more"),
+        ({"stages": 2, "threads": -1}, "threads cannot be -1: it is 0 or more"),
+        ({"stages": 2, "seconds": -1.0}, "seconds cannot be -1.0: it is 0 or more"),
+        ({"stages": 2, "seconds": float("nan")}, "seconds cannot be nan: it is 0 or more"),
+        ({"stages": 2, "max_transfer": -5}, "'-5' is no size of memory"),
+        ({"stages": 2, "tensor_parallel": 9}, "9 devices cannot share a stage: 1 to 8 can"),
+    ],
+)
+def test_wrong_numbers_are_refused_from_python(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        graphopt.partition_model(chain(), tmp_path / "out", **options)
+    assert not list(tmp_path.iterdir())
 
 
 def test_layers_are_annotated_for_onnxruntime(model: Path, tmp_path: Path) -> None:

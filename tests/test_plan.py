@@ -13,16 +13,16 @@ import pytest
 from typer.testing import CliRunner
 
 import graphopt
-from graphopt.base.errors import MemoryBudgetError, UsageError
+from graphopt.base.errors import MemoryBudgetError, ModelError, UsageError
 from graphopt.cli.main import app
 from graphopt.partition.devices import Cluster, Device, Link
 from graphopt.partition.execution import simulate_plan
+from graphopt.partition.model_trial import load_typed
 from graphopt.partition.plan import DevicePlan, DeviceSplit, PlanComparison, PlanMaker, compare_plans, splits_of
 from graphopt.partition.plan_report import PlanReport, PlanRequest
-from graphopt.partition.planning import plan_model
+from graphopt.partition.planning import find_plan
 from graphopt.partition.schedule import PipelineTimes, Schedule, in_flight, passes, pipeline_seconds
 from graphopt.partition.sharding import ShardedGraph, shard_graph
-from graphopt.partition.simplification import load_typed
 from graphopt.partition.workload import Workload, measure_workload
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.analytic_cost import AnalyticCost
@@ -334,7 +334,7 @@ def request(**changes: Any) -> PlanRequest:
 
 
 def test_measured_times_add_up_to_those_of_a_run() -> None:
-    found: PlanReport = plan_model(mlp(), request())
+    found: PlanReport = find_plan(mlp(), request())
     assert found.times.startswith("measured")
     assert sum(found.workloads[1].seconds) > 0
     assert found.winner.split.copies == 2
@@ -344,15 +344,39 @@ def test_open_sizes_are_planned_at_a_usual_size_or_at_that_given() -> None:
     weights = {"w": weight(E, E)}
     model = parse(f"float[n,{E}] x", "y = MatMul(x, w)", weights, outputs=f"float[n,{E}] y", opset=18)
     small, large = (
-        plan_model(model, request(is_measured=False, dims={"n": [size]})).winner.latency for size in (10, 10_000)
+        find_plan(model, request(is_measured=False, dims={"n": [size]})).winner.latency for size in (10, 10_000)
     )
     assert small < large
-    with pytest.raises(UsageError, match="a plan is for one size of each dim"):
-        plan_model(model, request(dims={"n": [1, 2]}))
+    with pytest.raises(UsageError, match="times are known for one size of each dim"):
+        find_plan(model, request(dims={"n": [1, 2]}))
+
+
+def test_plans_are_made_from_python(model: Path, devices: Path) -> None:
+    found = graphopt.plan_model(model, devices, cost="analytic", micro_batches=4)
+    assert found.winner.split == DeviceSplit(2, 1, 1) and found.to_json()["micro_batches"] == 4
+    with pytest.raises(UsageError, match="cost is measured or analytic, not 'guessed'"):
+        graphopt.plan_model(model, devices, cost="guessed")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="micro_batches cannot be 0"):
+        graphopt.plan_model(model, devices, micro_batches=0)
+
+
+def test_a_model_that_is_not_run_is_planned_at_sizes_that_it_takes() -> None:
+    """Usual sizes are longer than the table of positions."""
+    weights = {"positions": weight(8, E), "w": weight(E, E)}
+    model = parse(
+        f"float[n,s,{E}] x",
+        "a = Shape<start=1,end=2>(x); z = Constant<value_ints=[0]>(); "
+        "p = Slice(positions, z, a); h = Add(x, p); y = MatMul(h, w)",
+        weights,
+        outputs=f"float[n,s,{E}] y",
+    )
+    assert find_plan(model, request(is_measured=False)).winner.throughput > 0
+    with pytest.raises(ModelError, match="Incompatible dimensions"):
+        find_plan(model, request(is_measured=False, dims={"s": 9}))
 
 
 def test_a_training_graph_is_planned_without_shards(training: onnx.ModelProto) -> None:
-    found = plan_model(training, request(is_measured=False))
+    found = find_plan(training, request(is_measured=False))
     assert {plan.split.shards for plan in found.comparison.plans} == {1}
     assert any("training graph" in note for note in found.notes)
     assert "ZeRO" in str(found)

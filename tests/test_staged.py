@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
@@ -18,8 +19,10 @@ import pytest
 from numpy.typing import NDArray
 
 import graphopt
-from graphopt.base.errors import StageError, UsageError
+from graphopt.base.errors import ModelError, StageError, UsageError
 from graphopt.partition import workers as stage_workers
+from graphopt.partition.manifest import MANIFEST
+from graphopt.partition.stage_session import stage_digest
 from tests.test_partition import chain, normal
 from tests.text import parse
 
@@ -134,6 +137,70 @@ def test_processes_answer_as_threads_do_and_end_with_the_pipeline(folder: Path) 
         for pid in pids:
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows tells of no process by a signal")
+def test_processes_end_with_a_pipeline_that_nobody_closes(folder: Path) -> None:
+    pipeline = graphopt.Pipeline(folder, "processes", threads=1)
+    answers = pipeline.stream(requests(100))
+    next(answers)
+    os.kill(pipeline.worker_pids[0], signal.SIGKILL)
+    next(answers)
+    pids = pipeline.worker_pids
+    del answers, pipeline
+    end = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
+        gc.collect()
+        time.sleep(0.05)
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_who_waits_is_told_that_the_pipeline_is_closed(kind: str, folder: Path) -> None:
+    said: list[str] = []
+
+    def ask() -> None:
+        try:
+            list(pipeline.stream(itertools.cycle(requests(3))))
+        except StageError as error:
+            said.append(str(error))
+
+    with graphopt.Pipeline(folder, kind, threads=1) as pipeline:
+        pipeline.run(requests(1)[0])
+        threads = [threading.Thread(target=ask, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert said == ["the pipeline is closed"] * 3
+
+
+def test_a_process_that_cannot_load_its_stage_or_be_started_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphopt.partition_model(chain(), tmp_path / "out", 2, threads=1, seconds=0.0)
+    stage, manifest = tmp_path / "out" / "stage-2.onnx", tmp_path / "out" / MANIFEST
+    digest = stage_digest(stage)
+    stage.write_bytes(b"no model")
+    manifest.write_text(manifest.read_text().replace(digest, stage_digest(stage)))
+    with pytest.raises(ModelError, match=r"stage-2\.onnx cannot be loaded"):
+        graphopt.Pipeline(tmp_path / "out", threads=1)
+    with (
+        graphopt.Pipeline(tmp_path / "out", "processes", threads=1) as pipeline,
+        pytest.raises(StageError, match=r"^stage 2 \(stage-2\.onnx\) cannot be opened: .*cannot be loaded"),
+    ):
+        pipeline.run(requests(1)[0])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    with pytest.raises(StageError, match="no process can be started: No such file or directory"):
+        graphopt.Pipeline(tmp_path / "out", "processes")
+
+
+@pytest.mark.parametrize("asked", [None, [1], "x"])
+def test_what_is_no_request_is_refused(asked: Any, folder: Path) -> None:
+    with graphopt.Pipeline(folder, threads=1) as pipeline, pytest.raises(UsageError, match="a request is arrays by"):
+        pipeline.run(asked)
 
 
 def test_messages_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 from graphopt.base.errors import UsageError
 from graphopt.io import onnx_io
 from graphopt.partition.collectives import Operation
+from graphopt.partition.model_trial import load_typed
 from graphopt.partition.sharding import shard_graph
 from graphopt.partition.shards import Shards, shard_model
-from graphopt.partition.simplification import load_typed
 from tests import zoo
 from tests.graphs import weight
 from tests.text import parse

@@ -27,9 +27,16 @@ if TYPE_CHECKING:
 class PartitionOptions(MeasuringOptions):
     """Options for cutting a model into stages."""
 
-    stages: int | None = option(None, "Number of stages.", metavar="N", type=int, minimum=2, maximum=1024)
+    stages: int | None = option(None, "Number of stages.", metavar="N", type=int, minimum=1, maximum=256)
     devices: Path | None = option(
         None, "Devices, one for each stage in their order, and the link between them.", metavar="FILE.toml", type=Path
+    )
+    tensor_parallel: int = option(
+        1,
+        "Number of devices that share each stage: its operators are split among them by rules that are proved.",
+        metavar="M",
+        minimum=1,
+        maximum=8,
     )
     max_transfer: str | None = option(None, "Most bytes that go from one stage to the next.", metavar="SIZE", type=str)
     annotate: Path | None = option(
@@ -56,6 +63,7 @@ class PartitionOptions(MeasuringOptions):
         return PartitionRequest(
             stages=self.stages,
             cluster=None if self.devices is None else read_devices(self.devices),
+            tensor_parallel=self.tensor_parallel,
             max_transfer=None if self.max_transfer is None else forms.parse_bytes(self.max_transfer),
             setting=self.setting,
             seconds=self.seconds,
@@ -80,7 +88,8 @@ def partition(
 
     Each stage is a model of its own; graphopt.Pipeline(OUT) runs them. The stages are timed with all optimizations of
     ONNX Runtime, and the cuts moved until the largest stage takes hardly more than the mean; of cuts that are as even
-    those are chosen across which the fewest bytes go. To have the stages optimized, optimize the model first.
+    those are chosen across which the fewest bytes go. To have the stages optimized, optimize the model first. With
+    --tensor-parallel several devices share each stage; its models are simplified then.
     """
     set_up_logging(printing.verbose, printing.debug)
     files.check_readable(Path(model))
@@ -88,10 +97,14 @@ def partition(
         raise UsageError("name a folder for the stages, or with --annotate one file: one of the two")
     request = options.request()
     if output is not None:
+        if files.is_stdout(Path(output)):
+            raise UsageError("stages are not written to stdout: name a folder")
         files.check_new_folder(Path(output))
     elif options.annotate is not None:
         if files.is_stdout(options.annotate):
             raise UsageError("an annotated model is not written to stdout: name a file")
+        if options.tensor_parallel > 1:
+            raise UsageError("annotations name one device for each node: they go without --tensor-parallel")
         output_files.check_outputs(Path(model), options.annotate, ResultOptions(), as_json=printing.as_json)
     from graphopt.partition import partitioning, pipeline_folder
 

@@ -56,7 +56,7 @@ def plan(
     files.check_readable(Path(model))
     from graphopt.partition.devices import read_devices
     from graphopt.partition.plan_report import PlanRequest
-    from graphopt.partition.planning import plan_model
+    from graphopt.partition.planning import find_plan
 
     cluster = read_devices(devices)
     with Progress(enabled=not printing.quiet) as progress, running(options):
@@ -69,7 +69,7 @@ def plan(
             inputs=options.inputs,
             seed=options.seed,
         )
-        found = plan_model(model, request, progress)
+        found = find_plan(model, request, progress=progress)
     if printing.as_json:
         sys.stdout.write(json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
     elif not printing.quiet:

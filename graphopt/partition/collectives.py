@@ -8,9 +8,10 @@ programs are what `simulator` runs, message by message.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +33,27 @@ class Operation(StrEnum):
     """The parts that the devices have, joined, everywhere."""
     BROADCAST = "broadcast"
     """The value of the first device, everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A collective operation after which all devices of a group have the same value; values are called by name."""
+
+    operation: Operation
+    """All-gather or all-reduce."""
+    parts: tuple[str, ...]
+    """Values that the devices contribute, in their order."""
+    result: str
+    """Value that all have after it."""
+    axis: int = 0
+    """Axis along which an all-gather joins the parts."""
+
+    def of(self, values: Mapping[str, Any]) -> Any:
+        """Return the result, of the same type as the parts."""
+        parts = [values[name] for name in self.parts]
+        if self.operation is Operation.ALL_GATHER:
+            return np.concatenate(parts, axis=self.axis)
+        return np.asarray(reduce(np.add, parts))
 
 
 @dataclass(frozen=True)

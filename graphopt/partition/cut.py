@@ -86,7 +86,7 @@ class CuttableGraph:
     def possible_cuts(self) -> list[int]:
         """Cuts with nodes on both sides, across which only tensors go that NumPy knows."""
         hindered = self._sum_across(
-            (value, 1) for value in self.last_reader if not _can_be_sent(self.graph.value_type(value))
+            (value, 1) for value in self.last_reader if not can_be_sent(self.graph.value_type(value))
         )
         return [cut for cut in range(1, len(self)) if not hindered[cut]]
 
@@ -130,7 +130,7 @@ def _held_bytes(node: Node) -> int:
     return own + sum(body.weight_bytes for body in node.bodies)
 
 
-def _can_be_sent(type_: Type | None) -> bool:
+def can_be_sent(type_: Type | None) -> bool:
     """Return whether a value is a tensor of a type that NumPy has itself."""
     return isinstance(type_, TensorType) and type_.dtype != 0 and type_.dtype.numpy.isbuiltin == 1
 

@@ -68,7 +68,10 @@ class Cluster:
     link: Link
 
 
-MAX_DEVICES = 4096
+MAX_DEVICES = 256
+"""Devices of a plan: all ways to split more take minutes to compare."""
+MAX_SPEED = 1_000_000
+"""Times that a device may be as fast as this machine, or this as it."""
 
 
 def read_devices(path: str | PathLike[str]) -> Cluster:
@@ -138,8 +141,8 @@ def _read_device(table: _DeviceTable) -> Iterator[Device]:
     except UsageError as error:
         raise table.error("memory", "a size as '8GB'") from error
     speed = table.values.get("speed", 1.0)
-    if isinstance(speed, bool) or not isinstance(speed, int | float) or not 0 < speed < math.inf:
-        raise table.error("speed", "a positive number, as a multiple of this machine's")
+    if isinstance(speed, bool) or not isinstance(speed, int | float) or not 1 / MAX_SPEED <= speed <= MAX_SPEED:
+        raise table.error("speed", f"a number from {1 / MAX_SPEED:f} to {MAX_SPEED:,}, as a multiple of this machine's")
     provider = short_provider_name(table.text("provider", "cpu"))
     if not is_provider_name(provider):
         raise table.error("provider", "cpu, cuda or a name as ONNX Runtime has it")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from graphopt.base.errors import UsageError
 from graphopt.base.limits import format_bytes
 from graphopt.base.records import DECODE_ERRORS, from_json, to_json
+from graphopt.partition.collectives import Join
 from graphopt.runtime.bench import format_ms, format_table
 
 MANIFEST = "pipeline.json"
@@ -44,10 +47,33 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """What one of the devices that share a stage computes between two collective operations: a model beside this
+    file."""
+
+    device: int
+    """Number of the device within the stage, from 1."""
+    file: str
+    digest: str
+    weight_bytes: int
+    inputs: tuple[TensorSignature, ...]
+    outputs: tuple[TensorSignature, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """What the devices that share a stage do at once, and the collective operations that follow."""
+
+    shards: tuple[ShardRecord, ...]
+    joins: tuple[Join, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StageRecord:
-    """A stage: a model of its own, beside this file."""
+    """A stage: a model of its own, beside this file, or several that devices run together."""
 
     file: str
+    """Empty where devices share the stage."""
     digest: str
     """SHA-256 of the file, and of its weights where they lie in another."""
     nodes: int
@@ -66,6 +92,22 @@ class StageRecord:
     """Name of the device that it is for."""
     speed: float = 1.0
     provider: str = "cpu"
+    segments: tuple[SegmentRecord, ...] = ()
+    """What devices that share the stage compute, one segment after the other."""
+    results: dict[str, str] = field(default_factory=dict)
+    """The value of the segments that is an output of the stage, by the output's name."""
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The digests of its files, by name."""
+        if not self.segments:
+            return {self.file: self.digest}
+        return {shard.file: shard.digest for segment in self.segments for shard in segment.shards}
+
+    @property
+    def device_count(self) -> int:
+        """The number of devices that work on it."""
+        return max((shard.device for segment in self.segments for shard in segment.shards), default=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +160,60 @@ class PipelineManifest:
         table = format_table([row if has_devices else row[:-1] for row in rows], left=(5,))
         how = f"{self.threads} thread{'s' * (self.threads != 1)}" if self.is_measured else "estimated"
         sizes = "".join(f", {name}={size}" for name, size in self.sizes.items())
-        head = f"{self.model}: {len(self.stages)} stages, the largest {self.imbalance:.3f} of the mean ({how}{sizes})"
+        count = len(self.stages)
+        largest = f"{count} stages, the largest {self.imbalance:.3f} of the mean" if count > 1 else "1 stage"
+        head = f"{self.model}: {largest} ({how}{sizes})"
         return "\n".join([head, "", table, *(["", *self.notes] if self.notes else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A model that one device of a stage runs."""
+
+    device: int
+    """Number of the device within the stage, from 1."""
+    file: str
+    inputs: tuple[str, ...]
+    """Names of the values that it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is done at once for a request: a stage, or a segment of one that devices share."""
+
+    stage: int
+    """Number of the stage, from 1."""
+    calls: tuple[Call, ...]
+    joins: tuple[Join, ...] = ()
+    """The operations that follow."""
+    results: Mapping[str, str] = field(default_factory=dict)
+    """Other names of values that are there in the end."""
+
+    @property
+    def reads(self) -> set[str]:
+        """The names of all values that it needs of those before it."""
+        names = {name for call in self.calls for name in call.inputs}
+        return names.union(*(join.parts for join in self.joins), self.results.values())
+
+    def finish(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what there is after it, given the values before it and those that its calls have made."""
+        found = dict(values)
+        found |= {join.result: join.of(values) for join in self.joins}
+        return found | {name: found[value] for name, value in self.results.items()}
+
+
+def iter_steps(manifest: PipelineManifest) -> Iterator[Step]:
+    """Yield what is done for a request, in order."""
+    for number, stage in enumerate(manifest.stages, start=1):
+        if not stage.segments:
+            yield Step(number, (Call(1, stage.file, _names(stage.inputs)),))
+        for place, segment in enumerate(stage.segments, start=1):
+            calls = tuple(Call(shard.device, shard.file, _names(shard.inputs)) for shard in segment.shards)
+            yield Step(number, calls, segment.joins, stage.results if place == len(stage.segments) else {})
+
+
+def _names(signatures: tuple[TensorSignature, ...]) -> tuple[str, ...]:
+    return tuple(each.name for each in signatures)
 
 
 def read_manifest(folder: Path) -> PipelineManifest:
@@ -140,9 +234,9 @@ def read_manifest(folder: Path) -> PipelineManifest:
         raise UsageError(f"{folder} holds no pipeline: {path} cannot be read: {error.strerror}") from error
     except DECODE_ERRORS as error:
         raise UsageError(f"{path} describes no pipeline: {error}") from error
-    for stage in found.stages:
-        if Path(stage.file).name != stage.file or not (folder / stage.file).is_file():
-            raise UsageError(f"{path} names the stage {stage.file}, which is not beside it")
+    for name in (name for stage in found.stages for name in stage.files):
+        if Path(name).name != name or not (folder / name).is_file():
+            raise UsageError(f"{path} names the stage {name}, which is not beside it")
     if not found.stages:
         raise UsageError(f"{path} has no stages")
     return found

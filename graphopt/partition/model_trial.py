@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from graphopt.base.errors import GraphoptError, ModelError, UsageError
 from graphopt.base.limits import LimitError
 from graphopt.io import onnx_io, opset_conversion
@@ -19,12 +17,13 @@ from graphopt.operators.inference import infer_graph
 from graphopt.runtime.bench import make_up_inputs, prepare_models
 from graphopt.runtime.sample_inputs import Feeds
 from graphopt.runtime.session_setting import SessionSetting, parse_model
+from graphopt.search.model_tuner import input_shapes
 
 log = logging.getLogger(__name__)
 
 
-def load_live_nodes(model: onnx_io.ModelSource) -> tuple[onnx_io.LoadedModel, list[str]]:
-    """Return a model with inferred types, without nodes on which no output depends, and a note on these.
+def load_typed(model: onnx_io.ModelSource) -> onnx_io.LoadedModel:
+    """Return a model with the types of its values.
 
     Raises:
         ModelError: the model is not legal.
@@ -33,6 +32,16 @@ def load_live_nodes(model: onnx_io.ModelSource) -> tuple[onnx_io.LoadedModel, li
     with onnx_io.naming_file_in_errors(loaded.path):
         infer_graph(loaded.graph)
         opset_conversion.upgrade_nodes(loaded.graph)  # some could not be while their types were unknown
+    return loaded
+
+
+def load_live_nodes(model: onnx_io.ModelSource) -> tuple[onnx_io.LoadedModel, list[str]]:
+    """Return a model with the types of its values, without nodes on which no output depends, and a note on these.
+
+    Raises:
+        ModelError: the model is not legal.
+    """
+    loaded = load_typed(model)
     dead = remove_unread(loaded.graph)
     if dead is None:
         return loaded, []
@@ -53,47 +62,77 @@ class ModelTrial:
 
 def try_model(
     model: onnx_io.ModelSource,
+    graph: Graph,
     setting: SessionSetting,
     dims: Mapping[str, int | Sequence[int]],
     inputs: Mapping[str, Any],
     seed: int,
+    *,
+    is_run: bool = True,
 ) -> ModelTrial:
     """Return a trial of a model; one without a session, and a note, where ONNX Runtime does not run it here.
 
+    `graph` is that of the model, with types. Unless it `is_run`, inputs are only made up, of sizes that it takes.
+
     Raises:
         UsageError: sizes or inputs do not fit.
+        ModelError: it is not run, and no sizes are found that fit.
         LimitError: a run takes too long, or too much memory.
     """
     if any(not isinstance(sizes, int) and len(sizes) > 1 for sizes in dims.values()):
-        raise UsageError("stages are balanced for one size of each dim: give one")
+        raise UsageError("times are known for one size of each dim: give one")
+    if not is_run:
+        return ModelTrial(None, {}, _make_up_feeds(model, graph, dims, inputs))
     try:
         ready = prepare_models([model], setting, dims=dims, inputs=inputs, seed=seed)
     except LimitError:
         raise
     except ModelError as error:
-        why = f"not measured, but balanced by an estimate: {error}"
+        why = f"not measured, but estimated: {error}"
         try:
-            feeds = make_up_inputs(parse_model(model), dims, inputs)[0]
+            feeds = _make_up_feeds(model, graph, dims, inputs)
         except ModelError as second:
             log.debug("no inputs can be made up: %s", second)
             feeds = {}
         return ModelTrial(None, {}, feeds, (why,))
     first, *others = ready.trials
-    notes = ("balanced for the first of several usual sizes: --dim names others",) if others else ()
+    notes = ("measured at the first of several usual sizes: --dim names others",) if others else ()
     return ModelTrial(ready.sessions[0], dict(first.sizes), first.feeds, notes)
 
 
 def with_sizes(graph: Graph, feeds: Feeds) -> Graph:
     """Return a copy of a graph with the sizes of some inputs; an equal one where they say nothing."""
-    sized = graph.copy()
-    shapes = {
-        name: value.shape
-        for name, value in feeds.items()
-        if isinstance(value, np.ndarray) and any(graph[vertex].names[0] == name for vertex in graph.inputs)
-    }
     try:
-        fix_inputs(sized, shapes, {})
+        return _sized(graph, feeds)
     except GraphoptError as error:
         log.debug("sizes are not known everywhere: %s", error)
         return graph.copy()
+
+
+def _sized(graph: Graph, feeds: Feeds) -> Graph:
+    """Return a copy of a graph with the sizes of some inputs. Raises GraphoptError where it does not work on them."""
+    sized, names = graph.copy(), {graph[vertex].names[0] for vertex in graph.inputs}
+    fix_inputs(sized, {name: shape for name, shape in input_shapes(feeds).items() if name in names}, {})
     return sized
+
+
+def _make_up_feeds(
+    model: onnx_io.ModelSource,
+    graph: Graph,
+    dims: Mapping[str, int | Sequence[int]],
+    inputs: Mapping[str, Any],
+) -> Feeds:
+    """Return inputs of usual sizes, or of others where inference finds that the graph does not work on these.
+
+    Raises:
+        ModelError: it works on none that are tried.
+    """
+
+    def refusal(feeds: Feeds) -> str:
+        try:
+            _sized(graph, feeds)
+        except GraphoptError as error:
+            return str(error)
+        return ""
+
+    return make_up_inputs(parse_model(model), dims, inputs, refusal)[0]

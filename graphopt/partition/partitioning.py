@@ -1,9 +1,13 @@
-"""A model is cut into stages: by an estimate at first, then by the time that they are measured to take."""
+"""A model is cut into stages: by an estimate at first, then by the time that they are measured to take.
+
+Devices may share a stage: its operators are split among them by rules that are proved.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,9 +28,11 @@ from graphopt.partition.balance import (
     choose_cuts,
     thin_positions,
 )
-from graphopt.partition.cut import CuttableGraph
+from graphopt.partition.cut import CuttableGraph, can_be_sent
 from graphopt.partition.devices import INSTANT, Cluster, Device
 from graphopt.partition.model_trial import load_live_nodes, try_model, with_sizes
+from graphopt.partition.sharding import MAX_SHARDS
+from graphopt.partition.shards import Shards, shard_model
 from graphopt.partition.stage_timing import StageTimer
 from graphopt.partition.stages import ModelStage, extract_stages
 from graphopt.runtime.sample_inputs import Feeds
@@ -39,6 +45,7 @@ COPIED_SHARE = 0.01
 """Part of the weights from which on it is said that they are copied."""
 NOISE = 0.05
 """Part by which stages have to be faster than copies of the model to be called so: they do the same work."""
+MAX_STAGES = 256
 TIMINGS = 8
 """Timings that the seconds of a run are shared among."""
 
@@ -51,8 +58,10 @@ class ModelPartition:
     loaded: onnx_io.LoadedModel
     whole: CuttableGraph
     stages: tuple[ModelStage, ...]
+    shards: tuple[Shards | None, ...]
+    """How devices share each stage; None for one that a single device runs."""
     devices: tuple[Device, ...]
-    """The device of each stage."""
+    """The device of each stage; where several share it, one that stands for them."""
     is_described: bool
     """True where the devices were described, and are not that of the machine."""
     found: MeasuredCuts
@@ -89,11 +98,14 @@ class PartitionRequest:
     """What is asked for: a number of stages or devices, and how it is measured.
 
     Raises:
-        UsageError: neither or both are given, or there are fewer than two.
+        UsageError: neither or both are given, there are fewer than two or too many, they cannot be grouped as is asked,
+            or a number is negative.
     """
 
     stages: int | None = None
     cluster: Cluster | None = None
+    tensor_parallel: int = 1
+    """Number of devices that share each stage."""
     max_transfer: int | None = None
     """Most bytes that may cross a cut."""
     setting: SessionSetting
@@ -106,15 +118,43 @@ class PartitionRequest:
     def __post_init__(self) -> None:
         if (self.stages is None) == (self.cluster is None):
             raise UsageError("say how many stages there are to be, or name a file of devices: one of the two")
-        if len(self.devices) < 2:
-            raise UsageError("a model is cut into two stages or more, and there is one device")
+        if self.stages is not None and self.stages > MAX_STAGES:
+            raise UsageError(f"a model is cut into {MAX_STAGES:,} stages at most, not {self.stages:,}")
+        if self.setting.threads < 0:
+            raise UsageError(f"threads cannot be {self.setting.threads}: it is 0 or more")
+        if not self.seconds >= 0:
+            raise UsageError(f"seconds cannot be {self.seconds}: it is 0 or more")
+        if not 1 <= self.tensor_parallel <= MAX_SHARDS:
+            raise UsageError(f"{self.tensor_parallel} devices cannot share a stage: 1 to {MAX_SHARDS} can")
+        if self.cluster is not None and len(self.cluster.devices) % self.tensor_parallel:
+            raise UsageError(
+                f"{len(self.cluster.devices)} devices cannot be taken {self.tensor_parallel} at a time, as each stage"
+                " needs them"
+            )
+        if len(self.devices) * self.tensor_parallel < 2:
+            raise UsageError("a model is cut into two stages or more, or shared by devices, and there is one device")
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
-        """The devices of the stages; those of an unnamed machine have no bound of memory."""
+        """The device of each stage, which is as slow and as small as any of those that share it; those of an unnamed
+        machine have no bound of memory."""
         if self.cluster is not None:
-            return self.cluster.devices
+            own = self.cluster.devices
+            groups = (own[at : at + self.tensor_parallel] for at in range(0, len(own), self.tensor_parallel))
+            return tuple(map(_common_device, groups))
         return tuple(Device(f"stage {number}", 0) for number in range(1, (self.stages or 0) + 1))
+
+
+def _common_device(group: Sequence[Device]) -> Device:
+    """Return a device that stands for some. Raises UsageError: their providers differ."""
+    if len({device.provider for device in group}) > 1:
+        raise UsageError(f"{', '.join(device.name for device in group)} cannot share a stage: their providers differ")
+    return replace(
+        group[0],
+        name=", ".join(device.name for device in group),
+        memory=min(device.memory for device in group),
+        speed=min(device.speed for device in group),
+    )
 
 
 def find_partition(
@@ -126,13 +166,14 @@ def find_partition(
 
     Raises:
         ModelError: the model is not legal, or no tensor of a known type separates its nodes.
-        UsageError: there cannot be so many stages, or none that send so little; sizes or inputs do not fit.
+        UsageError: there cannot be so many stages, or none that send so little; sizes or inputs do not fit; no operator
+            can be shared.
         MemoryBudgetError: the model does not fit into the devices, however it is cut.
     """
     report = progress or (lambda stage, done: None)
     report("load", 0.0)
     loaded, notes = load_live_nodes(model)
-    trial = try_model(model, request.setting, request.dims or {}, request.inputs or {}, request.seed)
+    trial = try_model(model, loaded.graph, request.setting, request.dims or {}, request.inputs or {}, request.seed)
     label = model_label(model)
     whole = CuttableGraph(loaded.graph, with_sizes(loaded.graph, trial.feeds))
     estimates = AnalyticCost().node_seconds(whole.sized)
@@ -149,11 +190,15 @@ def find_partition(
                 found = _measured(space, seconds, timer, request.seconds, report)
         except NoCutsError:
             raise _refusal(whole, request, label) from None
+    stages = tuple(extract_stages(whole, found.cuts))
+    report("share", 0.0)
+    shards, shared = _share_stages(stages, loaded, request, label)
     partition = ModelPartition(
-        model, loaded, whole, tuple(extract_stages(whole, found.cuts)), request.devices, request.cluster is not None,
+        model, loaded, whole, stages, shards, request.devices, request.cluster is not None,
         found, request.setting, trial.feeds, trial.sizes, timer.nbytes, timer.whole_seconds, (),
     )  # fmt: skip
-    return replace(partition, notes=(*trial.notes, *notes, *_notes(partition, request)))
+    _check_memory_of_shards(partition, label)
+    return replace(partition, notes=(*trial.notes, *notes, *shared, *_notes(partition, request)))
 
 
 # -- where cuts may be -------------------------------------------------------------------------------------------------
@@ -192,22 +237,23 @@ def _cut_space(whole: CuttableGraph, request: PartitionRequest, seconds: Sequenc
         bytes_across=whole.bytes_across,
         speeds=[device.speed for device in request.devices],
         seconds_to_send=link.seconds,
-        fits=_MemoryFit(whole, request.devices) if request.cluster is not None else None,
+        fits=_MemoryFit(whole, request.devices, request.tensor_parallel) if request.cluster is not None else None,
     )
 
 
 class _MemoryFit:
-    """Whether nodes fit into a device: their weights, and at most what the values of the whole model take."""
+    """Whether nodes fit into a device: their weights, or the part of them that each of several has, and at most what
+    the values of the whole model take."""
 
-    def __init__(self, whole: CuttableGraph, devices: Sequence[Device]) -> None:
-        self._whole, self._memory = whole, [device.memory for device in devices]
+    def __init__(self, whole: CuttableGraph, devices: Sequence[Device], shards: int) -> None:
+        self._whole, self._memory, self._shards = whole, [device.memory for device in devices], shards
         self._values = whole.values_peak
         self._weights: dict[int, list[int]] = {}
 
     def __call__(self, stage: int, start: int, end: int) -> bool:
         if start not in self._weights:
             self._weights[start] = self._whole.running_weight_bytes(start)
-        return self._weights[start][end - start] + self._values <= self._memory[stage]
+        return self._weights[start][end - start] / self._shards + self._values <= self._memory[stage]
 
 
 def _refusal(whole: CuttableGraph, request: PartitionRequest, label: str) -> GraphoptError:
@@ -218,6 +264,61 @@ def _refusal(whole: CuttableGraph, request: PartitionRequest, label: str) -> Gra
         f" take {format_bytes(weights)} and its values {format_bytes(whole.values_peak)} at most, and the devices have"
         f" {format_bytes(memory)} together; nothing was written"
     )
+
+
+# -- shared by devices -------------------------------------------------------------------------------------------------
+
+
+def _share_stages(
+    stages: Sequence[ModelStage], loaded: onnx_io.LoadedModel, request: PartitionRequest, label: str
+) -> tuple[tuple[Shards | None, ...], list[str]]:
+    """Return how the devices share each stage, and notes on that.
+
+    Raises:
+        UsageError: they can share none.
+    """
+    count, found, notes = request.tensor_parallel, list[Shards | None](), list[str]()
+    if count == 1:
+        return (None,) * len(stages), notes
+    for number, stage in enumerate(stages, start=1):
+        try:
+            shards = shard_model(stage.model(loaded), count)
+            _check_joins(shards)
+        except UsageError as error:
+            found.append(None)
+            notes.append(f"stage {number} is run by one device: {error}")
+        else:
+            found.append(shards)
+            joins = Counter(str(join.operation) for segment in shards.segments for join in segment.joins)
+            said = ", ".join(f"{times} {operation}" for operation, times in sorted(joins.items()))
+            weights = format_bytes(max(shards.weight_bytes))
+            notes.append(f"stage {number} is shared by {count} devices, with {weights} of weights each: {said}")
+    if not any(found):
+        raise UsageError(f"{label} cannot be shared by {count} devices: {notes[0].partition(': ')[2]}")
+    return tuple(found), notes
+
+
+def _check_joins(shards: Shards) -> None:
+    """Raise UsageError where devices would exchange what NumPy does not know."""
+    for segment in shards.segments:
+        for graph in (model.graph for model in segment.models):
+            for name, type_ in zip(graph.output_names, graph.output_types, strict=True):
+                if not can_be_sent(type_):
+                    raise UsageError(f"'{name}' is of a type that does not go from one device to another")
+
+
+def _check_memory_of_shards(partition: ModelPartition, label: str) -> None:
+    """Raise MemoryBudgetError where devices do not hold what they share, or one of them what it runs alone."""
+    if not partition.is_described:
+        return
+    for stage, shards, device in zip(partition.stages, partition.shards, partition.devices, strict=True):
+        held = stage.weight_bytes if shards is None else max(shards.weight_bytes)
+        needed = held + partition.whole.values_peak
+        if needed > device.memory:
+            raise MemoryBudgetError(
+                f"{label} does not fit: its part on {device.name} takes {format_bytes(needed)}, and there are"
+                f" {format_bytes(device.memory)}; nothing was written"
+            )
 
 
 # -- measured ----------------------------------------------------------------------------------------------------------
@@ -271,7 +372,7 @@ def _copies_note(partition: ModelPartition) -> list[str]:
         return []
     said = f"the whole model fits into {'each' if len(able) == len(partition.devices) else len(able)} of the devices"
     said = said if partition.is_described else "the whole model runs on this machine"
-    if partition.whole_seconds is None:
+    if partition.whole_seconds is None or any(partition.shards):
         return [f"{said}: copies of it serve more requests than stages, unless they need too much memory"]
     copies = sum(device.speed for device in able) / partition.whole_seconds
     times = zip(partition.found.seconds, partition.speeds, strict=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,26 @@ from graphopt.base.dtype import DType
 from graphopt.base.errors import DifferenceError
 from graphopt.base.option_values import parse_bytes
 from graphopt.base.ort import require_onnxruntime
+from graphopt.check.compare import MIN_COMPARED_MAGNITUDE
+from graphopt.check.tolerance import output_tolerances
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Value
 from graphopt.ir.types import TensorType, Type
 from graphopt.partition.devices import read_devices
-from graphopt.partition.manifest import MANIFEST, PipelineManifest, StageRecord, TensorSignature, Transfer
+from graphopt.partition.manifest import (
+    MANIFEST,
+    PipelineManifest,
+    SegmentRecord,
+    ShardRecord,
+    StageRecord,
+    TensorSignature,
+    Transfer,
+    iter_steps,
+)
 from graphopt.partition.partitioning import ModelPartition, PartitionRequest, find_partition
 from graphopt.partition.stage_session import run_stage, stage_digest
+from graphopt.runtime.model_sketch import sketch_model
+from graphopt.runtime.oracle import RunnableModel
 from graphopt.runtime.session_setting import SessionSetting, model_label
 
 
@@ -32,7 +46,9 @@ def partition_model(
     stages: int | None = None,
     *,
     devices: str | os.PathLike[str] | None = None,
+    tensor_parallel: int = 1,
     max_transfer: int | str | None = None,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
     threads: int = 0,
     seconds: float = 30.0,
     check: bool = True,
@@ -46,10 +62,13 @@ def partition_model(
         folder: a new one, for a file for each stage and `pipeline.json`; it is complete or absent.
         stages: number of them; not with `devices`.
         devices: a TOML file of devices, one for each stage, and the link between them.
+        tensor_parallel: number of devices that share each stage: its operators are split among them.
         max_transfer: most bytes that go from one stage to the next, as 2_000_000 or `2MB`.
+        dims: sizes of open dims at which stages are timed; others get a usual one.
         threads: of ONNX Runtime while stages are timed; 0: one a core.
         seconds: about how long the timings may take together.
-        check: run stages and model without ONNX Runtime's optimizations: every bit is to be the same.
+        check: run stages and model without ONNX Runtime's optimizations: every bit is to be the same, or of shared
+            stages all but the rounding.
 
     Raises:
         ModelError, UsageError, MemoryBudgetError: as `partitioning.find_partition`.
@@ -59,8 +78,10 @@ def partition_model(
     request = PartitionRequest(
         stages=stages,
         cluster=None if devices is None else read_devices(devices),
+        tensor_parallel=tensor_parallel,
         max_transfer=None if max_transfer is None else parse_bytes(max_transfer),
         setting=SessionSetting(threads=threads),
+        dims=dims,
         seconds=seconds,
     )
     return write_partition(find_partition(model, request), Path(folder), check=check)
@@ -73,7 +94,8 @@ def write_partition(partition: ModelPartition, folder: Path, *, check: bool = Tr
         partition: the stages.
         folder: must not be there yet; it appears when all is in it.
         check: run model and stages as they are written, without ONNX Runtime's optimizations, where they can be run:
-            every bit is to be the same, unless half precision goes between stages: that may be rounded more often.
+            every bit is to be the same, unless devices share a stage and add up in another order, or half precision
+            goes between stages: that may be rounded more often.
 
     Raises:
         OutputError: the folder is there, or cannot be written; nothing is left behind.
@@ -81,38 +103,67 @@ def write_partition(partition: ModelPartition, folder: Path, *, check: bool = Tr
     """
     files.check_new_folder(folder)
     with files.naming_write_errors(folder), files.temporary_folder_for(folder) as part:
-        paths = [part / f"stage-{number}.onnx" for number in range(1, len(partition.stages) + 1)]
-        for path, stage in zip(paths, partition.stages, strict=True):
-            onnx_io.save_model(stage.model(partition.loaded), path)
+        made = describe_partition(partition)
+        made = replace(
+            made, stages=tuple(_write_stage(partition, place, each, part) for place, each in enumerate(made.stages))
+        )
         if check and partition.is_measured:
-            partition = replace(partition, notes=(*partition.notes, *_check_stages(partition, paths)))
-        made = describe_partition(partition, paths)
+            made = replace(made, notes=(*made.notes, *_check_stages(partition, made, part)))
         files.write_text(part / MANIFEST, f"{made.to_json()}\n")
     return made
+
+
+def _write_stage(partition: ModelPartition, place: int, record: StageRecord, folder: Path) -> StageRecord:
+    """Write the model of a stage, or those of the devices that share it; return its record with the files."""
+    shards = partition.shards[place]
+    if shards is None:
+        path = folder / f"stage-{place + 1}.onnx"
+        onnx_io.save_model(partition.stages[place].model(partition.loaded), path)
+        return replace(record, file=path.name, digest=stage_digest(path))
+    segments = tuple(
+        SegmentRecord(
+            tuple(
+                _write_shard(model, device, folder / f"stage-{place + 1}-device-{device}-part-{number}.onnx")
+                for device, model in enumerate(segment.models, start=1)
+                if model.graph.outputs
+            ),
+            segment.joins,
+        )
+        for number, segment in enumerate(shards.segments, start=1)
+    )
+    return replace(record, segments=segments, results=dict(shards.outputs))
+
+
+def _write_shard(model: onnx_io.LoadedModel, device: int, path: Path) -> ShardRecord:
+    onnx_io.save_model(model, path)
+    graph = model.graph
+    return ShardRecord(
+        device, path.name, stage_digest(path), graph.weight_bytes, _input_signatures(graph), _output_signatures(graph)
+    )
 
 
 # -- pipeline.json -----------------------------------------------------------------------------------------------------
 
 
-def describe_partition(partition: ModelPartition, paths: Sequence[Path] = ()) -> PipelineManifest:
-    """Return what there is to say of stages, which lie in these files; without any, they have no names or digests."""
+def describe_partition(partition: ModelPartition) -> PipelineManifest:
+    """Return what there is to say of stages before they are written: they have no names of files or digests."""
     graph, source = partition.loaded.graph, partition.loaded.path
     seconds = partition.found.seconds
     transfers = tuple(_transfers(partition))
     return PipelineManifest(
         model=model_label(partition.source),
         digest="" if source is None else stage_digest(source),
-        inputs=tuple(_input_signature(graph, vertex) for vertex in graph.inputs),
+        inputs=_input_signatures(graph),
         optional=tuple(graph[vertex].names[0] for vertex in graph.inputs if graph[vertex].data is not None),
-        outputs=tuple(map(_signature, graph.output_names, graph.output_types)),
+        outputs=_output_signatures(graph),
         stages=tuple(
             StageRecord(
-                file=path.name if path is not None else "",
-                digest=stage_digest(path) if path is not None else "",
+                file="",
+                digest="",
                 nodes=len(stage.graph),
                 weight_bytes=stage.weight_bytes,
-                inputs=tuple(_input_signature(stage.graph, vertex) for vertex in stage.graph.inputs),
-                outputs=tuple(map(_signature, stage.graph.output_names, stage.graph.output_types)),
+                inputs=_input_signatures(stage.graph),
+                outputs=_output_signatures(stage.graph),
                 received=tuple(map(graph.value_name, stage.received)),
                 returned=tuple(name for name in stage.graph.output_names if name in graph.output_names),
                 bytes_out=partition.bytes_behind(stage),
@@ -121,9 +172,7 @@ def describe_partition(partition: ModelPartition, paths: Sequence[Path] = ()) ->
                 speed=device.speed,
                 provider=device.provider if partition.is_described else partition.setting.provider,
             )
-            for path, stage, time, device in zip(
-                paths or repeat(None, len(seconds)), partition.stages, seconds, partition.devices, strict=True
-            )
+            for stage, time, device in zip(partition.stages, seconds, partition.devices, strict=True)
         ),
         transfers=transfers,
         is_measured=partition.is_measured,
@@ -164,8 +213,12 @@ def _passing_notes(transfers: Iterable[Transfer]) -> list[str]:
     ]
 
 
-def _input_signature(graph: Graph, vertex: int) -> TensorSignature:
-    return _signature(graph[vertex].names[0], graph[vertex].types[0])
+def _input_signatures(graph: Graph) -> tuple[TensorSignature, ...]:
+    return tuple(_signature(graph[vertex].names[0], graph[vertex].types[0]) for vertex in graph.inputs)
+
+
+def _output_signatures(graph: Graph) -> tuple[TensorSignature, ...]:
+    return tuple(map(_signature, graph.output_names, graph.output_types))
 
 
 def _signature(name: str, type_: Type | None) -> TensorSignature:
@@ -180,10 +233,11 @@ def _signature(name: str, type_: Type | None) -> TensorSignature:
 # -- the stages together are the model ---------------------------------------------------------------------------------
 
 
-def _check_stages(partition: ModelPartition, paths: Iterable[Path]) -> list[str]:
-    """Return a note where outputs of stages and model differ by rounding, which they may where half precision is sent.
+def _check_stages(partition: ModelPartition, made: PipelineManifest, folder: Path) -> list[str]:
+    """Return a note where outputs of stages and model differ by rounding, which they may where half precision is sent,
+    or devices share a stage.
 
-    ONNX Runtime computes it in single precision where a provider has no kernel for it, and rounds where a stage ends.
+    ONNX Runtime computes half precision in single where a provider has no kernel for it, and rounds where a stage ends.
 
     Raises:
         DifferenceError: the stages, as they are written, give another bit than the model, or another number.
@@ -194,31 +248,43 @@ def _check_stages(partition: ModelPartition, paths: Iterable[Path]) -> list[str]
     expected, again = (original.run(names, partition.feeds) for _ in range(2))
     del original
     values: dict[str, Any] = dict(partition.feeds)
-    for path in paths:
-        values |= run_stage(setting.open(path, optimize=False), values)
-    is_half = any(
-        partition.loaded.graph.dtype(value) is DType.FLOAT16 for stage in partition.stages for value in stage.sent
-    )
+    for step in iter_steps(made):
+        found = [run_stage(setting.open(folder / call.file, optimize=False), values) for call in step.calls]
+        values = step.finish(reduce(or_, found, values))
+    tolerances = _rounding(partition)
     rounded = []
     for name, one, other in zip(names, expected, again, strict=True):
         if not have_same_bits(one, other) or have_same_bits(one, values[name]):  # random numbers differ anyway
             continue
-        if not is_half or not _differ_by_rounding(one, values[name]):
-            raise DifferenceError(f"the stages make other bits of output '{name}' than the model; nothing was written")
+        if not tolerances or not _differ_by_rounding(one, values[name], tolerances[name]):
+            kind = "bits of" if not tolerances else "values of"
+            raise DifferenceError(f"the stages make other {kind} output '{name}' than the model; nothing was written")
         rounded.append(f"'{name}'")
-    return [f"{', '.join(rounded)} may be rounded otherwise: half precision goes between stages"] if rounded else []
+    why = "devices add up in another order" if any(partition.shards) else "half precision goes between stages"
+    return [f"{', '.join(rounded)} may be rounded otherwise: {why}"] if rounded else []
 
 
-ROUNDING = 0.02
+HALF_ROUNDING = 0.02
 """Difference, as a part of the largest number, that half precision makes in a deep model."""
 
 
-def _differ_by_rounding(one: Any, other: Any) -> bool:
+def _rounding(partition: ModelPartition) -> dict[str, float]:
+    """Return how far each output may be from the model's, as a part of the largest number; empty if every bit is to be
+    the same."""
+    graph = partition.loaded.graph
+    is_half = any(graph.dtype(value) is DType.FLOAT16 for stage in partition.stages for value in stage.sent)
+    if not is_half and not any(partition.shards):
+        return {}
+    found = output_tolerances(sketch_model(RunnableModel(partition.loaded).outline)) if any(partition.shards) else {}
+    return {name: max(found.get(name, (0.0, ""))[0], HALF_ROUNDING * is_half) for name in graph.output_names}
+
+
+def _differ_by_rounding(one: Any, other: Any, tolerance: float) -> bool:
     if not isinstance(one, np.ndarray) or one.dtype.kind not in "fiu" or one.shape != other.shape:
         return False
     finite = np.abs(one[np.isfinite(one)].astype(np.float64))
-    scale = float(finite.max(initial=0.0))
-    return np.allclose(one.astype(np.float64), other.astype(np.float64), rtol=0, atol=ROUNDING * scale, equal_nan=True)
+    scale = max(float(finite.max(initial=0.0)), MIN_COMPARED_MAGNITUDE)
+    return np.allclose(one.astype(np.float64), other.astype(np.float64), rtol=0, atol=tolerance * scale, equal_nan=True)
 
 
 def have_same_bits(one: Any, other: Any) -> bool:

@@ -21,8 +21,6 @@ from graphopt.partition.devices import Cluster, Device, Link
 from graphopt.partition.schedule import PipelineTimes, Schedule, in_flight, pipeline_seconds, stage_ends
 from graphopt.partition.workload import Workload
 
-MAX_SHARDS = 8
-"""Most devices that share an operator: rules for more take long to prove, and links within a machine end there."""
 TIE = 1e-3
 """Relative difference of throughput up to which the simpler plan is taken."""
 

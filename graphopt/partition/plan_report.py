@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graphopt.base.errors import UsageError
 from graphopt.base.limits import format_bytes, format_megabytes
 from graphopt.partition.devices import Cluster
 from graphopt.partition.plan import DevicePlan, PlanComparison
@@ -14,10 +15,17 @@ from graphopt.partition.workload import Workload
 from graphopt.runtime.bench import format_ms, format_table
 from graphopt.runtime.session_setting import SessionSetting
 
+COSTS = ("measured", "analytic")
+"""Sources of node times."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """Request for plans."""
+    """Request for plans.
+
+    Raises:
+        UsageError: a number is not positive.
+    """
 
     cluster: Cluster
     micro_batches: int = DEFAULT_MICRO_BATCHES
@@ -25,9 +33,13 @@ class PlanRequest:
     is_measured: bool = True
     """Run the model here under the profiler; else its times are estimates."""
     setting: SessionSetting
-    dims: Mapping[str, Sequence[int]] | None = None
+    dims: Mapping[str, int | Sequence[int]] | None = None
     inputs: Mapping[str, Any] | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.micro_batches < 1:
+            raise UsageError(f"micro_batches cannot be {self.micro_batches}: it is 1 or more")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from graphopt.rewrite.matching import Match, find_matches, root_operators_of
 from graphopt.rewrite.simplify import Step, undo_steps
 from graphopt.rewrite.sites import Site
 
+MAX_SHARDS = 8
+"""Most devices that share an operator: rules for more take long to prove, and links within a machine end there."""
 HEAVY_WORK = (WorkKind.CONVOLUTION, WorkKind.PRODUCT)
 """Work that is worth being split: what follows it is split with it."""
 JOINS = {"Concat": Operation.ALL_GATHER, "Sum": Operation.ALL_REDUCE}

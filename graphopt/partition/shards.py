@@ -9,23 +9,10 @@ from graphopt.base.errors import UsageError
 from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.graph import INPUT, INTERNAL_DOMAIN, Graph, Node, Value
 from graphopt.ir.schemas import is_deterministic
-from graphopt.partition.collectives import Operation
+from graphopt.partition.collectives import Join
 from graphopt.partition.sharding import ShardedGraph, shard_graph
 from graphopt.partition.simplification import simplify_before_split
 from graphopt.rewrite.gate import Gate
-
-
-@dataclass(frozen=True)
-class Join:
-    """A collective operation between segments; values are called by their names in the segments."""
-
-    operation: Operation
-    parts: tuple[str, ...]
-    """Values that the devices contribute, in their order."""
-    result: str
-    """Value that all devices have after it."""
-    axis: int = 0
-    """Axis along which the parts are joined by an all-gather."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +36,12 @@ class Shards:
     rules: Mapping[str, int]
     """Number of applications of each rule."""
 
+    @property
+    def weight_bytes(self) -> list[int]:
+        """The bytes of weights in the models of each device."""
+        models = zip(*(segment.models for segment in self.segments), strict=True)
+        return [sum(model.graph.weight_bytes for model in own) for own in models]
+
 
 def shard_model(model: LoadedModel, count: int, gate: Gate | None = None) -> Shards:
     """Split a model among devices.
@@ -60,7 +53,7 @@ def shard_model(model: LoadedModel, count: int, gate: Gate | None = None) -> Sha
 
     Raises:
         UsageError: no rule splits any of its operators, or it has a node that draws random numbers or reads values from
-            within a body.
+            within a body, or an output that does not depend on the inputs.
     """
     gate = gate or Gate()
     sharded = shard_graph(simplify_before_split(model.graph, gate), count, gate)
@@ -69,6 +62,9 @@ def shard_model(model: LoadedModel, count: int, gate: Gate | None = None) -> Sha
     for _, node in sharded.graph.nodes():
         if node.captures or any(True for _ in node.bodies) or not is_deterministic(node):
             raise UsageError(f"node '{node.label}' ({node.op}) cannot be computed by several devices at once")
+    for name, value in zip(sharded.graph.output_names, sharded.graph.outputs, strict=True):
+        if sharded.graph[value.vertex].is_constant:
+            raise UsageError(f"output '{name}' does not depend on the inputs, so no device computes it")
     return _ShardCutter(model, sharded).cut()
 
 
@@ -118,12 +114,14 @@ class _ShardCutter:
         return replace(self.model, graph=segment)
 
     def _add_border(self, segment: Graph, value: Value) -> int:
-        """Return what stands for a value from outside: the constant that it is, or an input."""
+        """Return what stands for a value from outside: the constant that it is, or an input, with its default if the
+        model has one."""
         graph, node = self.sharded.graph, self.sharded.graph[value.vertex]
         if node.is_constant:
             return segment.add(node)
-        border = Node(INPUT, (), (graph.value_name(value),), (graph.value_type(value),), domain=INTERNAL_DOMAIN)
-        vertex = segment.add(border)
+        if value.vertex not in graph.inputs:
+            node = Node(INPUT, (), (graph.value_name(value),), (graph.value_type(value),), domain=INTERNAL_DOMAIN)
+        vertex = segment.add(node)
         segment.inputs.append(vertex)
         return vertex
 

@@ -1,33 +1,18 @@
-"""Models as they are split among devices: with types, simplified, and with queries, keys and values apart."""
+"""Graphs as they are split among devices: simplified, and with queries, keys and values apart."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphopt.io import onnx_io, opset_conversion
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.language.rule_library import load_rules
-from graphopt.operators.inference import infer_graph
 from graphopt.rewrite.build import RewriteRefused, build_patch
 from graphopt.rewrite.gate import Gate
 from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.simplify import simplify_graph
 from graphopt.rewrite.sites import Site
-
-
-def load_typed(model: onnx_io.ModelSource) -> onnx_io.LoadedModel:
-    """Return a model with the types of its values.
-
-    Raises:
-        ModelError: the model is not legal.
-    """
-    loaded = onnx_io.load_model(onnx_io.copy_source(model))
-    with onnx_io.naming_file_in_errors(loaded.path):
-        infer_graph(loaded.graph)
-        opset_conversion.upgrade_nodes(loaded.graph)
-    return loaded
 
 
 def simplify_before_split(graph: Graph, gate: Gate) -> Graph:

@@ -18,8 +18,7 @@ import numpy as np
 from graphopt.base import ort
 from graphopt.base.errors import StageError, UsageError, did_you_mean, quoted_list
 from graphopt.base.hardware import usable_cores
-from graphopt.partition.manifest import PipelineManifest, StageRecord, read_manifest
-from graphopt.partition.stage_session import stage_digest
+from graphopt.partition.manifest import MANIFEST, Call, PipelineManifest, StageRecord, Step, iter_steps, read_manifest
 from graphopt.partition.workers import (
     DaskWorker,
     ProcessWorker,
@@ -38,7 +37,7 @@ REQUESTS_PER_STAGE = 2
 
 
 class Pipeline:
-    """The stages of a partitioned model, each with a session of its own. Close it, or use it as a context.
+    """The stages of a partitioned model, each with sessions of its own. Close it, or use it as a context.
 
     Several threads may use it at once.
     """
@@ -65,10 +64,12 @@ class Pipeline:
         Raises:
             UsageError: the folder holds no pipeline, or one whose files were changed; the arguments do not fit.
             ModelError: ONNX Runtime does not open a stage (with threads; else the first request says so).
+            StageError: no process can be started.
         """
         self._folder = Path(folder)
         self.manifest: PipelineManifest = read_manifest(self._folder)
         """The contents of `pipeline.json`."""
+        self._steps: tuple[Step, ...] = tuple(iter_steps(self.manifest))
         count = len(self.manifest.stages)
         if in_flight is not None and in_flight < 1:
             raise UsageError(f"in_flight cannot be {in_flight}: it is 1 or more")
@@ -77,36 +78,47 @@ class Pipeline:
         self._is_closed = False
         with ort.registered_custom_ops(custom_ops):
             libraries = ort.custom_op_libraries()
-        own = threads if threads is not None else max(1, usable_cores() // count)
-        specs = [
-            self._spec(number, stage, own, libraries) for number, stage in enumerate(self.manifest.stages, start=1)
-        ]
-        self._last_stage = _last_readers(self.manifest)
-        self._workers: list[StageWorker] = []
+        device_count = sum(stage.device_count for stage in self.manifest.stages)
+        own = threads if threads is not None else max(1, usable_cores() // device_count)
+        specs = {
+            (number, device): self._spec(number, device, stage, own, libraries)
+            for number, stage in enumerate(self.manifest.stages, start=1)
+            for device in range(1, stage.device_count + 1)
+        }
+        self._last_step = _last_readers(self.manifest, self._steps)
+        self._workers: dict[tuple[int, int], StageWorker] = {}
+        """By the number of the stage, and that of its device."""
         try:
             placed: dict[str, str] = {}
-            for spec in specs:
-                self._workers.append(_start(spec, workers, placed))
+            for place, spec in specs.items():
+                self._workers[place] = _start(spec, workers, placed)
         except BaseException:
             self.close()
             raise
 
-    def _spec(self, number: int, stage: StageRecord, threads: int, libraries: tuple[str, ...]) -> StageSpec:
-        path = self._folder.resolve() / stage.file
-        if stage_digest(path) != stage.digest:
-            raise UsageError(f"{path} is not the file that {self._folder / 'pipeline.json'} describes: it was changed")
-        setting = SessionSetting(stage.provider, threads)
-        return StageSpec(f"stage {number} ({stage.file})", path, stage.digest, setting, libraries)
+    def _spec(
+        self, number: int, device: int, stage: StageRecord, threads: int, libraries: tuple[str, ...]
+    ) -> StageSpec:
+        """Return what the worker of a device has to know. Raises UsageError: a file was changed."""
+        own = {
+            call.file for step in self._steps if step.stage == number for call in step.calls if call.device == device
+        }
+        files = {name: digest for name, digest in stage.files.items() if name in own}
+        name = f"stage {number}{f', device {device}' if stage.segments else ''}"
+        spec = StageSpec(name, self._folder.resolve(), files, SessionSetting(stage.provider, threads), libraries)
+        if (changed := spec.changed_file) is not None:
+            raise UsageError(f"{changed} is not the file that {self._folder / MANIFEST} describes: it was changed")
+        return spec
 
     @property
     def replaced_workers(self) -> int:
         """How many workers were lost and have others in their place."""
-        return sum(worker.replaced for worker in self._workers)
+        return sum(worker.replaced for worker in self._workers.values())
 
     @property
     def worker_pids(self) -> list[int]:
         """The processes of the stages that are processes of this machine."""
-        return [worker.pid for worker in self._workers if isinstance(worker, ProcessWorker)]
+        return [worker.pid for worker in self._workers.values() if isinstance(worker, ProcessWorker)]
 
     # -- requests
 
@@ -152,6 +164,8 @@ class Pipeline:
         return request.answer
 
     def _check_inputs(self, inputs: Mapping[str, Any]) -> None:
+        if not isinstance(inputs, Mapping):
+            raise UsageError(f"a request is arrays by the names of inputs, not {type(inputs).__name__}")
         known = [each.name for each in self.manifest.inputs]
         for name in inputs:
             if name not in known:
@@ -163,48 +177,59 @@ class Pipeline:
             raise UsageError(f"nothing is given for {quoted_list(missing)}")
 
     def _advance(self, request: _Request) -> None:
-        """Give a request to its next stage, or end it behind the last one."""
-        if request.stage == len(self._workers):
+        """Give a request to its next step, or end it behind the last one."""
+        if request.step == len(self._steps):
             self._end(request, {each.name: request.values[each.name] for each in self.manifest.outputs})
             return
-        stage = self.manifest.stages[request.stage]
-        feeds = {each.name: request.values[each.name] for each in stage.inputs if each.name in request.values}
+        calls = self._steps[request.step].calls
+        request.open_calls = len(calls)
+        for call in calls:
+            self._ask(request, call)
+
+    def _ask(self, request: _Request, call: Call) -> None:
+        feeds = {name: request.values[name] for name in call.inputs if name in request.values}
+        stage = self._steps[request.step].stage
         try:
             if self._is_closed:
                 raise StageError("the pipeline is closed")
-            made = self._workers[request.stage].submit(feeds)
+            made = self._workers[stage, call.device].submit(call.file, feeds)
         except Exception as error:  # whatever it is: who waits has to be told
-            self._end(request, self._named(request, error))
+            self._end(request, self._named(call, stage, error))
         else:
-            made.add_done_callback(partial(self._receive, request))
+            made.add_done_callback(partial(self._receive, request, call, stage))
 
-    def _receive(self, request: _Request, made: Future[Values]) -> None:
-        """Take what a stage has made of a request; one whose worker was lost is asked again."""
+    def _receive(self, request: _Request, call: Call, stage: int, made: Future[Values]) -> None:
+        """Take what a worker has made of a request; one whose worker was lost is asked again."""
         try:
-            request.values |= made.result()
+            found = made.result()
+            if request.has_all_with(found):
+                self._finish_step(request)
         except WorkerLostError:
-            self._advance(request)
-            return
+            self._ask(request, call)
         except Exception as error:  # as above; also that the worker was closed
-            self._end(request, self._named(request, error))
-            return
-        request.values = {
-            name: value for name, value in request.values.items() if self._last_stage.get(name, -1) > request.stage
-        }
-        request.stage += 1
+            self._end(request, self._named(call, stage, error))
+
+    def _finish_step(self, request: _Request) -> None:
+        """Join what the devices of a step have made, and go on."""
+        values = self._steps[request.step].finish(request.values | request.made)
+        request.values = {name: value for name, value in values.items() if self._last_step.get(name, -1) > request.step}
+        request.made = {}
+        request.step += 1
         self._advance(request)
 
-    def _named(self, request: _Request, error: Exception) -> StageError:
+    def _named(self, call: Call, stage: int, error: Exception) -> StageError:
         """Return an error that names the stage in which it occurred."""
         if self._is_closed:
             return StageError("the pipeline is closed")
-        stage = self.manifest.stages[request.stage]
         said = str(error) if isinstance(error, StageError) else f"cannot be run: {type(error).__name__}: {error}"
-        named = StageError(f"stage {request.stage + 1} ({stage.file}) {said}")
+        named = StageError(f"stage {stage} ({call.file}) {said}")
         named.__cause__ = error
         return named
 
     def _end(self, request: _Request, found: Values | BaseException) -> None:
+        """Answer a request, unless another of its devices has failed before."""
+        if not request.claim_end():
+            return
         self._room.release()
         if isinstance(found, BaseException):
             request.answer.set_exception(found)
@@ -216,7 +241,7 @@ class Pipeline:
     def close(self) -> None:
         """End all workers; what they still work on is not answered."""
         self._is_closed = True
-        for worker in self._workers:
+        for worker in self._workers.values():
             worker.close()
 
     def __enter__(self) -> Pipeline:
@@ -230,12 +255,32 @@ class Pipeline:
 
 @dataclass(eq=False)
 class _Request:
-    """One request on its way: the values that later stages read."""
+    """One request on its way."""
 
     values: Values
-    stage: int = 0
-    """Number of stages that it has behind it."""
+    """Values that this step or later ones read."""
+    step: int = 0
+    """Number of steps that it has behind it."""
+    made: Values = field(default_factory=dict)
+    """Values that the devices have made in this step."""
+    open_calls: int = 0
+    """Number of devices that have not answered in this step."""
     answer: Future[Values] = field(default_factory=Future)
+    _is_ended: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def has_all_with(self, found: Values) -> bool:
+        """Add what a device has made; return whether it was the last."""
+        with self._lock:
+            self.made |= found
+            self.open_calls -= 1
+            return not self.open_calls
+
+    def claim_end(self) -> bool:
+        """Return whether the request had not ended yet; now it has."""
+        with self._lock:
+            was_ended, self._is_ended = self._is_ended, True
+            return not was_ended
 
 
 def _start(spec: StageSpec, workers: Any, placed: dict[str, str]) -> StageWorker:
@@ -248,10 +293,10 @@ def _start(spec: StageSpec, workers: Any, placed: dict[str, str]) -> StageWorker
     return DaskWorker(spec, workers, placed)
 
 
-def _last_readers(manifest: PipelineManifest) -> dict[str, int]:
-    """Return the place of the last stage that reads a value; that behind all for outputs of the model."""
-    found = {each.name: place for place, stage in enumerate(manifest.stages) for each in stage.inputs}
-    return found | {each.name: len(manifest.stages) for each in manifest.outputs}
+def _last_readers(manifest: PipelineManifest, steps: Sequence[Step]) -> dict[str, int]:
+    """Return the place of the last step that reads a value; that behind all for outputs of the model."""
+    found = {name: place for place, step in enumerate(steps) for name in step.reads}
+    return found | {each.name: len(steps) for each in manifest.outputs}
 
 
 def _split_batch(manifest: PipelineManifest, inputs: Mapping[str, Any], size: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Workers that each hold the session of a stage: in a thread, in a process of this machine, or on a Dask cluster.
+"""Workers that each hold the sessions of a stage: in a thread, in a process of this machine, or on a Dask cluster.
 
 Each takes requests without waiting and answers with a `Future`. One that is lost says so on all requests that it had;
 the next request starts another in its place.
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -42,15 +43,15 @@ class WorkerLostError(Exception):
 
 
 class StageWorker(Protocol):
-    """Runs requests of one stage."""
+    """Runs requests of one stage, or of the part that one device has of it."""
 
     @property
     def replaced(self) -> int:
         """How many workers were lost and have another in their place."""
         ...
 
-    def submit(self, feeds: Values) -> Future[Values]:
-        """Return at once what will hold the outputs, a StageError or a WorkerLostError."""
+    def submit(self, file: str, feeds: Values) -> Future[Values]:
+        """Return at once what will hold the outputs of a file of the stage, a StageError or a WorkerLostError."""
         ...
 
     def close(self) -> None: ...
@@ -61,16 +62,23 @@ class StageSpec:
     """What a worker has to know of its stage; it goes to other processes."""
 
     name: str
-    """Name in errors: `stage 2 (stage-2.onnx)`."""
-    path: Path
-    digest: str
+    """Name in errors: `stage 2`."""
+    folder: Path
+    files: Mapping[str, str]
+    """The digests of the models that it runs, by their names in the folder."""
     setting: SessionSetting
     custom_ops: tuple[str, ...] = ()
 
-    def open(self) -> Any:
-        """Return its session, which was opened before when it was measured. Raises ModelError or UsageError."""
+    def open(self) -> dict[str, Any]:
+        """Return its sessions by file. Raises ModelError or UsageError."""
         with ort.registered_custom_ops(self.custom_ops):
-            return self.setting.open_path(str(self.path))
+            return {name: self.setting.open_path(str(self.folder / name)) for name in self.files}
+
+    @property
+    def changed_file(self) -> Path | None:
+        """The first of its files that is not there, or is another; None if all are as they were."""
+        paths = ((self.folder / name, digest) for name, digest in self.files.items())
+        return next((path for path, digest in paths if not path.is_file() or stage_digest(path) != digest), None)
 
 
 def answer(session: Any, feeds: Mapping[str, Any]) -> Values:
@@ -94,11 +102,11 @@ class ThreadWorker:
     replaced = 0
 
     def __init__(self, spec: StageSpec) -> None:
-        self._session = spec.open()
+        self._sessions = spec.open()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=spec.name)
 
-    def submit(self, feeds: Values) -> Future[Values]:
-        return self._thread.submit(answer, self._session, feeds)
+    def submit(self, file: str, feeds: Values) -> Future[Values]:
+        return self._thread.submit(answer, self._sessions[file], feeds)
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)
@@ -112,7 +120,19 @@ class ProcessWorker:
 
     def __init__(self, spec: StageSpec) -> None:
         self._spec, self._lock, self._is_closed = spec, threading.Lock(), False
-        self._process = _StageProcess(spec)
+        self._start()
+
+    def _start(self, number: int = 0, deaths: int = 0) -> None:
+        """Start the process. It is told to end when the worker is no longer referred to, should nobody close it.
+
+        Raises:
+            StageError: the system starts none.
+        """
+        try:
+            self._process = _StageProcess(self._spec, number, deaths)
+        except OSError as error:
+            raise StageError(f"cannot be run: no process can be started: {error.strerror or error}") from error
+        self._end_process = weakref.finalize(self, self._process.close)
 
     @property
     def replaced(self) -> int:
@@ -123,23 +143,21 @@ class ProcessWorker:
         """The process that answers now."""
         return self._process.pid
 
-    def submit(self, feeds: Values) -> Future[Values]:
+    def submit(self, file: str, feeds: Values) -> Future[Values]:
         with self._lock:
             if self._process.is_lost and not self._is_closed:
                 lost = self._process
                 if lost.deaths > MAX_DEATHS:
                     lost.deaths = 0
                     return _failed(StageError(f"cannot be run: {MAX_DEATHS} workers died of it, perhaps for memory"))
-                try:
-                    self._process = _StageProcess(self._spec, lost.number + 1, lost.deaths)
-                except OSError as error:
-                    return _failed(StageError(f"cannot be run: no process can be started: {error.strerror or error}"))
-            return self._process.submit(feeds)
+                self._end_process.detach()
+                self._start(lost.number + 1, lost.deaths)
+            return self._process.submit(file, feeds)
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            self._process.close()
+            self._end_process()
 
 
 def _failed(error: Exception) -> Future[Values]:
@@ -177,10 +195,10 @@ class _StageProcess:
         for work in (self._write, self._read):
             threading.Thread(target=work, name=f"{spec.name}, {work.__name__}", daemon=True).start()
 
-    def submit(self, feeds: Values) -> Future[Values]:
+    def submit(self, file: str, feeds: Values) -> Future[Values]:
         future: Future[Values] = Future()
         key = next(self._keys)
-        message = message_parts((key, feeds))
+        message = message_parts((key, file, feeds))
         with self._lock:
             if self.is_lost:
                 return _failed(WorkerLostError())
@@ -222,14 +240,17 @@ class _StageProcess:
         assert self._process.stdout is not None
         with self._process.stdout as answers:
             while (message := read_message(answers)) is not None:
-                key, made, complaint = message
-                with self._lock:
-                    self.deaths = 0
-                    future = self._pending.pop(key)
-                if complaint:
-                    future.set_exception(StageError(complaint))
-                else:
-                    future.set_result(made)
+                self._settle(*message)
+
+    def _settle(self, key: int, made: Values, complaint: str) -> None:
+        """Answer a request; the thread keeps nothing of it, so that a pipeline that is forgotten can go."""
+        with self._lock:
+            self.deaths = 0
+            future = self._pending.pop(key)
+        if complaint:
+            future.set_exception(StageError(complaint))
+        else:
+            future.set_result(made)
 
 
 _SIZE = struct.Struct("<Q")
@@ -294,20 +315,21 @@ def serve_stage() -> None:
         finally:
             os._exit(1)
 
-    session, complaint = None, ""
+    sessions: dict[str, Any] = {}
+    complaint = ""
     for work in (read_ahead, write_behind):
         threading.Thread(target=work, daemon=True).start()
     try:
-        session = spec.open()
+        sessions = spec.open()
     except Exception as error:  # whatever it is, who asks is told
         complaint = f"cannot be opened: {error}"
     while True:
-        key, feeds = inbox.get()
+        key, file, feeds = inbox.get()
         made: Values = {}
         said = complaint
-        if session is not None:
+        if not complaint:
             try:
-                made = answer(session, feeds)
+                made = answer(sessions[file], feeds)
             except StageError as error:
                 said = str(error)
         outbox.put((key, made, said))
@@ -340,15 +362,15 @@ class StageActor:
         if contents is not None:
             for name, data in contents.items():
                 (Path(self._folder.name) / name).write_bytes(data)
-            spec = replace(spec, path=Path(self._folder.name) / spec.path.name)
-        elif not spec.path.is_file() or stage_digest(spec.path) != spec.digest:
-            raise MissingStageError(f"{spec.path} is not the stage that is meant")
-        self._session = spec.open()
+            spec = replace(spec, folder=Path(self._folder.name))
+        elif (changed := spec.changed_file) is not None:
+            raise MissingStageError(f"{changed} is not the stage that is meant")
+        self._sessions = spec.open()
 
-    def run(self, feeds: Mapping[str, Any]) -> tuple[Values, str]:
+    def run(self, file: str, feeds: Mapping[str, Any]) -> tuple[Values, str]:
         """Return the outputs, and why there are none; what else is raised has to do with the cluster."""
         try:
-            return answer(self._session, feeds), ""
+            return answer(self._sessions[file], feeds), ""
         except StageError as error:
             return {}, str(error)
 
@@ -371,17 +393,17 @@ class DaskWorker:
     def __post_init__(self) -> None:
         self._threads = ThreadPoolExecutor(REQUESTS_AHEAD, thread_name_prefix=self.spec.name)
 
-    def submit(self, feeds: Values) -> Future[Values]:
-        return self._threads.submit(self._run, feeds)
+    def submit(self, file: str, feeds: Values) -> Future[Values]:
+        return self._threads.submit(self._run, file, feeds)
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
         self._actor = self._handle = None
 
-    def _run(self, feeds: Values) -> Values:
+    def _run(self, file: str, feeds: Values) -> Values:
         actor = self._placed_actor()
         try:
-            made, complaint = self._wait_for(actor.run(feeds))
+            made, complaint = self._wait_for(actor.run(file, feeds))
         except WorkerLostError:
             self._forget(actor)
             raise
@@ -438,7 +460,8 @@ class DaskWorker:
         except MissingStageError:
             from graphopt.io import onnx_io
 
-            paths = (self.spec.path, *onnx_io.data_files(self.spec.path))
+            models = [self.spec.folder / name for name in self.spec.files]
+            paths = (path for model in models for path in (model, *onnx_io.data_files(model)))
             return self._create(address, {path.name: path.read_bytes() for path in paths if path.exists()})
 
     def _create(self, address: str, contents: Mapping[str, bytes] | None) -> Any:

@@ -7,7 +7,6 @@ parameter.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -245,7 +244,7 @@ class _TrainingWorkload:
         for vertex in reversed(order):
             next_places = (leads_to[reader] for reader in self.graph.readers(vertex) if reader in leads_to)
             leads_to[vertex] = min(next_places, default=len(self.forward) - 1)
-            leads_to[vertex] = min(leads_to[vertex], ends.get(vertex, math.inf))  # type: ignore[assignment]
+            leads_to[vertex] = min(leads_to[vertex], ends.get(vertex, leads_to[vertex]))
         found: dict[int, int] = {}
         known = self.place | self.parameters
         for vertex in order:

@@ -109,18 +109,28 @@ def prepare_models(
 
 
 def make_up_inputs(
-    model: onnx.ModelProto, dims: Mapping[str, int | Sequence[int]], inputs: Mapping[str, Array]
+    model: onnx.ModelProto,
+    dims: Mapping[str, int | Sequence[int]],
+    inputs: Mapping[str, Array],
+    refusal: Callable[[Feeds], str] = lambda feeds: "",
 ) -> list[Feeds]:
     """Return inputs at each set of sizes, the usual ones where none is given, for a model that is not run.
 
+    What `refusal` says against some, others are tried for, if their sizes are guessed.
+
     Raises:
         UsageError: the model has no such dim or input, or they do not fit.
+        ModelError: all are refused.
     """
     sketch = model_sketch.sketch_model(model)
     given, own = fit_inputs(sketch, inputs)
     bindings = requested_sizes(sketch, dims, own)
-    cases = [binding | chosen for binding in bindings for chosen in usual_sizes(sketch, binding)]
-    return [sample_inputs.make_usual_feeds(sketch, sizes, seed=0, given=given) for sizes in cases]
+    cases = [(binding, chosen) for binding in bindings for chosen in usual_sizes(sketch, binding)]
+
+    def made(sizes: Binding) -> Feeds:
+        return sample_inputs.make_usual_feeds(sketch, sizes, seed=0, given=given)
+
+    return [find_accepted_inputs(sketch, *sizes, made, refusal).feeds for sizes in cases]
 
 
 class TooSlowError(ModelError):
