@@ -18,11 +18,12 @@ import onnx
 from onnx import parser
 
 from benchmarks.environment import job, made, one_line
-from benchmarks.models import locate
+from benchmarks.models import MEMORY, locate
 from benchmarks.report import circumstances, table
-from benchmarks.results import Row, write_rows
+from benchmarks.results import Row, read_rows, write_rows
 from benchmarks.run import exporters_missing
 from benchmarks.tools import peak_memory
+from graphopt.base.errors import UsageError
 
 LIMIT = 1800.0
 """Seconds after which a process is given up."""
@@ -34,13 +35,22 @@ _SMALLEST_MODEL = '<ir_version: 8, opset_import: ["": 17]> one (float[1] x) => (
 
 
 def run(models: Sequence[str], part: float, path: Path) -> Path:
-    """Measure each model, with a budget of a part of what it takes; the file and the page have it once it is done."""
-    rows: list[Row] = []
+    """Measure each model, with a budget of a part of what it takes; the file and the page have it once it is done.
+
+    The file keeps its rows of other models.
+
+    Raises:
+        UsageError: the file holds something else, or rows of another part.
+    """
+    rows = {row["model"]: row for row in read_rows(path)}
+    if others := [str(row["made"]["part"]) for row in rows.values() if row["made"]["part"] != part]:
+        raise UsageError(f"{path} has rows with --part {others[0]}: name another --output")
     conditions = made("graphopt", "onnx", "onnxruntime") | {"part": part}
     for name in models:
-        rows.append({"model": name, **measured(name, part), "made": conditions})
-        print(json.dumps(rows[-1]))
-        write_rows(path, rows, markdown(rows))
+        rows[name] = {"model": name, **measured(name, part), "made": conditions}
+        print(json.dumps(rows[name]), flush=True)
+        known = [rows[each] for each in sorted(rows, key=[*MEMORY, *rows].index)]
+        write_rows(path, known, markdown(known))
     return path
 
 

@@ -214,6 +214,27 @@ def test_convolutions_are_computed_in_tiles_of_rows() -> None:
     assert_equal_results(model, onnx_io.to_proto(loaded))
 
 
+def test_planning_ends_in_time_and_leaves_the_graph() -> None:
+    loaded = onnx_io.load_model(parse(HEADS, ATTENTION, outputs="float[1,4,1024,8] y"))
+    infer_graph(loaded.graph)
+    before = [node for _, node in loaded.graph.nodes()]
+    library, gate = load_library(), Gate()
+    space = SearchSpace(library.parts, Simplifier(library.rules, PASSES, gate.allows), gate.allows)
+    planner = MemoryPlanner(space, lambda each: each, seconds=0.0)
+    steps, peak = planner.fit(loaded.graph, 0.0)
+    assert not steps and peak is not None
+    assert planner.seconds < 0 and [node for _, node in loaded.graph.nodes()] == before
+
+
+def test_values_are_alike_only_where_too_much_is_in_memory() -> None:
+    found = graph("float[64] x", "a = Neg(x); s = Concat<axis=0>(a, x); b = CumSum(s, 0)", "float[128] b")
+    peak = liveness_peak(found)
+    assert peak is not None
+    largest = peak.buffers[0]
+    assert peak.values_alike(largest, 0.0)
+    assert not peak.values_alike(largest, peak.nbytes)
+
+
 def assert_equal_results(one: onnx.ModelProto, other: onnx.ModelProto) -> None:
     """Run two models on the same random inputs."""
     random = np.random.default_rng(0)

@@ -6,7 +6,7 @@ runs a graph. What kernels take inside and what the arena leaves unused it does 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -42,8 +42,22 @@ class LivenessPeak:
     nbytes: int
     buffers: tuple[Buffer, ...]
     """The buffers that lie in memory while it runs, the largest first."""
-    alike: Mapping[int, Sequence[Value]]
-    """The values of all buffers of the graph, by the size of the buffer: equal layers have equal peaks."""
+    planned: Sequence[Buffer]
+    """All buffers of the graph."""
+    totals: Sequence[int]
+    """Bytes in memory at each node, in the order of execution."""
+
+    def values_alike(self, buffer: Buffer, above: float, *, margin: float = 0.0) -> list[Value]:
+        """Return the values of all buffers of about the size of one, up to a margin as a part of it, that lie in memory
+        where there are more than some bytes in all: equal layers have equal peaks."""
+        crowded = [0, *accumulate(total > above for total in self.totals)]
+        return [
+            value
+            for each in self.planned
+            if abs(each.nbytes - buffer.nbytes) <= margin * buffer.nbytes
+            and crowded[min(each.last + 1, len(self.totals))] > crowded[each.first]
+            for value in each.values
+        ]
 
     def describe(self, graph: Graph) -> str:
         """Name the node and the value that takes the most."""
@@ -148,7 +162,4 @@ def liveness_peak(graph: Graph, *, is_reusing: bool = True) -> LivenessPeak | No
     place = max(range(len(order)), key=totals.__getitem__)
     live = (buffer for buffer in buffers if buffer.first <= place <= buffer.last)
     largest = tuple(sorted(live, key=lambda buffer: buffer.nbytes, reverse=True))
-    alike: dict[int, list[Value]] = {}
-    for buffer in buffers:
-        alike.setdefault(buffer.nbytes, []).extend(buffer.values)
-    return LivenessPeak(order[place], totals[place], largest, alike)
+    return LivenessPeak(order[place], totals[place], largest, buffers, totals[: len(order)])

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from graphopt.base.errors import MemoryBudgetError
@@ -138,22 +138,25 @@ class BudgetFitter:
             MemoryBudgetError: no number of parts keeps it.
         """
         tried = [(candidate, min(measured, key=_running_peak))]
-        for is_reusing in (True, False):
-            same = [each for each in measured if is_reusing == (each.variant is not WITHOUT_REUSE)]
+        planners = [self._planner(is_reusing=is_reusing) for is_reusing in (True, False)]
+        for planner in planners:
+            same = [each for each in measured if planner.is_reusing == (each.variant is not WITHOUT_REUSE)]
             taken = min(map(_running_peak, same))
-            for fitted, found in self._plans(candidate, taken, budget, is_reusing=is_reusing):
+            for fitted, found in self._plans(candidate, taken, budget, planner):
                 if found.running.peak <= budget:
                     return fitted, found
                 tried.append((fitted, found))
         closest, least = min(tried, key=lambda each: each[1].running.peak)
+        seconds = f"{self.tuner.tuning.policy.memory_plan_seconds:g} s"
+        stop = f"looking for more to compute in parts ended after {seconds}; " if any(map(_is_late, planners)) else ""
         raise MemoryBudgetError(
             f"{self.label}: a memory budget of {format_megabytes(budget)} cannot be kept: a run takes"
             f" {format_megabytes(least.running.peak)} at least, {format_megabytes(least.loading.held)} of them for"
-            f" weights; {self._bound_text(closest)}; no model was written"
+            f" weights; {self._bound_text(closest)}; {stop}no model was written"
         )
 
     def _plans(
-        self, candidate: Candidate, taken: int, budget: int, *, is_reusing: bool
+        self, candidate: Candidate, taken: int, budget: int, planner: MemoryPlanner
     ) -> Iterator[tuple[Candidate, SessionMemory]]:
         """Yield the candidate in ever more parts, with its memory, until the estimate falls no further.
 
@@ -161,14 +164,18 @@ class BudgetFitter:
             candidate: what is to be computed in parts.
             taken: bytes that a run of it takes as a whole.
             budget: bytes.
-            is_reusing: the estimate is of sessions that use buffers again.
+            planner: its estimate is of sessions that use buffers again, or of those that do not.
         """
-        peak = liveness_peak(self._static(candidate.graph), is_reusing=is_reusing)
+
+        def change(graph: Graph, limit: float) -> Sequence[Step]:
+            return planner.fit(graph, limit)[0]
+
+        peak = liveness_peak(self._static(candidate.graph), is_reusing=planner.is_reusing)
         target = budget - (taken - (0 if peak is None else peak.nbytes))
         fitted = candidate
         for _ in range(self.tuner.tuning.policy.memory_plans):
-            fitted = self._planned(fitted, target, is_reusing=is_reusing)
-            left = liveness_peak(self._static(fitted.graph), is_reusing=is_reusing)
+            fitted = fitted.derive(partial(change, limit=target))
+            left = liveness_peak(self._static(fitted.graph), is_reusing=planner.is_reusing)
             if peak is None or left is None or left.nbytes >= peak.nbytes:
                 return
             found = self._measure_until(fitted, (DEFAULT_VARIANT, *FREE_VARIANTS), budget)
@@ -178,17 +185,11 @@ class BudgetFitter:
             target = min(target, left.nbytes) - (min(map(_running_peak, found)) - budget)
             peak = left
 
-    def _planned(self, candidate: Candidate, target: float, *, is_reusing: bool) -> Candidate:
+    def _planner(self, *, is_reusing: bool) -> MemoryPlanner:
         tuner = self.tuner
         simplifier = Simplifier(tuner.rules, tuner.passes, tuner.allows, tuner.refusal)
-        planner = MemoryPlanner(
-            SearchSpace(self.parts, simplifier, tuner.allows), self._static, is_reusing, self.tuner.tuning.policy
-        )
-
-        def change(graph: Graph) -> Sequence[Step]:
-            return planner.fit(graph, target)[0]
-
-        return candidate.derive(change)
+        space, policy = SearchSpace(self.parts, simplifier, tuner.allows), tuner.tuning.policy
+        return MemoryPlanner(space, self._static, is_reusing, policy, policy.memory_plan_seconds)
 
     def _static(self, graph: Graph) -> Graph:
         return with_static_shapes(graph, input_shapes(self._feeds)) if self._has_open_sizes else graph
@@ -227,6 +228,10 @@ class BudgetFitter:
     def _bound_text(self, candidate: Candidate) -> str:
         with model_file(self._model(candidate)) as path:
             return str(find_memory_bound(path, self.tuner.tuning.setting, self._feeds))
+
+
+def _is_late(planner: MemoryPlanner) -> bool:
+    return planner.seconds < 0
 
 
 def _running_peak(found: SessionMemory) -> int:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import product
 
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
 from graphopt.language.terms import App
-from graphopt.rewrite.simplify import Step, undo_steps
+from graphopt.rewrite.simplify import DeadlineExceededError, Step, undo_steps
 from graphopt.search.buffer_plan import Buffer, LivenessPeak, liveness_peak, value_bytes
 from graphopt.search.moves import Move, MoveNotApplicableError, SearchSpace, apply_move, find_matches_at
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.row_tiles import RowTiler
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True)
+
+@dataclass
 class MemoryPlanner:
     """Computes parts of a graph one after the other, until it fits into a number of bytes."""
 
@@ -28,22 +33,26 @@ class MemoryPlanner:
     is_reusing: bool = True
     """False for a session that reuses no buffers."""
     policy: SearchPolicy = SearchPolicy()
+    seconds: float = math.inf
+    """Seconds that are left to it, of all graphs together; below 0 where it has given up looking for more to cut."""
+    _deadline: float = field(default=math.inf, init=False, repr=False)
 
     def fit(self, graph: Graph, target: float) -> tuple[list[Step], LivenessPeak | None]:
-        """Cut what takes the most memory, in place, until the estimate is no more than the target, or nothing can be
-        cut that lowers it.
+        """Cut what takes the most memory, in place, until the estimate is no more than the target, nothing can be cut
+        that lowers it, or time is over.
 
         Returns:
             The steps, and the peak that is left.
         """
         steps: list[Step] = []
-        peak = self._peak(graph)
-        while peak is not None and peak.nbytes > target:
-            made = self._lower(graph, peak)
-            if not made:
-                return steps, peak
-            steps += made
-            peak = self._peak(graph)
+        peak, self._deadline = self._peak(graph), time.monotonic() + self.seconds
+        try:
+            while peak is not None and peak.nbytes > target and (made := self._lower(graph, peak)):
+                steps += made
+                peak = self._peak(graph)
+        except DeadlineExceededError:
+            logger.debug("no time is left to look for more to compute in parts")
+        self.seconds = self._deadline - time.monotonic()
         return steps, peak
 
     def _peak(self, graph: Graph) -> LivenessPeak | None:
@@ -53,43 +62,77 @@ class MemoryPlanner:
         peak = self._peak(graph)
         return 0 if peak is None else peak.nbytes
 
+    def _check_time(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise DeadlineExceededError
+
     def _lower(self, graph: Graph, peak: LivenessPeak) -> list[Step]:
-        """Cut the values of one of the largest buffers of a peak, or of all that are as large, in the first way that
-        lowers it; return no steps where none does. Tiles of rows, of which some are computed twice, come last."""
-        for buffer in peak.buffers:
-            if buffer.nbytes < self.policy.least_buffer_share * peak.nbytes:
-                break
+        """Cut the values of one of the largest buffers of a peak in a way that lowers it; return no steps where none
+        does. Tiles of rows, of which some are computed twice, come last."""
+        large = _of_share(peak, self.policy.least_buffer_share)
+        larger = _of_share(peak, self.policy.least_tiled_share)
+        return self._partition_one(graph, peak, large) or self._tile_one(graph, peak, larger)
+
+    def _partition_one(self, graph: Graph, peak: LivenessPeak, buffers: Sequence[Buffer]) -> list[Step]:
+        """Cut the values of the first buffer for which that pays, or of all that are as large, in the first way that
+        lowers the peak."""
+        for buffer in buffers:
             enough = peak.nbytes - self.policy.least_buffer_share * buffer.nbytes
-            chosen = buffer.values, peak.alike[buffer.nbytes]
+            chosen = buffer.values, peak.values_alike(buffer, enough)
             for rules, values in product(self._partitions, chosen):
+                self._check_time()
                 steps = self._cut_all(graph, values, partial(self._cut_along, rules))
                 if steps and self._peak_bytes(graph) <= enough:
                     return steps
                 undo_steps(steps)
-            if steps := self._tile_all(graph, peak, buffer, enough):
-                return steps
         return []
 
-    def _tile_all(self, graph: Graph, peak: LivenessPeak, buffer: Buffer, enough: float) -> list[Step]:
-        """Cut the values of a buffer, or of all that are about as large, as tiles are that were cut before, into tiles
-        of rows, in the way that lowers the peak most; return no steps where it stays above what is enough."""
-        sizes = [nbytes for nbytes in peak.alike if 0.9 < nbytes / buffer.nbytes < 1.1]
-        near = [value for nbytes in sizes for value in peak.alike[nbytes]]
-        chosen = [buffer.values] if near == buffer.values else [buffer.values, near]
-        best, least = None, enough + 1
-        for cut, values in product(self._tilings, chosen):
-            steps = self._cut_all(graph, values, cut, is_partial=True)
-            if steps and (nbytes := self._peak_bytes(graph)) < least:
-                best, least = (values, cut), nbytes
-            undo_steps(steps)
-        return [] if best is None else self._cut_all(graph, *best, is_partial=True)
+    def _tile_one(self, graph: Graph, peak: LivenessPeak, buffers: Sequence[Buffer]) -> list[Step]:
+        """Cut the values of the first buffer for which that pays, and where that is not enough those that are about as
+        large, as tiles are that were cut before, into tiles of rows, in the way that lowers the peak most."""
+        tried = set[Value]()
+        for buffer in buffers:
+            if tried.issuperset(buffer.values):
+                continue
+            enough = peak.nbytes - self.policy.least_saving_of_tiles * buffer.nbytes
+            near = peak.values_alike(buffer, enough, margin=0.1)
+            if best := self._best_tiling(graph, buffer.values, near, enough):
+                for step in best:
+                    step.redo()
+                return best
+            tried.update(buffer.values, near)
+        return []
+
+    def _best_tiling(self, graph: Graph, values: Sequence[Value], near: Sequence[Value], enough: float) -> list[Step]:
+        """Return the steps, undone, that cut values into tiles, and those near them where they have to, in the way that
+        lowers the peak most, to what is enough at least; none where no way does."""
+        best, least = list[Step](), math.inf
+        operators = {value: graph[value.vertex].op for value in (*values, *near)}
+        for tiler in self._tilers:
+            for end in range(self.policy.tile_ends):
+                self._check_time()
+                cut, steps, nbytes = partial(self._tile, tiler, end), list[Step](), math.inf
+                for chosen in (values, near):
+                    whole = [
+                        each for each in chosen if each.vertex in graph and graph[each.vertex].op == operators[each]
+                    ]
+                    made = self._cut_all(graph, whole, cut, is_partial=True)
+                    steps += made
+                    nbytes = self._peak_bytes(graph) if made else math.inf
+                    if not made or nbytes <= enough:
+                        break
+                undo_steps(steps)
+                if not steps:  # what cannot be computed up to a near end cannot up to a further one
+                    break
+                if nbytes <= enough and nbytes < least:
+                    best, least = steps, nbytes
+        return best
 
     @cached_property
-    def _tilings(self) -> list[Callable[[Graph, Value], list[Step]]]:
-        """The ways to compute a value in tiles of rows, in place."""
+    def _tilers(self) -> list[RowTiler]:
+        """The ways to compute a value in tiles of rows, by the number of tiles."""
         rows = [rule for rule in self.space.trades if rule.name.startswith("compute_rows_of_")]
-        tilers = [RowTiler(self.space, tiles, rows, self.static) for tiles in self._rules_along("tiles")]
-        return [partial(self._tile, tiler, end) for tiler, end in product(tilers, range(self.policy.tile_ends))]
+        return [RowTiler(self.space, tiles, rows, self.static) for tiles in self._rules_along("tiles")]
 
     def _cut_along(self, rules: Sequence[Rule], graph: Graph, value: Value) -> list[Step]:
         region = self._region(graph, self.static(graph), value.vertex, rules)
@@ -184,3 +227,8 @@ class MemoryPlanner:
                 return []
             steps += made.steps
         return steps
+
+
+def _of_share(peak: LivenessPeak, share: float) -> list[Buffer]:
+    """Return the buffers that have at least some share in a peak, the largest first."""
+    return [buffer for buffer in peak.buffers if buffer.nbytes >= share * peak.nbytes]

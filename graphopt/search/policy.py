@@ -66,12 +66,17 @@ class SearchPolicy:
     of the buffer that this has to save."""
     kept_part_of_tiles: float = 0.2
     """The same where a value is computed in tiles of rows."""
+    least_tiled_share: float = 0.15
+    """Share of a buffer in the peak of a run below which it is not computed in tiles of rows: tiles of the many small
+    values of a deep net take longer to try than they save."""
+    least_saving_of_tiles: float = 0.25
+    """Part of a buffer that tiles of rows have to save, since some rows are computed twice."""
     tile_ends: int = 6
     """Operators tried as the end of a chain that is computed in tiles of rows."""
     memory_plans: int = 4
     """Plans for a memory budget that are made and measured at most, each for a lower estimate."""
     memory_plan_seconds: float = 60.0
-    """Longest time in which to plan what a training step computes again."""
+    """Longest time in which to plan what is computed in parts, or what a training step computes again."""
     reported_memory: int = 100_000_000
     """Estimated bytes of a run from which its memory is measured without a budget, too."""
     offered_memory_saving: float = 0.1
