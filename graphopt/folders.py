@@ -327,10 +327,10 @@ class _FolderRun:
         external = True if self.external_data is None and self.weights[model] else self.external_data
         with files.naming_write_errors(place):
             place.parent.mkdir(parents=True, exist_ok=True)
-        size = replace(result, loaded=marked).save(place, external=external, weights=self._weights_name(model, place))
+        size = replace(result, loaded=marked).save(place, external=external, weights=self._weights_name(model))
         return result.report.with_file_sizes(size)
 
-    def _weights_name(self, model: Path, place: Path) -> str:
+    def _weights_name(self, model: Path) -> str:
         """Return the name of the file of weights of a result, empty for the usual one.
 
         In a new folder it is that of the model, such as `model.onnx_data`, for which libraries look; a name of its own
