@@ -206,10 +206,9 @@ class PipelineRun:
         timing, loaded = made.tuned.timing, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
         recipe = self.recipe or self._recorded_recipe(made)
-        refused, memory = made.refused, made.tuned.memory
-        report = Report.build(
-            made.before, loaded, (), comparison, self.clock.seconds, notes, timing, refused=refused, memory=memory
-        )
+        memory = made.tuned.memory
+        report = Report.build(made.before, loaded, (), comparison, self.clock.seconds, notes, timing)
+        report = replace(report, refused=made.refused, memory=memory)
         result = Result.from_attempt(
             made, report, recipe, self.loaded_model.graph, self._gate.describe_proof, self._library.all_rules
         )

@@ -21,7 +21,7 @@ starts, ends, pads, dilations = integers("starts"), integers("ends"), integers("
 H = fn.size("H")
 top, left, bottom, right = (fn.item(pads, i) for i in range(4))
 STRIDES = {1: "", 2: "strided_"}
-"""What a name says of a stride."""
+"""Words for strides in the names of rules."""
 f = pointwise("f")
 WHY_TILES = "Tiles of rows that are computed one after the other take less memory at a time."
 WHY_ROWS = "Rows that alone are read take less memory than the whole."

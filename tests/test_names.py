@@ -17,7 +17,7 @@ ENTRY_POINTS = frozenset({"main", "optimize", "compare", "explain", "grad"})
 """Functions of the command line are called as its commands, which are called as the functions of Python."""
 DOORS = frozenset({"rule"})
 """`graphopt/rule.py` is what files of rules import; `language/rule.py` is what it hands on."""
-NEIGHBOURS = frozenset({frozenset({"rule", "rules"})})
+NEIGHBOURS = frozenset({frozenset({"rule", "rules"}), frozenset({"onnx_io", "onnx_ir"})})
 
 
 def sources() -> Iterator[Path]:

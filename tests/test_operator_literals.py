@@ -53,6 +53,7 @@ STRUCTURAL: Mapping[str, tuple[str, str]] = {
         "Python's operators on terms",
         "Add Div Greater GreaterOrEqual Less LessOrEqual MatMul Mul Neg Pow Sub",
     ),
+    "graphopt/language/rule_source.py": ("Python's operators on terms", "Add Div MatMul Mul Sub"),
     "graphopt/language/rule_checks.py": ("where a rule may write packs and lists of places", "Concat Gather"),
     "graphopt/partition/sharding.py": (
         "the right sides of rules that split operators: parts are cut, joined and added up",

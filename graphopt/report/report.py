@@ -247,14 +247,19 @@ class Report:
         seconds: Mapping[str, float],
         notes: Iterable[str] = (),
         timing: SearchTiming | None = None,
-        refused: tuple[RefusedRewrite, ...] = (),
-        memory: MemoryOutcome | None = None,
     ) -> Report:
         """Return the report on a model that was `before` and is now what it is."""
         source = str(model.path) if model.path else f"model '{model.graph.name}'"
         after = replace(model_summary(model), file_bytes=None)
         return Report(
-            source, before, after, tuple(rewrites), refused, comparison, dict(seconds), tuple(notes), timing, memory
+            source,
+            before,
+            after,
+            tuple(rewrites),
+            comparison=comparison,
+            seconds=dict(seconds),
+            notes=tuple(notes),
+            timing=timing,
         )
 
     @property

@@ -53,7 +53,7 @@ def format_replaced_values(patch: Patch) -> str:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class NodePlace:
+class LoadedNode:
     """A node of a model as it was loaded."""
 
     digest: str
@@ -70,7 +70,7 @@ class PortableChange:
     """Operators of the nodes that it removes or replaces."""
     added: tuple[str, ...]
     """Operators of the nodes that come."""
-    places: tuple[NodePlace, ...]
+    places: tuple[LoadedNode, ...]
     """Nodes that made the values of the removed ones when the model was loaded."""
 
 
@@ -109,7 +109,7 @@ class LoadedPlaces:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._places: dict[str, dict[tuple[Graph, int], NodePlace]] = {}
+        self._places: dict[str, dict[tuple[Graph, int], LoadedNode]] = {}
 
     @cached_property
     def _makers(self) -> Mapping[str, tuple[Graph, int]]:
@@ -128,20 +128,20 @@ class LoadedPlaces:
         places = sorted(place for graph, vertex in makers if (place := self._place(graph, vertex)) is not None)
         return PortableChange(*_operators(patch), tuple(places)) if places else None
 
-    def _place(self, graph: Graph, vertex: int) -> NodePlace | None:
+    def _place(self, graph: Graph, vertex: int) -> LoadedNode | None:
         """Return the place of a node; None of one that no output depends on."""
         op = graph[vertex].op
         if op not in self._places:
             self._places[op] = self._numbered(op)
         return self._places[op].get((graph, vertex))
 
-    def _numbered(self, op: str) -> dict[tuple[Graph, int], NodePlace]:
-        found, counts = dict[tuple[Graph, int], NodePlace](), Counter[str]()
+    def _numbered(self, op: str) -> dict[tuple[Graph, int], LoadedNode]:
+        found, counts = dict[tuple[Graph, int], LoadedNode](), Counter[str]()
         for graph in self._graph.graphs():
             for vertex in canonical_order(graph):
                 if graph[vertex].op == op:
                     digest = nodes_digest(graph, [vertex]) or op
-                    found[graph, vertex] = NodePlace(digest, counts[digest])
+                    found[graph, vertex] = LoadedNode(digest, counts[digest])
                     counts[digest] += 1
         return found
 

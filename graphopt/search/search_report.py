@@ -94,11 +94,11 @@ class MemoryOutcome:
     """Memory that the result takes, as it was measured."""
 
     usual: MemoryUse
-    """Of the fastest version, with ONNX Runtime's defaults."""
+    """Memory of the fastest version, with ONNX Runtime's defaults."""
     budget: int | None = None
     """Bytes that a run may take; None where nothing was asked for."""
     lower: MemoryUse | None = None
-    """Of the result, where the fastest version takes more than the budget; without a budget, of the same model with
+    """Memory of the result, where the fastest version exceeds the budget; without a budget, that of the same model with
     options that save memory at no cost of time. None where there is no need of them, or there are none."""
     parts: int = 0
     """Operators that are computed in parts, for the budget."""

@@ -29,7 +29,7 @@ def command(*arguments: str, folder: Path, code: int = 0) -> str:
 def test_a_workflow_of_the_page_optimizes_and_quantizes(tmp_path: Path) -> None:
     onnx.save(zoo.load("resnet18-torchscript-bn"), tmp_path / "model.onnx")
     (tmp_path / "workflow.json").write_text(example("pipelines", "GraphoptOptimizer", "json"))
-    write, run = example("pipelines", "graphopt.olive", "shell").splitlines()
+    write, run = example("pipelines", "graphopt.olive", "text").splitlines()
     assert write.split()[0] == "python" and run.split()[0] == "olive"
     command(*write.split()[1:], folder=tmp_path)
     command("-c", OLIVE, *run.split()[1:], "--disable_telemetry", folder=tmp_path)

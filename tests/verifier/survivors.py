@@ -62,7 +62,22 @@ EQUIVALENT = (
         r"EXACT condition dropped: 0 < item",
         "the condition keeps the matcher from dividing by zero",
     ),
-    ("(compute|shard)_(add|mul)_.*_parts", r"\w+ holes swapped: x and y", "sums and products commute"),
+    (
+        "(compute|shard)_(add|mul)_.*_parts|compute_rows_of_(add|mul)",
+        r"\w+ holes swapped: x and y",
+        "sums and products commute",
+    ),
+    (
+        "compute_.*_by_tiles_in_.*",
+        r"\w+ condition dropped: 0 < ",
+        "a tile may have no rows: the condition keeps that from kernels",
+    ),
+    (
+        "compute_(.*_by_tiles_in|rows_of)_.*",
+        r"\w+ operand dropped: Slice.* becomes Slice.*–",
+        "a Slice that names no steps goes in steps of one",
+    ),
+    ("compute_rows_of_conv", r"\w+ attribute dropped: Conv strides=.1, 1.", "strides of one are the default"),
     ("transpose_split_heads_as_matrix", "EXACT number changed: sizes", "a product in another order"),
     (".*", ".*: BatchNormalization momentum", "inference does not read the momentum"),
     (".*_before_conv", ".*: Conv pads=pads becomes absent", "the conditions say that the pads are zero"),
