@@ -153,9 +153,11 @@ class FolderResult:
         sizes = [f"{each.model} at {'; '.join(found)}" for each in self.models if (found := each.timed_sizes)]
         count = sum(bool(each.written) for each in self.models)
         where = f"in {self.output}" if self.output else f"beside {'it' if count == 1 else 'them'}, as NAME{SUFFIX}.onnx"
-        done = f"{count} of {len(self.models)} models optimized, {where}" if count else "no model was written"
+        done = f"{count} {'model' if count == 1 else 'models'} optimized, {where}" if count else "no model was written"
+        verdicts = [each.verdict for each in self.models]
+        others = [f"; {verdicts.count(left)} {left}" for left in ("skipped", "failed") if left in verdicts]
         timed = ["", "timed:", *sizes] if sizes else []
-        return "\n".join([table, *timed, "", f"{done}{'; interrupted' * self.is_interrupted}"])
+        return "\n".join([table, *timed, "", "".join([done, *others, "; interrupted" * self.is_interrupted])])
 
 
 # -- the models of a folder --------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_results_stand_beside_their_models_and_all_else_stays(folder: Path) -> N
     assert [row.split()[:4] for row in rows] == [
         [f"onnx/{name}.onnx", "3", "→", "2"] for name in ("model", "model_quantized")
     ]
-    assert last == "2 of 2 models optimized, beside them, as NAME_graphopt.onnx"
+    assert last == "2 models optimized, beside them, as NAME_graphopt.onnx"
 
 
 def test_what_was_written_before_is_skipped_and_written_anew(folder: Path) -> None:
@@ -92,6 +92,7 @@ def test_what_was_written_before_is_skipped_and_written_anew(folder: Path) -> No
     assert found["onnx/model_graphopt.onnx"].skipped == "written by graphopt, by its name"
     assert found["onnx/renamed.onnx"].skipped.startswith("written by graphopt 0")
     assert {each.verdict for each in found.values()} == {"not timed", "skipped"}
+    assert str(optimized(folder)).endswith("2 models optimized, beside them, as NAME_graphopt.onnx; 3 skipped")
 
 
 def test_models_of_a_hub_s_cache_are_links_and_their_targets_stay(folder: Path, tmp_path: Path) -> None:
@@ -206,6 +207,7 @@ def test_links_that_lead_nowhere_stay_and_hidden_files_are_no_models(folder: Pat
     result = optimized(folder, tmp_path / "fast")
     failed = {each.model: each.error for each in result.models if each.error}
     assert failed == {"onnx/decoder.onnx": "does not exist"}
+    assert str(result).endswith(f"2 models optimized, in {tmp_path / 'fast'}; 1 failed")
     assert operators(tmp_path / "fast" / "onnx" / "model.onnx") == ["MatMul", "Relu"]
     assert (tmp_path / "fast" / "vocab.txt").readlink() == Path("../blobs/missing")
     assert (tmp_path / "fast" / "onnx" / "._model.onnx").exists()
