@@ -25,6 +25,7 @@ exclude_patterns = [".*", "build", "dist", "graphopt/rules", "graphopt/verifier"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 4  # the anchors that GitHub gives headings
+smartquotes_action = "qe"  # no dashes, or --flag in a table would be –flag
 nitpicky = True
 nitpick_ignore_regex = [("py:class", r"[\w.]+")]  # types in signatures, most of which are not part of the interface
 

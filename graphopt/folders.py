@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 from graphopt.base import files
@@ -154,9 +153,11 @@ class FolderResult:
         sizes = [f"{each.model} at {'; '.join(found)}" for each in self.models if (found := each.timed_sizes)]
         count = sum(bool(each.written) for each in self.models)
         where = f"in {self.output}" if self.output else f"beside {'it' if count == 1 else 'them'}, as NAME{SUFFIX}.onnx"
-        done = f"{count} of {len(self.models)} models optimized, {where}" if count else "no model was written"
+        done = f"{count} {'model' if count == 1 else 'models'} optimized, {where}" if count else "no model was written"
+        verdicts = [each.verdict for each in self.models]
+        others = [f"; {verdicts.count(left)} {left}" for left in ("skipped", "failed") if left in verdicts]
         timed = ["", "timed:", *sizes] if sizes else []
-        return "\n".join([table, *timed, "", f"{done}{'; interrupted' * self.is_interrupted}"])
+        return "\n".join([table, *timed, "", "".join([done, *others, "; interrupted" * self.is_interrupted])])
 
 
 # -- the models of a folder --------------------------------------------------------------------------------------------
@@ -165,9 +166,9 @@ class FolderResult:
 def find_models(folder: Path) -> list[Path]:
     """Return the paths of the `.onnx` files below a folder, relative to it, in order.
 
-    Links are followed, as in caches of the Hugging Face hub; hidden folders are left out.
+    Links are followed, as in caches of the Hugging Face hub; hidden files and folders are left out.
     """
-    return [path for path in _iter_files(folder) if path.suffix == ".onnx"]
+    return [path for path in _iter_files(folder) if path.suffix == ".onnx" and not path.name.startswith(".")]
 
 
 def _iter_files(folder: Path) -> Iterator[Path]:
@@ -222,7 +223,9 @@ def optimize_folder(
 
     Raises:
         UsageError: there is no such folder or no model in it, an option cannot be, or the output is no place for it.
+        ModelError: a file that goes into the new folder cannot be read.
         OutputError: nothing can be written there.
+        KeyboardInterrupt: Ctrl-C before there was anything to put into the new folder.
     """
     source, start = Path(folder), time.monotonic()
     wanted = Options(**options)
@@ -244,9 +247,12 @@ def optimize_folder(
         run = _FolderRun(source, source, weights, require_speedup, external_data)
         outcomes = run.optimize_all(chosen, total_seconds)
     else:
+        _check_copied(source)
         with _new_folder(source, Path(output)) as target:
             run = _FolderRun(source, target, weights, require_speedup, external_data)
             outcomes = run.optimize_all(chosen, total_seconds)
+            if run.is_interrupted and not any(each.written for each in outcomes):
+                raise KeyboardInterrupt
             _copy_others(source, target, outcomes, weights)
     where = "" if output is None else os.fspath(output)
     return FolderResult(str(source), where, outcomes, time.monotonic() - start, run.is_interrupted)
@@ -323,22 +329,24 @@ class _FolderRun:
         external = True if self.external_data is None and self.weights[model] else self.external_data
         with files.naming_write_errors(place):
             place.parent.mkdir(parents=True, exist_ok=True)
-        size = replace(result, loaded=marked).save(place, external=external, weights=self._weights_name(model, place))
+        size = replace(result, loaded=marked).save(place, external=external, weights=self._weights_name(model))
         return result.report.with_file_sizes(size)
 
-    def _weights_name(self, model: Path, place: Path) -> str:
+    def _weights_name(self, model: Path) -> str:
         """Return the name of the file of weights of a result, empty for the usual one.
 
         In a new folder it is that of the model, such as `model.onnx_data`, for which libraries look; a name of its own
-        where another model needs the file of that name.
+        where the folder has another file of that name, which is copied.
         """
         own = self.weights[model]
-        if self.target == self.source or not own:
+        if self.target == self.source:
             return ""
-        if any(own & others for other, others in self.weights.items() if other != model):
-            return f"{place.name}{SUFFIX}.data"
-        name = next(iter(own)).name
-        return name if len(own) == 1 and name.startswith(place.name) else ""
+        is_shared = any(own & others for other, others in self.weights.items() if other != model)
+        name = next(iter(own)).name if len(own) == 1 and not is_shared else ""
+        if name.startswith(model.name):
+            return name
+        is_taken = os.path.lexists(self.source / model.with_name(f"{model.name}.data"))
+        return f"{model.name}{SUFFIX}.data" if is_taken else ""
 
 
 def _in_share(options: Options, seconds: float) -> Options:
@@ -423,44 +431,44 @@ def _new_folder(source: Path, output: Path) -> Iterator[Path]:
         raise UsageError("a folder is not written to stdout: name one")
     real, own = Path(os.path.realpath(output)), Path(os.path.realpath(source))
     if real == own or real in own.parents or own in real.parents:
+        how = "is" if real == own else "is in" if own in real.parents else "contains"
         raise UsageError(
-            f"{output} and {source} are not apart: without an output, results are written beside their models"
+            f"{output} {how} {source}: name another folder, or none, and the results stand beside their models"
         )
     if os.path.lexists(output) and not (output.is_dir() and not any(output.iterdir())):
         state = "is not empty" if output.is_dir() else "is no folder"
         raise UsageError(f"{output} {state}: name a new folder, or remove it")
-    files.check_writable(real.parent / f"{real.name}.onnx")  # the folder in which it is to be
-    with files.naming_write_errors(output):
-        made = Path(mkdtemp(prefix=f".{real.name}.", suffix=".part", dir=real.parent))
-        try:
-            yield made
-            made.chmod(0o777 & ~_umask())
-            if real.exists():
-                real.rmdir()
-            made.replace(real)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
+    if not real.exists():
+        files.check_new_folder(real)
+    with files.naming_write_errors(output), files.temporary_folder_for(real) as made:
+        yield made
+        if real.exists():
+            real.rmdir()  # for Windows, which renames nothing to the name of an empty folder
 
 
-def _umask() -> int:
-    """Return the process's mask of modes, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+def _check_copied(source: Path) -> None:
+    """Raise ModelError for a file that cannot be copied: before the work, not after it."""
+    for path in _iter_files(source):
+        file = source / path
+        if file.exists() and not (file.is_file() and os.access(file, os.R_OK)):
+            reason = "cannot be read" if file.is_file() else "is no ordinary file"
+            raise ModelError(f"{file} {reason}, so the folder cannot be copied")
 
 
 def _copy_others(
     source: Path, target: Path, outcomes: Sequence[ModelOutcome], weights: Mapping[Path, frozenset[Path]]
 ) -> None:
-    """Copy all files but the models that were optimized, and the weights that no other model needs; links become
-    files."""
+    """Copy all files but the models that were optimized, and the weights that no other model needs.
+
+    Links become files, but for those that lead nowhere, as in a cache that is not complete.
+    """
     done = {Path(each.model) for each in outcomes if each.written}
     needed = frozenset[Path]().union(*(found for model, found in weights.items() if model not in done))
     left = done.union(*(weights[model] for model in done)) - needed
     for path in _iter_files(source):
         if path not in left:
             (target / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source / path, target / path)
+            shutil.copy2(source / path, target / path, follow_symlinks=(source / path).exists())
 
 
 def _weights_of(source: Path, model: Path) -> frozenset[Path]:

@@ -167,6 +167,16 @@ def test_where_nothing_can_be_kept_the_run_goes_on(
     assert Cache(path).get(["b"]) == {}
 
 
+def test_each_of_many_models_meets_an_unusable_file_and_one_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    for _ in range(3):
+        Cache(tmp_path / "file" / "costs.sqlite").put({"a": "1"})
+    (warning,) = caplog.messages
+    assert "costs.sqlite cannot be used" in warning
+
+
 def test_who_writes_for_too_long_is_not_waited_for(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

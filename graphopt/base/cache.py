@@ -6,12 +6,12 @@ the run.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -81,7 +81,7 @@ class Cache:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
-                    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+                    connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
                     return work(connection)
             except (OSError, sqlite3.Error, UnicodeDecodeError, _CorruptEntryError) as error:
                 code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF  # the rest says where
@@ -107,11 +107,14 @@ class Cache:
 
     def _disable(self, error: Exception) -> None:
         self._is_disabled = True
-        log.warning(
-            "%s cannot be used, so what is found out in this run is not kept: %s; GRAPHOPT_CACHE names another folder",
-            self.path,
-            error.strerror or error if isinstance(error, OSError) else error,
-        )
+        _warn_unusable(self.path, str(error.strerror or error) if isinstance(error, OSError) else str(error))
+
+
+@functools.cache
+def _warn_unusable(path: Path, reason: str) -> None:
+    """Say that a file cannot be used: once, however many models a process optimizes."""
+    advice = "GRAPHOPT_CACHE names another folder"
+    log.warning("%s cannot be used, so what is found out in this run is not kept: %s; %s", path, reason, advice)
 
 
 class _CorruptEntryError(Exception):

@@ -106,8 +106,9 @@ def check(
 ) -> None:
     """Compare a model with another and time the two: exit code 3 if they differ, 4 if the model is too slow.
 
-    For a continuous integration or a hook before a commit. The report is written in either case. Models that differ are
-    not timed. A speedup is missed where its whole interval lies below what is required, so that noise fails no build.
+    For continuous integration or a pre-commit hook. The report is written also where a model fails, but not where one
+    cannot be read or run. Models that differ are not timed. A speedup is missed where its whole interval lies below
+    what is required, so that noise fails no build.
     """
     set_up_logging(printing.verbose, printing.debug)
     from graphopt.report.model_check import ModelCheck
