@@ -16,6 +16,7 @@ from graphopt.language.coverage import DecisionTree, OtherLabel, ProofChoice, bu
 from graphopt.language.proof import Verdict
 from graphopt.language.rule import Rule, const, fn, integers, op, string, tensor
 from graphopt.language.scalar_functions import UndecidedScalarError
+from graphopt.language.type_inference import NoInstance
 from graphopt.operators import inference
 from graphopt.operators.operator_classes import is_pointwise
 from graphopt.operators.rule_families import sample_specializations
@@ -273,7 +274,10 @@ def test_instances_of_built_in_rules_are_covered_or_proved(start: int) -> None:
     for rule in (sample_specializations(each, 1)[0] for each in rule_library.load_rules(trades=True)[start::16]):
         proof = gate.Gate().proof_of(rule)
         for drawn in instance_sampling.sample_instances(rule, seed=1, count=2, attempts=300):
-            graph = onnx_io.load_model(instance_models.build_models(rule, drawn)[0]).graph
+            try:
+                graph = onnx_io.load_model(instance_models.build_models(rule, drawn)[0]).graph
+            except NoInstance:  # a place in a list is beyond its type
+                continue
             inference.infer_graph(graph)
             for match in find_matches(rule, graph):
                 seen += 1
