@@ -50,12 +50,16 @@ MODEL_TYPES: Mapping[str, tuple[str, int, int]] = {
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Drop what the tools log and print."""
+    """Drop what the tools log and print, and the warnings of the sessions in which they optimize."""
+    import onnxruntime
+
     logging.disable(logging.CRITICAL)
+    onnxruntime.set_default_logger_severity(4)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
+        onnxruntime.set_default_logger_severity(2)
         logging.disable(logging.NOTSET)
 
 
@@ -300,9 +304,9 @@ def uses(name: str, feeds: Sequence[Feeds]) -> dict[str, list[Use]]:
 
 
 def run(names: Sequence[str], path: Path) -> Iterator[str]:
-    """Look for what each tool loses in the fixtures of these names, write the data, and yield what was found.
+    """Look for what each tool loses in the fixtures of these names, and yield what was found.
 
-    What the file says of other fixtures stays in it.
+    The data is written after each fixture; what the file says of other fixtures stays in it.
     """
     held = found_in_others(names, path)
     for name in track(names, description="fixtures"):
@@ -316,8 +320,8 @@ def run(names: Sequence[str], path: Path) -> Iterator[str]:
                 if lost:
                     why = f"by {', '.join(guilty)}" if guilty else "whatever is held back"
                     yield f"{name}, {use.name}, cost {cost}: {'; '.join(lost)}, {why}"
-    data = {tool: {"held_back": dict(sorted(found.items()))} for tool, found in held.items()}
-    files.write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+        data = {tool: {"held_back": dict(sorted(found.items()))} for tool, found in held.items()}
+        files.write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     yield f"written: {path}"
 
 
