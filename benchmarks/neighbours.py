@@ -226,15 +226,22 @@ class Search:
     """Outputs of the model for the feeds of the use."""
     plain: Finding
     """What the tool makes of the model itself."""
+    made: dict[tuple[str, frozenset[str]], graphopt.Result]
+    """Results for the model, by what `losses` is asked for; all uses of it may share them."""
 
     @staticmethod
-    def begin(model: onnx.ModelProto, use: Use) -> Search:
+    def begin(
+        model: onnx.ModelProto, use: Use, made: dict[tuple[str, frozenset[str]], graphopt.Result] | None = None
+    ) -> Search:
         expected = outputs_of(model, use.feeds)
-        return Search(model, use, expected, use.find(model, expected))
+        return Search(model, use, expected, use.find(model, expected), {} if made is None else made)
 
     def losses(self, cost: str, skip: Collection[str]) -> tuple[list[str], set[str]]:
         """Return what the tool loses after graphopt without some rewrites, and the names of those that were made."""
-        result = graphopt.optimize(self.model, cost=cost, check=False, skip=sorted(skip), seconds=SECONDS)
+        key = cost, frozenset(skip)
+        if key not in self.made:
+            self.made[key] = graphopt.optimize(self.model, cost=cost, check=False, skip=sorted(skip), seconds=SECONDS)
+        result = self.made[key]
         now = self.use.find(result.model, self.expected)
         return self.plain.losses(now), {rewrite.name for rewrite in result.report.rewrites}
 
@@ -311,8 +318,9 @@ def run(names: Sequence[str], path: Path) -> Iterator[str]:
     held = found_in_others(names, path)
     for name in track(names, description="fixtures"):
         model, feeds = fixture(name)
+        made: dict[tuple[str, frozenset[str]], graphopt.Result] = {}
         for tool, use in ((tool, use) for tool, several in uses(name, feeds).items() for use in several):
-            search = Search.begin(model, use)
+            search = Search.begin(model, use, made)
             for cost in COSTS:
                 lost, guilty = search.hidden_by(cost, held[tool])
                 for rewrite in [*guilty, *written_alike(guilty)]:
