@@ -50,12 +50,16 @@ MODEL_TYPES: Mapping[str, tuple[str, int, int]] = {
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Drop what the tools log and print."""
+    """Drop what the tools log and print, and the warnings of the sessions in which they optimize."""
+    import onnxruntime
+
     logging.disable(logging.CRITICAL)
+    onnxruntime.set_default_logger_severity(4)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
+        onnxruntime.set_default_logger_severity(2)
         logging.disable(logging.NOTSET)
 
 
@@ -222,15 +226,22 @@ class Search:
     """Outputs of the model for the feeds of the use."""
     plain: Finding
     """What the tool makes of the model itself."""
+    made: dict[tuple[str, frozenset[str]], graphopt.Result]
+    """Results for the model, by what `losses` is asked for; all uses of it may share them."""
 
     @staticmethod
-    def begin(model: onnx.ModelProto, use: Use) -> Search:
+    def begin(
+        model: onnx.ModelProto, use: Use, made: dict[tuple[str, frozenset[str]], graphopt.Result] | None = None
+    ) -> Search:
         expected = outputs_of(model, use.feeds)
-        return Search(model, use, expected, use.find(model, expected))
+        return Search(model, use, expected, use.find(model, expected), {} if made is None else made)
 
     def losses(self, cost: str, skip: Collection[str]) -> tuple[list[str], set[str]]:
         """Return what the tool loses after graphopt without some rewrites, and the names of those that were made."""
-        result = graphopt.optimize(self.model, cost=cost, check=False, skip=sorted(skip), seconds=SECONDS)
+        key = cost, frozenset(skip)
+        if key not in self.made:
+            self.made[key] = graphopt.optimize(self.model, cost=cost, check=False, skip=sorted(skip), seconds=SECONDS)
+        result = self.made[key]
         now = self.use.find(result.model, self.expected)
         return self.plain.losses(now), {rewrite.name for rewrite in result.report.rewrites}
 
@@ -300,15 +311,16 @@ def uses(name: str, feeds: Sequence[Feeds]) -> dict[str, list[Use]]:
 
 
 def run(names: Sequence[str], path: Path) -> Iterator[str]:
-    """Look for what each tool loses in the fixtures of these names, write the data, and yield what was found.
+    """Look for what each tool loses in the fixtures of these names, and yield what was found.
 
-    What the file says of other fixtures stays in it.
+    The data is written after each fixture; what the file says of other fixtures stays in it.
     """
     held = found_in_others(names, path)
     for name in track(names, description="fixtures"):
         model, feeds = fixture(name)
+        made: dict[tuple[str, frozenset[str]], graphopt.Result] = {}
         for tool, use in ((tool, use) for tool, several in uses(name, feeds).items() for use in several):
-            search = Search.begin(model, use)
+            search = Search.begin(model, use, made)
             for cost in COSTS:
                 lost, guilty = search.hidden_by(cost, held[tool])
                 for rewrite in [*guilty, *written_alike(guilty)]:
@@ -316,8 +328,8 @@ def run(names: Sequence[str], path: Path) -> Iterator[str]:
                 if lost:
                     why = f"by {', '.join(guilty)}" if guilty else "whatever is held back"
                     yield f"{name}, {use.name}, cost {cost}: {'; '.join(lost)}, {why}"
-    data = {tool: {"held_back": dict(sorted(found.items()))} for tool, found in held.items()}
-    files.write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+        data = {tool: {"held_back": dict(sorted(found.items()))} for tool, found in held.items()}
+        files.write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     yield f"written: {path}"
 
 

@@ -24,6 +24,7 @@ class GraphoptPass(onnx_ir.passes.InPlacePass):
     def __init__(self, **options: Any) -> None:
         refuse_unknown_options(type(self).__name__, options)
         self.options = Options(**options)
+        self._given = options
         self.result: Result | None = None
 
     def call(self, model: onnx_ir.Model) -> onnx_ir.passes.PassResult:
@@ -42,4 +43,5 @@ class GraphoptPass(onnx_ir.passes.InPlacePass):
         return onnx_ir.passes.PassResult(model, is_modified)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+        given = ", ".join(f"{name}={value!r}" for name, value in self._given.items())
+        return f"{type(self).__name__}({given})"

@@ -586,3 +586,20 @@ def test_a_dropout_whose_training_mode_is_damaged_is_no_internal_error() -> None
 def test_of_an_output_that_is_no_number_it_is_said_that_little_was_seen() -> None:
     model = parse("float[N,4] x", "l = Log(x); y = ReduceSum(l, a)", {"a": np.array([1])}, outputs="float[N,1] y")
     assert any("output 'y'" in text for text in compare_models(model, model).skipped)
+
+
+# -- what loads --------------------------------------------------------------------------------------------------------
+
+BIASED = "g (float[2,3,4] x) => (float[2,3,5] z) { p = MatMul(x, w) a = Add(p, b) z = Relu(a) }"
+CLAIMED = "g (float[2,3,4] x) => (float[2,3,5] z) { p = MatMul(x, w) a = Add(p, gemm_input_shape) z = Relu(a) }"
+"""The fusion of MatMul and Add makes an initializer `gemm_input_shape`, whether there is one or not."""
+
+
+def test_a_model_that_onnx_runtime_cannot_optimize_differs_from_one_that_it_can() -> None:
+    weights, bias = np.ones((4, 5), np.float32), np.ones(5, np.float32)
+    plain, claimed = model(BIASED, w=weights, b=bias), model(CLAIMED, w=weights, gemm_input_shape=bias)
+    found = compare_models(plain, claimed)
+    assert found.verdict is EqualityVerdict.DIFFERENT
+    assert "with ONNX Runtime's optimizations on, the original loads, but the optimized model cannot" in found.reason
+    assert compare_models(claimed, claimed).verdict is EqualityVerdict.EQUAL, "no worse than the original"
+    assert compare_models(claimed, plain).verdict is EqualityVerdict.EQUAL

@@ -402,6 +402,29 @@ def test_an_inner_name_gives_way_to_the_name_of_an_output() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["gemm_input_shape", "gemm_output_shape_token_9", "squeeze_axes"])
+def test_inner_names_that_onnx_runtime_makes_again_are_given_up(name: str) -> None:
+    back = there_and_back(
+        model(f"""
+        g (bool c, float[2] x) => (float[2] z) <float[2] {name} = {{1, 2}}> {{
+            z = If (c) <
+                then_branch = yes () => (float[2] y) {{ y = Add (x, {name}) }},
+                else_branch = no () => (float[2] n) {{ n = Neg (x) }}
+            >
+        }}""")
+    )
+    (initializer,) = back.graph.initializer
+    branch = next(attribute.g for attribute in back.graph.node[0].attribute if attribute.name == "then_branch")
+    assert initializer.name == f"{name}_1"
+    assert list(branch.node[0].input) == ["x", f"{name}_1"]
+    assert there_and_back(back) == back
+
+
+def test_names_of_inputs_and_outputs_are_not_given_up() -> None:
+    text = "g (float[2] squeeze_axes) => (float[2] gemm_input_shape) { gemm_input_shape = Relu (squeeze_axes) }"
+    assert there_and_back(model(text)) == model(text)
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 WRONG = {

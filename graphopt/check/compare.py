@@ -3,7 +3,7 @@
 The oracle is ONNX Runtime with all its optimizations off, for its default level has rewrites, and bugs, of its own; or
 `onnx.reference` where ONNX Runtime has no kernel. A model that ONNX Runtime calls invalid has no oracle. Quantized
 models are run once more with optimizations on, for ONNX Runtime's kernels for integers compute in less precision than
-is written.
+is written. Others are only loaded so: it may refuse what its own fusions make of a model.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ from graphopt.runtime.oracle import (
     OracleSession,
     RunFailedError,
     RunnableModel,
+    check_loads_optimized,
     onnx_reference,
     onnxruntime_optimized,
     onnxruntime_single_threaded,
@@ -209,16 +210,32 @@ class _Reference:
                 EqualityVerdict.DIFFERENT, (), cases, self.name, f"the original runs, but the optimized model {failed}"
             )
         found = self.judge.judge_runs(self.runs, self.reruns, results, self.name, second)
-        is_unoptimized = self.oracle is onnxruntime_unoptimized
-        if found.verdict is EqualityVerdict.EQUAL and is_unoptimized and second.is_quantized:
-            return self._compare_optimized(found, second)
-        return found
+        if found.verdict is not EqualityVerdict.EQUAL or self.oracle is not onnxruntime_unoptimized:
+            return found
+        return self._compare_optimized(found, second) if second.is_quantized else self._compare_loading(found, second)
 
     @cached_property
     def reruns(self) -> OriginalReruns:
         """Reruns of the original on these inputs."""
         made, feeds = [run.outputs for run in self.runs], [run.feeds for run in self.runs]
         return OriginalReruns.from_oracle(self.oracle, self.judge.original, made, feeds)
+
+    def _compare_loading(self, found: ModelComparison, second: RunnableModel) -> ModelComparison:
+        """Open another model with ONNX Runtime's optimizations on, as users do: where the original opens, it is to."""
+        try:
+            check_loads_optimized(second)
+        except RunFailedError as failed:
+            if self._loads_optimized:
+                return replace(found, verdict=EqualityVerdict.DIFFERENT, reason=_refused_optimized("loads", failed))
+        return found
+
+    @cached_property
+    def _loads_optimized(self) -> bool:
+        try:
+            check_loads_optimized(self.judge.original)
+        except RunFailedError:
+            return False
+        return True
 
     def _compare_optimized(self, found: ModelComparison, second: RunnableModel) -> ModelComparison:
         """Compare quantized models once more with ONNX Runtime's optimizations on.
@@ -234,8 +251,7 @@ class _Reference:
         try:
             after = self._optimized_results(second)
         except RunFailedError as failed:
-            reason = f"with ONNX Runtime's optimizations on, the original runs, but the optimized model {failed}"
-            return replace(found, verdict=EqualityVerdict.DIFFERENT, reason=reason)
+            return replace(found, verdict=EqualityVerdict.DIFFERENT, reason=_refused_optimized("runs", failed))
         differences = list(self.judge.compare_optimized_runs(self._finite_runs, [before], after))
         if differences:
             with suppress(RunFailedError):
@@ -255,6 +271,10 @@ class _Reference:
     def _optimized_results(self, model: RunnableModel) -> list[list[Any]]:
         with onnxruntime_optimized(model) as session:
             return [session.run(run.feeds) for run in self._finite_runs]
+
+
+def _refused_optimized(verb: str, failed: RunFailedError) -> str:
+    return f"with ONNX Runtime's optimizations on, the original {verb}, but the optimized model {failed}"
 
 
 def _check_interfaces(before: ModelSketch, after: ModelSketch) -> tuple[ModelSketch, str]:

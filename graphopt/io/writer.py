@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -119,10 +120,12 @@ class GraphWriter:
             else:
                 settled[value] = renamed[value] = name
         taken = {*outputs, *renamed.values()} if graph.outputs else set()
-        for vertex, node in graph.vertices_and_nodes() if taken else ():
+        for vertex, node in graph.vertices_and_nodes():
             for index, name in enumerate(node.names):
                 value = Value(vertex, index)
-                if name in taken and value not in renamed and value not in settled:
+                if value in renamed or value in settled:
+                    continue
+                if name in taken or (_is_claimed_by_ort(name) and not node.is_graph_input):
                     renamed[value] = self._fresh_name(graph, name)
         return _ValueNames(graph, renamed, outputs, copies)
 
@@ -220,6 +223,16 @@ def _write_declaration(into: ValueInfoProto, declared: ValueInfoProto | None, na
             into.type.CopyFrom(proto_conversion.type_to_proto(type_))
         case OpaqueType():
             into.type.ParseFromString(type_.proto)
+
+
+_ORT_INITIALIZER = re.compile(r"(gemm_input_shape|gemm_output_shape|squeeze_axes)(_token_\d+)?")
+"""Names that the fusions of MatMul and Add, and of several Gather, in ONNX Runtime give to new initializers: it looks
+only whether a node is called so (`GenerateNodeName`), and refuses a model in which a value is."""
+
+
+def _is_claimed_by_ort(name: str) -> bool:
+    """Return whether ONNX Runtime may call a new value so, as it did in a model that it has optimized and saved."""
+    return _ORT_INITIALIZER.fullmatch(name) is not None
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------

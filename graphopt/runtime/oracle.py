@@ -250,14 +250,16 @@ def onnxruntime_optimized(model: RunnableModel) -> AbstractContextManager[Oracle
 
 
 @contextmanager
-def _onnxruntime(model: RunnableModel, *, optimize: bool, threads: int = 0) -> Iterator[OracleSession]:
+def _onnxruntime(
+    model: RunnableModel, *, optimize: bool, threads: int = 0, is_run: bool = True
+) -> Iterator[OracleSession]:
     runtime = require_onnxruntime()
     with _loadable_source(model) as loadable:
         try:
             if optimize and model.may_crash_on_load:
                 crash_probe.CRASH_PROBE.check_load_survives(loadable)
             is_large = model.weight_bytes > MAX_IN_MEMORY_BYTES
-            is_mapped = is_large and not (optimize or model.is_quantized or model.packs_weights)
+            is_mapped = is_large and not (is_run and (optimize or model.is_quantized or model.packs_weights))
             with _small_allocations_returned() if is_large else nullcontext():
                 native = ort.make_cpu_session(loadable, optimize=optimize, threads=threads, is_mapped=is_mapped)
         except Exception as error:  # the classes that onnxruntime raises share no base
@@ -270,6 +272,18 @@ def _onnxruntime(model: RunnableModel, *, optimize: bool, threads: int = 0) -> I
             yield session
         finally:
             session.release()
+
+
+def check_loads_optimized(model: RunnableModel) -> None:
+    """Open a model in ONNX Runtime on the CPU with all graph optimizations on, and close it again.
+
+    Large weights stay in their file, and are not packed, as they are not multiplied.
+
+    Raises:
+        RunFailedError: ONNX Runtime refuses it.
+    """
+    with _onnxruntime(model, optimize=True, is_run=False):
+        pass
 
 
 def check_survives(model: RunnableModel, feeds: Mapping[str, Any]) -> None:

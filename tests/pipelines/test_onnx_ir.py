@@ -101,6 +101,12 @@ def test_other_changes_count_as_changes() -> None:
     assert model.graph.opset_imports[""] == opset + 1
 
 
+def test_a_pass_is_printed_as_it_was_made() -> None:
+    from graphopt.onnx_ir import GraphoptPass
+
+    assert repr(GraphoptPass(cost="none", exact=True)) == "GraphoptPass(cost='none', exact=True)"
+
+
 def test_an_unknown_option_is_refused() -> None:
     from graphopt.onnx_ir import GraphoptPass
 

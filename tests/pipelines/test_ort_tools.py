@@ -12,6 +12,7 @@ import pytest
 
 import graphopt
 from benchmarks import neighbours, quantized
+from graphopt.runtime.oracle import RunnableModel, check_loads_optimized
 from tests import zoo
 from tests.pipelines.decoders import decoder, feeds
 from tests.pipelines.packages import IGNORE_WARNINGS, example, needs
@@ -54,6 +55,17 @@ def test_graphopt_goes_on_with_fused_operators(tmp_path: Path) -> None:
     found, _ = neighbours.count_fusions(result.model)
     assert found["attention"] == 3
     assert result.report.after.nodes <= result.report.before.nodes
+
+
+@needs_fusion
+def test_what_was_fused_loads_with_optimizations_after_graphopt(tmp_path: Path) -> None:
+    """The tool saves a value `gemm_input_shape`; graphopt uncovers a product for which ONNX Runtime makes another."""
+    onnx.save(zoo.load("bert-dynamo"), tmp_path / "model.onnx")
+    fused = neighbours.fuse(tmp_path / "model.onnx", *neighbours.model_type("bert-dynamo"))
+    assert "gemm_input_shape" in {tensor.name for tensor in fused.graph.initializer}
+    result = graphopt.optimize(fused, cost="none", target="onnxruntime")
+    assert result.ok and not result.report.refused
+    check_loads_optimized(RunnableModel(result.model))
 
 
 @needs_fusion
