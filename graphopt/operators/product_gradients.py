@@ -219,32 +219,32 @@ def _pointwise_conv(*biases: Term) -> tuple[Gradient, Gradient]:
     )
 
 
-_FLIPPED_SHARE = 4
-"""Elements of filters over those of images from which the images are moved rather than the filters."""
+_WINDOW_ELEMENTS = 2**24
+"""The most elements that a kernel may copy from the windows of all images at once."""
+_LARGE_SHARE = 4
+"""Elements of filters over those of images from which it pays to pass over filters once, for all images."""
 
 
-def _reversed(value: Term) -> App:
-    """Return images with their spatial axes reversed."""
-    backwards = fn.repeat(-1, _spatial)
-    return op.Slice(value, backwards, fn.repeat(-(2**31), _spatial), fn.range(_spatial) + 2, backwards)
+def _volumes(*biases: Term) -> tuple[Gradient, Gradient]:
+    """Return the gradients of a convolution by one of a volume, of which ONNX Runtime makes one product of matrices.
 
-
-_are_large = fn.le((fn.product(fn.shape(x)) + fn.product(fn.shape(dy))) * _FLIPPED_SHARE, fn.product(fn.shape(w)))
-"""True for filters with many more elements than images: what passes over them once is fast."""
-
-
-def _large_filters(*biases: Term) -> tuple[Gradient, Gradient]:
-    """Return the gradients of a convolution whose filters have many more elements than images.
-
-    That of the filters needs no transposition of them: the output's gradient is convolved with the image, both of them
-    reversed, so that filters come out in their layout. For that of the images, these are stacked to one volume, so
-    that the kernel, which takes one image after the other, reads the filters once.
+    Of a convolution of images it makes a product for each image. For the gradient of the filters, channels are the
+    third axis and images the channels, so that the filters come out in their layout; for that of the images, images are
+    the third axis.
     """
     first, last = _explicit(pads, first=True), _explicit(pads, first=False)
-    left_over, stacked = _left_over(kernel, first, last), fn.concat(0)
-    volume = op.ConvTranspose(
-        op.Unsqueeze(op.Transpose(dy, perm=_channels_first), stacked),
-        op.Unsqueeze(w, fn.concat(2)),
+    left_over, windows = _left_over(kernel, first, last), fn.product(_space(dy)) * fn.item(fn.shape(dy), 0)
+    alone, third = fn.concat(0), fn.concat(2)
+    correlated = op.Conv(
+        op.Unsqueeze(x, alone),
+        op.Unsqueeze(op.Transpose(dy, perm=_channels_first), third),
+        strides=fn.concat(1, dilations),
+        dilations=fn.concat(1, strides),
+        pads=fn.concat(0, first, 0, last - left_over),
+    )
+    scattered = op.ConvTranspose(
+        op.Unsqueeze(op.Transpose(dy, perm=_channels_first), alone),
+        op.Unsqueeze(w, third),
         strides=fn.concat(1, strides),
         dilations=fn.concat(1, dilations),
         pads=fn.concat(0, first, 0, last + fn.maximum(-left_over, 0)),
@@ -253,17 +253,15 @@ def _large_filters(*biases: Term) -> tuple[Gradient, Gradient]:
     return (
         gradient(
             _conv_head(*biases),
-            *(fn.eq(strides, 1), fn.eq(dilations, 1), fn.lt(first, kernel), fn.lt(last, kernel), _are_large),
-            w=op.Conv(
-                op.Transpose(_reversed(dy), perm=_channels_first),
-                op.Transpose(_reversed(x), perm=_channels_first),
-                pads=fn.concat(kernel - 1 - last, kernel - 1 - first),
-            ),
+            *(fn.le(_spatial, 2), fn.le(0, left_over), fn.le(left_over, last)),
+            fn.le(windows * fn.product(fn.slice(fn.shape(w), 1, _rank)), _WINDOW_ELEMENTS),
+            w=op.Squeeze(correlated, alone),
         ),
         gradient(
             _conv_head(*biases),
-            *(_are_large, fn.lt(1, fn.item(fn.shape(x), 0)), fn.le(_spatial, 2)),
-            x=op.Transpose(op.Squeeze(volume, stacked), perm=_channels_first),
+            *(fn.le(_spatial, 2), fn.lt(1, fn.item(fn.shape(x), 0))),
+            fn.le((fn.product(fn.shape(x)) + fn.product(fn.shape(dy))) * _LARGE_SHARE, fn.product(fn.shape(w))),
+            x=op.Transpose(op.Squeeze(scattered, alone), perm=_channels_first),
         ),
     )
 
@@ -370,7 +368,7 @@ PRODUCT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "MatMul": MATMUL,
     "Gemm": (*_gemm(a, b), *_gemm(a, b, c)),
     "Conv": (
-        *(each for of in (_pointwise_conv, _large_filters) for biases in ((), (bias,)) for each in of(*biases)),
+        *(each for of in (_pointwise_conv, _volumes) for biases in ((), (bias,)) for each in of(*biases)),
         *(_trimmed_filters(*biases) for biases in ((), (bias,))),
         *(each for grouped in (False, True) for biases in ((), (bias,)) for each in _conv(*biases, grouped=grouped)),
     ),
