@@ -408,7 +408,7 @@ def test_an_output_without_a_gradient_is_refused() -> None:
     model = parse(
         "float[2,3] x",
         f"{body} a = ReduceSum<keepdims=0>(y); c = ReduceSum<keepdims=0>(q); loss = Add(a, c)",
-        {name: zeros for name in "sbmv"},
+        dict.fromkeys("sbmv", zeros),
         outputs="float loss",
         opset=17,
     )
