@@ -260,7 +260,7 @@ class _Backward:
         summed = tuple(axis for axis, (size, own) in enumerate(pairs) if own == 1 and size != 1)
         if summed:
             yield op.ReduceSum(g, summed, keepdims=1)
-        left = [(size, own) for size, own in pairs if own != 1 and (size is None or size != own)]
+        left = [(size, own) for size, own in pairs if own != 1 and size != own]
         if any(size != 1 and not isinstance(own, int) for size, own in left):  # the value may have a 1 there
             own_shape = op.Slice(op.Shape(x), (missing,), (len(wanted),), (0,)) if missing else op.Shape(x)
             ones = op.Squeeze(op.NonZero(op.Equal(own_shape, 1)), (0,))
