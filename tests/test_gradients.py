@@ -180,6 +180,9 @@ CASES = [
     Case("Conv", (IMAGE, (5, 4, 1, 1), (5,)), label="pointwise"),
     Case("Conv", ((1, 8, 2, 2), (3, 8, 3, 3), (3,)), {"pads": [2, 0, 1, 1]}, label="large-filters"),
     Case("Conv", ((1, 8, 2), (3, 8, 5)), {"pads": [2, 2]}, label="large-filters-1d"),
+    Case("Conv", ((2, 8, 2, 3), (8, 8, 3, 3)), {"strides": [2, 1], "pads": [1, 0, 2, 1]}, label="large-filters-batch"),
+    Case("Conv", (IMAGE, (5, 4, 1, 1), (5,)), {"strides": [2, 3]}, label="pointwise-strides"),
+    Case("Conv", (IMAGE, (5, 4, 3, 3)), {"strides": [3, 3]}, label="left-over"),
     Case("Conv", ((2, 3, 8), (4, 3, 1)), label="pointwise-1d"),
     Case("Conv", (IMAGE, (4, 1, 3, 3)), {"group": 4, "pads": [1, 1, 1, 1]}),
     Case("Conv", (IMAGE, (5, 4, 3, 3)), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
@@ -379,6 +382,38 @@ def test_an_enlargement_that_repeats_unevenly_is_refused(attrs: str, scale: floa
     model = parse("float[1,1,4,4] x", body, {"s": scales}, outputs="float y", opset=18)
     with pytest.raises(graphopt.ModelError, match="Resize 'r': no gradient with respect to its input 'X'"):
         graphopt.grad(model, "y", ["x"], "none")
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 5), (5, 1), (4, 4)])
+def test_open_sizes_may_be_broadcast(rows: int, columns: int) -> None:
+    """Which operand has one element along an axis is known only when the model runs."""
+    model = parse(
+        "float[n,3] x, float[m,3] z", "y = Mul(x, z); loss = ReduceSum<keepdims=0>(y)", outputs="float loss", opset=17
+    )
+    made = graphopt.grad(model, "loss", ["x", "z"], "none")
+    rng = np.random.default_rng(0)
+    x, z = (rng.standard_normal((size, 3)).astype(np.float32) for size in (rows, columns))
+    session = onnxruntime.InferenceSession(made.model.SerializeToString(), providers=["CPUExecutionProvider"])
+    dx, dz = session.run(["x.gradient", "z.gradient"], {"x": x, "z": z})
+    ones = np.ones((max(rows, columns), 1), np.float32)
+    for found, value, other in ((dx, x, z), (dz, z, x)):
+        expected = (other * ones).sum(axis=0, keepdims=True) if len(value) == 1 else other * np.ones_like(value)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_output_without_a_gradient_is_refused() -> None:
+    """The running mean depends on the images, too."""
+    body = "y, mean, variance = BatchNormalization<training_mode=1>(x, s, b, m, v); q = Mul(mean, mean);"
+    zeros = np.zeros(3, np.float32)
+    model = parse(
+        "float[2,3] x",
+        f"{body} a = ReduceSum<keepdims=0>(y); c = ReduceSum<keepdims=0>(q); loss = Add(a, c)",
+        dict.fromkeys("sbmv", zeros),
+        outputs="float loss",
+        opset=17,
+    )
+    with pytest.raises(graphopt.ModelError, match="the loss depends on its output 'mean', too"):
+        graphopt.grad(model, "loss", ["x"], "none")
 
 
 def test_every_operator_with_a_gradient_has_a_case() -> None:

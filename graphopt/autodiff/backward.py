@@ -172,8 +172,12 @@ class _Backward:
             ModelError: none of the alternatives is for this node.
         """
         reasons = []
+        last_known = max(i for i in range(len(self.graph[vertex].names)) if Value(vertex, i) in self.known)
         for each in alternatives:
             term, node = each.by_position.get(position), self.graph[vertex]
+            if each.head.outputs <= last_known:
+                reasons.append(f"the loss depends on its output '{node.names[last_known]}', too")
+                continue
             if term is not None and each.head.outputs > len(node.names) and len(each.head.inputs) == len(node.inputs):
                 add_outputs(self.graph, vertex, each.head.outputs)
             match = None if term is None else next(find_matches(_pattern(each), self.graph, vertex), None)
@@ -238,7 +242,7 @@ class _Backward:
 
     def _fitted(self, gradient: Value, value: Value) -> Value:
         """Return a gradient in the shape of its value: summed over the axes along which the value was broadcast, or
-        repeated along others."""
+        repeated along others; where a size is open, the axes are found when the model runs."""
         for term in self._fitting_terms(gradient, value):
             gradient = self._build(match_of_values(gradient, g=gradient, x=value), term)
         return gradient
@@ -252,11 +256,15 @@ class _Backward:
             yield op.ReduceSum(g, tuple(range(len(made) - len(wanted))), keepdims=0)
             made = made[len(made) - len(wanted) :]
         missing = len(wanted) - len(made)
-        pairs = list(enumerate(zip(made, wanted[missing:], strict=True)))
-        summed = tuple(axis for axis, (size, own) in pairs if own == 1 and size != 1)
+        pairs = list(zip(made, wanted[missing:], strict=True))
+        summed = tuple(axis for axis, (size, own) in enumerate(pairs) if own == 1 and size != 1)
         if summed:
             yield op.ReduceSum(g, summed, keepdims=1)
-        left = [(size, own) for axis, (size, own) in pairs if axis not in summed and size != own]
+        left = [(size, own) for size, own in pairs if own != 1 and size != own]
+        if any(size != 1 and not isinstance(own, int) for size, own in left):  # the value may have a 1 there
+            own_shape = op.Slice(op.Shape(x), (missing,), (len(wanted),), (0,)) if missing else op.Shape(x)
+            ones = op.Squeeze(op.NonZero(op.Equal(own_shape, 1)), (0,))
+            yield op.ReduceSum(g, ones, keepdims=1, noop_with_empty_axes=1)
         if missing or any(size == 1 for size, _ in left):
             yield op.Expand(g, op.Shape(x))
         elif left:  # sizes that differ in name alone

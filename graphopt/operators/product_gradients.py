@@ -119,10 +119,16 @@ def _padding_modes(kernel: Term) -> Sequence[tuple[Term, Term, tuple[Term, ...]]
     return [(auto_pad, pads, (written,)), *((auto_pad, own, (fn.eq(auto_pad, mode),)) for mode, own in same)]
 
 
+def _left_over(kernel: Term, first: Term, last: Term) -> App:
+    """Return the number of elements behind the last window, those of the pads among them; negative where it lies beyond
+    the pads."""
+    return _space(x) + first + last - ((_space(dy) - 1) * strides + _extent(kernel))
+
+
 def _scattered_windows(value: Term, weights: Term, kernel: Term, pads: Term, group: TermLike) -> App:
     """Return the adjoint of a convolution: each element is spread over the window that it was made of."""
     first, last = _explicit(pads, first=True), _explicit(pads, first=False)
-    left_over = _space(x) + first + last - ((_space(dy) - 1) * strides + _extent(kernel))
+    left_over = _left_over(kernel, first, last)
     return op.ConvTranspose(
         value,
         weights,
@@ -137,8 +143,27 @@ def _scattered_windows(value: Term, weights: Term, kernel: Term, pads: Term, gro
 _channels_first = fn.concat(1, 0, fn.range(_spatial) + 2)
 
 
+def _conv_head(*biases: Term) -> App:
+    """Return a convolution in one group, its pads in numbers."""
+    return op.Conv(
+        *(x, w, *biases),
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        group=1,
+        kernel_shape=kernel,
+        auto_pad="NOTSET",
+    )
+
+
 def _kernel_gradient(image: Term, upstream: Term, pads: Term, *, grouped: bool) -> App:
-    """Return the gradient of filters: the image convolved with the output's gradient, channels as the batch."""
+    """Return the gradient of filters, without what strides leave over behind them."""
+    filters = _correlated(image, upstream, pads, grouped=grouped)
+    return op.Slice(filters, fn.repeat(0, _spatial), kernel, fn.range(_spatial) + 2)
+
+
+def _correlated(image: Term, upstream: Term, pads: Term, *, grouped: bool) -> App:
+    """Return the image convolved with the output's gradient, channels as the batch."""
     turned: Term = op.Transpose(image, perm=_channels_first)
     if grouped:
         count, channels, space = fn.item(fn.shape(image), 0), fn.item(fn.shape(image), 1), _space(image)
@@ -154,68 +179,89 @@ def _kernel_gradient(image: Term, upstream: Term, pads: Term, *, grouped: bool) 
         pads=pads,
         group=group if grouped else 1,
     )
-    filters = op.Transpose(correlated, perm=_channels_first)
-    return op.Slice(filters, fn.repeat(0, _spatial), kernel, fn.range(_spatial) + 2)
+    return op.Transpose(correlated, perm=_channels_first)
 
 
-def _pointwise_conv(*biases: Term) -> Gradient:
-    """Return the gradient of a convolution with windows of one element: products of matrices, over all elements."""
-    by_channel = op.Reshape(op.Transpose(dy, perm=_channels_first), fn.concat(fn.item(fn.shape(dy), 1), -1))
-    by_element = op.Reshape(
-        op.Transpose(x, perm=fn.concat(0, fn.range(_spatial) + 2, 1)), fn.concat(-1, fn.item(fn.shape(x), 1))
-    )
+def _trimmed_filters(*biases: Term) -> Gradient:
+    """Return the gradient of filters where strides leave elements over that lie in the pads: none is computed there."""
+    first, last = _explicit(pads, first=True), _explicit(pads, first=False)
+    left_over = _left_over(kernel, first, last)
     return gradient(
-        op.Conv(
-            *(x, w, *biases),
-            strides=strides,
-            dilations=dilations,
-            pads=pads,
-            group=1,
-            kernel_shape=kernel,
-            auto_pad=auto_pad,
-        ),
-        fn.eq(kernel, 1),
-        fn.eq(strides, 1),
-        fn.eq(pads, 0),
-        x=op.Conv(dy, op.Transpose(w, perm=_channels_first)),
-        w=reshaped_like(by_channel @ by_element, w),
-        **_bias_gradient(biases),
+        _conv_head(*biases),
+        fn.le(0, left_over),
+        fn.le(left_over, last),
+        w=_correlated(x, dy, fn.concat(first, last - left_over), grouped=False),
     )
 
 
-_FLIPPED_SHARE = 4
-"""Elements of filters over those of images from which it pays to reverse the images instead of transposing filters."""
+def _pointwise_filters(image: Term) -> App:
+    """Return the gradient of filters of one element: a product of matrices over all elements."""
+    by_channel = op.Reshape(op.Transpose(dy, perm=_channels_first), fn.concat(fn.item(fn.shape(dy), 1), -1))
+    channels_last = fn.concat(0, fn.range(_spatial) + 2, 1)
+    by_element = op.Reshape(op.Transpose(image, perm=channels_last), fn.concat(-1, fn.item(fn.shape(x), 1)))
+    return reshaped_like(by_channel @ by_element, w)
 
 
-def _reversed(value: Term) -> App:
-    """Return images with their spatial axes reversed."""
-    backwards = fn.repeat(-1, _spatial)
-    return op.Slice(value, backwards, fn.repeat(-(2**31), _spatial), fn.range(_spatial) + 2, backwards)
+def _pointwise_conv(*biases: Term) -> tuple[Gradient, Gradient]:
+    """Return the gradients of a convolution with windows of one element: products of matrices, over all elements, or
+    over those that strides take."""
+    head, of_one = _conv_head(*biases), (fn.eq(kernel, 1), fn.eq(pads, 0))
+    taken = op.Slice(x, fn.repeat(0, _spatial), fn.repeat(2**31 - 1, _spatial), fn.range(_spatial) + 2, strides)
+    return (
+        gradient(
+            head,
+            *(*of_one, fn.eq(strides, 1)),
+            x=op.Conv(dy, op.Transpose(w, perm=_channels_first)),
+            w=_pointwise_filters(x),
+            **_bias_gradient(biases),
+        ),
+        gradient(head, *of_one, w=_pointwise_filters(taken)),
+    )
 
 
-def _large_filters(*biases: Term) -> Gradient:
-    """Return the gradient of filters that have many more elements than images: it needs no transposition of them.
+_WINDOW_ELEMENTS = 2**24
+"""The most elements that a kernel may copy from the windows of all images at once."""
+_LARGE_SHARE = 4
+"""Elements of filters over those of images from which it pays to pass over filters once, for all images."""
 
-    The output's gradient is convolved with the image, both of them reversed, so that filters come out in their layout.
+
+def _volumes(*biases: Term) -> tuple[Gradient, Gradient]:
+    """Return the gradients of a convolution by one of a volume, of which ONNX Runtime makes one product of matrices.
+
+    Of a convolution of images it makes a product for each image. For the gradient of the filters, channels are the
+    third axis and images the channels, so that the filters come out in their layout; for that of the images, images are
+    the third axis.
     """
     first, last = _explicit(pads, first=True), _explicit(pads, first=False)
-    images = fn.product(fn.shape(x)) + fn.product(fn.shape(dy))
-    return gradient(
-        op.Conv(
-            *(x, w, *biases),
-            strides=strides,
-            dilations=dilations,
-            pads=pads,
-            group=1,
-            kernel_shape=kernel,
-            auto_pad="NOTSET",
+    left_over, windows = _left_over(kernel, first, last), fn.product(_space(dy)) * fn.item(fn.shape(dy), 0)
+    alone, third = fn.concat(0), fn.concat(2)
+    correlated = op.Conv(
+        op.Unsqueeze(x, alone),
+        op.Unsqueeze(op.Transpose(dy, perm=_channels_first), third),
+        strides=fn.concat(1, dilations),
+        dilations=fn.concat(1, strides),
+        pads=fn.concat(0, first, 0, last - left_over),
+    )
+    scattered = op.ConvTranspose(
+        op.Unsqueeze(op.Transpose(dy, perm=_channels_first), alone),
+        op.Unsqueeze(w, third),
+        strides=fn.concat(1, strides),
+        dilations=fn.concat(1, dilations),
+        pads=fn.concat(0, first, 0, last + fn.maximum(-left_over, 0)),
+        output_padding=fn.concat(0, fn.maximum(left_over, 0)),
+    )
+    return (
+        gradient(
+            _conv_head(*biases),
+            *(fn.le(_spatial, 2), fn.le(0, left_over), fn.le(left_over, last)),
+            fn.le(windows * fn.product(fn.slice(fn.shape(w), 1, _rank)), _WINDOW_ELEMENTS),
+            w=op.Squeeze(correlated, alone),
         ),
-        *(fn.eq(strides, 1), fn.eq(dilations, 1), fn.lt(first, kernel), fn.lt(last, kernel)),
-        fn.le(images * _FLIPPED_SHARE, fn.product(fn.shape(w))),
-        w=op.Conv(
-            op.Transpose(_reversed(dy), perm=_channels_first),
-            op.Transpose(_reversed(x), perm=_channels_first),
-            pads=fn.concat(kernel - 1 - last, kernel - 1 - first),
+        gradient(
+            _conv_head(*biases),
+            *(fn.le(_spatial, 2), fn.lt(1, fn.item(fn.shape(x), 0))),
+            fn.le((fn.product(fn.shape(x)) + fn.product(fn.shape(dy))) * _LARGE_SHARE, fn.product(fn.shape(w))),
+            x=op.Transpose(op.Squeeze(scattered, alone), perm=_channels_first),
         ),
     )
 
@@ -322,7 +368,8 @@ PRODUCT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "MatMul": MATMUL,
     "Gemm": (*_gemm(a, b), *_gemm(a, b, c)),
     "Conv": (
-        *(of(*biases) for of in (_pointwise_conv, _large_filters) for biases in ((), (bias,))),
+        *(each for of in (_pointwise_conv, _volumes) for biases in ((), (bias,)) for each in of(*biases)),
+        *(_trimmed_filters(*biases) for biases in ((), (bias,))),
         *(each for grouped in (False, True) for biases in ((), (bias,)) for each in _conv(*biases, grouped=grouped)),
     ),
     "ConvTranspose": tuple(

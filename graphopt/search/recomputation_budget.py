@@ -107,22 +107,24 @@ class _Fitter:
             return RecomputedStep(self.loaded, self._kept_text(usual), copies=0)
         tried = []
         for variant in (DEFAULT_VARIANT, WITHOUT_PATTERN):
-            found = self._recomputed(variant)
+            unchanged = usual if variant == DEFAULT_VARIANT else self._measure(self.loaded, variant)
+            found = self._recomputed(unchanged)
             if found.memory.running.peak <= self.budget.nbytes:
                 return RecomputedStep(found.loaded, self._fitted_text(found, usual), found.copies)
             tried.append(found)
         raise MemoryBudgetError(self._failure_text(min(tried, key=_running_peak)))
 
-    def _recomputed(self, variant: MemoryVariant) -> _Variation:
-        """Return what keeps the budget with some options of the session, or what takes the least memory."""
-        found = least = _Variation(self.loaded, self._measure(self.loaded, variant))
+    def _recomputed(self, unchanged: SessionMemory) -> _Variation:
+        """Return what keeps the budget with the options of a session of the step as it is, or what takes the least
+        memory."""
+        found = least = _Variation(self.loaded, unchanged)
         share = 1.0
         for _ in range(self.policy.memory_plans):
             if found.memory.running.peak <= self.budget.nbytes:
                 return found
             share *= self._wanted_share(found.memory)
             fitted, plan = self._plan(share)
-            found = _Variation(fitted, self._measure(fitted, variant), len(plan.values))
+            found = _Variation(fitted, self._measure(fitted, unchanged.variant), len(plan.values))
             least = min(least, found, key=_running_peak)
             if not plan.is_reaching:
                 break

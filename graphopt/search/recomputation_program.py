@@ -22,9 +22,9 @@ from graphopt.base.errors import UsageError
 from graphopt.ir.graph import Value
 from graphopt.search.recomputation import Lifetime, Timeline
 
-STAGES = 160
+STAGES = 80
 """Stages into which the order of execution is cut at most."""
-MIP_GAP = 0.02
+MIP_GAP = 0.05
 """Relative distance from the optimum at which the solver may stop."""
 MEGABYTE = 1e6
 UNREACHABLE_PENALTY = 1e3

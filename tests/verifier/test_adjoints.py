@@ -66,7 +66,7 @@ def larger_than_one(axes: str) -> tuple[Term, ...]:
 
 
 LARGER = larger_than_one("A B C")
-POINTWISE, _, CONV = [each for each in GRADIENTS["Conv"] if len(each.head.inputs) == 2][:3]
+POINTWISE, _, FILTERS, IMAGES_OF, _, CONV = [each for each in GRADIENTS["Conv"] if len(each.head.inputs) == 2][:6]
 ONE: Mapping[str, TermLike] = {
     "kernel": (1, 1),
     "strides": (1, 1),
@@ -161,6 +161,20 @@ CONVOLUTIONS = [
         fn.eq(fn.size("Y"), window_count("H", "K", 0, 2)),
         fn.eq(fn.size("X"), window_count("W", "L", 1, 2)),
         *positive("N M Y X C K L H W"),
+    ),
+    adjoint_rule(
+        IMAGES_OF,
+        "x",
+        {"x": "N C H", "w": "M C K", "dy": "N M Y"},
+        fn.eq(fn.size("Y"), window_count("H", "K", 0, 1)),
+        *larger_than_one("N C H M K Y"),
+    ),
+    adjoint_rule(
+        FILTERS,
+        "w",
+        {"x": "N C H", "w": "M C K", "dy": "N M Y"},
+        fn.eq(fn.size("Y"), window_count("H", "K", 0, 1)),
+        *positive("N M Y C K H"),
     ),
 ]
 
