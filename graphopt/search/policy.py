@@ -12,6 +12,24 @@ from graphopt.runtime.measure import TimingPolicy
 
 
 @dataclass(frozen=True)
+class RecomputationPolicy:
+    """Limits on what an integer program decides about values that are computed again."""
+
+    least_share: float = 0.002
+    """Bytes of a value over those of the peak from which it may be recomputed; smaller ones stay."""
+    least_pause: int = 16
+    """Places in the order of execution between two reads from which a value may be recomputed in between."""
+    anchor_window: int = 16
+    """Places before a late reader among which the node is chosen that copies wait for."""
+    stages: int = 80
+    """Stages into which the order of execution is cut at most."""
+    gap: float = 0.05
+    """Relative distance from the optimum at which the solver may stop."""
+    unreachable_penalty: float = 1e3
+    """Price of a byte above the limit, as a multiple of the mean price of computing one again."""
+
+
+@dataclass(frozen=True)
 class SearchPolicy:
     """Limits on what is tried, durations of timing, and shares of the time."""
 
@@ -19,6 +37,8 @@ class SearchPolicy:
     """Policy of timing, and of when two times differ."""
     blocks: BlockSizes = BlockSizes()
     """Sizes of the blocks that the model is cut into."""
+    recomputation: RecomputationPolicy = RecomputationPolicy()
+    """Policy of what a training step computes again for a memory budget."""
 
     # -- the search in one region --------------------------------------------------------------------------------------
 

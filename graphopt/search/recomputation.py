@@ -13,7 +13,7 @@ late reader: a view, of the same sizes, at the cost of a few nodes on one elemen
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -26,13 +26,7 @@ from graphopt.language.terms import Term, op, tensor
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.rewrite.build import build_terms
 from graphopt.search.buffer_plan import execution_order, value_bytes
-
-LEAST_SHARE = 0.002
-"""Bytes of a value over those of the peak from which it may be recomputed; smaller ones stay."""
-LEAST_PAUSE = 16
-"""Places in the order of execution between two reads from which a value may be recomputed in between."""
-ANCHOR_WINDOW = 16
-"""Places before a late reader among which the node is chosen that copies wait for."""
+from graphopt.search.policy import RecomputationPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +54,7 @@ class Timeline:
 
     graph: Graph
     """The graph with numbers for sizes."""
+    policy: RecomputationPolicy = field(default_factory=RecomputationPolicy)
 
     @cached_property
     def order(self) -> Sequence[int]:
@@ -117,7 +112,7 @@ class Timeline:
     @cached_property
     def lifetimes(self) -> Mapping[Value, Lifetime]:
         """The lifetimes of values that are large enough to matter, in the order in which they are made."""
-        least = LEAST_SHARE * max(self.live_bytes(), default=0)
+        least = self.policy.least_share * max(self.live_bytes(), default=0)
         large = {value for value, (nbytes, _, _) in self.spans.items() if nbytes > least}
         return {value: self._lifetime(value, large) for value in self.spans if value in large}
 
@@ -128,7 +123,7 @@ class Timeline:
         is_kept = last == len(self.order)
         node = self.graph[value.vertex]
         operands = (self.owners.get(each, each) for each in node.operands)
-        is_idle = resume - pause >= LEAST_PAUSE
+        is_idle = resume - pause >= self.policy.least_pause
         return Lifetime(
             value,
             nbytes,
@@ -143,7 +138,7 @@ class Timeline:
     def anchor(self, place: int) -> Value | None:
         """Return a value that is made shortly before a place, and not much earlier in any order: the one of the nodes
         before it that depends on the longest chain of others."""
-        nodes = reversed(self.order[max(0, place - ANCHOR_WINDOW) : place])
+        nodes = reversed(self.order[max(0, place - self.policy.anchor_window) : place])
         fit = [vertex for vertex in nodes if self._may_be_waited_for(Value(vertex))]
         return Value(max(fit, key=self._depths.__getitem__)) if fit else None
 

@@ -138,7 +138,7 @@ class _Fitter:
     def _plan(self, share: float) -> tuple[LoadedModel, RecomputationPlan]:
         """Compute values again so that what lies in memory at the peak is a part of what it was."""
         graph = self.loaded.graph.copy()
-        timeline = Timeline(with_static_shapes(graph, input_shapes(self.feeds)))
+        timeline = Timeline(with_static_shapes(graph, input_shapes(self.feeds)), self.policy.recomputation)
         seconds = AnalyticCost().node_seconds(timeline.graph)
         plan = plan_recomputation(timeline, seconds, share, self.policy.memory_plan_seconds)
         Recomputer(graph, timeline, plan.values).run()

@@ -20,15 +20,10 @@ import numpy as np
 
 from graphopt.base.errors import UsageError
 from graphopt.ir.graph import Value
+from graphopt.search.policy import RecomputationPolicy
 from graphopt.search.recomputation import Lifetime, Timeline
 
-STAGES = 80
-"""Stages into which the order of execution is cut at most."""
-MIP_GAP = 0.05
-"""Relative distance from the optimum at which the solver may stop."""
 MEGABYTE = 1e6
-UNREACHABLE_PENALTY = 1e3
-"""Price of a byte above the limit, as a multiple of the mean price of computing one again."""
 
 
 def require_highspy() -> Any:
@@ -113,6 +108,10 @@ class _Program:
     """Megabytes in each stage by variable, beside what lies there in any case."""
     columns: int = 0
 
+    @property
+    def policy(self) -> RecomputationPolicy:
+        return self.timeline.policy
+
     @cached_property
     def lifetimes(self) -> Mapping[Value, Lifetime]:
         return self.timeline.lifetimes
@@ -144,7 +143,7 @@ class _Program:
             points |= {lifetime.pause + 1, lifetime.last + 1}
             points |= {lifetime.resume} if lifetime.resume is not None else set()
         ordered = sorted(point for point in points if point < len(self.timeline.order))
-        step = max(1, -(-len(ordered) // STAGES))
+        step = max(1, -(-len(ordered) // self.policy.stages))
         return ordered[::step]
 
     def stage(self, place: int) -> int:
@@ -178,7 +177,7 @@ class _Program:
         total_price, total = sum(prices), sum(each.nbytes for each in lifetimes) / MEGABYTE
         costs = np.zeros(above + 1)
         costs[: len(prices)] = prices
-        costs[above] = UNREACHABLE_PENALTY * total_price / max(total, 1e-9)
+        costs[above] = self.policy.unreachable_penalty * total_price / max(total, 1e-9)
         upper = np.ones(above + 1)
         upper[: len(lifetimes)] = [self._may_be_copied(each) for each in lifetimes]
         upper[above] = np.inf
@@ -260,7 +259,12 @@ class _Program:
         with _stdout_to_stderr():  # it prints its version when it is made
             solver = highspy.Highs()
         rows, count = self.rows, len(costs)
-        for name, value in (("output_flag", False), ("time_limit", limit), ("mip_rel_gap", MIP_GAP), ("threads", 1)):
+        for name, value in (
+            ("output_flag", False),
+            ("time_limit", limit),
+            ("mip_rel_gap", self.policy.gap),
+            ("threads", 1),
+        ):
             solver.setOptionValue(name, value)
         solver.addVars(count, np.zeros(count), upper)
         solver.changeColsCost(count, np.arange(count, dtype=np.int32), costs)
