@@ -93,7 +93,7 @@ class StageRecord:
     speed: float = 1.0
     provider: str = "cpu"
     segments: tuple[SegmentRecord, ...] = ()
-    """What devices that share the stage compute, one segment after the other."""
+    """Segments of a stage that devices share, one after the other."""
     results: dict[str, str] = field(default_factory=dict)
     """The value of the segments that is an output of the stage, by the output's name."""
 
@@ -167,7 +167,7 @@ class PipelineManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ShardCall:
     """A model that one device of a stage runs."""
 
     device: int
@@ -178,12 +178,12 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PipelineStep:
     """What is done at once for a request: a stage, or a segment of one that devices share."""
 
     stage: int
     """Number of the stage, from 1."""
-    calls: tuple[Call, ...]
+    calls: tuple[ShardCall, ...]
     joins: tuple[Join, ...] = ()
     """The operations that follow."""
     results: Mapping[str, str] = field(default_factory=dict)
@@ -202,14 +202,14 @@ class Step:
         return found | {name: found[value] for name, value in self.results.items()}
 
 
-def iter_steps(manifest: PipelineManifest) -> Iterator[Step]:
+def iter_steps(manifest: PipelineManifest) -> Iterator[PipelineStep]:
     """Yield what is done for a request, in order."""
     for number, stage in enumerate(manifest.stages, start=1):
         if not stage.segments:
-            yield Step(number, (Call(1, stage.file, _names(stage.inputs)),))
+            yield PipelineStep(number, (ShardCall(1, stage.file, _names(stage.inputs)),))
         for place, segment in enumerate(stage.segments, start=1):
-            calls = tuple(Call(shard.device, shard.file, _names(shard.inputs)) for shard in segment.shards)
-            yield Step(number, calls, segment.joins, stage.results if place == len(stage.segments) else {})
+            calls = tuple(ShardCall(shard.device, shard.file, _names(shard.inputs)) for shard in segment.shards)
+            yield PipelineStep(number, calls, segment.joins, stage.results if place == len(stage.segments) else {})
 
 
 def _names(signatures: tuple[TensorSignature, ...]) -> tuple[str, ...]:

@@ -18,7 +18,15 @@ import numpy as np
 from graphopt.base import ort
 from graphopt.base.errors import StageError, UsageError, did_you_mean, quoted_list
 from graphopt.base.hardware import usable_cores
-from graphopt.partition.manifest import MANIFEST, Call, PipelineManifest, StageRecord, Step, iter_steps, read_manifest
+from graphopt.partition.manifest import (
+    MANIFEST,
+    PipelineManifest,
+    PipelineStep,
+    ShardCall,
+    StageRecord,
+    iter_steps,
+    read_manifest,
+)
 from graphopt.partition.workers import (
     DaskWorker,
     ProcessWorker,
@@ -69,7 +77,7 @@ class Pipeline:
         self._folder = Path(folder)
         self.manifest: PipelineManifest = read_manifest(self._folder)
         """The contents of `pipeline.json`."""
-        self._steps: tuple[Step, ...] = tuple(iter_steps(self.manifest))
+        self._steps: tuple[PipelineStep, ...] = tuple(iter_steps(self.manifest))
         count = len(self.manifest.stages)
         if in_flight is not None and in_flight < 1:
             raise UsageError(f"in_flight cannot be {in_flight}: it is 1 or more")
@@ -186,7 +194,7 @@ class Pipeline:
         for call in calls:
             self._ask(request, call)
 
-    def _ask(self, request: _Request, call: Call) -> None:
+    def _ask(self, request: _Request, call: ShardCall) -> None:
         feeds = {name: request.values[name] for name in call.inputs if name in request.values}
         stage = self._steps[request.step].stage
         try:
@@ -198,7 +206,7 @@ class Pipeline:
         else:
             made.add_done_callback(partial(self._receive, request, call, stage))
 
-    def _receive(self, request: _Request, call: Call, stage: int, made: Future[Values]) -> None:
+    def _receive(self, request: _Request, call: ShardCall, stage: int, made: Future[Values]) -> None:
         """Take what a worker has made of a request; one whose worker was lost is asked again."""
         try:
             found = made.result()
@@ -217,7 +225,7 @@ class Pipeline:
         request.step += 1
         self._advance(request)
 
-    def _named(self, call: Call, stage: int, error: Exception) -> StageError:
+    def _named(self, call: ShardCall, stage: int, error: Exception) -> StageError:
         """Return an error that names the stage in which it occurred."""
         if self._is_closed:
             return StageError("the pipeline is closed")
@@ -293,7 +301,7 @@ def _start(spec: StageSpec, workers: Any, placed: dict[str, str]) -> StageWorker
     return DaskWorker(spec, workers, placed)
 
 
-def _last_readers(manifest: PipelineManifest, steps: Sequence[Step]) -> dict[str, int]:
+def _last_readers(manifest: PipelineManifest, steps: Sequence[PipelineStep]) -> dict[str, int]:
     """Return the place of the last step that reads a value; that behind all for outputs of the model."""
     found = {name: place for place, step in enumerate(steps) for name in step.reads}
     return found | {each.name: len(steps) for each in manifest.outputs}
