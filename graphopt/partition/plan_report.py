@@ -60,7 +60,7 @@ class PlanReport:
 
     @property
     def winner(self) -> DevicePlan:
-        """The plan of the highest throughput: reports are made only where one fits."""
+        """The plan that has the highest throughput; reports are made only where one fits."""
         winner = self.comparison.winner
         assert winner is not None
         return winner
