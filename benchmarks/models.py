@@ -147,7 +147,7 @@ DRAWS: Mapping[str, Callable[..., NDArray[Any]]] = {
     "letters": lambda rng, *shape: rng.integers(1, 28, shape).astype(np.float32),  # of the Hebrew alphabet, as numbers
     "octets": lambda rng, *shape: rng.integers(0, 256 + 1, shape).astype(np.int32),
 }
-"""What draws an input, of a generator and what `models.toml` says."""
+"""Function that draws an input, of a generator and what `models.toml` says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's own tools find in a model, before graphopt and after it, and which rewrites hide it from them.
+"""Finds of ONNX Runtime's own tools in a model, before graphopt and after it, and the rewrites that hide them.
 
 ``python -m benchmarks neighbours`` runs them on what graphopt makes of the tests' fixtures. Where one finds less than
 in the original, fails, or makes another function of it, a smallest set of rewrites is looked for without which it does
@@ -42,7 +42,7 @@ MODEL_TYPES: Mapping[str, tuple[str, int, int]] = {
     "swin": ("swin", 0, 0),
     "vit": ("vit", 3, 192),
 }
-"""What the optimizer of transformers is told of the fixtures that begin so: type, heads and width."""
+"""Type, heads and width that the optimizer of transformers is told, by how names of fixtures begin."""
 
 
 # -- the tools ---------------------------------------------------------------------------------------------------------
@@ -89,12 +89,12 @@ PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 
 @dataclass(frozen=True)
 class Finding:
-    """What a tool makes of a model."""
+    """Outcome of a tool for a model."""
 
     found: Mapping[str, int]
-    """How often it finds what; more is better."""
+    """Counts of what it finds; more is better."""
     left: Mapping[str, int]
-    """What it leaves as it is; less is better."""
+    """Counts of what it leaves as it is; less is better."""
     distance: float
     """Root mean square of the difference to the original's outputs, relative to that of the outputs."""
     nodes: int = 0
@@ -115,7 +115,7 @@ class Finding:
 
 
 ALLOWED_DISTANCE = 1.5
-"""How much further from the original's outputs a tool may end after graphopt than without it, as a factor."""
+"""Factor by which a tool may end further from the original's outputs after graphopt than without it."""
 TOLERANCE = 5e-6
 """Relative difference that rounding makes in any case; the two forms of Gelu differ by more."""
 
@@ -225,7 +225,7 @@ class Search:
     expected: Sequence[Sequence[Any]]
     """Outputs of the model for the feeds of the use."""
     plain: Finding
-    """What the tool makes of the model itself."""
+    """Outcome of the tool for the model itself."""
     made: dict[tuple[str, frozenset[str]], graphopt.Result]
     """Results for the model, by what `losses` is asked for; all uses of it may share them."""
 

@@ -1,4 +1,4 @@
-"""Where the seconds of a search go, and what it gets done in them, beside an earlier revision if one is named.
+"""Seconds of a search by phase and by work, and what it gets done, beside an earlier revision if one is named.
 
 ``python -m benchmarks search_time MODEL.onnx... [--against CHECKOUT]`` writes ``benchmarks/results/search-time.jsonl``
 and ``search-time.md``: for each model the seconds of each phase by what was done in them, and how many regions, graphs

@@ -48,7 +48,7 @@ METADATA_KEY = "graphopt"
 
 @dataclass(frozen=True, slots=True)
 class ModelOutcome:
-    """What became of one model of a folder."""
+    """Outcome for one model of a folder."""
 
     model: str
     """Path of the model below the folder, with `/`."""
@@ -112,7 +112,7 @@ def _format_change(before: str, after: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FolderResult:
-    """What became of the models of a folder."""
+    """Outcomes for the models of a folder."""
 
     folder: str
     output: str

@@ -265,7 +265,7 @@ class _Reference:
 
     @cached_property
     def _first_optimized_results(self) -> list[list[Any]]:
-        """What the original makes of finite inputs with ONNX Runtime's optimizations on. Raises RunFailedError."""
+        """Results of the original on finite inputs with ONNX Runtime's optimizations on. Raises RunFailedError."""
         return self._optimized_results(self.judge.original)
 
     def _optimized_results(self, model: RunnableModel) -> list[list[Any]]:

@@ -1,4 +1,4 @@
-"""How far outputs with one provider are from those with another: the check runs models on the CPU alone."""
+"""Distance of outputs with one provider from those with another: the check runs models on the CPU alone."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MAX_POSITIONS = 240
 
 @dataclass(frozen=True, kw_only=True)
 class CutSpace:
-    """Where cuts may be, and what is wanted of them."""
+    """Possible cuts, and what is wanted of them."""
 
     node_count: int
     positions: Sequence[int]

@@ -1,4 +1,4 @@
-"""Where a graph can be cut in two: the order of its nodes, what crosses between two of them, and the weights they read.
+"""Places where a graph can be cut in two: the order of its nodes, what crosses between two, and the weights they read.
 
 A cut is a number of nodes of the order: those before it are computed first. What is computed from weights alone belongs
 to no side: like a weight, it is wherever it is read.

@@ -48,7 +48,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """What one of the devices that share a stage computes between two collective operations: a model beside this
+    """Work of one of the devices that share a stage between two collective operations: a model beside this
     file."""
 
     device: int
@@ -62,7 +62,7 @@ class ShardRecord:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """What the devices that share a stage do at once, and the collective operations that follow."""
+    """Work of the devices that share a stage at once, and the collective operations that follow."""
 
     shards: tuple[ShardRecord, ...]
     joins: tuple[Join, ...]
@@ -179,7 +179,7 @@ class ShardCall:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStep:
-    """What is done at once for a request: a stage, or a segment of one that devices share."""
+    """Part of a request that is done at once: a stage, or a segment of one that devices share."""
 
     stage: int
     """Number of the stage, from 1."""

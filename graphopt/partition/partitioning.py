@@ -59,7 +59,7 @@ class ModelPartition:
     whole: CuttableGraph
     stages: tuple[ModelStage, ...]
     shards: tuple[Shards | None, ...]
-    """How devices share each stage; None for one that a single device runs."""
+    """Shards of each stage; None for one that a single device runs."""
     devices: tuple[Device, ...]
     """The device of each stage; where several share it, one that stands for them."""
     is_described: bool
@@ -95,7 +95,7 @@ class ModelPartition:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionRequest:
-    """What is asked for: a number of stages or devices, and how it is measured.
+    """Request for a partition: a number of stages or devices, and how it is measured.
 
     Raises:
         UsageError: neither or both are given, there are fewer than two or too many, they cannot be grouped as is asked,

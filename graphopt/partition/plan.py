@@ -123,7 +123,7 @@ class DevicePlan:
 
     @property
     def binds(self) -> str:
-        """What keeps it from being better: memory, or what takes the largest part of the time."""
+        """Limit that keeps it from being better: memory, or what takes the largest part of the time."""
         return "memory" if self.missing else max(self.shares, key=self.shares.__getitem__)
 
 

@@ -1,4 +1,4 @@
-"""What plans are asked for, and what is reported: a table, and plain data."""
+"""Requests for plans, and reports on them: a table, and plain data."""
 
 from __future__ import annotations
 

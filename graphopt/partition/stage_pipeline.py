@@ -120,7 +120,7 @@ class Pipeline:
 
     @property
     def replaced_workers(self) -> int:
-        """How many workers were lost and have others in their place."""
+        """Number of workers that were lost and replaced."""
         return sum(worker.replaced for worker in self._workers.values())
 
     @property

@@ -1,4 +1,4 @@
-"""How long stages take in ONNX Runtime, with all its optimizations: each is fed with what those before it make."""
+"""Times of stages in ONNX Runtime, with all its optimizations: each is fed with what those before it make."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class StageWorker(Protocol):
 
     @property
     def replaced(self) -> int:
-        """How many workers were lost and have another in their place."""
+        """Number of workers that were lost and replaced."""
         ...
 
     def submit(self, file: str, feeds: Values) -> Future[Values]:
@@ -59,7 +59,7 @@ class StageWorker(Protocol):
 
 @dataclass(frozen=True)
 class StageSpec:
-    """What a worker has to know of its stage; it goes to other processes."""
+    """Task of a worker, all that it knows of its stage; it goes to other processes."""
 
     name: str
     """Name in errors: `stage 2`."""

@@ -1,4 +1,4 @@
-"""What one run of a model asks of a device: seconds, bytes and messages, node by node in an order that can be cut.
+"""Demands of one run of a model on a device: seconds, bytes and messages, node by node in an order that can be cut.
 
 For training, the nodes of a graph that `graphopt grad` made are told apart: the forward pass has the order, each node
 of the backward pass stands at the place of the forward nodes that it belongs to, and so does each update of a

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """What was found of a model and of the one that it is to be equal to."""
+    """Findings on a model and the one that it is to be equal to."""
 
     model: str
     against: str
@@ -38,7 +38,7 @@ class ModelCheck:
 
     @property
     def speedup_missed(self) -> str:
-        """How the required speedup is missed: the whole interval lies below it; empty where it may be reached."""
+        """Reason why the required speedup is missed, all of the interval below it; empty where it may be reached."""
         ratio = self.speedup
         if ratio is None or self.required is None or ratio.high >= self.required:
             return ""

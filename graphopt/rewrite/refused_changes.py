@@ -92,12 +92,12 @@ class RefusedRewrite:
 
     @property
     def label(self) -> str:
-        """What did it, as messages have it: `the rule 'fuse_relu'`."""
+        """Name of the rule or pass, as messages have it: `the rule 'fuse_relu'`."""
         return f"the {'rule' if self.is_rule else 'pass'} '{self.name}'"
 
     @property
     def where(self) -> str:
-        """Where it was made, as messages have it: ` at 'y'`, or nothing."""
+        """Place where it was made, as messages have it: ` at 'y'`, or nothing."""
         return "" if self.is_everywhere else f" at {self.values}"
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How much memory a run takes, by an estimate: the buffers that ONNX Runtime plans for values, and where they peak.
+"""Estimate of the memory of a run: the buffers that ONNX Runtime plans for values, and where they peak.
 
 The estimate is the liveness of values: those that lie in memory while a node runs, in the order in which ONNX Runtime
 runs a graph. What kernels take inside and what the arena leaves unused it does not know, so the result is measured.

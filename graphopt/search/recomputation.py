@@ -31,7 +31,7 @@ from graphopt.search.policy import RecomputationPolicy
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """When a value lies in memory: places in the order of execution."""
+    """Time in which a value lies in memory: places in the order of execution."""
 
     value: Value
     nbytes: int
@@ -66,7 +66,7 @@ class Timeline:
 
     @cached_property
     def owners(self) -> Mapping[Value, Value]:
-        """What each view is a view of."""
+        """Values that views look at."""
         found: dict[Value, Value] = {}
         for vertex in self.order:
             node = self.graph[vertex]
