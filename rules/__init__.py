@@ -69,6 +69,7 @@ TRADES: tuple[Rule, ...] = (
     *matmul_as_conv.TRADES,
     *interpolation.TRADES,
     *elementwise.TRADES,
+    *normalization.TRADES,
     *quantization.TRADES,
     *contrib_decomposition.TRADES,
     *splitting.TRADES,
@@ -96,6 +97,7 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
             winograd.SWEEPS,
             interpolation.SWEEPS,
             elementwise.SWEEPS,
+            normalization.SWEEPS,
             parallel.SWEEPS,
             code_motion.STACKS,
         )

@@ -19,7 +19,7 @@ from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
 from graphopt.rewrite.candidates import Candidate
-from graphopt.rewrite.simplify import Simplifier, Step
+from graphopt.rewrite.simplify import Step
 from graphopt.runtime.bench import prepare_models
 from graphopt.runtime.memory import (
     DEFAULT_VARIANT,
@@ -187,8 +187,7 @@ class BudgetFitter:
 
     def _planner(self, *, is_reusing: bool) -> MemoryPlanner:
         tuner = self.tuner
-        simplifier = Simplifier(tuner.rules, tuner.passes, tuner.allows, tuner.refusal)
-        space, policy = SearchSpace(self.parts, simplifier, tuner.allows), tuner.tuning.policy
+        space, policy = SearchSpace(self.parts, tuner.simplifier(), tuner.allows), tuner.tuning.policy
         return MemoryPlanner(space, self._static, is_reusing, policy, policy.memory_plan_seconds)
 
     def _static(self, graph: Graph) -> Graph:

@@ -35,7 +35,7 @@ from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.search.explore import Exploration, InputShapes, explore_regions, with_static_shapes
 from graphopt.search.final_selection import FinalSelection
 from graphopt.search.measured_cost import MeasuredCost
-from graphopt.search.moves import SearchSpace, apply_solution
+from graphopt.search.moves import SearchSpace, apply_solution, undoes_trade
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import Measurement
 from graphopt.search.race_series import RaceSeries, min_race_seconds, model_digest
@@ -335,8 +335,18 @@ class Tuner:
     def search_space(self, end: float = math.inf) -> SearchSpace:
         """Return the search space until the `end`, without the rules of sweeps: these pay only all over the model, and
         would multiply the graphs."""
-        simplifier = Simplifier(self.rules, self.passes, self.allows, self.refusal, check=self._deadline_check(end))
-        return SearchSpace(self._searched_rules, simplifier, self.allows)
+        return SearchSpace(self._searched_rules, self.simplifier(end=end), self.allows)
+
+    def simplifier(self, names: frozenset[str] | None = None, end: float = math.inf) -> Simplifier:
+        """Return the simplifier until the `end` with the rules and passes of these names, or with those that leave what
+        trades write."""
+        rules = self._rules_beside_trades if names is None else [rule for rule in self.rules if rule.name in names]
+        passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
+        return Simplifier(rules, passes, self.allows, self.refusal, check=self._deadline_check(end))
+
+    @cached_property
+    def _rules_beside_trades(self) -> list[Rule]:
+        return [rule for rule in self.rules if not any(undoes_trade(rule, trade) for trade in self.trades)]
 
     @property
     def _searched_rules(self) -> list[Rule]:
@@ -520,12 +530,8 @@ class Tuner:
     def simplify_with(
         self, graph: Graph, names: frozenset[str] | None = None, deadline: float = math.inf
     ) -> Sequence[Step]:
-        """Simplify a graph, in place, with these rules and passes, or with all. Raises DeadlineExceededError."""
-        rules = [rule for rule in self.rules if names is None or rule.name in names]
-        passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
-        check = self._deadline_check(deadline)
-        simplifier = Simplifier(rules, passes, self.allows, self.refusal, check=check)
-        return simplifier.run(graph).steps
+        """Simplify a graph, in place, as `simplifier` says. Raises DeadlineExceededError."""
+        return self.simplifier(names, deadline).run(graph).steps
 
     def _timing(self, found: Exploration) -> SearchTiming:
         """Return the report on the search, without its finds."""

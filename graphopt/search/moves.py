@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
+from graphopt.language.terms import Var, operator_applications
 from graphopt.rewrite.build import RewriteRefused, build_patch, missing_operator
 from graphopt.rewrite.matching import Match, find_matches, node_producer_kinds
 from graphopt.rewrite.regions import Region, extract_region, graph_digest, nodes_digest
@@ -84,6 +86,18 @@ class SearchSpace:
         if key not in self._by_opsets:
             self._by_opsets[key] = rules_by_root(rule for rule in self.trades if missing_operator(rule, opsets) is None)
         return self._by_opsets[key]
+
+
+def undoes_trade(rule: Rule, trade: Rule) -> bool:
+    """Return whether a rule rewrites an operator that a trade writes whatever its operands are, so that to simplify
+    takes the trade back."""
+    taken = rule.left[0]
+    takes_any = all(isinstance(operand, Var) for operand in taken.args) and len({*taken.args}) == len(taken.args)
+    if not takes_any or taken.attrs or rule.conditions or len(rule.left) > 1:
+        return False
+    kept, written = ({*chain.from_iterable(map(operator_applications, side))} for side in (trade.left, trade.right))
+    kind = (taken.domain, taken.op, len(taken.args))
+    return any((app.domain, app.op, len(app.args)) == kind and not app.attrs for app in written - kept)
 
 
 class MoveNotApplicableError(Exception):
