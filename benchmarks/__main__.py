@@ -124,7 +124,9 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     ],
     "scaling": lambda given: [f"written: {scaling.run(given.sizes, given.output)}"],
     "memory": lambda given: [f"written: {memory.run(given.models or [*MEMORY], given.part, given.output)}"],
-    "calibration": lambda given: [f"written: {calibration.run(given.models, given.loops, given.races, given.output)}"],
+    "calibration": lambda given: [
+        f"written: {calibration.run(given.models, given.loops, given.decisions, given.output)}"
+    ],
     "neighbours": _neighbours,
     "tool_orders": lambda given: [
         f"written: {tool_orders.run(given.models or [*tool_orders.SMALL], given.search_seconds, given.output)}"
@@ -186,9 +188,9 @@ def _parser() -> argparse.ArgumentParser:
     option = add("memory", "what models take, and what a budget leaves of it", FOLDER / "memory.jsonl")
     option("--models", nargs="+", metavar="NAME", choices=MEMORY, help=", ".join(MEMORY))
     option("--part", type=_above(0.0, float), default=0.6, help="of what a run takes that a budget leaves; 0.6")
-    option = add("calibration", "error rates of races between a model and its copy", FOLDER / "calibration.jsonl")
+    option = add("calibration", "error rates of decisions between a model and its copy", FOLDER / "calibration.jsonl")
     option("models", nargs="+", metavar="MODEL.onnx")
-    option("--races", type=_above(1, int), default=200, help="of each kind; half as many with a planted gain")
+    option("--decisions", type=_above(1, int), default=200, help="of each kind; half as many with a planted gain")
     option("--loops", nargs="+", type=_above(-1, int), default=[0, 2], help="busy loops that compute beside")
     option = add("pipelines", "models cut into stages, and the throughput of processes", FOLDER / "pipelines.jsonl")
     option("--models", nargs="+", metavar="NAME", default=[*pipelines.MODELS], help=", ".join(pipelines.MODELS))

@@ -18,7 +18,7 @@ from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.simplify import DeadlineExceededError, Simplifier
-from graphopt.search.moves import SearchSpace
+from graphopt.search.moves import SearchSpace, undoes_trade
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.sweep import Sweep, apply_sweep
 from tests.text import parse
@@ -68,6 +68,33 @@ def test_a_stack_of_tokens_becomes_one_matrix_with_a_view_at_each_end(sizes: str
         compare_models(given, model, bindings=[{"batch": 3}] if "batch" in sizes else None).verdict
         is EqualityVerdict.EQUAL
     )
+
+
+@pytest.mark.parametrize("opset", [14, 20])
+def test_additions_stay_apart_from_normalizations(opset: int) -> None:
+    """ONNX Runtime fuses an Add into the normalization, and its kernel for both is slow; a Sum it leaves."""
+    normalized = {
+        20: "y = LayerNormalization<axis=-1>(r, s, c)",
+        14: """m = ReduceMean<axes=[-1]>(r); d = Sub(r, m); p = Pow(d, two); v = ReduceMean<axes=[-1]>(p);
+        e = Add(v, eps); q = Sqrt(e); n = Div(d, q); k = Mul(n, s); y = Add(k, c)""",
+    }
+    weights = {"s": np.full(8, 0.5, np.float32), "c": np.ones(8, np.float32)}
+    weights |= {"two": np.float32(2.0), "eps": np.float32(1e-5)} if opset == 14 else {}
+    given = parse("float[2,5,8] x, float[2,5,8] z", f"r = Add(x, z); {normalized[opset]}", weights=weights, opset=opset)
+    library = load_library()
+    kept = [rule for rule in library.rules if not any(undoes_trade(rule, trade) for trade in library.trades)]
+    model, made = swept(given, library.sweeps["additions apart from normalizations"], kept)
+    assert made is not None
+    assert model.graph.operator_counts()["Sum"] == 1
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_rules_that_rewrite_what_a_trade_writes_undo_it() -> None:
+    to_sum = Rule("to_sum", op.Neg(x + y), op.Neg(op.Sum(x, y)))
+    to_add = Rule("to_add", op.Sum(x, y), x + y)
+    doubled = Rule("doubled", op.Sum(x, x), x * 2.0)
+    negated = Rule("negated", op.Sum(op.Neg(x), y), y - x)
+    assert [rule.name for rule in (to_add, doubled, negated) if undoes_trade(rule, to_sum)] == ["to_add"]
 
 
 @pytest.mark.parametrize("rows", [pytest.param("1", id="shared positions"), pytest.param("batch", id="own positions")])

@@ -117,6 +117,7 @@ EQUIVALENT = (
         (
             "(eliminate_(expand|tile)_before|hoist_transposes_over)_(add|mul|max|min|and|or|equal)|eliminate_neg_mul_neg"
             "|fuse_neg_into_sub|fuse_reciprocal_into_div|replace_sum_by_add|fuse_mul_into_rms_.*"
+            "|replace_add_before_.*layer_normalization_with_sum"
             "|fuse_consecutive_(adds|muls|max|min)|fuse_quotient_mul|fuse_sub_add|fuse_sum_of_multiples"
             "|fuse_(ceiling|clip|floor)_then_(ceiling|clip|floor)|fuse_consecutive_(expands|tiles)"
         ),
