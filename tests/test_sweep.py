@@ -20,6 +20,7 @@ from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.simplify import DeadlineExceededError, Simplifier
 from graphopt.search.moves import SearchSpace, undoes_trade
 from graphopt.search.policy import SearchPolicy
+from graphopt.search.search_report import refusal_notes
 from graphopt.search.sweep import Sweep, apply_sweep
 from tests.text import parse
 
@@ -79,7 +80,7 @@ def test_additions_stay_apart_from_normalizations(opset: int) -> None:
         e = Add(v, eps); q = Sqrt(e); n = Div(d, q); k = Mul(n, s); y = Add(k, c)""",
     }
     weights = {"s": np.full(8, 0.5, np.float32), "c": np.ones(8, np.float32)}
-    weights |= {"two": np.float32(2.0), "eps": np.float32(1e-5)} if opset == 14 else {}
+    weights |= {"two": np.array(2, np.float32), "eps": np.array(1e-5, np.float32)} if opset == 14 else {}
     given = parse("float[2,5,8] x, float[2,5,8] z", f"r = Add(x, z); {normalized[opset]}", weights=weights, opset=opset)
     library = load_library()
     kept = [rule for rule in library.rules if not any(undoes_trade(rule, trade) for trade in library.trades)]
@@ -165,6 +166,17 @@ def test_a_rule_that_is_refused_at_one_place_is_tried_at_those_that_others_make(
     assert made is not None
     assert [cause.rules for cause in made.causes] == [("sum", "double")]
     assert made.graph.operator_counts() == {"Add": 1, "Mul": 1}
+
+
+def test_what_is_refused_is_noted_with_its_place() -> None:
+    rule = Rule("negated", x - y, x + op.Neg(y))
+    model = onnx_io.load_model(parse("float[4] x", "a = Sub(x, x); b = Sub(a, x); y = Sub(x, b)"))
+    infer_graph(model.graph)
+    tidy = Simplifier((), PASSES, refusal=lambda *_: "there is no kernel")
+    space = SearchSpace([rule], tidy, lambda *_: True)
+    assert apply_sweep(Candidate(model.graph), "signs", [rule], space, SearchPolicy()) is None
+    (note,) = refusal_notes({"signs": space.refusals})
+    assert note == "signs: negated was not applied at 'a' and at 2 other places: there is no kernel"
 
 
 def test_where_no_rule_matches_there_is_no_sweep() -> None:

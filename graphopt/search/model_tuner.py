@@ -47,6 +47,7 @@ from graphopt.search.search_report import (
     find_groups,
     group_indices,
     race_notes,
+    refusal_notes,
     sweep_groups,
     tried_sweeps,
     untimed_reason,
@@ -141,6 +142,8 @@ class Tuner:
     """True if there is no search where nearly all time is in heavy kernels and no estimate speaks for one."""
     clock: Callable[[], float] = time.monotonic
     cache: Cache = field(default_factory=open_cost_cache)
+    sweep_refusals: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+    """Refusals of each sweep: reasons, by rule and place."""
 
     def tune(self) -> TuningResult:
         """Find the fastest candidate.
@@ -413,7 +416,8 @@ class Tuner:
         return share * policy.sweep_margin >= policy.timing.noise
 
     def _make_sweep(self, start: Candidate, name: str, end: float) -> Candidate | None:
-        return apply_sweep(start, name, self.sweep_rules(name), self.search_space(end), self.tuning.policy)
+        space = replace(self.search_space(end), refusals=self.sweep_refusals.setdefault(name, {}))
+        return apply_sweep(start, name, self.sweep_rules(name), space, self.tuning.policy)
 
     def sweep_rules(self, name: str) -> list[Rule]:
         """Return the rules of a sweep that are admitted here."""
@@ -525,7 +529,8 @@ class Tuner:
             latencies=best.latencies,
             gainable=gainable,
         )
-        return TuningResult(best.candidate, timing, (*found.notes, *race_notes(first, best)), group_of=indices)
+        notes = (*found.notes, *race_notes(first, best), *refusal_notes(self.sweep_refusals))
+        return TuningResult(best.candidate, timing, notes, group_of=indices)
 
     def simplify_with(
         self, graph: Graph, names: frozenset[str] | None = None, deadline: float = math.inf

@@ -74,6 +74,8 @@ class SearchSpace:
     trades: Sequence[Rule]
     simplifier: Simplifier
     allows: SitePredicate
+    refusals: dict[str, dict[str, str]] = field(default_factory=dict, repr=False, compare=False)
+    """Reasons for which rules were not applied where they match, by rule and by the name of what they would replace."""
     _by_opsets: dict[tuple[tuple[str, int], ...], RulesByRoot] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -141,6 +143,8 @@ def _apply_rule_at_sites(graph: Graph, move: Move, space: SearchSpace, steps: li
             patch = build_patch(graph, match, space.simplifier.refusal)
         except RewriteRefused as refused:
             logger.debug("%s: %s", move.rule, refused)
+            if not refused.is_reported:
+                space.refusals.setdefault(move.rule, {})[graph.value_name(match.roots[0])] = str(refused)
             is_whole = False
         else:
             graph.apply(patch)

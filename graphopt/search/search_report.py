@@ -413,3 +413,13 @@ def race_notes(first: Measurement, best: Measurement) -> Iterator[str]:
     if gone:
         reason = "the model with it does not run" if refusal else f"the model is slower with it, in two races{slower}"
         yield f"left out, for {reason}: {', '.join(gone)}{f' ({refusal})' if refusal else ''}"
+
+
+def refusal_notes(refusals: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Iterator[str]:
+    """Yield a note for each rule of a sweep that was refused where it matches; `refusals` has the reasons by sweep,
+    rule and place."""
+    for sweep, by_rule in refusals.items():
+        for rule, by_place in by_rule.items():
+            (place, reason), *others = by_place.items()
+            more = f" and at {len(others)} other places" if len(others) > 1 else " and at another place" * len(others)
+            yield f"{sweep}: {rule} was not applied at '{place}'{more}: {reason}"

@@ -42,9 +42,10 @@ def apply_sweep(
 ) -> Candidate | None:
     """Apply rules that trade wherever they match until none does, then simplify, as often as that brings about matches.
 
-    Return None where none matched, the rules undo each other, time is up, or the result has the same operators.
+    Return None where none matched, the rules undo each other, time is up, or the result has the same operators. What
+    was refused is noted among the refusals of the `space`.
     """
-    only = SearchSpace(rules, space.simplifier, space.allows)
+    only = SearchSpace(rules, space.simplifier, space.allows, space.refusals)
 
     def change(graph: Graph) -> Iterator[Step]:
         used: dict[str, None] = {}
