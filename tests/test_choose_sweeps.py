@@ -108,6 +108,37 @@ def test_without_time_for_a_race_of_each_those_that_promise_a_gain_are_combined(
     assert ([made.name for made in swept.sweeps], case.contest.raced) == (expected, [])
 
 
+def test_where_all_together_promise_no_more_they_are_added_one_by_one() -> None:
+    """One of three is in the way of another."""
+
+    def speed(ops: Ops) -> float:
+        is_sum, is_product = "Sub" not in ops, "Div" not in ops
+        is_doubled = ops.get("Add", 0) > is_sum
+        return (1.2 if is_sum else 1.0) * (1.5 if is_product else 1.0) * (0.6 if is_product else 1.1) ** is_doubled
+
+    case = Case(speed)
+    case.contest.budget = TimeBudget(POLICY, 14.0, lambda: 0.0, ModelPace(0.0, 1.0, run_seconds=0.1))
+    swept = case.swept("difference_is_sum", "quarter_is_product", "double_is_sum")
+    assert [made.name for made in swept.sweeps] == ["quarter_is_product", "difference_is_sum"]
+
+
+def test_where_a_promise_does_not_come_true_the_other_sweeps_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels said of one that it gains most and of both together that they gain less."""
+    promised = {(False, True): 1.5, (True, False): 1.2, (True, True): 1.3}
+
+    def estimate(contest: Made, candidate: Candidate, floor: Candidate) -> float:  # noqa: ARG001
+        ops = candidate.graph.operator_counts()
+        return promised["Sub" not in ops, "Div" not in ops]
+
+    monkeypatch.setattr(Made, "estimate_gain", estimate)
+    case = Case(lambda ops: 1.3 if "Sub" not in ops else 1.0)
+    case.contest.budget = TimeBudget(POLICY, 300.0, lambda: 0.0, ModelPace(0.0, 2.0, run_seconds=0.1))
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert [made.name for made in swept.sweeps] == ["quarter_is_product"]
+    best = case.choose([], swept.candidate)
+    assert ([made.name for made in best.sweeps], best.is_faster) == (["difference_is_sum"], True)
+
+
 @pytest.mark.parametrize(("once", "is_raced"), [(0.1, True), (2.0, False)])
 def test_where_a_race_of_all_takes_long_kernels_tell_what_gains_though_there_is_time(
     once: float, is_raced: bool

@@ -103,7 +103,8 @@ class FinalSelection:
         self, simplified: Candidate, sweeps: Sequence[Candidate], again: RepeatSweep
     ) -> Candidate | None:
         """Return the simplified model with the sweeps that gain by an estimate from the kernels that they change: with
-        all of them or, if that promises more, with the best. Whether it is faster the race of the choice will show.
+        all of them or, if that promises no more than the best, with those that promise more beside it. Whether it is
+        faster the race of the choice will show.
 
         Return None where there is no such estimate, or no time for it.
         """
@@ -118,11 +119,30 @@ class FinalSelection:
             return None
         able = [candidate for candidate, gain in gains.items() if gain > 1 + self.policy.least_saving]
         able.sort(key=lambda candidate: gains[candidate], reverse=True)
-        is_time = self._is_time_to_profile(3, "together", simplified, *able)
-        whole = self._apply_all_sweeps(able, again, 0.0) if is_time else None
-        if whole is not None and (self._estimate_gain(whole, simplified) or 0.0) > gains[able[0]]:
-            return whole
-        return able[0] if able else simplified
+        if not able:
+            return simplified
+        best = self._more_promising(able, able[0], gains, simplified, again)
+        for candidate in able[1:] if best is able[0] and len(able) > 2 else ():
+            best = self._more_promising([best, candidate], best, gains, simplified, again)
+        return best
+
+    def _more_promising(
+        self,
+        parts: Sequence[Candidate],
+        best: Candidate,
+        gains: dict[Candidate, float],
+        simplified: Candidate,
+        again: RepeatSweep,
+    ) -> Candidate:
+        """Return a candidate with the sweeps of all parts if it promises more than the best one, by an estimate that is
+        noted among the gains; else the best one."""
+        if not self._is_time_to_profile(3, "together", simplified, *parts):
+            return best
+        both = self._apply_all_sweeps(parts, again, 0.0)
+        if both is None:
+            return best
+        gains[both] = self._estimate_gain(both, simplified) or 0.0
+        return both if gains[both] > gains[best] else best
 
     def _is_time_to_profile(self, count: int, how: str, *candidates: Candidate) -> bool:
         """Return whether there is time to profile so many models; where an earlier run had none for these, there is
@@ -289,7 +309,21 @@ class FinalSelection:
         spare = [candidate for candidate in alone if candidate is not swept and self._beats(candidate, simplified)]
         finalists = self._faster_candidates(rivals, simplified)[: self.policy.finalists]
         finalists += self._faster_candidates(spare, simplified)[:1]
-        return self._confirm(finalists, simplified) or self._simplified_or_original(simplified)
+        return (
+            self._confirm(finalists, simplified)
+            or self._confirm(self._faster_untimed(simplified, alone), simplified)
+            or self._simplified_or_original(simplified)
+        )
+
+    def _faster_untimed(self, simplified: Candidate, alone: Sequence[Candidate]) -> list[Candidate]:
+        """Return the fastest of the sweeps that were not timed, as far as there is time for them: what kernels promised
+        of others has not come true."""
+        untimed = [each for each in alone if self.measurement_of(each).outcome is None]
+        able = [each for each in untimed if not self.measurement_of(each).refusal]
+        able = [*self._affordable_candidates(simplified, able)]
+        if able:
+            self._race([simplified, *able], share=self.policy.first_race_share)
+        return self._faster_candidates(able, simplified)[:1]
 
     def _subsets(self, simplified: Candidate, base: Candidate, solutions: Sequence[Solution]) -> Iterator[Candidate]:
         """Yield candidates with each half of the solutions, then with each half of the better half, and so on."""
