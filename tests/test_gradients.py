@@ -20,6 +20,7 @@ from graphopt.autodiff.training_graph import training_graph
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.operators import inference
 from graphopt.operators.gradient_table import FAMILIES, GRADIENTS
+from graphopt.operators.structural_gradients import SHAPE_GRADIENTS
 from tests.text import parse
 from tests.tiers import sampled
 from tests.versions import is_older
@@ -68,12 +69,15 @@ class Case:
                 found[name] = rng.permutation(spread).reshape(operand)
         return found
 
-    def model(self, dtype: type[Any]) -> onnx.ModelProto:
-        """Return the sum of all outputs, each element weighted by another number."""
+    def model(self, dtype: type[Any], *, is_open: bool = False) -> onnx.ModelProto:
+        """Return the sum of all outputs, each element weighted by another number; `is_open` leaves the sizes of
+        the first input open, but for the channels of images."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         results = [f"y{i}" for i in range(self.outputs)]
         unread = [f"z{i}" for i in range(self.unread)]
         nodes = [helper.make_node(self.op, self.names, [*results, *unread], name="node", **self.attrs)]
+        shape = self.inputs["x0"].shape if "x0" in self.inputs else ()
+        open_shape = [size if i == 1 and len(shape) > 2 else f"d{i}" for i, size in enumerate(shape)]
         constants = [
             numpy_helper.from_array(operand.astype(dtype) if operand.dtype == np.float64 else operand, name)
             for name, operand in zip(self.names, self.operands, strict=True)
@@ -98,14 +102,17 @@ class Case:
         graph = helper.make_graph(
             nodes,
             "case",
-            [helper.make_tensor_value_info(name, kind, value.shape) for name, value in self.inputs.items()],
+            [
+                helper.make_tensor_value_info(name, kind, open_shape if is_open and name == "x0" else value.shape)
+                for name, value in self.inputs.items()
+            ],
             [helper.make_tensor_value_info("total", kind, [])],
             constants,
         )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
 
-    def gradients(self, dtype: type[Any]) -> onnx.ModelProto:
-        loaded = onnx_io.load_model(self.model(dtype))
+    def gradients(self, dtype: type[Any], *, is_open: bool = False) -> onnx.ModelProto:
+        loaded = onnx_io.load_model(self.model(dtype, is_open=is_open))
         inference.infer_graph(loaded.graph)
         opset_conversion.upgrade_nodes(loaded.graph)
         return onnx_io.to_proto(training_graph(loaded, "total", list(self.inputs), "none").loaded)
@@ -203,6 +210,31 @@ CASES = [
     Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}),
     Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
     Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [3, 2], "pads": [1, 0, 1, 0], "count_include_pad": 1}),
+    *(
+        Case(
+            "AveragePool",
+            (SMALL_IMAGE,),
+            {
+                "kernel_shape": [3, 2],
+                "strides": [2, 2],
+                "pads": [1, 0, 1, 0],
+                "ceil_mode": 1,
+                "count_include_pad": counted,
+            },
+            label="rounded-up",
+        )
+        for counted in (0, 1)
+    ),
+    Case("AveragePool", ((1, 2, 7),), {"kernel_shape": [3], "strides": [2], "ceil_mode": 1, "dilations": [2]}),
+    Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+    Case("MaxPool", (SMALL_IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
+    Case(
+        "MaxPool",
+        (SMALL_IMAGE,),
+        {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 0, 0], "ceil_mode": 1},
+        opset=17,
+        label="opset17",
+    ),
     Case("GlobalAveragePool", (SMALL_IMAGE,)),
     Case("GlobalMaxPool", (SMALL_IMAGE,)),
     *(
@@ -253,7 +285,16 @@ CASES = [
     Case("Slice", ((4, 5), ints(1, -4), ints(3, 100), ints(0, 1))),
     Case("Slice", ((4, 5), ints(1), ints(3)), label="defaults"),
     Case("Slice", ((3, 7), ints(1), ints(7), ints(-1), ints(2)), label="strided"),
+    Case("Slice", ((3, 7), ints(1, 0), ints(7, 3), ints(-1, 0), ints(2, 2)), label="strided-axes"),
+    Case("Slice", ((3, 7), ints(-1), ints(-8), ints(1), ints(-3)), label="backwards"),
     Case("Pad", (SMALL, ints(1, 0, 2, 1))),
+    Case("Pad", (SMALL, ints(1, -1, 0, 2)), label="negative", in_single=True, step=0.5),
+    Case("Pad", ((1, 2, 4, 5), ints(0, 0, 1, 2, 0, 0, 3, 0)), {"mode": "reflect"}),
+    Case("Pad", ((1, 2, 4, 5), ints(2, 1, 0, 2), None, ints(2, 3)), {"mode": "edge"}),
+    Case("Pad", ((3, 4), ints(1, 2, 2, 3)), {"mode": "wrap"}),
+    Case("Compress", ((3, 4), np.array([True, False, True, True])), {"axis": 1}),
+    Case("Compress", ((2, 3), np.array([False, True, True, False, True])), label="flat"),
+    Case("ReverseSequence", ((4, 3, 2), ints(4, 1, 2)), {"time_axis": 0, "batch_axis": 1}),
     Case("Pad", (SMALL, ints(1, 2), np.array(0.5), ints(1)), label="axes"),
     Case("Gather", ((5, 3), np.array([[0, 2], [2, -1]]))),
     Case("Gather", ((2, 5, 3), np.array([4, 4])), {"axis": 1}),
@@ -276,6 +317,25 @@ CASES = [
         {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
     ),
     Case("Resize", ((1, 2, 3, 2), None, None, ints(1, 2, 6, 4)), {"mode": "nearest"}, label="sizes"),
+    Case("Resize", ((1, 2, 3, 2), None, None, ints(1, 2, 7, 3)), {"mode": "nearest"}, label="uneven"),
+    *(
+        Case(
+            "Resize",
+            ((1, 2, 3, 4), None, None, ints(1, 2, 5, 3)),
+            {"mode": mode, "coordinate_transformation_mode": coordinates, "antialias": antialias},
+            label="sizes",
+        )
+        for mode, coordinates, antialias in (
+            ("linear", "half_pixel", 0),
+            ("linear", "align_corners", 0),
+            ("linear", "asymmetric", 0),
+            ("linear", "half_pixel", 1),
+            ("cubic", "pytorch_half_pixel", 0),
+        )
+    ),
+    Case("Resize", ((2, 3, 4), None, np.array([1, 1, 2.3], np.float32)), {"mode": "linear"}, label="1d"),
+    Case("Resize", ((1, 2, 2, 3, 2), None, np.array([1, 1, 2, 1.5, 3], np.float32)), {"mode": "linear"}, label="3d"),
+    Case("Resize", ((3, 4), np.array([], np.float32), np.array([1.5, 0.5], np.float32)), {"mode": "linear"}),
     Case("DepthToSpace", ((2, 8, 2, 3),), {"blocksize": 2, "mode": "CRD"}),
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->k"}, label="summed"),
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->ik"}),
@@ -283,6 +343,7 @@ CASES = [
     Case("Cast", (SMALL,), {"to": TensorProto.DOUBLE}),
     Case("CastLike", (SMALL, np.array(1.0))),
     Case("Dropout", (SMALL,)),
+    Case("Dropout", (SMALL, None, np.array(False)), label="no-ratio"),
     Case("Attention", ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4)), opset=23),
     Case("Attention", ((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)), {"is_causal": 1}, opset=23),
 ]
@@ -367,21 +428,41 @@ def test_gradients_at_zero(body: str, x: list[list[float]], expected: list[list[
     np.testing.assert_allclose(found["x.gradient"], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("attrs", "scale"),
-    [
-        ('coordinate_transformation_mode = "align_corners"', 2.0),
-        ('coordinate_transformation_mode = "asymmetric", nearest_mode = "round_prefer_floor"', 3.0),
-        ('coordinate_transformation_mode = "half_pixel", nearest_mode = "ceil"', 2.0),
-        ('coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"', 2.1),
-    ],
-)
-def test_an_enlargement_that_repeats_unevenly_is_refused(attrs: str, scale: float) -> None:
-    scales = np.array([1, 1, scale, scale], np.float32)
-    body = f'r = Resize<mode = "nearest", {attrs}>(x, , s); y = ReduceSum<keepdims = 0>(r)'
-    model = parse("float[1,1,4,4] x", body, {"s": scales}, outputs="float y", opset=18)
-    with pytest.raises(graphopt.ModelError, match="Resize 'r': no gradient with respect to its input 'X'"):
-        graphopt.grad(model, "y", ["x"], "none")
+def is_image_case(case: Case) -> bool:
+    names = {"Conv", "ConvTranspose", "AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool"}
+    return case.op in names | {"Resize", "Slice", "Pad", "Tile", "Compress", "DepthToSpace", "Concat", "Split"}
+
+
+@pytest.mark.parametrize("case", sampled(list(filter(is_image_case, CASES)), 4, str))
+def test_sizes_may_be_open(case: Case) -> None:
+    """The gradient of a model that does not say how large its images are is that of one that does."""
+    if "SAME" in str(case) and max(case.attrs["strides"]) > 1:
+        pytest.skip("pads that hang on the size of the image are read from it where it is known")
+    made = run_in_runtime(case.gradients(np.float32, is_open=True), case.inputs)
+    for name, value in run_in_runtime(case.gradients(np.float32), case.inputs).items():
+        np.testing.assert_allclose(made[name], value, rtol=1e-4, atol=1e-5 * max(1, np.abs(value).max()))
+
+
+def test_numbers_of_a_slice_and_a_pad_may_be_computed() -> None:
+    body = "s = Slice(x, first, last, axes); p = Pad(s, pads); q = Mul(p, p); y = ReduceSum<keepdims = 0>(q)"
+    inputs = "float[n,4] x, int64[1] first, int64[1] last, int64[4] pads"
+    model = parse(inputs, body, {"axes": ints(0)}, outputs="float y", opset=18)
+    made = graphopt.grad(model, "y", ["x"], "none").model
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
+    feeds = {"x": x, "first": ints(-4), "last": ints(9), "pads": ints(2, -1, 0, 1)}
+    expected = np.zeros_like(x)
+    expected[1:, 1:] = 2 * x[1:, 1:]
+    np.testing.assert_allclose(session.run(["x.gradient"], feeds)[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli"])
+def test_what_reads_a_shape_alone_has_no_part_in_the_gradient(name: str) -> None:
+    model = parse("float[3,3] x", f"a = Mul(x, x); n = {name}(a); p = Add(a, n); y = ReduceSum<keepdims = 0>(p)",
+                  outputs="float y", opset=17)  # fmt: skip
+    made = graphopt.grad(model, "y", ["x"], "none", check=False).model
+    x = np.full((3, 3), 0.25)
+    np.testing.assert_allclose(run_in_runtime(made, {"x": x})["x.gradient"], 2 * x, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 5), (5, 1), (4, 4)])
@@ -417,6 +498,6 @@ def test_an_output_without_a_gradient_is_refused() -> None:
 
 
 def test_every_operator_with_a_gradient_has_a_case() -> None:
-    steps = {"Ceil", "Floor", "Round", "Sign"}
+    steps = {"Ceil", "Floor", "Round", "Sign", *SHAPE_GRADIENTS}
     assert {*GRADIENTS, *FAMILIES} - {case.op for case in CASES} - steps == set()
     assert len({*GRADIENTS, *FAMILIES}) >= 45
