@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 from onnx import ModelProto
 
-from graphopt.autodiff.backward import add_gradients, add_outputs, influences, match_of_values
+from graphopt.autodiff.backward import add_gradients, add_outputs, influences
+from graphopt.autodiff.building import match_of_values
 from graphopt.autodiff.losses import LOSSES, OUTPUT, TARGET
 from graphopt.autodiff.optimizers import GRADIENT, OPTIMIZERS, PARAMETER, STEP, Optimizer
 from graphopt.base.dtype import DType
