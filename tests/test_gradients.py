@@ -340,6 +340,45 @@ CASES = [
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->k"}, label="summed"),
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->ik"}),
     Case("Einsum", ((2, 3, 5), (2, 4, 5)), {"equation": "bij,bkj->bik"}),
+    *(
+        Case(
+            name,
+            ((4, 2, 3), (count, gates * 3, 3), (count, gates * 3, 3), *((count, size, 3)[:2] for size in sizes)),
+            {"hidden_size": 3, **attrs},
+            outputs=3 if name == "LSTM" else 2,
+            bounds=INSIDE,
+            in_single=True,
+            step=1e-2,
+        )
+        for name, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1))
+        for count, sizes, attrs in (
+            (1, (), {"direction": "reverse"}),
+            (2, (gates * 6,), {"direction": "bidirectional", **({"linear_before_reset": 1} if name == "GRU" else {})}),
+            (1, (gates * 6,), {"activations": ["Tanh"]} if name == "RNN" else {}),
+        )
+    ),
+    *(
+        Case(
+            name,
+            ((4, 2, 3), (2, gates * 3, 3), (2, gates * 3, 3), None, np.array([4, 2], np.int32)),
+            {"hidden_size": 3, "direction": "bidirectional"},
+            outputs=2,
+            bounds=INSIDE,
+            in_single=True,
+            step=1e-2,
+            label="lengths",
+        )
+        for name, gates in (("LSTM", 4), ("GRU", 3))
+    ),
+    Case(
+        "LSTM",
+        ((3, 2, 3), (1, 12, 3), (1, 12, 3), None, None, (1, 2, 3), (1, 2, 3)),
+        {"hidden_size": 3},
+        bounds=INSIDE,
+        in_single=True,
+        step=1e-2,
+        label="states",
+    ),
     Case("Cast", (SMALL,), {"to": TensorProto.DOUBLE}),
     Case("CastLike", (SMALL, np.array(1.0))),
     Case("Dropout", (SMALL,)),
@@ -454,6 +493,75 @@ def test_numbers_of_a_slice_and_a_pad_may_be_computed() -> None:
     expected = np.zeros_like(x)
     expected[1:, 1:] = 2 * x[1:, 1:]
     np.testing.assert_allclose(session.run(["x.gradient"], feeds)[0], expected, rtol=1e-6)
+
+
+SCAN = """
+<ir_version: 8, opset_import: ["" : 17]>
+scanned (float[n,3] x, float[2] h) => (float loss)
+<float[3,2] w = {0.3, -0.2, 0.5, 0.1, -0.4, 0.2}, int64 zero = {0}>
+{
+    last, count, ys, squares = Scan <
+        num_scan_inputs = 2, scan_input_directions = [0, 1], scan_output_directions = [1, 0],
+        body = step (float[2] state, int64 i, float[3] a, float[3] b)
+            => (float[2] next, int64 j, float[2] y, float[3] q) {
+            one = Constant <value = int64 {1}> ()
+            j = Add (i, one)
+            ab = Add (a, b)
+            row = Unsqueeze (ab, axes)
+            p = MatMul (row, w)
+            v = Squeeze (p, axes)
+            s = Add (v, state)
+            next = Tanh (s)
+            y = Mul (next, h)
+            q = Mul (a, a)
+        }> (h, zero, x, x)
+    u = Mul (last, last)
+    z = ReduceSum <keepdims = 0> (u)
+    yy = Sin (ys)
+    zz = ReduceSum <keepdims = 0> (yy)
+    qq = MatMul (squares, w)
+    qs = ReduceSum <keepdims = 0> (qq)
+    t = Sum (z, zz, qs)
+    loss = Identity (t)
+}
+"""
+
+
+def scan_model() -> onnx.ModelProto:
+    model = onnx.parser.parse_model(SCAN)
+    model.graph.initializer.append(numpy_helper.from_array(ints(0), "axes"))
+    return model
+
+
+def test_a_scan_is_differentiated_by_one_that_runs_back() -> None:
+    """States, captured weights and inputs get gradients, whatever the directions; a counter has none."""
+    model = scan_model()
+    made = graphopt.grad(model, "loss", ["x", "h", "w"], "none").model
+    rng = np.random.default_rng(4)
+    values = {"x": rng.standard_normal((4, 3)), "h": rng.standard_normal(2)}
+    (weights,) = (numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer if t.name == "w")
+    inputs = model.graph.input
+    inputs.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [3, 2]))
+    values["w"] = weights
+    found = run_in_runtime(made, values)
+    for name, value in values.items():
+        for place in np.ndindex(value.shape):
+            ends = []
+            for change in (1e-2, -1e-2):
+                moved = value.copy()
+                moved[place] += change
+                ends.append(float(run_in_runtime(model, values | {name: moved})["loss"]))
+            slope = (ends[0] - ends[1]) / 2e-2
+            assert found[f"{name}.gradient"][place] == pytest.approx(slope, rel=1e-2, abs=1e-3)
+
+
+def test_peepholes_are_refused() -> None:
+    shapes = {"w": (1, 8, 3), "r": (1, 8, 2), "p": (1, 6)}
+    weights = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    body = 'h = LSTM<hidden_size = 2>(x, w, r, "", "", "", "", p); y = ReduceSum<keepdims = 0>(h)'
+    model = parse("float[n,2,3] x", body, weights, outputs="float y", opset=17)
+    with pytest.raises(graphopt.ModelError, match="LSTM 'h': no gradient with respect to its input 'W'"):
+        graphopt.grad(model, "y", update="none")
 
 
 @pytest.mark.parametrize("name", ["RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli"])

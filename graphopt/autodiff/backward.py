@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from graphopt.autodiff.building import add_terms, match_of_values, zeros_like
+from graphopt.autodiff.building import RewriteRefused, add_bound_terms, add_outputs, add_terms, zeros_like
 from graphopt.autodiff.decomposition import decompose, is_decomposable
 from graphopt.autodiff.scan import SCAN, scan_gradients
 from graphopt.base.errors import ModelError
 from graphopt.ir import schemas
-from graphopt.ir.edit import replace_node
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.types import TensorType
 from graphopt.language.binding import evaluate_scalar
@@ -20,8 +19,6 @@ from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import Term, holes, op, tensor
 from graphopt.operators.gradient_table import gradients_of
-from graphopt.operators.inference import infer_node
-from graphopt.rewrite.build import RewriteRefused, build_terms
 from graphopt.rewrite.matching import Match, find_matches
 
 
@@ -132,16 +129,6 @@ def _pattern(gradient: Gradient) -> Rule:
     return Rule("gradient", gradient.head, op.Identity(gradient.head))
 
 
-def add_outputs(graph: Graph, vertex: int, count: int) -> None:
-    """Name outputs that an operator may have, and that the model did not ask for."""
-    node = graph[vertex]
-    names = [name or graph.new_name(f"{node.names[0]}/output_{i}") for i, name in enumerate(node.names)]
-    names += [graph.new_name(f"{node.names[0]}/output_{i}") for i in range(len(names), count)]
-    types = (*node.types, *(None,) * (count - len(node.types)))
-    named = replace(node, names=tuple(names), types=types, contents=())
-    graph.apply(replace_node(graph, vertex, infer_node(graph, named)))
-
-
 class _Backward:
     """The gradients that flow back through one graph."""
 
@@ -166,8 +153,8 @@ class _Backward:
         node = self.graph[vertex]
         if node.op == SCAN and not node.domain:
             known = {i: self.known[Value(vertex, i)] for i in range(len(node.names)) if Value(vertex, i) in self.known}
-            for value, found in scan_gradients(self.graph, vertex, known, self.active, _gradients_in_body):
-                self._add(value, self._fitted(found, value))
+            for read, flown in scan_gradients(self.graph, vertex, known, self.active, _gradients_in_body):
+                self._add(read, self._fitted(flown, read))
             return
         alternatives = gradients_of(node)
         if not self.active.isdisjoint(node.captures):
@@ -203,7 +190,7 @@ class _Backward:
             if term == ZERO:
                 return None
             try:
-                return self._build(match, term)
+                return add_bound_terms(self.graph, match, [term])[0]
             except RewriteRefused as refused:
                 reasons.append(str(refused))
         raise ModelError(self._missing(self.graph[vertex], self._input_label(vertex, position), *reasons[:1]))
@@ -238,23 +225,18 @@ class _Backward:
         outputs = {app: Value(vertex, i) for i, app in enumerate(gradient.outputs)}
         return replace(match, holes=bound, terms=outputs)
 
-    def _build(self, match: Match, term: Term) -> Value:
-        (value,), nodes = build_terms(self.graph, match, (term,))
-        self.graph.apply(Patch({}, nodes))
-        return value
-
     def _add(self, value: Value, gradient: Value) -> None:
         """Add what one reader contributes to the gradient of a value."""
         if value in self.known:
-            total = match_of_values(gradient, a=self.known[value], b=gradient)
-            gradient = self._build(total, tensor("a") + tensor("b"))
+            both = {"a": self.known[value], "b": gradient}
+            (gradient,) = add_terms(self.graph, gradient, [tensor("a") + tensor("b")], both)
         self.known[value] = gradient
 
     def _fitted(self, gradient: Value, value: Value) -> Value:
         """Return a gradient in the shape of its value: summed over the axes along which the value was broadcast, or
         repeated along others; where a size is open, the axes are found when the model runs."""
         for term in self._fitting_terms(gradient, value):
-            gradient = self._build(match_of_values(gradient, g=gradient, x=value), term)
+            (gradient,) = add_terms(self.graph, gradient, [term], {"g": gradient, "x": value})
         return gradient
 
     def _fitting_terms(self, gradient: Value, value: Value) -> Iterator[Term]:

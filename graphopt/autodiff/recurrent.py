@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from graphopt.autodiff.building import add_terms
 from graphopt.autodiff.scan import ScanBuilder
+from graphopt.base.dtype import DType
 from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.types import TensorType
@@ -66,16 +67,20 @@ _CELLS: Mapping[str, _Cell] = {
     "RNN": _Cell(1, ("Tanh",), _rnn),
 }
 _X, _W, _R, _B, _LENGTHS, _FIRST, _PEEPHOLES = 0, 1, 2, 3, 4, 5, 7
+_steps = op.Range(0, op.Gather(op.Shape(tensor(f"i{_X}")), 0), 1)
+_lasts = tensor("lasts")
+_LASTING = op.Less(op.Unsqueeze(_steps, (1, 2)), op.Unsqueeze(op.Cast(tensor(f"i{_LENGTHS}"), to=DType.INT64), (0, 2)))
+"""Whether each sequence still goes on at each step; one that has ended keeps its state, from either end."""
 
 
 def is_scannable(graph: Graph, node: Node) -> bool:
-    """Return whether a recurrent operator can be replaced by a Scan: all sequences have the same length, and gates are
-    computed as by default, without peepholes and limits."""
+    """Return whether a recurrent operator can be replaced by a Scan: its gates are computed as by default, without
+    peepholes and limits."""
     cell = _CELLS.get(node.op)
     if cell is None or node.domain or any(node.attrs.get(name) for name in ("layout", "input_forget", "clip")):
         return False
     inputs = (*node.inputs, *(None,) * 8)
-    if inputs[_LENGTHS] is not None or inputs[_PEEPHOLES] is not None:
+    if inputs[_PEEPHOLES] is not None:
         return False
     count = 2 if node.attrs.get("direction") in ("bidirectional", b"bidirectional") else 1
     said = node.attrs.get("activations")
@@ -140,5 +145,14 @@ def _scan(graph: Graph, vertex: int, place: int, *, is_reversed: bool) -> Sequen
     type_ = None if shape is None else TensorType(dtype, shape[1:])
     holes[_p.name] = builder.add_scanned(scanned, type_, is_reversed=is_reversed)
     holes[_r.name], holes[_b.name] = builder.add_capture(weights), builder.add_capture(bias_value)
-    nexts = add_terms(body, holes[_p.name], cell.step(node, size), holes)
-    return builder.finish(nexts, nexts[:1], [int(is_reversed)])
+    nexts = cell.step(node, size)
+    output = nexts[0]
+    if inputs.get(_LENGTHS) is not None:
+        (lasting,) = add_terms(graph, near, [_LASTING], bound)
+        type_ = TensorType(DType.BOOL, (graph.shape(lasting) or ())[1:])
+        holes[_lasts.name] = builder.add_scanned(lasting, type_, is_reversed=is_reversed)
+        kept = [tensor(name) for name in cell.states]
+        nexts = tuple(op.Where(_lasts, new, old) for new, old in zip(nexts, kept, strict=True))
+        output = op.Where(_lasts, output, 0)
+    *states, result = add_terms(body, holes[_p.name], [*nexts, output], holes)
+    return builder.finish(states, [result], [int(is_reversed)])

@@ -150,13 +150,13 @@ def scan_gradients(
         terms = {"a": sums[index], "b": step(value)}
         nexts += add_terms(back, value, [tensor("a") + tensor("b")], terms)
     gradients = [step(Value(slices[i])) for i in wanted]
-    made = builder.finish(nexts, gradients, [1 - directions[i] for i in wanted])
+    computed = builder.finish(nexts, gradients, [1 - directions[i] for i in wanted])
     read = (
         [node.inputs[i] for i in floats],
         [node.captures[i] for i in captured],
         [node.inputs[count + i] for i in wanted],
     )
-    for value, gradient in zip((value for part in read for value in part), made, strict=True):
+    for value, gradient in zip((value for part in read for value in part), computed, strict=True):
         assert value is not None, "a Scan reads all of its inputs"
         if value in active:
             yield value, gradient

@@ -230,15 +230,15 @@ def _begins_no_window_in_padding(spelling: Spelling, facts: GraphFacts) -> bool:
     """
     if spelling.attrs.get("ceil_mode", 0) == 0:
         return True
-    kernel, dims = spelling.attrs.get("kernel_shape"), _dims(spelling, facts)
-    if not isinstance(kernel, tuple) or spelling.attrs.get("auto_pad", "NOTSET") != "NOTSET":
+    if spelling.attrs.get("auto_pad", "NOTSET") != "NOTSET":
         return False
-    count = len(kernel)
 
     def numbers(name: str, default: tuple[int, ...]) -> Sequence[int]:
         given = spelling.attrs.get(name, default)
-        return given if isinstance(given, tuple) else default
+        return [number for number in given if isinstance(number, int)] if isinstance(given, tuple) else default
 
+    kernel, dims = numbers("kernel_shape", ()), _dims(spelling, facts)
+    count = len(kernel)
     ones, pads = (1,) * count, numbers("pads", (0,) * 2 * count)
     strides, dilations = numbers("strides", ones), numbers("dilations", ones)
     sizes = dims[2:] if dims is not None else (None,) * count
