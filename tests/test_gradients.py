@@ -149,6 +149,7 @@ CASES = [
     Case("ThresholdedRelu", (SMALL,), {"alpha": 0.3}),
     *(Case(name, (SMALL, (3,)), bounds=POSITIVE) for name in BINARY),
     *(Case(name, ((3,), (4, 1, 3)), bounds=POSITIVE, label="broadcast") for name in ("Add", "Div", "Max")),
+    Case("Mod", (SMALL, (3,)), {"fmod": 1}, bounds=(0.5, 3.0)),
     Case("Pow", (SMALL, np.array(2.0)), label="square"),
     Case("Pow", (SMALL, np.array(3.0)), label="cube"),
     Case("Pow", (SMALL, np.array(3)), label="integer"),
@@ -270,6 +271,9 @@ CASES = [
         {"training_mode": 1},
         unread=2,
     ),
+    Case("LRN", ((2, 5, 3, 2),), {"size": 3, "alpha": 0.5, "beta": 0.6, "bias": 1.2}, in_single=True, step=1e-2),
+    Case("LpNormalization", ((2, 3, 4),), {"axis": 1}),
+    Case("LpNormalization", ((2, 3, 4),), {"p": 1, "axis": 1}, in_single=True, step=1e-2),
     Case("Reshape", (SMALL, ints(3, -1))),
     Case("Flatten", ((2, 3, 4),), {"axis": 2}),
     Case("Squeeze", ((2, 1, 3), ints(1))),
@@ -564,7 +568,7 @@ def test_peepholes_are_refused() -> None:
         graphopt.grad(model, "y", update="none")
 
 
-@pytest.mark.parametrize("name", ["RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli"])
+@pytest.mark.parametrize("name", sorted(SHAPE_GRADIENTS))
 def test_what_reads_a_shape_alone_has_no_part_in_the_gradient(name: str) -> None:
     model = parse("float[3,3] x", f"a = Mul(x, x); n = {name}(a); p = Add(a, n); y = ReduceSum<keepdims = 0>(p)",
                   outputs="float y", opset=17)  # fmt: skip

@@ -163,9 +163,9 @@ MOVEMENT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
 
 SHAPE_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     name: (gradient(OperatorBuilder(name)(x, rest), x=ZERO),)
-    for name in ("EyeLike", "RandomNormalLike", "RandomUniformLike", "Bernoulli")
+    for name in ("EyeLike", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Hardmax")
 }
-"""Gradients of operators that read the shape of their input, or draw by it: nothing flows back."""
+"""Gradients of operators that read the shape of their input, draw by it, or choose: nothing flows back."""
 
 
 def concatenation_gradient(count: int) -> tuple[Gradient, ...]:
@@ -304,7 +304,44 @@ _instance, _instance_input = _normalized(_spatial, _per_channel(scale))
 _batch, _batch_input = _normalized(_all_but_channels, _per_channel(scale))
 _running_mean, _running_variance = tensor("mean"), tensor("variance")
 _running_inverse = op.Reciprocal(op.Sqrt(_running_variance + epsilon))
+
+
+def _by_norm(order: int, reduction: OperatorBuilder, slope: Callable[[Term], Term]) -> Gradient:
+    """Return the gradient of the division by a norm, given the slope of the norm over the normalized elements."""
+    head = op.LpNormalization(x, axis=axis, p=order)
+    norm = reduction(x, fn.concat(axis), keepdims=1)
+    inner = dy - slope(head) * _along_axis(dy * head)
+    return gradient(head, x=inner / op.Where(op.Equal(norm, 0), 1, norm))
+
+
+_window, _alpha, _beta, _offset = integer("size"), real("alpha"), real("beta"), real("bias")
+_half_window = fn.floordiv(_window - 1, 2)
+
+
+def _mean_over_channels(value: Term, before: Term, behind: Term) -> App:
+    """Return the mean over the channels around each, of which those that there are not count as 0."""
+    sizes = fn.shape(x)
+    column = op.Reshape(value, fn.concat(fn.item(sizes, 0), 1, fn.item(sizes, 1), -1))
+    window = {"kernel_shape": fn.concat(_window, 1), "pads": fn.concat(before, 0, behind, 0), "count_include_pad": 1}
+    return reshaped_like(op.AveragePool(column, **window), x)
+
+
+def _response_normalization() -> Gradient:
+    """Return the gradient of an LRN: that of a power, and what each element adds to the means of its neighbours."""
+    behind = _window - 1 - _half_window
+    scale = _mean_over_channels(x * x, _half_window, behind) * _alpha + _offset
+    power = op.Pow(scale, -_beta)
+    spread = _mean_over_channels(dy * x * power / scale, behind, _half_window)
+    head = op.LRN(x, size=_window, alpha=_alpha, beta=_beta, bias=_offset)
+    return gradient(head, x=dy * power - x * spread * (_alpha * _beta * 2))
+
+
 NORMALIZATION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
+    "LRN": (_response_normalization(),),
+    "LpNormalization": (
+        _by_norm(1, op.ReduceL1, lambda _: op.Sign(x)),
+        _by_norm(2, op.ReduceL2, lambda normalized: normalized),
+    ),
     "LayerNormalization": (
         gradient(op.LayerNormalization(x, scale, rest, **_layer_head), x=_layer_input, scale=dy * _layer),
         gradient(
