@@ -322,7 +322,11 @@ def _mean_over_channels(value: Term, before: Term, behind: Term) -> App:
     """Return the mean over the channels around each, of which those that there are not count as 0."""
     sizes = fn.shape(x)
     column = op.Reshape(value, fn.concat(fn.item(sizes, 0), 1, fn.item(sizes, 1), -1))
-    window = {"kernel_shape": fn.concat(_window, 1), "pads": fn.concat(before, 0, behind, 0), "count_include_pad": 1}
+    window: Mapping[str, TermLike] = {
+        "kernel_shape": fn.concat(_window, 1),
+        "pads": fn.concat(before, 0, behind, 0),
+        "count_include_pad": 1,
+    }
     return reshaped_like(op.AveragePool(column, **window), x)
 
 
