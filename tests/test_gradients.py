@@ -20,6 +20,7 @@ from graphopt.autodiff.training_graph import training_graph
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.operators import inference
 from graphopt.operators.gradient_table import FAMILIES, GRADIENTS
+from graphopt.operators.structural_gradients import SHAPE_GRADIENTS
 from tests.text import parse
 from tests.tiers import sampled
 from tests.versions import is_older
@@ -68,12 +69,15 @@ class Case:
                 found[name] = rng.permutation(spread).reshape(operand)
         return found
 
-    def model(self, dtype: type[Any]) -> onnx.ModelProto:
-        """Return the sum of all outputs, each element weighted by another number."""
+    def model(self, dtype: type[Any], *, is_open: bool = False) -> onnx.ModelProto:
+        """Return the sum of all outputs, each element weighted by another number; `is_open` leaves the sizes of
+        the first input open, but for the channels of images."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         results = [f"y{i}" for i in range(self.outputs)]
         unread = [f"z{i}" for i in range(self.unread)]
         nodes = [helper.make_node(self.op, self.names, [*results, *unread], name="node", **self.attrs)]
+        shape = self.inputs["x0"].shape if "x0" in self.inputs else ()
+        open_shape = [size if i == 1 and len(shape) > 2 else f"d{i}" for i, size in enumerate(shape)]
         constants = [
             numpy_helper.from_array(operand.astype(dtype) if operand.dtype == np.float64 else operand, name)
             for name, operand in zip(self.names, self.operands, strict=True)
@@ -98,14 +102,17 @@ class Case:
         graph = helper.make_graph(
             nodes,
             "case",
-            [helper.make_tensor_value_info(name, kind, value.shape) for name, value in self.inputs.items()],
+            [
+                helper.make_tensor_value_info(name, kind, open_shape if is_open and name == "x0" else value.shape)
+                for name, value in self.inputs.items()
+            ],
             [helper.make_tensor_value_info("total", kind, [])],
             constants,
         )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
 
-    def gradients(self, dtype: type[Any]) -> onnx.ModelProto:
-        loaded = onnx_io.load_model(self.model(dtype))
+    def gradients(self, dtype: type[Any], *, is_open: bool = False) -> onnx.ModelProto:
+        loaded = onnx_io.load_model(self.model(dtype, is_open=is_open))
         inference.infer_graph(loaded.graph)
         opset_conversion.upgrade_nodes(loaded.graph)
         return onnx_io.to_proto(training_graph(loaded, "total", list(self.inputs), "none").loaded)
@@ -142,6 +149,7 @@ CASES = [
     Case("ThresholdedRelu", (SMALL,), {"alpha": 0.3}),
     *(Case(name, (SMALL, (3,)), bounds=POSITIVE) for name in BINARY),
     *(Case(name, ((3,), (4, 1, 3)), bounds=POSITIVE, label="broadcast") for name in ("Add", "Div", "Max")),
+    Case("Mod", (SMALL, (3,)), {"fmod": 1}, bounds=(0.5, 3.0)),
     Case("Pow", (SMALL, np.array(2.0)), label="square"),
     Case("Pow", (SMALL, np.array(3.0)), label="cube"),
     Case("Pow", (SMALL, np.array(3)), label="integer"),
@@ -203,6 +211,31 @@ CASES = [
     Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}),
     Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
     Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [3, 2], "pads": [1, 0, 1, 0], "count_include_pad": 1}),
+    *(
+        Case(
+            "AveragePool",
+            (SMALL_IMAGE,),
+            {
+                "kernel_shape": [3, 2],
+                "strides": [2, 2],
+                "pads": [1, 0, 1, 0],
+                "ceil_mode": 1,
+                "count_include_pad": counted,
+            },
+            label="rounded-up",
+        )
+        for counted in (0, 1)
+    ),
+    Case("AveragePool", ((1, 2, 7),), {"kernel_shape": [3], "strides": [2], "ceil_mode": 1, "dilations": [2]}),
+    Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+    Case("MaxPool", (SMALL_IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
+    Case(
+        "MaxPool",
+        (SMALL_IMAGE,),
+        {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 0, 0], "ceil_mode": 1},
+        opset=17,
+        label="opset17",
+    ),
     Case("GlobalAveragePool", (SMALL_IMAGE,)),
     Case("GlobalMaxPool", (SMALL_IMAGE,)),
     *(
@@ -238,6 +271,9 @@ CASES = [
         {"training_mode": 1},
         unread=2,
     ),
+    Case("LRN", ((2, 5, 3, 2),), {"size": 3, "alpha": 0.5, "beta": 0.6, "bias": 1.2}, in_single=True, step=1e-2),
+    Case("LpNormalization", ((2, 3, 4),), {"axis": 1}),
+    Case("LpNormalization", ((2, 3, 4),), {"p": 1, "axis": 1}, in_single=True, step=1e-2),
     Case("Reshape", (SMALL, ints(3, -1))),
     Case("Flatten", ((2, 3, 4),), {"axis": 2}),
     Case("Squeeze", ((2, 1, 3), ints(1))),
@@ -253,7 +289,16 @@ CASES = [
     Case("Slice", ((4, 5), ints(1, -4), ints(3, 100), ints(0, 1))),
     Case("Slice", ((4, 5), ints(1), ints(3)), label="defaults"),
     Case("Slice", ((3, 7), ints(1), ints(7), ints(-1), ints(2)), label="strided"),
+    Case("Slice", ((3, 7), ints(1, 0), ints(7, 3), ints(-1, 0), ints(2, 2)), label="strided-axes"),
+    Case("Slice", ((3, 7), ints(-1), ints(-8), ints(1), ints(-3)), label="backwards"),
     Case("Pad", (SMALL, ints(1, 0, 2, 1))),
+    Case("Pad", (SMALL, ints(1, -1, 0, 2)), label="negative", in_single=True, step=0.5),
+    Case("Pad", ((1, 2, 4, 5), ints(0, 0, 1, 2, 0, 0, 3, 0)), {"mode": "reflect"}),
+    Case("Pad", ((1, 2, 4, 5), ints(2, 1, 0, 2), None, ints(2, 3)), {"mode": "edge"}),
+    Case("Pad", ((3, 4), ints(1, 2, 2, 3)), {"mode": "wrap"}),
+    Case("Compress", ((3, 4), np.array([True, False, True, True])), {"axis": 1}),
+    Case("Compress", ((2, 3), np.array([False, True, True, False, True])), label="flat"),
+    Case("ReverseSequence", ((4, 3, 2), ints(4, 1, 2)), {"time_axis": 0, "batch_axis": 1}),
     Case("Pad", (SMALL, ints(1, 2), np.array(0.5), ints(1)), label="axes"),
     Case("Gather", ((5, 3), np.array([[0, 2], [2, -1]]))),
     Case("Gather", ((2, 5, 3), np.array([4, 4])), {"axis": 1}),
@@ -276,13 +321,72 @@ CASES = [
         {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
     ),
     Case("Resize", ((1, 2, 3, 2), None, None, ints(1, 2, 6, 4)), {"mode": "nearest"}, label="sizes"),
+    Case("Resize", ((1, 2, 3, 2), None, None, ints(1, 2, 7, 3)), {"mode": "nearest"}, label="uneven"),
+    *(
+        Case(
+            "Resize",
+            ((1, 2, 3, 4), None, None, ints(1, 2, 5, 3)),
+            {"mode": mode, "coordinate_transformation_mode": coordinates, "antialias": antialias},
+            label="sizes",
+        )
+        for mode, coordinates, antialias in (
+            ("linear", "half_pixel", 0),
+            ("linear", "align_corners", 0),
+            ("linear", "asymmetric", 0),
+            ("linear", "half_pixel", 1),
+            ("cubic", "pytorch_half_pixel", 0),
+        )
+    ),
+    Case("Resize", ((2, 3, 4), None, np.array([1, 1, 2.3], np.float32)), {"mode": "linear"}, label="1d"),
+    Case("Resize", ((1, 2, 2, 3, 2), None, np.array([1, 1, 2, 1.5, 3], np.float32)), {"mode": "linear"}, label="3d"),
+    Case("Resize", ((3, 4), np.array([], np.float32), np.array([1.5, 0.5], np.float32)), {"mode": "linear"}),
     Case("DepthToSpace", ((2, 8, 2, 3),), {"blocksize": 2, "mode": "CRD"}),
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->k"}, label="summed"),
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->ik"}),
     Case("Einsum", ((2, 3, 5), (2, 4, 5)), {"equation": "bij,bkj->bik"}),
+    *(
+        Case(
+            name,
+            ((4, 2, 3), (count, gates * 3, 3), (count, gates * 3, 3), *((count, size, 3)[:2] for size in sizes)),
+            {"hidden_size": 3, **attrs},
+            outputs=3 if name == "LSTM" else 2,
+            bounds=INSIDE,
+            in_single=True,
+            step=1e-2,
+        )
+        for name, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1))
+        for count, sizes, attrs in (
+            (1, (), {"direction": "reverse"}),
+            (2, (gates * 6,), {"direction": "bidirectional", **({"linear_before_reset": 1} if name == "GRU" else {})}),
+            (1, (gates * 6,), {"activations": ["Tanh"]} if name == "RNN" else {}),
+        )
+    ),
+    *(
+        Case(
+            name,
+            ((4, 2, 3), (2, gates * 3, 3), (2, gates * 3, 3), None, np.array([4, 2], np.int32)),
+            {"hidden_size": 3, "direction": "bidirectional"},
+            outputs=2,
+            bounds=INSIDE,
+            in_single=True,
+            step=1e-2,
+            label="lengths",
+        )
+        for name, gates in (("LSTM", 4), ("GRU", 3))
+    ),
+    Case(
+        "LSTM",
+        ((3, 2, 3), (1, 12, 3), (1, 12, 3), None, None, (1, 2, 3), (1, 2, 3)),
+        {"hidden_size": 3},
+        bounds=INSIDE,
+        in_single=True,
+        step=1e-2,
+        label="states",
+    ),
     Case("Cast", (SMALL,), {"to": TensorProto.DOUBLE}),
     Case("CastLike", (SMALL, np.array(1.0))),
     Case("Dropout", (SMALL,)),
+    Case("Dropout", (SMALL, None, np.array(False)), label="no-ratio"),
     Case("Attention", ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4)), opset=23),
     Case("Attention", ((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)), {"is_causal": 1}, opset=23),
 ]
@@ -367,21 +471,110 @@ def test_gradients_at_zero(body: str, x: list[list[float]], expected: list[list[
     np.testing.assert_allclose(found["x.gradient"], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("attrs", "scale"),
-    [
-        ('coordinate_transformation_mode = "align_corners"', 2.0),
-        ('coordinate_transformation_mode = "asymmetric", nearest_mode = "round_prefer_floor"', 3.0),
-        ('coordinate_transformation_mode = "half_pixel", nearest_mode = "ceil"', 2.0),
-        ('coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"', 2.1),
-    ],
-)
-def test_an_enlargement_that_repeats_unevenly_is_refused(attrs: str, scale: float) -> None:
-    scales = np.array([1, 1, scale, scale], np.float32)
-    body = f'r = Resize<mode = "nearest", {attrs}>(x, , s); y = ReduceSum<keepdims = 0>(r)'
-    model = parse("float[1,1,4,4] x", body, {"s": scales}, outputs="float y", opset=18)
-    with pytest.raises(graphopt.ModelError, match="Resize 'r': no gradient with respect to its input 'X'"):
-        graphopt.grad(model, "y", ["x"], "none")
+def is_image_case(case: Case) -> bool:
+    names = {"Conv", "ConvTranspose", "AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool"}
+    return case.op in names | {"Resize", "Slice", "Pad", "Tile", "Compress", "DepthToSpace", "Concat", "Split"}
+
+
+@pytest.mark.parametrize("case", sampled(list(filter(is_image_case, CASES)), 4, str))
+def test_sizes_may_be_open(case: Case) -> None:
+    """The gradient of a model that does not say how large its images are is that of one that does."""
+    if "SAME" in str(case) and max(case.attrs["strides"]) > 1:
+        pytest.skip("pads that hang on the size of the image are read from it where it is known")
+    made = run_in_runtime(case.gradients(np.float32, is_open=True), case.inputs)
+    for name, value in run_in_runtime(case.gradients(np.float32), case.inputs).items():
+        np.testing.assert_allclose(made[name], value, rtol=1e-4, atol=1e-5 * max(1, np.abs(value).max()))
+
+
+def test_numbers_of_a_slice_and_a_pad_may_be_computed() -> None:
+    body = "s = Slice(x, first, last, axes); p = Pad(s, pads); q = Mul(p, p); y = ReduceSum<keepdims = 0>(q)"
+    inputs = "float[n,4] x, int64[1] first, int64[1] last, int64[4] pads"
+    model = parse(inputs, body, {"axes": ints(0)}, outputs="float y", opset=18)
+    made = graphopt.grad(model, "y", ["x"], "none").model
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
+    feeds = {"x": x, "first": ints(-4), "last": ints(9), "pads": ints(2, -1, 0, 1)}
+    expected = np.zeros_like(x)
+    expected[1:, 1:] = 2 * x[1:, 1:]
+    np.testing.assert_allclose(session.run(["x.gradient"], feeds)[0], expected, rtol=1e-6)
+
+
+SCAN = """
+<ir_version: 8, opset_import: ["" : 17]>
+scanned (float[n,3] x, float[2] h) => (float loss)
+<float[3,2] w = {0.3, -0.2, 0.5, 0.1, -0.4, 0.2}, int64 zero = {0}>
+{
+    last, count, ys, squares = Scan <
+        num_scan_inputs = 2, scan_input_directions = [0, 1], scan_output_directions = [1, 0],
+        body = step (float[2] state, int64 i, float[3] a, float[3] b)
+            => (float[2] next, int64 j, float[2] y, float[3] q) {
+            one = Constant <value = int64 {1}> ()
+            j = Add (i, one)
+            ab = Add (a, b)
+            row = Unsqueeze (ab, axes)
+            p = MatMul (row, w)
+            v = Squeeze (p, axes)
+            s = Add (v, state)
+            next = Tanh (s)
+            y = Mul (next, h)
+            q = Mul (a, a)
+        }> (h, zero, x, x)
+    u = Mul (last, last)
+    z = ReduceSum <keepdims = 0> (u)
+    yy = Sin (ys)
+    zz = ReduceSum <keepdims = 0> (yy)
+    qq = MatMul (squares, w)
+    qs = ReduceSum <keepdims = 0> (qq)
+    t = Sum (z, zz, qs)
+    loss = Identity (t)
+}
+"""
+
+
+def scan_model() -> onnx.ModelProto:
+    model = onnx.parser.parse_model(SCAN)
+    model.graph.initializer.append(numpy_helper.from_array(ints(0), "axes"))
+    return model
+
+
+def test_a_scan_is_differentiated_by_one_that_runs_back() -> None:
+    """States, captured weights and inputs get gradients, whatever the directions; a counter has none."""
+    model = scan_model()
+    made = graphopt.grad(model, "loss", ["x", "h", "w"], "none").model
+    rng = np.random.default_rng(4)
+    values = {"x": rng.standard_normal((4, 3)), "h": rng.standard_normal(2)}
+    (weights,) = (numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer if t.name == "w")
+    inputs = model.graph.input
+    inputs.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [3, 2]))
+    values["w"] = weights
+    found = run_in_runtime(made, values)
+    for name, value in values.items():
+        for place in np.ndindex(value.shape):
+            ends = []
+            for change in (1e-2, -1e-2):
+                moved = value.copy()
+                moved[place] += change
+                ends.append(float(run_in_runtime(model, values | {name: moved})["loss"]))
+            slope = (ends[0] - ends[1]) / 2e-2
+            assert found[f"{name}.gradient"][place] == pytest.approx(slope, rel=1e-2, abs=1e-3)
+
+
+def test_peepholes_are_refused() -> None:
+    shapes = {"w": (1, 8, 3), "r": (1, 8, 2), "p": (1, 6)}
+    weights = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    body = 'h = LSTM<hidden_size = 2>(x, w, r, "", "", "", "", p); y = ReduceSum<keepdims = 0>(h)'
+    model = parse("float[n,2,3] x", body, weights, outputs="float y", opset=17)
+    with pytest.raises(graphopt.ModelError, match="LSTM 'h': no gradient with respect to its input 'W'"):
+        graphopt.grad(model, "y", update="none")
+
+
+@pytest.mark.parametrize("name", sorted(SHAPE_GRADIENTS))
+def test_what_reads_a_shape_alone_has_no_part_in_the_gradient(name: str) -> None:
+    model = parse("float[3,3] x", f"a = Mul(x, x); n = {name}(a); p = Add(a, n); y = ReduceSum<keepdims = 0>(p)",
+                  outputs="float y", opset=17)  # fmt: skip
+    made = graphopt.grad(model, "y", ["x"], "none", check=False).model
+    x = np.full((3, 3), 0.25)
+    np.testing.assert_allclose(run_in_runtime(made, {"x": x})["x.gradient"], 2 * x, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 5), (5, 1), (4, 4)])
@@ -417,6 +610,6 @@ def test_an_output_without_a_gradient_is_refused() -> None:
 
 
 def test_every_operator_with_a_gradient_has_a_case() -> None:
-    steps = {"Ceil", "Floor", "Round", "Sign"}
+    steps = {"Ceil", "Floor", "Round", "Sign", *SHAPE_GRADIENTS}
     assert {*GRADIENTS, *FAMILIES} - {case.op for case in CASES} - steps == set()
     assert len({*GRADIENTS, *FAMILIES}) >= 45

@@ -32,6 +32,11 @@ ALGEBRA = frozenset(
 """The files that compute with functions of values."""
 
 STRUCTURAL: Mapping[str, tuple[str, str]] = {
+    "graphopt/autodiff/recurrent.py": (
+        "the steps of recurrent operators, and the functions that they may apply",
+        "GRU LSTM RNN Relu Sigmoid Tanh",
+    ),
+    "graphopt/autodiff/scan.py": ("runs a body the other way", "Scan"),
     "graphopt/cli/demo.py": (
         "reads the shells of models that the onnx package ships",
         "BatchNormalization ConstantOfShape",

@@ -172,7 +172,7 @@ KEPT = [
     (6, "(float[2, 3, 4] x, float[3] s) => (y) { y = PRelu (x, s) }", "a slope per channel"),
     (9, "(float[1, 1, 4, 4] x, float[4] s) => (y) { y = Upsample (x, s) }", "the scales are not known"),
     (10, "(float[1, 1, 4, 4] x) => (y) <float[4] s = {1, 1, 2, 2}> { y = Resize (x, s) }", "rounds differently"),
-    (10, "(float[1, 1, 5, 5] x) => (y) { y = AveragePool <ceil_mode = 1, kernel_shape = [2, 2]> (x) }",
+    (10, "(float[1,1,4] x) => (y) { y = LpPool <ceil_mode = 1, kernel_shape = [2], strides = [2], pads = [0, 1]> (x) }",
          "windows that begin in the padding"),
     (9, "(int64[2] i, int64 d, float[2] v) => (y) { y = OneHot (i, d, v) }", "negative indices were off"),
     (10, "(float[1, 1, 4, 4] x, float[1, 1, 3, 3] w) => (y) { y = ConvTranspose <auto_pad = \"SAME_UPPER\"> (x, w) }",
@@ -308,7 +308,7 @@ REFUSED = [
     (10, "(float[1, 1, 4, 4] x, float[4] s) => (y) { y = Resize (x, s) }", 11, "in opset 11 coordinates are rounded"),
     (
         19,
-        "(float[1, 1, 6, 6] x) => (y) { y = AveragePool <kernel_shape = [3, 3], ceil_mode = 1> (x) }",
+        "(float[1,1,4] x) => (y) { y = LpPool <kernel_shape = [2], strides = [2], pads = [0, 1], ceil_mode = 1> (x) }",
         26,
         "in opset 22 windows that `ceil_mode` begins in the padding behind the data went away; convert it to opset 21",
     ),

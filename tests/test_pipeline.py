@@ -98,8 +98,9 @@ def test_the_opset_is_raised_on_request_and_otherwise_kept() -> None:
     assert graphopt.optimize(model(), target_opset=21, cost="none").model.opset_import[0].version == 21
 
 
-CEIL_MODE = "y = AveragePool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> (x)"
-OLD_POOL = parse("float[2, 2, 6, 6] x", CEIL_MODE, outputs="float[2, 2, 3, 3] y", opset=19)
+CEIL_MODE = "y = AveragePool <kernel_shape = [{0}, {0}], strides = [2, 2], pads = [0, 0, {1}, {1}], ceil_mode = 1> (x)"
+OLD_POOL = parse("float[2, 2, 6, 6] x", CEIL_MODE.format(2, 1), outputs="float[2, 2, 3, 3] y", opset=19)
+SAME_POOL = parse("float[n, 2, h, w] x", CEIL_MODE.format(3, 1), outputs="float[n, 2, i, j] y", opset=19)
 NO_KERNEL_LATER = parse("double[4] x", "y = ThresholdedRelu(x)", outputs="double[4] y", opset=18)
 
 
@@ -108,6 +109,7 @@ NO_KERNEL_LATER = parse("double[4] x", "y = ThresholdedRelu(x)", outputs="double
     [
         (parse("float[2] x", "y = Relu(x)", outputs="float[2] y", opset=13), schemas.MAX_LOADED_OPSET, None),
         (OLD_POOL, 21, "in opset 22 windows that `ceil_mode` begins in the padding"),
+        (SAME_POOL, schemas.MAX_LOADED_OPSET, None),
         (NO_KERNEL_LATER, 18, "no kernel for ThresholdedRelu of tensor(double) in opset"),
     ],
 )

@@ -81,6 +81,43 @@ def bert() -> tuple[Any, tuple[Any, ...]]:
     return Classifier(), (torch.randint(0, 200, (4, 12)), torch.ones(4, 12, dtype=torch.int64))
 
 
+def segmentation() -> tuple[Any, tuple[Any, ...]]:
+    """Grouped and strided convolutions, rounded pools, slices, and images enlarged to the size of others."""
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Segmentation(nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Conv2d(3, 8, 3, stride=2, padding=1, padding_mode="reflect")
+            self.grouped = nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=4)
+            self.last, self.skip = nn.Conv2d(8, 4, 1), nn.Conv2d(8, 4, 1)
+
+        def forward(self, x: Any) -> Any:
+            fine = functional.silu(self.first(x))
+            pooled = functional.avg_pool2d(fine, 3, 2, 1, ceil_mode=True, count_include_pad=False)
+            coarse = functional.max_pool2d(functional.silu(self.grouped(pooled)), 3, 2, ceil_mode=True)
+            enlarged = functional.interpolate(self.last(coarse), size=fine.shape[2:], mode="bilinear")
+            return (enlarged + self.skip(fine))[:, :, 1:, :-1]
+
+    return Segmentation(), (torch.randn(2, 3, 30, 33),)
+
+
+def recurrent(kind: str) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
+    """A classifier of texts by two layers that read in both directions."""
+    nn = torch.nn
+
+    class Classifier(nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(40, 6), nn.Linear(10, 3)
+            self.layers = getattr(nn, kind)(6, 5, 2, batch_first=True, bidirectional=True)
+
+        def forward(self, ids: Any) -> Any:
+            return self.head(self.layers(self.embedding(ids))[0].mean(1))
+
+    return lambda: (Classifier(), (torch.randint(0, 40, (3, 7)),))
+
+
 def smoothed(model: Any) -> Any:
     """The model with SiLU in the place of functions that have corners.
 
@@ -95,7 +132,7 @@ def smoothed(model: Any) -> Any:
     return model
 
 
-def exported(model: Any, inputs: tuple[Any, ...]) -> onnx.ModelProto:
+def exported(model: Any, inputs: tuple[Any, ...], *, open_axes: tuple[int, ...] = ()) -> onnx.ModelProto:
     """The model as it is, its parameters under their names."""
     file = io.BytesIO()
     torch.onnx.export(
@@ -106,6 +143,7 @@ def exported(model: Any, inputs: tuple[Any, ...]) -> onnx.ModelProto:
         training=torch.onnx.TrainingMode.PRESERVE,
         input_names=[f"x{i}" for i in range(len(inputs))],
         output_names=["logits"],
+        dynamic_axes={"x0": {axis: f"size{axis}" for axis in open_axes}},
     )
     return onnx.load_from_string(file.getvalue())
 
@@ -173,3 +211,29 @@ def test_training_mode_follows_torch_in_double_precision(make: Callable[[], tupl
         expected = parameter.grad.numpy()
         error = np.abs(found[made.gradients[name]] - expected).max()
         assert error <= max(TOLERANCE * np.abs(expected).max(), ROUNDING), name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("make", "open_axes"),
+    [(segmentation, (0, 2, 3)), (recurrent("LSTM"), (0, 1)), (recurrent("GRU"), (0, 1)), (recurrent("RNN"), (0, 1))],
+)
+def test_gradients_at_other_sizes_than_those_of_the_export(
+    make: Callable[[], tuple[Any, tuple[Any, ...]]], open_axes: tuple[int, ...]
+) -> None:
+    torch.manual_seed(1)
+    model, (example,) = make()
+    made = graphopt.grad(exported(model.eval(), (example,), open_axes=open_axes), "mse", update="none")
+    session = opened(made)
+    names = [output.name for output in session.get_outputs()]
+    x = example
+    for axis in open_axes:
+        x = torch.cat([x, x.narrow(axis, 0, 1 + axis)], axis)
+    outputs = model(x)
+    target = torch.randn_like(outputs)
+    torch.nn.functional.mse_loss(outputs, target).backward()
+    found = dict(zip(names, session.run(names, {"x0": x.numpy(), "target": target.numpy()}), strict=True))
+    for name, parameter in model.named_parameters():
+        expected = parameter.grad.numpy()
+        error = np.abs(found[made.gradients[name]] - expected).max()
+        assert error <= TOLERANCE * max(np.abs(expected).max(), NOISE), name

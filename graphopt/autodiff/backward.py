@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
+from graphopt.autodiff.building import RewriteRefused, add_bound_terms, add_outputs, add_terms, zeros_like
 from graphopt.autodiff.decomposition import decompose, is_decomposable
+from graphopt.autodiff.scan import SCAN, scan_gradients
 from graphopt.base.errors import ModelError
 from graphopt.ir import schemas
-from graphopt.ir.edit import replace_node
 from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.types import TensorType
 from graphopt.language.binding import evaluate_scalar
@@ -18,8 +19,6 @@ from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import Term, holes, op, tensor
 from graphopt.operators.gradient_table import gradients_of
-from graphopt.operators.inference import infer_node
-from graphopt.rewrite.build import RewriteRefused, build_terms
 from graphopt.rewrite.matching import Match, find_matches
 
 
@@ -32,8 +31,34 @@ def add_gradients(graph: Graph, loss: Value, values: Sequence[Value]) -> tuple[V
     Raises:
         ModelError: an operator on the way has no gradient, or not for its attributes, sizes or opset.
     """
-    loss = _decompose_path(graph, loss, values)
-    return loss, _Backward(graph, loss, values).gradients()
+    (loss,) = _decompose_path(graph, [loss], values)
+    backward = _Backward(graph, [loss], values)
+    seed = _ones(graph, loss)
+    found = backward.gradients({loss: seed})
+    if not graph.fan_out(seed.vertex) and loss not in values:  # it went into other constants
+        graph.apply(Patch({seed.vertex: graph[seed.vertex]}, {}))
+    return loss, found
+
+
+def _ones(graph: Graph, loss: Value) -> Value:
+    """Add the gradient of a loss with respect to itself.
+
+    Raises:
+        ModelError: it is not one number.
+    """
+    shape, dtype = graph.shape(loss), graph.dtype(loss)
+    if shape is None or any(size != 1 for size in shape) or not dtype.is_float:
+        label = graph.value_name(loss)
+        raise ModelError(f"the loss '{label}' is {graph.value_type(loss)}: a loss is one floating-point number")
+    one: Term = op.Cast(1.0, to=dtype)
+    return add_terms(graph, loss, [op.Reshape(one, (1,) * len(shape)) if shape else one], {})[0]
+
+
+def _gradients_in_body(body: Graph, seeds: Mapping[Value, Value], values: Sequence[Value]) -> Mapping[Value, Value]:
+    """Add the gradients of values to the graph of a body, given those of its results."""
+    results = _decompose_path(body, list(seeds), values)
+    seeds = dict(zip(results, seeds.values(), strict=True))
+    return _Backward(body, results, values).gradients(seeds)
 
 
 def influences(graph: Graph, loss: Value) -> set[Value]:
@@ -61,24 +86,25 @@ def _has_gradient(node: Node, position: int) -> bool:
     return not known or any(each.by_position.get(position, ZERO) != ZERO for each in known)
 
 
-def _decompose_path(graph: Graph, loss: Value, values: Sequence[Value]) -> Value:
-    """Replace operators without a gradient between values and the loss by their definitions; return the loss."""
+def _decompose_path(graph: Graph, results: Sequence[Value], values: Sequence[Value]) -> Sequence[Value]:
+    """Replace operators without a gradient between values and results by what defines them; return the results."""
     while True:
-        path = _path(graph, loss, values)
+        path = _path(graph, results, values)
         lacking = [v for v in path if not gradients_of(graph[v]) and is_decomposable(graph, graph[v])]
         if not lacking:
-            return loss
+            return results
         for vertex in lacking:
             try:
-                loss = decompose(graph, vertex).get(loss, loss)
+                replaced = decompose(graph, vertex)
+                results = [replaced.get(result, result) for result in results]
             except RewriteRefused as refused:
                 node = graph[vertex]
                 raise ModelError(f"{node.op} '{node.name or node.names[0]}' has no gradient here: {refused}") from None
 
 
-def _path(graph: Graph, loss: Value, values: Iterable[Value]) -> list[int]:
-    """Return the operators between values and the loss, producers first."""
-    needed, stack = set[int](), [loss.vertex]
+def _path(graph: Graph, results: Iterable[Value], values: Iterable[Value]) -> list[int]:
+    """Return the operators between values and results, producers first."""
+    needed, stack = set[int](), [result.vertex for result in results]
     while stack:
         vertex = stack.pop()
         if vertex not in needed:
@@ -103,58 +129,33 @@ def _pattern(gradient: Gradient) -> Rule:
     return Rule("gradient", gradient.head, op.Identity(gradient.head))
 
 
-_SCALAR_RULE = Rule("sum_of_gradients", op.Identity(tensor("x")), tensor("x"))
-"""The rule of a match in which nothing is matched: what is bound is said."""
-
-
-def match_of_values(near: Value, **bound: Value) -> Match:
-    """Return a match that binds tensor holes to values; new nodes are named after the value `near`."""
-    return Match(_SCALAR_RULE, (near,), bound, {}, {})
-
-
-def add_outputs(graph: Graph, vertex: int, count: int) -> None:
-    """Name outputs that an operator may have, and that the model did not ask for."""
-    node = graph[vertex]
-    names = [name or graph.new_name(f"{node.names[0]}/output_{i}") for i, name in enumerate(node.names)]
-    names += [graph.new_name(f"{node.names[0]}/output_{i}") for i in range(len(names), count)]
-    types = (*node.types, *(None,) * (count - len(node.types)))
-    named = replace(node, names=tuple(names), types=types, contents=())
-    graph.apply(replace_node(graph, vertex, infer_node(graph, named)))
-
-
 class _Backward:
     """The gradients that flow back through one graph."""
 
-    def __init__(self, graph: Graph, loss: Value, values: Sequence[Value]) -> None:
-        self.graph, self.loss, self.values = graph, loss, values
-        self.path = _path(graph, loss, values)
+    def __init__(self, graph: Graph, results: Sequence[Value], values: Sequence[Value]) -> None:
+        self.graph, self.values = graph, values
+        self.path = _path(graph, results, values)
         on_path = {Value(v, i) for v in self.path for i in range(len(graph[v].names))}
         self.active = {value for value in on_path if _may_vary(graph, value)}.union(values)
         self.known: dict[Value, Value] = {}
         """The gradient of each value, as far as its readers have been visited."""
 
-    def gradients(self) -> Mapping[Value, Value]:
-        seed = self.known[self.loss] = self._ones(self.loss)
+    def gradients(self, seeds: Mapping[Value, Value]) -> Mapping[Value, Value]:
+        """Return the gradients of the values, given those of the results."""
+        self.known.update(seeds)
         for vertex in reversed(self.path):
             if any(Value(vertex, i) in self.known for i in range(len(self.graph[vertex].names))):
                 self._visit(vertex)
-        if not self.graph.fan_out(seed.vertex) and self.loss not in self.values:  # it went into other constants
-            self.graph.apply(Patch({seed.vertex: self.graph[seed.vertex]}, {}))
         return {value: self.known[value] for value in self.values if value in self.known}
-
-    def _ones(self, value: Value) -> Value:
-        shape, dtype = self.graph.shape(value), self.graph.dtype(value)
-        if shape is None or any(size != 1 for size in shape) or not dtype.is_float:
-            label = self.graph.value_name(value)
-            raise ModelError(
-                f"the loss '{label}' is {self.graph.value_type(value)}: a loss is one floating-point number"
-            )
-        one: Term = op.Cast(1.0, to=dtype)
-        return self._build(match_of_values(value), op.Reshape(one, (1,) * len(shape)) if shape else one)
 
     def _visit(self, vertex: int) -> None:
         """Pass the gradients of an operator's outputs on to its inputs."""
         node = self.graph[vertex]
+        if node.op == SCAN and not node.domain:
+            known = {i: self.known[Value(vertex, i)] for i in range(len(node.names)) if Value(vertex, i) in self.known}
+            for read, flown in scan_gradients(self.graph, vertex, known, self.active, _gradients_in_body):
+                self._add(read, self._fitted(flown, read))
+            return
         alternatives = gradients_of(node)
         if not self.active.isdisjoint(node.captures):
             raise ModelError(self._missing(node, "what its bodies read"))
@@ -189,7 +190,7 @@ class _Backward:
             if term == ZERO:
                 return None
             try:
-                return self._build(match, term)
+                return add_bound_terms(self.graph, match, [term])[0]
             except RewriteRefused as refused:
                 reasons.append(str(refused))
         raise ModelError(self._missing(self.graph[vertex], self._input_label(vertex, position), *reasons[:1]))
@@ -220,31 +221,22 @@ class _Backward:
         for output in range(gradient.head.outputs):
             hole, value = output_gradient(output), Value(vertex, output)
             if hole in used:
-                bound[hole.name] = self.known[value] if value in self.known else self._zeros(value)
+                bound[hole.name] = self.known[value] if value in self.known else zeros_like(self.graph, value)
         outputs = {app: Value(vertex, i) for i, app in enumerate(gradient.outputs)}
         return replace(match, holes=bound, terms=outputs)
-
-    def _zeros(self, value: Value) -> Value:
-        zeros = op.Cast(op.ConstantOfShape(op.Shape(tensor("x"))), to=self.graph.dtype(value))
-        return self._build(match_of_values(value, x=value), zeros)
-
-    def _build(self, match: Match, term: Term) -> Value:
-        (value,), nodes = build_terms(self.graph, match, (term,))
-        self.graph.apply(Patch({}, nodes))
-        return value
 
     def _add(self, value: Value, gradient: Value) -> None:
         """Add what one reader contributes to the gradient of a value."""
         if value in self.known:
-            total = match_of_values(gradient, a=self.known[value], b=gradient)
-            gradient = self._build(total, tensor("a") + tensor("b"))
+            both = {"a": self.known[value], "b": gradient}
+            (gradient,) = add_terms(self.graph, gradient, [tensor("a") + tensor("b")], both)
         self.known[value] = gradient
 
     def _fitted(self, gradient: Value, value: Value) -> Value:
         """Return a gradient in the shape of its value: summed over the axes along which the value was broadcast, or
         repeated along others; where a size is open, the axes are found when the model runs."""
         for term in self._fitting_terms(gradient, value):
-            gradient = self._build(match_of_values(gradient, g=gradient, x=value), term)
+            (gradient,) = add_terms(self.graph, gradient, [term], {"g": gradient, "x": value})
         return gradient
 
     def _fitting_terms(self, gradient: Value, value: Value) -> Iterator[Term]:

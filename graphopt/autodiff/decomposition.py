@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
+from graphopt.autodiff.recurrent import is_scannable, replace_by_scan
 from graphopt.ir import schemas
 from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import Graph, Node, Value
@@ -28,7 +29,7 @@ class _Body:
 
 def is_decomposable(graph: Graph, node: Node) -> bool:
     """Return whether a node can be replaced by operators that define it."""
-    return _body(graph, node) is not None
+    return is_scannable(graph, node) or _body(graph, node) is not None
 
 
 def decompose(graph: Graph, vertex: int) -> Mapping[Value, Value]:
@@ -38,6 +39,8 @@ def decompose(graph: Graph, vertex: int) -> Mapping[Value, Value]:
         RewriteRefused: they cannot be written in the model's opset.
     """
     node = graph[vertex]
+    if is_scannable(graph, node):
+        return replace_by_scan(graph, vertex)
     body = _body(graph, node)
     assert body is not None, node.op
     roots = tuple(Value(vertex, i) for i in range(len(node.names)))

@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 from onnx import ModelProto
 
-from graphopt.autodiff.backward import add_gradients, add_outputs, influences, match_of_values
+from graphopt.autodiff.backward import add_gradients, influences
+from graphopt.autodiff.building import RewriteRefused, add_outputs, add_terms
 from graphopt.autodiff.losses import LOSSES, OUTPUT, TARGET
 from graphopt.autodiff.optimizers import GRADIENT, OPTIMIZERS, PARAMETER, STEP, Optimizer
 from graphopt.base.dtype import DType
@@ -21,7 +22,6 @@ from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.language.terms import Term, op
 from graphopt.operators.gradient_table import RUNNING_STATISTICS
-from graphopt.rewrite.build import RewriteRefused, build_terms
 from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.simplify import simplify_graph
 
@@ -220,11 +220,9 @@ class _TrainingGraphBuilder:
 
     def _build_all(self, terms: Sequence[Term], near: Value, bound: Mapping[str, Value]) -> tuple[Value, ...]:
         try:
-            values, nodes = build_terms(self.graph, match_of_values(near, **bound), terms)
+            return add_terms(self.graph, near, terms, bound)
         except RewriteRefused as refused:
             raise ModelError(f"beside '{self.graph.value_name(near)}': {refused}") from None
-        self.graph.apply(Patch({}, nodes))
-        return values
 
     # -- updates -------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, NamedTuple, Protocol, TypeAlias
@@ -223,6 +223,39 @@ def _format_size(size: Dim) -> str:
     return "an unknown number of" if isinstance(size, SymbolicDim) and size.has_unknown else str(size)
 
 
+def _begins_no_window_in_padding(spelling: Spelling, facts: GraphFacts) -> bool:
+    """Return whether no window of a pool begins in the padding behind the data, as `ceil_mode` allowed.
+
+    Whatever the size, none does where the padding and a stride are no longer than the window.
+    """
+    if spelling.attrs.get("ceil_mode", 0) == 0:
+        return True
+    if spelling.attrs.get("auto_pad", "NOTSET") != "NOTSET":
+        return False
+
+    def numbers(name: str, default: tuple[int, ...]) -> Sequence[int]:
+        given = spelling.attrs.get(name, default)
+        return [number for number in given if isinstance(number, int)] if isinstance(given, tuple) else default
+
+    kernel, dims = numbers("kernel_shape", ()), _dims(spelling, facts)
+    count = len(kernel)
+    ones, pads = (1,) * count, numbers("pads", (0,) * 2 * count)
+    strides, dilations = numbers("strides", ones), numbers("dilations", ones)
+    sizes = dims[2:] if dims is not None else (None,) * count
+    for size, window, stride, dilation, before, behind in zip(
+        sizes, kernel, strides, dilations, pads[:count], pads[count:], strict=True
+    ):
+        span = (window - 1) * dilation + 1
+        if behind + stride <= span:
+            continue
+        if not isinstance(size, int):
+            return False
+        last = -(-(size + before + behind - span) // stride)
+        if last * stride >= size + before:
+            return False
+    return True
+
+
 MASK_INPUT = 3
 """The input of an Attention that is its mask; past keys are the next."""
 
@@ -259,7 +292,7 @@ UPGRADE_CONDITIONS: Mapping[VersionKey, VersionCondition] = {
     ),
     **{
         (op, 22): VersionCondition(
-            lambda spelling, _: spelling.attrs.get("ceil_mode", 0) == 0,
+            _begins_no_window_in_padding,
             "windows that `ceil_mode` begins in the padding behind the data went away",
         )
         for op in ("AveragePool", "MaxPool", "LpPool")

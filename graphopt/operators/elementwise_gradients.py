@@ -60,6 +60,7 @@ NORMAL_DENSITY = op.Exp(x * x * -0.5) * (1 / sqrt(2 * pi))
 _GELU_SLOPE = sqrt(2 / pi)
 _GELU_TANH = op.Tanh((x + x * x * x * 0.044715) * _GELU_SLOPE)
 """The hyperbolic tangent in Gelu's approximation."""
+_remainder = op.Mod(a, b, attributes("rest"))
 _exponent, _power = op.Cast(b, to=fn.dtype(a)), real("power")
 
 ELEMENTWISE_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
@@ -67,6 +68,7 @@ ELEMENTWISE_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "Sub": (gradient(op.Sub(a, b), a=dy, b=-dy),),
     "Mul": (gradient(op.Mul(a, b), a=dy * b, b=dy * a),),
     "Div": (gradient(op.Div(a, b), a=dy / b, b=-dy * op.Div(a, b) / b),),
+    "Mod": (gradient(_remainder, a=dy, b=dy * (_remainder - a) / b),),
     "Neg": (gradient(op.Neg(x), x=-dy),),
     "Pow": (
         gradient(op.Pow(a, 2), a=dy * a * 2),

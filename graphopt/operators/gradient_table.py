@@ -14,11 +14,13 @@ from graphopt.ir.graph import Node
 from graphopt.language.gradient import Gradient
 from graphopt.operators.elementwise_gradients import ELEMENTWISE_FAMILIES, ELEMENTWISE_GRADIENTS
 from graphopt.operators.product_gradients import PRODUCT_GRADIENTS, einsum_gradient
+from graphopt.operators.resampling_gradients import RESAMPLING_GRADIENTS
 from graphopt.operators.structural_gradients import (
     DROPOUT,
     MOVEMENT_GRADIENTS,
     NORMALIZATION_GRADIENTS,
     REDUCTION_GRADIENTS,
+    SHAPE_GRADIENTS,
     concatenation_gradient,
     split_gradient,
 )
@@ -28,6 +30,8 @@ GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     **MOVEMENT_GRADIENTS,
     **REDUCTION_GRADIENTS,
     **NORMALIZATION_GRADIENTS,
+    **SHAPE_GRADIENTS,
+    **RESAMPLING_GRADIENTS,
     **PRODUCT_GRADIENTS,
     "Dropout": DROPOUT,
 }

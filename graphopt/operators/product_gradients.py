@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from graphopt.language.gradient import Gradient, gradient, output_gradient
 from graphopt.language.terms import (
@@ -96,6 +97,11 @@ def _space(of: Term) -> App:
     return fn.slice(fn.shape(of), 2, fn.rank(of))
 
 
+def _open_space(of: Term) -> App:
+    """Return the sizes of the spatial axes of images, read when the model runs."""
+    return op.Slice(op.Shape(of), (2,), fn.concat(fn.rank(of)))
+
+
 def _extent(kernel: Term) -> App:
     """Return the number of elements that a dilated window spans."""
     return (kernel - 1) * dilations + 1
@@ -140,6 +146,19 @@ def _scattered_windows(value: Term, weights: Term, kernel: Term, pads: Term, gro
     )
 
 
+def _cut_windows(value: Term, weights: Term, group: TermLike) -> App:
+    """Return the adjoint of a convolution of images of any size: as many elements are made as strides can leave over,
+    and those that the images do not have are cut off."""
+    return op.Slice(
+        op.ConvTranspose(
+            value, weights, strides=strides, dilations=dilations, group=group, pads=pads, output_padding=strides - 1
+        ),
+        fn.repeat(0, _spatial),
+        _open_space(x),
+        fn.range(_spatial) + 2,
+    )
+
+
 _channels_first = fn.concat(1, 0, fn.range(_spatial) + 2)
 
 
@@ -170,7 +189,7 @@ def _correlated(image: Term, upstream: Term, pads: Term, *, grouped: bool) -> Ap
         share = fn.floordiv(channels, group)
         parts = op.Reshape(image, fn.concat(count, group, share, space))
         by_channel = op.Transpose(parts, perm=fn.concat(2, 1, 0, fn.range(_spatial) + 3))
-        turned = op.Reshape(by_channel, fn.concat(share, count * group, space))
+        turned = op.Reshape(by_channel, fn.concat(share, -1, space))
     correlated = op.Conv(
         turned,
         op.Transpose(upstream, perm=_channels_first),
@@ -271,25 +290,25 @@ def _bias_gradient(biases: Sequence[Term]) -> Mapping[str, Term]:
 
 
 def _conv(*biases: Term, grouped: bool) -> tuple[Gradient, ...]:
-    return tuple(
-        gradient(
-            op.Conv(
-                x,
-                w,
-                *biases,
-                strides=strides,
-                dilations=dilations,
-                pads=pads,
-                group=group if grouped else 1,
-                kernel_shape=kernel,
-                auto_pad=mode,
-            ),
-            *when,
-            x=_scattered_windows(dy, w, kernel, explicit, group if grouped else 1),
-            w=_kernel_gradient(x, dy, explicit, grouped=grouped),
-            **_bias_gradient(biases),
-        )
-        for mode, explicit, when in _padding_modes(kernel)
+    groups = group if grouped else 1
+
+    def head(mode: Term) -> App:
+        taken = {"strides": strides, "dilations": dilations, "pads": pads, "kernel_shape": kernel, "auto_pad": mode}
+        return op.Conv(x, w, *biases, group=groups, **taken)
+
+    (written, _, when), *_ = modes = _padding_modes(kernel)
+    return (
+        *(
+            gradient(
+                head(mode),
+                *when,
+                x=_scattered_windows(dy, w, kernel, explicit, groups),
+                w=_kernel_gradient(x, dy, explicit, grouped=grouped),
+                **_bias_gradient(biases),
+            )
+            for mode, explicit, when in modes
+        ),
+        gradient(head(written), *when, x=_cut_windows(dy, w, groups)),
     )
 
 
@@ -314,33 +333,48 @@ def _conv_transpose(*biases: Term, grouped: bool) -> Gradient:
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-def _average_pool(mode: Term, explicit: Term, when: tuple[Term, ...]) -> tuple[Gradient, ...]:
-    """Return the gradients of averages of windows: without pads, or where pads count, and where they do not."""
-    said = attributes("rest")
+def _average_pool(mode: Term, explicit: Term, when: tuple[Term, ...]) -> Sequence[Gradient]:
+    """Return the gradients of averages of windows: where all have as many elements, and where some reach over the edge;
+    of images whose size is known, or of any."""
+    is_counted = integer("counted")
     head = op.AveragePool(
         x,
-        said,
         kernel_shape=kernel,
         strides=strides,
         dilations=dilations,
         pads=pads,
         auto_pad=mode,
-        ceil_mode=0,
-        count_include_pad=integer("counted"),
+        ceil_mode=integer("ceil"),
+        count_include_pad=is_counted,
     )
     ones = op.Expand(op.Cast(1.0, to=fn.dtype(x)), fn.concat(1, 1, kernel))
+    first, last = _explicit(explicit, first=True), _explicit(explicit, first=False)
 
-    def spread(value: Term) -> App:
+    def counts(image: Term, first: Term, last: Term) -> App:
+        """Return how many elements of an image of ones each window covers, of which the last may end behind it."""
+        pads = fn.concat(first, last + strides - 1)
+        counted = op.Conv(image, ones, strides=strides, dilations=dilations, pads=pads)
+        return op.Slice(counted, fn.repeat(0, _spatial), _open_space(dy), fn.range(_spatial) + 2)
+
+    def spread(value: Term, scattered: Callable[[Term], Term]) -> App:
         one_channel = op.Reshape(value, fn.concat(-1, 1, _space(dy)))
-        return reshaped_like(_scattered_windows(one_channel, ones, kernel, explicit, 1), x)
+        return reshaped_like(scattered(one_channel), x)
 
-    counted = fn.any_of(fn.eq(integer("counted"), 1), fn.eq(explicit, 0))
-    image = op.Expand(op.Cast(1.0, to=fn.dtype(x)), fn.concat(1, 1, _space(x)))
-    sizes = op.Conv(image, ones, strides=strides, dilations=dilations, pads=explicit)
-    return (
-        gradient(head, *when, counted, x=spread(dy * fn.truediv(1, fn.product(kernel)))),
-        gradient(head, *when, x=spread(dy / sizes)),
+    fixed = partial(_scattered_windows, weights=ones, kernel=kernel, pads=explicit, group=1)
+    is_alike = fn.all_of(fn.eq(integer("ceil"), 0), fn.any_of(fn.eq(is_counted, 1), fn.eq(explicit, 0)))
+    image, none = op.Expand(op.Cast(1.0, to=fn.dtype(x)), fn.concat(1, 1, _space(x))), fn.repeat(0, _spatial)
+    padded = op.Pad(image, fn.concat(0, 0, first, 0, 0, last), op.Cast(1.0, to=fn.dtype(x)))
+    shares = (
+        (dy * fn.truediv(1, fn.product(kernel)), is_alike),
+        (dy / counts(padded, none, none), fn.eq(is_counted, 1)),
+        (dy / counts(image, first, last), fn.eq(is_counted, 0)),
     )
+    any_size = [partial(_cut_windows, weights=ones, group=1)] if mode == auto_pad else []
+    return [
+        gradient(head, *when, condition, x=spread(share, scattered))
+        for scattered in (fixed, *any_size)
+        for share, condition in shares
+    ]
 
 
 _maxima, _places = op.MaxPool.split(2, x, attributes("rest"), storage_order=0)

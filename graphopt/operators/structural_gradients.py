@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Mapping
 
 from graphopt.base.dtype import DType
 from graphopt.language.gradient import ZERO, Gradient, gradient, output_gradient
@@ -18,7 +17,6 @@ from graphopt.language.terms import (
     integers,
     op,
     real,
-    string,
     tensor,
 )
 
@@ -46,56 +44,6 @@ def zeros(shape: Term, model: Term) -> App:
 
 
 # -- views and movements -----------------------------------------------------------------------------------------------
-
-_start, _end, _step = integers("starts"), integers("ends"), integers("steps")
-
-
-def _by_axis(numbers: Term) -> App:
-    """Return one number for each axis of `x`: those of the axes that a Slice names, and 0 for the others."""
-    return fn.scatter(numbers, axes, rank)
-
-
-_sizes = fn.compose(fn.shape(x), fn.normalize_indices(axes, rank))
-_first = fn.minimum(fn.maximum(fn.normalize_indices(_start, _sizes), 0), _sizes)
-_before = _by_axis(_first)
-_single_axis = fn.item(fn.normalize_indices(axes, rank), 0)
-_to_front = fn.concat(_single_axis, fn.delete(fn.range(rank), _single_axis))
-_strided = fn.item(_first, 0) + fn.range(fn.item(fn.shape(dy), _single_axis)) * fn.item(_step, 0)
-_permuted_zeros = op.Transpose(zeros(op.Shape(x), x), perm=_to_front)
-
-_slice = op.Slice(x, _start, _end, axes, _step)
-SLICE = (
-    gradient(
-        _slice,
-        fn.eq(_step, 1),
-        x=op.Pad(dy, fn.concat(_before, fn.shape(x) - _before - fn.shape(dy))),
-    ),
-    gradient(  # every so many elements of one axis
-        _slice,
-        fn.eq(fn.length(_step), 1),
-        fn.lt(0, _step),
-        x=op.Transpose(
-            op.ScatterND(
-                _permuted_zeros,
-                op.Unsqueeze(_strided, (-1,)),
-                op.Transpose(dy, perm=_to_front),
-            ),
-            perm=fn.inverse(_to_front),
-        ),
-    ),
-)
-
-_pads, _padding = integers("pads"), tensor("value")
-_half = fn.floordiv(fn.length(_pads), 2)
-
-
-def _pad(*value: Term | None) -> Sequence[Gradient]:
-    """Return the gradient of a Pad with a constant: what was added is cut off."""
-    head, first = op.Pad(x, _pads, *value, axes, mode="constant"), fn.slice(_pads, 0, _half)
-    return (
-        gradient(head, fn.le(0, _pads), x=op.Slice(dy, first, first + _sizes, axes)),
-        gradient(head, fn.le(0, _pads), x=op.Slice(dy, first, op.Gather(op.Shape(x), axes) + first, axes)),
-    )
 
 
 def _gather_rows(scattered: Callable[[Term, Term, Term], App]) -> App:
@@ -136,46 +84,6 @@ def _repeated(dims: int) -> Gradient:
     )
 
 
-_coordinates, _rounding = string("coordinates"), string("rounding")
-_HALF_PIXELS = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
-_repeats_elements = fn.any_of(
-    fn.all_of(fn.eq(_coordinates, "asymmetric"), fn.eq(_rounding, "floor")),
-    *(
-        fn.all_of(fn.eq(_coordinates, coordinates), fn.eq(_rounding, rounding))
-        for coordinates in _HALF_PIXELS
-        for rounding in ("round_prefer_floor", "round_prefer_ceil")
-    ),
-)
-"""True for the modes in which an image that is a whole number of times as large has each element so often."""
-
-
-def _block_sums(dims: int, *sizes: TermLike | None) -> Gradient:
-    """Return the gradient of a Resize that repeats each element a whole number of times: the sum over its copies."""
-    ratio = fn.floordiv(fn.shape(dy), fn.shape(x))
-    split = [part for i in range(dims) for part in (fn.item(fn.shape(x), i), fn.item(ratio, i))]
-    head = op.Resize(
-        *(x, None, *sizes),
-        mode="nearest",
-        coordinate_transformation_mode=_coordinates,
-        nearest_mode=_rounding,
-        cubic_coeff_a=real("cubic"),
-    )
-    return gradient(
-        head,
-        fn.eq(rank, dims),
-        fn.eq(fn.shape(dy), fn.shape(x) * ratio),
-        _repeats_elements,
-        x=op.ReduceSum(op.Reshape(dy, fn.concat(*split)), tuple(range(1, 2 * dims, 2)), keepdims=0),
-    )
-
-
-_WHOLE_SCALES = tuple(
-    (1.0, 1.0, *factors)
-    for count in (1, 2, 3)
-    for factors in product((1.0, 2.0, 3.0, 4.0, 8.0), repeat=count)
-    if count < 3 or len(set(factors)) == 1
-)
-"""Scales of images, in numbers: 2.1 may give the sizes that 2 gives, and repeats other elements."""
 _shuffled = fn.concat(0, 1, 3, 5, 2, 4)
 
 
@@ -190,6 +98,7 @@ def _columns_first(blocksize: Term) -> App:
 
 _blocksize, _mode = integer("blocksize"), "DCR"
 _taken = op.GatherElements(x, indices, axis=axis)
+_lengths = tensor("lengths")
 MOVEMENT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "Reshape": (gradient(op.Reshape(x, tensor("shape"), rest), x=reshaped_like(dy, x)),),
     "Flatten": (gradient(op.Flatten(x, rest), x=reshaped_like(dy, x)),),
@@ -198,8 +107,6 @@ MOVEMENT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "Transpose": (gradient(op.Transpose(x, perm=perm), x=op.Transpose(dy, perm=fn.inverse(perm))),),
     "Expand": (gradient(op.Expand(x, tensor("shape")), x=dy),),
     "Tile": tuple(map(_repeated, range(1, 7))),
-    "Slice": SLICE,
-    "Pad": (*_pad(None), *_pad(_padding)),
     "Gather": (
         gradient(op.Gather(x, indices, axis=axis), x=_gather_rows(_scatter_rows)),
         gradient(op.Gather(x, indices, axis=axis), x=_gather_rows(_multiply_one_hot)),
@@ -244,10 +151,7 @@ MOVEMENT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
         gradient(op.Trilu(x, rest), x=op.Trilu(dy, rest)),
         gradient(op.Trilu(x, tensor("k"), rest), x=op.Trilu(dy, tensor("k"), rest)),
     ),
-    "Resize": (
-        *(_block_sums(dims, None, tensor("sizes")) for dims in (3, 4, 5)),
-        *(_block_sums(len(scales), scales) for scales in _WHOLE_SCALES),
-    ),
+    "ReverseSequence": (gradient(op.ReverseSequence(x, _lengths, rest), x=op.ReverseSequence(dy, _lengths, rest)),),
     "CumSum": (
         gradient(
             op.CumSum(x, tensor("along"), exclusive=integer("exclusive"), reverse=integer("reverse")),
@@ -255,6 +159,13 @@ MOVEMENT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
         ),
     ),
 }
+
+
+SHAPE_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
+    name: (gradient(OperatorBuilder(name)(x, rest), x=ZERO),)
+    for name in ("EyeLike", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Hardmax")
+}
+"""Gradients of operators that read the shape of their input, draw by it, or choose: nothing flows back."""
 
 
 def concatenation_gradient(count: int) -> tuple[Gradient, ...]:
@@ -393,7 +304,48 @@ _instance, _instance_input = _normalized(_spatial, _per_channel(scale))
 _batch, _batch_input = _normalized(_all_but_channels, _per_channel(scale))
 _running_mean, _running_variance = tensor("mean"), tensor("variance")
 _running_inverse = op.Reciprocal(op.Sqrt(_running_variance + epsilon))
+
+
+def _by_norm(order: int, reduction: OperatorBuilder, slope: Callable[[Term], Term]) -> Gradient:
+    """Return the gradient of the division by a norm, given the slope of the norm over the normalized elements."""
+    head = op.LpNormalization(x, axis=axis, p=order)
+    norm = reduction(x, fn.concat(axis), keepdims=1)
+    inner = dy - slope(head) * _along_axis(dy * head)
+    return gradient(head, x=inner / op.Where(op.Equal(norm, 0), 1, norm))
+
+
+_window, _alpha, _beta, _offset = integer("size"), real("alpha"), real("beta"), real("bias")
+_half_window = fn.floordiv(_window - 1, 2)
+
+
+def _mean_over_channels(value: Term, before: Term, behind: Term) -> App:
+    """Return the mean over the channels around each, of which those that there are not count as 0."""
+    sizes = fn.shape(x)
+    column = op.Reshape(value, fn.concat(fn.item(sizes, 0), 1, fn.item(sizes, 1), -1))
+    window: Mapping[str, TermLike] = {
+        "kernel_shape": fn.concat(_window, 1),
+        "pads": fn.concat(before, 0, behind, 0),
+        "count_include_pad": 1,
+    }
+    return reshaped_like(op.AveragePool(column, **window), x)
+
+
+def _response_normalization() -> Gradient:
+    """Return the gradient of an LRN: that of a power, and what each element adds to the means of its neighbours."""
+    behind = _window - 1 - _half_window
+    scale = _mean_over_channels(x * x, _half_window, behind) * _alpha + _offset
+    power = op.Pow(scale, -_beta)
+    spread = _mean_over_channels(dy * x * power / scale, behind, _half_window)
+    head = op.LRN(x, size=_window, alpha=_alpha, beta=_beta, bias=_offset)
+    return gradient(head, x=dy * power - x * spread * (_alpha * _beta * 2))
+
+
 NORMALIZATION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
+    "LRN": (_response_normalization(),),
+    "LpNormalization": (
+        _by_norm(1, op.ReduceL1, lambda _: op.Sign(x)),
+        _by_norm(2, op.ReduceL2, lambda normalized: normalized),
+    ),
     "LayerNormalization": (
         gradient(op.LayerNormalization(x, scale, rest, **_layer_head), x=_layer_input, scale=dy * _layer),
         gradient(
@@ -436,15 +388,16 @@ NORMALIZATION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
 _ratio, _training = tensor("ratio"), tensor("training")
 
 
-def _in_training(*operands: Term) -> Gradient:
+def _in_training(ratio: Term | None) -> Gradient:
     """Return the gradient of a Dropout that may be in training mode: what was kept, as much larger as it was made."""
-    kept, mask = op.Dropout.split(2, x, *operands, rest)
-    dropped = op.Cast(_ratio, to=fn.dtype(x)) * op.Cast(_training, to=fn.dtype(x))
+    kept, mask = op.Dropout.split(2, x, ratio, _training, rest)
+    dropped = op.Cast(0.5 if ratio is None else ratio, to=fn.dtype(x)) * op.Cast(_training, to=fn.dtype(x))
     return gradient(kept, x=op.Where(mask, dy / (1 - dropped), 0))
 
 
 DROPOUT = (
     gradient(op.Dropout(x, rest), x=dy),
     gradient(op.Dropout(x, _ratio, rest), x=dy),
-    _in_training(_ratio, _training),
+    _in_training(_ratio),
+    _in_training(None),
 )

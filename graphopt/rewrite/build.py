@@ -220,6 +220,8 @@ class _Builder:
         self.folded_terms: dict[App, FoldedConstant] = {}
         self.constants: dict[Value, FoldedConstant] = {}
         self.dead_vertices = dead_after_rewrite(graph, match)
+        self.size_sources = tuple(map(Value, graph.inputs))
+        """Values whose sizes are read when the model runs."""
         self.reusable_names = {graph[v].op: graph[v].name for v in sorted(self.dead_vertices) if graph[v].name}
 
     def patch(self) -> Patch:
@@ -237,6 +239,8 @@ class _Builder:
 
     def terms(self, terms: Sequence[Term]) -> tuple[tuple[Value, ...], Mapping[int, Node]]:
         """Return the values of terms, and the nodes that are new."""
+        bound = (value for value in self.match.holes.values() if isinstance(value, Value))
+        self.size_sources = (*self.size_sources, *bound)
         values = tuple(self._materialize(self._build_term(term)) for term in terms)
         self._name_nodes()
         return values, self.draft.drafts
@@ -322,7 +326,8 @@ class _Builder:
         value = evaluate_scalar(term, self.match.holes, self.match.axes, self.graph)
         if app.op == "Reshape" and isinstance(value, tuple):
             value = self._constant_target(app, value) or value
-        unknown = sum(isinstance(item, SymbolicDim) for item in value) if isinstance(value, tuple) else 0
+        is_list = isinstance(value, tuple)
+        unknown = sum(isinstance(item, SymbolicDim) or item == -1 for item in value) if is_list else 0
         inferred = lookup_operator(app.op, app.domain).max_inferred_sizes
         if inferred is not None and unknown > inferred:
             return self._sizes(value, app)
@@ -350,7 +355,8 @@ class _Builder:
         return None if found is None else tuple(found)
 
     def _sizes(self, sizes: tuple[int | SymbolicDim, ...], app: App) -> Value:
-        """Return sizes that are not all numbers, as they are known when the model runs: read off the graph's inputs."""
+        """Return sizes that are not all numbers, as they are known when the model runs: read off the graph's inputs,
+        and off what terms are over."""
         parts: list[Value] = []
         for is_open, group in groupby(sizes, lambda size: isinstance(size, SymbolicDim)):
             some = tuple(group)
@@ -371,9 +377,9 @@ class _Builder:
         return self._emit_plain("ReduceProd", [self._sizes(factors, app)], {"keepdims": 0})
 
     def _size_source(self, sizes: tuple[int | SymbolicDim, ...], app: App) -> tuple[Value, int, int]:
-        """Return an input that has the first of the sizes, its axis there, and the number of sizes that follow
+        """Return a value that has the first of the sizes, its axis there, and the number of sizes that follow
         alike."""
-        for source in map(Value, self.graph.inputs):
+        for source in self.size_sources:
             type_ = self.graph.value_type(source)
             shape = type_.shape if isinstance(type_, TensorType) and type_.shape is not None else ()
             if sizes[0] in shape:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
-from graphopt.autodiff.backward import match_of_values
+from graphopt.autodiff.building import match_of_values
 from graphopt.base.dtype import DType
 from graphopt.ir.edit import remove_unread
 from graphopt.ir.graph import Graph, Node, Patch, Value

@@ -67,6 +67,12 @@ def larger_than_one(axes: str) -> tuple[Term, ...]:
 
 LARGER = larger_than_one("A B C")
 POINTWISE, _, FILTERS, IMAGES_OF, _, CONV = [each for each in GRADIENTS["Conv"] if len(each.head.inputs) == 2][:6]
+OPEN_IMAGES = next(
+    each
+    for each in reversed(GRADIENTS["Conv"])
+    if len(each.head.inputs) == 2 and dict(each.head.attrs)["group"] == Lit(1)
+)
+"""The gradient for images of any size, which cuts off what strides leave over."""
 ONE: Mapping[str, TermLike] = {
     "kernel": (1, 1),
     "strides": (1, 1),
@@ -121,6 +127,21 @@ RULES = [
     ),
     adjoint_rule(
         CONV,
+        "x",
+        {"x": "N C H W", "w": "M C K L", "dy": "N M Y X", "auto_pad": Lit("NOTSET")},
+        fn.eq(fn.size("Y"), window_count("H", "K", 0, 2)),
+        fn.eq(fn.size("X"), window_count("W", "L", 1, 2)),
+        *larger_than_one("N C H W M K L Y X"),
+    ),
+    adjoint_rule(
+        OPEN_IMAGES,
+        "x",
+        {"x": "N C H", "w": "M C K", "dy": "N M Y", "auto_pad": Lit("NOTSET")},
+        fn.eq(fn.size("Y"), window_count("H", "K", 0, 1)),
+        *larger_than_one("N C H M K Y"),
+    ),
+    adjoint_rule(
+        OPEN_IMAGES,
         "x",
         {"x": "N C H W", "w": "M C K L", "dy": "N M Y X", "auto_pad": Lit("NOTSET")},
         fn.eq(fn.size("Y"), window_count("H", "K", 0, 2)),
