@@ -220,9 +220,13 @@ def _share_gradient(_: Term, upstream: Term) -> Term:
     return like(upstream * fn.truediv(1, _reduced_count), x)
 
 
+def _element_count(mean: Term) -> App:
+    """Return the number of elements of `x` for each one of a mean, where sizes are open."""
+    return op.Cast(op.Div(op.Size(x), op.Size(mean)), to=fn.dtype(x))
+
+
 def _mean_gradient(mean: Term, upstream: Term) -> Term:
-    count = op.Cast(op.Div(op.Size(x), op.Size(mean)), to=fn.dtype(x))
-    return like(upstream / count, x)
+    return like(upstream / _element_count(mean), x)
 
 
 def _extremum_gradient(extremum: Term, upstream: Term) -> Term:
@@ -295,13 +299,29 @@ def _channel_sums(value: Term, along: Term) -> App:
     return op.ReduceSum(value, along, keepdims=0)
 
 
+def _batch_normalized(along: Term, factor: Term) -> dict[str, Term]:
+    """Return the gradients of a normalization over a batch, whose scale and bias are numbers of channels.
+
+    All follow from the means of `dy` and of its products with the centered tensor, so that large tensors are read as
+    seldom as can be.
+    """
+    centered = x - _mean(x, along)
+    inverse = op.Reciprocal(op.Sqrt(_mean(centered * centered, along) + epsilon))
+    gain, shift, slope = factor * inverse, _mean(dy, along), _mean(dy * centered, along)
+    count = _element_count(shift)
+    return {
+        "x": (dy - shift) * gain - centered * (gain * inverse * inverse * slope),
+        "scale": op.Reshape(slope * inverse * count, (-1,)),
+        "bias": op.Reshape(shift * count, (-1,)),
+    }
+
+
 _trailing = fn.add(fn.range(rank - fn.normalize_indices(axis, rank)), fn.normalize_indices(axis, rank))
 _layer, _layer_input = _normalized(_trailing, scale)
 _layer_head = {"axis": axis, "epsilon": epsilon}
 _rms, _rms_input = _normalized(_trailing, scale, is_centered=False)
 _spatial, _all_but_channels = fn.range(rank - 2) + 2, fn.delete(fn.range(rank), 1)
 _instance, _instance_input = _normalized(_spatial, _per_channel(scale))
-_batch, _batch_input = _normalized(_all_but_channels, _per_channel(scale))
 _running_mean, _running_variance = tensor("mean"), tensor("variance")
 _running_inverse = op.Reciprocal(op.Sqrt(_running_variance + epsilon))
 
@@ -370,9 +390,7 @@ NORMALIZATION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
             op.BatchNormalization(
                 x, scale, bias, _running_mean, _running_variance, rest, epsilon=epsilon, training_mode=1
             ),
-            x=_batch_input,
-            scale=_channel_sums(dy * _batch, _all_but_channels),
-            bias=_channel_sums(dy, _all_but_channels),
+            **_batch_normalized(_all_but_channels, _per_channel(scale)),
             mean=ZERO,
             variance=ZERO,
         ),
