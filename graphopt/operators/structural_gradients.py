@@ -220,13 +220,9 @@ def _share_gradient(_: Term, upstream: Term) -> Term:
     return like(upstream * fn.truediv(1, _reduced_count), x)
 
 
-def _element_count(mean: Term) -> App:
-    """Return the number of elements of `x` for each one of a mean, where sizes are open."""
-    return op.Cast(op.Div(op.Size(x), op.Size(mean)), to=fn.dtype(x))
-
-
 def _mean_gradient(mean: Term, upstream: Term) -> Term:
-    return like(upstream / _element_count(mean), x)
+    count = op.Cast(op.Div(op.Size(x), op.Size(mean)), to=fn.dtype(x))
+    return like(upstream / count, x)
 
 
 def _extremum_gradient(extremum: Term, upstream: Term) -> Term:
@@ -299,23 +295,6 @@ def _channel_sums(value: Term, along: Term) -> App:
     return op.ReduceSum(value, along, keepdims=0)
 
 
-def _batch_normalized(along: Term, factor: Term) -> dict[str, Term]:
-    """Return the gradients of a normalization over a batch, whose scale and bias are numbers of channels.
-
-    All follow from the means of `dy` and of its products with the centered tensor, so that large tensors are read as
-    seldom as can be.
-    """
-    centered = x - _mean(x, along)
-    inverse = op.Reciprocal(op.Sqrt(_mean(centered * centered, along) + epsilon))
-    gain, shift, slope = factor * inverse, _mean(dy, along), _mean(dy * centered, along)
-    count = _element_count(shift)
-    return {
-        "x": (dy - shift) * gain - centered * (gain * inverse * inverse * slope),
-        "scale": op.Reshape(slope * inverse * count, (-1,)),
-        "bias": op.Reshape(shift * count, (-1,)),
-    }
-
-
 _trailing = fn.add(fn.range(rank - fn.normalize_indices(axis, rank)), fn.normalize_indices(axis, rank))
 _layer, _layer_input = _normalized(_trailing, scale)
 _layer_head = {"axis": axis, "epsilon": epsilon}
@@ -323,7 +302,28 @@ _rms, _rms_input = _normalized(_trailing, scale, is_centered=False)
 _spatial, _all_but_channels = fn.range(rank - 2) + 2, fn.delete(fn.range(rank), 1)
 _instance, _instance_input = _normalized(_spatial, _per_channel(scale))
 _running_mean, _running_variance = tensor("mean"), tensor("variance")
-_running_inverse = op.Reciprocal(op.Sqrt(_running_variance + epsilon))
+_ones, _zeros = (op.Expand(op.Cast(each, to=fn.dtype(scale)), op.Shape(scale)) for each in (1.0, 0.0))
+
+
+def _by_channel(value: Term, factor: Term, mean: Term, variance: Term) -> App:
+    """Return `factor * (value - mean) / sqrt(variance + epsilon)`, in one pass over the images."""
+    statistics = (op.Cast(each, to=fn.dtype(_running_variance)) for each in (mean, variance))
+    return op.BatchNormalization(value, op.Cast(factor, to=fn.dtype(scale)), _zeros, *statistics, epsilon=epsilon)
+
+
+def _channel_means(value: Term) -> App:
+    return op.ReduceMean(value, _all_but_channels, keepdims=0)
+
+
+_no_statistics = op.Cast(_zeros, to=fn.dtype(_running_variance))
+_batch, _, _batch_variance = op.BatchNormalization.split(  # without momentum, the batch's own statistics come out
+    3, x, _ones, _zeros, _no_statistics, _no_statistics, epsilon=epsilon, momentum=0.0, training_mode=1
+)
+_batch_share = _channel_means(dy * _batch)
+_batch_input = _by_channel(dy, scale, _channel_means(dy), _batch_variance) - _by_channel(
+    _batch, scale * op.Cast(_batch_share, to=fn.dtype(scale)), _zeros, _batch_variance
+)
+_channel_size = op.Cast(op.Div(op.Size(x), op.Size(scale)), to=fn.dtype(x))
 
 
 def _by_norm(order: int, reduction: OperatorBuilder, slope: Callable[[Term], Term]) -> Gradient:
@@ -382,15 +382,17 @@ NORMALIZATION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
             op.BatchNormalization(
                 x, scale, bias, _running_mean, _running_variance, rest, epsilon=epsilon, training_mode=0
             ),
-            x=dy * _per_channel(scale * _running_inverse),
-            scale=_channel_sums(dy * (x - _per_channel(_running_mean)), _all_but_channels) * _running_inverse,
+            x=_by_channel(dy, scale, _zeros, _running_variance),
+            scale=_channel_sums(dy * _by_channel(x, _ones, _running_mean, _running_variance), _all_but_channels),
             bias=_channel_sums(dy, _all_but_channels),
         ),
         gradient(
             op.BatchNormalization(
                 x, scale, bias, _running_mean, _running_variance, rest, epsilon=epsilon, training_mode=1
             ),
-            **_batch_normalized(_all_but_channels, _per_channel(scale)),
+            x=_batch_input,
+            scale=_batch_share * _channel_size,
+            bias=_channel_means(dy) * _channel_size,
             mean=ZERO,
             variance=ZERO,
         ),
