@@ -286,6 +286,23 @@ def test_running_statistics_follow_in_training_mode() -> None:
     np.testing.assert_allclose(found[1]["m.next"], 0.25 + 0.75 * mean, rtol=1e-4)
 
 
+def test_batch_normalization_in_training_mode_has_its_gradient_in_single_precision() -> None:
+    """Kernels that write over what they read, or read it late, show in ONNX Runtime alone."""
+    weights = {name: RNG.uniform(0.5, 1.5, 3).astype(np.float32) for name in "sbmv"}
+    body = "y, rm, rv = BatchNormalization<training_mode = 1>(x, s, b, m, v)"
+    made = graphopt.grad(parse("float[4,3,2] x", body, weights, outputs="float[4,3,2] y", opset=17), "mse", ["x", "s"])
+    x, target = RNG.standard_normal((2, 4, 3, 2)).astype(np.float32)
+    (found,) = steps(made, 1, {"x": x, "target": target})
+    scale, bias = (weights[name].reshape(3, 1).astype(np.float64) for name in "sb")
+    inverse = 1 / np.sqrt(x.var(axis=(0, 2), keepdims=True, dtype=np.float64) + 1e-5)
+    normalized = (x - x.mean(axis=(0, 2), keepdims=True, dtype=np.float64)) * inverse
+    upstream = (normalized * scale + bias - target) * (2 / x.size)
+    shift, share = (part.mean(axis=(0, 2), keepdims=True) for part in (upstream, upstream * normalized))
+    expected = scale * inverse * (upstream - shift - normalized * share)
+    np.testing.assert_allclose(found["x.gradient"], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["s.gradient"], (upstream * normalized).sum(axis=(0, 2)), rtol=1e-4, atol=1e-6)
+
+
 def test_dropout_in_training_mode_passes_back_what_it_kept() -> None:
     weights = {"w": np.ones(64, np.float32), "ratio": np.array(0.5, np.float32), "mode": np.array(True)}
     model = parse(

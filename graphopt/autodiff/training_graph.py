@@ -16,7 +16,7 @@ from graphopt.autodiff.optimizers import GRADIENT, OPTIMIZERS, PARAMETER, STEP, 
 from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError, UsageError, did_you_mean
 from graphopt.io.onnx_io import LoadedModel
-from graphopt.ir.edit import needed_vertices, replace_node
+from graphopt.ir.edit import replace_node
 from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL_DOMAIN, Graph, Node, Patch, Value
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
@@ -269,11 +269,10 @@ class _TrainingGraphBuilder:
         self.states[name] = name + NEXT
 
     def _add_running_statistics(self) -> None:
-        """Make the running statistics of the model's operators in training mode inputs, and outputs that follow."""
+        """Make the running statistics of operators in training mode inputs, and outputs that follow."""
         graph = self.graph
-        of_model = needed_vertices(graph)
         for op_name, outputs in RUNNING_STATISTICS.items():
-            for vertex in sorted(of_model.intersection(graph.vertices_with_op(op_name))):
+            for vertex in sorted(graph.vertices_with_op(op_name)):
                 if graph[vertex].attrs.get("training_mode"):
                     add_outputs(graph, vertex, 1 + max(outputs.values()))
                     for position, output in outputs.items():

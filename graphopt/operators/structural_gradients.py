@@ -315,10 +315,9 @@ def _channel_means(value: Term) -> App:
     return op.ReduceMean(value, _all_but_channels, keepdims=0)
 
 
-_no_statistics = op.Cast(_zeros, to=fn.dtype(_running_variance))
-_batch, _, _batch_variance = op.BatchNormalization.split(  # without momentum, the batch's own statistics come out
-    3, x, _ones, _zeros, _no_statistics, _no_statistics, epsilon=epsilon, momentum=0.0, training_mode=1
-)
+_centered = x - _mean(x, _all_but_channels)
+_batch_variance = _channel_means(_centered * _centered)
+_batch = _by_channel(_centered, _ones, _zeros, _batch_variance)
 _batch_share = _channel_means(dy * _batch)
 _batch_input = _by_channel(dy, scale, _channel_means(dy), _batch_variance) - _by_channel(
     _batch, scale * op.Cast(_batch_share, to=fn.dtype(scale)), _zeros, _batch_variance
