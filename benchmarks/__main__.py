@@ -19,6 +19,7 @@ from benchmarks import (
     scaling,
     search_time,
     tool_orders,
+    training,
 )
 from benchmarks.models import EXPORTS, HELD_OUT, LOOKED_AT, MEMORY, OPEN, QUICK, SUITE, WHEELS
 from benchmarks.results import FOLDER, ORIGINAL, Row, reason
@@ -122,6 +123,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "open_sizes": lambda given: [
         f"written: {open_sizes.run(given.models or [*OPEN], given.search_seconds, given.output)}"
     ],
+    "training": lambda given: [f"written: {training.run(given.networks, given.steps, given.output)}"],
     "scaling": lambda given: [f"written: {scaling.run(given.sizes, given.output)}"],
     "memory": lambda given: [f"written: {memory.run(given.models or [*MEMORY], given.part, given.output)}"],
     "calibration": lambda given: [
@@ -188,6 +190,10 @@ def _parser() -> argparse.ArgumentParser:
     option = add("memory", "what models take, and what a budget leaves of it", FOLDER / "memory.jsonl")
     option("--models", nargs="+", metavar="NAME", choices=MEMORY, help=", ".join(MEMORY))
     option("--part", type=_above(0.0, float), default=0.6, help="of what a run takes that a budget leaves; 0.6")
+    option = add("training", "steps of training, in turns with eager PyTorch's", FOLDER / "training.jsonl")
+    named = ", ".join(training.NETWORKS)
+    option("--networks", nargs="+", metavar="NAME", choices=training.NETWORKS, default=[*training.NETWORKS], help=named)
+    option("--steps", type=_above(2, int), default=60, help="of each network; 60")
     option = add("calibration", "error rates of decisions between a model and its copy", FOLDER / "calibration.jsonl")
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--decisions", type=_above(1, int), default=200, help="of each kind; half as many with a planted gain")

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphopt.autodiff.full_rank import give_scalars_full_rank
 from graphopt.autodiff.training_graph import training_graph
 from graphopt.base.errors import DifferenceError
 from graphopt.base.session import current_session
@@ -121,6 +122,7 @@ def grad(
         proto = onnx_io.to_proto(made.loaded)
         onnx_io.load_external_data(proto, loaded.folders)
         result = optimize(proto, cost="none", check=check, rules=rules, progress=progress)
+        give_scalars_full_rank(result.loaded.graph)
         visit_shallow_outputs_first(result.loaded.graph)
         memory = ""
         if budget is not None:

@@ -156,6 +156,47 @@ def test_exported_models_are_differentiated(name: str) -> None:
     check_direction(model, f"mse:{output}", {**feeds, "target": target})
 
 
+def test_a_gradient_passes_through_a_choice_by_a_product() -> None:
+    """Which is faster, and as right where what flows back is finite."""
+    model = parse("float[2,3] x", "y = Relu(x); loss = ReduceSum<keepdims=0>(y)", outputs="float loss", opset=17)
+    made = graphopt.grad(model, "loss", wrt=["x"], update="none")
+    assert not any(node.op_type == "Where" for node in made.model.graph.node)
+    x = np.array([[-1.0, 0.0, 2.0], [3.0, -4.0, 5.0]], np.float32)
+    assert np.array_equal(run(made.model, {"x": x})[made.gradients["x"]], x > 0)
+
+
+def test_where_a_derivative_may_be_infinite_a_choice_stays_a_choice() -> None:
+    """The square root's derivative at 0 is infinite, and Relu lets nothing of it through."""
+    body = "p = Relu(x); r = Sqrt(p); loss = ReduceSum<keepdims=0>(r)"
+    made = graphopt.grad(parse("float[3] x", body, outputs="float loss", opset=17), "loss", wrt=["x"], update="none")
+    found = run(made.model, {"x": np.array([-1.0, 4.0, -2.0], np.float32)})[made.gradients["x"]]
+    assert found.tolist() == [0.0, 0.25, 0.0]
+
+
+def test_scalars_have_the_rank_of_filters_of_one_pixel() -> None:
+    """Else ONNX Runtime multiplies them element by element."""
+    weights = {"w": np.linspace(-1, 1, 48, dtype=np.float32).reshape(8, 6, 1, 1)}
+    model = parse(
+        "float[2,6,4,4] x",
+        "y = Conv(x, w); z = Mul(y, y); loss = ReduceMean<keepdims=0>(z)",
+        outputs="float loss",
+        weights=weights,
+        opset=17,
+    )
+    made = graphopt.grad(model, "loss")
+    shapes = {
+        value.name: value.type.tensor_type.shape
+        for value in onnx.shape_inference.infer_shapes(made.model).graph.value_info
+    }
+    reshaped = [node for node in made.model.graph.node if "learning_rate" in node.input]
+    assert [node.op_type for node in reshaped] == ["Reshape"]
+    assert [size.dim_value for size in shapes[reshaped[0].output[0]].dim] == [1, 1, 1, 1]
+    x = np.linspace(0, 1, 192, dtype=np.float32).reshape(2, 6, 4, 4)
+    found = run(made.model, {"x": x})
+    gradient = found[made.gradients["w"]]
+    assert np.allclose(found[made.states["w"]], weights["w"] - 0.01 * gradient)
+
+
 def test_a_weight_that_is_read_twice_gets_the_sum() -> None:
     model = parse("float[4,4] x", "a = MatMul(x, w); y = MatMul(a, w)", {"w": np.eye(4, dtype=np.float32)})
     made = graphopt.grad(model, "mse", update="none")
@@ -243,6 +284,23 @@ def test_running_statistics_follow_in_training_mode() -> None:
     mean = x.mean(axis=(0, 2))
     np.testing.assert_allclose(found[0]["m.next"], 0.5 + 0.5 * mean, rtol=1e-4)
     np.testing.assert_allclose(found[1]["m.next"], 0.25 + 0.75 * mean, rtol=1e-4)
+
+
+def test_batch_normalization_in_training_mode_has_its_gradient_in_single_precision() -> None:
+    """Kernels that write over what they read, or read it late, show in ONNX Runtime alone."""
+    weights = {name: RNG.uniform(0.5, 1.5, 3).astype(np.float32) for name in "sbmv"}
+    body = "y, rm, rv = BatchNormalization<training_mode = 1>(x, s, b, m, v)"
+    made = graphopt.grad(parse("float[4,3,2] x", body, weights, outputs="float[4,3,2] y", opset=17), "mse", ["x", "s"])
+    x, target = RNG.standard_normal((2, 4, 3, 2)).astype(np.float32)
+    (found,) = steps(made, 1, {"x": x, "target": target})
+    scale, bias = (weights[name].reshape(3, 1).astype(np.float64) for name in "sb")
+    inverse = 1 / np.sqrt(x.var(axis=(0, 2), keepdims=True, dtype=np.float64) + 1e-5)
+    normalized = (x - x.mean(axis=(0, 2), keepdims=True, dtype=np.float64)) * inverse
+    upstream = (normalized * scale + bias - target) * (2 / x.size)
+    shift, share = (part.mean(axis=(0, 2), keepdims=True) for part in (upstream, upstream * normalized))
+    expected = scale * inverse * (upstream - shift - normalized * share)
+    np.testing.assert_allclose(found["x.gradient"], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["s.gradient"], (upstream * normalized).sum(axis=(0, 2)), rtol=1e-4, atol=1e-6)
 
 
 def test_dropout_in_training_mode_passes_back_what_it_kept() -> None:

@@ -18,7 +18,8 @@ from graphopt.language.gradient import ZERO, Gradient, output_gradient
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import Term, holes, op, tensor
-from graphopt.operators.gradient_table import gradients_of
+from graphopt.operators.elementwise_gradients import as_product
+from graphopt.operators.gradient_table import gradients_of, has_bounded_gradient
 from graphopt.rewrite.matching import Match, find_matches
 
 
@@ -58,7 +59,7 @@ def _gradients_in_body(body: Graph, seeds: Mapping[Value, Value], values: Sequen
     """Add the gradients of values to the graph of a body, given those of its results."""
     results = _decompose_path(body, list(seeds), values)
     seeds = dict(zip(results, seeds.values(), strict=True))
-    return _Backward(body, results, values).gradients(seeds)
+    return _Backward(body, results, values, unbounded=results).gradients(seeds)
 
 
 def influences(graph: Graph, loss: Value) -> set[Value]:
@@ -132,13 +133,18 @@ def _pattern(gradient: Gradient) -> Rule:
 class _Backward:
     """The gradients that flow back through one graph."""
 
-    def __init__(self, graph: Graph, results: Sequence[Value], values: Sequence[Value]) -> None:
+    def __init__(
+        self, graph: Graph, results: Sequence[Value], values: Sequence[Value], unbounded: Iterable[Value] = ()
+    ) -> None:
+        """Take the results and the values on which they depend, and the results whose gradients may be infinite."""
         self.graph, self.values = graph, values
         self.path = _path(graph, results, values)
         on_path = {Value(v, i) for v in self.path for i in range(len(graph[v].names))}
         self.active = {value for value in on_path if _may_vary(graph, value)}.union(values)
         self.known: dict[Value, Value] = {}
         """The gradient of each value, as far as its readers have been visited."""
+        self.unbounded = set(unbounded)
+        """The values whose gradients may be infinite where all numbers of the model are ordinary."""
 
     def gradients(self, seeds: Mapping[Value, Value]) -> Mapping[Value, Value]:
         """Return the gradients of the values, given those of the results."""
@@ -151,6 +157,8 @@ class _Backward:
     def _visit(self, vertex: int) -> None:
         """Pass the gradients of an operator's outputs on to its inputs."""
         node = self.graph[vertex]
+        if not (self._has_bounded_outputs(vertex) and has_bounded_gradient(self.graph, node)):
+            self.unbounded.update(node.operands)
         if node.op == SCAN and not node.domain:
             known = {i: self.known[Value(vertex, i)] for i in range(len(node.names)) if Value(vertex, i) in self.known}
             for read, flown in scan_gradients(self.graph, vertex, known, self.active, _gradients_in_body):
@@ -165,6 +173,9 @@ class _Backward:
             found = self._input_gradient(vertex, position, alternatives)
             if found is not None:
                 self._add(value, self._fitted(found, value))
+
+    def _has_bounded_outputs(self, vertex: int) -> bool:
+        return all(Value(vertex, i) not in self.unbounded for i in range(len(self.graph[vertex].names)))
 
     def _input_gradient(self, vertex: int, position: int, alternatives: Iterable[Gradient]) -> Value | None:
         """Return the gradient with respect to an input, None if that is zero.
@@ -189,6 +200,8 @@ class _Backward:
                 continue
             if term == ZERO:
                 return None
+            if self._has_bounded_outputs(vertex):
+                term = as_product(term)
             try:
                 return add_bound_terms(self.graph, match, [term])[0]
             except RewriteRefused as refused:

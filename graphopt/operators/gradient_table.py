@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from graphopt.ir import schemas
-from graphopt.ir.graph import Node
+from graphopt.ir.graph import Graph, Node
 from graphopt.language.gradient import Gradient
-from graphopt.operators.elementwise_gradients import ELEMENTWISE_FAMILIES, ELEMENTWISE_GRADIENTS
+from graphopt.operators.elementwise_gradients import ELEMENTWISE_FAMILIES, ELEMENTWISE_GRADIENTS, STEEP_OPERATORS
 from graphopt.operators.product_gradients import PRODUCT_GRADIENTS, einsum_gradient
 from graphopt.operators.resampling_gradients import RESAMPLING_GRADIENTS
 from graphopt.operators.structural_gradients import (
@@ -50,6 +50,15 @@ FAMILIES: Mapping[str, Callable[[Node], tuple[Gradient, ...]]] = {
 
 RUNNING_STATISTICS: Mapping[str, Mapping[int, int]] = {"BatchNormalization": {3: 1, 4: 2}}
 """The outputs of operators in training mode that are the next values of their inputs, by the positions of these."""
+
+
+def has_bounded_gradient(graph: Graph, node: Node) -> bool:
+    """Return whether the gradients of a node's inputs are finite where that of its outputs is; at a divisor that is
+    known to be nonzero they are."""
+    if node.domain or node.op not in STEEP_OPERATORS:
+        return not node.domain
+    divisor = graph.constant(node.inputs[1]) if node.op == "Div" and node.inputs[1] else None
+    return divisor is not None and bool(divisor.numpy().all())
 
 
 def gradients_of(node: Node) -> tuple[Gradient, ...]:

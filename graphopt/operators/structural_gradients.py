@@ -301,9 +301,28 @@ _layer_head = {"axis": axis, "epsilon": epsilon}
 _rms, _rms_input = _normalized(_trailing, scale, is_centered=False)
 _spatial, _all_but_channels = fn.range(rank - 2) + 2, fn.delete(fn.range(rank), 1)
 _instance, _instance_input = _normalized(_spatial, _per_channel(scale))
-_batch, _batch_input = _normalized(_all_but_channels, _per_channel(scale))
 _running_mean, _running_variance = tensor("mean"), tensor("variance")
-_running_inverse = op.Reciprocal(op.Sqrt(_running_variance + epsilon))
+_ones, _zeros = (op.Expand(op.Cast(each, to=fn.dtype(scale)), op.Shape(scale)) for each in (1.0, 0.0))
+
+
+def _by_channel(value: Term, factor: Term, mean: Term, variance: Term) -> App:
+    """Return `factor * (value - mean) / sqrt(variance + epsilon)`, in one pass over the images."""
+    statistics = (op.Cast(each, to=fn.dtype(_running_variance)) for each in (mean, variance))
+    return op.BatchNormalization(value, op.Cast(factor, to=fn.dtype(scale)), _zeros, *statistics, epsilon=epsilon)
+
+
+def _channel_means(value: Term) -> App:
+    return op.ReduceMean(value, _all_but_channels, keepdims=0)
+
+
+_centered = x - _mean(x, _all_but_channels)
+_batch_variance = _channel_means(_centered * _centered)
+_batch = _by_channel(_centered, _ones, _zeros, _batch_variance)
+_batch_share = _channel_means(dy * _batch)
+_batch_input = _by_channel(dy, scale, _channel_means(dy), _batch_variance) - _by_channel(
+    _batch, scale * op.Cast(_batch_share, to=fn.dtype(scale)), _zeros, _batch_variance
+)
+_channel_size = op.Cast(op.Div(op.Size(x), op.Size(scale)), to=fn.dtype(x))
 
 
 def _by_norm(order: int, reduction: OperatorBuilder, slope: Callable[[Term], Term]) -> Gradient:
@@ -366,8 +385,8 @@ NORMALIZATION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
             op.BatchNormalization(
                 x, scale, bias, _running_mean, _running_variance, rest, epsilon=epsilon, training_mode=0
             ),
-            x=dy * _per_channel(scale * _running_inverse),
-            scale=_channel_sums(dy * (x - _per_channel(_running_mean)), _all_but_channels) * _running_inverse,
+            x=_by_channel(dy, scale, _zeros, _running_variance),
+            scale=_channel_sums(dy * _by_channel(x, _ones, _running_mean, _running_variance), _all_but_channels),
             bias=_channel_sums(dy, _all_but_channels),
         ),
         gradient(
@@ -375,8 +394,8 @@ NORMALIZATION_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
                 x, scale, bias, _running_mean, _running_variance, rest, epsilon=epsilon, training_mode=1
             ),
             x=_batch_input,
-            scale=_channel_sums(dy * _batch, _all_but_channels),
-            bias=_channel_sums(dy, _all_but_channels),
+            scale=_batch_share * _channel_size,
+            bias=_channel_means(dy) * _channel_size,
             mean=ZERO,
             variance=ZERO,
         ),
