@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from benchmarks import tools
-from benchmarks.checks import feeds
+from benchmarks.checks import SEEDS, feeds
 from benchmarks.engine import OPTIONS, compiled
 from benchmarks.environment import job, made, one_line
 from benchmarks.kernel_work import Kernel, Shape, Work, sum_by_work
@@ -35,7 +35,7 @@ from graphopt.runtime.measure import PreciseRatios, TimingPolicy, TimingSchedule
 from graphopt.runtime.profile import ProfiledSession, optimized_graph
 from graphopt.runtime.session_setting import SessionSetting
 
-TOOL = "graphopt-15s"
+TOOL = "graphopt"
 """The tool whose outcome ONNX Runtime runs."""
 
 COMPILATIONS, RUNS = 8, 5
@@ -66,24 +66,34 @@ def _is_faster(timing: Row, other: Row) -> bool:
     return bool(timing["median"] > other["median"] * (1 + TimingPolicy.noise))
 
 
-def run(models: Sequence[str], path: Path) -> Path:
+def run(models: Sequence[str], search: float, path: Path) -> Path:
     """Profile each model in both engines; the file and the page have it as soon as it is done.
 
     The file keeps its rows of other models.
+
+    Args:
+        models: their names.
+        search: seconds for which graphopt searches.
+        path: the file of the results.
 
     Raises:
         UsageError: the file holds something else.
     """
     rows = {row["model"]: row for row in read_rows(path)}
-    conditions = made("graphopt", "onnx", "onnxruntime", "openvino") | {"search": tools.ALL[TOOL].search}
+    conditions = made("graphopt", "onnx", "onnxruntime", "openvino") | {"search": search}
     for name in models:
-        rows[name] = {"model": name, **measured(name), "exporters": describe(name)["exporters"], "made": conditions}
+        rows[name] = {
+            "model": name,
+            **measured(name, search),
+            "exporters": describe(name)["exporters"],
+            "made": conditions,
+        }
         print(json.dumps(rows[name]), flush=True)
         write_rows(path, rows.values(), markdown([*rows.values()]))
     return path
 
 
-def measured(name: str) -> Row:
+def measured(name: str, search: float) -> Row:
     """Return the times of the kernels of a model in both engines, and those of whole runs, or the error."""
     try:
         source = str(locate(name))
@@ -94,7 +104,7 @@ def measured(name: str) -> Row:
     with TemporaryDirectory() as folder:
         keep_inputs(name, Path(folder))
         target = str(Path(folder) / "outcome.onnx")
-        task = Task(TOOL, source, target, f"{folder}/inputs-0", "cpu", 1, tools.ALL[TOOL].search)
+        task = Task(TOOL, source, target, f"{folder}/inputs-{SEEDS[0]}", "cpu", 1, search)
         found = tools.run(task, LIMIT)
         if "error" not in found:
             found = job("benchmarks.kernels", source, target, folder, limit=LIMIT)
@@ -110,7 +120,7 @@ def work(source: str, target: str, folder: str) -> Row:
     Raises:
         RuntimeError: OpenVINO does not know the model.
     """
-    inputs = feeds(source, folder, 0)
+    inputs = feeds(source, folder, SEEDS[0])
     own, others = _whole_runs(source, target, inputs)
     times = {"onnxruntime": list[KernelTimes](), "openvino": list[KernelTimes]()}
     session = ProfiledSession(target, SETTING)
@@ -204,9 +214,13 @@ def _openvino_times(model: Any, inputs: Mapping[str, Any], between: Callable[[],
     """
     import openvino
 
-    compiled_model = openvino.Core().compile_model(model, "CPU", {**OPTIONS, "INFERENCE_NUM_THREADS": 1, "PERF_COUNT": True})
+    compiled_model = openvino.Core().compile_model(
+        model, "CPU", {**OPTIONS, "INFERENCE_NUM_THREADS": 1, "PERF_COUNT": True}
+    )
     request = compiled_model.create_infer_request()
-    works = {node.get_friendly_name(): _openvino_work(node) for node in compiled_model.get_runtime_model().get_ordered_ops()}
+    works = {
+        node.get_friendly_name(): _openvino_work(node) for node in compiled_model.get_runtime_model().get_ordered_ops()
+    }
     before = Counter[str]()
     for count in range(1, RUNS + 2):
         between()
@@ -222,10 +236,12 @@ def _openvino_work(node: Any) -> Work:
     sources = [each.get_source_output() for each in node.inputs()]
     inputs = [tuple(each.get_shape()) for each in sources]
     outputs = [tuple(each.get_shape()) for each in node.outputs()]
-    constant = [
-        shape for each, shape in zip(sources, inputs, strict=True) if _fact(each.get_node(), "layerType") == "Const"
-    ]
-    weights, group = next((shape for shape in constant if len(shape) > 1), ()), 1
+    layers = [_fact(each.get_node(), "layerType") for each in sources]
+    has_weights = [layer == "Const" or _fact(node, "layerType") == "FullyConnected" for layer in layers]
+    weights = next(
+        (shape for shape, found in zip(inputs[1:], has_weights[1:], strict=True) if found and len(shape) > 1), ()
+    )
+    group = 1
     if outputs and len(weights) == len(outputs[0]) + 1:
         group, weights = weights[0], (weights[0] * weights[1], *weights[2:])
     parts = _fact(node, "originalLayersNames").split(",")

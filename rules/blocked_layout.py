@@ -1,14 +1,14 @@
 """Rules that keep images in ONNX Runtime's blocks of channels.
 
 Its blocked kernels know pools, and sums and products of two images of one shape, but no broadcasting and no ReduceMean:
-each of these turns an image into rows and back. One alone gains nothing where the other is beside it, as in squeeze and
+each of these turns an image into rows and back. A factor and a shift per channel are a depthwise convolution of pixels. One alone gains nothing where the other is beside it, as in squeeze and
 excitation (https://arxiv.org/abs/1709.01507).
 
 They convolve blocks of 8 or 16 channels. Depthwise convolutions, and images that are read, of a number of channels that
 is no multiple of 4 are not computed in blocks, nor are groups of fewer channels than a block: zeros fill both up.
 """
 
-from graphopt.rule import App, Rule, Term, fn, integers, op, tensor
+from graphopt.rule import App, Rule, Term, const, fn, integers, op, tensor
 from graphopt.rules import pruning
 from graphopt.rules.conv_variants import MERGED
 from graphopt.rules.convolution import BLOCK
@@ -26,6 +26,7 @@ from graphopt.rules.pruning import (
 )
 
 image, factors, axes = tensor("x", "N C H W"), tensor("y", "N C 1 1"), integers("axes")
+factor, shift = const("c", "C 1 1"), const("d", "C 1 1")
 has_pixels = tuple(fn.lt(0, fn.size(axis)) for axis in "NCHW")
 is_larger = fn.lt(1, fn.size("H") * fn.size("W"))
 along_image = fn.eq(fn.sorted(fn.normalize_indices(axes, 4)), fn.concat(2, 3))
@@ -46,7 +47,19 @@ def enlarge_to_image(y: Term) -> App:
     return op.Resize(y, None, None, fn.sizes("N C H W"), **copies)
 
 
+def shape_as_pixel_filters(per_channel: Term) -> App:
+    """Return one number for each channel as the weights of a depthwise convolution of single pixels."""
+    return op.Reshape(per_channel, fn.concat(fn.size("C"), 1, 1, 1))
+
+
 BLOCKED = (
+    Rule(
+        "convolve_pixels_by_factor_and_shift",
+        image * factor + shift,
+        op.Conv(image, shape_as_pixel_filters(factor), op.Reshape(shift, fn.sizes("C")), group=fn.size("C")),
+        when=(fn.lt(0, fn.size("C")), is_larger, fn.is_float(fn.dtype(image))),
+        why="A convolution scales and shifts channels in blocks.",
+    ),
     Rule(
         "enlarge_factors_of_channels",
         image * factors,
