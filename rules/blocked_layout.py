@@ -1,14 +1,14 @@
 """Rules that keep images in ONNX Runtime's blocks of channels.
 
 Its blocked kernels know pools, and sums and products of two images of one shape, but no broadcasting and no ReduceMean:
-each of these turns an image into rows and back. A factor and a shift per channel are a depthwise convolution of pixels. One alone gains nothing where the other is beside it, as in squeeze and
-excitation (https://arxiv.org/abs/1709.01507).
+each of these turns an image into rows and back. One alone gains nothing where the other is beside it, as in squeeze and
+excitation (https://arxiv.org/abs/1709.01507). A factor and a shift per channel are a batch normalization.
 
 They convolve blocks of 8 or 16 channels. Depthwise convolutions, and images that are read, of a number of channels that
 is no multiple of 4 are not computed in blocks, nor are groups of fewer channels than a block: zeros fill both up.
 """
 
-from graphopt.rule import App, Rule, Term, const, fn, integers, op, tensor
+from graphopt.rule import App, Rule, Term, attributes, const, fn, integers, op, tensor
 from graphopt.rules import pruning
 from graphopt.rules.conv_variants import MERGED
 from graphopt.rules.convolution import BLOCK
@@ -47,18 +47,21 @@ def enlarge_to_image(y: Term) -> App:
     return op.Resize(y, None, None, fn.sizes("N C H W"), **copies)
 
 
-def shape_as_pixel_filters(per_channel: Term) -> App:
-    """Return one number for each channel as the weights of a depthwise convolution of single pixels."""
-    return op.Reshape(per_channel, fn.concat(fn.size("C"), 1, 1, 1))
+def by_channel(constant: Term) -> App:
+    """Return one number for each channel."""
+    return op.Reshape(constant, fn.sizes("C"))
+
+
+zeros, ones = (op.Expand(number, fn.sizes("C")) for number in (0.0, 1.0))
 
 
 BLOCKED = (
     Rule(
-        "convolve_pixels_by_factor_and_shift",
+        "replace_factor_and_shift_with_batch_normalization",
         image * factor + shift,
-        op.Conv(image, shape_as_pixel_filters(factor), op.Reshape(shift, fn.sizes("C")), group=fn.size("C")),
-        when=(fn.lt(0, fn.size("C")), is_larger, fn.is_float(fn.dtype(image))),
-        why="A convolution scales and shifts channels in blocks.",
+        op.BatchNormalization(image, *map(by_channel, (factor, shift)), zeros, ones, epsilon=0.0),
+        when=fn.is_float(fn.dtype(image)),
+        why="A batch normalization runs in blocks, as a depthwise convolution, and is one pass instead of two.",
     ),
     Rule(
         "enlarge_factors_of_channels",
@@ -93,6 +96,7 @@ BLOCKED = (
 # -- channels that fill no block -----------------------------------------------------------------------------------
 # Axes: C channels between two convolutions.
 
+filters, bias, rest = const("w", "M C *k"), const("b", "M", default=0), attributes("rest")
 missing = (-fn.size("C")) % BLOCK
 fills_none = fn.ne(fn.size("C") % 4, 0)
 filling = "More channels are convolved faster where they fill blocks; of those that are added nothing is read."
@@ -137,6 +141,22 @@ FILLED = (
     *map(fill_between_convs, (NOTHING, RELU, CLIP, HARD_SWISH, SILU, GELU, ERF_GELU)),
 )
 
+FILL_BEFORE_CONV = Rule(
+    "fill_channels_before_conv",
+    op.Conv(image, filters, bias, rest, group=1),
+    op.Conv(
+        op.Pad(image, fn.concat(0, 0, 0, 0, 0, missing, 0, 0)),
+        fill_channels(filters, 1),
+        bias,
+        rest,
+        group=1,
+    ),
+    when=fills_none,
+    pays=fn.size("C") > BLOCK,
+    why=filling,
+)
+"""For an image that no convolution has made; not in the sweep, for it costs a copy, which only timing can weigh."""
+
 RULES: tuple[Rule, ...] = ()
-TRADES = (*BLOCKED, *FILLED)
+TRADES = (*BLOCKED, *FILLED, FILL_BEFORE_CONV)
 SWEEPS = {"images in blocks of channels": BLOCKED, "channels in whole blocks": (*FILLED, *MERGED)}
