@@ -30,7 +30,14 @@ from benchmarks.report import circumstances, table
 from benchmarks.results import FOLDER, Results, Row, read_rows, write_rows
 from benchmarks.run import LIMIT, exporters_missing, keep_inputs
 from benchmarks.tools import Task
-from graphopt.runtime.measure import PreciseRatios, TimingPolicy, TimingSchedule, compute_speedup, time_interleaved
+from graphopt.runtime.measure import (
+    PreciseRatios,
+    TimingPolicy,
+    TimingSamples,
+    TimingSchedule,
+    compute_speedup,
+    time_interleaved,
+)
 from graphopt.runtime.profile import ProfiledSession, optimized_graph
 from graphopt.runtime.session_setting import SessionSetting
 
@@ -133,7 +140,7 @@ def work(source: str, target: str, folder: str) -> Row:
     }
 
 
-def _whole_runs(source: str, target: str, inputs: Mapping[str, Any]) -> list[Any]:
+def _whole_runs(source: str, target: str, inputs: Mapping[str, Any]) -> Sequence[TimingSamples]:
     """Time the outcome in ONNX Runtime in turns with the original in OpenVINO, by the processor."""
     theirs, session, policy = compiled(source, 1), SETTING.open(target), TimingPolicy()
     schedule = TimingSchedule(seconds=SECONDS, rounds=policy.bench_rounds, open_runs=PreciseRatios(policy))

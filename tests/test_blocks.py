@@ -1,9 +1,12 @@
 """Rules that were found in profiles of ONNX Runtime: what its kernels do slowly is said otherwise."""
 
+from collections import Counter
+
 import numpy as np
 import onnx
 import pytest
 
+import graphopt
 from graphopt.check.compare import compare_models
 from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
@@ -402,3 +405,12 @@ def test_channels_before_a_convolution_are_filled_up_to_whole_blocks() -> None:
 def test_channels_that_fill_blocks_or_are_few_are_left(channels: int) -> None:
     given = parse(f"float[2,{channels},1,4] x", "q = Sqrt(x); y = Conv(q, w)", drawn(w=(16, channels, 1, 3)))
     assert swept(given, [FILL_BEFORE_CONV])[1] is None
+
+
+@pytest.mark.parametrize(("opset", "written"), [(11, {"HardSigmoid": 1, "Mul": 1}), (14, {"HardSwish": 1})])
+def test_a_hard_swish_that_is_written_out_stays_in_blocks_of_channels(opset: int, written: dict[str, int]) -> None:
+    numbers = {name: np.array(value, np.float32) for name, value in (("three", 3), ("zero", 0), ("six", 6))}
+    body = "c = Conv(x, w); s = Add(c, three); r = Clip(s, zero, six); m = Mul(c, r); y = Div(m, six)"
+    given = parse("float[1,4,7,6] x", body, drawn(w=(16, 4, 3, 3)) | numbers, opset=opset)
+    found = graphopt.optimize(given, cost="none").model
+    assert Counter(node.op_type for node in found.graph.node) == {"Conv": 1, **written}
