@@ -11,6 +11,7 @@ from typing import TypeVar
 from benchmarks import (
     calibration,
     comparison,
+    kernels,
     memory,
     neighbours,
     open_sizes,
@@ -129,6 +130,9 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "calibration": lambda given: [
         f"written: {calibration.run(given.models, given.loops, given.decisions, given.output)}"
     ],
+    "kernels": lambda given: [
+        f"written: {kernels.run(_models(given.models or kernels.slower_models()), given.search_seconds, given.output)}"
+    ],
     "neighbours": _neighbours,
     "tool_orders": lambda given: [
         f"written: {tool_orders.run(given.models or [*tool_orders.SMALL], given.search_seconds, given.output)}"
@@ -198,6 +202,10 @@ def _parser() -> argparse.ArgumentParser:
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--decisions", type=_above(1, int), default=200, help="of each kind; half as many with a planted gain")
     option("--loops", nargs="+", type=_above(-1, int), default=[0, 2], help="busy loops that compute beside")
+    option = add("kernels", "time by kernel, beside OpenVINO's own runtime", FOLDER / "kernels.jsonl")
+    text = "as of `run`; else those that OpenVINO ran faster than graphopt's outcome in benchmarks/results/cpu.jsonl"
+    option("--models", nargs="+", metavar="NAME", help=text)
+    option("--search-seconds", type=seconds, metavar="SECONDS", default=30.0, help="that graphopt may search; 30")
     option = add("pipelines", "models cut into stages, and the throughput of processes", FOLDER / "pipelines.jsonl")
     option("--models", nargs="+", metavar="NAME", default=[*pipelines.MODELS], help=", ".join(pipelines.MODELS))
     option("--stages", nargs="+", type=_above(1, int), metavar="N", default=[2, 4], help="2 and 4 unless named")

@@ -29,12 +29,15 @@ TOLERANCE = 1e-2
 throughout round otherwise than those of one runtime."""
 
 
+OPTIONS = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+"""Properties with which OpenVINO compiles a model, beside the number of threads."""
+
+
 def compiled(source: str, threads: int) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Return what runs a model in OpenVINO."""
     import openvino
 
-    options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
-    options |= {"INFERENCE_NUM_THREADS": threads} if threads else {}
+    options = OPTIONS | ({"INFERENCE_NUM_THREADS": threads} if threads else {})
     request = openvino.Core().compile_model(source, "CPU", options).create_infer_request()
     names = [output.name for output in onnx.load(source, load_external_data=False).graph.output]
 

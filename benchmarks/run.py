@@ -134,8 +134,7 @@ def measured(name: str, plan: Plan, known: Results) -> list[Row]:
     """Return the rows of a model that are missing, or of other circumstances."""
     facts, rows = describe(name), list[Row]()
     with tempfile.TemporaryDirectory() as folder:
-        if name in WHEELS:
-            _keep_inputs(name, Path(folder))
+        keep_inputs(name, Path(folder))
         for setting in plan.settings:
             run = _Run(name, plan, setting, known, Path(folder))
             try:
@@ -156,9 +155,9 @@ def exporters_missing(error: ModuleNotFoundError) -> UsageError:
     return UsageError(f"{error.name} is missing, and models are exported with it: pip install -e '.[cpu,bench]'")
 
 
-def _keep_inputs(name: str, folder: Path) -> None:
-    """Write the inputs of a model that takes no others, where checks and timings find them."""
-    for seed in SEEDS:
+def keep_inputs(name: str, folder: Path) -> None:
+    """Write the inputs of a model of a package, which takes no others, where checks and timings find them."""
+    for seed in SEEDS if name in WHEELS else ():
         (folder / f"inputs-{seed}").mkdir()
         for each, array in draw_inputs(WHEELS[name], seed).items():
             np.save(folder / f"inputs-{seed}" / f"{each}.npy", array)

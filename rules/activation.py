@@ -87,6 +87,9 @@ relu6 = op.Clip(x + 3.0, 0.0, 6.0)
 sixth: Term = fn.truediv(1.0, 6.0)
 hard_sigmoid = op.HardSigmoid(x, alpha=sixth, beta=0.5)
 
+HARD_SWISHES = (("_sixth_last", (x * relu6) * sixth), ("_sixth_first", (x * sixth) * relu6))
+"""HardSwish written out, by where the division is."""
+
 HARD = (
     Rule(
         "fuse_hard_sigmoid",
@@ -110,11 +113,17 @@ HARD = (
             when=single,
             why="HardSwish is fused into the convolution before it, and does not leave its blocked layout.",
         )
-        for order, written_out in (
-            ("", x * hard_sigmoid),
-            ("_sixth_last", (x * relu6) * sixth),
-            ("_sixth_first", (x * sixth) * relu6),
+        for order, written_out in (("", x * hard_sigmoid), *HARD_SWISHES)
+    ),
+    *(
+        Rule(
+            f"fuse_hard_sigmoid{order}",
+            written_out,
+            x * hard_sigmoid,
+            when=single,
+            why="In opsets without HardSwish this is what does not leave the blocked layout of convolutions.",
         )
+        for order, written_out in HARD_SWISHES
     ),
 )
 

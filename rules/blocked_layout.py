@@ -2,13 +2,13 @@
 
 Its blocked kernels know pools, and sums and products of two images of one shape, but no broadcasting and no ReduceMean:
 each of these turns an image into rows and back. One alone gains nothing where the other is beside it, as in squeeze and
-excitation (https://arxiv.org/abs/1709.01507).
+excitation (https://arxiv.org/abs/1709.01507). A factor and a shift per channel are a batch normalization.
 
 They convolve blocks of 8 or 16 channels. Depthwise convolutions, and images that are read, of a number of channels that
 is no multiple of 4 are not computed in blocks, nor are groups of fewer channels than a block: zeros fill both up.
 """
 
-from graphopt.rule import App, Rule, Term, fn, integers, op, tensor
+from graphopt.rule import App, Rule, Term, attributes, const, fn, integers, op, tensor
 from graphopt.rules import pruning
 from graphopt.rules.conv_variants import MERGED
 from graphopt.rules.convolution import BLOCK
@@ -26,6 +26,7 @@ from graphopt.rules.pruning import (
 )
 
 image, factors, axes = tensor("x", "N C H W"), tensor("y", "N C 1 1"), integers("axes")
+factor, shift = const("c", "C 1 1"), const("d", "C 1 1")
 has_pixels = tuple(fn.lt(0, fn.size(axis)) for axis in "NCHW")
 is_larger = fn.lt(1, fn.size("H") * fn.size("W"))
 along_image = fn.eq(fn.sorted(fn.normalize_indices(axes, 4)), fn.concat(2, 3))
@@ -46,7 +47,22 @@ def enlarge_to_image(y: Term) -> App:
     return op.Resize(y, None, None, fn.sizes("N C H W"), **copies)
 
 
+def by_channel(constant: Term) -> App:
+    """Return one number for each channel."""
+    return op.Reshape(constant, fn.sizes("C"))
+
+
+zeros, ones = (op.Expand(number, fn.sizes("C")) for number in (0.0, 1.0))
+
+
 BLOCKED = (
+    Rule(
+        "replace_factor_and_shift_with_batch_normalization",
+        image * factor + shift,
+        op.BatchNormalization(image, *map(by_channel, (factor, shift)), zeros, ones, epsilon=0.0),
+        when=fn.is_float(fn.dtype(image)),
+        why="A batch normalization runs in blocks, as a depthwise convolution, and is one pass instead of two.",
+    ),
     Rule(
         "enlarge_factors_of_channels",
         image * factors,
@@ -80,6 +96,7 @@ BLOCKED = (
 # -- channels that fill no block -----------------------------------------------------------------------------------
 # Axes: C channels between two convolutions.
 
+filters, bias, rest = const("w", "M C *k"), const("b", "M", default=0), attributes("rest")
 missing = (-fn.size("C")) % BLOCK
 fills_none = fn.ne(fn.size("C") % 4, 0)
 filling = "More channels are convolved faster where they fill blocks; of those that are added nothing is read."
@@ -124,6 +141,22 @@ FILLED = (
     *map(fill_between_convs, (NOTHING, RELU, CLIP, HARD_SWISH, SILU, GELU, ERF_GELU)),
 )
 
+FILL_BEFORE_CONV = Rule(
+    "fill_channels_before_conv",
+    op.Conv(image, filters, bias, rest, group=1),
+    op.Conv(
+        op.Pad(image, fn.concat(0, 0, 0, 0, 0, missing, 0, 0)),
+        fill_channels(filters, 1),
+        bias,
+        rest,
+        group=1,
+    ),
+    when=fills_none,
+    pays=fn.size("C") > BLOCK,
+    why=filling,
+)
+"""For an image that no convolution has made; not in the sweep, for it costs a copy, which only timing can weigh."""
+
 RULES: tuple[Rule, ...] = ()
-TRADES = (*BLOCKED, *FILLED)
+TRADES = (*BLOCKED, *FILLED, FILL_BEFORE_CONV)
 SWEEPS = {"images in blocks of channels": BLOCKED, "channels in whole blocks": (*FILLED, *MERGED)}

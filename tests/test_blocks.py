@@ -1,9 +1,12 @@
 """Rules that were found in profiles of ONNX Runtime: what its kernels do slowly is said otherwise."""
 
+from collections import Counter
+
 import numpy as np
 import onnx
 import pytest
 
+import graphopt
 from graphopt.check.compare import compare_models
 from graphopt.check.verdict import EqualityVerdict
 from graphopt.io import onnx_io
@@ -12,6 +15,7 @@ from graphopt.language.rule_library import load_library, load_rules
 from graphopt.operators.inference import infer_graph
 from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.simplify import Simplifier
+from graphopt.rules.blocked_layout import FILL_BEFORE_CONV
 from graphopt.runtime.session_setting import SessionSetting
 from tests.test_sweep import swept
 from tests.test_trades import drawn
@@ -374,3 +378,39 @@ def test_heads_across_channels_are_split_by_transposing_one_matrix() -> None:
     (transposed,) = [node for _, node in model.graph.vertices_and_nodes() if node.op == "Transpose"]
     assert transposed.attrs["perm"] == (1, 0)
     assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_a_factor_and_a_shift_between_convolutions_stay_in_blocks_of_channels() -> None:
+    """Also in images of open sizes: a batch normalization asks for none."""
+    body = "a = Conv<pads=[1,1,1,1]>(x, w); m = Mul(a, c); s = Add(m, d); t = Tanh(s); y = Conv<pads=[1,1,1,1]>(t, v)"
+    numbers = {"c": np.array(1.5, np.float32), "d": np.linspace(-1, 1, 16, dtype=np.float32).reshape(16, 1, 1)}
+    given = parse("float[batch,4,height,width] x", body, drawn(w=(16, 4, 3, 3), v=(4, 16, 3, 3)) | numbers)
+    model, made = swept(given, load_library().sweeps[BLOCKS])
+    assert made is not None
+    assert model.graph.operator_counts() == {"Conv": 2, "BatchNormalization": 1, "Tanh": 1}
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_channels_before_a_convolution_are_filled_up_to_whole_blocks() -> None:
+    """As behind the spectrum of a signal, whose 129 frequencies no convolution has made."""
+    body = "q = Sqrt(x); y = Conv<pads=[0,1,0,1]>(q, w, b)"
+    given = parse("float[2,129,1,4] x", body, drawn(w=(16, 129, 1, 3), b=(16,)))
+    model, made = swept(given, [FILL_BEFORE_CONV])
+    assert made is not None
+    assert model.graph.operator_counts() == {"Sqrt": 1, "Pad": 1, "Conv": 1}
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+@pytest.mark.parametrize("channels", [128, 132, 9])
+def test_channels_that_fill_blocks_or_are_few_are_left(channels: int) -> None:
+    given = parse(f"float[2,{channels},1,4] x", "q = Sqrt(x); y = Conv(q, w)", drawn(w=(16, channels, 1, 3)))
+    assert swept(given, [FILL_BEFORE_CONV])[1] is None
+
+
+@pytest.mark.parametrize(("opset", "written"), [(11, {"HardSigmoid": 1, "Mul": 1}), (14, {"HardSwish": 1})])
+def test_a_hard_swish_that_is_written_out_stays_in_blocks_of_channels(opset: int, written: dict[str, int]) -> None:
+    numbers = {name: np.array(value, np.float32) for name, value in (("three", 3), ("zero", 0), ("six", 6))}
+    body = "c = Conv(x, w); s = Add(c, three); r = Clip(s, zero, six); m = Mul(c, r); y = Div(m, six)"
+    given = parse("float[1,4,7,6] x", body, drawn(w=(16, 4, 3, 3)) | numbers, opset=opset)
+    found = graphopt.optimize(given, cost="none").model
+    assert Counter(node.op_type for node in found.graph.node) == {"Conv": 1, **written}

@@ -47,6 +47,18 @@ def test_a_constant_matches_in_every_spelling_that_broadcasts_alike(shape: str, 
     assert count(SCALE, text.replace("Mul(y, s)", "Mul(s, y)")) == matches
 
 
+@pytest.mark.parametrize("shape", ["float", "float[1]", "float[5, 1, 1]", "float[1, 5, 1, 1]"])
+def test_a_constant_beside_the_input_of_a_convolution_may_broadcast(shape: str) -> None:
+    """The rank that it declares is that of the window, which the weights have to tell first."""
+    x, c, w = tensor("x", "N C *s"), const("c", "C 1*k"), const("w", "M C *k")
+    shifted = Rule("shifted", op.Conv(x + c, w), op.Conv(c + x, w))
+    values = ", ".join(["2.0"] * (5 if "5" in shape else 1))
+    text = f"""g (float[n, 5, h, 6] x) => (float[n, 4, h, 6] z)
+    <float[4, 5, 1, 1] w = {{ {", ".join(["1.0"] * 20)} }}, {shape} c = {{ {values} }}>
+    {{ y = Add(x, c)  z = Conv(y, w) }}"""
+    assert count(shifted, text) == 1
+
+
 def test_a_constant_that_widens_the_result_does_not_match() -> None:
     text = """g (float[1, 4] x) => (float[3, 5] z) <float[4, 5] w, float[3, 5] s>
     { y = MatMul(x, w)  z = Mul(y, s) }"""

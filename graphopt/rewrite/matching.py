@@ -416,12 +416,13 @@ class _Matcher:
         return found
 
     def _resolve_constants(self, state: PartialMatch) -> PartialMatch | None:
-        """Bind the constants, once all axes are bound; those whose axes nothing else binds bind them first."""
+        """Bind the constants, once all axes are bound; those whose axes nothing else binds bind them first. Of
+        these one that may broadcast comes last: its own shape need not be the declared one."""
         holes, axes = dict(state.holes), state.axes
         waiting = list(state.pending)
         while waiting:
-            index = next((i for i, constant in enumerate(waiting) if _declared_shape(constant, axes) is not None), 0)
-            constant = waiting.pop(index)
+            least = min(range(len(waiting)), key=lambda i: _openness(waiting[i], axes))
+            constant = waiting.pop(least)
             settled, name = _resolve_constant(constant, axes), constant.hole.name
             if settled is None or (name in holes and not _bindings_equal(holes[name], settled[0])):
                 seen = PartialMatch(holes, axes, state.terms, (constant, *waiting))
@@ -646,6 +647,11 @@ def _is_of_kind(kind: str, value: Attribute) -> bool:
 
 def _declared_shape(constant: _PendingConstant, axes: AxisSizes) -> Shape | None:
     return None if constant.hole.axes is None else resolve_axes(constant.hole.axes, axes)
+
+
+def _openness(constant: _PendingConstant, axes: AxisSizes) -> tuple[bool, bool]:
+    """Return a key that orders constants by how little is known of their axes."""
+    return _declared_shape(constant, axes) is None, constant.may_broadcast
 
 
 def _resolve_constant(constant: _PendingConstant, axes: AxisSizes) -> tuple[Binding, AxisSizes] | None:

@@ -177,6 +177,11 @@ EQUIVALENT = (
         "it is true everywhere: the condition says where it pays",
     ),
     (
+        "fill_channels_before_conv",
+        ".*condition dropped: 16 < size",
+        "it is true everywhere: the condition says where it pays",
+    ),
+    (
         "push_(rows_below|image_above)_pointwise|push_pointwise_above_._joined_rows",
         ".*condition dropped: (is_noop_reshape|length)",
         "it is true everywhere: the condition says where it pays",
