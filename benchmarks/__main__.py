@@ -124,7 +124,9 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "open_sizes": lambda given: [
         f"written: {open_sizes.run(given.models or [*OPEN], given.search_seconds, given.output)}"
     ],
-    "training": lambda given: [f"written: {training.run(given.networks, given.steps, given.output)}"],
+    "training": lambda given: [
+        f"written: {training.run(given.networks, given.steps, given.output, budgets=not given.no_budgets)}"
+    ],
     "scaling": lambda given: [f"written: {scaling.run(given.sizes, given.output)}"],
     "memory": lambda given: [f"written: {memory.run(given.models or [*MEMORY], given.part, given.output)}"],
     "calibration": lambda given: [
@@ -198,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     named = ", ".join(training.NETWORKS)
     option("--networks", nargs="+", metavar="NAME", choices=training.NETWORKS, default=[*training.NETWORKS], help=named)
     option("--steps", type=_above(2, int), default=60, help="of each network; 60")
+    option("--no-budgets", action="store_true", help="make no step for a memory budget")
     option = add("calibration", "error rates of decisions between a model and its copy", FOLDER / "calibration.jsonl")
     option("models", nargs="+", metavar="MODEL.onnx")
     option("--decisions", type=_above(1, int), default=200, help="of each kind; half as many with a planted gain")

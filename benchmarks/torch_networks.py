@@ -52,12 +52,12 @@ def vit() -> tuple[Any, tuple[Any, ...]]:
     return model, (torch.randn(4, 3, 64, 64),)
 
 
-def bert() -> tuple[Any, tuple[Any, ...]]:
+def bert(layers: int = 2, width: int = 64, texts: int = 4, tokens: int = 12) -> tuple[Any, tuple[Any, ...]]:
     import transformers
 
-    sizes = {"vocab_size": 200, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {"vocab_size": 200, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": 4}
     config = transformers.BertConfig(
-        **sizes, intermediate_size=128, pad_token_id=None, num_labels=10, attn_implementation="eager"
+        **sizes, intermediate_size=4 * width, pad_token_id=None, num_labels=10, attn_implementation="eager"
     )
 
     class Classifier(torch.nn.Module):  # type: ignore[misc]
@@ -68,7 +68,7 @@ def bert() -> tuple[Any, tuple[Any, ...]]:
         def forward(self, ids: Any, mask: Any) -> Any:
             return self.bert(ids, attention_mask=mask).logits
 
-    return Classifier(), (torch.randint(0, 200, (4, 12)), torch.ones(4, 12, dtype=torch.int64))
+    return Classifier(), (torch.randint(0, 200, (texts, tokens)), torch.ones(texts, tokens, dtype=torch.int64))
 
 
 def segmentation() -> tuple[Any, tuple[Any, ...]]:

@@ -3,12 +3,14 @@
 ``python -m benchmarks training`` writes ``benchmarks/results/training.jsonl`` and ``training.md``. Both take turns in
 one process, with one thread and its processor time, a step at a time: forward in training mode, cross entropy,
 backward, and gradient descent. ONNX Runtime is fed with what its last step gave, as values of its own.
+
+A larger BERT's step is also made for memory budgets, which `graphopt grad` measures itself (the extra `[remat]`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,20 @@ from rich.progress import track
 from benchmarks.environment import made
 from benchmarks.report import circumstances, table
 from benchmarks.results import Row, write_rows
+from graphopt.runtime.memory import DEFAULT_VARIANT, measure_memory
+from graphopt.runtime.session_setting import SessionSetting
 
 NETWORKS = ("ResNet-18", "MobileNetV2", "U-Net", "ViT", "BERT")
 """Names of the networks of `torch_networks`, which needs PyTorch."""
 WARM_STEPS = 5
+LARGE_BERT = {"layers": 4, "width": 256, "texts": 8, "tokens": 128}
+BUDGETS = (0.85, 0.7)
+"""Memory budgets, as parts of what a step takes without one."""
 
 
-def run(networks: Sequence[str], steps: int, path: Path) -> Path:
-    """Time so many steps of each network; the file and the page have it as soon as it is done."""
+def run(networks: Sequence[str], steps: int, path: Path, *, budgets: bool) -> Path:
+    """Time so many steps of each network, and make some for memory budgets; the file and the page have it as soon as it
+    is done."""
     import torch
 
     threads = torch.get_num_threads()
@@ -35,6 +43,9 @@ def run(networks: Sequence[str], steps: int, path: Path) -> Path:
     try:
         for name in track(networks, description="networks"):
             rows.append({"network": name, **measured(name, steps), "made": conditions})
+            write_rows(path, rows, markdown(rows))
+        for note in budgeted_steps() if budgets else ():
+            rows.append({"note": note, "made": conditions})
             write_rows(path, rows, markdown(rows))
     finally:
         torch.set_num_threads(threads)
@@ -53,6 +64,23 @@ def measured(name: str, steps: int) -> Row:
         "ratio": [round(float(ratio), 3) for ratio in (low, median, high)],
         "steps": steps,
     }
+
+
+def budgeted_steps() -> Iterator[str]:
+    """Yield what `graphopt.grad` says of each budget for a step of a large BERT."""
+    import torch
+
+    import graphopt
+    from benchmarks import torch_networks
+
+    torch.manual_seed(1)
+    proto = torch_networks.exported(*torch_networks.bert(**LARGE_BERT))
+    step = graphopt.grad(proto, "softmax_cross_entropy", check=False)
+    setting = SessionSetting(threads=1)
+    takes = measure_memory(step.model, setting, variants=(DEFAULT_VARIANT,)).usual.peak
+    for part in BUDGETS:
+        budget = graphopt.MemoryBudget(int(takes * part), threads=1)
+        yield graphopt.grad(proto, "softmax_cross_entropy", memory_budget=budget).memory
 
 
 def _seconds(step: Callable[[], object]) -> float:
@@ -113,13 +141,21 @@ def markdown(rows: Sequence[Row]) -> str:
         "that of ONNX Runtime's time to PyTorch's, between its quartiles. Images have 64 x 64 pixels (16 x 16 for the",
         "U-Net).",
         "",
-        *table(head, map(_cells, rows)),
+        *table(head, [_cells(row) for row in rows if "ratio" in row]),
         "",
+        *_budget_lines([row["note"] for row in rows if "note" in row]),
         *circumstances(rows),
         "",
         "`python -m benchmarks training` makes this page.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _budget_lines(notes: Sequence[str]) -> list[str]:
+    if not notes:
+        return []
+    sizes = "a BERT of {layers} layers, {width} wide, with {texts} texts of {tokens} tokens".format(**LARGE_BERT)
+    return [f"What `graphopt grad --memory-budget` says of {sizes}:", "", *(f"- {note}" for note in notes), ""]
 
 
 def _cells(row: Row) -> tuple[str, ...]:
