@@ -106,7 +106,7 @@ class _ShardCutter:
                 if value not in known:
                     known[value] = Value(self._add_border(segment, value), 0)
             place = segment.add(graph[vertex].with_inputs_replaced(known))
-            known |= {Value(vertex, index): Value(place, index) for index in range(len(graph[vertex].names))}
+            known |= zip(graph.values_of(vertex), segment.values_of(place), strict=True)
         read = list(dict.fromkeys(value for vertex in own for value in self._read_later(vertex, device)))
         segment.outputs = tuple(known[value] for value in read)
         segment.output_names = tuple(map(graph.value_name, read))
@@ -129,8 +129,7 @@ class _ShardCutter:
         """Yield the values of a vertex that the device needs after its segment: for a join, or later segments, or as
         outputs of the whole."""
         graph, sharded = self.sharded.graph, self.sharded
-        for index in range(len(graph[vertex].names)):
-            value = Value(vertex, index)
+        for value in graph.values_of(vertex):
             later = (
                 reader in sharded.joins or sharded.levels[reader] > sharded.levels[vertex]
                 for reader in graph.readers(vertex)

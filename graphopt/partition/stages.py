@@ -61,7 +61,7 @@ def extract_stage(whole: CuttableGraph, start: int, end: int) -> ModelStage:
     for vertex in sorted(inside - {value.vertex for value in known}, key=whole.rank.__getitem__):
         assert all(value in known for value in source[vertex].operands), source[vertex].label
         place = graph.add(source[vertex].with_inputs_replaced(known))
-        known |= {Value(vertex, index): Value(place, index) for index in range(len(source[vertex].names))}
+        known |= zip(source.values_of(vertex), graph.values_of(place), strict=True)
     names = {name for _, name, _ in outputs}
     crossing = ((value, source.value_name(value), source.value_type(value)) for value in sent)
     returned = [*(each for each in crossing if each[1] not in names), *outputs]

@@ -6,12 +6,11 @@ runs a graph. What kernels take inside and what the arena leaves unused it does 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from graphopt.ir.graph import Graph, Node, Value
-from graphopt.ir.types import TensorType
 from graphopt.operators.operator_classes import extra_operands, lookup_operator
 
 OVERWRITING_KERNELS = frozenset({"Softmax", "LogSoftmax"})
@@ -68,7 +67,16 @@ class LivenessPeak:
 def value_bytes(graph: Graph, value: Value) -> int:
     """Return the bytes of a tensor of known sizes; 0 for other values."""
     type_ = graph.tensor_type(value)
-    return type_.size * type_.dtype.bits // 8 if isinstance(type_, TensorType) and isinstance(type_.size, int) else 0
+    return type_.size * type_.dtype.bits // 8 if type_ is not None and isinstance(type_.size, int) else 0
+
+
+def sum_over_spans(spans: Iterable[tuple[int, int, int]], count: int) -> list[int]:
+    """Return the sum at each of `count` places of numbers that each count from a first place to a last."""
+    changes = [0] * (count + 1)
+    for number, first, last in spans:
+        changes[first] += number
+        changes[min(last + 1, count)] -= number
+    return list(accumulate(changes))[:count]
 
 
 def execution_order(graph: Graph) -> list[int]:
@@ -77,7 +85,7 @@ def execution_order(graph: Graph) -> list[int]:
     places = {vertex: place for place, vertex in enumerate(graph.topological_order())}
     order: list[int] = []
     seen: set[int] = set()
-    leaves = [vertex for vertex, _ in graph.nodes() if not graph.fan_out(vertex)]
+    leaves = (vertex for vertex, _ in graph.nodes() if not graph.fan_out(vertex))
     stack = [(vertex, False) for vertex in sorted(leaves, key=places.__getitem__)]
     while stack:
         vertex, is_ready = stack.pop()
@@ -104,7 +112,7 @@ def plan_buffers(graph: Graph, order: Sequence[int], *, is_reusing: bool = True)
     free: dict[int, list[Buffer]] = {}
     for place, vertex in enumerate(order):
         node = graph[vertex]
-        for value in (Value(vertex, i) for i in range(len(node.names))):
+        for value in graph.values_of(vertex):
             if value in owner:
                 continue
             nbytes, end = value_bytes(graph, value), last.get(value, place)
@@ -154,12 +162,8 @@ def liveness_peak(graph: Graph, *, is_reusing: bool = True) -> LivenessPeak | No
     if not order:
         return None
     buffers = plan_buffers(graph, order, is_reusing=is_reusing)
-    changes = [0] * (len(order) + 2)
-    for buffer in buffers:
-        changes[buffer.first] += buffer.nbytes
-        changes[buffer.last + 1] -= buffer.nbytes
-    totals = list(accumulate(changes))
-    place = max(range(len(order)), key=totals.__getitem__)
+    totals = sum_over_spans(((each.nbytes, each.first, each.last) for each in buffers), len(order))
+    place = totals.index(max(totals))
     live = (buffer for buffer in buffers if buffer.first <= place <= buffer.last)
     largest = tuple(sorted(live, key=lambda buffer: buffer.nbytes, reverse=True))
-    return LivenessPeak(order[place], totals[place], largest, buffers, totals[: len(order)])
+    return LivenessPeak(order[place], totals[place], largest, buffers, totals)

@@ -187,7 +187,7 @@ class MemoryPlanner:
     def _region(self, graph: Graph, sized: Graph, seed: int, rules: Sequence[Rule]) -> dict[int, Rule]:
         """Return the nodes to compute in the same parts as one of them, each with its rule; none where that leaves the
         value of one of them whole."""
-        largest = max(value_bytes(sized, Value(seed, i)) for i in range(len(graph[seed].names)))
+        largest = max(value_bytes(sized, value) for value in graph.values_of(seed))
         limit = self.policy.kept_part * largest
         found: dict[int, Rule] = {}
         pending = [seed]

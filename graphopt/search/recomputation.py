@@ -25,7 +25,7 @@ from graphopt.ir.schemas import is_deterministic
 from graphopt.language.terms import Term, op, tensor
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.rewrite.build import build_terms
-from graphopt.search.buffer_plan import execution_order, value_bytes
+from graphopt.search.buffer_plan import execution_order, sum_over_spans, value_bytes
 from graphopt.search.policy import RecomputationPolicy
 
 
@@ -92,22 +92,14 @@ class Timeline:
         return {
             value: (value_bytes(self.graph, value), place, max(self.reads.get(value, [place])))
             for place, vertex in enumerate(self.order)
-            for value in (Value(vertex, i) for i in range(len(self.graph[vertex].names)))
+            for value in self.graph.values_of(vertex)
             if value not in self.owners
         }
 
     def live_bytes(self, without: Collection[Value] = ()) -> list[int]:
         """Return the bytes of values in memory at each place, some of them left out."""
-        changes = [0] * (len(self.order) + 2)
-        for value, (nbytes, first, last) in self.spans.items():
-            if value not in without:
-                changes[first] += nbytes
-                changes[last + 1] -= nbytes
-        total, found = 0, []
-        for change in changes[: len(self.order)]:
-            total += change
-            found.append(total)
-        return found
+        spans = (span for value, span in self.spans.items() if value not in without)
+        return sum_over_spans(spans, len(self.order))
 
     @cached_property
     def lifetimes(self) -> Mapping[Value, Lifetime]:
