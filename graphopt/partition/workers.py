@@ -7,10 +7,8 @@ the next request starts another in its place.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import pickle
-import signal
 import struct
 import subprocess
 import sys
@@ -27,6 +25,7 @@ from queue import Queue, SimpleQueue
 from typing import IO, Any, Protocol, TypeAlias
 
 from graphopt.base import ort
+from graphopt.base.child_process import child_command, open_answers
 from graphopt.base.errors import StageError
 from graphopt.partition.stage_session import run_stage, stage_digest
 from graphopt.runtime.oracle import RunFailedError
@@ -166,10 +165,7 @@ def _failed(error: Exception) -> Future[Values]:
     return future
 
 
-_SERVER_CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
-    " from graphopt.partition.workers import serve_stage; serve_stage()"
-)
+_SERVER_CODE = "from graphopt.partition.workers import serve_stage; serve_stage()"
 CLOSING_SECONDS = 2.0
 """Seconds in which a process that is told so has to end."""
 
@@ -186,9 +182,7 @@ class _StageProcess:
         self._keys = itertools.count()
         self._lock = threading.Lock()
         self._outbox: SimpleQueue[Any] = SimpleQueue()
-        entries: list[object] = [*sys.path]  # what is no text Python does not search
-        path = json.dumps([entry for entry in entries if isinstance(entry, str)])
-        command = [sys.executable, "-P", "-c", _SERVER_CODE, path]
+        command = child_command(_SERVER_CODE)
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self._process.pid
         self._outbox.put(message_parts(spec))
@@ -294,9 +288,7 @@ def _read_exactly(file: IO[bytes], size: int) -> bytearray:
 
 def serve_stage() -> None:
     """Run a stage as asked: the process of `_StageProcess` does this. It reads ahead, and answers behind."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
+    answers = open_answers()
     spec: StageSpec = read_message(sys.stdin.buffer)
     inbox: Queue[Any] = Queue(2)
     outbox: Queue[Any] = Queue(2)

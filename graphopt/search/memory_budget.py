@@ -170,20 +170,19 @@ class BudgetFitter:
         def change(graph: Graph, limit: float) -> Sequence[Step]:
             return planner.fit(graph, limit)[0]
 
-        peak = liveness_peak(self._static(candidate.graph), is_reusing=planner.is_reusing)
-        target = budget - (taken - (0 if peak is None else peak.nbytes))
+        left = planner.peak_bytes(candidate.graph)
+        target = budget - (taken - left)
         fitted = candidate
         for _ in range(self.tuner.tuning.policy.memory_plans):
             fitted = fitted.derive(partial(change, limit=target))
-            left = liveness_peak(self._static(fitted.graph), is_reusing=planner.is_reusing)
-            if peak is None or left is None or left.nbytes >= peak.nbytes:
+            before, left = left, planner.peak_bytes(fitted.graph)
+            if left >= before:
                 return
-            found = self._measure_until(fitted, (DEFAULT_VARIANT, *FREE_VARIANTS), budget)
-            yield fitted, min(found, key=_running_peak)
-            if left.nbytes > target:
+            found = min(self._measure_until(fitted, (DEFAULT_VARIANT, *FREE_VARIANTS), budget), key=_running_peak)
+            yield fitted, found
+            if left > target:
                 return
-            target = min(target, left.nbytes) - (min(map(_running_peak, found)) - budget)
-            peak = left
+            target = left - (found.running.peak - budget)
 
     def _planner(self, *, is_reusing: bool) -> MemoryPlanner:
         tuner = self.tuner
