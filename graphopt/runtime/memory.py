@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -217,10 +216,10 @@ class MemoryReport:
     @property
     def code(self) -> str:
         """The lines of Python that bring about what is advised."""
-        blocks = (
-            (f"# {each.describe_saving(self.usual)}", *each.variant.code_lines(self.path)) for each in self.advised
-        )
-        return "\n".join(chain.from_iterable(blocks))
+        lines: list[str] = []
+        for each in self.advised:
+            lines += [f"# {each.describe_saving(self.usual)}", *each.variant.code_lines(self.path)]
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data: bytes, and times as ratios."""
@@ -367,6 +366,7 @@ def measure_session(
 
 
 def _probed_memory(probe: MemoryProbe, variant: MemoryVariant) -> SessionMemory:
+    """Return what the session of a probe takes."""
     running, _ = probe.run(MEMORY_RUNS)
     return SessionMemory(variant, probe.loading, running)
 

@@ -30,7 +30,6 @@ from graphopt.runtime.memory import (
     find_memory_bound,
     measure_session,
     measure_time_ratio,
-    model_file,
 )
 from graphopt.search.buffer_plan import liveness_peak
 from graphopt.search.explore import with_static_shapes
@@ -147,12 +146,14 @@ class BudgetFitter:
                     return fitted, found
                 tried.append((fitted, found))
         closest, least = min(tried, key=lambda each: each[1].running.peak)
+        bound = find_memory_bound(self._model(closest), self.tuner.tuning.setting, self._feeds)
         seconds = f"{self.tuner.tuning.policy.memory_plan_seconds:g} s"
-        stop = f"looking for more to compute in parts ended after {seconds}; " if any(map(_is_late, planners)) else ""
+        is_late = any(planner.seconds < 0 for planner in planners)
+        stop = f"looking for more to compute in parts ended after {seconds}; " if is_late else ""
         raise MemoryBudgetError(
             f"{self.label}: a memory budget of {format_megabytes(budget)} cannot be kept: a run takes"
             f" {format_megabytes(least.running.peak)} at least, {format_megabytes(least.loading.held)} of them for"
-            f" weights; {self._bound_text(closest)}; {stop}no model was written"
+            f" weights; {bound}; {stop}no model was written"
         )
 
     def _plans(
@@ -222,14 +223,6 @@ class BudgetFitter:
     ) -> float:
         models = self._model(before), self._model(after)
         return measure_time_ratio(*models, self.tuner.tuning.setting, self._feeds, variant, deadline)
-
-    def _bound_text(self, candidate: Candidate) -> str:
-        with model_file(self._model(candidate)) as path:
-            return str(find_memory_bound(path, self.tuner.tuning.setting, self._feeds))
-
-
-def _is_late(planner: MemoryPlanner) -> bool:
-    return planner.seconds < 0
 
 
 def _running_peak(found: SessionMemory) -> int:

@@ -22,7 +22,6 @@ from graphopt.runtime.memory import (
     find_memory_bound,
     measure_session,
     measure_time_ratio,
-    model_file,
 )
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.analytic_cost import AnalyticCost
@@ -168,8 +167,7 @@ class _Fitter:
 
     def _failure_text(self, lowest: _Variation) -> str:
         found = lowest.memory
-        with model_file(lowest.loaded) as path:
-            bound = find_memory_bound(path, self.setting, self.feeds)
+        bound = find_memory_bound(lowest.loaded, self.setting, self.feeds)
         return (
             f"a memory budget of {self._budget_text} cannot be kept: a step takes"
             f" {format_megabytes(found.running.peak)} at least, {format_megabytes(found.loading.held)} of them for"
