@@ -120,6 +120,11 @@ class CuttableGraph:
         nodes = [self.graph[vertex] for vertex in own | self.sources_of(own)]
         return sum(node.weight_bytes for node in nodes)
 
+    @cached_property
+    def all_weight_bytes(self) -> int:
+        """Bytes of the weights that nodes of the order need."""
+        return self.weight_bytes(self.order)
+
     def running_weight_bytes(self, start: int) -> list[int]:
         """Return the bytes of weights that the first 0, 1, 2, … nodes behind a cut need together."""
         totals, held = [0], set[int]()
