@@ -197,7 +197,6 @@ def _moves(space: CutSpace, found: MeasuredCuts) -> Iterator[Cuts]:
             if not 0 <= place < len(space.positions):
                 continue
             moved = (*found.cuts[:border], space.positions[place], *found.cuts[border + 1 :])
-            if all(a < b for a, b in zip((0, *moved), (*moved, space.node_count), strict=True)) and all(
-                space.fits(*each) for each in _stages(moved, space.node_count)
-            ):
+            stages = _stages(moved, space.node_count)
+            if all(start < end and space.fits(stage, start, end) for stage, start, end in stages):
                 yield moved

@@ -33,11 +33,7 @@ class DeviceSplit(NamedTuple):
     stages: int
 
     def __str__(self) -> str:
-        parts = [
-            f"{count} {name if count > 1 else name.removesuffix('s').replace('copie', 'copy')}"
-            for count, name in zip(self, ("copies", "shards", "stages"), strict=True)
-            if count > 1
-        ]
+        parts = [f"{count} {name}" for name, count in zip(self._fields, self, strict=True) if count > 1]
         return " × ".join(parts) or "one device"
 
 

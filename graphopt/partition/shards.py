@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from graphopt.base.errors import UsageError
 from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.graph import INPUT, INTERNAL_DOMAIN, Graph, Node, Value
-from graphopt.ir.schemas import is_deterministic
 from graphopt.partition.collectives import Join
 from graphopt.partition.sharding import ShardedGraph, shard_graph
 from graphopt.partition.simplification import simplify_before_split
+from graphopt.partition.stages import add_input
 from graphopt.rewrite.gate import Gate
+from graphopt.rewrite.regions import is_extractable
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def shard_model(model: LoadedModel, count: int, gate: Gate | None = None) -> Sha
     if not sharded.is_split:
         raise UsageError(f"no operator of the model is split by a proved rule among {count} devices")
     for _, node in sharded.graph.nodes():
-        if node.captures or any(True for _ in node.bodies) or not is_deterministic(node):
+        if not is_extractable(node):
             raise UsageError(f"node '{node.label}' ({node.op}) cannot be computed by several devices at once")
     for name, value in zip(sharded.graph.output_names, sharded.graph.outputs, strict=True):
         if sharded.graph[value.vertex].is_constant:
@@ -104,7 +105,7 @@ class _ShardCutter:
         for vertex in own:
             for value in graph[vertex].operands:
                 if value not in known:
-                    known[value] = Value(self._add_border(segment, value), 0)
+                    known[value] = self._add_border(segment, value)
             place = segment.add(graph[vertex].with_inputs_replaced(known))
             known |= zip(graph.values_of(vertex), segment.values_of(place), strict=True)
         read = list(dict.fromkeys(value for vertex in own for value in self._read_later(vertex, device)))
@@ -113,17 +114,15 @@ class _ShardCutter:
         segment.output_types = tuple(map(graph.value_type, read))
         return replace(self.model, graph=segment)
 
-    def _add_border(self, segment: Graph, value: Value) -> int:
+    def _add_border(self, segment: Graph, value: Value) -> Value:
         """Return what stands for a value from outside: the constant that it is, or an input, with its default if the
         model has one."""
         graph, node = self.sharded.graph, self.sharded.graph[value.vertex]
         if node.is_constant:
-            return segment.add(node)
+            return Value(segment.add(node))
         if value.vertex not in graph.inputs:
             node = Node(INPUT, (), (graph.value_name(value),), (graph.value_type(value),), domain=INTERNAL_DOMAIN)
-        vertex = segment.add(node)
-        segment.inputs.append(vertex)
-        return vertex
+        return add_input(segment, node)
 
     def _read_later(self, vertex: int, device: int) -> Iterator[Value]:
         """Yield the values of a vertex that the device needs after its segment: for a join, or later segments, or as

@@ -27,7 +27,7 @@ from typing import IO, Any, Protocol, TypeAlias
 from graphopt.base import ort
 from graphopt.base.child_process import child_command, open_answers
 from graphopt.base.errors import StageError
-from graphopt.partition.stage_session import run_stage, stage_digest
+from graphopt.partition.stage_session import run_stage, stage_digest, stage_files
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.session_setting import SessionSetting
 
@@ -39,6 +39,10 @@ MAX_DEATHS = 10
 
 class WorkerLostError(Exception):
     """A worker is gone, with what it was asked: that is to be asked again."""
+
+
+def _deaths_error() -> StageError:
+    return StageError(f"cannot be run: {MAX_DEATHS} workers died of it, perhaps for memory")
 
 
 class StageWorker(Protocol):
@@ -148,7 +152,7 @@ class ProcessWorker:
                 lost = self._process
                 if lost.deaths > MAX_DEATHS:
                     lost.deaths = 0
-                    return _failed(StageError(f"cannot be run: {MAX_DEATHS} workers died of it, perhaps for memory"))
+                    return _failed(_deaths_error())
                 self._end_process.detach()
                 self._start(lost.number + 1, lost.deaths)
             return self._process.submit(file, feeds)
@@ -435,7 +439,7 @@ class DaskWorker:
         with self._lock:
             if self._deaths > MAX_DEATHS:
                 self._deaths = 0
-                raise StageError(f"cannot be run: {MAX_DEATHS} workers died of it, perhaps for memory")
+                raise _deaths_error()
             if self._actor is None:
                 address = self._free_worker()
                 self.placed[self.spec.name] = address
@@ -450,11 +454,8 @@ class DaskWorker:
         try:
             return self._create(address, None)
         except MissingStageError:
-            from graphopt.io import onnx_io
-
-            models = [self.spec.folder / name for name in self.spec.files]
-            paths = (path for model in models for path in (model, *onnx_io.data_files(model)))
-            return self._create(address, {path.name: path.read_bytes() for path in paths if path.exists()})
+            paths = (path for name in self.spec.files for path in stage_files(self.spec.folder / name))
+            return self._create(address, {path.name: path.read_bytes() for path in paths})
 
     def _create(self, address: str, contents: Mapping[str, bytes] | None) -> Any:
         import distributed

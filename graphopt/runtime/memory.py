@@ -447,12 +447,12 @@ def _kernel_events(model: Source, setting: SessionSetting, feeds: Mapping[str, A
     try:
         run_interruptibly(make_runner(session, feeds, setting))
     except LimitError as error:
-        session.end()
         raise LimitError(f"{session.label}: {error}") from error
     except Exception as error:  # the classes that onnxruntime raises share no base
-        session.end()
         raise ModelError(f"{session.label} {RunFailedError('cannot be run', error)}") from error
-    kernels = (event for event in session.end() if event["name"].endswith("_kernel_time"))
+    finally:
+        events = session.end()
+    kernels = (event for event in events if event["name"].endswith("_kernel_time"))
     return sorted(kernels, key=lambda event: event["ts"])
 
 

@@ -58,11 +58,6 @@ class LivenessPeak:
             for value in each.values
         ]
 
-    def describe(self, graph: Graph) -> str:
-        """Name the node and the value that takes the most."""
-        node, value = graph[self.vertex], self.buffers[0].values[0]
-        return f"{node.op} '{node.name}', beside a buffer of '{graph.value_name(value)}'"
-
 
 def value_bytes(graph: Graph, value: Value) -> int:
     """Return the bytes of a tensor of known sizes; 0 for other values."""
