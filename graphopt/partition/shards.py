@@ -44,19 +44,18 @@ class Shards:
         return [sum(model.graph.weight_bytes for model in own) for own in models]
 
 
-def shard_model(model: LoadedModel, count: int, gate: Gate | None = None) -> Shards:
+def shard_model(model: LoadedModel, count: int) -> Shards:
     """Split a model among devices.
 
     Args:
         model: with types, as `infer_graph` leaves its graph.
         count: number of devices, 2 or more.
-        gate: decides which rules may be applied where; by default those that are proved.
 
     Raises:
         UsageError: no rule splits any of its operators, or it has a node that draws random numbers or reads values from
             within a body, or an output that does not depend on the inputs.
     """
-    gate = gate or Gate()
+    gate = Gate()
     sharded = shard_graph(simplify_before_split(model.graph, gate), count, gate)
     if not sharded.is_split:
         raise UsageError(f"no operator of the model is split by a proved rule among {count} devices")

@@ -6,7 +6,7 @@ runs a graph. What kernels take inside and what the arena leaves unused it does 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -101,7 +101,8 @@ def plan_buffers(graph: Graph, order: Sequence[int], *, is_reusing: bool = True)
     after them; and a value takes a free buffer of its size, whose lifetime that extends, unless the session is told to
     reuse none (`enable_mem_reuse`).
     """
-    owner, last = _lifetimes(graph, order)
+    owner = view_owners(graph, order, set(order))
+    last = {value: places[-1] for value, places in read_places(graph, order, owner).items()}
     buffers: list[Buffer] = []
     lying: dict[Value, Buffer] = {}
     free: dict[int, list[Buffer]] = {}
@@ -129,21 +130,25 @@ def plan_buffers(graph: Graph, order: Sequence[int], *, is_reusing: bool = True)
     return buffers
 
 
-def _lifetimes(graph: Graph, order: Sequence[int]) -> tuple[dict[Value, Value], dict[Value, int]]:
-    """Return what each view looks at, and the place at which each value is read last."""
-    places = set(order)
-    owner: dict[Value, Value] = {}
-    last: dict[Value, int] = {}
+def view_owners(graph: Graph, order: Sequence[int], owners: Collection[int] | None = None) -> dict[Value, Value]:
+    """Return the values that views look at, through other views, too; only those of some vertices if they are given."""
+    found: dict[Value, Value] = {}
+    for vertex, node in ((vertex, graph[vertex]) for vertex in order):
+        first = node.inputs[0] if node.inputs and lookup_operator(node.op, node.domain).is_view else None
+        if first is not None and (owners is None or first.vertex in owners):
+            found[Value(vertex)] = found.get(first, first)
+    return found
+
+
+def read_places(graph: Graph, order: Sequence[int], owners: Mapping[Value, Value]) -> dict[Value, list[int]]:
+    """Return the places at which each value is read, in order, as it is or through a view; outputs are read last."""
+    found: dict[Value, list[int]] = {}
     for place, vertex in enumerate(order):
-        node = graph[vertex]
-        for value in node.operands:
-            last[owner.get(value, value)] = place
-        first = node.inputs[0] if node.inputs else None
-        if first is not None and lookup_operator(node.op, node.domain).is_view and first.vertex in places:
-            owner[Value(vertex)] = owner.get(first, first)
+        for value in graph[vertex].operands:
+            found.setdefault(owners.get(value, value), []).append(place)
     for value in graph.outputs:
-        last[owner.get(value, value)] = len(order)
-    return owner, last
+        found.setdefault(owners.get(value, value), []).append(len(order))
+    return found
 
 
 def _may_overwrite(node: Node) -> bool:
