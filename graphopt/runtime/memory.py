@@ -307,10 +307,10 @@ def measure_trial_memory(
     with model_file(model) as path:
         loaded = onnx_io.load_model(path)
         feeds, label = trial.feeds, model_label(model)
-        bound = find_memory_bound(path, setting, feeds)
+        bound = MemoryMeter(setting, feeds).find_bound(path)
         with MemoryProbe(path, setting, feeds) as usual_probe:
             usual = _probed_memory(usual_probe, DEFAULT_VARIANT)
-            found = [_measure_variant(loaded, path, feeds, each, usual, usual_probe) for each in variants]
+            found = [_measure_variant(loaded, each, usual, usual_probe) for each in variants]
         named = {"path": label} if isinstance(model, str | Path) else {}
         return MemoryReport(label, setting, loaded.graph.weight_bytes, bound, usual, tuple(found), **named)
 
@@ -332,69 +332,71 @@ def model_file(model: Source, *, external: bool | None = None) -> Iterator[str]:
 
 
 def _measure_variant(
-    loaded: onnx_io.LoadedModel,
-    path: str,
-    feeds: Mapping[str, Any],
-    variant: MemoryVariant,
-    usual: SessionMemory,
-    usual_probe: MemoryProbe,
+    loaded: onnx_io.LoadedModel, variant: MemoryVariant, usual: SessionMemory, usual_probe: MemoryProbe
 ) -> SessionMemory:
     """Measure the memory under other options and, where they save any, the time against the usual ones, in turns."""
     with (
-        model_file(loaded, external=True) if variant.is_external else nullcontext(path) as own,
-        MemoryProbe(own, usual_probe.setting, feeds, variant.options) as probe,
+        model_file(loaded, external=True) if variant.is_external else nullcontext(usual_probe.path) as path,
+        MemoryProbe(path, usual_probe.setting, usual_probe.feeds, variant.options) as probe,
     ):
         found = _probed_memory(probe, variant)
         return replace(found, time_ratio=_time_ratio(usual_probe, probe)) if found.saves_over(usual) else found
 
 
-def measure_session(
-    model: Source,
-    setting: SessionSetting,
-    feeds: Mapping[str, Any],
-    variant: MemoryVariant,
-    deadline: float = math.inf,
-) -> SessionMemory:
-    """Return what a session of a model takes in a process of its own, under some options.
+@dataclass(frozen=True)
+class MemoryMeter:
+    """Measures the memory of models under one setting and on the same inputs, each in a process of its own.
 
-    Raises:
-        ModelError: the model cannot be loaded or run.
-        TimeoutError: the deadline, by `time.monotonic`, is over.
+    Its methods raise a ModelError where a model cannot be loaded or run, and a TimeoutError where the deadline, by
+    `time.monotonic`, is over.
     """
-    with model_file(model) as path, MemoryProbe(path, setting, feeds, variant.options, deadline) as probe:
-        return _probed_memory(probe, variant)
+
+    setting: SessionSetting
+    feeds: Mapping[str, Any]
+
+    def measure(self, model: Source, variant: MemoryVariant, deadline: float = math.inf) -> SessionMemory:
+        """Return what a session of a model takes under some options."""
+        with model_file(model) as path, MemoryProbe(path, self.setting, self.feeds, variant.options, deadline) as probe:
+            return _probed_memory(probe, variant)
+
+    def time_ratio(self, before: Source, after: Source, variant: MemoryVariant, deadline: float = math.inf) -> float:
+        """Return the time of a run under some options over that of another model with ONNX Runtime's defaults."""
+        with (
+            model_file(before) as one,
+            model_file(after) as other,
+            MemoryProbe(one, self.setting, self.feeds, deadline=deadline) as first,
+            MemoryProbe(other, self.setting, self.feeds, variant.options, deadline) as second,
+        ):
+            first.run()
+            second.run()
+            return _time_ratio(first, second)
+
+    def find_bound(self, model: Source) -> MemoryBound:
+        """Return the node at which a run takes the most memory.
+
+        Raises:
+            UsageError: the provider is missing.
+            ModelError: the model cannot be loaded or run, or the provider has no graph to show.
+            LimitError: a run takes longer than any may.
+        """
+        with model_file(model) as path:
+            graph = optimized_graph(path, self.setting, weights=False).graph
+            events = _kernel_events(path, self.setting, self.feeds)
+        return _memory_bound(graph, _pair_with_events(graph.node, events))
+
+    def describe_excess(self, model: Source, found: SessionMemory, budget: int, what: str) -> str:
+        """Say that a budget cannot be kept, what a run, or whatever it is, takes, and which node is the bound."""
+        return (
+            f"a memory budget of {format_megabytes(budget)} cannot be kept: {what} takes"
+            f" {format_megabytes(found.running.peak)} at least, {format_megabytes(found.loading.held)} of them for"
+            f" weights; {self.find_bound(model)}"
+        )
 
 
 def _probed_memory(probe: MemoryProbe, variant: MemoryVariant) -> SessionMemory:
     """Return what the session of a probe takes."""
     running, _ = probe.run(MEMORY_RUNS)
     return SessionMemory(variant, probe.loading, running)
-
-
-def measure_time_ratio(
-    before: Source,
-    after: Source,
-    setting: SessionSetting,
-    feeds: Mapping[str, Any],
-    variant: MemoryVariant = DEFAULT_VARIANT,
-    deadline: float = math.inf,
-) -> float:
-    """Return the time of a run of a model under some options over that of another with ONNX Runtime's defaults, each in
-    a process of its own.
-
-    Raises:
-        ModelError: a model cannot be loaded or run.
-        TimeoutError: the deadline, by `time.monotonic`, is over.
-    """
-    with (
-        model_file(before) as one,
-        model_file(after) as other,
-        MemoryProbe(one, setting, feeds, deadline=deadline) as first,
-        MemoryProbe(other, setting, feeds, variant.options, deadline) as second,
-    ):
-        first.run()
-        second.run()
-        return _time_ratio(first, second)
 
 
 def _time_ratio(before: MemoryProbe, after: MemoryProbe) -> float:
@@ -412,17 +414,8 @@ SHOWN_VALUES = 4
 """Values that are named of those that lie in memory at the bound."""
 
 
-def find_memory_bound(model: Source, setting: SessionSetting, feeds: Mapping[str, Any]) -> MemoryBound:
-    """Return the node at which a run takes the most memory.
-
-    Raises:
-        UsageError: the provider is missing.
-        ModelError: the model cannot be loaded or run, or the provider has no graph to show.
-        LimitError: a run takes longer than any may.
-    """
-    with model_file(model) as path:
-        graph = optimized_graph(path, setting, weights=False).graph
-        order = _pair_with_events(graph.node, _kernel_events(path, setting, feeds))
+def _memory_bound(graph: onnx.GraphProto, order: Sequence[_TimedNode]) -> MemoryBound:
+    """Return the bound of a run, given the optimized graph, and its nodes as they ran."""
     live = _live_values(graph, order)
     sizes = [sum(value.nbytes for value in values) for values in live]
     peaks = [int(event["args"].get("mem_in_use_peak", 0)) for _, event in order]

@@ -92,7 +92,7 @@ class MemoryProbe:
             ModelError: there can be no such process, ONNX Runtime refuses the model, or the process ends.
             TimeoutError: the deadline is over.
         """
-        self.label, self.setting, self._deadline = os.fspath(path), setting, deadline
+        self.path, self.setting, self.feeds, self._deadline = os.fspath(path), setting, feeds, deadline
         command = child_command(_SERVER_CODE)
         try:
             self._process = subprocess.Popen(
@@ -143,12 +143,12 @@ class MemoryProbe:
             if left <= limit:
                 raise
             seconds = current_session().limits.seconds
-            raise LimitError(f"{self.label}: a run takes more than {seconds:g} s{TIME_HINT}") from error
+            raise LimitError(f"{self.path}: a run takes more than {seconds:g} s{TIME_HINT}") from error
         except (BrokenPipeError, EOFError, pickle.UnpicklingError) as error:
             reason = f"the process ended (exit code {self._process.wait()}), as where memory is short"
-            raise ModelError(f"{self.label}: its memory cannot be measured: {reason}") from error
+            raise ModelError(f"{self.path}: its memory cannot be measured: {reason}") from error
         if isinstance(answer, str):
-            raise ModelError(f"{self.label} {answer}")
+            raise ModelError(f"{self.path} {answer}")
         return answer
 
 
