@@ -23,7 +23,6 @@ from graphopt.partition.manifest import (
     PipelineManifest,
     PipelineStep,
     ShardCall,
-    StageRecord,
     iter_steps,
     read_manifest,
 )
@@ -78,21 +77,18 @@ class Pipeline:
         self.manifest: PipelineManifest = read_manifest(self._folder)
         """The contents of `pipeline.json`."""
         self._steps: tuple[PipelineStep, ...] = tuple(iter_steps(self.manifest))
-        count = len(self.manifest.stages)
         if in_flight is not None and in_flight < 1:
             raise UsageError(f"in_flight cannot be {in_flight}: it is 1 or more")
-        self._depth = in_flight or REQUESTS_PER_STAGE * count
+        self._depth = in_flight or REQUESTS_PER_STAGE * len(self.manifest.stages)
         self._room = threading.Semaphore(self._depth)
         self._is_closed = False
         with ort.registered_custom_ops(custom_ops):
             libraries = ort.custom_op_libraries()
-        device_count = sum(stage.device_count for stage in self.manifest.stages)
-        own = threads if threads is not None else max(1, usable_cores() // device_count)
-        specs = {
-            (number, device): self._spec(number, device, stage, own, libraries)
-            for number, stage in enumerate(self.manifest.stages, start=1)
-            for device in range(1, stage.device_count + 1)
-        }
+        files: dict[tuple[int, int], list[str]] = {}
+        for call in (call for step in self._steps for call in step.calls):
+            files.setdefault((call.stage, call.device), []).append(call.file)
+        own = threads if threads is not None else max(1, usable_cores() // len(files))
+        specs = {place: self._spec(*place, names, own, libraries) for place, names in files.items()}
         last_readers = {name: place for place, step in enumerate(self._steps) for name in step.reads}
         self._last_step = last_readers | {each.name: len(self._steps) for each in self.manifest.outputs}
         """The place of the last step that reads a value; the one behind all for outputs of the model."""
@@ -107,13 +103,13 @@ class Pipeline:
             raise
 
     def _spec(
-        self, number: int, device: int, stage: StageRecord, threads: int, libraries: tuple[str, ...]
+        self, number: int, device: int, files: Sequence[str], threads: int, libraries: tuple[str, ...]
     ) -> StageSpec:
         """Return what the worker of a device has to know. Raises UsageError: a file was changed."""
-        calls = [call for step in self._steps for call in step.calls if (call.stage, call.device) == (number, device)]
-        files = {call.file: stage.files[call.file] for call in calls}
+        stage = self.manifest.stages[number - 1]
+        digests = {name: stage.files[name] for name in files}
         name = f"stage {number}{f', device {device}' if stage.segments else ''}"
-        spec = StageSpec(name, self._folder.resolve(), files, SessionSetting(stage.provider, threads), libraries)
+        spec = StageSpec(name, self._folder.resolve(), digests, SessionSetting(stage.provider, threads), libraries)
         if (changed := spec.changed_file) is not None:
             raise UsageError(f"{changed} is not the file that {self._folder / MANIFEST} describes: it was changed")
         return spec
