@@ -104,6 +104,11 @@ class StageRecord:
             return {self.file: self.digest}
         return {shard.file: shard.digest for segment in self.segments for shard in segment.shards}
 
+    @property
+    def device_count(self) -> int:
+        """The number of devices that work on it."""
+        return max((shard.device for segment in self.segments for shard in segment.shards), default=1)
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineManifest:

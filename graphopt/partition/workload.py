@@ -212,15 +212,12 @@ class _TrainingWorkload:
     @cached_property
     def update(self) -> dict[int, int]:
         """The place of each node of the update: that of the parameter which it is for, of the loss if it is for all."""
-        known = self.parameters | self.gradients
-        found: dict[int, int] = {}
-        for vertex in self.whole.order:
-            if vertex not in self.place and vertex not in self.backward:
-                places = (known.get(source, found.get(source)) for source in self.graph.sources(vertex))
-                own = [place for place in places if place is not None]
-                if own:
-                    found[vertex] = max(own)
-        return found
+        order = [vertex for vertex in self.whole.order if vertex not in self.place and vertex not in self.backward]
+        places = self.parameters | self.gradients
+        for vertex in order:
+            if before := [places[source] for source in self.graph.sources(vertex) if source in places]:
+                places[vertex] = max(before)
+        return {vertex: places[vertex] for vertex in order if vertex in places}
 
     @cached_property
     def backward(self) -> dict[int, int]:
@@ -232,18 +229,16 @@ class _TrainingWorkload:
         ends = self.gradients
         needed = with_ancestors(self.graph, ends) - self.place.keys()
         order = [vertex for vertex in self.whole.order if vertex in needed]
+        last = len(self.forward) - 1
         leads_to: dict[int, int] = {}
         for vertex in reversed(order):
-            next_places = (leads_to[reader] for reader in self.graph.readers(vertex) if reader in leads_to)
-            leads_to[vertex] = min(next_places, default=len(self.forward) - 1)
-            leads_to[vertex] = min(leads_to[vertex], ends.get(vertex, leads_to[vertex]))
-        found: dict[int, int] = {}
-        known = self.place | self.parameters
+            after = (leads_to[reader] for reader in self.graph.readers(vertex) if reader in leads_to)
+            leads_to[vertex] = min([*after, ends.get(vertex, last)])
+        places = self.place | self.parameters
         for vertex in order:
-            before = (known.get(source, found.get(source)) for source in self.graph.sources(vertex))
-            nearest = min((place for place in before if place is not None), default=len(self.forward) - 1)
-            found[vertex] = max(nearest, leads_to[vertex])
-        return found
+            before = (places[source] for source in self.graph.sources(vertex) if source in places)
+            places[vertex] = max(min(before, default=last), leads_to[vertex])
+        return {vertex: places[vertex] for vertex in order}
 
     def build(self) -> Workload:
         graph, count = self.graph, len(self.forward)
