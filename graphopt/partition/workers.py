@@ -399,7 +399,7 @@ class DaskWorker:
     def _run(self, file: str, feeds: Values) -> Values:
         actor = self._placed_actor()
         try:
-            made, complaint = self._wait_for(actor.run(file, feeds))
+            answered: tuple[Values, str] = self._wait_for(actor.run(file, feeds), self.placed.get(self.spec.name))
         except WorkerLostError:
             self._forget(actor)
             raise
@@ -407,19 +407,19 @@ class DaskWorker:
             self._forget(actor)
             raise WorkerLostError from error
         self._deaths = 0
+        made, complaint = answered
         if complaint:
             raise StageError(complaint)
         return made
 
-    def _wait_for(self, call: Any) -> tuple[Values, str]:
+    def _wait_for(self, future: Any, address: str | None) -> Any:
+        """Return the result of a future. Raises WorkerLostError: the worker at the address is gone."""
         while True:
             try:
-                found: tuple[Values, str] = call.result(timeout=POLL_SECONDS)
+                return future.result(timeout=POLL_SECONDS)
             except TimeoutError:
-                if self.placed.get(self.spec.name) not in self._workers():
+                if address not in self._workers():
                     raise WorkerLostError from None
-            else:
-                return found
 
     def _forget(self, actor: Any) -> None:
         with self._lock:
@@ -463,23 +463,18 @@ class DaskWorker:
         handle = self.client.submit(
             StageActor, self.spec, contents, actor=True, workers=[address], allow_other_workers=False, pure=False
         )
-        while True:
-            try:
-                actor = handle.result(timeout=POLL_SECONDS)
-            except TimeoutError:
-                if address not in self._workers():
-                    self._deaths += 1
-                    raise WorkerLostError from None
-            except MissingStageError:
-                raise
-            except (OSError, distributed.KilledWorker, distributed.client.FutureCancelledError) as error:
-                self._deaths += 1
-                raise WorkerLostError from error
-            except Exception as error:  # whatever opening the stage raises there
-                raise StageError(f"cannot be opened on {address}: {error}") from error
-            else:
-                self._handle = handle
-                return actor
+        lost = (WorkerLostError, OSError, distributed.KilledWorker, distributed.client.FutureCancelledError)
+        try:
+            actor = self._wait_for(handle, address)
+        except MissingStageError:
+            raise
+        except lost as error:
+            self._deaths += 1
+            raise WorkerLostError from error
+        except Exception as error:  # whatever opening the stage raises there
+            raise StageError(f"cannot be opened on {address}: {error}") from error
+        self._handle = handle
+        return actor
 
     def _free_worker(self) -> str:
         end = time.monotonic() + PLACING_SECONDS
