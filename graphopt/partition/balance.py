@@ -36,9 +36,9 @@ class CutSpace:
     speeds: Sequence[float]
     """Speed of the device of each stage."""
     seconds_to_send: Callable[[int], float] = INSTANT.seconds
-    """Returns the seconds in which the link between two devices carries so many bytes."""
+    """Seconds in which the link between two devices carries a number of bytes."""
     fits: Callable[[int, int, int], bool] = lambda stage, start, end: True
-    """Says whether the device of a stage has memory for the nodes between two cuts."""
+    """Whether the device of a stage has memory for the nodes between two cuts."""
 
 
 @dataclass(frozen=True)

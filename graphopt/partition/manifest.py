@@ -73,7 +73,7 @@ class StageRecord:
     """A stage: a model of its own, beside this file, or several that devices run together."""
 
     file: str
-    """Empty where devices share the stage."""
+    """Name of the file of the model; empty where devices share the stage."""
     digest: str
     """SHA-256 of the file, and of its weights where they lie in another."""
     nodes: int

@@ -157,7 +157,7 @@ class PlanComparison:
 
 
 def describe_memory(stage: PlannedStage) -> str:
-    """Say what the memory of a stage is for."""
+    """Return the memory of a stage by what it is for, in one line."""
     parts = {
         "weights": stage.weights,
         "gradients": stage.gradients,

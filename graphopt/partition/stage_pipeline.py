@@ -93,7 +93,7 @@ class Pipeline:
         self._last_step = last_readers | {each.name: len(self._steps) for each in self.manifest.outputs}
         """The place of the last step that reads a value; the one behind all for outputs of the model."""
         self._workers: dict[tuple[int, int], StageWorker] = {}
-        """By the number of the stage, and that of its device."""
+        """The workers, by the numbers of the stage and of its device."""
         try:
             placed: dict[str, str] = {}
             for place, spec in specs.items():

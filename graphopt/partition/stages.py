@@ -18,7 +18,7 @@ class ModelStage:
     start: int
     end: int
     graph: Graph
-    """It reads inputs of the model and what earlier stages make, and returns what others read and outputs of the
+    """Its inputs are those of the model and what earlier stages make; its outputs, what others read and outputs of the
     model."""
     received: tuple[Value, ...]
     """The values of the whole graph that earlier stages make."""

@@ -128,7 +128,7 @@ class SessionMemory:
         return any(nbytes < other.figures[name] - least for name, nbytes in self.figures.items())
 
     def describe_saving(self, usual: SessionMemory) -> str:
-        """Say what the options bring, in one line."""
+        """Return what the options save, in one line."""
         parts = [
             f"{name} {format_megabytes(nbytes)} instead of {format_megabytes(usual.figures[name])}"
             for name, nbytes in self.figures.items()
@@ -385,7 +385,7 @@ class MemoryMeter:
         return _memory_bound(graph, _pair_with_events(graph.node, events))
 
     def describe_excess(self, model: Source, found: SessionMemory, budget: int, what: str) -> str:
-        """Say that a budget cannot be kept, what a run, or whatever it is, takes, and which node is the bound."""
+        """Return why a budget cannot be kept: what a run (as `what` calls it) takes, and which node is the bound."""
         return (
             f"a memory budget of {format_megabytes(budget)} cannot be kept: {what} takes"
             f" {format_megabytes(found.running.peak)} at least, {format_megabytes(found.loading.held)} of them for"

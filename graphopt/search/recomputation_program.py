@@ -231,7 +231,7 @@ class _Program:
     def _constrain(
         self, lifetime: Lifetime, chosen: Mapping[Value, int], made: Mapping[Value, Mapping[int, int]]
     ) -> None:
-        """Say that a copy is there as soon as another reads it, and stays; and that what is not copied is kept."""
+        """Add the constraints that a copy is there as soon as another reads it, and stays, and that all else is kept."""
         own, variables = chosen[lifetime.value], made[lifetime.value]
         for stage, variable in variables.items():
             if variable != own and stage - 1 in variables:
