@@ -231,7 +231,7 @@ class _Program:
     def _constrain(
         self, lifetime: Lifetime, chosen: Mapping[Value, int], made: Mapping[Value, Mapping[int, int]]
     ) -> None:
-        """Add the constraints that a copy is there as soon as another reads it, and stays, and that all else is kept."""
+        """Constrain a copy to be there as soon as another reads it, and to stay, and what is not copied to be kept."""
         own, variables = chosen[lifetime.value], made[lifetime.value]
         for stage, variable in variables.items():
             if variable != own and stage - 1 in variables:
