@@ -25,7 +25,7 @@ from graphopt.partition.balance import (
 
 
 def space(
-    nbytes: Sequence[int], speeds: Sequence[float], fits: Callable[[int, int, int], bool] | None = None
+    nbytes: Sequence[int], speeds: Sequence[float], fits: Callable[[int, int, int], bool] = lambda *_: True
 ) -> CutSpace:
     """All cuts between nodes, across which so many bytes go."""
     count = len(nbytes) + 1
@@ -113,6 +113,9 @@ def test_imbalance_is_that_of_the_devices() -> None:
 def test_of_many_positions_the_narrowest_stay() -> None:
     nbytes = [5] * 10_001
     nbytes[4321] = 1
-    kept = thin_positions(range(1, 10_000), nbytes, [1.0] * 10_000)
+    kept = thin_positions(range(1, 10_000), nbytes, [1.0] * 10_000, 2)
     assert len(kept) <= MAX_POSITIONS and 4321 in kept
-    assert thin_positions([3, 5], nbytes, [1.0] * 10_000) == [3, 5]
+    assert thin_positions([3, 5], nbytes, [1.0] * 10_000, 2) == [3, 5]
+    assert thin_positions(range(1, 1000), nbytes, [1.0] + [0.0] * 9_999, 9) == range(1, 1000), (
+        "in one stretch are too few"
+    )

@@ -22,7 +22,7 @@ from graphopt.partition.plan import DevicePlan, DeviceSplit, PlanComparison, Pla
 from graphopt.partition.plan_report import PlanReport, PlanRequest
 from graphopt.partition.planning import find_plan
 from graphopt.partition.schedule import PipelineTimes, Schedule, in_flight, passes, pipeline_seconds
-from graphopt.partition.sharding import ShardedGraph, shard_graph
+from graphopt.partition.sharding import shard_graph
 from graphopt.partition.workload import Workload, measure_workload
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.analytic_cost import AnalyticCost
@@ -52,7 +52,7 @@ def training() -> onnx.ModelProto:
 
 def workload(model: onnx.ModelProto, shards: int = 1) -> Workload:
     loaded = load_typed(model)
-    sharded = ShardedGraph(loaded.graph, 1, {}, {}, {}) if shards == 1 else shard_graph(loaded.graph, shards)
+    sharded = shard_graph(loaded.graph, shards)
     return measure_workload(sharded, AnalyticCost().node_seconds)
 
 
@@ -239,7 +239,7 @@ def test_what_fits_nowhere_is_said_with_what_is_missing() -> None:
 def test_zero_spreads_the_state_of_training_over_copies(training: onnx.ModelProto, zero: int) -> None:
     work = workload(training)
     weights, gradients, state = work.model_state(0, len(work))
-    plan = PlanMaker(work, cluster(4), 8).plan(DeviceSplit(4, 1, 1), Schedule.ONE_FORWARD_ONE_BACKWARD, zero)
+    plan = PlanMaker(work, cluster(4), 8, DeviceSplit(4, 1, 1), Schedule.ONE_FORWARD_ONE_BACKWARD, zero).plan()
     stage = plan.copies[0][0]
     assert stage.weights == (math.ceil(weights / 4) if zero >= 3 else weights)
     assert stage.gradients == (gradients // 4 if zero >= 2 else gradients)
@@ -260,9 +260,9 @@ def test_as_little_of_zero_is_used_as_fits(training: onnx.ModelProto) -> None:
 
 
 def test_1f1b_keeps_fewer_values_than_gpipe(training: onnx.ModelProto) -> None:
-    maker = PlanMaker(workload(training), cluster(3), 12)
+    work = workload(training)
     gpipe, other = (
-        maker.plan(DeviceSplit(1, 1, 3), schedule, 0)
+        PlanMaker(work, cluster(3), 12, DeviceSplit(1, 1, 3), schedule, 0).plan()
         for schedule in (Schedule.GPIPE, Schedule.ONE_FORWARD_ONE_BACKWARD)
     )
     assert other.memory < gpipe.memory

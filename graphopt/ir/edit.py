@@ -74,10 +74,14 @@ def replace_node(graph: Graph, vertex: int, node: Node) -> Patch:
     return replace_values(graph, {}, {vertex: node})
 
 
+def with_ancestors(graph: Graph, vertices: Iterable[int]) -> set[int]:
+    """Return some vertices and all that they depend on."""
+    return set(chain.from_iterable(nx.bfs_layers(graph.nx.reverse(copy=False), {*vertices})))
+
+
 def needed_vertices(graph: Graph) -> set[int]:
     """Return the vertices that outputs depend on."""
-    outputs = {value.vertex for value in graph.outputs}
-    return set(chain.from_iterable(nx.bfs_layers(graph.nx.reverse(copy=False), outputs)))
+    return with_ancestors(graph, (value.vertex for value in graph.outputs))
 
 
 def remove_unread(graph: Graph) -> Patch | None:

@@ -129,6 +129,12 @@ class Node:
                 if isinstance(item, Graph):
                     yield item
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of its data and of the weights in its bodies."""
+        own = 0 if self.data is None else self.data.nbytes
+        return own + sum(body.weight_bytes for body in self.bodies)
+
     def is_same_operation(self, other: Node) -> bool:
         """Return whether two nodes do the same with what they read: inputs and captures may be other values."""
         present = [[value is None for value in node.inputs] for node in (self, other)]
@@ -248,12 +254,11 @@ class Graph:
     @property
     def weight_bytes(self) -> int:
         """Bytes of its constants and of the defaults of its inputs, in bodies too."""
-        return sum(
-            node.data.nbytes
-            for graph in self.graphs()
-            for _, node in graph.vertices_and_nodes()
-            if node.data is not None
-        )
+        return sum(node.weight_bytes for _, node in self.vertices_and_nodes())
+
+    def values_of(self, vertex: int) -> list[Value]:
+        """Return the values that a vertex makes."""
+        return [Value(vertex, output) for output in range(len(self[vertex].names))]
 
     def value_type(self, value: Value) -> Type | None:
         return self[value.vertex].types[value.output]

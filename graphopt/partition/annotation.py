@@ -12,14 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnx import parser
-
 from graphopt.base.errors import ModelError
 from graphopt.base.ort import make_session_options, require_onnxruntime
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Patch
 from graphopt.partition.partitioning import ModelPartition
-from graphopt.runtime.session_setting import SessionSetting
+from graphopt.runtime.session_setting import SessionSetting, smallest_model
 
 ANNOTATION = "layer_ann"
 OPTION = "session.layer_assignment_settings"
@@ -113,11 +111,9 @@ def _options(setting: str) -> Any:
 
 def _knows_annotations() -> bool:
     """Return whether ONNX Runtime reads the option: those that do refuse one that is not of its form."""
-    model = parser.parse_model('<ir_version: 8, opset_import: ["": 17]> one (float[1] x) => (float[1] y) {y = Neg(x)}')
+    model = smallest_model().SerializeToString()
     try:
-        require_onnxruntime().InferenceSession(
-            model.SerializeToString(), _options("no parenthesis"), providers=["CPUExecutionProvider"]
-        )
+        require_onnxruntime().InferenceSession(model, _options("no parenthesis"), providers=["CPUExecutionProvider"])
     except Exception:
         return True
     return False

@@ -36,12 +36,9 @@ class CutSpace:
     speeds: Sequence[float]
     """Speed of the device of each stage."""
     seconds_to_send: Callable[[int], float] = INSTANT.seconds
-    """Returns the seconds in which the link between two devices carries so many bytes."""
-    fits: Callable[[int, int, int], bool] | None = None
-    """Says whether the nodes between two cuts fit into the memory of the device of a stage; None if all do."""
-
-    def has_room(self, stage: int, start: int, end: int) -> bool:
-        return self.fits is None or self.fits(stage, start, end)
+    """Seconds in which the link between two devices carries a number of bytes."""
+    fits: Callable[[int, int, int], bool] = lambda stage, start, end: True
+    """Whether the device of a stage has memory for the nodes between two cuts."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +58,13 @@ class NoCutsError(Exception):
     """There are no cuts with these stages, devices and bytes."""
 
 
-def thin_positions(positions: Sequence[int], bytes_across: Sequence[int], seconds: Sequence[float]) -> list[int]:
-    """Return at most `MAX_POSITIONS` of the positions: of each stretch that takes about the same time the narrowest."""
+def thin_positions(
+    positions: Sequence[int], bytes_across: Sequence[int], seconds: Sequence[float], stages: int
+) -> Sequence[int]:
+    """Return at most `MAX_POSITIONS` of the positions, of each stretch that takes about the same time the narrowest;
+    all where these are too few for the stages."""
     if len(positions) <= MAX_POSITIONS:
-        return [*positions]
+        return positions
     before = [0.0, *accumulate(seconds)]
     found: dict[int, int] = {}
     for position in positions:
@@ -72,7 +72,7 @@ def thin_positions(positions: Sequence[int], bytes_across: Sequence[int], second
         known = found.setdefault(stretch, position)
         if bytes_across[position] < bytes_across[known]:
             found[stretch] = position
-    return sorted(found.values())
+    return sorted(found.values()) if len(found) >= stages - 1 else positions
 
 
 def choose_cuts(space: CutSpace, seconds: Sequence[float]) -> Cuts:
@@ -89,7 +89,7 @@ def choose_cuts(space: CutSpace, seconds: Sequence[float]) -> Cuts:
 
     def seconds_of(stage: int, start: int, end: int) -> float:
         """Return how long a stage keeps its device or the link to the next busy; infinite where it does not fit."""
-        if not space.has_room(stage, start, end):
+        if not space.fits(stage, start, end):
             return math.inf
         sending = space.seconds_to_send(space.bytes_across[end]) if end < space.node_count else 0.0
         return max((before[end] - before[start]) / space.speeds[stage], sending)
@@ -197,7 +197,6 @@ def _moves(space: CutSpace, found: MeasuredCuts) -> Iterator[Cuts]:
             if not 0 <= place < len(space.positions):
                 continue
             moved = (*found.cuts[:border], space.positions[place], *found.cuts[border + 1 :])
-            if all(a < b for a, b in zip((0, *moved), (*moved, space.node_count), strict=True)) and all(
-                space.has_room(*each) for each in _stages(moved, space.node_count)
-            ):
+            stages = _stages(moved, space.node_count)
+            if all(start < end and space.fits(stage, start, end) for stage, start, end in stages):
                 yield moved

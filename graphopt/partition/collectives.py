@@ -127,8 +127,30 @@ def _rounds(count: int) -> int:
     return (count - 1).bit_length()
 
 
-def _transfer(nbytes: float, link: Link) -> float:
-    return nbytes / link.bandwidth
+PartsProgram: TypeAlias = "Callable[[Group, list[Array], Array], Program]"
+"""Program that exchanges parts of a value, one for each device, and puts in their place what it has received."""
+
+
+def _reduce_scatter(scatter: PartsProgram) -> CollectiveProgram:
+    def program(group: Group, value: Array) -> Program:
+        parts = np.array_split(value, group.size)
+        yield from scatter(group, parts, value)
+        return parts[group.rank]
+
+    return program
+
+
+def _all_gather(*phases: PartsProgram) -> CollectiveProgram:
+    """Return the program after whose last phase each device has all parts: alone an all-gather, after a reduce-scatter
+    an all-reduce."""
+
+    def program(group: Group, value: Array) -> Program:
+        parts = np.array_split(value, group.size)
+        for phase in phases:
+            yield from phase(group, parts, value)
+        return np.concatenate(parts)
+
+    return program
 
 
 # -- parameter server --------------------------------------------------------------------------------------------------
@@ -159,23 +181,12 @@ def _ring(group: Group, parts: list[Array], whole: Array, first: int, *, adds: b
         parts[place] = parts[place] + arrived if adds else arrived
 
 
-def _ring_reduce_scatter(group: Group, value: Array) -> Program:
-    parts = np.array_split(value, group.size)
-    yield from _ring(group, parts, value, group.rank - 1, adds=True)
-    return parts[group.rank]
+def _ring_add(group: Group, parts: list[Array], whole: Array) -> Program:
+    yield from _ring(group, parts, whole, group.rank - 1, adds=True)
 
 
-def _ring_all_gather(group: Group, value: Array) -> Program:
-    parts = np.array_split(value, group.size)
-    yield from _ring(group, parts, value, group.rank, adds=False)
-    return np.concatenate(parts)
-
-
-def _ring_all_reduce(group: Group, value: Array) -> Program:
-    parts = np.array_split(value, group.size)
-    yield from _ring(group, parts, value, group.rank - 1, adds=True)
-    yield from _ring(group, parts, value, group.rank, adds=False)
-    return np.concatenate(parts)
+def _ring_copy(group: Group, parts: list[Array], whole: Array) -> Program:
+    yield from _ring(group, parts, whole, group.rank, adds=False)
 
 
 # -- binomial tree -----------------------------------------------------------------------------------------------------
@@ -279,25 +290,6 @@ def _double(group: Group, parts: list[Array], whole: Array) -> Program:
         _store(parts, partner & -width, (partner & -width) + width, arrived)
 
 
-def _recursive_halving(group: Group, value: Array) -> Program:
-    parts = np.array_split(value, group.size)
-    yield from _halve(group, parts, value)
-    return parts[group.rank]
-
-
-def _doubling_all_gather(group: Group, value: Array) -> Program:
-    parts = np.array_split(value, group.size)
-    yield from _double(group, parts, value)
-    return np.concatenate(parts)
-
-
-def _halving_doubling(group: Group, value: Array) -> Program:
-    parts = np.array_split(value, group.size)
-    yield from _halve(group, parts, value)
-    yield from _double(group, parts, value)
-    return np.concatenate(parts)
-
-
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
@@ -306,18 +298,12 @@ def _extra_rounds(count: int) -> int:
     return 0 if count == 1 << _log2(count) else 2
 
 
-def _halving_seconds(count: int, nbytes: float, link: Link) -> float:
-    inner = 1 << _log2(count)
-    halving = 2 * _log2(count) * link.latency + 2 * (inner - 1) / inner * _transfer(nbytes, link)
-    return halving + _extra_rounds(count) * link.seconds(nbytes)
-
-
 def _ring_seconds(passes: int) -> Callable[[int, float, Link], float]:
     return lambda p, n, link: passes * (p - 1) * link.seconds(n / p)
 
 
 def _log_seconds(p: int, n: float, link: Link) -> float:
-    return _log2(p) * link.latency + (p - 1) / p * _transfer(n, link)
+    return _log2(p) * link.latency + (p - 1) / p * (n / link.bandwidth)
 
 
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -328,7 +314,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         lambda p, n, link: 2 * (p - 1) * link.seconds(n),
         _parameter_server,
     ),
-    Algorithm("ring", Operation.ALL_REDUCE, "2(p-1)(α + nβ/p)", _ring_seconds(2), _ring_all_reduce),
+    Algorithm("ring", Operation.ALL_REDUCE, "2(p-1)(α + nβ/p)", _ring_seconds(2), _all_gather(_ring_add, _ring_copy)),
     Algorithm(
         "tree",
         Operation.ALL_REDUCE,
@@ -347,25 +333,25 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "halving-doubling",
         Operation.ALL_REDUCE,
         "2α log q + 2nβ(q-1)/q with q = 2^⌊log p⌋, and 2(α + nβ) unless p = q",
-        _halving_seconds,
-        _on_power_of_two(_halving_doubling),
+        lambda p, n, link: 2 * _log_seconds(1 << _log2(p), n, link) + _extra_rounds(p) * link.seconds(n),
+        _on_power_of_two(_all_gather(_halve, _double)),
     ),
-    Algorithm("ring", Operation.REDUCE_SCATTER, "(p-1)(α + nβ/p)", _ring_seconds(1), _ring_reduce_scatter),
+    Algorithm("ring", Operation.REDUCE_SCATTER, "(p-1)(α + nβ/p)", _ring_seconds(1), _reduce_scatter(_ring_add)),
     Algorithm(
         "halving",
         Operation.REDUCE_SCATTER,
         "α log p + nβ(p-1)/p",
         _log_seconds,
-        _recursive_halving,
+        _reduce_scatter(_halve),
         only_powers_of_two=True,
     ),
-    Algorithm("ring", Operation.ALL_GATHER, "(p-1)(α + nβ/p)", _ring_seconds(1), _ring_all_gather),
+    Algorithm("ring", Operation.ALL_GATHER, "(p-1)(α + nβ/p)", _ring_seconds(1), _all_gather(_ring_copy)),
     Algorithm(
         "doubling",
         Operation.ALL_GATHER,
         "α log p + nβ(p-1)/p",
         _log_seconds,
-        _doubling_all_gather,
+        _all_gather(_double),
         only_powers_of_two=True,
     ),
     Algorithm(

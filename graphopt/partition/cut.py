@@ -6,15 +6,14 @@ to no side: like a weight, it is wherever it is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 
-from graphopt.ir.graph import Graph, Node, Value
+from graphopt.ir.graph import Graph, Value
 from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.types import TensorType, Type
-from graphopt.search.buffer_plan import liveness_peak, value_bytes
+from graphopt.search.buffer_plan import liveness_peak, sum_over_spans, value_bytes
 
 SENT_SHARE = 0.01
 """Part of the bytes of the weights that it is computed from up to which a value is sent, rather than computed again."""
@@ -35,8 +34,19 @@ class CuttableGraph:
 
     @cached_property
     def copied(self) -> frozenset[int]:
-        """The nodes that are computed from weights alone, in each stage that reads them."""
-        return frozenset(_copied_nodes(self.graph, self.sized, self.rank))
+        """The nodes that are computed from weights alone, in each stage that reads them; not those that make little of
+        large weights: what these make is sent."""
+        weights: dict[int, frozenset[int]] = {}
+        for vertex in self.rank:
+            node = self.graph[vertex]
+            if node.is_constant:
+                weights[vertex] = frozenset([vertex])
+            elif not node.is_internal and is_deterministic(node) and all(v.vertex in weights for v in node.operands):
+                read = frozenset[int]().union(*(weights[value.vertex] for value in node.operands))
+                made = sum(map(self.nbytes, self.graph.values_of(vertex)))
+                if made > SENT_SHARE * sum(self.graph[each].weight_bytes for each in read):
+                    weights[vertex] = read
+        return frozenset(vertex for vertex in weights if not self.graph[vertex].is_constant)
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -80,22 +90,18 @@ class CuttableGraph:
     @cached_property
     def bytes_across(self) -> list[int]:
         """Bytes of the values that cross each cut, from 0 to the number of nodes; unknown sizes count 0."""
-        return self._sum_across((value, self.nbytes(value)) for value in self.last_reader)
+        return self._sum_across(self.nbytes)
 
     @cached_property
     def possible_cuts(self) -> list[int]:
         """Cuts with nodes on both sides, across which only tensors go that NumPy knows."""
-        hindered = self._sum_across(
-            (value, 1) for value in self.last_reader if not can_be_sent(self.graph.value_type(value))
-        )
-        return [cut for cut in range(1, len(self)) if not hindered[cut]]
+        hindrances = self._sum_across(lambda value: not can_be_sent(self.graph.value_type(value)))
+        return [cut for cut in range(1, len(self)) if not hindrances[cut]]
 
-    def _sum_across(self, weighted: Iterable[tuple[Value, int]]) -> list[int]:
-        changes = [0] * (len(self) + 2)
-        for value, weight in weighted:
-            changes[self.place[value.vertex] + 1] += weight
-            changes[self.last_reader[value] + 1] -= weight
-        return list(accumulate(changes))[: len(self) + 1]
+    def _sum_across(self, number: Callable[[Value], int]) -> list[int]:
+        """Return the sum over the values that cross each cut."""
+        spans = ((number(value), self.place[value.vertex] + 1, last) for value, last in self.last_reader.items())
+        return sum_over_spans(spans, len(self) + 1)
 
     def sources_of(self, vertices: Iterable[int]) -> set[int]:
         """Return the weights, and the nodes that are computed from them alone, that some nodes need."""
@@ -112,7 +118,12 @@ class CuttableGraph:
         """Return the bytes of weights that some nodes need, each counted once, and of those in their bodies."""
         own = {*vertices}
         nodes = [self.graph[vertex] for vertex in own | self.sources_of(own)]
-        return sum(_held_bytes(node) for node in nodes)
+        return sum(node.weight_bytes for node in nodes)
+
+    @cached_property
+    def all_weight_bytes(self) -> int:
+        """Bytes of the weights that nodes of the order need."""
+        return self.weight_bytes(self.order)
 
     def running_weight_bytes(self, start: int) -> list[int]:
         """Return the bytes of weights that the first 0, 1, 2, … nodes behind a cut need together."""
@@ -120,33 +131,10 @@ class CuttableGraph:
         for vertex in self.order[start:]:
             new = self.sources_of([vertex]) - held
             held |= new
-            totals.append(totals[-1] + sum(_held_bytes(self.graph[each]) for each in (vertex, *new)))
+            totals.append(totals[-1] + sum(self.graph[each].weight_bytes for each in (vertex, *new)))
         return totals
-
-
-def _held_bytes(node: Node) -> int:
-    """Return the bytes of a weight, or of those in the bodies of a node."""
-    own = 0 if node.data is None else node.data.nbytes
-    return own + sum(body.weight_bytes for body in node.bodies)
 
 
 def can_be_sent(type_: Type | None) -> bool:
     """Return whether a value is a tensor of a type that NumPy has itself."""
     return isinstance(type_, TensorType) and type_.dtype != 0 and type_.dtype.numpy.isbuiltin == 1
-
-
-def _copied_nodes(graph: Graph, sized: Graph, vertices: Iterable[int]) -> set[int]:
-    """Return the nodes that are computed from weights alone, but for those that make little of large weights: these
-    are sent."""
-    weights: dict[int, frozenset[int]] = {}
-    for vertex in vertices:
-        node = graph[vertex]
-        if node.is_constant:
-            weights[vertex] = frozenset([vertex])
-        elif not node.is_internal and is_deterministic(node) and all(v.vertex in weights for v in node.operands):
-            taken = frozenset[int]().union(*(weights[value.vertex] for value in node.operands))
-            held = sum(data.nbytes for each in taken if (data := graph[each].data) is not None)
-            made = sum(value_bytes(sized, Value(vertex, index)) for index in range(len(node.names)))
-            if made > SENT_SHARE * held:
-                weights[vertex] = taken
-    return {vertex for vertex in weights if not graph[vertex].is_constant}

@@ -18,7 +18,7 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -40,6 +40,12 @@ class Device:
     """Speed as a multiple of that of the machine on which times are measured or estimated."""
     provider: str = "cpu"
     """Execution provider of ONNX Runtime, by its short name."""
+
+
+def weakest_device(name: str, devices: Sequence[Device]) -> Device:
+    """Return a device as slow and as small as any of some, with the provider of the first."""
+    speed, memory = min(device.speed for device in devices), min(device.memory for device in devices)
+    return Device(name, memory, speed, devices[0].provider)
 
 
 @dataclass(frozen=True, slots=True)

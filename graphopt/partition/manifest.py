@@ -73,7 +73,7 @@ class StageRecord:
     """A stage: a model of its own, beside this file, or several that devices run together."""
 
     file: str
-    """Empty where devices share the stage."""
+    """Name of the file of the model; empty where devices share the stage."""
     digest: str
     """SHA-256 of the file, and of its weights where they lie in another."""
     nodes: int
@@ -170,6 +170,8 @@ class PipelineManifest:
 class ShardCall:
     """A model that one device of a stage runs."""
 
+    stage: int
+    """Number of the stage, from 1."""
     device: int
     """Number of the device within the stage, from 1."""
     file: str
@@ -181,8 +183,6 @@ class ShardCall:
 class PipelineStep:
     """Part of a request that is done at once: a stage, or a segment of one that devices share."""
 
-    stage: int
-    """Number of the stage, from 1."""
     calls: tuple[ShardCall, ...]
     joins: tuple[Join, ...] = ()
     """The operations that follow."""
@@ -206,10 +206,10 @@ def iter_steps(manifest: PipelineManifest) -> Iterator[PipelineStep]:
     """Yield what is done for a request, in order."""
     for number, stage in enumerate(manifest.stages, start=1):
         if not stage.segments:
-            yield PipelineStep(number, (ShardCall(1, stage.file, _names(stage.inputs)),))
+            yield PipelineStep((ShardCall(number, 1, stage.file, _names(stage.inputs)),))
         for place, segment in enumerate(stage.segments, start=1):
-            calls = tuple(ShardCall(shard.device, shard.file, _names(shard.inputs)) for shard in segment.shards)
-            yield PipelineStep(number, calls, segment.joins, stage.results if place == len(stage.segments) else {})
+            calls = (ShardCall(number, shard.device, shard.file, _names(shard.inputs)) for shard in segment.shards)
+            yield PipelineStep(tuple(calls), segment.joins, stage.results if place == len(stage.segments) else {})
 
 
 def _names(signatures: tuple[TensorSignature, ...]) -> tuple[str, ...]:

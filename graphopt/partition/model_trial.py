@@ -12,11 +12,11 @@ from graphopt.base.limits import LimitError
 from graphopt.io import onnx_io, opset_conversion
 from graphopt.ir.edit import remove_unread
 from graphopt.ir.graph import Graph
-from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.operators.inference import infer_graph
 from graphopt.runtime.bench import make_up_inputs, prepare_models
 from graphopt.runtime.sample_inputs import Feeds
 from graphopt.runtime.session_setting import SessionSetting, parse_model
+from graphopt.search.explore import with_static_shapes
 from graphopt.search.model_tuner import input_shapes
 
 log = logging.getLogger(__name__)
@@ -101,19 +101,12 @@ def try_model(
 
 
 def with_sizes(graph: Graph, feeds: Feeds) -> Graph:
-    """Return a copy of a graph with the sizes of some inputs; an equal one where they say nothing."""
+    """Return a graph with the sizes of some inputs; the graph itself where it does not work on them."""
     try:
-        return _sized(graph, feeds)
+        return with_static_shapes(graph, input_shapes(feeds))
     except GraphoptError as error:
         log.debug("sizes are not known everywhere: %s", error)
-        return graph.copy()
-
-
-def _sized(graph: Graph, feeds: Feeds) -> Graph:
-    """Return a copy of a graph with the sizes of some inputs. Raises GraphoptError where it does not work on them."""
-    sized, names = graph.copy(), {graph[vertex].names[0] for vertex in graph.inputs}
-    fix_inputs(sized, {name: shape for name, shape in input_shapes(feeds).items() if name in names}, {})
-    return sized
+        return graph
 
 
 def _make_up_feeds(
@@ -130,7 +123,7 @@ def _make_up_feeds(
 
     def refusal(feeds: Feeds) -> str:
         try:
-            _sized(graph, feeds)
+            with_static_shapes(graph, input_shapes(feeds))
         except GraphoptError as error:
             return str(error)
         return ""

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -29,7 +29,7 @@ from graphopt.partition.balance import (
     thin_positions,
 )
 from graphopt.partition.cut import CuttableGraph, can_be_sent
-from graphopt.partition.devices import INSTANT, Cluster, Device
+from graphopt.partition.devices import Cluster, Device, weakest_device
 from graphopt.partition.model_trial import load_live_nodes, try_model, with_sizes
 from graphopt.partition.sharding import MAX_SHARDS
 from graphopt.partition.shards import Shards, shard_model
@@ -147,14 +147,10 @@ class PartitionRequest:
 
 def _common_device(group: Sequence[Device]) -> Device:
     """Return a device that stands for some. Raises UsageError: their providers differ."""
+    names = ", ".join(device.name for device in group)
     if len({device.provider for device in group}) > 1:
-        raise UsageError(f"{', '.join(device.name for device in group)} cannot share a stage: their providers differ")
-    return replace(
-        group[0],
-        name=", ".join(device.name for device in group),
-        memory=min(device.memory for device in group),
-        speed=min(device.speed for device in group),
-    )
+        raise UsageError(f"{names} cannot share a stage: their providers differ")
+    return weakest_device(names, group)
 
 
 def find_partition(
@@ -227,42 +223,31 @@ def _cut_space(whole: CuttableGraph, request: PartitionRequest, seconds: Sequenc
                 f" {format_bytes(least)} would do"
             )
         possible = narrow
-    positions = thin_positions(possible, whole.bytes_across, seconds)
-    if len(positions) < count - 1:
-        positions = possible
-    link = request.cluster.link if request.cluster is not None else INSTANT
-    return CutSpace(
+    space = CutSpace(
         node_count=len(whole),
-        positions=positions,
+        positions=thin_positions(possible, whole.bytes_across, seconds, count),
         bytes_across=whole.bytes_across,
         speeds=[device.speed for device in request.devices],
-        seconds_to_send=link.seconds,
-        fits=_MemoryFit(whole, request.devices, request.tensor_parallel) if request.cluster is not None else None,
     )
+    if request.cluster is None:
+        return space
+    weights = cache(whole.running_weight_bytes)
 
+    def fits(stage: int, start: int, end: int) -> bool:
+        """Return whether a device holds its part of the weights, and the most that values of the whole model take."""
+        held = weights(start)[end - start] / request.tensor_parallel
+        return held + whole.values_peak <= request.devices[stage].memory
 
-class _MemoryFit:
-    """Whether nodes fit into a device: their weights, or the part of them that each of several has, and at most what
-    the values of the whole model take."""
-
-    def __init__(self, whole: CuttableGraph, devices: Sequence[Device], shards: int) -> None:
-        self._whole, self._memory, self._shards = whole, [device.memory for device in devices], shards
-        self._values = whole.values_peak
-        self._weights: dict[int, list[int]] = {}
-
-    def __call__(self, stage: int, start: int, end: int) -> bool:
-        if start not in self._weights:
-            self._weights[start] = self._whole.running_weight_bytes(start)
-        return self._weights[start][end - start] / self._shards + self._values <= self._memory[stage]
+    return replace(space, seconds_to_send=request.cluster.link.seconds, fits=fits)
 
 
 def _refusal(whole: CuttableGraph, request: PartitionRequest, label: str) -> GraphoptError:
     """Return the error that says why there are no such cuts."""
-    weights, memory = whole.weight_bytes(whole.order), sum(device.memory for device in request.devices)
+    weights, values = format_bytes(whole.all_weight_bytes), format_bytes(whole.values_peak)
+    memory = format_bytes(sum(device.memory for device in request.devices))
     return MemoryBudgetError(
         f"{label} does not fit into the {len(request.devices)} devices, in their order, however it is cut: its weights"
-        f" take {format_bytes(weights)} and its values {format_bytes(whole.values_peak)} at most, and the devices have"
-        f" {format_bytes(memory)} together; nothing was written"
+        f" take {weights} and its values {values} at most, and the devices have {memory} together; nothing was written"
     )
 
 
@@ -354,8 +339,9 @@ def _measured(
 def _notes(partition: ModelPartition, request: PartitionRequest) -> list[str]:
     """Return what is worth knowing beside the table."""
     notes = []
-    copied = sum(stage.weight_bytes for stage in partition.stages) - partition.whole.weight_bytes(partition.whole.order)
-    if copied > COPIED_SHARE * partition.whole.weight_bytes(partition.whole.order):
+    whole_bytes = partition.whole.all_weight_bytes
+    copied = sum(stage.weight_bytes for stage in partition.stages) - whole_bytes
+    if copied > COPIED_SHARE * whole_bytes:
         notes.append(f"{format_bytes(copied)} of weights are copied, as several stages read them")
     if request.max_transfer is not None:
         wide = [stage for stage in partition.stages if partition.bytes_behind(stage) > request.max_transfer]
@@ -365,8 +351,7 @@ def _notes(partition: ModelPartition, request: PartitionRequest) -> list[str]:
 
 def _copies_note(partition: ModelPartition) -> list[str]:
     """Compare the stages with copies of the whole model, where it fits into the devices."""
-    weights = partition.whole.weight_bytes(partition.whole.order)
-    needed = weights + partition.whole.values_peak
+    needed = partition.whole.all_weight_bytes + partition.whole.values_peak
     able = [device for device in partition.devices if not partition.is_described or needed <= device.memory]
     if not able:
         return []

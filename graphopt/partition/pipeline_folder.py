@@ -14,7 +14,7 @@ import numpy as np
 
 from graphopt.base import files
 from graphopt.base.dtype import DType
-from graphopt.base.errors import DifferenceError
+from graphopt.base.errors import DifferenceError, quoted_list
 from graphopt.base.option_values import parse_bytes
 from graphopt.base.ort import require_onnxruntime
 from graphopt.check.compare import MIN_COMPARED_MAGNITUDE
@@ -205,9 +205,9 @@ def _passing_notes(transfers: Iterable[Transfer]) -> list[str]:
     past: dict[int, list[str]] = {}
     for transfer in transfers:
         for number in transfer.passed_by:
-            past.setdefault(number, []).append(f"'{transfer.value.name}'")
+            past.setdefault(number, []).append(transfer.value.name)
     return [
-        f"{', '.join(names[:4])}{f' and {len(names) - 4} others' if len(names) > 4 else ''} go past stage {number},"
+        f"{quoted_list(names[:4])}{f' and {len(names) - 4} others' if len(names) > 4 else ''} go past stage {number},"
         " which does not read them"
         for number, names in sorted(past.items())
     ]
@@ -259,9 +259,9 @@ def _check_stages(partition: ModelPartition, made: PipelineManifest, folder: Pat
         if not tolerances or not _differ_by_rounding(one, values[name], tolerances[name]):
             kind = "bits of" if not tolerances else "values of"
             raise DifferenceError(f"the stages make other {kind} output '{name}' than the model; nothing was written")
-        rounded.append(f"'{name}'")
+        rounded.append(name)
     why = "devices add up in another order" if any(partition.shards) else "half precision goes between stages"
-    return [f"{', '.join(rounded)} may be rounded otherwise: {why}"] if rounded else []
+    return [f"{quoted_list(rounded)} may be rounded otherwise: {why}"] if rounded else []
 
 
 HALF_ROUNDING = 0.02

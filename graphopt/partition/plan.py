@@ -7,9 +7,9 @@ stage stand side by side, then the stages of a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from math import inf
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from graphopt.base.errors import MemoryBudgetError
 from graphopt.base.limits import format_bytes
 from graphopt.partition.balance import CutSpace, NoCutsError, choose_cuts, thin_positions
 from graphopt.partition.collectives import Operation, collective_seconds
-from graphopt.partition.devices import Cluster, Device, Link
+from graphopt.partition.devices import Cluster, Device, weakest_device
 from graphopt.partition.schedule import PipelineTimes, Schedule, in_flight, pipeline_seconds, stage_ends
 from graphopt.partition.workload import Workload
 
@@ -33,11 +33,7 @@ class DeviceSplit(NamedTuple):
     stages: int
 
     def __str__(self) -> str:
-        parts = [
-            f"{count} {name if count > 1 else name.removesuffix('s').replace('copie', 'copy')}"
-            for count, name in zip(self, ("copies", "shards", "stages"), strict=True)
-            if count > 1
-        ]
+        parts = [f"{count} {name}" for name, count in zip(self._fields, self, strict=True) if count > 1]
         return " × ".join(parts) or "one device"
 
 
@@ -161,7 +157,7 @@ class PlanComparison:
 
 
 def describe_memory(stage: PlannedStage) -> str:
-    """Say what the memory of a stage is for."""
+    """Return the memory of a stage by what it is for, in one line."""
     parts = {
         "weights": stage.weights,
         "gradients": stage.gradients,
@@ -183,18 +179,21 @@ def compare_plans(workloads: Mapping[int, Workload], cluster: Cluster, micro_bat
     for split in splits_of(count):
         workload = workloads.get(split.shards)
         if workload is not None and split.stages <= len(workload.possible_cuts) + 1:
-            plans.append(_best_variant(PlanMaker(workload, cluster, micro_batches), split))
+            plans.append(_best_variant(workload, cluster, micro_batches, split))
     if count > 1:
         fastest = max(cluster.devices, key=lambda device: device.speed)
         alone = Cluster((fastest,), cluster.link)
-        plans.append(_best_variant(PlanMaker(workloads[1], alone, micro_batches), DeviceSplit(1, 1, 1)))
+        plans.append(_best_variant(workloads[1], alone, micro_batches, DeviceSplit(1, 1, 1)))
     plans.sort(key=lambda plan: (plan.missing, -plan.throughput))
     return PlanComparison(tuple(plans))
 
 
-def _best_variant(maker: PlanMaker, split: DeviceSplit) -> DevicePlan:
+def _best_variant(workload: Workload, cluster: Cluster, micro_batches: int, split: DeviceSplit) -> DevicePlan:
     """Return the best plan for a split: of those that fit the fastest, with as little of ZeRO and memory as does."""
-    plans = [maker.plan(split, schedule, zero) for schedule in maker.schedules(split) for zero in maker.zeros(split)]
+    plans = [
+        PlanMaker(workload, cluster, micro_batches, split, schedule, zero).plan()
+        for schedule, zero in _variants(workload, split)
+    ]
     missing = min(plan.missing for plan in plans)
     nearest = [plan for plan in plans if plan.missing == missing]
     best = max(plan.throughput for plan in nearest)
@@ -202,68 +201,52 @@ def _best_variant(maker: PlanMaker, split: DeviceSplit) -> DevicePlan:
     return min(fast, key=lambda plan: (plan.zero, plan.memory))
 
 
-class _Limits(NamedTuple):
-    """Limits of the devices of a stage: the slowest of them, and the smallest."""
-
-    speed: float
-    memory: int
-
-
-def _limits_of(devices: Sequence[Device]) -> _Limits:
-    return _Limits(min(device.speed for device in devices), min(device.memory for device in devices))
+def _variants(workload: Workload, split: DeviceSplit) -> Iterable[tuple[Schedule, int]]:
+    """Return the schedules and stages of ZeRO that make a difference to a split."""
+    if not workload.is_training:
+        return [(Schedule.FORWARD, 0)]
+    pipelines = (Schedule.GPIPE, Schedule.ONE_FORWARD_ONE_BACKWARD)
+    return product(pipelines if split.stages > 1 else pipelines[1:], range(4 if split.copies > 1 else 1))
 
 
 @dataclass(frozen=True, eq=False)
 class PlanMaker:
-    """Makes plans of one workload."""
+    """Makes the plan of one way to run a workload."""
 
     workload: Workload
     cluster: Cluster
     micro_batches: int
+    split: DeviceSplit
+    schedule: Schedule
+    zero: int
 
-    @property
-    def link(self) -> Link:
-        return self.cluster.link
-
-    def schedules(self, split: DeviceSplit) -> Sequence[Schedule]:
-        if not self.workload.is_training:
-            return (Schedule.FORWARD,)
-        pipelines = (Schedule.GPIPE, Schedule.ONE_FORWARD_ONE_BACKWARD)
-        return pipelines if split.stages > 1 else (Schedule.ONE_FORWARD_ONE_BACKWARD,)
-
-    def zeros(self, split: DeviceSplit) -> Sequence[int]:
-        return (0, 1, 2, 3) if self.workload.is_training and split.copies > 1 else (0,)
-
-    def plan(self, split: DeviceSplit, schedule: Schedule, zero: int) -> DevicePlan:
-        """Return the plan of a split, cut where its stages take the same time on their devices."""
-        devices, (_, shards, stages) = self.cluster.devices, split
+    def plan(self) -> DevicePlan:
+        """Return the plan, cut where its stages take the same time on their devices."""
+        devices, (_, shards, stages) = self.cluster.devices, self.split
         groups = [devices[i : i + shards] for i in range(0, len(devices), shards)]
         own = [groups[i : i + stages] for i in range(0, len(groups), stages)]
-        limits = [tuple(map(_limits_of, copy)) for copy in own]
+        weakest = [tuple(weakest_device("", group) for group in copy) for copy in own]
         if self.workload.is_training:  # copies exchange the gradients of equal stages
-            limits = [tuple(_limits_of(sum(same, ())) for same in zip(*own, strict=True))] * len(own)
-        ends = {each: self._cut(split, each, schedule, zero) for each in set(limits)}
-        copies = tuple(
-            tuple(self._stages(split, copy, ends[each], schedule, zero)) for copy, each in zip(own, limits, strict=True)
-        )
-        return self._assess(split, schedule, zero, copies)
+            weakest = [tuple(weakest_device("", same) for same in zip(*weakest, strict=True))] * len(own)
+        ends = {each: self._cut(each) for each in set(weakest)}
+        copies = tuple(tuple(self._stages(copy, ends[each])) for copy, each in zip(own, weakest, strict=True))
+        return self._assess(copies)
 
-    def _cut(self, split: DeviceSplit, limits: Sequence[_Limits], schedule: Schedule, zero: int) -> list[int]:
+    def _cut(self, devices: Sequence[Device]) -> list[int]:
         """Return the ends of the stages; where no cuts keep to the memory of the devices, those that share the time."""
-        count, workload = len(self.workload), self.workload
-        if split.stages == 1:
+        count, workload, stages = len(self.workload), self.workload, self.split.stages
+        if stages == 1:
             return [0, count]
 
         def fits(stage: int, start: int, end: int) -> bool:
-            return sum(self._memory(split, schedule, zero, stage, start, end)) <= limits[stage].memory
+            return sum(self._memory(stage, start, end)) <= devices[stage].memory
 
-        positions = thin_positions(workload.possible_cuts, workload.bytes_across, workload.seconds)
         space = CutSpace(
             node_count=count,
-            positions=positions if len(positions) >= split.stages - 1 else workload.possible_cuts,
+            positions=thin_positions(workload.possible_cuts, workload.bytes_across, workload.seconds, stages),
             bytes_across=workload.bytes_across,
-            speeds=[each.speed for each in limits],
-            seconds_to_send=self.link.seconds,
+            speeds=[device.speed for device in devices],
+            seconds_to_send=self.cluster.link.seconds,
         )
         try:
             cuts = choose_cuts(replace(space, fits=fits), workload.seconds)
@@ -271,86 +254,78 @@ class PlanMaker:
             cuts = choose_cuts(space, workload.seconds)
         return [0, *cuts, count]
 
-    def _memory(
-        self, split: DeviceSplit, schedule: Schedule, zero: int, stage: int, start: int, end: int
-    ) -> tuple[int, int, int, int]:
+    def _memory(self, stage: int, start: int, end: int) -> tuple[int, int, int, int]:
         """Return the bytes of weights, gradients, optimizer state and values on each device of a stage."""
         weights, gradients, state = self.workload.model_state(start, end)
-        held = in_flight(schedule, stage, split.stages, self.micro_batches)
-        spread = [-(-nbytes // split.copies) for nbytes in (weights, gradients, state)]
+        held = in_flight(self.schedule, stage, self.split.stages, self.micro_batches)
+        spread = [-(-nbytes // self.split.copies) for nbytes in (weights, gradients, state)]
         return (
-            spread[0] if zero >= 3 else weights,
-            spread[1] if zero >= 2 else gradients,
-            spread[2] if zero >= 1 else state,
+            spread[0] if self.zero >= 3 else weights,
+            spread[1] if self.zero >= 2 else gradients,
+            spread[2] if self.zero >= 1 else state,
             self.workload.activations(start, end, held),
         )
 
-    def _stages(
-        self, split: DeviceSplit, groups: Sequence[Sequence[Device]], ends: Sequence[int], schedule: Schedule, zero: int
-    ) -> Iterator[PlannedStage]:
-        workload = self.workload
+    def _stages(self, groups: Sequence[Sequence[Device]], ends: Sequence[int]) -> Iterator[PlannedStage]:
+        workload, copies = self.workload, self.split.copies
         for number, (group, (start, end)) in enumerate(zip(groups, pairwise(ends), strict=True)):
-            speed = _limits_of(group).speed
+            speed = min(device.speed for device in group)
             weights, gradients, _ = workload.model_state(start, end)
-            gathering = self._collective(Operation.ALL_GATHER, split.copies, weights) if zero == 3 else 0.0
+            gathering = self._collective(Operation.ALL_GATHER, copies, weights) if self.zero == 3 else 0.0
             collectives = sum(
-                self._collective(each.operation, split.shards, each.nbytes)
+                self._collective(each.operation, self.split.shards, each.nbytes)
                 for each in workload.collectives_between(start, end)
             )
-            there = gathering if workload.is_training else 0.0
             yield PlannedStage(
                 tuple(group),
                 start,
                 end,
                 sum(workload.forward[start:end]) / speed + collectives + gathering,
-                sum(workload.backward[start:end]) / speed + there,
-                sum(workload.update[start:end]) / speed / (split.copies if zero else 1),
-                collectives + gathering + there,
-                self._synchronization(split.copies, gradients, zero),
+                sum(workload.backward[start:end]) / speed + gathering,
+                sum(workload.update[start:end]) / speed / (copies if self.zero else 1),
+                collectives + gathering + gathering,
+                self._synchronization(gradients),
                 workload.bytes_across[end] if end < len(workload) else 0,
-                *self._memory(split, schedule, zero, number, start, end),
+                *self._memory(number, start, end),
             )
 
     def _collective(self, operation: Operation, count: int, nbytes: int) -> float:
-        return collective_seconds(operation, count, nbytes, self.link)
+        return collective_seconds(operation, count, nbytes, self.cluster.link)
 
-    def _synchronization(self, copies: int, gradients: int, zero: int) -> float:
+    def _synchronization(self, gradients: int) -> float:
         """Return the seconds in which copies add up their gradients, and hand round what each updates."""
+        copies = self.split.copies
         if not gradients:
             return 0.0
-        if zero == 0:
+        if self.zero == 0:
             return self._collective(Operation.ALL_REDUCE, copies, gradients)
         scattering = self._collective(Operation.REDUCE_SCATTER, copies, gradients)
-        gathering = self._collective(Operation.ALL_GATHER, copies, gradients) if zero < 3 else 0.0
+        gathering = self._collective(Operation.ALL_GATHER, copies, gradients) if self.zero < 3 else 0.0
         return scattering + gathering
 
-    def _assess(
-        self, split: DeviceSplit, schedule: Schedule, zero: int, copies: tuple[tuple[PlannedStage, ...], ...]
-    ) -> DevicePlan:
-        count = self.micro_batches
+    def _assess(self, copies: tuple[tuple[PlannedStage, ...], ...]) -> DevicePlan:
+        schedule, count = self.schedule, self.micro_batches
         times = [self._times(stages) for stages in copies]
         if self.workload.is_training:
-            slowest = _slowest(times)
-            ends = stage_ends(slowest, schedule, count)
-            seconds = max(
+            ends = stage_ends(_slowest(times), schedule, count)
+            seconds = latency = max(
                 end + stage.synchronization + stage.update
                 for stages in copies
                 for end, stage in zip(ends, stages, strict=True)
             )
-            throughput, latency = split.copies * count / seconds, seconds
+            throughput = self.split.copies * count / seconds
         else:
             all_seconds = [pipeline_seconds(each, schedule, count) for each in times]
             seconds, throughput = max(all_seconds), sum(count / each for each in all_seconds)
             latency = min(pipeline_seconds(each, schedule, 1) for each in times)
-        return DevicePlan(
-            split, schedule, zero, copies, seconds, throughput, latency, self._shares(copies, times, seconds)
-        )
+        shares = self._shares(copies, times, seconds)
+        return DevicePlan(self.split, schedule, self.zero, copies, seconds, throughput, latency, shares)
 
     def _times(self, stages: Sequence[PlannedStage]) -> PipelineTimes:
         return PipelineTimes(
             tuple(stage.forward for stage in stages),
             tuple(stage.backward for stage in stages),
-            tuple(self.link.seconds(stage.sent_bytes) for stage in stages[:-1]),
+            tuple(self.cluster.link.seconds(stage.sent_bytes) for stage in stages[:-1]),
         )
 
     def _shares(

@@ -50,7 +50,7 @@ class PlanReport:
     """Its name."""
     request: PlanRequest
     workloads: Mapping[int, Workload]
-    """By the number of devices that share an operator."""
+    """Work of a run, by the number of devices that share an operator."""
     times: str
     """Source of the times, in words."""
     comparison: PlanComparison

@@ -18,7 +18,7 @@ from graphopt.partition.node_times import node_times
 from graphopt.partition.plan import compare_plans, splits_of
 from graphopt.partition.plan_report import COSTS, PlanReport, PlanRequest
 from graphopt.partition.schedule import DEFAULT_MICRO_BATCHES
-from graphopt.partition.sharding import MAX_SHARDS, ShardedGraph, shard_graph
+from graphopt.partition.sharding import MAX_SHARDS, shard_graph
 from graphopt.partition.simplification import simplify_before_split
 from graphopt.partition.workload import NodeSeconds, Workload, measure_workload, training_names
 from graphopt.rewrite.gate import Gate
@@ -120,7 +120,7 @@ def _workloads(
     progress: Callable[[float], None],
 ) -> Iterator[tuple[int, Workload]]:
     """Yield the workload of each number of shards that splits something; notes say what is left out."""
-    yield 1, measure_workload(ShardedGraph(graph, 1, {}, {}, {}), seconds)
+    yield 1, measure_workload(shard_graph(graph, 1), seconds)
     counts = sorted({split.shards for split in splits_of(len(request.cluster.devices))} - {1})
     if counts and training_names(graph) is not None:
         notes.append("no plan shards operators of a training graph: the rules are for weights that are constant")

@@ -9,7 +9,7 @@ from it; `shards` cuts out each device's share.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,8 +20,8 @@ from graphopt.operators.operator_cost import WorkKind
 from graphopt.partition.collectives import Operation
 from graphopt.rewrite.build import RewriteRefused, build_patch, missing_operator
 from graphopt.rewrite.gate import Gate
-from graphopt.rewrite.matching import Match, find_matches, root_operators_of
-from graphopt.rewrite.simplify import Step, undo_steps
+from graphopt.rewrite.matching import Match, find_matches
+from graphopt.rewrite.simplify import RulesByRoot, Step, rules_by_root, undo_steps
 from graphopt.rewrite.sites import Site
 
 MAX_SHARDS = 8
@@ -92,17 +92,13 @@ class _Sharder:
     def __post_init__(self) -> None:
         from graphopt.rules import slicing, tensor_parallel
 
-        self.blocks = self._by_root(tensor_parallel.build_block_rules(self.count))
-        self.operators = self._by_root(tensor_parallel.build_operator_rules(self.count))
+        self.blocks = self._usable(tensor_parallel.build_block_rules(self.count))
+        self.operators = self._usable(tensor_parallel.build_operator_rules(self.count))
         self.passing = slicing.build_split_of_concat_rule(self.count)
 
-    def _by_root(self, rules: Iterable[Rule]) -> dict[str, list[Rule]]:
-        found: dict[str, list[Rule]] = {}
-        for rule in rules:
-            if missing_operator(rule, self.graph.opsets) is None:
-                for op in {op for app in rule.left for op in root_operators_of(app)}:
-                    found.setdefault(op, []).append(rule)
-        return found
+    def _usable(self, rules: Iterable[Rule]) -> RulesByRoot:
+        """Return the rules that the opsets of the graph can express."""
+        return rules_by_root(rule for rule in rules if missing_operator(rule, self.graph.opsets) is None)
 
     def run(self) -> ShardedGraph:
         for vertex in self.graph.topological_order():
@@ -116,7 +112,7 @@ class _Sharder:
             assert all(owners.get(reader) == owner for reader in readers), "a part is read by another device"
         return ShardedGraph(self.graph, self.count, owners, joins, dict(self.applied))
 
-    def _split(self, vertex: int, rules: Mapping[str, Sequence[Rule]], *, is_block: bool = False) -> None:
+    def _split(self, vertex: int, rules: RulesByRoot, *, is_block: bool = False) -> None:
         """Compute a vertex in parts by the first rule that applies: one that takes over the parts of an operand, if
         there is any, else one that cuts weights."""
         if vertex not in self.graph or self.graph[vertex].is_internal or not self._is_whole(vertex):
@@ -124,7 +120,7 @@ class _Sharder:
         node = self.graph[vertex]
         is_joined = any(value.vertex in self.joins for value in node.operands)
         for takes_over in (True, False) if is_joined else (False,):
-            for rule in rules.get(node.op, ()):
+            for rule, _ in rules.get(node.op, ()):
                 for match in find_matches(rule, self.graph, vertex):
                     if not all(map(self._is_whole, match.vertices)):
                         continue

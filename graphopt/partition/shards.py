@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from graphopt.base.errors import UsageError
 from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.graph import INPUT, INTERNAL_DOMAIN, Graph, Node, Value
-from graphopt.ir.schemas import is_deterministic
 from graphopt.partition.collectives import Join
 from graphopt.partition.sharding import ShardedGraph, shard_graph
 from graphopt.partition.simplification import simplify_before_split
+from graphopt.partition.stages import add_input
 from graphopt.rewrite.gate import Gate
+from graphopt.rewrite.regions import is_extractable
 
 
 @dataclass(frozen=True)
@@ -43,24 +44,23 @@ class Shards:
         return [sum(model.graph.weight_bytes for model in own) for own in models]
 
 
-def shard_model(model: LoadedModel, count: int, gate: Gate | None = None) -> Shards:
+def shard_model(model: LoadedModel, count: int) -> Shards:
     """Split a model among devices.
 
     Args:
         model: with types, as `infer_graph` leaves its graph.
         count: number of devices, 2 or more.
-        gate: decides which rules may be applied where; by default those that are proved.
 
     Raises:
         UsageError: no rule splits any of its operators, or it has a node that draws random numbers or reads values from
             within a body, or an output that does not depend on the inputs.
     """
-    gate = gate or Gate()
+    gate = Gate()
     sharded = shard_graph(simplify_before_split(model.graph, gate), count, gate)
     if not sharded.is_split:
         raise UsageError(f"no operator of the model is split by a proved rule among {count} devices")
     for _, node in sharded.graph.nodes():
-        if node.captures or any(True for _ in node.bodies) or not is_deterministic(node):
+        if not is_extractable(node):
             raise UsageError(f"node '{node.label}' ({node.op}) cannot be computed by several devices at once")
     for name, value in zip(sharded.graph.output_names, sharded.graph.outputs, strict=True):
         if sharded.graph[value.vertex].is_constant:
@@ -104,33 +104,30 @@ class _ShardCutter:
         for vertex in own:
             for value in graph[vertex].operands:
                 if value not in known:
-                    known[value] = Value(self._add_border(segment, value), 0)
+                    known[value] = self._add_border(segment, value)
             place = segment.add(graph[vertex].with_inputs_replaced(known))
-            known |= {Value(vertex, index): Value(place, index) for index in range(len(graph[vertex].names))}
+            known |= zip(graph.values_of(vertex), segment.values_of(place), strict=True)
         read = list(dict.fromkeys(value for vertex in own for value in self._read_later(vertex, device)))
         segment.outputs = tuple(known[value] for value in read)
         segment.output_names = tuple(map(graph.value_name, read))
         segment.output_types = tuple(map(graph.value_type, read))
         return replace(self.model, graph=segment)
 
-    def _add_border(self, segment: Graph, value: Value) -> int:
+    def _add_border(self, segment: Graph, value: Value) -> Value:
         """Return what stands for a value from outside: the constant that it is, or an input, with its default if the
         model has one."""
         graph, node = self.sharded.graph, self.sharded.graph[value.vertex]
         if node.is_constant:
-            return segment.add(node)
+            return Value(segment.add(node))
         if value.vertex not in graph.inputs:
             node = Node(INPUT, (), (graph.value_name(value),), (graph.value_type(value),), domain=INTERNAL_DOMAIN)
-        vertex = segment.add(node)
-        segment.inputs.append(vertex)
-        return vertex
+        return add_input(segment, node)
 
     def _read_later(self, vertex: int, device: int) -> Iterator[Value]:
         """Yield the values of a vertex that the device needs after its segment: for a join, or later segments, or as
         outputs of the whole."""
         graph, sharded = self.sharded.graph, self.sharded
-        for index in range(len(graph[vertex].names)):
-            value = Value(vertex, index)
+        for value in graph.values_of(vertex):
             later = (
                 reader in sharded.joins or sharded.levels[reader] > sharded.levels[vertex]
                 for reader in graph.readers(vertex)

@@ -23,7 +23,6 @@ from graphopt.partition.manifest import (
     PipelineManifest,
     PipelineStep,
     ShardCall,
-    StageRecord,
     iter_steps,
     read_manifest,
 )
@@ -78,24 +77,23 @@ class Pipeline:
         self.manifest: PipelineManifest = read_manifest(self._folder)
         """The contents of `pipeline.json`."""
         self._steps: tuple[PipelineStep, ...] = tuple(iter_steps(self.manifest))
-        count = len(self.manifest.stages)
         if in_flight is not None and in_flight < 1:
             raise UsageError(f"in_flight cannot be {in_flight}: it is 1 or more")
-        self._depth = in_flight or REQUESTS_PER_STAGE * count
+        self._depth = in_flight or REQUESTS_PER_STAGE * len(self.manifest.stages)
         self._room = threading.Semaphore(self._depth)
         self._is_closed = False
         with ort.registered_custom_ops(custom_ops):
             libraries = ort.custom_op_libraries()
-        device_count = sum(stage.device_count for stage in self.manifest.stages)
-        own = threads if threads is not None else max(1, usable_cores() // device_count)
-        specs = {
-            (number, device): self._spec(number, device, stage, own, libraries)
-            for number, stage in enumerate(self.manifest.stages, start=1)
-            for device in range(1, stage.device_count + 1)
-        }
-        self._last_step = _last_readers(self.manifest, self._steps)
+        files: dict[tuple[int, int], list[str]] = {}
+        for call in (call for step in self._steps for call in step.calls):
+            files.setdefault((call.stage, call.device), []).append(call.file)
+        own = threads if threads is not None else max(1, usable_cores() // len(files))
+        specs = {place: self._spec(*place, names, own, libraries) for place, names in files.items()}
+        last_readers = {name: place for place, step in enumerate(self._steps) for name in step.reads}
+        self._last_step = last_readers | {each.name: len(self._steps) for each in self.manifest.outputs}
+        """The place of the last step that reads a value; the one behind all for outputs of the model."""
         self._workers: dict[tuple[int, int], StageWorker] = {}
-        """By the number of the stage, and that of its device."""
+        """The workers, by the numbers of the stage and of its device."""
         try:
             placed: dict[str, str] = {}
             for place, spec in specs.items():
@@ -105,15 +103,13 @@ class Pipeline:
             raise
 
     def _spec(
-        self, number: int, device: int, stage: StageRecord, threads: int, libraries: tuple[str, ...]
+        self, number: int, device: int, files: Sequence[str], threads: int, libraries: tuple[str, ...]
     ) -> StageSpec:
         """Return what the worker of a device has to know. Raises UsageError: a file was changed."""
-        own = {
-            call.file for step in self._steps if step.stage == number for call in step.calls if call.device == device
-        }
-        files = {name: digest for name, digest in stage.files.items() if name in own}
+        stage = self.manifest.stages[number - 1]
+        digests = {name: stage.files[name] for name in files}
         name = f"stage {number}{f', device {device}' if stage.segments else ''}"
-        spec = StageSpec(name, self._folder.resolve(), files, SessionSetting(stage.provider, threads), libraries)
+        spec = StageSpec(name, self._folder.resolve(), digests, SessionSetting(stage.provider, threads), libraries)
         if (changed := spec.changed_file) is not None:
             raise UsageError(f"{changed} is not the file that {self._folder / MANIFEST} describes: it was changed")
         return spec
@@ -196,17 +192,16 @@ class Pipeline:
 
     def _ask(self, request: _Request, call: ShardCall) -> None:
         feeds = {name: request.values[name] for name in call.inputs if name in request.values}
-        stage = self._steps[request.step].stage
         try:
             if self._is_closed:
                 raise StageError("the pipeline is closed")
-            made = self._workers[stage, call.device].submit(call.file, feeds)
+            made = self._workers[call.stage, call.device].submit(call.file, feeds)
         except Exception as error:  # whatever it is: who waits has to be told
-            self._end(request, self._named(call, stage, error))
+            self._end(request, self._named(call, error))
         else:
-            made.add_done_callback(partial(self._receive, request, call, stage))
+            made.add_done_callback(partial(self._receive, request, call))
 
-    def _receive(self, request: _Request, call: ShardCall, stage: int, made: Future[Values]) -> None:
+    def _receive(self, request: _Request, call: ShardCall, made: Future[Values]) -> None:
         """Take what a worker has made of a request; one whose worker was lost is asked again."""
         try:
             found = made.result()
@@ -215,7 +210,7 @@ class Pipeline:
         except WorkerLostError:
             self._ask(request, call)
         except Exception as error:  # as above; also that the worker was closed
-            self._end(request, self._named(call, stage, error))
+            self._end(request, self._named(call, error))
 
     def _finish_step(self, request: _Request) -> None:
         """Join what the devices of a step have made, and go on."""
@@ -225,12 +220,12 @@ class Pipeline:
         request.step += 1
         self._advance(request)
 
-    def _named(self, call: ShardCall, stage: int, error: Exception) -> StageError:
+    def _named(self, call: ShardCall, error: Exception) -> StageError:
         """Return an error that names the stage in which it occurred."""
         if self._is_closed:
             return StageError("the pipeline is closed")
         said = str(error) if isinstance(error, StageError) else f"cannot be run: {type(error).__name__}: {error}"
-        named = StageError(f"stage {stage} ({call.file}) {said}")
+        named = StageError(f"stage {call.stage} ({call.file}) {said}")
         named.__cause__ = error
         return named
 
@@ -299,12 +294,6 @@ def _start(spec: StageSpec, workers: Any, placed: dict[str, str]) -> StageWorker
     if isinstance(workers, str) or not hasattr(workers, "scheduler_info"):
         raise UsageError(f"workers are {' or '.join(KINDS)}, or the client of a Dask cluster, not {workers!r}")
     return DaskWorker(spec, workers, placed)
-
-
-def _last_readers(manifest: PipelineManifest, steps: Sequence[PipelineStep]) -> dict[str, int]:
-    """Return the place of the last step that reads a value; that behind all for outputs of the model."""
-    found = {name: place for place, step in enumerate(steps) for name in step.reads}
-    return found | {each.name: len(steps) for each in manifest.outputs}
 
 
 def _split_batch(manifest: PipelineManifest, inputs: Mapping[str, Any], size: int) -> list[dict[str, Any]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
 from graphopt.io import onnx_io
-from graphopt.io.weight_files import CHUNK_BYTES
 
 
 def stage_feeds(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,11 +22,15 @@ def run_stage(session: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     return dict(zip(names, session.run(names, stage_feeds(session, values)), strict=True))
 
 
+def stage_files(path: Path) -> list[Path]:
+    """Return the file of a stage, and that of its weights if they lie in one of their own."""
+    return [path, *sorted(onnx_io.data_files(path) & {*path.parent.iterdir()})]
+
+
 def stage_digest(path: Path) -> str:
     """Return the SHA-256 of a stage, and of its weights behind it if they lie in a file of their own."""
     digest = sha256()
-    for file in (path, *sorted(onnx_io.data_files(path) & {*path.parent.iterdir()})):
+    for file in stage_files(path):
         with file.open("rb") as opened:
-            while chunk := opened.read(CHUNK_BYTES):
-                digest.update(chunk)
+            file_digest(opened, lambda: digest)
     return digest.hexdigest()

@@ -14,7 +14,7 @@ from graphopt.partition.balance import Cuts
 from graphopt.partition.cut import CuttableGraph
 from graphopt.partition.stage_session import run_stage, stage_feeds
 from graphopt.partition.stages import ModelStage, extract_stages
-from graphopt.runtime.measure import TimingPolicy, TimingSchedule, time_interleaved
+from graphopt.runtime.measure import TimingSchedule, time_interleaved
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.session_setting import SessionSetting, make_runner
 
@@ -40,7 +40,6 @@ class StageTimer:
     nbytes: dict[str, int] = field(default_factory=dict)
     """Bytes of the values between stages, by their names, as they were met."""
     _sessions: dict[tuple[int, int], Any] = field(default_factory=dict)
-    policy: TimingPolicy = TimingPolicy()
 
     def __call__(self, cuts: Cuts) -> list[float]:
         """Return the seconds of each stage.
@@ -56,7 +55,7 @@ class StageTimer:
         if self.whole_session is not None:
             runs.append(make_runner(self.whole_session, self.feeds, self.setting))
         schedule = TimingSchedule(seconds=self.seconds, rounds=ROUNDS)
-        found = time_interleaved(runs, schedule, meter=self.setting.timer, policy=self.policy)
+        found = time_interleaved(runs, schedule, meter=self.setting.timer)
         medians = [samples.median for samples in found]
         self.whole_seconds = medians.pop() if self.whole_session is not None else None
         return medians

@@ -18,7 +18,7 @@ class ModelStage:
     start: int
     end: int
     graph: Graph
-    """It reads inputs of the model and what earlier stages make, and returns what others read and outputs of the
+    """Its inputs are those of the model and what earlier stages make; its outputs, what others read and outputs of the
     model."""
     received: tuple[Value, ...]
     """The values of the whole graph that earlier stages make."""
@@ -54,14 +54,14 @@ def extract_stage(whole: CuttableGraph, start: int, end: int) -> ModelStage:
     known: dict[Value, Value] = {}
     for vertex in source.inputs:
         if Value(vertex) in read or (start == 0 and not source.has_uses(Value(vertex))):
-            known[Value(vertex)] = _add_input(graph, source[vertex])
+            known[Value(vertex)] = add_input(graph, source[vertex])
     for value in received:
         name, type_ = source.value_name(value), source.value_type(value)
-        known[value] = _add_input(graph, Node(INPUT, (), (name,), (type_,), domain=INTERNAL_DOMAIN))
+        known[value] = add_input(graph, Node(INPUT, (), (name,), (type_,), domain=INTERNAL_DOMAIN))
     for vertex in sorted(inside - {value.vertex for value in known}, key=whole.rank.__getitem__):
         assert all(value in known for value in source[vertex].operands), source[vertex].label
         place = graph.add(source[vertex].with_inputs_replaced(known))
-        known |= {Value(vertex, index): Value(place, index) for index in range(len(source[vertex].names))}
+        known |= zip(source.values_of(vertex), graph.values_of(place), strict=True)
     names = {name for _, name, _ in outputs}
     crossing = ((value, source.value_name(value), source.value_type(value)) for value in sent)
     returned = [*(each for each in crossing if each[1] not in names), *outputs]
@@ -71,7 +71,8 @@ def extract_stage(whole: CuttableGraph, start: int, end: int) -> ModelStage:
     return ModelStage(start, end, graph, tuple(received), tuple(sent), whole.weight_bytes([*own, *apart]))
 
 
-def _add_input(graph: Graph, node: Node) -> Value:
+def add_input(graph: Graph, node: Node) -> Value:
+    """Add an input to a graph that is being built."""
     vertex = graph.add(node)
     graph.inputs.append(vertex)
     return Value(vertex)

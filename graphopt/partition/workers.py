@@ -7,10 +7,8 @@ the next request starts another in its place.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import pickle
-import signal
 import struct
 import subprocess
 import sys
@@ -27,8 +25,9 @@ from queue import Queue, SimpleQueue
 from typing import IO, Any, Protocol, TypeAlias
 
 from graphopt.base import ort
+from graphopt.base.child_process import child_command, open_answers
 from graphopt.base.errors import StageError
-from graphopt.partition.stage_session import run_stage, stage_digest
+from graphopt.partition.stage_session import run_stage, stage_digest, stage_files
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.session_setting import SessionSetting
 
@@ -40,6 +39,10 @@ MAX_DEATHS = 10
 
 class WorkerLostError(Exception):
     """A worker is gone, with what it was asked: that is to be asked again."""
+
+
+def _deaths_error() -> StageError:
+    return StageError(f"cannot be run: {MAX_DEATHS} workers died of it, perhaps for memory")
 
 
 class StageWorker(Protocol):
@@ -149,7 +152,7 @@ class ProcessWorker:
                 lost = self._process
                 if lost.deaths > MAX_DEATHS:
                     lost.deaths = 0
-                    return _failed(StageError(f"cannot be run: {MAX_DEATHS} workers died of it, perhaps for memory"))
+                    return _failed(_deaths_error())
                 self._end_process.detach()
                 self._start(lost.number + 1, lost.deaths)
             return self._process.submit(file, feeds)
@@ -166,10 +169,7 @@ def _failed(error: Exception) -> Future[Values]:
     return future
 
 
-_SERVER_CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
-    " from graphopt.partition.workers import serve_stage; serve_stage()"
-)
+_SERVER_CODE = "from graphopt.partition.workers import serve_stage; serve_stage()"
 CLOSING_SECONDS = 2.0
 """Seconds in which a process that is told so has to end."""
 
@@ -186,9 +186,7 @@ class _StageProcess:
         self._keys = itertools.count()
         self._lock = threading.Lock()
         self._outbox: SimpleQueue[Any] = SimpleQueue()
-        entries: list[object] = [*sys.path]  # what is no text Python does not search
-        path = json.dumps([entry for entry in entries if isinstance(entry, str)])
-        command = [sys.executable, "-P", "-c", _SERVER_CODE, path]
+        command = child_command(_SERVER_CODE)
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self._process.pid
         self._outbox.put(message_parts(spec))
@@ -294,9 +292,7 @@ def _read_exactly(file: IO[bytes], size: int) -> bytearray:
 
 def serve_stage() -> None:
     """Run a stage as asked: the process of `_StageProcess` does this. It reads ahead, and answers behind."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
+    answers = open_answers()
     spec: StageSpec = read_message(sys.stdin.buffer)
     inbox: Queue[Any] = Queue(2)
     outbox: Queue[Any] = Queue(2)
@@ -403,7 +399,7 @@ class DaskWorker:
     def _run(self, file: str, feeds: Values) -> Values:
         actor = self._placed_actor()
         try:
-            made, complaint = self._wait_for(actor.run(file, feeds))
+            answered: tuple[Values, str] = self._wait_for(actor.run(file, feeds), self.placed.get(self.spec.name))
         except WorkerLostError:
             self._forget(actor)
             raise
@@ -411,19 +407,19 @@ class DaskWorker:
             self._forget(actor)
             raise WorkerLostError from error
         self._deaths = 0
+        made, complaint = answered
         if complaint:
             raise StageError(complaint)
         return made
 
-    def _wait_for(self, call: Any) -> tuple[Values, str]:
+    def _wait_for(self, future: Any, address: str | None) -> Any:
+        """Return the result of a future. Raises WorkerLostError: the worker at the address is gone."""
         while True:
             try:
-                found: tuple[Values, str] = call.result(timeout=POLL_SECONDS)
+                return future.result(timeout=POLL_SECONDS)
             except TimeoutError:
-                if self.placed.get(self.spec.name) not in self._workers():
+                if address not in self._workers():
                     raise WorkerLostError from None
-            else:
-                return found
 
     def _forget(self, actor: Any) -> None:
         with self._lock:
@@ -443,7 +439,7 @@ class DaskWorker:
         with self._lock:
             if self._deaths > MAX_DEATHS:
                 self._deaths = 0
-                raise StageError(f"cannot be run: {MAX_DEATHS} workers died of it, perhaps for memory")
+                raise _deaths_error()
             if self._actor is None:
                 address = self._free_worker()
                 self.placed[self.spec.name] = address
@@ -458,11 +454,8 @@ class DaskWorker:
         try:
             return self._create(address, None)
         except MissingStageError:
-            from graphopt.io import onnx_io
-
-            models = [self.spec.folder / name for name in self.spec.files]
-            paths = (path for model in models for path in (model, *onnx_io.data_files(model)))
-            return self._create(address, {path.name: path.read_bytes() for path in paths if path.exists()})
+            paths = (path for name in self.spec.files for path in stage_files(self.spec.folder / name))
+            return self._create(address, {path.name: path.read_bytes() for path in paths})
 
     def _create(self, address: str, contents: Mapping[str, bytes] | None) -> Any:
         import distributed
@@ -470,23 +463,18 @@ class DaskWorker:
         handle = self.client.submit(
             StageActor, self.spec, contents, actor=True, workers=[address], allow_other_workers=False, pure=False
         )
-        while True:
-            try:
-                actor = handle.result(timeout=POLL_SECONDS)
-            except TimeoutError:
-                if address not in self._workers():
-                    self._deaths += 1
-                    raise WorkerLostError from None
-            except MissingStageError:
-                raise
-            except (OSError, distributed.KilledWorker, distributed.client.FutureCancelledError) as error:
-                self._deaths += 1
-                raise WorkerLostError from error
-            except Exception as error:  # whatever opening the stage raises there
-                raise StageError(f"cannot be opened on {address}: {error}") from error
-            else:
-                self._handle = handle
-                return actor
+        lost = (WorkerLostError, OSError, distributed.KilledWorker, distributed.client.FutureCancelledError)
+        try:
+            actor = self._wait_for(handle, address)
+        except MissingStageError:
+            raise
+        except lost as error:
+            self._deaths += 1
+            raise WorkerLostError from error
+        except Exception as error:  # whatever opening the stage raises there
+            raise StageError(f"cannot be opened on {address}: {error}") from error
+        self._handle = handle
+        return actor
 
     def _free_worker(self) -> str:
         end = time.monotonic() + PLACING_SECONDS

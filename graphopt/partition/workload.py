@@ -7,17 +7,17 @@ parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 
 from graphopt.autodiff.training_graph import GRADIENT_SUFFIX, NEXT
+from graphopt.ir.edit import with_ancestors
 from graphopt.ir.graph import Graph, Patch, Value
 from graphopt.partition.collectives import Operation
 from graphopt.partition.cut import CuttableGraph
 from graphopt.partition.sharding import ShardedGraph
-from graphopt.search.buffer_plan import plan_buffers, value_bytes
+from graphopt.search.buffer_plan import plan_buffers, sum_over_spans, value_bytes
 
 
 @dataclass(frozen=True)
@@ -122,23 +122,24 @@ def measure_workload(sharded: ShardedGraph, node_seconds: NodeSeconds) -> Worklo
     names = training_names(graph)
     if names is not None:
         return _TrainingWorkload(whole, seconds, names).build()
-    order = list(whole.order)
+    order = whole.order
+    buffers = ((each.nbytes, each.first, each.last) for each in plan_buffers(graph, order))
     return Workload(
-        sharded.count,
-        tuple(seconds.get(vertex, 0.0) for vertex in order),
-        (0.0,) * len(order),
-        (0.0,) * len(order),
-        {
+        shards=sharded.count,
+        forward=tuple(seconds.get(vertex, 0.0) for vertex in order),
+        backward=(0.0,) * len(order),
+        update=(0.0,) * len(order),
+        collectives={
             place: Collective(sharded.joins[vertex], value_bytes(graph, Value(vertex)))
-            for place, vertex in enumerate(order)
+            for vertex, place in whole.place.items()
             if vertex in sharded.joins
         },
-        tuple(whole.bytes_across),
-        tuple(whole.possible_cuts),
-        tuple(tuple(_constants(whole, vertex)) for vertex in order),
-        {},
-        tuple(_live_bytes(graph, order)),
-        (0,) * len(order),
+        bytes_across=tuple(whole.bytes_across),
+        possible_cuts=tuple(whole.possible_cuts),
+        weights=tuple(tuple(_constants(whole, vertex)) for vertex in order),
+        trained={},
+        live=tuple(sum_over_spans(buffers, len(order))),
+        saved=(0,) * len(order),
     )
 
 
@@ -158,15 +159,6 @@ def _constants(whole: CuttableGraph, vertex: int) -> Iterable[tuple[object, int]
         data = whole.graph[source].data
         if data is not None:
             yield source, data.nbytes
-
-
-def _live_bytes(graph: Graph, order: Sequence[int]) -> list[int]:
-    """Return the bytes of the buffers in memory while each node runs."""
-    changes = [0] * (len(order) + 2)
-    for buffer in plan_buffers(graph, order):
-        changes[buffer.first] += buffer.nbytes
-        changes[min(buffer.last, len(order)) + 1] -= buffer.nbytes
-    return list(accumulate(changes))[: len(order)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +186,7 @@ class _TrainingWorkload:
             for name, value in self.outputs.items()
             if name.removesuffix(NEXT) not in updated and name.removesuffix(GRADIENT_SUFFIX) not in updated
         ]
-        needed = self._ancestors(ends)
+        needed = with_ancestors(self.graph, ends)
         return [vertex for vertex in self.whole.order if vertex in needed]
 
     @cached_property
@@ -206,9 +198,9 @@ class _TrainingWorkload:
         """The place of the first node that reads each parameter, by its vertex."""
         names = {self.graph[vertex].names[0]: vertex for vertex in self.graph.inputs}
         found = {}
-        for name in self.names.parameters:
-            readers = [self.place[reader] for reader in self.graph.readers(names[name]) if reader in self.place]
-            found[names[name]] = min(readers, default=0)
+        for vertex in map(names.__getitem__, self.names.parameters):
+            readers = (self.place[reader] for reader in self.graph.readers(vertex) if reader in self.place)
+            found[vertex] = min(readers, default=0)
         return found
 
     @cached_property
@@ -220,15 +212,12 @@ class _TrainingWorkload:
     @cached_property
     def update(self) -> dict[int, int]:
         """The place of each node of the update: that of the parameter which it is for, of the loss if it is for all."""
-        known = self.parameters | self.gradients
-        found: dict[int, int] = {}
-        for vertex in self.whole.order:
-            if vertex not in self.place and vertex not in self.backward:
-                places = (known.get(source, found.get(source)) for source in self.graph.sources(vertex))
-                own = [place for place in places if place is not None]
-                if own:
-                    found[vertex] = max(own)
-        return found
+        order = [vertex for vertex in self.whole.order if vertex not in self.place and vertex not in self.backward]
+        places = self.parameters | self.gradients
+        for vertex in order:
+            if before := [places[source] for source in self.graph.sources(vertex) if source in places]:
+                places[vertex] = max(before)
+        return {vertex: places[vertex] for vertex in order if vertex in places}
 
     @cached_property
     def backward(self) -> dict[int, int]:
@@ -238,29 +227,18 @@ class _TrainingWorkload:
         that are read later in the forward pass.
         """
         ends = self.gradients
-        needed = self._ancestors(ends) - self.place.keys()
+        needed = with_ancestors(self.graph, ends) - self.place.keys()
         order = [vertex for vertex in self.whole.order if vertex in needed]
+        last = len(self.forward) - 1
         leads_to: dict[int, int] = {}
         for vertex in reversed(order):
-            next_places = (leads_to[reader] for reader in self.graph.readers(vertex) if reader in leads_to)
-            leads_to[vertex] = min(next_places, default=len(self.forward) - 1)
-            leads_to[vertex] = min(leads_to[vertex], ends.get(vertex, leads_to[vertex]))
-        found: dict[int, int] = {}
-        known = self.place | self.parameters
+            after = (leads_to[reader] for reader in self.graph.readers(vertex) if reader in leads_to)
+            leads_to[vertex] = min([*after, ends.get(vertex, last)])
+        places = self.place | self.parameters
         for vertex in order:
-            before = (known.get(source, found.get(source)) for source in self.graph.sources(vertex))
-            nearest = min((place for place in before if place is not None), default=len(self.forward) - 1)
-            found[vertex] = max(nearest, leads_to[vertex])
-        return found
-
-    def _ancestors(self, ends: Iterable[int]) -> set[int]:
-        found, pending = set[int](), [*ends]
-        while pending:
-            vertex = pending.pop()
-            if vertex not in found:
-                found.add(vertex)
-                pending += self.graph.sources(vertex)
-        return found
+            before = (places[source] for source in self.graph.sources(vertex) if source in places)
+            places[vertex] = max(min(before, default=last), leads_to[vertex])
+        return {vertex: places[vertex] for vertex in order}
 
     def build(self) -> Workload:
         graph, count = self.graph, len(self.forward)
@@ -273,44 +251,43 @@ class _TrainingWorkload:
                 backward[self.backward[vertex]] += seconds
             else:
                 update[self.update.get(vertex, count - 1)] += seconds
-        inner = CuttableGraph(self._forward_graph(), self._forward_graph())
-        trained = self._trained()
+        inner = self._forward_pass()
         weights: list[list[tuple[object, int]]] = [[*_constants(inner, vertex)] for vertex in self.forward]
         for vertex in self.parameters:
             for reader in graph.readers(vertex):
                 if reader in self.place:
                     weights[self.place[reader]].append((vertex, value_bytes(graph, Value(vertex))))
         return Workload(
-            1,
-            tuple(forward),
-            tuple(backward),
-            tuple(update),
-            {},
-            tuple(inner.bytes_across),
-            tuple(inner.possible_cuts),
-            tuple(map(tuple, weights)),
-            trained,
-            tuple(self._bytes_at_hand()),
-            tuple(self._saved_bytes(vertex) for vertex in self.forward),
+            shards=1,
+            forward=tuple(forward),
+            backward=tuple(backward),
+            update=tuple(update),
+            collectives={},
+            bytes_across=tuple(inner.bytes_across),
+            possible_cuts=tuple(inner.possible_cuts),
+            weights=tuple(map(tuple, weights)),
+            trained=self._trained(),
+            live=tuple(self._bytes_at_hand()),
+            saved=tuple(self._saved_bytes(vertex) for vertex in self.forward),
         )
 
-    def _forward_graph(self) -> Graph:
+    def _forward_pass(self) -> CuttableGraph:
         twin = self.graph.copy()
-        kept = {*self.forward, *self._ancestors(self.forward)}
+        kept = with_ancestors(twin, self.forward)
         gone = {vertex: twin[vertex] for vertex, _ in twin.nodes() if vertex not in kept}
         ends = tuple(value for value in twin.outputs if value.vertex in kept)
         twin.apply(Patch(gone, {}, (twin.outputs, ends)))
-        return twin
+        return CuttableGraph(twin, twin)
 
     def _trained(self) -> dict[object, tuple[int, int]]:
         """Return the bytes of gradient and optimizer state of each parameter; both are told by their names."""
         graph = self.graph
-        states = {graph[v].names[0]: value_bytes(graph, Value(v)) for v in graph.inputs}
+        nbytes = {graph[v].names[0]: value_bytes(graph, Value(v)) for v in graph.inputs}
         found: dict[object, tuple[int, int]] = {}
         for vertex in self.parameters:
             name = graph[vertex].names[0]
-            own = sum(states[state] for state in self.names.states if state.rpartition(".")[0] == name)
-            found[vertex] = (value_bytes(graph, Value(vertex)), own)
+            states = (nbytes[state] for state in self.names.states if state.rpartition(".")[0] == name)
+            found[vertex] = nbytes[name], sum(states)
         return found
 
     def _saved_bytes(self, vertex: int) -> int:
@@ -328,8 +305,7 @@ class _TrainingWorkload:
         """Return the most bytes that one node of the forward or backward pass reads and writes, at each place."""
         found = [0] * len(self.forward)
         for vertex, place in (self.place | self.backward).items():
-            node = self.graph[vertex]
-            own = (Value(vertex, index) for index in range(len(node.names)))
-            values = {*own, *(value for value in node.operands if not self.graph[value.vertex].is_internal)}
+            read = (each for each in self.graph[vertex].operands if not self.graph[each.vertex].is_internal)
+            values = {*self.graph.values_of(vertex), *read}
             found[place] = max(found[place], sum(value_bytes(self.graph, value) for value in values))
         return found

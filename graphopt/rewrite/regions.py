@@ -57,7 +57,7 @@ def cut_into_blocks(graph: Graph, sizes: BlockSizes = BlockSizes()) -> list[list
     found: list[list[int]] = []
     start = 0
     for position, vertex in enumerate(order):
-        alone = not _is_extractable(graph[vertex])
+        alone = not is_extractable(graph[vertex])
         if alone and start < position:
             found += _halve(order[start:position], crossing[start:position], sizes.max_nodes)
             start = position
@@ -149,7 +149,7 @@ def extract_region(whole: Graph, vertices: Sequence[int]) -> Region | None:
     no output is left out.
     """
     inside = frozenset(vertices)
-    if any(not _is_extractable(whole[vertex]) for vertex in vertices):
+    if any(not is_extractable(whole[vertex]) for vertex in vertices):
         return None
     graph = Graph("region", whole.opsets, is_region=True)
     region = Region(whole, graph)
@@ -171,7 +171,7 @@ def extract_region(whole: Graph, vertices: Sequence[int]) -> Region | None:
     return region
 
 
-def _is_extractable(node: Node) -> bool:
+def is_extractable(node: Node) -> bool:
     """Return whether a node computes the same elsewhere: it captures nothing and draws no random numbers."""
     return not node.captures and not any(True for _ in node.bodies) and is_deterministic(node)
 

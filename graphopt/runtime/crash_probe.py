@@ -23,12 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.base import ort
+from graphopt.base.child_process import child_command, open_answers
 from graphopt.base.session import current_session
 
-_SERVER_CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
-    " from graphopt.runtime.crash_probe import serve_probe; serve_probe()"
-)
+_SERVER_CODE = "from graphopt.runtime.crash_probe import serve_probe; serve_probe()"
 
 
 class ProcessEndedError(Exception):
@@ -110,9 +108,7 @@ class CrashProbe:
 
     def _start(self) -> subprocess.Popen[bytes]:
         """Return a process that has said that it is ready. Raises ProcessEndedError."""
-        entries: list[object] = [*sys.path]  # what is no text Python does not search
-        path = json.dumps([entry for entry in entries if isinstance(entry, str)])
-        command = [sys.executable, "-P", "-c", self.server_code, path]
+        command = child_command(self.server_code)
         try:
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -174,10 +170,8 @@ def _exit_name(code: int) -> str:
 
 def serve_probe() -> None:
     """Open or run models as asked, and answer with a line each: the other process of `CrashProbe` runs this."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
-    ort.require_onnxruntime()
-    with os.fdopen(os.dup(1), "wb", buffering=0) as answers:
-        os.dup2(2, 1)  # what libraries print is no answer
+    with open_answers(buffering=0) as answers:
+        ort.require_onnxruntime()
         answers.write(b"\n")
         for line in sys.stdin.buffer:
             question = json.loads(line)

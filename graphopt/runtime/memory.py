@@ -19,6 +19,7 @@ from typing import Any
 import onnx
 
 from graphopt.base import files
+from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError
 from graphopt.base.limits import LimitError, format_megabytes
 from graphopt.io import onnx_io
@@ -116,14 +117,36 @@ class SessionMemory:
         """Bytes that the session keeps after a run."""
         return self.running.held
 
+    @property
+    def figures(self) -> Mapping[str, int]:
+        """Bytes by their columns in tables: at most while it is loaded, at most while it runs, and held after a run."""
+        return {"loading": self.loading.peak, "running": self.running.peak, "held": self.held}
+
     def saves_over(self, other: SessionMemory) -> bool:
         """Return whether it takes less than another at some time, by more than what does not matter."""
-        pairs = (
-            (self.loading.peak, other.loading.peak),
-            (self.running.peak, other.running.peak),
-            (self.held, other.held),
-        )
-        return any(mine < its - max(ADVISED_SAVING * other.peak, 1e6) for mine, its in pairs)
+        least = max(ADVISED_SAVING * other.peak, 1e6)
+        return any(nbytes < other.figures[name] - least for name, nbytes in self.figures.items())
+
+    def describe_saving(self, usual: SessionMemory) -> str:
+        """Return what the options save, in one line."""
+        parts = [
+            f"{name} {format_megabytes(nbytes)} instead of {format_megabytes(usual.figures[name])}"
+            for name, nbytes in self.figures.items()
+            if nbytes < usual.figures[name]
+        ]
+        time = "" if self.time_ratio is None else f", at {self.time_ratio:.2f} of the time"
+        return f"{self.variant.name}: {', '.join(parts)}{time}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data: bytes, and the time as a ratio."""
+        return {
+            "options": self.variant.name,
+            "loading": asdict(self.loading),
+            "running": asdict(self.running),
+            "peak": self.peak,
+            "held": self.held,
+            "time": self.time_ratio,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +216,10 @@ class MemoryReport:
     @property
     def code(self) -> str:
         """The lines of Python that bring about what is advised."""
-        blocks = [
-            "\n".join([f"# {_variant_text(each, self.usual)}", *each.variant.code_lines(self.path)])
-            for each in self.advised
-        ]
-        return "\n".join(blocks)
+        lines: list[str] = []
+        for each in self.advised:
+            lines += [f"# {each.describe_saving(self.usual)}", *each.variant.code_lines(self.path)]
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data: bytes, and times as ratios."""
@@ -206,8 +228,8 @@ class MemoryReport:
             "weights": self.weight_bytes,
             "bound": asdict(self.bound) | {"run_bytes": self.bound.run_bytes},
             "unused": self.unused_bytes,
-            "usual": _session_json(self.usual),
-            "variants": [_session_json(each) | {"is_advised": each in self.advised} for each in self.variants],
+            "usual": self.usual.to_json(),
+            "variants": [each.to_json() | {"is_advised": each in self.advised} for each in self.variants],
             "code": self.code,
         }
 
@@ -236,46 +258,13 @@ class MemoryReport:
             str(bound),
         ]
         if self.variants:
-            head = ("options", "loading", "running", "held", "time")
-            table = [
-                (
-                    each.variant.name,
-                    format_megabytes(each.loading.peak),
-                    format_megabytes(each.running.peak),
-                    format_megabytes(each.held),
-                    "" if each.time_ratio is None else f"{each.time_ratio:.2f}",
-                )
-                for each in (usual, *self.variants)
-            ]
-            lines += ["", format_table([head, *table]), ""]
+            table = [("options", *usual.figures, "time")]
+            for each in (usual, *self.variants):
+                time_ratio = "" if each.time_ratio is None else f"{each.time_ratio:.2f}"
+                table.append((each.variant.name, *map(format_megabytes, each.figures.values()), time_ratio))
+            lines += ["", format_table(table), ""]
             lines += [self.code] if self.advised else ["no option saves memory"]
         return "\n".join(lines)
-
-
-def _variant_text(found: SessionMemory, usual: SessionMemory) -> str:
-    """Say what options bring, in one line."""
-    parts = [
-        f"{what} {format_megabytes(mine)} instead of {format_megabytes(its)}"
-        for what, mine, its in (
-            ("loading", found.loading.peak, usual.loading.peak),
-            ("running", found.running.peak, usual.running.peak),
-            ("held", found.held, usual.held),
-        )
-        if mine < its
-    ]
-    time = "" if found.time_ratio is None else f", at {found.time_ratio:.2f} of the time"
-    return f"{found.variant.name}: {', '.join(parts)}{time}"
-
-
-def _session_json(found: SessionMemory) -> dict[str, Any]:
-    return {
-        "options": found.variant.name,
-        "loading": asdict(found.loading),
-        "running": asdict(found.running),
-        "peak": found.peak,
-        "held": found.held,
-        "time": found.time_ratio,
-    }
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -318,11 +307,10 @@ def measure_trial_memory(
     with model_file(model) as path:
         loaded = onnx_io.load_model(path)
         feeds, label = trial.feeds, model_label(model)
-        bound = find_memory_bound(str(path), setting, feeds)
+        bound = MemoryMeter(setting, feeds).find_bound(path)
         with MemoryProbe(path, setting, feeds) as usual_probe:
-            running, _ = usual_probe.run(MEMORY_RUNS)
-            usual = SessionMemory(DEFAULT_VARIANT, usual_probe.loading, running)
-            found = [_measure_variant(loaded, path, feeds, each, usual, usual_probe) for each in variants]
+            usual = _probed_memory(usual_probe, DEFAULT_VARIANT)
+            found = [_measure_variant(loaded, each, usual, usual_probe) for each in variants]
         named = {"path": label} if isinstance(model, str | Path) else {}
         return MemoryReport(label, setting, loaded.graph.weight_bytes, bound, usual, tuple(found), **named)
 
@@ -344,65 +332,71 @@ def model_file(model: Source, *, external: bool | None = None) -> Iterator[str]:
 
 
 def _measure_variant(
-    loaded: onnx_io.LoadedModel,
-    path: str,
-    feeds: Mapping[str, Any],
-    variant: MemoryVariant,
-    usual: SessionMemory,
-    usual_probe: MemoryProbe,
+    loaded: onnx_io.LoadedModel, variant: MemoryVariant, usual: SessionMemory, usual_probe: MemoryProbe
 ) -> SessionMemory:
     """Measure the memory under other options and, where they save any, the time against the usual ones, in turns."""
     with (
-        model_file(loaded, external=True) if variant.is_external else nullcontext(path) as own,
-        MemoryProbe(own, usual_probe.setting, feeds, variant.options) as probe,
+        model_file(loaded, external=True) if variant.is_external else nullcontext(usual_probe.path) as path,
+        MemoryProbe(path, usual_probe.setting, usual_probe.feeds, variant.options) as probe,
     ):
-        running, _ = probe.run(MEMORY_RUNS)
-        found = SessionMemory(variant, probe.loading, running)
+        found = _probed_memory(probe, variant)
         return replace(found, time_ratio=_time_ratio(usual_probe, probe)) if found.saves_over(usual) else found
 
 
-def measure_session(
-    model: Source,
-    setting: SessionSetting,
-    feeds: Mapping[str, Any],
-    variant: MemoryVariant,
-    deadline: float = math.inf,
-) -> SessionMemory:
-    """Return what a session of a model takes in a process of its own, under some options.
+@dataclass(frozen=True)
+class MemoryMeter:
+    """Measures the memory of models under one setting and on the same inputs, each in a process of its own.
 
-    Raises:
-        ModelError: the model cannot be loaded or run.
-        TimeoutError: the deadline, by `time.monotonic`, is over.
+    Its methods raise a ModelError where a model cannot be loaded or run, and a TimeoutError where the deadline, by
+    `time.monotonic`, is over.
     """
-    with model_file(model) as path, MemoryProbe(path, setting, feeds, variant.options, deadline) as probe:
-        running, _ = probe.run(MEMORY_RUNS)
-        return SessionMemory(variant, probe.loading, running)
+
+    setting: SessionSetting
+    feeds: Mapping[str, Any]
+
+    def measure(self, model: Source, variant: MemoryVariant, deadline: float = math.inf) -> SessionMemory:
+        """Return what a session of a model takes under some options."""
+        with model_file(model) as path, MemoryProbe(path, self.setting, self.feeds, variant.options, deadline) as probe:
+            return _probed_memory(probe, variant)
+
+    def time_ratio(self, before: Source, after: Source, variant: MemoryVariant, deadline: float = math.inf) -> float:
+        """Return the time of a run under some options over that of another model with ONNX Runtime's defaults."""
+        with (
+            model_file(before) as one,
+            model_file(after) as other,
+            MemoryProbe(one, self.setting, self.feeds, deadline=deadline) as first,
+            MemoryProbe(other, self.setting, self.feeds, variant.options, deadline) as second,
+        ):
+            first.run()
+            second.run()
+            return _time_ratio(first, second)
+
+    def find_bound(self, model: Source) -> MemoryBound:
+        """Return the node at which a run takes the most memory.
+
+        Raises:
+            UsageError: the provider is missing.
+            ModelError: the model cannot be loaded or run, or the provider has no graph to show.
+            LimitError: a run takes longer than any may.
+        """
+        with model_file(model) as path:
+            graph = optimized_graph(path, self.setting, weights=False).graph
+            events = _kernel_events(path, self.setting, self.feeds)
+        return _memory_bound(graph, _pair_with_events(graph.node, events))
+
+    def describe_excess(self, model: Source, found: SessionMemory, budget: int, what: str) -> str:
+        """Return why a budget cannot be kept: what a run (as `what` calls it) takes, and which node is the bound."""
+        return (
+            f"a memory budget of {format_megabytes(budget)} cannot be kept: {what} takes"
+            f" {format_megabytes(found.running.peak)} at least, {format_megabytes(found.loading.held)} of them for"
+            f" weights; {self.find_bound(model)}"
+        )
 
 
-def measure_time_ratio(
-    before: Source,
-    after: Source,
-    setting: SessionSetting,
-    feeds: Mapping[str, Any],
-    variant: MemoryVariant = DEFAULT_VARIANT,
-    deadline: float = math.inf,
-) -> float:
-    """Return the time of a run of a model under some options over that of another with ONNX Runtime's defaults, each in
-    a process of its own.
-
-    Raises:
-        ModelError: a model cannot be loaded or run.
-        TimeoutError: the deadline, by `time.monotonic`, is over.
-    """
-    with (
-        model_file(before) as one,
-        model_file(after) as other,
-        MemoryProbe(one, setting, feeds, deadline=deadline) as first,
-        MemoryProbe(other, setting, feeds, variant.options, deadline) as second,
-    ):
-        first.run()
-        second.run()
-        return _time_ratio(first, second)
+def _probed_memory(probe: MemoryProbe, variant: MemoryVariant) -> SessionMemory:
+    """Return what the session of a probe takes."""
+    running, _ = probe.run(MEMORY_RUNS)
+    return SessionMemory(variant, probe.loading, running)
 
 
 def _time_ratio(before: MemoryProbe, after: MemoryProbe) -> float:
@@ -420,28 +414,8 @@ SHOWN_VALUES = 4
 """Values that are named of those that lie in memory at the bound."""
 
 
-def find_memory_bound(model: Source, setting: SessionSetting, feeds: Mapping[str, Any]) -> MemoryBound:
-    """Return the node at which a run takes the most memory.
-
-    Raises:
-        UsageError: the provider is missing.
-        ModelError: the model cannot be loaded or run, or the provider has no graph to show.
-        LimitError: a run takes longer than any may.
-    """
-    graph = optimized_graph(model, setting, weights=False).graph
-    session = ProfiledSession(model, setting)
-    try:
-        run_interruptibly(make_runner(session, feeds, setting))
-    except LimitError as error:
-        session.end()
-        raise LimitError(f"{session.label}: {error}") from error
-    except Exception as error:  # the classes that onnxruntime raises share no base
-        session.end()
-        raise ModelError(f"{session.label} {RunFailedError('cannot be run', error)}") from error
-    events = sorted(
-        (event for event in session.end() if event["name"].endswith("_kernel_time")), key=lambda event: event["ts"]
-    )
-    order = _pair_with_events(graph.node, events)
+def _memory_bound(graph: onnx.GraphProto, order: Sequence[_TimedNode]) -> MemoryBound:
+    """Return the bound of a run, given the optimized graph, and its nodes as they ran."""
     live = _live_values(graph, order)
     sizes = [sum(value.nbytes for value in values) for values in live]
     peaks = [int(event["args"].get("mem_in_use_peak", 0)) for _, event in order]
@@ -458,6 +432,21 @@ def find_memory_bound(model: Source, setting: SessionSetting, feeds: Mapping[str
     place = max(range(len(order)), key=lambda i: arena[i].requested + buffers[i])
     activations = max(0, arena[place].requested - arena[0].requested_before)
     return MemoryBound(_node_text(order[place][0]), activations, buffers[place], _largest(live[place]))
+
+
+def _kernel_events(model: Source, setting: SessionSetting, feeds: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what the profiler writes of the kernels of one run, in the order in which they began."""
+    session = ProfiledSession(model, setting)
+    try:
+        run_interruptibly(make_runner(session, feeds, setting))
+    except LimitError as error:
+        raise LimitError(f"{session.label}: {error}") from error
+    except Exception as error:  # the classes that onnxruntime raises share no base
+        raise ModelError(f"{session.label} {RunFailedError('cannot be run', error)}") from error
+    finally:
+        events = session.end()
+    kernels = (event for event in events if event["name"].endswith("_kernel_time"))
+    return sorted(kernels, key=lambda event: event["ts"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,18 +532,8 @@ def _names_read(node: onnx.NodeProto) -> Iterator[str]:
 def _shape_bytes(shape: Mapping[str, Sequence[int]]) -> int:
     """Return the bytes of a tensor, as a profile has its type and shape: `{"float": [1, 3]}`."""
     ((kind, dims),) = shape.items()
-    count = 1
-    for size in dims:
-        count *= size
-    return count * _TYPE_BYTES.get(kind, 4)
-
-
-_TYPE_BYTES: Mapping[str, int] = {
-    **dict.fromkeys(("double", "int64", "uint64", "complex64"), 8),
-    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
-    **dict.fromkeys(("bool", "int8", "uint8"), 1),
-}
-"""Bytes of an element by ONNX Runtime's name of its type, where they are not 4."""
+    dtype = DType.from_type_text(f"tensor({kind})") or DType.FLOAT
+    return math.prod(dims) * dtype.bits // 8
 
 
 def _node_text(node: onnx.NodeProto) -> str:

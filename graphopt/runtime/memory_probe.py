@@ -5,11 +5,9 @@ What a process has loaded and freed before would be used again, and hide what th
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
@@ -21,20 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from onnx import parser
 
 from graphopt.base import ort
+from graphopt.base.child_process import child_command, open_answers
 from graphopt.base.errors import ModelError
 from graphopt.base.limits import TIME_HINT, LimitError, return_freed_memory
 from graphopt.base.session import current_session
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.session_setting import SessionSetting, make_runner
 
-_SERVER_CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
-    " from graphopt.runtime.memory_probe import serve_memory_probe; serve_memory_probe()"
-)
-_SMALLEST_MODEL = '<ir_version: 8, opset_import: ["": 17]> one (float[1] x) => (float[1] y) {y = Neg(x)}'
+_SERVER_CODE = "from graphopt.runtime.memory_probe import serve_memory_probe; serve_memory_probe()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +92,8 @@ class MemoryProbe:
             ModelError: there can be no such process, ONNX Runtime refuses the model, or the process ends.
             TimeoutError: the deadline is over.
         """
-        self.label, self.setting, self._deadline = os.fspath(path), setting, deadline
-        command = [sys.executable, "-P", "-c", _SERVER_CODE, json.dumps([str(entry) for entry in sys.path])]
+        self.path, self.setting, self.feeds, self._deadline = os.fspath(path), setting, feeds, deadline
+        command = child_command(_SERVER_CODE)
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -149,12 +143,12 @@ class MemoryProbe:
             if left <= limit:
                 raise
             seconds = current_session().limits.seconds
-            raise LimitError(f"{self.label}: a run takes more than {seconds:g} s{TIME_HINT}") from error
+            raise LimitError(f"{self.path}: a run takes more than {seconds:g} s{TIME_HINT}") from error
         except (BrokenPipeError, EOFError, pickle.UnpicklingError) as error:
             reason = f"the process ended (exit code {self._process.wait()}), as where memory is short"
-            raise ModelError(f"{self.label}: its memory cannot be measured: {reason}") from error
+            raise ModelError(f"{self.path}: its memory cannot be measured: {reason}") from error
         if isinstance(answer, str):
-            raise ModelError(f"{self.label} {answer}")
+            raise ModelError(f"{self.path} {answer}")
         return answer
 
 
@@ -185,11 +179,8 @@ def _killing(process: subprocess.Popen[bytes], seconds: float) -> Iterator[None]
 
 def serve_memory_probe() -> None:
     """Open a session and run it as asked: the other process of `MemoryProbe` runs this."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
-    questions = sys.stdin.buffer
-    with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)  # what libraries print is no answer
-        for answer in _answers(questions):
+    with open_answers() as answers:
+        for answer in _answers(sys.stdin.buffer):
             pickle.dump(answer, answers)
             answers.flush()
 
@@ -198,7 +189,7 @@ def _answers(questions: Any) -> Iterator[object]:
     """Yield the answer to each question: what it takes to load the model, then what runs take, or what went wrong."""
     path, setting, feeds, options, libraries = pickle.load(questions)  # of the process that started this one
     with ort.registered_custom_ops(libraries):
-        setting.open(parser.parse_model(_SMALLEST_MODEL))  # what all sessions share is loaded with the first
+        setting.check_starts()  # what all sessions share is loaded with the first
         return_freed_memory()  # of imports; what is left of it would decide where the session has its own
         before = resident_since_reset()
         _reset_peak()

@@ -218,9 +218,7 @@ class SessionSetting:
             UsageError: the provider is missing or does not start.
             ModelError: it refuses even that model, as one does that lacks a library.
         """
-        self.open(
-            parser.parse_model('<ir_version: 8, opset_import: ["": 17]> one (float[4] x) => (float[4] y) {y = Neg(x)}')
-        )
+        self.open(smallest_model())
 
     def _session_options(self, optimize: bool, folder: str | os.PathLike[str] | None) -> Any:
         options = make_session_options(optimize=optimize, threads=self.thread_count)
@@ -231,6 +229,11 @@ class SessionSetting:
         if folder is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
         return options
+
+
+def smallest_model() -> ModelProto:
+    """Return a model of one node."""
+    return parser.parse_model('<ir_version: 8, opset_import: ["": 17]> one (float[1] x) => (float[1] y) {y = Neg(x)}')
 
 
 def common_timer(one: SessionSetting, other: SessionSetting) -> Callable[[], float]:

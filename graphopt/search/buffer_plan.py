@@ -6,12 +6,11 @@ runs a graph. What kernels take inside and what the arena leaves unused it does 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from graphopt.ir.graph import Graph, Node, Value
-from graphopt.ir.types import TensorType
 from graphopt.operators.operator_classes import extra_operands, lookup_operator
 
 OVERWRITING_KERNELS = frozenset({"Softmax", "LogSoftmax"})
@@ -59,16 +58,20 @@ class LivenessPeak:
             for value in each.values
         ]
 
-    def describe(self, graph: Graph) -> str:
-        """Name the node and the value that takes the most."""
-        node, value = graph[self.vertex], self.buffers[0].values[0]
-        return f"{node.op} '{node.name}', beside a buffer of '{graph.value_name(value)}'"
-
 
 def value_bytes(graph: Graph, value: Value) -> int:
     """Return the bytes of a tensor of known sizes; 0 for other values."""
     type_ = graph.tensor_type(value)
-    return type_.size * type_.dtype.bits // 8 if isinstance(type_, TensorType) and isinstance(type_.size, int) else 0
+    return type_.size * type_.dtype.bits // 8 if type_ is not None and isinstance(type_.size, int) else 0
+
+
+def sum_over_spans(spans: Iterable[tuple[int, int, int]], count: int) -> list[int]:
+    """Return the sum at each of `count` places of numbers that each count from a first place to a last."""
+    changes = [0] * (count + 1)
+    for number, first, last in spans:
+        changes[first] += number
+        changes[min(last + 1, count)] -= number
+    return list(accumulate(changes))[:count]
 
 
 def execution_order(graph: Graph) -> list[int]:
@@ -77,7 +80,7 @@ def execution_order(graph: Graph) -> list[int]:
     places = {vertex: place for place, vertex in enumerate(graph.topological_order())}
     order: list[int] = []
     seen: set[int] = set()
-    leaves = [vertex for vertex, _ in graph.nodes() if not graph.fan_out(vertex)]
+    leaves = (vertex for vertex, _ in graph.nodes() if not graph.fan_out(vertex))
     stack = [(vertex, False) for vertex in sorted(leaves, key=places.__getitem__)]
     while stack:
         vertex, is_ready = stack.pop()
@@ -98,13 +101,14 @@ def plan_buffers(graph: Graph, order: Sequence[int], *, is_reusing: bool = True)
     after them; and a value takes a free buffer of its size, whose lifetime that extends, unless the session is told to
     reuse none (`enable_mem_reuse`).
     """
-    owner, last = _lifetimes(graph, order)
+    owner = view_owners(graph, order, set(order))
+    last = {value: places[-1] for value, places in read_places(graph, order, owner).items()}
     buffers: list[Buffer] = []
     lying: dict[Value, Buffer] = {}
     free: dict[int, list[Buffer]] = {}
     for place, vertex in enumerate(order):
         node = graph[vertex]
-        for value in (Value(vertex, i) for i in range(len(node.names))):
+        for value in graph.values_of(vertex):
             if value in owner:
                 continue
             nbytes, end = value_bytes(graph, value), last.get(value, place)
@@ -126,21 +130,25 @@ def plan_buffers(graph: Graph, order: Sequence[int], *, is_reusing: bool = True)
     return buffers
 
 
-def _lifetimes(graph: Graph, order: Sequence[int]) -> tuple[dict[Value, Value], dict[Value, int]]:
-    """Return what each view looks at, and the place at which each value is read last."""
-    places = set(order)
-    owner: dict[Value, Value] = {}
-    last: dict[Value, int] = {}
+def view_owners(graph: Graph, order: Sequence[int], owners: Collection[int] | None = None) -> dict[Value, Value]:
+    """Return the values that views look at, through other views, too; only those of some vertices if they are given."""
+    found: dict[Value, Value] = {}
+    for vertex, node in ((vertex, graph[vertex]) for vertex in order):
+        first = node.inputs[0] if node.inputs and lookup_operator(node.op, node.domain).is_view else None
+        if first is not None and (owners is None or first.vertex in owners):
+            found[Value(vertex)] = found.get(first, first)
+    return found
+
+
+def read_places(graph: Graph, order: Sequence[int], owners: Mapping[Value, Value]) -> dict[Value, list[int]]:
+    """Return the places at which each value is read, in order, as it is or through a view; outputs are read last."""
+    found: dict[Value, list[int]] = {}
     for place, vertex in enumerate(order):
-        node = graph[vertex]
-        for value in node.operands:
-            last[owner.get(value, value)] = place
-        first = node.inputs[0] if node.inputs else None
-        if first is not None and lookup_operator(node.op, node.domain).is_view and first.vertex in places:
-            owner[Value(vertex)] = owner.get(first, first)
+        for value in graph[vertex].operands:
+            found.setdefault(owners.get(value, value), []).append(place)
     for value in graph.outputs:
-        last[owner.get(value, value)] = len(order)
-    return owner, last
+        found.setdefault(owners.get(value, value), []).append(len(order))
+    return found
 
 
 def _may_overwrite(node: Node) -> bool:
@@ -154,12 +162,8 @@ def liveness_peak(graph: Graph, *, is_reusing: bool = True) -> LivenessPeak | No
     if not order:
         return None
     buffers = plan_buffers(graph, order, is_reusing=is_reusing)
-    changes = [0] * (len(order) + 2)
-    for buffer in buffers:
-        changes[buffer.first] += buffer.nbytes
-        changes[buffer.last + 1] -= buffer.nbytes
-    totals = list(accumulate(changes))
-    place = max(range(len(order)), key=totals.__getitem__)
+    totals = sum_over_spans(((each.nbytes, each.first, each.last) for each in buffers), len(order))
+    place = totals.index(max(totals))
     live = (buffer for buffer in buffers if buffer.first <= place <= buffer.last)
     largest = tuple(sorted(live, key=lambda buffer: buffer.nbytes, reverse=True))
-    return LivenessPeak(order[place], totals[place], largest, buffers, totals[: len(order)])
+    return LivenessPeak(order[place], totals[place], largest, buffers, totals)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 from graphopt.base.errors import MemoryBudgetError
-from graphopt.base.limits import format_megabytes
 from graphopt.io.onnx_io import LoadedModel
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
@@ -25,12 +23,9 @@ from graphopt.runtime.memory import (
     DEFAULT_VARIANT,
     WITHOUT_PATTERN,
     WITHOUT_REUSE,
+    MemoryMeter,
     MemoryVariant,
     SessionMemory,
-    find_memory_bound,
-    measure_session,
-    measure_time_ratio,
-    model_file,
 )
 from graphopt.search.buffer_plan import liveness_peak
 from graphopt.search.explore import with_static_shapes
@@ -62,14 +57,15 @@ class BudgetFitter:
     """Name of the model in errors."""
 
     @cached_property
-    def _feeds(self) -> Mapping[str, Any]:
-        """The inputs at the largest of the sizes."""
+    def _meter(self) -> MemoryMeter:
+        """Measures at the largest of the sizes."""
         tuning = self.tuner.tuning
         ready = prepare_models(
             [self.tuner.original], tuning.setting, dims=tuning.sizes, inputs=tuning.inputs, seed=tuning.seed
         )
         feeds = (trial.feeds for trial in ready.trials)
-        return max(feeds, key=lambda each: sum(getattr(value, "nbytes", 0) for value in each.values()))
+        largest = max(feeds, key=lambda each: sum(getattr(value, "nbytes", 0) for value in each.values()))
+        return MemoryMeter(tuning.setting, largest)
 
     def fit(self, candidate: Candidate, budget: int) -> BudgetFit:
         """Return the candidate, or one that is computed in parts, with which a run keeps the budget.
@@ -147,13 +143,11 @@ class BudgetFitter:
                     return fitted, found
                 tried.append((fitted, found))
         closest, least = min(tried, key=lambda each: each[1].running.peak)
+        excess = self._meter.describe_excess(self._model(closest), least, budget, "a run")
         seconds = f"{self.tuner.tuning.policy.memory_plan_seconds:g} s"
-        stop = f"looking for more to compute in parts ended after {seconds}; " if any(map(_is_late, planners)) else ""
-        raise MemoryBudgetError(
-            f"{self.label}: a memory budget of {format_megabytes(budget)} cannot be kept: a run takes"
-            f" {format_megabytes(least.running.peak)} at least, {format_megabytes(least.loading.held)} of them for"
-            f" weights; {self._bound_text(closest)}; {stop}no model was written"
-        )
+        is_late = any(planner.seconds < 0 for planner in planners)
+        stop = f"looking for more to compute in parts ended after {seconds}; " if is_late else ""
+        raise MemoryBudgetError(f"{self.label}: {excess}; {stop}no model was written")
 
     def _plans(
         self, candidate: Candidate, taken: int, budget: int, planner: MemoryPlanner
@@ -170,20 +164,19 @@ class BudgetFitter:
         def change(graph: Graph, limit: float) -> Sequence[Step]:
             return planner.fit(graph, limit)[0]
 
-        peak = liveness_peak(self._static(candidate.graph), is_reusing=planner.is_reusing)
-        target = budget - (taken - (0 if peak is None else peak.nbytes))
+        left = planner.peak_bytes(candidate.graph)
+        target = budget - (taken - left)
         fitted = candidate
         for _ in range(self.tuner.tuning.policy.memory_plans):
             fitted = fitted.derive(partial(change, limit=target))
-            left = liveness_peak(self._static(fitted.graph), is_reusing=planner.is_reusing)
-            if peak is None or left is None or left.nbytes >= peak.nbytes:
+            before, left = left, planner.peak_bytes(fitted.graph)
+            if left >= before:
                 return
-            found = self._measure_until(fitted, (DEFAULT_VARIANT, *FREE_VARIANTS), budget)
-            yield fitted, min(found, key=_running_peak)
-            if left.nbytes > target:
+            found = min(self._measure_until(fitted, (DEFAULT_VARIANT, *FREE_VARIANTS), budget), key=_running_peak)
+            yield fitted, found
+            if left > target:
                 return
-            target = min(target, left.nbytes) - (min(map(_running_peak, found)) - budget)
-            peak = left
+            target = left - (found.running.peak - budget)
 
     def _planner(self, *, is_reusing: bool) -> MemoryPlanner:
         tuner = self.tuner
@@ -191,7 +184,7 @@ class BudgetFitter:
         return MemoryPlanner(space, self._static, is_reusing, policy, policy.memory_plan_seconds)
 
     def _static(self, graph: Graph) -> Graph:
-        return with_static_shapes(graph, input_shapes(self._feeds)) if self._has_open_sizes else graph
+        return with_static_shapes(graph, input_shapes(self._meter.feeds)) if self._has_open_sizes else graph
 
     @cached_property
     def _has_open_sizes(self) -> bool:
@@ -216,21 +209,12 @@ class BudgetFitter:
         return measured
 
     def _measure(self, candidate: Candidate, variant: MemoryVariant, deadline: float = math.inf) -> SessionMemory:
-        return measure_session(self._model(candidate), self.tuner.tuning.setting, self._feeds, variant, deadline)
+        return self._meter.measure(self._model(candidate), variant, deadline)
 
     def _time_ratio(
         self, before: Candidate, after: Candidate, variant: MemoryVariant, deadline: float = math.inf
     ) -> float:
-        models = self._model(before), self._model(after)
-        return measure_time_ratio(*models, self.tuner.tuning.setting, self._feeds, variant, deadline)
-
-    def _bound_text(self, candidate: Candidate) -> str:
-        with model_file(self._model(candidate)) as path:
-            return str(find_memory_bound(path, self.tuner.tuning.setting, self._feeds))
-
-
-def _is_late(planner: MemoryPlanner) -> bool:
-    return planner.seconds < 0
+        return self._meter.time_ratio(self._model(before), self._model(after), variant, deadline)
 
 
 def _running_peak(found: SessionMemory) -> int:

@@ -15,9 +15,9 @@ from graphopt.language.rule import Rule
 from graphopt.language.terms import App
 from graphopt.rewrite.simplify import DeadlineExceededError, Step, undo_steps
 from graphopt.search.buffer_plan import Buffer, LivenessPeak, liveness_peak, value_bytes
-from graphopt.search.moves import Move, MoveNotApplicableError, SearchSpace, apply_move, find_matches_at
+from graphopt.search.moves import SearchSpace
 from graphopt.search.policy import SearchPolicy
-from graphopt.search.row_tiles import RowTiler
+from graphopt.search.row_tiles import RowTiler, apply_rule_at, first_matching_rule
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ class MemoryPlanner:
     def _peak(self, graph: Graph) -> LivenessPeak | None:
         return liveness_peak(self.static(graph), is_reusing=self.is_reusing)
 
-    def _peak_bytes(self, graph: Graph) -> float:
+    def peak_bytes(self, graph: Graph) -> int:
+        """Return the most bytes that values take at once, by the estimate."""
         peak = self._peak(graph)
         return 0 if peak is None else peak.nbytes
 
@@ -82,7 +83,7 @@ class MemoryPlanner:
             for rules, values in product(self._partitions, chosen):
                 self._check_time()
                 steps = self._cut_all(graph, values, partial(self._cut_along, rules))
-                if steps and self._peak_bytes(graph) <= enough:
+                if steps and self.peak_bytes(graph) <= enough:
                     return steps
                 undo_steps(steps)
         return []
@@ -118,7 +119,7 @@ class MemoryPlanner:
                     ]
                     made = self._cut_all(graph, whole, cut, is_partial=True)
                     steps += made
-                    nbytes = self._peak_bytes(graph) if made else math.inf
+                    nbytes = self.peak_bytes(graph) if made else math.inf
                     if not made or nbytes <= enough:
                         break
                 undo_steps(steps)
@@ -187,7 +188,7 @@ class MemoryPlanner:
     def _region(self, graph: Graph, sized: Graph, seed: int, rules: Sequence[Rule]) -> dict[int, Rule]:
         """Return the nodes to compute in the same parts as one of them, each with its rule; none where that leaves the
         value of one of them whole."""
-        largest = max(value_bytes(sized, Value(seed, i)) for i in range(len(graph[seed].names)))
+        largest = max(value_bytes(sized, value) for value in graph.values_of(seed))
         limit = self.policy.kept_part * largest
         found: dict[int, Rule] = {}
         pending = [seed]
@@ -195,7 +196,7 @@ class MemoryPlanner:
             vertex = pending.pop()
             if vertex in found:
                 continue
-            rule = next((rule for rule in rules if find_matches_at(graph, rule, vertex, self.space)), None)
+            rule = first_matching_rule(rules, graph, vertex, self.space)
             if rule is None:
                 return {}
             found[vertex] = rule
@@ -204,8 +205,8 @@ class MemoryPlanner:
                     return {}
                 pending += graph.readers(vertex)
             for value in self._cut_operands(sized, vertex):
-                is_splittable = any(find_matches_at(graph, rule, value.vertex, self.space) for rule in rules)
-                if value_bytes(sized, value) > limit and is_splittable:
+                is_large = value_bytes(sized, value) > limit
+                if is_large and first_matching_rule(rules, graph, value.vertex, self.space):
                     pending.append(value.vertex)
         return found
 
@@ -220,12 +221,11 @@ class MemoryPlanner:
         """Compute the nodes of a region in parts, in place."""
         steps: list[Step] = []
         for vertex in (vertex for vertex in graph.topological_order() if vertex in region):
-            try:
-                made = apply_move(graph, Move(region[vertex].name, ((Value(vertex),),), simplified=False), self.space)
-            except MoveNotApplicableError:
+            made = apply_rule_at(graph, region[vertex], vertex, self.space)
+            if not made:
                 undo_steps(steps)
                 return []
-            steps += made.steps
+            steps += made
         return steps
 
 

@@ -25,7 +25,7 @@ from graphopt.ir.schemas import is_deterministic
 from graphopt.language.terms import Term, op, tensor
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.rewrite.build import build_terms
-from graphopt.search.buffer_plan import execution_order, value_bytes
+from graphopt.search.buffer_plan import execution_order, read_places, sum_over_spans, value_bytes, view_owners
 from graphopt.search.policy import RecomputationPolicy
 
 
@@ -66,48 +66,28 @@ class Timeline:
 
     @cached_property
     def owners(self) -> Mapping[Value, Value]:
-        """Values that views look at."""
-        found: dict[Value, Value] = {}
-        for vertex in self.order:
-            node = self.graph[vertex]
-            first = node.inputs[0] if node.inputs else None
-            if first is not None and lookup_operator(node.op, node.domain).is_view:
-                found[Value(vertex)] = found.get(first, first)
-        return found
+        """The values that views look at."""
+        return view_owners(self.graph, self.order)
 
     @cached_property
     def reads(self) -> Mapping[Value, Sequence[int]]:
-        """The places at which each value is read, in order, as it is or through a view; those of outputs end last."""
-        found: dict[Value, list[int]] = {}
-        for place, vertex in enumerate(self.order):
-            for value in self.graph[vertex].operands:
-                found.setdefault(self.owners.get(value, value), []).append(place)
-        for value in self.graph.outputs:
-            found.setdefault(self.owners.get(value, value), []).append(len(self.order))
-        return found
+        """The places at which each value is read, as `read_places` has them."""
+        return read_places(self.graph, self.order, self.owners)
 
     @cached_property
     def spans(self) -> Mapping[Value, tuple[int, int, int]]:
         """The bytes of each value that nodes make, and the first and last place at which it lies in memory."""
         return {
-            value: (value_bytes(self.graph, value), place, max(self.reads.get(value, [place])))
+            value: (value_bytes(self.graph, value), place, self.reads.get(value, [place])[-1])
             for place, vertex in enumerate(self.order)
-            for value in (Value(vertex, i) for i in range(len(self.graph[vertex].names)))
+            for value in self.graph.values_of(vertex)
             if value not in self.owners
         }
 
     def live_bytes(self, without: Collection[Value] = ()) -> list[int]:
         """Return the bytes of values in memory at each place, some of them left out."""
-        changes = [0] * (len(self.order) + 2)
-        for value, (nbytes, first, last) in self.spans.items():
-            if value not in without:
-                changes[first] += nbytes
-                changes[last + 1] -= nbytes
-        total, found = 0, []
-        for change in changes[: len(self.order)]:
-            total += change
-            found.append(total)
-        return found
+        spans = (span for value, span in self.spans.items() if value not in without)
+        return sum_over_spans(spans, len(self.order))
 
     @cached_property
     def lifetimes(self) -> Mapping[Value, Lifetime]:

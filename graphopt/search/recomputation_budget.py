@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from graphopt.base import option_values as forms
 from graphopt.base.errors import MemoryBudgetError
@@ -17,12 +16,8 @@ from graphopt.runtime.bench import prepare_models
 from graphopt.runtime.memory import (
     DEFAULT_VARIANT,
     WITHOUT_PATTERN,
-    MemoryVariant,
+    MemoryMeter,
     SessionMemory,
-    find_memory_bound,
-    measure_session,
-    measure_time_ratio,
-    model_file,
 )
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.analytic_cost import AnalyticCost
@@ -80,7 +75,7 @@ def fit_by_recomputation(loaded: LoadedModel, budget: MemoryBudget, policy: Sear
     require_highspy()
     setting = SessionSetting("cpu", budget.threads)
     ready = prepare_models([loaded], setting, dims=budget.dims)
-    return _Fitter(loaded, budget, policy, setting, ready.trials[0].feeds).fit()
+    return _Fitter(loaded, budget, policy, MemoryMeter(setting, ready.trials[0].feeds)).fit()
 
 
 @dataclass(frozen=True)
@@ -98,21 +93,22 @@ class _Fitter:
     loaded: LoadedModel
     budget: MemoryBudget
     policy: SearchPolicy
-    setting: SessionSetting
-    feeds: Mapping[str, Any]
+    meter: MemoryMeter
 
     def fit(self) -> RecomputedStep:
-        usual = self._measure(self.loaded, DEFAULT_VARIANT)
+        usual = self.meter.measure(self.loaded, DEFAULT_VARIANT)
         if usual.running.peak <= self.budget.nbytes:
             return RecomputedStep(self.loaded, self._kept_text(usual), copies=0)
         tried = []
         for variant in (DEFAULT_VARIANT, WITHOUT_PATTERN):
-            unchanged = usual if variant == DEFAULT_VARIANT else self._measure(self.loaded, variant)
+            unchanged = usual if variant == DEFAULT_VARIANT else self.meter.measure(self.loaded, variant)
             found = self._recomputed(unchanged)
             if found.memory.running.peak <= self.budget.nbytes:
                 return RecomputedStep(found.loaded, self._fitted_text(found, usual), found.copies)
             tried.append(found)
-        raise MemoryBudgetError(self._failure_text(min(tried, key=_running_peak)))
+        lowest = min(tried, key=_running_peak)
+        excess = self.meter.describe_excess(lowest.loaded, lowest.memory, self.budget.nbytes, "a step")
+        raise MemoryBudgetError(f"{excess}; no model was written")
 
     def _recomputed(self, unchanged: SessionMemory) -> _Variation:
         """Return what keeps the budget with the options of a session of the step as it is, or what takes the least
@@ -124,7 +120,7 @@ class _Fitter:
                 return found
             share *= self._wanted_share(found.memory)
             fitted, plan = self._plan(share)
-            found = _Variation(fitted, self._measure(fitted, unchanged.variant), len(plan.values))
+            found = _Variation(fitted, self.meter.measure(fitted, unchanged.variant), len(plan.values))
             least = min(least, found, key=_running_peak)
             if not plan.is_reaching:
                 break
@@ -138,43 +134,25 @@ class _Fitter:
     def _plan(self, share: float) -> tuple[LoadedModel, RecomputationPlan]:
         """Compute values again so that what lies in memory at the peak is a part of what it was."""
         graph = self.loaded.graph.copy()
-        timeline = Timeline(with_static_shapes(graph, input_shapes(self.feeds)), self.policy.recomputation)
+        timeline = Timeline(with_static_shapes(graph, input_shapes(self.meter.feeds)), self.policy.recomputation)
         seconds = AnalyticCost().node_seconds(timeline.graph)
         plan = plan_recomputation(timeline, seconds, share, self.policy.memory_plan_seconds)
         Recomputer(graph, timeline, plan.values).run()
         return replace(self.loaded, graph=graph), plan
 
-    def _measure(self, loaded: LoadedModel, variant: MemoryVariant) -> SessionMemory:
-        return measure_session(loaded, self.setting, self.feeds, variant)
-
-    # -- text ----------------------------------------------------------------------------------------------------------
-
     def _kept_text(self, found: SessionMemory) -> str:
-        return f"memory: a step takes {format_megabytes(found.running.peak)} of the {self._budget_text} budget"
-
-    @property
-    def _budget_text(self) -> str:
-        return format_megabytes(self.budget.nbytes)
+        budget = format_megabytes(self.budget.nbytes)
+        return f"memory: a step takes {format_megabytes(found.running.peak)} of the {budget} budget"
 
     def _fitted_text(self, fitted: _Variation, usual: SessionMemory) -> str:
         found = fitted.memory
         text = f"{self._kept_text(found)} instead of {format_megabytes(usual.running.peak)}"
         if fitted.copies:
-            ratio = measure_time_ratio(self.loaded, fitted.loaded, self.setting, self.feeds, found.variant)
+            ratio = self.meter.time_ratio(self.loaded, fitted.loaded, found.variant)
             text += f", at {ratio:.2f} of the time: {fitted.copies} values are computed again"
         if code := found.variant.code_lines("model.onnx"):
             text += f"; that needs {'; '.join(code)}"
         return text
-
-    def _failure_text(self, lowest: _Variation) -> str:
-        found = lowest.memory
-        with model_file(lowest.loaded) as path:
-            bound = find_memory_bound(path, self.setting, self.feeds)
-        return (
-            f"a memory budget of {self._budget_text} cannot be kept: a step takes"
-            f" {format_megabytes(found.running.peak)} at least, {format_megabytes(found.loading.held)} of them for"
-            f" weights; {bound}; no model was written"
-        )
 
 
 def _running_peak(variation: _Variation) -> int:

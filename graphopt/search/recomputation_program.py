@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ class _Program:
     timeline: Timeline
     seconds: Mapping[int, float]
     rows: _Rows = field(default_factory=_Rows)
-    usage: list[dict[int, float]] = field(default_factory=list)
+    usage: list[defaultdict[int, float]] = field(default_factory=list)
     """Megabytes in each stage by variable, beside what lies there in any case."""
     columns: int = 0
 
@@ -164,7 +165,7 @@ class _Program:
         highspy = require_highspy()
         lifetimes = list(self.lifetimes.values())
         chosen = {lifetime.value: place for place, lifetime in enumerate(lifetimes)}
-        self.columns, self.usage = len(lifetimes), [{} for _ in self.bounds]
+        self.columns, self.usage = len(lifetimes), [defaultdict(float) for _ in self.bounds]
         made = {lifetime.value: self._made(lifetime, chosen[lifetime.value]) for lifetime in lifetimes}
         for lifetime in lifetimes:
             self._constrain(lifetime, chosen, made)
@@ -206,11 +207,10 @@ class _Program:
             else:
                 found[stage] = self.columns
                 self.columns += 1
-            used = self.usage[stage]
-            used[found[stage]] = used.get(found[stage], 0.0) + lifetime.nbytes / MEGABYTE
+            self.usage[stage][found[stage]] += lifetime.nbytes / MEGABYTE
         for stage in range(self.stage(lifetime.pause + 1), self.stage(lifetime.last) + 1):
             if self.bounds[stage] > lifetime.pause:  # what was made first is gone
-                self.usage[stage][column] = self.usage[stage].get(column, 0.0) - lifetime.nbytes / MEGABYTE
+                self.usage[stage][column] -= lifetime.nbytes / MEGABYTE
         return found
 
     @cached_property
@@ -231,7 +231,7 @@ class _Program:
     def _constrain(
         self, lifetime: Lifetime, chosen: Mapping[Value, int], made: Mapping[Value, Mapping[int, int]]
     ) -> None:
-        """Say that a copy is there as soon as another reads it, and stays; and that what is not copied is kept."""
+        """Constrain a copy to be there as soon as another reads it, and to stay, and what is not copied to be kept."""
         own, variables = chosen[lifetime.value], made[lifetime.value]
         for stage, variable in variables.items():
             if variable != own and stage - 1 in variables:
@@ -251,7 +251,7 @@ class _Program:
                 if stage not in kept:
                     kept[stage] = self.columns
                     self.columns += 1
-                    self.usage[stage][kept[stage]] = lifetime.nbytes / MEGABYTE
+                    self.usage[stage][kept[stage]] += lifetime.nbytes / MEGABYTE
                 self.rows.add([(kept[stage], 1.0), (other, -1.0), (own, 1.0)], low=0.0)
 
     def _run(self, highspy: Any, costs: Any, upper: Any, binaries: int, limit: float) -> Sequence[float]:

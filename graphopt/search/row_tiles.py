@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -13,6 +13,19 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite.simplify import Step, undo_steps
 from graphopt.search.buffer_plan import value_bytes
 from graphopt.search.moves import Move, MoveNotApplicableError, SearchSpace, apply_move, find_matches_at
+
+
+def first_matching_rule(rules: Iterable[Rule], graph: Graph, vertex: int, space: SearchSpace) -> Rule | None:
+    """Return the first of some rules that may be applied at a vertex."""
+    return next((rule for rule in rules if find_matches_at(graph, rule, vertex, space)), None)
+
+
+def apply_rule_at(graph: Graph, rule: Rule, vertex: int, space: SearchSpace) -> list[Step]:
+    """Apply a rule at a vertex, in place; return no steps where it does not match or its weights are refused."""
+    try:
+        return apply_move(graph, Move(rule.name, ((Value(vertex),),), simplified=False), space).steps
+    except MoveNotApplicableError:
+        return []
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,8 @@ class RowTiler:
         end = next(islice(self._ends(graph, value), number, None), None)
         if end is None:
             return []
-        steps = self._apply(graph, *end)
+        rule, vertex = end
+        steps = apply_rule_at(graph, rule, vertex, self.space)
         pending = [source for step in steps for source in self._sliced(graph, step)]
         while pending:
             made = self._narrow(graph, pending.pop(), limit)
@@ -62,22 +76,16 @@ class RowTiler:
         next_common = nx.immediate_dominators(backward, exit_vertex)
         vertex = next_common.get(value.vertex, exit_vertex)
         while vertex != exit_vertex:
-            if rule := next((rule for rule in self.tiles if find_matches_at(graph, rule, vertex, self.space)), None):
+            if rule := first_matching_rule(self.tiles, graph, vertex, self.space):
                 yield rule, vertex
             vertex = next_common[vertex]
 
     def _sliced(self, graph: Graph, step: Step) -> set[int]:
         """Return the nodes of whose results a step reads slices."""
-        slices = (
-            vertex for vertex in step.patch.after if vertex in graph and graph[vertex].op == self._slicing_operator
-        )
+        slicing_operator = self.rows[0].left[0].op
+        slices = (vertex for vertex in step.patch.after if vertex in graph and graph[vertex].op == slicing_operator)
         sources = {value.vertex for vertex in slices for value in graph[vertex].operands}
         return {vertex for vertex in sources if not graph[vertex].is_internal}
-
-    @property
-    def _slicing_operator(self) -> str:
-        """The operator that reads some rows of an image."""
-        return self.rows[0].left[0].op
 
     def _narrow(self, graph: Graph, vertex: int, limit: float) -> list[Step]:
         """Compute of a large value the rows alone that are read of it; return no steps where something reads all of
@@ -85,17 +93,9 @@ class RowTiler:
         if vertex not in graph or value_bytes(self.static(graph), Value(vertex)) <= limit:
             return []
         readers = list(graph.readers(vertex))
-        found = [(self._rows_rule(graph, reader), reader) for reader in readers]
-        if not readers or graph.is_output(Value(vertex)) or any(rule is None for rule, _ in found):
+        found = [first_matching_rule(self.rows, graph, reader, self.space) for reader in readers]
+        rules = [rule for rule in found if rule is not None]
+        if not readers or len(rules) < len(readers) or graph.is_output(Value(vertex)):
             return []
-        return [step for rule, reader in found if rule is not None for step in self._apply(graph, rule, reader)]
-
-    def _rows_rule(self, graph: Graph, vertex: int) -> Rule | None:
-        return next((rule for rule in self.rows if find_matches_at(graph, rule, vertex, self.space)), None)
-
-    def _apply(self, graph: Graph, rule: Rule, vertex: int) -> list[Step]:
-        """Apply a rule to a node; return no steps where its weights are refused."""
-        try:
-            return apply_move(graph, Move(rule.name, ((Value(vertex),),), simplified=False), self.space).steps
-        except MoveNotApplicableError:
-            return []
+        pairs = zip(rules, readers, strict=True)
+        return [step for rule, reader in pairs for step in apply_rule_at(graph, rule, reader, self.space)]
