@@ -16,11 +16,10 @@ from graphopt.base import ort
 from graphopt.base.errors import ModelError, RecipeError, UsageError, did_you_mean
 from graphopt.base.session import current_session
 from graphopt.check.blame import Check, refused_rewrite
-from graphopt.io import onnx_io, opset_conversion
+from graphopt.io import onnx_io
 from graphopt.io.version_paths import first_opset, is_supported, written_domains
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
-from graphopt.operators import inference
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
 from graphopt.options import AUTO, LATEST, Options, refuse_unknown_options
@@ -483,11 +482,9 @@ class PipelineRun:
         """Return the model with its types inferred and some of its sizes fixed."""
         options = self.options
         options.report_progress("load", 0.0)
-        loaded = onnx_io.load_model(onnx_io.copy_source(self.model), inline_functions=options.inline_functions)
-        with onnx_io.naming_file_in_errors(loaded.path):
-            inference.infer_graph(loaded.graph)
-            opset_conversion.upgrade_nodes(loaded.graph)  # some could not be while their types were unknown
-            if options.fixed_shapes or options.fixed_dims:
+        loaded = onnx_io.load_typed_model(self.model, inline_functions=options.inline_functions)
+        if options.fixed_shapes or options.fixed_dims:
+            with onnx_io.naming_file_in_errors(loaded.path):
                 fix_inputs(loaded.graph, options.fixed_shapes, options.fixed_dims)
         return loaded
 

@@ -41,6 +41,7 @@ from graphopt.io.version_tables import OPAQUE_OPERATORS
 from graphopt.ir import schemas
 from graphopt.ir.graph import CONSTANT, Graph, Patch
 from graphopt.operators import proto_conversion
+from graphopt.operators.inference import infer_graph
 from graphopt.operators.proto_conversion import ModelFolders
 
 log = logging.getLogger(__name__)
@@ -127,6 +128,15 @@ def copy_source(source: ModelSource) -> ModelSource:
     own = ModelProto()
     own.CopyFrom(source)
     return own
+
+
+def load_typed_model(source: ModelSource, *, inline_functions: bool = True) -> LoadedModel:
+    """Read a model, of one in memory a copy, and infer the types of its values. Raises ModelError."""
+    model = load_model(copy_source(source), inline_functions=inline_functions)
+    with naming_file_in_errors(model.path):
+        infer_graph(model.graph)
+        opset_conversion.upgrade_nodes(model.graph)  # some could not be while their types were unknown
+    return model
 
 
 @contextmanager
