@@ -532,6 +532,11 @@ def format_group(group: RewriteGroup) -> str:
     return f"{len(group.parts)} × {rules}" if group.parts else f"{group.name}: {rules}"
 
 
+def format_ratio(ratio: Speedup | None) -> str:
+    """Return `1.304 (1.282–1.331)`: a speedup, and where the true one lies; empty where there is none."""
+    return "" if ratio is None else f"{ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"
+
+
 def format_alone(group: RewriteGroup) -> str:
     """Return what a group is worth by itself: `1.30 (1.28–1.33)` where it was measured, `≈ 1.30` where estimated."""
     ratio = group.alone

@@ -20,6 +20,7 @@ from graphopt.report.report import (
     format_device,
     format_file_size,
     format_group,
+    format_ratio,
     format_saving,
     format_search,
     format_speed,
@@ -29,7 +30,7 @@ from graphopt.report.report import (
 from graphopt.report.rule_picture import Picture, rule_pictures
 from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.runtime.input_sizes import format_sizes
-from graphopt.runtime.measure import Speedup, TimingPolicy
+from graphopt.runtime.measure import TimingPolicy
 from graphopt.search.search_report import (
     GroupKind,
     RewriteGroup,
@@ -395,8 +396,8 @@ def _search_parts(timing: SearchTiming) -> list[Html]:
     left = [group for group in timing.groups if not group.is_taken]
     if left:
         rows = [
-            (str(group.kind), format_group(group), _ratio(group.alone), _ratio(group.together), group.reason)
-            for group in left
+            (str(each.kind), format_group(each), format_ratio(each.alone), format_ratio(each.together), each.reason)
+            for each in left
         ]
         parts.append(table(("left", "what", "alone", "with others", "why"), rows, numbers=(2, 3)))
     else:
@@ -405,8 +406,8 @@ def _search_parts(timing: SearchTiming) -> list[Html]:
         raced = [
             (
                 _version_label(timing, race),
-                _ratio(race.speedup),
-                _ratio(race.gain if race.groups or race.left_out else None),
+                format_ratio(race.speedup),
+                format_ratio(race.gain if race.groups or race.left_out else None),
                 race.refusal,
             )
             for race in timing.races
@@ -421,10 +422,6 @@ def _version_label(timing: SearchTiming, race: VersionRace) -> str:
     without = f", without {', '.join(race.left_out)}" if race.left_out else ""
     again = " (second race, in new sessions)" if race.is_second else ""
     return f"simplified{f' and {names}' if names else ''}{without}{again}"
-
-
-def _ratio(ratio: Speedup | None) -> str:
-    return "" if ratio is None else f"{ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"
 
 
 # -- the check, and what the result rests on ---------------------------------------------------------------------------
