@@ -609,13 +609,15 @@ def _format_course(timing: SearchTiming) -> str:
 
 def _facts_table(report: Report) -> RenderableType:
     table = _table("", "", left=2)
-    table.add_row("check", format_comparison(report.comparison), style=_COLOURS[verdict_class(report.comparison)])
-    if report.comparison is not None and report.comparison.oracle:
-        table.add_row("oracle", report.comparison.oracle)
-    for name in report.comparison.replaced if report.comparison else ():
-        table.add_row("", f"{name}: no kernel here, so its definition was run in its place", style="yellow")
-    for what in report.comparison.skipped if report.comparison else ():
-        table.add_row("", f"not compared: {what}", style="yellow")
+    found = report.comparison
+    table.add_row("check", format_comparison(found), style=_COLOURS[verdict_class(found)])
+    if found is not None:
+        if found.oracle:
+            table.add_row("oracle", found.oracle)
+        for name in found.replaced:
+            table.add_row("", f"{name}: no kernel here, so its definition was run in its place", style="yellow")
+        for what in found.skipped:
+            table.add_row("", f"not compared: {what}", style="yellow")
     table.add_row("seconds", format_stages(report))
     if growth := format_growth(report):
         table.add_row("weights", growth, style="yellow")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -260,28 +260,22 @@ class MissFinder:
 
     def _judged(self, graph: Graph, match: Match) -> Iterator[_Place]:
         """Yield the place of a match if the rule is not applied there."""
-        rule, vertex = match.rule.generalized, match.roots[0].vertex
+        rule = match.rule.generalized
+        place = partial(_Place, rule, graph, match.roots[0].vertex, match)
         if rule.name not in self._names:
             left = (MissKind.LEFT_OUT, "it is left out of this run, by --skip, --only or --target")
-            yield _Place(rule, graph, vertex, match, left, lambda names: left)
+            yield place(left, lambda names: left)
             return
         if rule.name in self._trade_names:
-            yield _Place(rule, graph, vertex, match, Obstacle.PROOF, lambda names: self._explain_trade(match, names))
+            yield place(Obstacle.PROOF, lambda names: self._explain_trade(match, names))
             return
         found = self._simplifier.improving_patch(graph, match)
         if isinstance(found, Objection):
-            site = Site.from_match(graph, match)
-            yield _Place(
-                rule,
-                graph,
-                vertex,
-                match,
-                (found.obstacle, found.reason),
-                lambda names: self._explain_objection(found, match, site, names),
-            )
+            site, alike = Site.from_match(graph, match), (found.obstacle, found.reason)
+            yield place(alike, lambda names: self._explain_objection(found, match, site, names))
         elif rule.canonical:
             done = (MissKind.APPLIED, "it was applied to this value already, and a canonical rule is applied once")
-            yield _Place(rule, graph, vertex, match, Obstacle.IS_CANONICAL, lambda names: done)
+            yield place(Obstacle.IS_CANONICAL, lambda names: done)
 
     @cached_property
     def _simplifier(self) -> Simplifier:
