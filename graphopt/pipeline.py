@@ -213,7 +213,7 @@ class PipelineRun:
             reason = f"{model_label(self.model)}: {comparison.reason.rstrip('.')}"
             raise ModelError(f"{reason}. --no-check (check=False) writes it unchecked")
         tuned, original = made.tuned, self.loaded_model.graph
-        report = Report.build(made.before, made.loaded, (), comparison, self.clock.seconds, notes, tuned.timing)
+        report = Report.build(made.before, made.loaded, comparison, self.clock.seconds, notes, tuned.timing)
         report = replace(report, refused=made.refused, memory=tuned.memory)
         report = with_rewrites(report, original, tuned, self._gate.describe_proof, self._library.all_rules)
         result = Result(made.loaded, report, made.tuning.setting, recipe, without_weights(original))

@@ -240,7 +240,6 @@ class Report:
     def build(
         before: ModelSummary,
         model: LoadedModel,
-        rewrites: Iterable[Rewrite],
         comparison: ModelComparison | None,
         seconds: Mapping[str, float],
         notes: Iterable[str] = (),
@@ -253,7 +252,6 @@ class Report:
             source,
             before,
             after,
-            tuple(rewrites),
             comparison=comparison,
             seconds=dict(seconds),
             notes=tuple(notes),
