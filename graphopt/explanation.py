@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from graphopt.base import ort
 from graphopt.base.errors import UsageError, did_you_mean
 from graphopt.base.session import current_session
 from graphopt.io.onnx_io import ModelSource
-from graphopt.ir.graph import Graph, Node
+from graphopt.ir.graph import Node
 from graphopt.language.rule import Rule
 from graphopt.language.rule_library import select_names
 from graphopt.options import AUTO, LATEST, Options
@@ -59,8 +60,10 @@ def explain(
         made = PipelineRun(model, chosen).simplified()
         rules = _select(made, names)
         chosen.report_progress("explain", 0.0)
-        node = None if at is None else _find_node(made, at)
-        finder = made.misses if node is None else replace(made.misses, is_wanted=lambda other: _is_named(other, node))
+        finder = made.misses
+        if at is not None:
+            _check_node_name(made, at)
+            finder = replace(finder, is_wanted=lambda node: _is_named(node, at))
         counts = Counter(step.name for step in made.candidate.steps)
         if names:
             misses, absent = _misses_by_rule(finder, rules)
@@ -75,7 +78,7 @@ def explain(
             names,
             at or "",
             {name: why for name, why in absent.items() if not counts[name]},
-            tuple(_notes(made, at)),
+            () if at is None else _removal_notes(made, at),
             find_slower_rewrites(made.tuner) if slower else None,
         )
 
@@ -109,35 +112,24 @@ def _misses_by_rule(finder: MissFinder, rules: Iterable[Rule]) -> tuple[list[Nea
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-def _find_node(made: SimplifiedModel, name: str) -> str:
-    """Return a name of a node of the model, before it was simplified or after.
-
-    Raises:
-        UsageError: no node has or makes such a name.
-    """
-    names = [known for graph in _graphs(made) for _, node in graph.nodes() for known in (node.name, *node.names)]
+def _check_node_name(made: SimplifiedModel, name: str) -> None:
+    """Raise UsageError where no node of the model has or makes such a name, before it was simplified or after."""
+    graphs = chain(made.loaded.graph.graphs(), made.candidate.graph.graphs())
+    names = [known for graph in graphs for _, node in graph.nodes() for known in (node.name, *node.names)]
     if name not in names or not name:
         raise UsageError(f"the model has no node '{name}'{did_you_mean(name, filter(None, names))}")
-    return name
-
-
-def _graphs(made: SimplifiedModel) -> Iterable[Graph]:
-    yield from made.loaded.graph.graphs()
-    yield from made.candidate.graph.graphs()
 
 
 def _is_named(node: Node, name: str) -> bool:
     return not node.is_internal and (node.name == name or name in node.names)
 
 
-def _notes(made: SimplifiedModel, at: str | None) -> Iterable[str]:
-    """Yield which step took out a node that was asked about."""
-    if at is None:
-        return
+def _removal_notes(made: SimplifiedModel, at: str) -> tuple[str, ...]:
+    """Return a note on the step that took out a node; none where no step did."""
     for step in made.candidate.steps:
         if any(_is_named(node, at) for node in step.patch.removed):
-            yield f"{at} was taken out by {step.name}"
-            return
+            return (f"{at} was taken out by {step.name}",)
+    return ()
 
 
 # -- what was measured -------------------------------------------------------------------------------------------------

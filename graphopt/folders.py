@@ -29,7 +29,7 @@ from graphopt.io import onnx_io
 from graphopt.language import rule_library
 from graphopt.options import Options
 from graphopt.pipeline import optimize
-from graphopt.report.report import Report, format_file_size, versions
+from graphopt.report.report import Report, format_file_size, format_ratio, versions
 from graphopt.result import Result
 from graphopt.rewrite.passes import PASSES
 from graphopt.runtime import model_sketch, sample_inputs
@@ -81,14 +81,12 @@ class ModelOutcome:
         verdict = f"{self.verdict}: {reason}" if reason else self.verdict
         if report is None:
             return self.model, "", "", "", "", verdict
-        ratio = None if report.timing is None else report.timing.speedup
-        speed = "" if ratio is None else f"{ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"
         before, after = report.before, report.after
         return (
             self.model,
             _format_change(str(before.nodes), str(after.nodes)),
             _format_change(format_file_size(before.file_bytes), format_file_size(after.file_bytes)),
-            speed,
+            format_ratio(report.timing.speedup) if report.timing is not None else "",
             "not made" if report.comparison is None else str(report.comparison.verdict),
             verdict,
         )

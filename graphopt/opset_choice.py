@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from graphopt.base.errors import DifferenceError, ModelError
 from graphopt.base.session import current_session
@@ -17,8 +16,10 @@ from graphopt.options import Options
 from graphopt.report.report import ModelSummary
 from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.runtime.cost_model import open_cost_cache
+from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 from graphopt.search.pair_race import race_two_models
+from graphopt.search.race_outcomes import RaceOutcome
 from graphopt.search.search_report import format_speedup
 from graphopt.search.stopping import StopReason
 
@@ -100,8 +101,23 @@ class Attempt:
         return self.with_notes(*(f"{note} ({where})" for note in other.notes if note not in self.notes))
 
 
-MakeAttempt: TypeAlias = "Callable[[int | None, float], Attempt]"
-"""Makes an attempt in an opset, None for the model's own, in a share of the time."""
+def race_within_search(
+    first: onnx_io.LoadedModel,
+    second: onnx_io.LoadedModel,
+    tuning: TuningOptions,
+    options: Options,
+    clock: StageClock,
+    setting: SessionSetting | None = None,
+) -> RaceOutcome:
+    """Return the outcome of a race in what is left of the seconds of a run, the second model in another setting if one
+    is given.
+
+    Raises:
+        ModelError: as `race_two_models` does.
+    """
+    left = options.seconds - clock.seconds.get("search", 0.0)
+    with clock("search"), current_session().replace(limits=options.limits):
+        return race_two_models(first, second, tuning, left, open_cost_cache(fresh=options.fresh), setting=setting)
 
 
 @dataclass(frozen=True)
@@ -111,7 +127,8 @@ class OpsetComparison:
     own: int
     newer: int
     """The first that has all that rules write."""
-    make: MakeAttempt
+    make: Callable[[int | None, float], Attempt]
+    """Makes an attempt in an opset, None for the model's own, in a share of the time."""
     options: Options
     tuning: TuningOptions
     clock: StageClock
@@ -154,13 +171,9 @@ class OpsetComparison:
         if why := _why_not_raced(raised, kept):
             return False, why
         options = self.options
-        left = options.seconds - self.clock.seconds.get("search", 0.0)
         tuning = replace(self.tuning, seconds=options.seconds * self.tuning.policy.opset_race_share)
         try:
-            with self.clock("search"), current_session().replace(limits=options.limits):
-                outcome = race_two_models(
-                    kept.loaded, raised.loaded, tuning, left, open_cost_cache(fresh=options.fresh)
-                )
+            outcome = race_within_search(kept.loaded, raised.loaded, tuning, options, self.clock)
         except ModelError as error:
             return False, str(error)
         return outcome.is_faster, f"it is {format_speedup(outcome.speedup)} as opset {self.own}"

@@ -10,22 +10,23 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature
 from inspect import signature as get_signature
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
 from graphopt.base import ort
 from graphopt.base.errors import ModelError, RecipeError, UsageError, did_you_mean
 from graphopt.base.session import current_session
 from graphopt.check.blame import Check, refused_rewrite
-from graphopt.io import onnx_io, opset_conversion
+from graphopt.io import onnx_io
 from graphopt.io.version_paths import first_opset, is_supported, written_domains
 from graphopt.language import rule_library
 from graphopt.language.rule import Rule
-from graphopt.operators import inference
 from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.opset_choice import Attempt, OpsetComparison, StageClock
 from graphopt.options import AUTO, LATEST, Options, refuse_unknown_options
 from graphopt.provider_choice import ProviderComparison
+from graphopt.report.graph_outline import without_weights
 from graphopt.report.report import ModelSummary, Report, model_summary, versions
+from graphopt.report.rewrite_history import with_rewrites
 from graphopt.result import Result
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
@@ -50,11 +51,7 @@ from graphopt.search.recipe import Recipe, load_recipe
 from graphopt.search.recipe_recording import record_recipe
 from graphopt.search.recipe_replay import follow_recipe
 
-if TYPE_CHECKING:
-    pass
-
 log = logging.getLogger(__name__)
-
 
 P = ParamSpec("P")
 
@@ -186,7 +183,14 @@ class PipelineRun:
         """Return the model optimized in the opset that is asked for, or in the faster of two."""
         options = self.options
         if options.target_opset == AUTO:
-            return self._opset_comparison.best_attempt()
+            return OpsetComparison(
+                self._own_opset,
+                self._first_sufficient_opset,
+                self._attempt_in_opset,
+                options,
+                self._tuning,
+                self.clock,
+            ).best_attempt()
         opset, note = self._target_opset
         return self._attempt_in_opset(opset, 1.0).with_notes(*filter(None, [note]))
 
@@ -203,22 +207,19 @@ class PipelineRun:
             *_unproved_notes(self._gate),
             *self._kernel_checks.notes,
         ]
-        timing, loaded = made.tuned.timing, made.loaded
         comparison = None if made.check_result is None else made.check_result.comparison
         recipe = self.recipe or self._recorded_recipe(made)
-        memory = made.tuned.memory
-        report = Report.build(made.before, loaded, (), comparison, self.clock.seconds, notes, timing)
-        report = replace(report, refused=made.refused, memory=memory)
-        result = Result.from_attempt(
-            made, report, recipe, self.loaded_model.graph, self._gate.describe_proof, self._library.all_rules
-        )
-        if memory is not None and memory.option_lines:
-            result = replace(result, report=replace(result.report, session_code=result.session_code("model.onnx")))
-        found = result.report.comparison
-        if found is not None and not found.legal:
-            reason = f"{model_label(self.model)}: {found.reason.rstrip('.')}"
+        if comparison is not None and not comparison.legal:
+            reason = f"{model_label(self.model)}: {comparison.reason.rstrip('.')}"
             raise ModelError(f"{reason}. --no-check (check=False) writes it unchecked")
-        return result
+        tuned, original = made.tuned, self.loaded_model.graph
+        report = Report.build(made.before, made.loaded, comparison, self.clock.seconds, notes, tuned.timing)
+        report = replace(report, refused=made.refused, memory=tuned.memory)
+        report = with_rewrites(report, original, tuned, self._gate.describe_proof, self._library.all_rules)
+        result = Result(made.loaded, report, made.tuning.setting, recipe, without_weights(original))
+        if tuned.memory is not None and tuned.memory.option_lines:
+            report = replace(report, session_code=result.session_code("model.onnx"))
+        return replace(result, report=report)
 
     def _recorded_recipe(self, made: Attempt) -> Recipe:
         """Return the recipe of an attempt."""
@@ -237,17 +238,6 @@ class PipelineRun:
             self.clock,
             strict=self.options.strict,
             foreseen=() if self.recipe is None else self.recipe.refused,
-        )
-
-    @property
-    def _opset_comparison(self) -> OpsetComparison:
-        return OpsetComparison(
-            self._own_opset,
-            self._first_sufficient_opset,
-            self._attempt_in_opset,
-            self.options,
-            self._tuning,
-            self.clock,
         )
 
     def _target_notes(self) -> list[str]:
@@ -415,8 +405,7 @@ class PipelineRun:
         budget = options.memory_budget_bytes
         if budget is not None:
             options.report_progress("memory", 0.0)
-            with self.clock("memory"):
-                fit = fitter.fit(tuned.candidate, budget)
+            fit = fitter.fit(tuned.candidate, budget)
             timing = tuned.timing
             if timing is not None and fit.candidate is not tuned.candidate:
                 timing = timing.of_another_model("it is computed in parts, for the memory budget, since it was timed")
@@ -493,11 +482,9 @@ class PipelineRun:
         """Return the model with its types inferred and some of its sizes fixed."""
         options = self.options
         options.report_progress("load", 0.0)
-        loaded = onnx_io.load_model(onnx_io.copy_source(self.model), inline_functions=options.inline_functions)
-        with onnx_io.naming_file_in_errors(loaded.path):
-            inference.infer_graph(loaded.graph)
-            opset_conversion.upgrade_nodes(loaded.graph)  # some could not be while their types were unknown
-            if options.fixed_shapes or options.fixed_dims:
+        loaded = onnx_io.load_typed_model(self.model, inline_functions=options.inline_functions)
+        if options.fixed_shapes or options.fixed_dims:
+            with onnx_io.naming_file_in_errors(loaded.path):
                 fix_inputs(loaded.graph, options.fixed_shapes, options.fixed_dims)
         return loaded
 
@@ -667,13 +654,13 @@ class _RewriteSpace:
         names = [*(rule.name for rule in known.all_rules), *(pass_.name for pass_ in PASSES)]
         chosen = rule_library.select_names(names, (*options.skip, *options.held_back), options.only)
         passes = [pass_ for pass_ in PASSES if pass_.name in chosen]
+
+        def supported(rules: Iterable[Rule]) -> list[Rule]:
+            return [rule for rule in rules if rule.name in chosen and is_supported(rule, options.target, domains)]
+
         return _RewriteSpace(
-            [rule for rule in known.rules if rule.name in chosen and is_supported(rule, options.target, domains)],
-            [
-                rule
-                for rule in known.speed_trades
-                if rule.name in chosen and is_supported(rule, options.target, domains)
-            ],
+            supported(known.rules),
+            supported(known.speed_trades),
             to_exact_passes(passes) if options.exact else passes,
             [rule for rule in known.parts if rule.name in chosen],
         )

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from graphopt.base.errors import DifferenceError, ModelError, UsageError
 from graphopt.base.session import current_session
 from graphopt.check.provider_difference import describe_difference
 from graphopt.io import onnx_io
-from graphopt.opset_choice import Attempt, StageClock
+from graphopt.opset_choice import Attempt, StageClock, race_within_search
 from graphopt.options import Options
 from graphopt.runtime.bench import prepare_models
-from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.runtime.oracle import RunnableModel
-from graphopt.search.pair_race import race_two_models
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import RaceOutcome
 from graphopt.search.search_report import format_speedup
-
-MakeAttempt: TypeAlias = "Callable[[str, float], Attempt]"
-"""Makes an attempt for a provider, in a share of the time."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +24,8 @@ class ProviderComparison:
 
     providers: Sequence[str]
     """The first of them is that of the original, over which the speedup is."""
-    make: MakeAttempt
+    make: Callable[[str, float], Attempt]
+    """Makes an attempt for a provider, in a share of the time."""
     original: Callable[[], onnx_io.LoadedModel]
     options: Options
     clock: StageClock
@@ -135,23 +130,9 @@ class ProviderComparison:
 
     def _outcome(self, model: onnx_io.LoadedModel, one: Attempt, other: Attempt) -> RaceOutcome:
         """Return the outcome of a race of what another attempt made, with its provider, with a model under the setting
-        of one.
-
-        Raises:
-            ModelError: as `race_two_models` does.
-        """
-        options = self.options
-        left = options.seconds - self.clock.seconds.get("search", 0.0)
-        tuning = replace(one.tuning, seconds=options.seconds * self.policy.provider_race_share)
-        with self.clock("search"), current_session().replace(limits=options.limits):
-            return race_two_models(
-                model,
-                other.loaded,
-                tuning,
-                left,
-                open_cost_cache(fresh=options.fresh),
-                setting=other.tuning.setting,
-            )
+        of one. Raises ModelError."""
+        tuning = replace(one.tuning, seconds=self.options.seconds * self.policy.provider_race_share)
+        return race_within_search(model, other.loaded, tuning, self.options, self.clock, other.tuning.setting)
 
 
 def _timed_over(first: Attempt, attempt: Attempt, outcome: RaceOutcome) -> Attempt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike, fspath
@@ -13,13 +13,10 @@ from graphopt.base.errors import UsageError
 from graphopt.base.session import Session, current_session
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
-from graphopt.language.rule import Rule
-from graphopt.opset_choice import Attempt
-from graphopt.report.graph_outline import GraphOutline, without_weights
+from graphopt.report.graph_outline import GraphOutline
 from graphopt.report.model_explorer import model_explorer_json
 from graphopt.report.page import report_graphs, report_page, report_summary
 from graphopt.report.report import Report
-from graphopt.report.rewrite_history import RewriteHistory
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.recipe import Recipe
 
@@ -48,29 +45,6 @@ class Result:
     original: Graph
     session: Session = field(default_factory=current_session)
     exported: Any = None
-
-    @staticmethod
-    def from_attempt(
-        made: Attempt,
-        report: Report,
-        recipe: Recipe,
-        original: Graph,
-        describe_proof: Callable[[str], str | None],
-        rules: Sequence[Rule],
-    ) -> Result:
-        """Return an attempt as a result.
-
-        Args:
-            made: the attempt.
-            report: the report on it, which has no rewrites yet.
-            recipe: what the search decided.
-            original: the graph that was loaded.
-            describe_proof: says the status of a rule by its name, such as `proved, exact`.
-            rules: the rules that may have been applied.
-        """
-        history = RewriteHistory(original, made.tuned, describe_proof, rules)
-        setting = made.tuning.setting
-        return Result(made.loaded, history.add_to(report), setting, recipe, without_weights(original))
 
     @cached_property
     def model(self) -> onnx.ModelProto:

@@ -13,9 +13,8 @@ from graphopt.autodiff.training_graph import training_graph
 from graphopt.base.errors import DifferenceError
 from graphopt.base.session import current_session
 from graphopt.check.compare import compare_models
-from graphopt.io import onnx_io, opset_conversion
+from graphopt.io import onnx_io
 from graphopt.language import rule_library
-from graphopt.operators import inference
 from graphopt.pipeline import optimize
 from graphopt.result import Result
 from graphopt.search.policy import SearchPolicy
@@ -114,10 +113,8 @@ def grad(
     budget = MemoryBudget(memory_budget) if isinstance(memory_budget, int | str) else memory_budget
     with current_session().child():
         rule_library.read_rules(rules)
-        loaded = onnx_io.load_model(onnx_io.copy_source(model))
+        loaded = onnx_io.load_typed_model(model)
         with onnx_io.naming_file_in_errors(loaded.path):
-            inference.infer_graph(loaded.graph)
-            opset_conversion.upgrade_nodes(loaded.graph)
             made = training_graph(loaded, loss, wrt, update, _initializers(model))
         proto = onnx_io.to_proto(made.loaded)
         onnx_io.load_external_data(proto, loaded.folders)

@@ -17,7 +17,6 @@ import pytest
 import graphopt
 from graphopt.base.errors import DifferenceError, UsageError
 from graphopt.check import compare, verdict
-from graphopt.check.blame import bisect
 from graphopt.check.compare import ModelComparer
 from graphopt.io import onnx_io
 from graphopt.ir.edit import replace_values
@@ -317,15 +316,3 @@ def test_what_cannot_be_run_whole_is_compared_rewrite_by_rewrite(
     assert result.ok and names(result) == {"eliminate_identity"}
     with pytest.raises(DifferenceError, match=r"the rule 'forget_(relu|exp)' at"):
         graphopt.optimize(BOTH, rules=guilty, unverified=True, cost="none", strict=True)
-
-
-@pytest.mark.parametrize("guilty", [0, 1, 41, 99])
-def test_bisect_finds_the_first_bad_step(guilty: int) -> None:
-    asked: list[int] = []
-
-    def agrees(count: int) -> bool:
-        asked.append(count)
-        return count <= guilty
-
-    assert bisect(100, agrees) == guilty
-    assert len(asked) <= 7

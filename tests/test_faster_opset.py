@@ -71,7 +71,7 @@ class Runs:
             tuner.simplified, timed(stop) if isinstance(stop, StopReason) else None, (f"{opset}", "both")
         )
 
-    def _face(self, *_: Any) -> RaceOutcome:
+    def _face(self, *_: Any, **__: Any) -> RaceOutcome:
         self.raced += 1
         if not isinstance(self.gain, float):
             raise KeyboardInterrupt

@@ -286,6 +286,9 @@ def test_a_budget_has_to_be_measurable(options: dict[str, str], reason: str) -> 
         graphopt.Options(memory_budget="1MB", **options)  # type: ignore[arg-type]
 
 
+OUTCOME = MemoryOutcome(MemoryUse(3_000, 2_000, 1_000), 2_500, MemoryUse(2_000, 2_000, 1_000, (), 1.0), 2)
+
+
 def test_a_speed_that_was_measured_before_the_model_was_cut_is_not_reported(
     own_cache: Path,  # noqa: ARG001
     monkeypatch: pytest.MonkeyPatch,
@@ -293,16 +296,25 @@ def test_a_speed_that_was_measured_before_the_model_was_cut_is_not_reported(
     """Two negations that cancel are taken out and timed; then the budget makes another model of it."""
 
     def fit(_: BudgetFitter, candidate: Candidate, budget: int) -> BudgetFit:  # noqa: ARG001
-        return BudgetFit(replace(candidate), outcome)
+        return BudgetFit(replace(candidate), OUTCOME)
 
-    outcome = MemoryOutcome(MemoryUse(3_000, 2_000, 1_000), 2_500, MemoryUse(2_000, 2_000, 1_000, (), 1.0), 2)
     monkeypatch.setattr(BudgetFitter, "fit", fit)
     model = parse("float[64,64] x", "a = Neg(x); b = Neg(a); y = Exp(b)", outputs="float[64,64] y")
     report = graphopt.optimize(model, seconds=8, threads=1, memory_budget="1GB").report
     assert report.timing is not None
     assert (report.timing.speedup, report.timing.latencies) == (None, ())
     assert report.timing.untimed == ("not timed: it is computed in parts, for the memory budget, since it was timed")
-    assert report.memory == outcome
+    assert report.memory == OUTCOME
+
+
+def test_the_seconds_of_a_memory_budget_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fit(_: BudgetFitter, candidate: Candidate, budget: int) -> BudgetFit:  # noqa: ARG001
+        time.sleep(0.3)
+        return BudgetFit(candidate, OUTCOME)
+
+    monkeypatch.setattr(BudgetFitter, "fit", fit)
+    report = graphopt.optimize(parse("float[4] x", "y = Exp(x)"), cost="none", memory_budget="1GB").report
+    assert 0.3 <= report.seconds["memory"] < 0.6
 
 
 def test_where_no_memory_was_measured_there_is_no_such_stage() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import graphopt
-from graphopt import Options, Result, provider_choice
+from graphopt import Options, Result, opset_choice, provider_choice
 from graphopt.base.errors import DifferenceError, ModelError, UsageError
 from graphopt.base.session import current_session
 from graphopt.check.provider_difference import describe_difference
@@ -61,7 +61,7 @@ class Runs:
             return self._tune(tuner)
 
         monkeypatch.setattr(Tuner, "tune", tune)
-        monkeypatch.setattr(provider_choice, "race_two_models", self._race)
+        monkeypatch.setattr(opset_choice, "race_two_models", self._race)
 
     def _tune(self, tuner: Tuner) -> TuningResult:
         name = tuner.tuning.setting.provider

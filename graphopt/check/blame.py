@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -71,6 +72,10 @@ class Check:
     replaced: Collection[OperatorKey] = ()
     """Operators without a kernel here: their definitions are run in their places."""
 
+    @property
+    def _seeds(self) -> tuple[int, int]:
+        return self.seed, self.seed + 1
+
     def compare(self) -> CheckResult:
         """Compare, and find the step to blame where the models differ."""
         try:
@@ -103,19 +108,16 @@ class Check:
 
     @cached_property
     def _comparer(self) -> ModelComparer:
-        original = self.original
-        if self.replaced and self._has_replaced(self.loaded.graph):
+        original, graphs = self.original, self.loaded.graph.graphs()
+        if any((node.op, node.domain) in self.replaced for graph in graphs for _, node in graph.nodes()):
             original = self._by_definition(self.loaded)
         return ModelComparer(
             original,
-            seeds=(self.seed, self.seed + 1),
+            seeds=self._seeds,
             inputs=dict(self.inputs or {}),
             exact=self.exact,
             keep_nonfinite=self.keep_nonfinite,
         )
-
-    def _has_replaced(self, graph: Graph) -> bool:
-        return any((node.op, node.domain) in self.replaced for inner in graph.graphs() for _, node in inner.nodes())
 
     def _by_definition(self, model: onnx_io.LoadedModel) -> onnx_io.LoadedModel:
         """Return a model that can be run here: with the definitions of operators that have no kernel."""
@@ -155,7 +157,6 @@ class Check:
 
     def _compare_step(self, step: Step) -> ModelComparison:
         """Return the verdict on one rewrite."""
-        seeds = (self.seed, self.seed + 1)
         try:
             return compare_region(
                 step.graph,
@@ -163,7 +164,7 @@ class Check:
                 any_values=step.is_rule,
                 exact=self.exact,
                 keep_nonfinite=self.keep_nonfinite,
-                seeds=seeds,
+                seeds=self._seeds,
                 prepare=self._by_definition,
             )
         except (ModelError, _ExpansionFailedError) as error:
@@ -172,28 +173,14 @@ class Check:
     def _find_culprit(self) -> Step | None:
         """Return the first step after which the models differ; None where they do before any."""
 
-        def agrees_after(count: int) -> bool:
+        def differs_after(count: int) -> bool:
             with self.result.graph_after(count) as graph:
-                return self._compare_whole(graph).verdict is not EqualityVerdict.DIFFERENT
+                return self._compare_whole(graph).verdict is EqualityVerdict.DIFFERENT
 
-        steps = self.result.steps
-        return steps[bisect(len(steps), agrees_after)] if agrees_after(0) else None
-
-
-# -- naming the culprit ------------------------------------------------------------------------------------------------
-
-
-def bisect(count: int, agrees: Callable[[int], bool]) -> int:
-    """Return the index of the first of `count` steps after which the models differ, by binary search.
-
-    `agrees(n)` says whether the model after the first n steps agrees with the original; it is taken for granted that
-    it does after none and does not after all.
-    """
-    good, bad = 0, count
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if agrees(middle) else (good, middle)
-    return good
+        if differs_after(0):
+            return None
+        steps = self.result.steps  # after all of them the models differ
+        return steps[bisect_left(range(1, len(steps)), True, key=differs_after)]
 
 
 def refused_rewrite(step: Step, found: ModelComparison) -> RefusedRewrite:

@@ -23,7 +23,6 @@ from graphopt.check.reruns import (
     FEW_RERUNS,
     MANY_RERUNS,
     ModelReruns,
-    OriginalReruns,
     distance_key,
     has_data_races,
     is_incomparable,
@@ -142,7 +141,7 @@ class ModelComparer:
         before, reason = _check_interfaces(self._original_sketch, model_sketch.sketch_model(second.outline))
         if reason:
             return ModelComparison(EqualityVerdict.DIFFERENT, reason=reason)
-        plan = replace(_make_plan(before, self.seeds, self.bindings, self.inputs), tries=MAX_TRIED_SIZES)
+        plan = _make_plan(before, self.seeds, self.bindings, self.inputs)
         if plan.undrawable:
             reason = f"no values can be made up for {quoted_list(plan.undrawable)}: the type is not a tensor's"
             return ModelComparison(EqualityVerdict.SKIPPED, reason=reason)
@@ -215,10 +214,10 @@ class _Reference:
         return self._compare_optimized(found, second) if second.is_quantized else self._compare_loading(found, second)
 
     @cached_property
-    def reruns(self) -> OriginalReruns:
+    def reruns(self) -> ModelReruns:
         """Reruns of the original on these inputs."""
         made, feeds = [run.outputs for run in self.runs], [run.feeds for run in self.runs]
-        return OriginalReruns.from_oracle(self.oracle, self.judge.original, made, feeds)
+        return ModelReruns.from_oracle(self.oracle, self.judge.original, made, feeds)
 
     def _compare_loading(self, found: ModelComparison, second: RunnableModel) -> ModelComparison:
         """Open another model with ONNX Runtime's optimizations on, as users do: where the original opens, it is to."""
@@ -300,8 +299,6 @@ class _Plan:
     seeds: Sequence[int]
     bindings: Sequence[Binding]
     given_feeds: Feeds
-    tries: int = 1
-    """Bindings that may be refused."""
 
     @property
     def undrawable(self) -> list[str]:
@@ -448,7 +445,7 @@ def _first_accepted(
     )
     refused: _AllInputsRefusedError | None = None
     bindings = sample_inputs.candidate_bindings(plan.model.inputs, number, plan.bindings[number % len(plan.bindings)])
-    for binding in bindings[: plan.tries]:
+    for binding in bindings[:MAX_TRIED_SIZES]:
         spare = None
         for style in styles:
             feeds = sample_inputs.make_feeds(plan.model, binding, seed=seed, style=style, given=plan.given_feeds)
@@ -544,13 +541,14 @@ class _Judge:
     def judge_runs(
         self,
         runs: Sequence[_OriginalRun],
-        originals: OriginalReruns,
+        original: ModelReruns,
         results: Sequence[list[Any]],
         oracle: str,
         optimized: RunnableModel,
     ) -> ModelComparison:
         random = _random_outputs(self.model)
-        reruns = ModelReruns.beside(originals, optimized, results)
+        feeds = [run.feeds for run in runs]
+        reruns = original, ModelReruns.from_oracle(self.oracle, optimized, results, feeds)
         self.incomparable, found = {}, []
         for index, name in enumerate(self.model.outputs):
             seen = []
@@ -664,28 +662,29 @@ class _Judge:
     def _difference_with_reruns(
         self,
         found: OutputDifference,
-        reruns: ModelReruns,
+        reruns: tuple[ModelReruns, ModelReruns],
         number: int,
         index: int,
         run: _OriginalRun,
         gap: ResultDistance,
     ) -> OutputDifference:
-        """Return the difference of an output, judged by reruns of the models; unchanged if the original does not
+        """Return the difference of an output, judged by reruns of both models; unchanged if the original does not
         vary."""
-        if found.ok and reruns.original.variation(number, index, 2).is_same:
+        original, optimized = reruns
+        if found.ok and original.threaded.variation(number, index, 2).is_same:
             return found
-        (before,), (after,) = (
-            replays.values(number, index) for replays in (reruns.original_alone, reruns.optimized_alone)
-        )
+        (before,), (after,) = (each.alone.values(number, index) for each in reruns)
         steady = self._gap_of(run, before, after)
         without = self._difference_of(index, run, steady)
         many = MANY_RERUNS if without.ok and not found.ok else FEW_RERUNS
-        races = without.ok and has_data_races(self.model)
-        own = reruns.variation(number, index, 1 + (many if self.is_small else 1), may_race=races)
+        count = 1 + (many if self.is_small else 1)
+        own = original.threaded.variation(number, index, count)
+        if own.is_same and without.ok and has_data_races(self.model):
+            own = optimized.threaded.variation(number, index, count)
         if own.is_same:
             return found
         varies = own.absolute / self._relative_scale(gap)
-        if reruns.original_alone.variation(number, index, 2).is_same:
+        if original.alone.variation(number, index, 2).is_same:
             without = without if without.ok else self._difference_with_perturbation(without, index, run, steady)
             why = f"{without.why}; compared with one thread, with which it does not vary"
             return replace(without, why=why, varies=varies)

@@ -58,8 +58,8 @@ class RerunOutputs:
 
 
 @dataclass(frozen=True)
-class OriginalReruns:
-    """The original, run again on the same inputs where that is asked for: the same for all that is compared with it."""
+class ModelReruns:
+    """A model, run again on the same inputs where that is asked for."""
 
     threaded: RerunOutputs
     alone: RerunOutputs
@@ -68,34 +68,10 @@ class OriginalReruns:
     @staticmethod
     def from_oracle(
         oracle: Oracle, model: RunnableModel, first: Sequence[list[Any]], feeds: Sequence[Feeds]
-    ) -> OriginalReruns:
+    ) -> ModelReruns:
         """Return the reruns of a model in an oracle, of which the first results are known."""
         alone = onnxruntime_single_threaded if oracle is onnxruntime_unoptimized else oracle
-        return OriginalReruns(RerunOutputs(oracle, model, feeds, first), RerunOutputs(alone, model, feeds))
-
-
-@dataclass(frozen=True)
-class ModelReruns:
-    """Both models, run again on the same inputs where that is asked for."""
-
-    original: RerunOutputs
-    optimized: RerunOutputs
-    original_alone: RerunOutputs
-    """Reruns of the original with one thread."""
-    optimized_alone: RerunOutputs
-
-    @staticmethod
-    def beside(originals: OriginalReruns, optimized: RunnableModel, first: Sequence[list[Any]]) -> ModelReruns:
-        """Return reruns of a model, of which the first results are known, beside those of the original."""
-        threaded, alone = originals.threaded, originals.alone
-        own = RerunOutputs(threaded.oracle, optimized, threaded.feeds, first)
-        return ModelReruns(threaded, own, alone, RerunOutputs(alone.oracle, optimized, alone.feeds))
-
-    def variation(self, number: int, index: int, count: int, *, may_race: bool) -> ResultDistance:
-        """Return how far runs of the original are apart, of so many at most; or of the optimized model, if threads
-        `may_race`."""
-        own = self.original.variation(number, index, count)
-        return self.optimized.variation(number, index, count) if own.is_same and may_race else own
+        return ModelReruns(RerunOutputs(oracle, model, feeds, first), RerunOutputs(alone, model, feeds))
 
 
 def has_data_races(model: ModelSketch) -> bool:

@@ -79,7 +79,6 @@ class ModelComparison:
     legal: bool = True
     """False if ONNX Runtime rejects the original as invalid, or loads neither model, unless only because an operator is
     unknown."""
-
     replaced: tuple[str, ...] = ()
     """Operators for which this machine has no kernel: what was run in their places is their definitions."""
 
@@ -87,6 +86,11 @@ class ModelComparison:
     def ok(self) -> bool:
         """True if the models agree, or fail alike; False if they differ or nothing was compared."""
         return self.verdict in (EqualityVerdict.EQUAL, EqualityVerdict.CANNOT_RUN)
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict, with its reason if there is one."""
+        return f"{self.verdict}: {self.reason}" if self.reason else str(self.verdict)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -111,10 +115,9 @@ class ModelComparison:
         return max(self.outputs, key=lambda d: (not d.ok, tolerance_ratio(d)), default=None)
 
     def __str__(self) -> str:
-        lines = [f"{self.verdict}: {self.reason}" if self.reason else str(self.verdict)]
+        lines = [self.verdict_text]
         if self.worst is not None:
-            lines[0] = f"{self.verdict}: {self.worst}" if not self.reason else lines[0]
-            lines.append(f"tolerance: {self.worst.why}")
+            lines = [lines[0] if self.reason else f"{self.verdict}: {self.worst}", f"tolerance: {self.worst.why}"]
         lines += [f"varies: {what}" for what in self.varying]
         lines += [f"run: {case}" for case in self.cases]
         lines += [f"not compared: {what}" for what in self.skipped]
@@ -138,7 +141,7 @@ def format_comparison(found: ModelComparison | None) -> str:
         return "not made"
     worst, because = found.worst, f"; {found.reason}" if found.reason else ""
     if worst is None or found.verdict in (EqualityVerdict.SKIPPED, EqualityVerdict.CANNOT_RUN):
-        return f"{found.verdict}: {found.reason}" if found.reason else str(found.verdict)
+        return found.verdict_text
     if not worst.ok:
         return f"{found.verdict}: output '{worst.output}' {worst.detail}"
     sizes = [" ".join(f"{name}={size}" for name, size in binding.items()) for binding in found.bindings]

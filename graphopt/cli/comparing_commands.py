@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphopt.base.errors import DifferenceError, ModelError, NoSpeedupError
+from graphopt.base.records import to_json
 from graphopt.cli.measuring_commands import prepare
 from graphopt.cli.option_flags import (
     CheckOptions,
@@ -38,13 +39,13 @@ def compare(
 ) -> None:
     """Run two models on the same inputs and say whether they agree; exit code 3 if they do not."""
     set_up_logging(printing.verbose, printing.debug)
-    from graphopt.report.report import comparison_json, print_comparison
+    from graphopt.report.report import print_comparison
 
     check_page(page.html, original, optimized)
     with Progress(enabled=not printing.quiet) as progress, running(options):
         found = _compare(original, optimized, options, progress)
     if printing.as_json:
-        print_json(comparison_json(found))
+        print_json(to_json(found, indent=2))
     elif not printing.quiet:
         print_comparison(found, console())
     if page.html is not None:

@@ -66,7 +66,7 @@ def _onnx_light_models() -> dict[str, Path]:
     return found
 
 
-def _with_weights(path: Path, seed: int = 0) -> onnx.ModelProto:
+def _with_weights(path: Path) -> onnx.ModelProto:
     """Return the model with its weights drawn; what is stored already stays."""
     model = onnx.load(path)
     graph = model.graph
@@ -74,7 +74,7 @@ def _with_weights(path: Path, seed: int = 0) -> onnx.ModelProto:
     norms = [node for node in graph.node if node.op_type == "BatchNormalization"]
     ranges = {name: (0.5, 1.5) for node in norms for name in node.input[2:]}
     ranges |= {node.input[1]: (0.1, 0.5) for node in norms}  # scales below 1 keep residual sums from growing
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     for node in list(graph.node):
         if node.op_type == "ConstantOfShape" and node.input[0] in stored:
             shape = [int(size) for size in onnx.numpy_helper.to_array(stored[node.input[0]])]
@@ -112,12 +112,12 @@ _STAGES = ((64, 2), (128, 4), (256, 6), (512, 1))
 _BRANCHES = 4
 
 
-def _mobileone(side: int = 128, seed: int = 0) -> onnx.ModelProto:
+def _mobileone() -> onnx.ModelProto:
     """Return MobileOne (Vasu et al., 2022) as it is trained: each layer adds up several convolutions of its input.
 
     Each branch ends in a batch normalization, whose statistics are drawn: those of a net that was trained.
     """
-    net = _Net(np.random.default_rng(seed))
+    net = _Net(np.random.default_rng(0))
     value, before = net.layer("image", 3, 48, width=3, stride=2), 48
     for channels, blocks in _STAGES:
         for block in range(blocks):
@@ -130,7 +130,7 @@ def _mobileone(side: int = 128, seed: int = 0) -> onnx.ModelProto:
         "flat = Flatten(pooled)",
         "scores = MatMul(flat, classes)",
     ]
-    head = f'<ir_version: 8, opset_import: ["" : 17]> {MOBILEONE} (float[1,3,{side},{side}] image)'
+    head = f'<ir_version: 8, opset_import: ["" : 17]> {MOBILEONE} (float[1,3,128,128] image)'
     model = onnx.parser.parse_model(f"{head} => (float[1,1000] scores) {{ {' '.join(lines)} }}")
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in net.weights.items())
     return model

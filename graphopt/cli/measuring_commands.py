@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -90,34 +91,33 @@ def prepare(models: Sequence[str], options: MeasuringOptions | CheckOptions, pro
 
 
 _Profiles: TypeAlias = "list[tuple[TrialInputs, Profile]]"
+_MemoryReports: TypeAlias = "list[tuple[TrialInputs, MemoryReport]]"
 
 
 def _profiles(ready: PreparedModels, models: Sequence[str], progress: Progress) -> _Profiles:
     """Return the profile of each model at each set of sizes."""
     from graphopt.runtime.profile import profile_model
 
-    found: _Profiles = []
-    for trial in ready.trials:
-        for model in models:
-            progress("profile", len(found) / (len(ready.trials) * len(models)))
-            found.append((trial, profile_model(model, ready.setting, trial.feeds)))
-    return found
-
-
-_MemoryReports: TypeAlias = "list[tuple[TrialInputs, MemoryReport]]"
+    runs = _iter_runs("profile", ready, models, progress)
+    return [(trial, profile_model(model, ready.setting, trial.feeds)) for trial, model in runs]
 
 
 def _memory_reports(ready: PreparedModels, models: Sequence[str], progress: Progress) -> _MemoryReports:
     """Return what memory each model takes at each set of sizes."""
     from graphopt.runtime.memory import measure_trial_memory
 
-    found: _MemoryReports = []
-    count = len(ready.trials) * len(models)
-    for trial in ready.trials:
-        for model in models:
-            progress("memory", len(found) / count)
-            found.append((trial, measure_trial_memory(model, ready.setting, trial)))
-    return found
+    runs = _iter_runs("memory", ready, models, progress)
+    return [(trial, measure_trial_memory(model, ready.setting, trial)) for trial, model in runs]
+
+
+def _iter_runs(
+    stage: str, ready: PreparedModels, models: Sequence[str], progress: Progress
+) -> Iterator[tuple[TrialInputs, str]]:
+    """Yield each model at each set of sizes, and show the progress of the stage."""
+    runs = list(product(ready.trials, models))
+    for done, run in enumerate(runs):
+        progress(stage, done / len(runs))
+        yield run
 
 
 def _print_json(text: str, **further: _Profiles | _MemoryReports | None) -> None:

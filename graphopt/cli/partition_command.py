@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from graphopt.base.errors import UsageError
 from graphopt.base.option_fields import option
 from graphopt.cli import output_files
 from graphopt.cli.option_flags import MeasuringOptions, Model, Printing, ResultOptions, running, takes_options
-from graphopt.cli.terminal import Progress, print_text, set_up_logging
+from graphopt.cli.terminal import Progress, print_json, print_text, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.partition.manifest import PipelineManifest
@@ -117,7 +116,7 @@ def partition(
             made = pipeline_folder.describe_partition(found)
             told = _annotate(found, options.annotate, made)
     if printing.as_json:
-        sys.stdout.write(f"{made.to_json()}\n")
+        print_json(made.to_json())
     elif not printing.quiet:
         print_text(f"{made}\n\n{told}" if told else str(made))
 

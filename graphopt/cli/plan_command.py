@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +11,7 @@ import typer
 from graphopt.base import files
 from graphopt.base.option_fields import option
 from graphopt.cli.option_flags import MeasuringOptions, Model, Printing, running, takes_options
-from graphopt.cli.terminal import Progress, print_text, set_up_logging
+from graphopt.cli.terminal import Progress, print_as_json, print_text, set_up_logging
 from graphopt.partition.schedule import DEFAULT_MICRO_BATCHES
 
 
@@ -71,6 +69,6 @@ def plan(
         )
         found = find_plan(model, request, progress=progress)
     if printing.as_json:
-        sys.stdout.write(json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+        print_as_json(found.to_json())
     elif not printing.quiet:
         print_text(str(found))

@@ -14,7 +14,7 @@ from graphopt.base import ort
 from graphopt.base.errors import ProofError, UsageError
 from graphopt.cli.option_flags import JsonFormat, Printing, ProvingOptions, RuleFiles, takes_options
 from graphopt.cli.page_commands import write_rule_page
-from graphopt.cli.terminal import Progress, console, print_json, print_text, set_up_logging
+from graphopt.cli.terminal import Progress, console, print_as_json, print_json, print_text, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.language.definition import Definition
@@ -70,7 +70,7 @@ def verify(
 
         catalogue.write_catalogue(proofs)
     if printing.as_json:
-        print_json(json.dumps([proof.to_json() for proof in proofs], indent=2, ensure_ascii=False))
+        print_as_json([proof.to_json() for proof in proofs])
     elif not printing.quiet:
         if proofs:
             print_proofs(proofs, console())
@@ -174,10 +174,8 @@ def rules(
         proof = gate.known_proof(rule)
         if html is not None:
             write_rule_page(html, rule, proof)
-            return
-        data = rule.to_json() | {"proof": proof and proof.to_json()}
-        if printing.as_json:
-            print_json(json.dumps(data, ensure_ascii=False))
+        elif printing.as_json:
+            print_json(json.dumps(rule.to_json() | {"proof": proof and proof.to_json()}, ensure_ascii=False))
         else:
             print_text(rule_in_full(rule, proof, console().width))
         return
@@ -192,7 +190,7 @@ def rules(
         listed += [
             {"name": each.name, "proof": None, "algebra": definition_source(each), "why": ""} for each in defined
         ]
-        print_json(json.dumps(listed, indent=2, ensure_ascii=False))
+        print_as_json(listed)
     elif name is not None:
         print_text(f"{name}  (a pass)\n    {known[name]}")
     else:

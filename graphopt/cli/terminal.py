@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -92,6 +93,11 @@ def print_text(text: str) -> None:
 def print_json(text: str) -> None:
     """Print JSON to stdout, as it is."""
     console().file.write(f"{text}\n")
+
+
+def print_as_json(data: object) -> None:
+    """Print plain data to stdout, as JSON."""
+    print_json(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 class _LineFormatter(logging.Formatter):

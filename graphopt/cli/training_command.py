@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from graphopt.base import option_values as forms
 from graphopt.base.option_fields import option
 from graphopt.cli import output_files
 from graphopt.cli.option_flags import Model, Printing, ResultOptions, RuleFiles, takes_options
-from graphopt.cli.terminal import Progress, console, print_json, set_up_logging
+from graphopt.cli.terminal import Progress, console, print_as_json, set_up_logging
 
 if TYPE_CHECKING:
     from graphopt.training import TrainingResult
@@ -89,7 +88,6 @@ def grad(
     budget = None
     if options.memory_budget is not None:
         budget = MemoryBudget(options.memory_budget, options.dims, options.threads)
-
     with Progress(enabled=not printing.quiet) as progress:
         made = training.grad(
             model,
@@ -105,7 +103,7 @@ def grad(
         output_files.save_result(made.result, target, None)
     with output_files.report_model_written_on_failure():
         if printing.as_json:
-            print_json(json.dumps(made.to_json(), indent=2, ensure_ascii=False))
+            print_as_json(made.to_json())
         elif not printing.quiet:
             console(stderr=files.is_stdout(target)).print(_summary(made), soft_wrap=True)
 
@@ -115,7 +113,6 @@ def _summary(made: TrainingResult) -> str:
     report = made.result.report
     lines = [f"loss: {made.loss}", f"gradients: {len(made.gradients)}, of X in X.gradient"]
     if made.states:
-        lines.append(f"updated inputs: {len(made.states)}, X by X.next")
-        lines.append(f"settings: {', '.join(made.settings)}")
-    lines.append(f"nodes: {report.after.nodes}, {report.before.nodes} before they were simplified")
-    return "\n".join([*lines, *filter(None, [made.memory])])
+        lines += [f"updated inputs: {len(made.states)}, X by X.next", f"settings: {', '.join(made.settings)}"]
+    lines += [f"nodes: {report.after.nodes}, {report.before.nodes} before they were simplified", made.memory]
+    return "\n".join(filter(None, lines))

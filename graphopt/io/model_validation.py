@@ -45,15 +45,19 @@ def validate_model(model: ModelProto) -> None:
         ModelError: something in it is not what ONNX says; names the node, and the field.
     """
     _check_texts(model)
-    functions = frozenset((schemas.normalize_domain(each.domain), each.name) for each in model.functions)
-    checker = _GraphValidator(_opset_imports(model), functions)
-    checker.check_graph(model.graph)
+    functions = function_names(model)
+    _GraphValidator(_opset_imports(model), functions).check_graph(model.graph)
     _check_inputs(model.graph)
     _check_expansion_size(model)
     for function in model.functions:
         imports = _opset_imports(function)
         for node in function.node:
             _GraphValidator(imports, functions, f" of the function '{function.name}'").check_node(node)
+
+
+def function_names(model: ModelProto) -> frozenset[tuple[str, str]]:
+    """Return the local functions of a model, by domain and name."""
+    return frozenset((schemas.normalize_domain(function.domain), function.name) for function in model.functions)
 
 
 def proto_label(node: NodeProto) -> str:
@@ -72,55 +76,35 @@ def _opset_imports(proto: ModelProto | FunctionProto) -> Mapping[str, int]:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _TextFields:
-    """The fields of one kind of message that hold texts, or messages that do."""
-
-    texts: tuple[str, ...]
-    lists_of_texts: tuple[str, ...]
-    messages: tuple[str, ...]
-    lists_of_messages: tuple[str, ...]
-
-
 @cache
-def _text_fields(kind: Descriptor) -> _TextFields:
-    known = kind.fields
-    texts = [each for each in known if each.type == FieldDescriptor.TYPE_STRING]
-    messages = [each for each in known if each.message_type is not None]
-    return _TextFields(
-        tuple(each.name for each in texts if not each.is_repeated),
-        tuple(each.name for each in texts if each.is_repeated),
-        tuple(each.name for each in messages if not each.is_repeated),
-        tuple(each.name for each in messages if each.is_repeated),
-    )
+def _text_fields(kind: Descriptor) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
+    """Return the fields of a kind of message that hold texts, and those that hold messages: the name, and whether it is
+    a list; lists last."""
+    fields = sorted(kind.fields, key=lambda each: each.is_repeated)
+    texts = [(each.name, each.is_repeated) for each in fields if each.type == FieldDescriptor.TYPE_STRING]
+    return texts, [(each.name, each.is_repeated) for each in fields if each.message_type is not None]
 
 
 def _check_texts(message: Message, place: str = "the model") -> None:
     """Raise ModelError for the first text that is not UTF-8, which protobuf hands out as bytes."""
-    fields = _text_fields(message.DESCRIPTOR)
-    for name in fields.texts:
-        if isinstance(text := getattr(message, name), bytes):
-            raise _invalid_text_error(place, name, text)
-    for name in fields.lists_of_texts:
-        for text in getattr(message, name):
+    texts, messages = _text_fields(message.DESCRIPTOR)
+    for name, is_list in texts:
+        value = getattr(message, name)
+        for text in value if is_list else (value,):
             if isinstance(text, bytes):
-                raise _invalid_text_error(place, name, text)
-    for name in fields.messages:
-        if message.HasField(name):
+                raise ModelError(f"'{name}' of {place} is not UTF-8: {text[:60]!r}")
+    for name, is_list in messages:
+        if is_list:
+            for child in getattr(message, name):
+                _check_texts(child, _child_place(place, child))
+        elif message.HasField(name):
             _check_texts(getattr(message, name), place)
-    for name in fields.lists_of_messages:
-        for child in getattr(message, name):
-            _check_texts(child, _child_place(place, child))
-
-
-def _invalid_text_error(place: str, field_name: str, text: bytes) -> ModelError:
-    return ModelError(f"'{field_name}' of {place} is not UTF-8: {text[:60]!r}")
 
 
 def _child_place(place: str, child: Message) -> str:
     match child:
         case NodeProto():
-            return f"the node {child.op_type} '{child.name or next(iter(child.output), '')}'"
+            return f"the {proto_label(child)}"
         case TensorProto():
             return f"the tensor '{child.name}'"
     return place

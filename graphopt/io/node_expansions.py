@@ -80,8 +80,7 @@ class _NodeExpansion:
 
     def add_same_operator(self, *inputs: Value, **attrs: Attribute) -> Value:
         """Add a node of the same operator, in its newest spelling, that has the label of the old one."""
-        extra = NodeProto()
-        extra.ParseFromString(self.node.unknown_fields)
+        extra: NodeProto = NodeProto.FromString(self.node.unknown_fields)
         del extra.input[:], extra.attribute[:]
         name = self.graph.new_name(f"{self._name_base}/{self.node.op}")
         newest = replace(
@@ -104,14 +103,15 @@ class _NodeExpansion:
         return replace_values(self.graph, {}, {**self.draft.drafts, self.vertex: node})
 
     def _as_values(self, inputs: Sequence[Value | Sequence[int]], op: str) -> tuple[Value, ...]:
-        return tuple(value if isinstance(value, Value) else self._add_constant(value, op) for value in inputs)
-
-    def _add_constant(self, numbers: Sequence[int], op: str) -> Value:
-        array: NDArray[np.int64] = np.array(numbers, np.int64)
-        vertex = self.graph.new_vertex()
-        self.draft.drafts[vertex] = constant_node(
-            Tensor.from_array(array), self.graph.new_name(f"{self._name_base}/{op}_const")
+        return tuple(
+            value if isinstance(value, Value) else self.add_constant(np.array(value, np.int64), f"{op}_const")
+            for value in inputs
         )
+
+    def add_constant(self, array: NDArray[Any], name: str) -> Value:
+        """Add a constant of a name beside the old node's, and return its value."""
+        vertex, name = self.graph.new_vertex(), self.graph.new_name(f"{self._name_base}/{name}")
+        self.draft.drafts[vertex] = constant_node(Tensor.from_array(array), name)
         return Value(vertex)
 
     def _add_node(self, node: Node) -> Value:
@@ -178,12 +178,9 @@ def _add_region(graph: Graph, vertex: int) -> Patch | None:
     node = graph[vertex]
     if node.version < REGION_REQUIRED_OPSETS.start or len(node.inputs) < 3 or node.inputs[1] is not None:
         return None
-    region = graph.new_vertex()
-    empty: NDArray[np.float32] = np.zeros(0, np.float32)
-    name = graph.new_name(f"{next(filter(None, node.names), node.op)}/roi")
-    inputs = (node.inputs[0], Value(region), *node.inputs[2:])
-    new = {region: constant_node(Tensor.from_array(empty), name), vertex: replace(node, inputs=inputs)}
-    return replace_values(graph, {}, new)
+    several = _NodeExpansion(graph, vertex)
+    region = several.add_constant(np.zeros(0, np.float32), "roi")
+    return several.finish_with_node(replace(node, inputs=(node.inputs[0], region, *node.inputs[2:])))
 
 
 # -- masks of Attention ------------------------------------------------------------------------------------------------
@@ -230,8 +227,7 @@ def is_sparse_constant(node: Node) -> bool:
 
 def _supports_sparse_constant(graph: Graph, node: Node, opset: int) -> bool:
     """Return whether an opset has a Constant of such values; sparse initializers are not a matter of the opset."""
-    declared = GraphProto()
-    declared.ParseFromString(graph.unknown_fields)
+    declared: GraphProto = GraphProto.FromString(graph.unknown_fields)
     if any(sparse.values.name == node.names[0] for sparse in declared.sparse_initializer):
         return True
     schema = schemas.schema("Constant", "", opset)
@@ -240,9 +236,9 @@ def _supports_sparse_constant(graph: Graph, node: Node, opset: int) -> bool:
 
 
 def _sparse_proto(node: Node) -> SparseTensorProto:
-    attribute, value = AttributeProto(), node.attrs["sparse_value"]
+    value = node.attrs["sparse_value"]
     assert isinstance(value, OpaqueAttribute), "a sparse tensor is carried, not read"
-    attribute.ParseFromString(value.proto)
+    attribute: AttributeProto = AttributeProto.FromString(value.proto)
     return attribute.sparse_tensor
 
 

@@ -12,6 +12,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import chain
@@ -34,13 +35,21 @@ from onnx.helper import find_min_ir_version_for
 from graphopt.base import files
 from graphopt.base.errors import ModelError, OutputError
 from graphopt.io import opset_conversion, weight_files, writer
-from graphopt.io.model_validation import FunctionKey, all_nodes, called_function, function_key, validate_model
+from graphopt.io.model_validation import (
+    FunctionKey,
+    all_nodes,
+    called_function,
+    function_key,
+    function_names,
+    validate_model,
+)
 from graphopt.io.node_expansions import expand_nodes, is_sparse_constant
 from graphopt.io.reader import GraphReader, copy_fields, overridable_names
 from graphopt.io.version_tables import OPAQUE_OPERATORS
 from graphopt.ir import schemas
 from graphopt.ir.graph import CONSTANT, Graph, Patch
 from graphopt.operators import proto_conversion
+from graphopt.operators.inference import infer_graph
 from graphopt.operators.proto_conversion import ModelFolders
 
 log = logging.getLogger(__name__)
@@ -75,9 +84,7 @@ class LoadedModel:
     @property
     def functions(self) -> frozenset[tuple[str, str]]:
         """The local functions that were kept, by domain and name."""
-        return frozenset(
-            (schemas.normalize_domain(function.domain), function.name) for function in self.shell.functions
-        )
+        return function_names(self.shell)
 
     @property
     def functions_digest(self) -> str:
@@ -122,11 +129,16 @@ def load_model(
 
 def copy_source(source: ModelSource) -> ModelSource:
     """Return a copy of a model in memory, whose owner may go on to change it; any other source as it is."""
-    if not isinstance(source, ModelProto):
-        return source
-    own = ModelProto()
-    own.CopyFrom(source)
-    return own
+    return deepcopy(source) if isinstance(source, ModelProto) else source
+
+
+def load_typed_model(source: ModelSource, *, inline_functions: bool = True) -> LoadedModel:
+    """Read a model, of one in memory a copy, and infer the types of its values. Raises ModelError."""
+    model = load_model(copy_source(source), inline_functions=inline_functions)
+    with naming_file_in_errors(model.path):
+        infer_graph(model.graph)
+        opset_conversion.upgrade_nodes(model.graph)  # some could not be while their types were unknown
+    return model
 
 
 @contextmanager
@@ -197,7 +209,7 @@ def external_locations(path: Path) -> list[str]:
 
 def data_files(path: Path) -> set[Path]:
     """Return the files of weights beside a model; none where there is no model, or no legal one."""
-    return {folder / place for folder in model_folders(path) for place in external_locations(path)}
+    return {folder / place for place in external_locations(path) for folder in model_folders(path)}
 
 
 def file_metadata(path: Path) -> dict[str, str]:
@@ -207,8 +219,7 @@ def file_metadata(path: Path) -> dict[str, str]:
 
 def with_metadata(model: LoadedModel, entries: Mapping[str, str]) -> LoadedModel:
     """Return the model with further metadata."""
-    shell = ModelProto()
-    shell.CopyFrom(model.shell)
+    shell = deepcopy(model.shell)
     for key, value in entries.items():
         shell.metadata_props.add(key=key, value=value)
     return replace(model, shell=shell)
@@ -266,8 +277,7 @@ def _read_model(proto: ModelProto, path: Path | None, folders: ModelFolders) -> 
         if proto.ir_version >= 3:
             raise ModelError("the model states no opset")
         imports = {"": 1}
-    functions = frozenset((schemas.normalize_domain(function.domain), function.name) for function in proto.functions)
-    graph = GraphReader(imports, functions, proto.ir_version, folders).read_graph(proto.graph, None)
+    graph = GraphReader(imports, function_names(proto), proto.ir_version, folders).read_graph(proto.graph, None)
     opset_conversion.upgrade_declared(graph)
     return LoadedModel(graph, shell, path, folders)
 
@@ -454,8 +464,7 @@ def _write_message(model: LoadedModel, place: writer.PlaceTensor) -> ModelProto:
 
 def _model_without_graph(model: LoadedModel) -> ModelProto:
     """Return all but the graph, with the domains imported of operators that were written into it."""
-    proto = ModelProto()
-    proto.CopyFrom(model.shell)
+    proto = deepcopy(model.shell)
     nodes = (node for graph in model.graph.graphs() for _, node in graph.nodes())
     domains = {node.domain for node in nodes if schemas.is_defined_operator(node.op, node.domain)}
     for domain in sorted(domains - {schemas.normalize_domain(entry.domain) for entry in proto.opset_import}):
@@ -552,19 +561,16 @@ def newest_opset(model: LoadedModel, limit: int, approve: Callable[[], object]) 
     own, reason = model.graph.opsets.get("", 0), ""
     opset_conversion.upgrade_nodes(model.graph)
     for opset in range(limit, own, -1) if own < limit else [limit]:
-        try:
-            _change_opset(model, opset, approve)()
-        except ModelError as error:
-            reason = reason or str(error)
-        else:
+        error = _conversion_error(model, opset, approve)
+        if error is None:
             return opset, reason
+        reason = reason or str(error)
     return own, reason
 
 
 def _convert_opset(model: LoadedModel, opset: int, approve: Callable[[], object] = lambda: None) -> LoadedModel:
     _change_opset(model, opset, approve)
-    shell = ModelProto()
-    shell.CopyFrom(model.shell)
+    shell = deepcopy(model.shell)
     for entry in [*shell.opset_import]:
         if schemas.normalize_domain(entry.domain) == "":
             shell.opset_import.remove(entry)
@@ -608,17 +614,18 @@ def _opset_advice(model: LoadedModel, opset: int, approve: Callable[[], object])
     own."""
     own = model.graph.opsets.get("", 0)
     others = range(opset + 1, own) if opset < own else range(opset - 1, own, -1)
-    nearest = next((other for other in others if _is_expressible(model, other, approve)), None)
+    nearest = next((other for other in others if _conversion_error(model, other, approve) is None), None)
     kept = f"keep the model's own opset, {own}" if own else "keep the model as it is"
     return kept if nearest is None else f"convert it to opset {nearest}, or {kept}"
 
 
-def _is_expressible(model: LoadedModel, opset: int, approve: Callable[[], object]) -> bool:
+def _conversion_error(model: LoadedModel, opset: int, approve: Callable[[], object]) -> ModelError | None:
+    """Return why a model cannot be put into an opset; None where it can. Its graphs stay as they are."""
     try:
         _change_opset(model, opset, approve)()
-    except ModelError:
-        return False
-    return True
+    except ModelError as error:
+        return error
+    return None
 
 
 def _check_expressible(graphs: Iterable[Graph]) -> None:

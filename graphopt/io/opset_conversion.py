@@ -152,8 +152,7 @@ def _spelling_of(node: Node) -> Spelling:
 
 def _keep_original_spelling(node: Node) -> bytes:
     """Return the node's `unknown_fields` with its attributes, and as many nameless inputs as it has."""
-    extra = onnx.NodeProto()
-    extra.ParseFromString(node.unknown_fields)
+    extra: onnx.NodeProto = onnx.NodeProto.FromString(node.unknown_fields)
     if not extra.attribute:
         extra.attribute.extend(proto_conversion.attribute_to_proto(name, value) for name, value in node.attrs.items())
     del extra.input[:]
@@ -188,7 +187,7 @@ def downgraded(node: Node, facts: GraphFacts) -> Node:
     if known is not None and known.since_version > node.version and (why := reason_not_upgraded(node, facts)):
         reason = why
     if node.unknown_fields and known is not None:
-        count = len(_parse_unknown_fields(node.unknown_fields).input)
+        count = len(onnx.NodeProto.FromString(node.unknown_fields).input)
         older = replace(node, inputs=node.inputs[:count], version=known.since_version)
         found = _restore_original_spelling(node, older, facts)
         if found is not older:
@@ -224,16 +223,12 @@ def is_expressible(op: str, domain: str, opsets: Mapping[str, int]) -> bool:
     return bool(newest and not downgrade_path(op, domain, newest, opset).reason)
 
 
-def _parse_unknown_fields(extra: bytes) -> onnx.NodeProto:
-    proto = onnx.NodeProto()
-    proto.ParseFromString(extra)
-    return proto
-
-
 def _restore_original_spelling(node: Node, older: Node, facts: GraphFacts) -> Node:
     """Return `older` with the attributes that the node was loaded with, if these still say the same as the node."""
-    extra = _parse_unknown_fields(node.unknown_fields) if node.unknown_fields else None
-    if extra is None or not (extra.attribute or extra.input):
+    if not node.unknown_fields:
+        return older
+    extra: onnx.NodeProto = onnx.NodeProto.FromString(node.unknown_fields)
+    if not (extra.attribute or extra.input):
         return older
     old = {proto.name: proto_conversion.attribute_from_proto(proto) for proto in extra.attribute}
     inputs = older.inputs[: len(extra.input)]

@@ -7,12 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from google.protobuf.message import Message
-from onnx import (
-    AttributeProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-)
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from graphopt.base.errors import ModelError
 from graphopt.io import opset_conversion
@@ -55,6 +50,13 @@ class _Scope:
             raise ModelError(f"{node} defines '{name}' a second time")
         self.values[name] = value
 
+    def add(self, node: Node, label: str) -> int:
+        """Add a node that defines one name, and return its vertex; errors call it by the label."""
+        vertex = self.graph.new_vertex()
+        self.define(node.names[0], Value(vertex), label)
+        self.nodes[vertex] = node
+        return vertex
+
     def find(self, name: str) -> Value | None:
         """Return the value of a name: an own one, or one of an enclosing graph, which then becomes a capture here."""
         if name in self.values or self.outer is None:
@@ -65,16 +67,8 @@ class _Scope:
         if outside not in self.captures:
             self.captures.append(outside)
         self.types[name] = self.outer.types.get(name)
-        vertex = self.graph.new_vertex()
-        self.nodes[vertex] = Node(
-            CAPTURE,
-            (),
-            (name,),
-            (self.types[name],),
-            {"index": self.captures.index(outside)},
-            INTERNAL_DOMAIN,
-        )
-        self.values[name] = Value(vertex)
+        node = Node(CAPTURE, (), (name,), (self.types[name],), {"index": self.captures.index(outside)}, INTERNAL_DOMAIN)
+        self.add(node, f"capture '{name}'")
         return self.values[name]
 
 
@@ -132,7 +126,6 @@ class GraphReader:
     def _inputs(self, proto: GraphProto, scope: _Scope) -> None:
         """Read inputs and initializers. An initializer that is an input too is its default, where it can be
         overridden."""
-        graph = scope.graph
         initializers = {tensor.name: tensor for tensor in proto.initializer}  # of two with one name, the last counts
         overridable = self.ir_version >= 4 and scope.outer is None
         for info in proto.input:
@@ -141,24 +134,18 @@ class GraphReader:
                 if not overridable:
                     continue
                 data = proto_conversion.tensor_from_proto(initializers.pop(info.name), self.folders)
-            vertex = graph.new_vertex()
-            graph.inputs.append(vertex)
-            scope.define(info.name, Value(vertex), f"input '{info.name}'")
-            scope.nodes[vertex] = Node(
-                INPUT, (), (info.name,), (scope.types[info.name],), domain=INTERNAL_DOMAIN, data=data
-            )
+            node = Node(INPUT, (), (info.name,), (scope.types[info.name],), domain=INTERNAL_DOMAIN, data=data)
+            scope.graph.inputs.append(scope.add(node, f"input '{info.name}'"))
         for name, initializer in initializers.items():
             tensor = proto_conversion.tensor_from_proto(initializer, self.folders)
-            vertex = graph.new_vertex()
-            scope.define(name, Value(vertex), f"initializer '{name}'")
-            scope.types[name] = TensorType(tensor.dtype, tensor.shape)
-            scope.nodes[vertex] = Node(CONSTANT, (), (name,), (scope.types[name],), domain=INTERNAL_DOMAIN, data=tensor)
+            type_ = scope.types[name] = TensorType(tensor.dtype, tensor.shape)
+            node = Node(CONSTANT, (), (name,), (type_,), domain=INTERNAL_DOMAIN, data=tensor)
+            scope.add(node, f"initializer '{name}'")
         for sparse in proto.sparse_initializer:
+            name = sparse.values.name
             attribute = AttributeProto(name="sparse_value", type=AttributeProto.SPARSE_TENSOR, sparse_tensor=sparse)
-            node = NodeProto(op_type=CONSTANT, output=[sparse.values.name], attribute=[attribute])
-            vertex = graph.new_vertex()
-            scope.define(sparse.values.name, Value(vertex), f"sparse initializer '{sparse.values.name}'")
-            scope.nodes[vertex] = self._node(node, scope)
+            constant = NodeProto(op_type=CONSTANT, output=[name], attribute=[attribute])
+            scope.add(self._node(constant, scope), f"sparse initializer '{name}'")
 
     def _node(self, proto: NodeProto, scope: _Scope) -> Node:
         domain = schemas.normalize_domain(proto.domain)

@@ -226,9 +226,13 @@ def _type_texts(op: str, domain: str, version: int) -> tuple[frozenset[str], ...
     return tuple(frozenset(formal.types) for formal in _schema(op, domain, version).inputs)
 
 
+def _schema_types(schema: OpSchema) -> tuple[frozenset[str], ...]:
+    return _type_texts(schema.name, schema.domain, schema.since_version)
+
+
 def _check_types(schema: OpSchema, spelling: Spelling, facts: GraphFacts) -> None:
     """Raise SpellingMismatch where an input has a type that the schema does not take."""
-    allowed = _type_texts(schema.name, schema.domain, schema.since_version)
+    allowed = _schema_types(schema)
     for index, value in enumerate(spelling.inputs):
         if value is None:
             continue
@@ -407,7 +411,3 @@ def downgrade_path(op: str, domain: str, version: int, opset: int) -> VersionPat
 def _downgrade_steps(op: str, domain: str, version: int, target: int) -> Iterator[VersionStep]:
     for passed in reversed([other for other in schema_versions(op, domain) if target < other <= version]):
         yield _version_step(op, domain, passed)
-
-
-def _schema_types(schema: OpSchema) -> tuple[frozenset[str], ...]:
-    return _type_texts(schema.name, schema.domain, schema.since_version)

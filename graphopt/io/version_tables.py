@@ -163,7 +163,7 @@ def _is_over_last_axis(spelling: Spelling, facts: GraphFacts) -> bool:
     return all(dim == 1 for dim in dims[axis % len(dims) + 1 :])
 
 
-def _has_no_mask(spelling: Spelling, facts: GraphFacts) -> bool:  # noqa: ARG001
+def _has_no_mask(spelling: Spelling, _: GraphFacts) -> bool:
     """Return whether there is no mask; the type of a mask changed."""
     return not any(spelling.outputs[1:])
 
@@ -369,14 +369,14 @@ def _with_attributes(spelling: Spelling, **attrs: Attribute | None) -> Spelling:
     return replace(spelling, attrs={name: value for name, value in given.items() if value is not None})
 
 
-def _cast_to_number(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: ARG001
+def _cast_to_number(spelling: Spelling, _: GraphFacts) -> Spelling:
     to = spelling.attrs.get("to")
     if not isinstance(to, str) or to.upper() not in DType.__members__:
         raise SpellingMismatch("`to` is no element type")
     return _with_attributes(spelling, to=int(DType[to.upper()]))
 
 
-def _cast_to_name(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: ARG001
+def _cast_to_name(spelling: Spelling, _: GraphFacts) -> Spelling:
     to = spelling.attrs.get("to")
     assert isinstance(to, int), "`to` of a Cast"
     return _with_attributes(spelling, to=DType(to).name)
@@ -390,7 +390,7 @@ def _axis_from_the_front(spelling: Spelling, facts: GraphFacts) -> Spelling:
     return _with_attributes(spelling, axis=axis % len(dims))
 
 
-def _count_outputs(spelling: Spelling, facts: GraphFacts) -> Spelling:  # noqa: ARG001
+def _count_outputs(spelling: Spelling, _: GraphFacts) -> Spelling:
     if len(spelling.inputs) > 1 and spelling.inputs[1] is not None:
         return spelling
     return _with_attributes(spelling, num_outputs=len(spelling.outputs))

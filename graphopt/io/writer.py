@@ -61,8 +61,7 @@ class GraphWriter:
 
     def write_graph(self, graph: Graph, into: GraphProto, captured: Sequence[str] | None) -> list[tuple[str, Node]]:
         """Write a graph and return its initializers. `captured` are the names of what a body captures."""
-        declared = GraphProto()
-        declared.ParseFromString(graph.unknown_fields)
+        declared: GraphProto = GraphProto.FromString(graph.unknown_fields)
         copy_fields(declared, into, without=("input", "output", "value_info", "sparse_initializer"))
         if graph.name:
             into.name = graph.name
@@ -125,7 +124,7 @@ class GraphWriter:
                 value = Value(vertex, index)
                 if value in renamed or value in settled:
                     continue
-                if name in taken or (_is_claimed_by_ort(name) and not node.is_graph_input):
+                if name in taken or (_ORT_INITIALIZER.fullmatch(name) and not node.is_graph_input):
                     renamed[value] = self._fresh_name(graph, name)
         return _ValueNames(graph, renamed, outputs, copies)
 
@@ -228,11 +227,6 @@ def _write_declaration(into: ValueInfoProto, declared: ValueInfoProto | None, na
 _ORT_INITIALIZER = re.compile(r"(gemm_input_shape|gemm_output_shape|squeeze_axes)(_token_\d+)?")
 """Names that the fusions of MatMul and Add, and of several Gather, in ONNX Runtime give to new initializers: it looks
 only whether a node is called so (`GenerateNodeName`), and refuses a model in which a value is."""
-
-
-def _is_claimed_by_ort(name: str) -> bool:
-    """Return whether ONNX Runtime may call a new value so, as it did in a model that it has optimized and saved."""
-    return _ORT_INITIALIZER.fullmatch(name) is not None
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------------

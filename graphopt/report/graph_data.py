@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeAlias
 
 from graphopt.report.graph_outline import GraphOutline, ValueRef
@@ -61,15 +63,15 @@ def graph_data(pair: GraphPair) -> dict[str, Any]:
     (of an input, -1 minus its position), in a list with the number of the output where that is not 0.
     """
     folding = fold_by_scope(pair.before, pair.after, pair.kept)
-    ops, types = _Table(), _Table()
+    ops, types = (defaultdict[str, int](count().__next__) for _ in range(2))
     names = {new: pair.before.nodes[old].name for old, new in iter_kept(pair.kept)}
     sides = [
         _side(pair.before, folding.before, pair.statuses[0], {}, ops, types),
         _side(pair.after, folding.after, pair.statuses[1], names, ops, types),
     ]
     return {
-        "ops": ops.entries,
-        "types": types.entries,
+        "ops": list(ops),
+        "types": list(types),
         "statuses": STATUSES,
         "blocks": folding.blocks,
         "sides": sides,
@@ -78,34 +80,21 @@ def graph_data(pair: GraphPair) -> dict[str, Any]:
     }
 
 
-class _Table:
-    """Texts, each listed once."""
-
-    def __init__(self) -> None:
-        self._positions: dict[str, int] = {}
-
-    def position(self, text: str) -> int:
-        return self._positions.setdefault(text, len(self._positions))
-
-    @property
-    def entries(self) -> list[str]:
-        return list(self._positions)
-
-
 def _side(
     outline: GraphOutline,
     blocks: Sequence[int],
     statuses: Sequence[str],
     known_names: Mapping[int, str],
-    ops: _Table,
-    types: _Table,
+    ops: Mapping[str, int],
+    types: Mapping[str, int],
 ) -> dict[str, Any]:
+    """Return one of the graphs; `ops` and `types` number the texts that they are asked for."""
     nodes = [
         [
-            ops.position(node.op),
+            ops[node.op],
             0 if known_names.get(number) == node.name else node.name,
             blocks[number],
-            types.position(node.types),
+            types[node.types],
             [_short(ref) for ref in node.inputs],
             STATUSES.index(statuses[number]),
         ]

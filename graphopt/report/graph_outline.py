@@ -135,7 +135,8 @@ class _OutlineReader:
             read = [values[value] for value in node.inputs if value in values]
             scope = node_scope(node)
             if outer is not None:
-                scope = (*outer.scope, *_relative_scope(outer.scope, scope or ()))
+                own = scope or ()  # in a body, it may begin with what is around it
+                scope = (*outer.scope, *own[len(_shared_scope(outer.scope, own)) :])
             for index, body in enumerate(node.bodies):
                 inner = (*(scope or ()), f"{node.op} {node.label}, body {index + 1}")
                 found = self.read_graph(body, _BodyContext(inner, [values.get(value) for value in node.captures]))
@@ -224,11 +225,6 @@ def _relative_names(scopes: list[str]) -> Iterator[str]:
     for scope in filter(None, scopes):
         yield scope.removeprefix(f"{outer}.") if outer else scope
         outer = scope
-
-
-def _relative_scope(outer: Scope, scope: Scope) -> Scope:
-    """Return the part of a scope that lies within another; names in bodies may begin with what is around them."""
-    return scope[len(_shared_scope(outer, scope)) :]
 
 
 def _shared_scope(one: Scope, other: Scope) -> Scope:

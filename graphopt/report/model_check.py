@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphopt.base.records import to_json
 from graphopt.check.verdict import EqualityVerdict, ModelComparison
-from graphopt.report.report import comparison_json, print_comparison
+from graphopt.report.report import print_comparison
 from graphopt.runtime.bench import Benchmark
 from graphopt.runtime.measure import Speedup
 
@@ -56,7 +57,7 @@ class ModelCheck:
             "speedup": ratio and {"median": ratio.median, "low": ratio.low, "high": ratio.high},
             "required_speedup": self.required,
             "speedup_missed": self.speedup_missed,
-            "comparison": json.loads(comparison_json(self.comparison)),
+            "comparison": json.loads(to_json(self.comparison)),
             "benchmark": self.benchmark and json.loads(self.benchmark.to_json()),
         }
         return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -144,18 +144,11 @@ def _graph_paths(made: Candidate) -> Mapping[Graph, GraphPath]:
             for index, body in enumerate(node.bodies):
                 note(body, (*path, (vertex, index)))
 
-    for candidate in _lineage(made):
+    for candidate in reversed(made.chain):
         note(candidate.graph, ())
     for step in reversed(made.steps):  # a graph that went with its node is found where it went
         note_bodies([*step.patch.after.items(), *step.patch.before.items()], paths[step.graph])
     return paths
-
-
-def _lineage(made: Candidate) -> Iterator[Candidate]:
-    current: Candidate | None = made
-    while current is not None:
-        yield current
-        current = current.base
 
 
 def node_statuses(
@@ -165,15 +158,13 @@ def node_statuses(
 
     A node is `kept`, `rewired` if it reads other values or has other attributes, `removed` or `new`.
     """
-    changed = list(steps)
-
-    def status(number: int, stays: bool, touched: Container[int], gone: str) -> str:
-        return gone if not stays else "rewired" if number in touched else "kept"
-
-    pairs = list(iter_kept(kept))
-    found = []
-    for side, (outline, gone) in enumerate(((before, "removed"), (after, "new"))):
-        own = {pair[side] for pair in pairs}
-        touched = {number for step in changed for number in step[side]}
-        found.append([status(number, number in own, touched, gone) for number in range(len(outline.nodes))])
-    return found[0], found[1]
+    statuses = ["removed"] * len(before.nodes), ["new"] * len(after.nodes)
+    for pair in iter_kept(kept):
+        for side, number in zip(statuses, pair, strict=True):
+            side[number] = "kept"
+    for step in steps:
+        for side, numbers in zip(statuses, step, strict=True):
+            for number in numbers:
+                if side[number] == "kept":
+                    side[number] = "rewired"
+    return statuses

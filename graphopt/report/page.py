@@ -43,7 +43,9 @@ def report_page(report: Report, before: GraphOutline, after: GraphOutline) -> st
     used = used_rules(report)
     return document(
         f"graphopt: {PurePath(report.source).name}",
-        *_head(report),
+        element("h1", verdict_sentence(report)),
+        element("p", report.source, class_="faint"),
+        report_cards(report),
         graph_section(TRACED),
         rewrites_section(report, used),
         operators_section(report),
@@ -74,14 +76,6 @@ def report_summary(report: Report) -> str:
         element("p", *more),
         class_="graphopt-report",
     )
-
-
-def _head(report: Report) -> list[str]:
-    return [
-        element("h1", verdict_sentence(report)),
-        element("p", report.source, class_="faint"),
-        report_cards(report),
-    ]
 
 
 def rule_page(rule: Rule, proof: Proof | None) -> str:

@@ -88,7 +88,6 @@ LEGEND = {
     "block": "block, click to open",
 }
 
-
 READING_HINT = (
     "A value that three or more boxes read is drawn once, and named beside its other readers. Ctrl and the wheel zoom;"
     " Enter opens a block, Escape closes it."
@@ -97,7 +96,7 @@ READING_HINT = (
 
 def graph_section(how: str) -> Html:
     """Return the section in which `assets/graph.js` draws two graphs; `how` says how it is known what changed."""
-    legend = (element("span", text, class_=f"mark {kind}") for kind, text in LEGEND.items())
+    legend = (part for kind, text in LEGEND.items() for part in (element("span", text, class_=f"mark {kind}"), " "))
     search = void_element(
         "input",
         type="search",
@@ -135,17 +134,11 @@ def graph_section(how: str) -> Html:
     return section(
         "graph",
         "The graph",
-        element("div", path, element("span", *_spaced(legend), class_="legend"), search, zoom, class_="tools"),
+        element("div", path, element("span", *legend, class_="legend"), search, zoom, class_="tools"),
         element("div", blocks, *panes, class_="graph"),
         element("div", id="graph-detail", class_="detail-line", aria_live="polite"),
         element("p", f"{how} {READING_HINT}", class_="faint"),
     )
-
-
-def _spaced(parts: Iterable[str]) -> Iterable[str]:
-    for part in parts:
-        yield part
-        yield " "
 
 
 def graph_page_data(pair: GraphPair, pictures: Sequence[Any] = ()) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -54,17 +55,16 @@ def report_schema() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the installed packages that a result depends on."""
-    found = {name: _package_version(name) for name in ("graphopt", "onnx", "onnxruntime", "onnxruntime-gpu")}
-    return {name: version for name, version in found.items() if version}
+    return dict(_installed_versions())
 
 
 @cache
-def _package_version(name: str) -> str:
-    """Return the version of a package, nothing where there is none."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
+def _installed_versions() -> Mapping[str, str]:
+    found = {}
+    for name in ("graphopt", "onnx", "onnxruntime", "onnxruntime-gpu"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +199,8 @@ SMALL_BYTES = 100_000
 
 
 def _format_nodes(nodes: Sequence[str]) -> str:
-    return (
-        ", ".join([*nodes[:SHOWN_NODES], *[f"{len(nodes) - SHOWN_NODES} more"] * (len(nodes) > SHOWN_NODES)])
-        or "nothing"
-    )
+    more = [f"{len(nodes) - SHOWN_NODES} more"] if len(nodes) > SHOWN_NODES else []
+    return ", ".join([*nodes[:SHOWN_NODES], *more]) or "nothing"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -242,7 +240,6 @@ class Report:
     def build(
         before: ModelSummary,
         model: LoadedModel,
-        rewrites: Iterable[Rewrite],
         comparison: ModelComparison | None,
         seconds: Mapping[str, float],
         notes: Iterable[str] = (),
@@ -255,7 +252,6 @@ class Report:
             source,
             before,
             after,
-            tuple(rewrites),
             comparison=comparison,
             seconds=dict(seconds),
             notes=tuple(notes),
@@ -534,6 +530,11 @@ def format_group(group: RewriteGroup) -> str:
     return f"{len(group.parts)} × {rules}" if group.parts else f"{group.name}: {rules}"
 
 
+def format_ratio(ratio: Speedup | None) -> str:
+    """Return `1.304 (1.282–1.331)`: a speedup, and where the true one lies; empty where there is none."""
+    return "" if ratio is None else f"{ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"
+
+
 def format_alone(group: RewriteGroup) -> str:
     """Return what a group is worth by itself: `1.30 (1.28–1.33)` where it was measured, `≈ 1.30` where estimated."""
     ratio = group.alone
@@ -567,8 +568,7 @@ def _rejection_lines(timing: SearchTiming) -> Iterable[RenderableType]:
 
 def format_speed(timing: SearchTiming, *, is_changed: bool) -> str:
     """Return `1.13 times as fast …` or `no gain …`, and how that was measured."""
-    where = f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
-    ratio = timing.speedup
+    where, ratio = format_device(timing), timing.speedup
     if ratio is None and timing.cost == "analytic":
         return f"not measured: chosen by an estimate for {where}"
     if ratio is None:
@@ -576,6 +576,11 @@ def format_speed(timing: SearchTiming, *, is_changed: bool) -> str:
     original = f"the original with {timing.original_provider}" if timing.original_provider else "the original"
     numbers = f"{format_speedup(ratio)} as {original}; {where}"
     return numbers if timing.is_gain else f"no gain: {numbers}"
+
+
+def format_device(timing: SearchTiming) -> str:
+    """Return `CPUExecutionProvider, 2 threads`, where a result was timed."""
+    return f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
 
 
 def format_search(timing: SearchTiming) -> str:
@@ -602,13 +607,15 @@ def _format_course(timing: SearchTiming) -> str:
 
 def _facts_table(report: Report) -> RenderableType:
     table = _table("", "", left=2)
-    table.add_row("check", format_comparison(report.comparison), style=_verdict_colour(report.comparison))
-    if report.comparison is not None and report.comparison.oracle:
-        table.add_row("oracle", report.comparison.oracle)
-    for name in report.comparison.replaced if report.comparison else ():
-        table.add_row("", f"{name}: no kernel here, so its definition was run in its place", style="yellow")
-    for what in report.comparison.skipped if report.comparison else ():
-        table.add_row("", f"not compared: {what}", style="yellow")
+    found = report.comparison
+    table.add_row("check", format_comparison(found), style=_COLOURS[verdict_class(found)])
+    if found is not None:
+        if found.oracle:
+            table.add_row("oracle", found.oracle)
+        for name in found.replaced:
+            table.add_row("", f"{name}: no kernel here, so its definition was run in its place", style="yellow")
+        for what in found.skipped:
+            table.add_row("", f"not compared: {what}", style="yellow")
     table.add_row("seconds", format_stages(report))
     if growth := format_growth(report):
         table.add_row("weights", growth, style="yellow")
@@ -669,10 +676,15 @@ def _to_plural(text: str) -> str:
     return re.sub(r"^(was|needs)\b", lambda verb: {"was": "were", "needs": "need"}[verb[0]], text)
 
 
-def _verdict_colour(found: ModelComparison | None) -> str:
+def verdict_class(found: ModelComparison | None) -> str:
+    """Return `good`, `bad` or, where nothing was compared, `doubt`: the class of a verdict on a page."""
     if found is None or found.verdict in (EqualityVerdict.SKIPPED, EqualityVerdict.CANNOT_RUN):
-        return "yellow"
-    return "green" if found.ok else "red"
+        return "doubt"
+    return "good" if found.ok else "bad"
+
+
+_COLOURS = {"good": "green", "doubt": "yellow", "bad": "red"}
+"""Colours in a terminal, by the class of a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -767,7 +779,7 @@ def _comparison_parts(found: ModelComparison) -> Iterable[RenderableType]:
         yield table
         yield ""
     facts = _table("", "", left=2)
-    facts.add_row("verdict", f"{found.verdict}{': ' * bool(found.reason)}{found.reason}", style=_verdict_colour(found))
+    facts.add_row("verdict", found.verdict_text, style=_COLOURS[verdict_class(found)])
     rows = [("", f"{item.output} {item.detail}") for item in found.outputs if item.detail]
     tolerances = list(dict.fromkeys(item.why for item in found.outputs))
     if len(tolerances) > 3 and found.worst is not None:
@@ -816,11 +828,3 @@ def format_proof_counts(proofs: Iterable[Proof]) -> str:
     finite = sum(proof.holds and proof.assumes_finite for proof in listed)
     of_these = f", {finite} of these for finite values" if finite else ""
     return f"{rules}: {proved} proved ({proved - real} exact, {real} reassociate{of_these}){others}"
-
-
-# -- JSON --------------------------------------------------------------------------------------------------------------
-
-
-def comparison_json(found: ModelComparison) -> str:
-    """Return JSON that any reader takes: an infinite difference is null."""
-    return to_json(found, indent=2)

@@ -17,17 +17,20 @@ from graphopt.report.report import (
     Report,
     Rewrite,
     RuleUse,
+    format_device,
     format_file_size,
     format_group,
+    format_ratio,
     format_saving,
     format_search,
     format_speed,
     format_stages,
+    verdict_class,
 )
 from graphopt.report.rule_picture import Picture, rule_pictures
 from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.runtime.input_sizes import format_sizes
-from graphopt.runtime.measure import Speedup, TimingPolicy
+from graphopt.runtime.measure import TimingPolicy
 from graphopt.search.search_report import (
     GroupKind,
     RewriteGroup,
@@ -59,14 +62,9 @@ def _speed_clause(timing: SearchTiming | None, *, is_changed: bool) -> str:
     if timing is None:
         return "Not timed"
     if timing.speedup is None:
-        return _sentence(format_speed(timing, is_changed=is_changed)) if timing.could_be_timed else "Not timed"
-    if timing.is_gain:
-        return f"{format_speedup(timing.speedup)} as the original"
-    return f"No gain: {format_speedup(timing.speedup)} as the original"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
+        said = format_speed(timing, is_changed=is_changed)
+        return f"{said[:1].upper()}{said[1:]}" if timing.could_be_timed else "Not timed"
+    return f"{'' if timing.is_gain else 'No gain: '}{format_speedup(timing.speedup)} as the original"
 
 
 def _check_clause(found: ModelComparison | None) -> str:
@@ -84,25 +82,31 @@ def _check_clause(found: ModelComparison | None) -> str:
 
 def report_cards(report: Report) -> Html:
     """Return the numbers of a run: speed, nodes, size, check, rewrites."""
+    count = len(report.counts)
+    rules = f"{count} {'rule or pass' if count == 1 else 'rules and passes'}"
     return cards(
         [
             *_speed_cards(report.timing),
             *size_cards(report.before, report.after),
             check_card(report.comparison),
-            (str(len(report.rewrites)), "rewrites", _count(len(report.counts), "rule or pass", "rules and passes")),
+            (
+                str(len(report.rewrites)),
+                "rewrites",
+                f"by {rules}",
+            ),
         ]
     )
 
 
 def _speed_cards(timing: SearchTiming | None) -> Iterator[tuple[str, str, str]]:
     if timing is None or timing.speedup is None:
-        reason = "no search was asked for" if timing is None else _untimed_reason(timing)
-        yield "not timed", "speed", reason
+        yield "not timed", "speed", "no search was asked for" if timing is None else _untimed_reason(timing)
         return
-    where = f"{timing.provider}, {timing.threads} thread{'s' * (timing.threads != 1)}"
+    where = format_device(timing)
     reason = why_no_gain(timing.speedup, TimingPolicy())
     note = f"no gain: {reason}; {where}" if reason else where
-    yield f"{timing.speedup.median:.3f}×", f"as fast, {_interval(timing.speedup)}", note
+    speedup = timing.speedup
+    yield f"{speedup.median:.3f}×", f"as fast, {speedup.low:.3f} to {speedup.high:.3f}", note
     for latency in timing.latencies[:3]:
         times = " → ".join(f"{each.median * 1e3:.3g}" for each in (latency.before, latency.after))
         yield f"{times} ms", "a run", f"at {format_sizes(latency.sizes)}" if latency.sizes else ""
@@ -132,18 +136,10 @@ def check_card(found: ModelComparison | None) -> tuple[str, str, str]:
     return str(found.verdict), "check", share or found.reason
 
 
-def _count(number: int, one: str, more: str) -> str:
-    return f"by {number} {one if number == 1 else more}"
-
-
 def _change(before: int, after: int, text: Callable[[int], str] = str) -> str:
     """Return `970 → 620`; one number where both read the same."""
     one, other = text(before), text(after)
     return one if one == other else f"{one} → {other}"
-
-
-def _interval(ratio: Speedup) -> str:
-    return f"{ratio.low:.3f} to {ratio.high:.3f}"
 
 
 # -- rewrites ----------------------------------------------------------------------------------------------------------
@@ -154,7 +150,6 @@ class UsedRule:
     """A rule or pass with all its rewrites for one cause."""
 
     use: RuleUse
-    rewrites: tuple[Rewrite, ...]
     is_follow_up: bool = False
     """True for what could be simplified after a find or a sweep: it is none of its rules."""
 
@@ -165,7 +160,7 @@ class UsedRule:
     @property
     def places(self) -> list[StepNodes]:
         """Nodes of each rewrite; those that change only constants have none."""
-        nodes = (StepNodes(each.original_nodes, each.result_nodes) for each in self.rewrites)
+        nodes = (StepNodes(each.original_nodes, each.result_nodes) for each in self.use.rewrites)
         return [each for each in nodes if any(each)]
 
     @property
@@ -184,7 +179,7 @@ class UsedRule:
     @property
     def added_nodes(self) -> int:
         """Nodes that there are more, or fewer where it is negative."""
-        return sum(len(each.added) - len(each.removed) for each in self.rewrites)
+        return sum(len(each.added) - len(each.removed) for each in self.use.rewrites)
 
 
 def used_rules(report: Report) -> list[UsedRule]:
@@ -192,16 +187,9 @@ def used_rules(report: Report) -> list[UsedRule]:
 
     Rules of a find or sweep come before what could be simplified after it.
     """
-    found: dict[tuple[int | None, str], list[Rewrite]] = {}
-    for rewrite in report.rewrites:
-        found.setdefault((rewrite.cause, rewrite.name), []).append(rewrite)
     groups = report.timing.groups if report.timing else ()
     uses = [
-        UsedRule(
-            use,
-            tuple(found[use.cause, use.name]),
-            is_follow_up=use.cause is not None and use.name not in groups[use.cause].rules,
-        )
+        UsedRule(use, is_follow_up=use.cause is not None and use.name not in groups[use.cause].rules)
         for use in report.rule_uses
     ]
     ranks = {cause: rank for rank, cause in enumerate(_ranked_causes(report))}
@@ -247,9 +235,11 @@ def _cause_heading(report: Report, cause: int | None) -> Html:
     if cause is not None:
         assert timing is not None, "a rewrite of a search is in a report without one"
         group = timing.groups[cause]
-        return joined([element("h3", _group_title(group)), element("p", _strong("gain: "), *_group_gain(group))])
-    title = element("h3", "Simplifications, made wherever they match")
-    return joined([title, element("p", _strong("gain: "), simplifications_gain(report))])
+        origin = "Found by the search in" if group.kind is GroupKind.FIND else "Sweep over the whole model:"
+        title, gain = f"{origin} {group.name}", "".join(_group_gain(group))
+    else:
+        title, gain = "Simplifications, made wherever they match", simplifications_gain(report)
+    return joined([element("h3", title), element("p", element("b", "gain: "), gain)])
 
 
 def simplifications_gain(report: Report) -> str:
@@ -260,10 +250,6 @@ def simplifications_gain(report: Report) -> str:
     some = f"left out one at a time: {count} of them, which removed the most nodes"
     alone = some if count else "none was timed alone"
     return f"all together {format_speedup(report.timing.simplified)} as the original; {alone}"
-
-
-def _group_title(group: RewriteGroup) -> str:
-    return f"{'Found by the search in' if group.kind is GroupKind.FIND else 'Sweep over the whole model:'} {group.name}"
 
 
 def _group_gain(group: RewriteGroup) -> Iterator[str]:
@@ -283,10 +269,6 @@ def _alone_text(group: RewriteGroup) -> str:
     if group.is_estimate:
         return f"alone it is estimated to make {what} {group.alone.median:.2f} times as fast as {than}"
     return f"alone it makes {what} {format_speedup(group.alone)} as {than}"
-
-
-def _strong(text: str) -> Html:
-    return element("b", text)
 
 
 def _rewrite_details(report: Report, used: UsedRule, index: int) -> Html:
@@ -313,7 +295,7 @@ def _rewrite_details(report: Report, used: UsedRule, index: int) -> Html:
 
 def _places(used: UsedRule, index: int) -> Html:
     """Return a button for each place, which shows it in the graph."""
-    shown = [each for each in used.rewrites if each.original_nodes or each.result_nodes]
+    shown = [each for each in used.use.rewrites if each.original_nodes or each.result_nodes]
     if not shown:
         return element("p", "Changes constants only.", class_="faint")
     buttons = [
@@ -388,7 +370,7 @@ def operator_bars(before: Mapping[str, float], after: Mapping[str, float], form:
         for op, old, new in rows
     ]
     totals = (format(sum(side.values()), form) for side in (before, after))
-    lines.append([_strong("all"), *(cell for total in totals for cell in (_strong(total), ""))])
+    lines.append([element("b", "all"), *(cell for total in totals for cell in (element("b", total), ""))])
     return element("div", table(("operator", "before", "", "after", ""), lines, numbers=(1, 3)), class_="bars")
 
 
@@ -410,12 +392,12 @@ def _refused_parts(refused: Sequence[RefusedRewrite]) -> Iterator[Html]:
 
 
 def _search_parts(timing: SearchTiming) -> list[Html]:
-    parts: list[Html] = [element("p", _strong("search: "), format_search(timing))]
+    parts: list[Html] = [element("p", element("b", "search: "), format_search(timing))]
     left = [group for group in timing.groups if not group.is_taken]
     if left:
         rows = [
-            (str(group.kind), format_group(group), _ratio(group.alone), _ratio(group.together), group.reason)
-            for group in left
+            (str(each.kind), format_group(each), format_ratio(each.alone), format_ratio(each.together), each.reason)
+            for each in left
         ]
         parts.append(table(("left", "what", "alone", "with others", "why"), rows, numbers=(2, 3)))
     else:
@@ -424,8 +406,8 @@ def _search_parts(timing: SearchTiming) -> list[Html]:
         raced = [
             (
                 _version_label(timing, race),
-                _ratio(race.speedup),
-                _ratio(race.gain if race.groups or race.left_out else None),
+                format_ratio(race.speedup),
+                format_ratio(race.gain if race.groups or race.left_out else None),
                 race.refusal,
             )
             for race in timing.races
@@ -442,16 +424,12 @@ def _version_label(timing: SearchTiming, race: VersionRace) -> str:
     return f"simplified{f' and {names}' if names else ''}{without}{again}"
 
 
-def _ratio(ratio: Speedup | None) -> str:
-    return "" if ratio is None else f"{ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"
-
-
 # -- the check, and what the result rests on ---------------------------------------------------------------------------
 
 
 def check_section(found: ModelComparison | None) -> Html:
     """Return the comparison of original and result."""
-    parts: list[Html] = [element("p", format_comparison(found), class_=_verdict_class(found))]
+    parts: list[Html] = [element("p", format_comparison(found), class_=verdict_class(found))]
     if found is not None and found.outputs:
         rows = [
             (
@@ -471,12 +449,6 @@ def check_section(found: ModelComparison | None) -> Html:
         facts += [("varies", each) for each in found.varying] + [("oracle", found.oracle)] * bool(found.oracle)
         parts.append(_facts_table(facts))
     return section("check", "The check", *parts)
-
-
-def _verdict_class(found: ModelComparison | None) -> str:
-    if found is None or found.verdict in (EqualityVerdict.SKIPPED, EqualityVerdict.CANNOT_RUN):
-        return "doubt"
-    return "good" if found.ok else "bad"
 
 
 def origin_section(report: Report) -> Html:

@@ -129,5 +129,4 @@ def rule_in_full(rule: Rule, proof: Proof | None, width: int) -> str:
     """Return all that a rule says: its declaration, a drawing in lines of a width, and what is known of its proof."""
     lines = [rule_source(rule), "", *(f"    {line}".rstrip() for line in draw_rule(rule, width - 4).splitlines()), ""]
     lines += [f"    {hole}  {describe_hole(hole)}" for hole in rule.holes.values()]
-    shown = proof_text(proof)
-    return "\n".join([*lines, "", f"    {shown}", f"    digest {rule.digest}"])
+    return "\n".join([*lines, "", f"    {proof_text(proof)}", f"    digest {rule.digest}"])

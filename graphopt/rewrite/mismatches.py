@@ -84,8 +84,6 @@ def quote_term(term: Term) -> str:
 
 _LONGEST_TERM = 60
 """Characters up to which a term is quoted in full."""
-
-
 _MOST_SHOWN = 8
 """Numbers of a list, or elements of a constant, up to which they are shown."""
 
@@ -240,9 +238,12 @@ def _describe_input(found: Mismatch, names: PlaceNames) -> str:
             return _describe_tensor(pattern, value, found, names)
         case Var(kind="const"):
             return f"{quote_term(pattern)} is not a constant, it is {names.value(value)}"
-        case Var(kind=kind):
-            return _describe_number_hole(pattern, kind, value, found, names)
-    return _describe_number(pattern, value, names)
+        case Var():
+            return _describe_number_hole(pattern, value, found, names)
+    wanted = _format_literal(pattern)
+    if names.graph.constant(value) is None:
+        return f"{wanted} is asked for, and {names.value(value)} is not a constant"
+    return f"{names.value(value)} is {_format_contents(value, names)}, and the rule has {wanted}"
 
 
 def _describe_tensor(hole: Var, value: Value, found: Mismatch, names: PlaceNames) -> str:
@@ -259,23 +260,14 @@ def _format_axes(hole: Var) -> str:
     return f"[{' '.join(hole.axes or ())}]"
 
 
-def _describe_number_hole(hole: Var, kind: str, value: Value, found: Mismatch, names: PlaceNames) -> str:
+def _describe_number_hole(hole: Var, value: Value, found: Mismatch, names: PlaceNames) -> str:
     here, graph = names.value(value), names.graph
-    tensor = graph.constant(value)
-    contents = graph.known_contents(value)
-    if tensor is None and contents is None:
+    if graph.constant(value) is None and graph.known_contents(value) is None:
         return f"`{hole.name}` is not a constant, it is {here}"
     if hole.name in found.state.holes:
         known = format_bound(found.state.holes[hole.name])
         return f"`{hole.name}` is {known} already, and here {_format_contents(value, names)}"
-    return f"{here} is {_format_contents(value, names)}, which is not {_KINDS.get(kind, kind)}"
-
-
-def _describe_number(pattern: Term, value: Value, names: PlaceNames) -> str:
-    wanted = _format_literal(pattern)
-    if names.graph.constant(value) is None:
-        return f"{wanted} is asked for, and {names.value(value)} is not a constant"
-    return f"{names.value(value)} is {_format_contents(value, names)}, and the rule has {wanted}"
+    return f"{here} is {_format_contents(value, names)}, which is not {_KINDS.get(hole.kind, hole.kind)}"
 
 
 def _format_contents(value: Value, names: PlaceNames) -> str:
@@ -438,31 +430,23 @@ def _describe_operand_types(found: Mismatch, names: PlaceNames) -> str:
     assert isinstance(found.rule, RuleSpecialization), found
     for apps in found.rule.repeated_applications:
         vertices = [found.state.terms[app].vertex for app in apps]
-        types = {vertex: _operand_types(names.graph, vertex) for vertex in vertices}
-        unknown = next((vertex for vertex, met in types.items() if DType.UNDEFINED in met), None)
+        types = {vertex: [names.graph.dtype(value) for value in names.graph[vertex].operands] for vertex in vertices}
+        unknown = next((vertex for vertex in vertices if DType.UNDEFINED in types[vertex]), None)
         if unknown is not None:
             return f"the element types of what {names.node(unknown)} reads are unknown"
-        first, *others = types.items()
-        for vertex, met in others:
-            if met != first[1]:
-                one, other = (f"{names.node(node)} reads {_join_types(read)}" for node, read in (first, (vertex, met)))
+        first = vertices[0]
+        for vertex in vertices[1:]:
+            if types[vertex] != types[first]:
+                one, other = (
+                    f"{names.node(node)} reads {' and '.join(dtype.name.lower() for dtype in types[node])}"
+                    for node in (first, vertex)
+                )
                 return f"{one}, and {other}: an operator hole reads the same element types everywhere"
     raise AssertionError(f"operands are alike: {found}")
 
 
-def _operand_types(graph: Graph, vertex: int) -> tuple[DType, ...]:
-    return tuple(graph.dtype(value) for value in graph[vertex].operands)
-
-
-def _join_types(types: tuple[DType, ...]) -> str:
-    return " and ".join(dtype.name.lower() for dtype in types)
-
-
 _DESCRIPTIONS: Mapping[MatchStep, Callable[[Mismatch, PlaceNames], str]] = {
-    **dict.fromkeys(
-        ("operator", "outputs", "version", "same node", "further input"),
-        _describe_node_mismatch,
-    ),
+    **dict.fromkeys(("operator", "outputs", "version", "same node", "further input"), _describe_node_mismatch),
     "attribute": _describe_attribute,
     "input": _describe_input,
     "quotient": _describe_divisor,

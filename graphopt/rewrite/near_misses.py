@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -105,7 +105,8 @@ class NearMiss:
         return (-self.share, self.kind is MissKind.CONDITION, -self.matched, -self.places)
 
 
-NodePredicate: TypeAlias = Callable[[Node], bool]
+ExplainPlace: TypeAlias = Callable[[PlaceNames], tuple[MissKind, str]]
+"""Function that words why a rule is not applied at a place, with the names of its graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class _Place:
     state: PartialMatch | Match
     alike: object
     """Key that places which fail alike share, beside the rule and how far it matched."""
-    explain: Callable[[PlaceNames], tuple[MissKind, str]]
+    explain: ExplainPlace
     is_pattern: bool = False
     """True if the pattern does not match, or a condition does not hold."""
     failed_parts: int = 0
@@ -181,7 +182,7 @@ class MissFinder:
     """Rules that the simplification applies."""
     trades: Sequence[Rule] = ()
     """Rules that only a search applies."""
-    is_wanted: NodePredicate = lambda node: True
+    is_wanted: Callable[[Node], bool] = lambda node: True
     """Only places are looked at that have such a node."""
 
     def nearest(self, rules: Sequence[Rule], count: int) -> list[NearMiss]:
@@ -259,28 +260,22 @@ class MissFinder:
 
     def _judged(self, graph: Graph, match: Match) -> Iterator[_Place]:
         """Yield the place of a match if the rule is not applied there."""
-        rule, vertex = match.rule.generalized, match.roots[0].vertex
+        rule = match.rule.generalized
+        place = partial(_Place, rule, graph, match.roots[0].vertex, match)
         if rule.name not in self._names:
             left = (MissKind.LEFT_OUT, "it is left out of this run, by --skip, --only or --target")
-            yield _Place(rule, graph, vertex, match, left, lambda names: left)
+            yield place(left, lambda names: left)
             return
         if rule.name in self._trade_names:
-            yield _Place(rule, graph, vertex, match, Obstacle.PROOF, lambda names: self._explain_trade(match, names))
+            yield place(Obstacle.PROOF, lambda names: self._explain_trade(match, names))
             return
         found = self._simplifier.improving_patch(graph, match)
         if isinstance(found, Objection):
-            site = Site.from_match(graph, match)
-            yield _Place(
-                rule,
-                graph,
-                vertex,
-                match,
-                (found.obstacle, found.reason),
-                lambda names: self._explain_objection(found, match, site, names),
-            )
+            site, alike = Site.from_match(graph, match), (found.obstacle, found.reason)
+            yield place(alike, lambda names: self._explain_objection(found, match, site, names))
         elif rule.canonical:
             done = (MissKind.APPLIED, "it was applied to this value already, and a canonical rule is applied once")
-            yield _Place(rule, graph, vertex, match, Obstacle.IS_CANONICAL, lambda names: done)
+            yield place(Obstacle.IS_CANONICAL, lambda names: done)
 
     @cached_property
     def _simplifier(self) -> Simplifier:
@@ -368,7 +363,7 @@ def _lost_nodes(step: Step, vertices: Iterable[int]) -> Iterator[int]:
             yield vertex
 
 
-def _taken_by(step: Step, match: Match) -> Callable[[PlaceNames], tuple[MissKind, str]]:
+def _taken_by(step: Step, match: Match) -> ExplainPlace:
     def explain(names: PlaceNames) -> tuple[MissKind, str]:
         nodes = " and ".join(map(names.node, sorted(_lost_nodes(step, match.vertices))))
         return MissKind.TAKEN, f"{nodes} took part in {step.name} before; --skip {step.name} leaves it to other rules"
@@ -376,7 +371,7 @@ def _taken_by(step: Step, match: Match) -> Callable[[PlaceNames], tuple[MissKind
     return explain
 
 
-def _in_loaded_model(place: _Place, step: Step) -> Callable[[PlaceNames], tuple[MissKind, str]]:
+def _in_loaded_model(place: _Place, step: Step) -> ExplainPlace:
     def explain(names: PlaceNames) -> tuple[MissKind, str]:
         kind, reason = place.explain(names)
         return kind, f"{reason}; that was before {step.name} was applied there"
@@ -412,21 +407,18 @@ def _mismatched(found: Mismatch, rule: Rule, graph: Graph, vertex: int) -> _Plac
 def _rootless_places(graph: Graph, rule: Rule) -> Iterator[_Place]:
     """Yield where an inner operator of a pattern matches, and no reader of its value is what the pattern goes on
     with; once where both operands of that are alike."""
-    found: dict[tuple[App, Value], _Place] = {}
-    for side in () if rule.is_family else rule.left:
-        for outer in operator_applications(side):
-            for inner in outer.operands:
-                if isinstance(inner, App) and inner.domain != SCALAR:
-                    for place in _unread_places(graph, rule, outer, inner):
-                        found.setdefault((outer, place.state.terms[inner]), place)
-    yield from found.values()
-
-
-def _unread_places(graph: Graph, rule: Rule, outer: App, inner: App) -> Iterator[_Place]:
-    for state in find_inner_matches(rule, graph, inner):
-        value = state.terms[inner]
-        if not any(graph[reader].op in root_operators_of(outer) for reader in _readers(graph, value)):
-            yield _Place(rule, graph, value.vertex, state, outer, _read_by_another(outer, value), is_pattern=True)
+    seen: set[tuple[App, Value]] = set()
+    for outer in (app for side in rule.left for app in operator_applications(side) if not rule.is_family):
+        for inner in outer.operands:
+            if not isinstance(inner, App) or inner.domain == SCALAR:
+                continue
+            for state in find_inner_matches(rule, graph, inner):
+                value = state.terms[inner]
+                is_read = any(graph[reader].op in root_operators_of(outer) for reader in _readers(graph, value))
+                if not is_read and (outer, value) not in seen:
+                    seen.add((outer, value))
+                    explain = _read_by_another(outer, value)
+                    yield _Place(rule, graph, value.vertex, state, outer, explain, is_pattern=True)
 
 
 def _readers(graph: Graph, value: Value) -> list[int]:
@@ -434,7 +426,7 @@ def _readers(graph: Graph, value: Value) -> list[int]:
     return sorted(reader for reader in graph.readers(value.vertex) if value in graph[reader].operands)
 
 
-def _read_by_another(outer: App, value: Value) -> Callable[[PlaceNames], tuple[MissKind, str]]:
+def _read_by_another(outer: App, value: Value) -> ExplainPlace:
     def explain(names: PlaceNames) -> tuple[MissKind, str]:
         graph = names.graph
         readers = " and ".join(map(names.node, _readers(graph, value)))
