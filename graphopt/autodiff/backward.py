@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from graphopt.autodiff.building import RewriteRefused, add_bound_terms, add_outputs, add_terms, zeros_like
+from graphopt.autodiff.building import RewriteRefused, add_bound_terms, add_outputs, add_values, zeros_like
 from graphopt.autodiff.decomposition import decompose, is_decomposable
 from graphopt.autodiff.scan import SCAN, scan_gradients
 from graphopt.base.errors import ModelError
@@ -18,7 +18,7 @@ from graphopt.language.gradient import ZERO, Gradient, output_gradient
 from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import Term, holes, op, tensor
-from graphopt.operators.elementwise_gradients import as_product
+from graphopt.operators.elementwise_gradients import selection_as_product
 from graphopt.operators.gradient_table import gradients_of, has_bounded_gradient
 from graphopt.rewrite.matching import Match, find_matches
 
@@ -52,7 +52,7 @@ def _ones(graph: Graph, loss: Value) -> Value:
         label = graph.value_name(loss)
         raise ModelError(f"the loss '{label}' is {graph.value_type(loss)}: a loss is one floating-point number")
     one: Term = op.Cast(1.0, to=dtype)
-    return add_terms(graph, loss, [op.Reshape(one, (1,) * len(shape)) if shape else one], {})[0]
+    return add_values(graph, loss, [op.Reshape(one, (1,) * len(shape)) if shape else one], {})[0]
 
 
 def _gradients_in_body(body: Graph, seeds: Mapping[Value, Value], values: Sequence[Value]) -> Mapping[Value, Value]:
@@ -201,7 +201,7 @@ class _Backward:
             if term == ZERO:
                 return None
             if self._has_bounded_outputs(vertex):
-                term = as_product(term)
+                term = selection_as_product(term)
             try:
                 return add_bound_terms(self.graph, match, [term])[0]
             except RewriteRefused as refused:
@@ -242,14 +242,14 @@ class _Backward:
         """Add what one reader contributes to the gradient of a value."""
         if value in self.known:
             both = {"a": self.known[value], "b": gradient}
-            (gradient,) = add_terms(self.graph, gradient, [tensor("a") + tensor("b")], both)
+            (gradient,) = add_values(self.graph, gradient, [tensor("a") + tensor("b")], both)
         self.known[value] = gradient
 
     def _fitted(self, gradient: Value, value: Value) -> Value:
         """Return a gradient in the shape of its value: summed over the axes along which the value was broadcast, or
         repeated along others; where a size is open, the axes are found when the model runs."""
         for term in self._fitting_terms(gradient, value):
-            (gradient,) = add_terms(self.graph, gradient, [term], {"g": gradient, "x": value})
+            (gradient,) = add_values(self.graph, gradient, [term], {"g": gradient, "x": value})
         return gradient
 
     def _fitting_terms(self, gradient: Value, value: Value) -> Iterator[Term]:

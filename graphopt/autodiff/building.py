@@ -25,7 +25,7 @@ def match_of_values(near: Value, **bound: Value) -> Match:
     return Match(_SCALAR_RULE, (near,), bound, {}, {})
 
 
-def add_terms(graph: Graph, near: Value, terms: Sequence[Term], bound: Mapping[str, Value]) -> tuple[Value, ...]:
+def add_values(graph: Graph, near: Value, terms: Sequence[Term], bound: Mapping[str, Value]) -> tuple[Value, ...]:
     """Add the nodes that compute terms over values, and return their results; new nodes are named after `near`.
 
     Raises:
@@ -48,7 +48,7 @@ def add_bound_terms(graph: Graph, match: Match, terms: Sequence[Term]) -> tuple[
 def zeros_like(graph: Graph, value: Value) -> Value:
     """Add zeros of the shape and element type of a value."""
     zeros: Term = op.Cast(op.ConstantOfShape(op.Shape(tensor("x"))), to=graph.dtype(value))
-    return add_terms(graph, value, [zeros], {"x": value})[0]
+    return add_values(graph, value, [zeros], {"x": value})[0]
 
 
 def add_outputs(graph: Graph, vertex: int, count: int) -> None:

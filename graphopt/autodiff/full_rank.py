@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from graphopt.autodiff.building import add_terms
+from graphopt.autodiff.building import add_values
 from graphopt.ir.edit import replace_node
 from graphopt.ir.graph import Graph, Node, Value
 from graphopt.language.terms import op, tensor
@@ -32,7 +32,7 @@ def give_scalars_full_rank(graph: Graph) -> None:
         assert scalar is not None and other is not None, "an elementwise operator has all operands"
         key = scalar, len(graph.shape(other) or ())
         if key not in made:
-            (made[key],) = add_terms(graph, scalar, [op.Reshape(tensor("s"), (1,) * key[1])], {"s": scalar})
+            (made[key],) = add_values(graph, scalar, [op.Reshape(tensor("s"), (1,) * key[1])], {"s": scalar})
         inputs[position] = made[key]
         graph.apply(replace_node(graph, vertex, replace(node, inputs=tuple(inputs))))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from graphopt.autodiff.building import add_terms
+from graphopt.autodiff.building import add_values
 from graphopt.autodiff.scan import ScanBuilder
 from graphopt.base.dtype import DType
 from graphopt.ir.edit import replace_values
@@ -70,7 +70,7 @@ _X, _W, _R, _B, _LENGTHS, _FIRST, _PEEPHOLES = 0, 1, 2, 3, 4, 5, 7
 _steps = op.Range(0, op.Gather(op.Shape(tensor(f"i{_X}")), 0), 1)
 _lasts = tensor("lasts")
 _LASTING = op.Less(op.Unsqueeze(_steps, (1, 2)), op.Unsqueeze(op.Cast(tensor(f"i{_LENGTHS}"), to=DType.INT64), (0, 2)))
-"""Whether each sequence still goes on at each step; one that has ended keeps its state, from either end."""
+"""Steps at which each sequence still goes on; one that has ended keeps its state, from either end."""
 
 
 def is_scannable(graph: Graph, node: Node) -> bool:
@@ -109,7 +109,7 @@ def replace_by_scan(graph: Graph, vertex: int) -> Mapping[Value, Value]:
             parts = [op.Unsqueeze(hole, (axis,)) for hole in holes]
             term: Term = op.Concat(*parts, axis=axis) if len(parts) > 1 else parts[0]
             bound = {hole.name: run[last] for hole, run in zip(holes, runs, strict=True)}
-            (joined[Value(vertex, output)],) = add_terms(graph, Value(vertex), [term], bound)
+            (joined[Value(vertex, output)],) = add_values(graph, Value(vertex), [term], bound)
     graph.apply(replace_values(graph, joined))
     return joined
 
@@ -136,7 +136,7 @@ def _scan(graph: Graph, vertex: int, place: int, *, is_reversed: bool) -> Sequen
     batch = op.Slice(op.Shape(tensor("i0")), (1,), (2,))
     absent: Term = op.Cast(op.ConstantOfShape(op.Concat(batch, (size,), axis=0)), to=dtype)
     firsts = [own(_FIRST + i) if inputs.get(_FIRST + i) is not None else absent for i in range(len(cell.states))]
-    made = add_terms(graph, near, [projected, op.Transpose(own(_R), perm=(1, 0)), bias, *firsts], bound)
+    made = add_values(graph, near, [projected, op.Transpose(own(_R), perm=(1, 0)), bias, *firsts], bound)
     scanned, weights, bias_value, *states = made
     body = Graph(graph.new_name(f"{node.op}/step"), opsets=graph.opsets, names=graph.names)
     builder = ScanBuilder(graph, near, body)
@@ -148,11 +148,11 @@ def _scan(graph: Graph, vertex: int, place: int, *, is_reversed: bool) -> Sequen
     nexts = cell.step(node, size)
     output = nexts[0]
     if inputs.get(_LENGTHS) is not None:
-        (lasting,) = add_terms(graph, near, [_LASTING], bound)
+        (lasting,) = add_values(graph, near, [_LASTING], bound)
         type_ = TensorType(DType.BOOL, (graph.shape(lasting) or ())[1:])
         holes[_lasts.name] = builder.add_scanned(lasting, type_, is_reversed=is_reversed)
         kept = [tensor(name) for name in cell.states]
         nexts = tuple(op.Where(_lasts, new, old) for new, old in zip(nexts, kept, strict=True))
         output = op.Where(_lasts, output, 0)
-    *states, result = add_terms(body, holes[_p.name], [*nexts, output], holes)
+    *states, result = add_values(body, holes[_p.name], [*nexts, output], holes)
     return builder.finish(states, [result], [int(is_reversed)])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from graphopt.autodiff.building import add_terms, zeros_like
+from graphopt.autodiff.building import add_values, zeros_like
 from graphopt.base.errors import ModelError
 from graphopt.ir import schemas
 from graphopt.ir.edit import replace_node
@@ -90,7 +90,7 @@ class ScanBuilder:
 
 def _set_results(body: Graph, results: Sequence[Value]) -> None:
     """Set the results of a body, each by a node of its own, as one value may be several of them."""
-    body.outputs = tuple(add_terms(body, value, [op.Identity(_X)], {"x": value})[0] for value in results)
+    body.outputs = tuple(add_values(body, value, [op.Identity(_X)], {"x": value})[0] for value in results)
     body.output_names = tuple(body.value_name(value) for value in body.outputs)
     body.output_types = tuple(body.value_type(value) for value in body.outputs)
 
@@ -148,7 +148,7 @@ def scan_gradients(
     nexts = [step(Value(states[i])) for i in floats]
     for index, value in captured.items():
         terms = {"a": sums[index], "b": step(value)}
-        nexts += add_terms(back, value, [tensor("a") + tensor("b")], terms)
+        nexts += add_values(back, value, [tensor("a") + tensor("b")], terms)
     gradients = [step(Value(slices[i])) for i in wanted]
     computed = builder.finish(nexts, gradients, [1 - directions[i] for i in wanted])
     read = (
@@ -167,7 +167,7 @@ def _summed(body: Graph, seeds: Sequence[tuple[Value, Value]]) -> Mapping[Value,
     found: dict[Value, Value] = {}
     for result, seed in seeds:
         if result in found:
-            (seed,) = add_terms(body, seed, [tensor("a") + tensor("b")], {"a": found[result], "b": seed})
+            (seed,) = add_values(body, seed, [tensor("a") + tensor("b")], {"a": found[result], "b": seed})
         found[result] = seed
     return found
 
@@ -207,7 +207,7 @@ def _hand_out_states(graph: Graph, vertex: int, count: int) -> None:
     node = graph[vertex]
     body, outputs = _body(node), len(node.names) - count
     directions = (*_directions(node, _OUTPUT_DIRECTIONS, outputs), *(0,) * count)
-    copies = [add_terms(body, Value(own), [op.Identity(_X)], {"x": Value(own)})[0] for own in body.inputs[:count]]
+    copies = [add_values(body, Value(own), [op.Identity(_X)], {"x": Value(own)})[0] for own in body.inputs[:count]]
     body.outputs += tuple(copies)
     body.output_names += tuple(map(body.value_name, copies))
     body.output_types += tuple(map(body.value_type, copies))

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import ModelProto
 
 from graphopt.autodiff.backward import add_gradients, influences
-from graphopt.autodiff.building import RewriteRefused, add_outputs, add_terms
+from graphopt.autodiff.building import RewriteRefused, add_outputs, add_values
 from graphopt.autodiff.losses import LOSSES, OUTPUT, TARGET
 from graphopt.autodiff.optimizers import GRADIENT, OPTIMIZERS, PARAMETER, STEP, Optimizer
 from graphopt.base.dtype import DType
@@ -220,7 +220,7 @@ class _TrainingGraphBuilder:
 
     def _build_all(self, terms: Sequence[Term], near: Value, bound: Mapping[str, Value]) -> tuple[Value, ...]:
         try:
-            return add_terms(self.graph, near, terms, bound)
+            return add_values(self.graph, near, terms, bound)
         except RewriteRefused as refused:
             raise ModelError(f"beside '{self.graph.value_name(near)}': {refused}") from None
 

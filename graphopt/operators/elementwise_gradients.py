@@ -24,7 +24,7 @@ STEEP_OPERATORS = frozenset(
 known."""
 
 
-def as_product(selection: Term) -> Term:
+def selection_as_product(selection: Term) -> Term:
     """Return a choice between a term and zeros as the product of the term and ones or zeros, any other term as it is.
 
     It is the same where the gradient of the output is finite. ONNX Runtime computes it twelve times as fast: 57 instead

@@ -38,7 +38,7 @@ class CutSpace:
     seconds_to_send: Callable[[int], float] = INSTANT.seconds
     """Seconds in which the link between two devices carries a number of bytes."""
     fits: Callable[[int, int, int], bool] = lambda stage, start, end: True
-    """Whether the device of a stage has memory for the nodes between two cuts."""
+    """Test of the memory of a stage's device for the nodes between two cuts."""
 
 
 @dataclass(frozen=True)
