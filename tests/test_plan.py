@@ -147,13 +147,13 @@ def test_the_passes_of_a_training_graph_are_told_apart(training: onnx.ModelProto
 
 
 def test_the_backward_pass_of_a_layer_is_in_the_stage_of_its_weights(training: onnx.ModelProto) -> None:
-    """Each layer costs the same, forward and back: so do halves of the model."""
+    """Each layer costs the same, forward and back, but for the first, whose input has no gradient: so do halves."""
     found = workload(training)
     middle = next(
         cut for cut in found.possible_cuts if 2 * found.model_state(0, cut)[1] >= found.model_state(0, len(found))[1]
     )
     first, second = sum(found.backward[:middle]), sum(found.backward[middle:])
-    assert 0.6 < first / second < 1.7
+    assert 0.5 < first / second < 1.7
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
