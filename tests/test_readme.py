@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import graphopt
-from benchmarks import kernels, memory, report, scaling
+from benchmarks import kernels, memory, report, scaling, training
 from benchmarks.results import Results, digest, read_rows
 from graphopt.cli.main import app
 from tests import option_tables
@@ -172,8 +172,9 @@ def test_other_pages_are_those_of_the_committed_results() -> None:
     assert page == scaling.markdown(read_rows(RESULTS / "scaling.jsonl"))
     page = (RESULTS / "memory.md").read_text(encoding="utf-8")
     assert page == memory.markdown(read_rows(RESULTS / "memory.jsonl"))
-    page = (RESULTS / "kernels.md").read_text(encoding="utf-8")
-    assert page == kernels.markdown(read_rows(RESULTS / "kernels.jsonl"))
+    for name, markdown in {"kernels": kernels.markdown, "training": training.markdown}.items():
+        page = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+        assert page == markdown(read_rows(RESULTS / f"{name}.jsonl"))
     pages = [path.name for path in RESULTS.glob("*.md")]
     linked = "".join([README, *PAGES.values()])
     assert not [name for name in pages if name != "by-hand.md" and f"(../benchmarks/results/{name})" not in linked]
