@@ -340,6 +340,10 @@ CASES = [
     Case("Resize", ((2, 3, 4), None, np.array([1, 1, 2.3], np.float32)), {"mode": "linear"}, label="1d"),
     Case("Resize", ((1, 2, 2, 3, 2), None, np.array([1, 1, 2, 1.5, 3], np.float32)), {"mode": "linear"}, label="3d"),
     Case("Resize", ((3, 4), np.array([], np.float32), np.array([1.5, 0.5], np.float32)), {"mode": "linear"}),
+    *(
+        Case("Resize", ((1, 1, 4, 3), None, np.array([1, 1, 1.1, 2], np.float32)), {"mode": mode}, label="one kept")
+        for mode in ("linear", "cubic")
+    ),
     Case("DepthToSpace", ((2, 8, 2, 3),), {"blocksize": 2, "mode": "CRD"}),
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->k"}, label="summed"),
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->ik"}),

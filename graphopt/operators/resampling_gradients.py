@@ -69,12 +69,20 @@ _SAMPLING: Mapping[str, Term] = {
 
 
 def _shares(axis: int, *, by_scales: bool) -> App:
-    """Return how much of each input element each output element is made of along an axis: a resized unit matrix."""
+    """Return how much of each input element each output element is made of along an axis: a resized unit matrix.
+
+    Its rows are images of one line. ONNX Runtime copies an image of which no axis changes its size, whatever the scales
+    are: so the line is doubled where `x` is no copy.
+    """
     size = op.Gather(op.Shape(x), (axis,))
     unit = op.EyeLike(op.ConstantOfShape(op.Concat(size, size, axis=0)))
     if by_scales:
+        rows = op.Reshape(unit, op.Concat(size, (1, 1), size, axis=0))
+        is_changed = op.Cast(op.Not(op.Equal(op.Shape(dy), op.Shape(x))), to=DType.FLOAT)
+        lines = op.ReduceMax(is_changed, (0,), keepdims=1) + 1.0
         own = op.Slice(_SCALES, (axis,), (axis + 1,), (0,))
-        resized = op.Resize(unit, None, op.Concat((1.0,), own, axis=0), **_SAMPLING)
+        resized = op.Resize(rows, None, op.Concat((1.0, 1.0), lines, own, axis=0), **_SAMPLING)
+        resized = op.Squeeze(op.Slice(resized, (0,), (1,), (2,)), (1, 2))
     else:
         new = op.Gather(op.Shape(dy), (axis,))
         resized = op.Resize(unit, None, None, op.Concat(size, new, axis=0), **_SAMPLING)
