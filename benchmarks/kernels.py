@@ -23,12 +23,12 @@ import numpy as np
 from benchmarks import tools
 from benchmarks.checks import SEEDS, feeds
 from benchmarks.engine import OPTIONS, compiled
-from benchmarks.environment import job, made, one_line
+from benchmarks.environment import job, made
 from benchmarks.kernel_work import Kernel, Shape, Work, sum_by_work
-from benchmarks.models import describe, locate
+from benchmarks.models import describe
 from benchmarks.report import circumstances, table
 from benchmarks.results import FOLDER, Results, Row, read_rows, write_rows
-from benchmarks.run import LIMIT, exporters_missing, keep_inputs
+from benchmarks.run import LIMIT, ExportFailedError, keep_inputs, locate_source
 from benchmarks.tools import Task
 from graphopt.runtime.measure import (
     PreciseRatios,
@@ -102,11 +102,9 @@ def run(models: Sequence[str], search: float, path: Path) -> Path:
 def measured(name: str, search: float) -> Row:
     """Return the times of the kernels of a model in both engines, and those of whole runs, or the error."""
     try:
-        source = str(locate(name))
-    except ModuleNotFoundError as error:
-        raise exporters_missing(error) from error
-    except Exception as error:  # an exporter that fails is a result
-        return {"error": f"export: {one_line(error)}"}
+        source = locate_source(name)
+    except ExportFailedError as error:
+        return {"error": str(error)}
     with TemporaryDirectory() as folder:
         keep_inputs(name, Path(folder))
         target = str(Path(folder) / "outcome.onnx")

@@ -17,11 +17,11 @@ import numpy as np
 import onnx
 from onnx import parser
 
-from benchmarks.environment import job, made, one_line
-from benchmarks.models import MEMORY, locate
+from benchmarks.environment import job, made
+from benchmarks.models import MEMORY
 from benchmarks.report import circumstances, table
 from benchmarks.results import Row, read_rows, write_rows
-from benchmarks.run import exporters_missing
+from benchmarks.run import ExportFailedError, locate_source
 from benchmarks.tools import peak_memory
 from graphopt.base.errors import UsageError
 
@@ -57,11 +57,9 @@ def run(models: Sequence[str], part: float, path: Path) -> Path:
 def measured(name: str, part: float) -> Row:
     """Return bytes that a model takes, reported and by the system, and what becomes of it with a budget."""
     try:
-        source = str(locate(name))
-    except ModuleNotFoundError as error:
-        raise exporters_missing(error) from error
-    except Exception as error:  # an exporter that fails is a result
-        return {"error": f"export: {one_line(error)}"}
+        source = locate_source(name)
+    except ExportFailedError as error:
+        return {"error": str(error)}
     reported = job("graphopt", "bench", source, "--memory", "--threads=1", "--seconds=0.2", "--json", limit=LIMIT)
     if "error" in reported:
         return {"error": reported["error"]}

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from rich.progress import track
 
-from benchmarks.environment import job, made, one_line
-from benchmarks.models import OPEN, locate
+from benchmarks.environment import job, made
+from benchmarks.models import OPEN
 from benchmarks.report import circumstances, ratio_text, table
 from benchmarks.results import Row, write_rows
-from benchmarks.run import LIMIT, exporters_missing
+from benchmarks.run import LIMIT, ExportFailedError, locate_source
 
 SECONDS = 2.0
 """Limit of the timing at each size."""
@@ -36,11 +36,9 @@ def run(models: Sequence[str], search: float, path: Path) -> Path:
 def measured(name: str, sizes: Mapping[str, Sequence[int]], search: float) -> Row:
     """Return the milliseconds of a model at each size, and how many times as fast its outcome is, or the error."""
     try:
-        source = str(locate(name))
-    except ModuleNotFoundError as error:
-        raise exporters_missing(error) from error
-    except Exception as error:  # an exporter that fails is a result
-        return {"error": f"export: {one_line(error)}"}
+        source = locate_source(name)
+    except ExportFailedError as error:
+        return {"error": str(error)}
     where = ["--threads", "1", "--json", *(f"--dim={dim}={','.join(map(str, some))}" for dim, some in sizes.items())]
     with tempfile.TemporaryDirectory() as folder:
         target = str(Path(folder) / "outcome.onnx")

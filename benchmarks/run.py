@@ -150,6 +150,25 @@ def measured(name: str, plan: Plan, known: Results) -> list[Row]:
     return rows
 
 
+class ExportFailedError(Exception):
+    """An exporter fails on a model, which is a result."""
+
+
+def locate_source(name: str) -> str:
+    """Return the path of the file of a model, which is exported first if need be.
+
+    Raises:
+        UsageError: the packages that export models are missing.
+        ExportFailedError: they fail.
+    """
+    try:
+        return str(locate(name))
+    except ModuleNotFoundError as error:
+        raise exporters_missing(error) from error
+    except Exception as error:  # whatever an exporter raises
+        raise ExportFailedError(f"export: {one_line(error)}") from error
+
+
 def exporters_missing(error: ModuleNotFoundError) -> UsageError:
     """Return what a user is told without the packages that export models."""
     return UsageError(f"{error.name} is missing, and models are exported with it: pip install -e '.[cpu,bench]'")

@@ -309,7 +309,7 @@ def test_a_model_with_open_sizes_is_timed_at_each(
         return {"cases": cases}
 
     monkeypatch.setattr(open_sizes, "job", job)
-    monkeypatch.setattr(open_sizes, "locate", lambda name: source)
+    monkeypatch.setattr(open_sizes, "locate_source", lambda name: source)
     monkeypatch.setattr(open_sizes, "OPEN", {"net.open": {"n": [1, 2, 4]}})
     page = open_sizes.run(["net.open"], 3.0, tmp_path / "open.jsonl").with_suffix(".md").read_text()
     assert [arguments[0] for arguments in said] == ["optimize", "bench"]
