@@ -242,6 +242,8 @@ def _begins_no_window_in_padding(spelling: Spelling, facts: GraphFacts) -> bool:
     ones, pads = (1,) * count, numbers("pads", (0,) * 2 * count)
     strides, dilations = numbers("strides", ones), numbers("dilations", ones)
     sizes = dims[2:] if dims is not None else (None,) * count
+    if {len(sizes), len(strides), len(dilations), len(pads) / 2} != {count}:
+        return False  # the model is not legal
     for size, window, stride, dilation, before, behind in zip(
         sizes, kernel, strides, dilations, pads[:count], pads[count:], strict=True
     ):
