@@ -316,7 +316,7 @@ def test_a_second_race_is_told_from_the_first() -> None:
     once = VersionRace(speedup=speedup(1.25), gain=speedup(1.0))
     timing = replace(TIMED, races=(once, replace(once, is_second=True)))
     said = words(report_page(replace(report(), timing=timing), EMPTY, EMPTY))
-    assert "simplified 1.250 (1.150–1.350) simplified (second race, in new sessions) 1.250 (1.150–1.350)" in said
+    assert "simplified 1.250 (1.150–1.350) simplified (again, in new sessions) 1.250 (1.150–1.350)" in said
 
 
 EMPTY = GraphOutline((), (), (), (), has_scopes=False)

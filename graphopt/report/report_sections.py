@@ -420,7 +420,7 @@ def _search_parts(timing: SearchTiming) -> list[Html]:
 def _version_label(timing: SearchTiming, race: VersionRace) -> str:
     names = "; ".join(format_group(timing.groups[index]) for index in race.groups)
     without = f", without {', '.join(race.left_out)}" if race.left_out else ""
-    again = " (second race, in new sessions)" if race.is_second else ""
+    again = " (again, in new sessions)" if race.is_second else ""
     return f"simplified{f' and {names}' if names else ''}{without}{again}"
 
 

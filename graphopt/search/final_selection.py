@@ -39,7 +39,7 @@ class FinalSelection:
     last_measurements: dict[Candidate, Measurement] = field(default_factory=dict)
     """Measurement of each candidate in the last race."""
     confirmations: list[Measurement] = field(default_factory=list)
-    """Measurements of second races."""
+    """Measurements of second and third races."""
     raced_keys: list[str] = field(default_factory=list)
     """The keys of the candidates of all races, in their order."""
     prior_races: int = 0
@@ -344,7 +344,8 @@ class FinalSelection:
     def _confirm(self, finalists: Sequence[Candidate], simplified: Candidate) -> Measurement | None:
         """Return the first finalist that wins a second race too, or that needs none where no time is left for it.
 
-        The fastest of several was usually lucky, so the race that it won overstates its gain.
+        The fastest of several was usually lucky, so the race that it won overstates its gain. A gain that is no larger
+        than what sessions of one model differ by has to win a third race, if there is time.
         """
         self.prior_races = len(self.raced_keys)
         for number, candidate in enumerate(finalists):
@@ -354,6 +355,9 @@ class FinalSelection:
             if self.is_known_choice:
                 return first
             floor, twin = self._rematch(simplified, candidate)
+            if twin.beats(floor) and self._is_within_sessions(twin):
+                again = self._rematch(simplified, candidate, heat=3)
+                floor, twin = again if again[1].outcome is not None else (floor, twin)
             if floor.speedup is not None:
                 self.floor_rematch = floor
             if twin.beats(floor):
@@ -451,10 +455,18 @@ class FinalSelection:
                 found = replace(self.measurement_of(found.candidate), refusal=found.refusal)
             self.last_measurements[found.candidate] = found
 
-    def _rematch(self, *candidates: Candidate) -> list[Measurement]:
-        """Return the measurements of candidates in a second race."""
+    def _is_within_sessions(self, winner: Measurement) -> bool:
+        """Return whether a gain may be that of a lucky session; kernels that differ tell of none."""
+        gain = winner.gain
+        return gain is not None and not gain.is_by_kernels and gain.low < 1 + self.policy.session_margin
+
+    def _rematch(self, *candidates: Candidate, heat: int = 2) -> list[Measurement]:
+        """Return the measurements of candidates in a second race, or in a later one."""
         self._open_contest(candidates)
-        found = self.contest.next_series().race(candidates, self.policy.second_race_share)
+        series = self.contest
+        for _ in range(heat - 1):
+            series = series.next_series()
+        found = series.race(candidates, self.policy.second_race_share)
         self.confirmations += found
         return found
 

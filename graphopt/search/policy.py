@@ -153,6 +153,9 @@ class SearchPolicy:
     finalists: int = 2
     """Candidates that won the first race and are timed a second time, the fastest first, until one wins again; after
     them the best of the sweeps alone may."""
+    session_margin: float = 0.05
+    """Part of a model's time by which its sessions may differ for as long as they live: what gains less in two races
+    has to win a third. Of 200 decisions between a ShuffleNet and its copy, two races called two copies faster."""
     tries: int = 10
     """Candidates that are timed in one series of tries, at most: with fewer finds, or with fewer rewrites."""
 

@@ -69,7 +69,7 @@ class VersionRace:
     refusal: str = ""
     """Reason why it could not be timed."""
     is_second: bool = False
-    """True for a race that was to confirm another, in sessions of its own."""
+    """True for a second or third race, which was to confirm another, in sessions of its own."""
 
 
 @dataclass(frozen=True, slots=True)
