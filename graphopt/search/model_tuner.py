@@ -35,7 +35,7 @@ from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.search.explore import Exploration, InputShapes, explore_regions, with_static_shapes
 from graphopt.search.final_selection import FinalSelection
 from graphopt.search.measured_cost import MeasuredCost
-from graphopt.search.moves import SearchSpace, apply_solution, undoes_trade
+from graphopt.search.moves import SearchSpace, apply_solution, rules_beside_trades
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import Measurement
 from graphopt.search.race_series import RaceSeries, min_race_seconds, model_digest
@@ -349,7 +349,7 @@ class Tuner:
 
     @cached_property
     def _rules_beside_trades(self) -> list[Rule]:
-        return [rule for rule in self.rules if not any(undoes_trade(rule, trade) for trade in self.trades)]
+        return rules_beside_trades(self.rules, self.trades)
 
     @property
     def _searched_rules(self) -> list[Rule]:
@@ -421,7 +421,8 @@ class Tuner:
 
     def sweep_rules(self, name: str) -> list[Rule]:
         """Return the rules of a sweep that are admitted here."""
-        return [rule for rule in self.sweeps[name] if rule in self.trades]
+        admitted = {rule.name for rule in self.trades}
+        return [rule for rule in self.sweeps[name] if rule.name in admitted]
 
     def _cached_exploration(
         self, original: str, graph: Graph, shapes: Sequence[InputShapes], budget: TimeBudget

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
@@ -20,6 +20,9 @@ from graphopt.rewrite.sites import Site
 from graphopt.runtime.measure import Speedup
 
 logger = logging.getLogger(__name__)
+
+OperatorKind: TypeAlias = tuple[str, str, int]
+"""Domain and name of an operator, and how many operands it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +93,26 @@ class SearchSpace:
         return self._by_opsets[key]
 
 
-def undoes_trade(rule: Rule, trade: Rule) -> bool:
-    """Return whether a rule rewrites an operator that a trade writes whatever its operands are, so that to simplify
-    takes the trade back."""
+def rules_beside_trades(rules: Iterable[Rule], trades: Iterable[Rule]) -> list[Rule]:
+    """Return the rules that leave what trades write: those by which to simplify takes no trade back, as they rewrite no
+    operator that a trade writes whatever its operands are."""
+    written = {kind for trade in trades for kind in _written_kinds(trade)}
+    return [rule for rule in rules if _kind_taken_anywhere(rule) not in written]
+
+
+def _kind_taken_anywhere(rule: Rule) -> OperatorKind | None:
+    """Return what a rule rewrites whatever its operands are; None where they matter, or attributes or conditions do."""
     taken = rule.left[0]
     takes_any = all(isinstance(operand, Var) for operand in taken.args) and len({*taken.args}) == len(taken.args)
     if not takes_any or taken.attrs or rule.conditions or len(rule.left) > 1:
-        return False
+        return None
+    return taken.domain, taken.op, len(taken.args)
+
+
+def _written_kinds(trade: Rule) -> Iterator[OperatorKind]:
+    """Yield the operators without attributes that only the right side has."""
     kept, written = ({*chain.from_iterable(map(operator_applications, side))} for side in (trade.left, trade.right))
-    kind = (taken.domain, taken.op, len(taken.args))
-    return any((app.domain, app.op, len(app.args)) == kind and not app.attrs for app in written - kept)
+    return ((app.domain, app.op, len(app.args)) for app in written - kept if not app.attrs)
 
 
 class MoveNotApplicableError(Exception):
