@@ -2,9 +2,10 @@
 
 ``python -m benchmarks calibration MODEL...`` writes ``benchmarks/results/calibration.jsonl`` and ``calibration.md``.
 A decision is made as graphopt makes it: what one race says, in which the original's session was opened first, a second
-one has to say, too, in which it is opened last, and of a small gain a third one. Every race has sessions of its own and
-ends as those of graphopt do. Of a model and its copy neither is faster, so that each verdict but "no difference" is an
-error; a planted gain is the original that spins for a part of its time after each run.
+one has to say, too, in which it is opened last, and of a small gain a third one, in which it is opened first again.
+Every race has sessions of its own and ends as those of graphopt do. Of a model and its copy neither is faster, so that
+each verdict but "no difference" is an error; a planted gain is the original that spins for a part of its time after
+each run.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _decide(model: str, gain: float) -> Row:
     start = time.perf_counter()
     times, races = list[RaceTimes](), list[Speedup]()
     while not races or (races[-1].verdict is races[0].verdict and len(races) < _races_needed(races)):
-        times.append(_race(model, gain, original_is_first=not races))
+        times.append(_race(model, gain, original_is_first=len(races) % 2 == 0))
         races += times[-1].speedups()
     last = races[-1]
     return {
