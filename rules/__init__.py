@@ -17,6 +17,7 @@ from graphopt.rules import (
     conv_variants,
     convolution,
     elementwise,
+    fast_paths,
     interpolation,
     layout,
     linear,
@@ -62,6 +63,7 @@ TRADES: tuple[Rule, ...] = (
     *block_diagonal.TRADES,
     *conv_variants.TRADES,
     *winograd.TRADES,
+    *fast_paths.TRADES,
     *activation.TRADES,
     *code_motion.TRADES,
     *reduction.TRADES,
@@ -99,6 +101,7 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
             elementwise.SWEEPS,
             normalization.SWEEPS,
             parallel.SWEEPS,
+            fast_paths.SWEEPS,
             code_motion.STACKS,
         )
         for name, rules in sweeps.items()

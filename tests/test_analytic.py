@@ -185,6 +185,13 @@ def test_a_view_costs_a_launch_and_a_transposition_copies() -> None:
     assert moved > 5 * launch
 
 
+@pytest.mark.parametrize(("perm", "factor"), [("0,3,2,1", 6), ("0,3,1,2", 1), ("3,0,1,2", 1), ("2,1,0,3", 1)])
+def test_a_transposition_of_several_axes_with_the_last_is_slow(perm: str, factor: float) -> None:
+    given = "float[16,16,16,16] x"
+    fast, other = (graph(given, f"y = Transpose<perm = [{each}]>(x)", given) for each in ("0,2,3,1", perm))
+    assert ratio(other, fast, Machine(launch_seconds=1e-12)) == pytest.approx(factor, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("slow", "quick"),
     [

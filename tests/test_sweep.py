@@ -18,6 +18,8 @@ from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.passes import PASSES
 from graphopt.rewrite.simplify import DeadlineExceededError, Simplifier
+from graphopt.runtime.profile import optimized_graph
+from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.moves import SearchSpace, rules_beside_trades
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.search_report import refusal_notes
@@ -88,6 +90,88 @@ def test_additions_stay_apart_from_normalizations(opset: int) -> None:
     assert made is not None
     assert model.graph.operator_counts()["Sum"] == 1
     assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm", "moves"),
+    [
+        pytest.param((6, 32, 9, 40), (0, 3, 2, 1), [(0, 2, 1, 3), (0, 2, 1, 3)], id="windows"),
+        pytest.param(
+            (1, 64, 8, 7, 8, 7), (0, 2, 4, 3, 5, 1), [(0, 2, 1, 3), (0, 1, 3, 2, 4, 5)], id="tokens of windows"
+        ),
+        pytest.param(
+            (1, 16, 14, 2, 14, 2), (0, 1, 3, 5, 2, 4), [(0, 2, 1, 3), (0, 1, 3, 4, 2, 5)], id="pixels unshuffled"
+        ),
+        pytest.param((1, 8, 16, 2, 16), (0, 4, 2, 3, 1), [(0, 2, 3, 1, 4), (0, 2, 1, 3)], id="the last axis second"),
+    ],
+)
+def test_a_transposition_of_several_axes_takes_two_passes(
+    shape: tuple[int, ...], perm: tuple[int, ...], moves: list[tuple[int, ...]]
+) -> None:
+    """An axis of size 1 keeps them apart: what ONNX Runtime would run is told by the kernels it reports."""
+    sizes, turned = (",".join(map(str, each)) for each in (shape, [shape[axis] for axis in perm]))
+    given = parse(f"float[{sizes}] x", f"y = Transpose<perm={[*perm]}>(x)", outputs=f"float[{turned}] y", opset=20)
+    library = load_library()
+    kept = rules_beside_trades(library.rules, library.trades)
+    model, made = swept(given, library.sweeps["copies and sums in long runs"], kept)
+    assert made is not None
+    graph = model.graph
+    order = [graph[vertex].attrs["perm"] for vertex in graph.topological_order() if graph[vertex].op == "Transpose"]
+    assert order == moves
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+    runs = [node.op_type for node in optimized_graph(onnx_io.to_proto(model), SessionSetting(threads=1)).graph.node]
+    assert runs.count("Transpose") == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "perm"),
+    [
+        pytest.param((6, 32, 40, 9), (0, 3, 1, 2), id="the last axis alone"),
+        pytest.param((6, 32, 40, 9), (0, 2, 3, 1), id="one axis to the end"),
+        pytest.param((6, 32, 40, 9), (2, 1, 0, 3), id="the last axis stays"),
+        pytest.param((2, 3, 4, 5), (0, 3, 2, 1), id="few elements"),
+    ],
+)
+def test_a_transposition_that_is_fast_takes_one_pass(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
+    sizes = ",".join(map(str, shape))
+    given = parse(f"float[{sizes}] x", f"y = Transpose<perm={[*perm]}>(x)", opset=20)
+    assert swept(given, load_library().sweeps["copies and sums in long runs"], [])[1] is None
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_pixels_are_shuffled_in_two_passes(mode: str) -> None:
+    body = f'y = DepthToSpace<blocksize=2, mode="{mode}">(x)'
+    given = parse("float[1,8,24,32] x", body, outputs="float[1,2,48,64] y", opset=20)
+    library = load_library()
+    kept = rules_beside_trades(library.rules, library.trades)
+    model, made = swept(given, library.sweeps["copies and sums in long runs"], kept)
+    assert made is not None
+    assert model.graph.operator_counts() == {"Reshape": 3, "Transpose": 2}
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+@pytest.mark.parametrize("name", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize(
+    ("sizes", "axis", "matrices"),
+    [("1,16,4,210", 1, [1, 16, 840]), ("4,5,6,70", -4, [1, 4, 2100]), ("2,3,40,5,8", -3, [6, 40, 40])],
+)
+def test_softmax_along_an_inner_axis_is_one_of_matrices(name: str, sizes: str, axis: int, matrices: list[int]) -> None:
+    given = parse(f"float[{sizes}] x", f"y = {name}<axis={axis}>(x)", outputs=f"float[{sizes}] y", opset=20)
+    library = load_library()
+    model, made = swept(given, library.sweeps["copies and sums in long runs"], library.rules)
+    assert made is not None
+    assert model.graph.operator_counts() == {name: 1, "Reshape": 2}
+    (vertex,) = model.graph.vertices_with_op(name)
+    computed = model.graph.tensor_type(Value(vertex))
+    assert computed is not None
+    assert computed.shape == tuple(matrices)
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+@pytest.mark.parametrize(("sizes", "axis"), [("1,16,840", 1), ("4,8,6,70", 3), ("4,8,6,70", -2), ("1,16,4,4", 1)])
+def test_softmax_that_is_fast_or_small_is_left(sizes: str, axis: int) -> None:
+    given = parse(f"float[{sizes}] x", f"y = Softmax<axis={axis}>(x)", opset=20)
+    assert swept(given, load_library().sweeps["copies and sums in long runs"], [])[1] is None
 
 
 def test_rules_that_rewrite_what_a_trade_writes_undo_it() -> None:
