@@ -257,7 +257,7 @@ def test_kernels_need_no_second_race() -> None:
     (first, *_) = made.contest.race([made.first], 1.0)
     assert first.outcome is not None
     for ratio, is_enough in (
-        (Speedup(1.2, 1.2, 1.1, 1.3, 8, is_by_kernels=True), True),
+        (Speedup(1.2, 1.2, 1.1, 1.3, 8, is_by_kernels=True, is_of_one_look=True), True),
         (Speedup(1.2, 1.2, 1.1, 1.3, 11), False),
     ):
         assert (

@@ -162,8 +162,9 @@ class Speedup:
     spread: float = 0.0
     """The distance between the quartiles of the ratios, as a part of the median."""
     is_by_kernels: bool = False
-    """True where kernels that both models run count as equally fast: of a copy the ratio is 1 in each round. They are
-    known when all rounds are, so the interval is one of a single look."""
+    """True where kernels that both models run count as equally fast: of a copy the ratio is 1 in each round."""
+    is_of_one_look: bool = False
+    """True where it is told when all rounds are known, and not after each of them, so that fewer rounds tell it."""
 
     def __post_init__(self) -> None:
         if not all(
@@ -193,8 +194,8 @@ class Speedup:
     @property
     def has_too_few_rounds(self) -> bool:
         """True where no interval of so many rounds holds the median with this confidence: under 11 for 99 %, or under 8
-        by kernels."""
-        return 0 < self.rounds < min_rounds(self.confidence, is_sequential=not self.is_by_kernels)
+        in one look."""
+        return 0 < self.rounds < min_rounds(self.confidence, is_sequential=not self.is_of_one_look)
 
     @property
     def is_decided(self) -> bool:
@@ -221,30 +222,33 @@ def compute_speedup(
 ) -> Speedup:
     """Return how much faster `after` ran than `before`, from the rounds in which both took a turn.
 
-    Where the kernels of both were timed, those that differ tell, unless the whole runs contradict them. The
-    `confidence` of the interval is the policy's unless another is given.
+    Where the kernels of both were timed, those that differ tell, unless the whole runs contradict them: then whichever
+    says less. The `confidence` of the interval is the policy's unless another is given.
     """
     sure = policy.confidence if confidence is None else confidence
     minimum = before.minimum / after.minimum
     whole = [b / a for b, a in zip(before.seconds, after.seconds, strict=False)]
-    found = _speedup_from_ratios(minimum, whole, sure, policy.noise)
     if before.kernels is None or after.kernels is None:
-        return found
+        return _speedup_from_ratios(minimum, whole, sure, policy.noise)
+    found = _speedup_from_ratios(minimum, whole, sure, policy.noise, is_of_one_look=True)
     usual, savings = before.median, before.kernels.saved_seconds(after.kernels)
     if not savings:  # neither has any kernel
         return found
     by_kernels = [usual / max(usual - saved, after.minimum / 2) for saved in savings]
-    told = _speedup_from_ratios(minimum, by_kernels, sure, policy.noise, is_by_kernels=True)
-    return told if found.low <= told.median <= found.high else found
+    told = _speedup_from_ratios(minimum, by_kernels, sure, policy.noise, is_of_one_look=True)
+    if found.high < told.median:
+        return replace(found, is_by_kernels=found.verdict is told.verdict)
+    return replace(told, is_by_kernels=True)
 
 
 def _speedup_from_ratios(
-    minimum: float, ratios: Sequence[float], confidence: float, noise: float, *, is_by_kernels: bool = False
+    minimum: float, ratios: Sequence[float], confidence: float, noise: float, *, is_of_one_look: bool = False
 ) -> Speedup:
     """Return the speedup whose median and interval those of the ratios are, one ratio a round."""
     ordered, median, spread = sorted(ratios), statistics.median(ratios), TimingSamples(tuple(ratios)).spread
-    low, high = median_interval(len(ordered), confidence, is_sequential=not is_by_kernels)
-    return Speedup(minimum, median, ordered[low], ordered[high], len(ordered), confidence, noise, spread, is_by_kernels)
+    low, high = median_interval(len(ordered), confidence, is_sequential=not is_of_one_look)
+    bounds = ordered[low], ordered[high]
+    return Speedup(minimum, median, *bounds, len(ordered), confidence, noise, spread, is_of_one_look=is_of_one_look)
 
 
 def median_interval(count: int, confidence: float, *, is_sequential: bool = True) -> tuple[int, int]:
@@ -289,7 +293,8 @@ def geometric_mean_speedup(ratios: Sequence[Speedup]) -> Speedup:
     minimum, median, low, high = (math.exp(statistics.fmean(math.log(max(r, 1e-9)) for r in part)) for part in parts)
     rounds = min((ratio.rounds for ratio in ratios if ratio.rounds), default=0)  # a verdict needs enough at each size
     spread, is_by_kernels = max(ratio.spread for ratio in ratios), all(ratio.is_by_kernels for ratio in ratios)
-    return Speedup(minimum, median, low, high, rounds, ratios[0].confidence, ratios[0].noise, spread, is_by_kernels)
+    looks = is_by_kernels, all(ratio.is_of_one_look for ratio in ratios)
+    return Speedup(minimum, median, low, high, rounds, ratios[0].confidence, ratios[0].noise, spread, *looks)
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------
