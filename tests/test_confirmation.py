@@ -88,6 +88,15 @@ def test_a_plain_gain_of_a_sweep_is_confirmed() -> None:
     assert made.best.is_faster
 
 
+@pytest.mark.parametrize("seconds", [6.0, 6.5])
+def test_where_not_all_versions_can_race_the_one_with_most_does(seconds: float) -> None:
+    made = case(found, seconds=seconds)
+    base = made.chooser.with_solutions(made.first, made.solutions[:1])
+    assert made.choose(made.solutions[1:], base).is_faster
+    assert [*made.best.candidate.causes] == [*made.solutions]
+    assert [heat for _, heat in made.contest.raced] == [1, 1, 2, 2]
+
+
 @pytest.mark.parametrize("seconds", [4.2, 5.0])
 def test_where_time_is_left_for_two_races_of_the_simplified_model_alone_that_is_timed(seconds: float) -> None:
     made = case(lambda _: 1.3, seconds=seconds)

@@ -220,6 +220,18 @@ class FinalSelection:
             self.contest.record_timeout(["alone", *keys])
         return ()
 
+    def _affordable_rivals(self, simplified: Candidate, rivals: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Return as many as can take turns with the simplified model, and one at least; never more than an earlier run
+        could afford."""
+        for count in range(len(rivals), 1, -1):
+            keys = [candidate.key for candidate in (simplified, *rivals[:count])]
+            if self.contest.had_timed_out(["rivals", *keys]):
+                continue
+            if self.contest.recorded_outcomes(keys) is not None or self.contest.is_time_for(count + 1):
+                return rivals[:count]
+            self.contest.record_timeout(["rivals", *keys])
+        return rivals[:1]
+
     def _apply_all_sweeps(self, faster: Sequence[Candidate], again: RepeatSweep, needed: float) -> Candidate | None:
         """Return the first of candidates with the sweeps of the others applied to it; None where none of these matches,
         or less time is left than is `needed` after that.
@@ -294,13 +306,15 @@ class FinalSelection:
             alone: the simplified model with each sweep; the best of these may win if no other candidate does.
         """
         made = self._apply_solutions(swept, solutions) if solutions else []
-        rivals = [*([] if swept is simplified else [swept]), *made]
+        base = [] if swept is simplified else [swept]
+        rivals = [*base, *made]
         if simplified.steps and not rivals and not self.budget.is_interrupted:
             contest = self.contest
             if contest.retry_once_interrupted(lambda: contest.is_like_original(simplified)):
                 return Measurement(simplified, is_original=True)
         if simplified.steps or rivals:
-            self._race([simplified, *rivals], share=self.policy.first_race_share)
+            able = self._affordable_rivals(simplified, [*made, *base])
+            self._race([simplified, *able], share=self.policy.first_race_share)
         floor = self.measurement_of(simplified)
         if simplified.steps and rivals and floor.speedup is None and not floor.refusal:
             self._race([simplified], share=self.policy.first_race_share)  # no time was left for all of them

@@ -210,6 +210,7 @@ class Tuner:
         swept = chooser.race_sweeps(
             first, sweeps, lambda name, candidate: self._make_sweep(candidate, name, budget.second_race_start)
         )
+        budget.is_swept = swept is not first
         gainable = self._light_kernel_share(contest, shapes) if swept is first else None
         if gainable is not None and gainable < self.tuning.policy.timing.noise:
             budget.is_brief = True

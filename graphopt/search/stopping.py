@@ -71,6 +71,8 @@ class TimeBudget:
     is_interrupted: bool = False
     is_brief: bool = False
     """True where there was nothing to search, so that races may be brief."""
+    is_swept: bool = False
+    """True where a version with sweeps takes part in the final selection, beside what the search makes of it."""
     deadline: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,7 +113,7 @@ class TimeBudget:
     @property
     def reserved_seconds(self) -> float:
         """Seconds that trying and confirming further candidates takes at least: with fewer left, there are none."""
-        return self.policy.reserved_sessions * self.session_seconds
+        return (self.policy.reserved_sessions + self.is_swept) * self.session_seconds
 
     @property
     def confirmation_seconds(self) -> float:
