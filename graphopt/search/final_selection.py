@@ -221,13 +221,13 @@ class FinalSelection:
         return ()
 
     def _affordable_rivals(self, simplified: Candidate, rivals: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Return as many as can take turns with the simplified model, and one at least; never more than an earlier run
-        could afford."""
+        """Return as many as can surely take turns with the simplified model, and one at least; never more than an
+        earlier run could afford."""
         for count in range(len(rivals), 1, -1):
             keys = [candidate.key for candidate in (simplified, *rivals[:count])]
             if self.contest.had_timed_out(["rivals", *keys]):
                 continue
-            if self.contest.recorded_outcomes(keys) is not None or self.contest.is_time_for(count + 1):
+            if self.contest.recorded_outcomes(keys) is not None or self.budget.has_ample_time(count):
                 return rivals[:count]
             self.contest.record_timeout(["rivals", *keys])
         return rivals[:1]

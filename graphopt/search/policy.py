@@ -144,6 +144,10 @@ class SearchPolicy:
     two_races_margin: float = 1.5
     """Time for the first of two profiled races, as a multiple of what it is estimated to take: with less, there is one,
     for a race that is cut short tells nothing."""
+    ample_time_margin: float = 1.3
+    """Time for races of several versions, as a multiple of what they are estimated to take: with less, the most
+    promising races alone. Versions are opened longer than the original where they have more to pack, and of a race that
+    is cut short nothing is known."""
     pace_runs: int = 3
     """Runs from which the duration of a run is first estimated."""
     min_processor_share: float = 0.05

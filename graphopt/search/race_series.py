@@ -129,7 +129,7 @@ class RaceSeries:
         able = self._runnable(candidates)
         outcomes = self.recorded_outcomes([candidate.key for candidate in able])
         if outcomes is None:
-            outcomes = self._race_outcomes(able, share) if able and self.is_time_for(len(able)) else []
+            outcomes = self._race_outcomes(able, share) if able and self._is_time_for(len(able)) else []
             able = self._runnable(able)
         if outcomes:
             self.told[tuple(candidate.key for candidate in able)] = outcomes
@@ -145,7 +145,7 @@ class RaceSeries:
     def _runnable(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         return [candidate for candidate in candidates if candidate not in self.refusals]
 
-    def is_time_for(self, count: int) -> bool:
+    def _is_time_for(self, count: int) -> bool:
         """Return whether so many candidates can be opened and raced, and the best of them once more."""
         budget, is_first = self.budget, self.heat == 1
         left = budget.seconds_until(budget.race_end(count, is_first=is_first))

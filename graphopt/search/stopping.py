@@ -132,6 +132,12 @@ class TimeBudget:
         second = 0.0 if self.pace.is_profiled else self.confirmation_seconds
         return self.remaining >= count * once + self.race_cost(1) + second
 
+    def has_ample_time(self, count: int) -> bool:
+        """Return whether so many versions and the simplified model can race, and the best of them once more, even if
+        that takes longer than estimated; where one profiled race is enough, it may be the only one."""
+        second = 0.0 if self.pace.is_profiled else self.confirmation_seconds
+        return self.remaining >= self.policy.ample_time_margin * (self.race_cost(count) + second)
+
     def has_one_race(self, count: int) -> bool:
         """Return whether a first race of so many has to be the only one, which may show a gain if it is profiled."""
         needed = self.policy.two_races_margin * self.race_cost(count - 1)
