@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 from typer.testing import CliRunner
 
 import graphopt
@@ -21,6 +21,7 @@ from graphopt.autodiff.training_graph import UPDATES
 from graphopt.base.session import current_session
 from graphopt.cli import training_command
 from graphopt.cli.main import app
+from graphopt.ir.graph import Graph
 from graphopt.language.definition import define
 from graphopt.language.terms import Operators, op, tensor
 from tests import zoo
@@ -171,6 +172,47 @@ def test_where_a_derivative_may_be_infinite_a_choice_stays_a_choice() -> None:
     made = graphopt.grad(parse("float[3] x", body, outputs="float loss", opset=17), "loss", wrt=["x"], update="none")
     found = run(made.model, {"x": np.array([-1.0, 4.0, -2.0], np.float32)})[made.gradients["x"]]
     assert found.tolist() == [0.0, 0.25, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "softmax", "condition"),
+    [
+        ("float", "Softmax(scores)", "IsNaN(p)"),
+        ("float", "Softmax<axis = 0>(scores)", "IsNaN(p)"),
+        ("float", "Softmax(scores)", "Equal(greatest, lowest)"),
+        ("double", "Softmax(scores)", "IsNaN(p)"),
+    ],
+)
+def test_nothing_flows_back_to_masked_rows_of_attention(kind: str, softmax: str, condition: str) -> None:
+    """A row whose scores are all hidden is NaN, and zeros are in its place: its gradient is zero."""
+    code = getattr(TensorProto, kind.upper())
+    body = f"""
+        scores = Where(mask, x, lowest); greatest = ReduceMax<axes = [-1]>(scores); wide = Cast<to = {code}>(scores)
+        s = {softmax.replace("scores", "wide")}; p = Cast<to = 1>(s); hidden = {condition}
+        q = Where(hidden, zero, p); r = Mul(q, weights); y = ReduceSum<keepdims = 0>(r)"""
+    weights = np.arange(9, dtype=np.float32).reshape(3, 3)
+    constants = {"lowest": np.float32(-np.inf), "zero": np.float32(0), "weights": weights}
+    model = parse("float[3,3] x, bool[3,3] mask", body, constants, outputs="float y", opset=17)
+    made = graphopt.grad(model, "y", ["x"], "none", check=False).model
+    mask, axis = np.array([[True] * 3, [True] * 3, [False] * 3]), -1
+    if "axis = 0" in softmax:
+        mask, axis = mask.T, 0
+    x = np.eye(3, dtype=np.float32)
+    shares = np.exp(x) / np.exp(x).sum(axis, keepdims=True)
+    expected = np.where(mask, shares * (weights - (weights * shares).sum(axis, keepdims=True)), 0)
+    np.testing.assert_allclose(run(made, {"x": x, "mask": mask})["x.gradient"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_done_after_the_simplification_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_update(graph: Graph) -> bool:
+        values = dict(zip(graph.output_names, graph.outputs, strict=True))
+        values["w.next"] = values["w.gradient"]
+        graph.outputs = tuple(values.values())
+        return True
+
+    monkeypatch.setattr("graphopt.training.give_scalars_full_rank", no_update)
+    with pytest.raises(graphopt.DifferenceError, match="the form for ONNX Runtime changes the result"):
+        graphopt.grad(LINEAR, "mse")
 
 
 def test_scalars_have_the_rank_of_filters_of_one_pixel() -> None:

@@ -8,6 +8,7 @@ from functools import cache
 
 from graphopt.autodiff.building import RewriteRefused, add_bound_terms, add_outputs, add_values, zeros_like
 from graphopt.autodiff.decomposition import decompose, is_decomposable
+from graphopt.autodiff.masked_rows import with_masked_rows_replaced
 from graphopt.autodiff.scan import SCAN, scan_gradients
 from graphopt.base.errors import ModelError
 from graphopt.ir import schemas
@@ -235,7 +236,8 @@ class _Backward:
             hole, value = output_gradient(output), Value(vertex, output)
             if hole in used:
                 bound[hole.name] = self.known[value] if value in self.known else zeros_like(self.graph, value)
-        outputs = {app: Value(vertex, i) for i, app in enumerate(gradient.outputs)}
+        own = [with_masked_rows_replaced(self.graph, Value(vertex, i)) for i in range(gradient.head.outputs)]
+        outputs = dict(zip(gradient.outputs, own, strict=True))
         return replace(match, holes=bound, terms=outputs)
 
     def _add(self, value: Value, gradient: Value) -> None:
