@@ -159,6 +159,8 @@ CASES = [
     Case("Clip", (SMALL, np.array(-0.5)), label="low"),
     Case("Clip", (SMALL, None, np.array(0.5)), label="high"),
     Case("Clip", (SMALL, np.array(-0.5), np.array(0.5)), label="both"),
+    Case("Clip", (SMALL, ()), label="lowest"),
+    Case("Clip", (SMALL, None, ()), label="highest"),
     Case("Where", (np.array([[True], [False]]), SMALL, (3,))),
     Case("MatMul", ((4, 3), (3, 2))),
     Case("MatMul", ((2, 4, 3), (3, 2)), label="weights"),

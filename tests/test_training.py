@@ -247,6 +247,20 @@ def test_a_weight_that_is_read_twice_gets_the_sum() -> None:
     np.testing.assert_allclose(found["w.gradient"], 4 * x.T @ x / 16, rtol=1e-4, atol=1e-5)
 
 
+def test_a_bound_that_a_weight_determines_is_differentiated_and_a_padding_is_refused() -> None:
+    """Neither is taken for a constant."""
+    low = "low = ReduceMin<keepdims = 0>(w); "
+    model = parse("float[batch,3] x", low + "y = Clip(x, low)", {"w": WEIGHTS["b"]}, outputs="float[batch,3] y")
+    gradient = steps(graphopt.grad(model, "mse", check=False), 1, {"x": TARGET, "target": X[:, :3]})[0]["w.gradient"]
+    lowest, slopes = WEIGHTS["b"].min(), np.zeros(3, np.float32)
+    slopes[WEIGHTS["b"].argmin()] = (2 * (lowest - X[:, :3]) * (TARGET < lowest)).sum() / TARGET.size
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-5)
+    body = low + "y = Pad(x, pads, low)"
+    model = parse("float[1,3] x", body, {"w": WEIGHTS["b"], "pads": np.ones(4, np.int64)}, outputs="float[3,5] y")
+    with pytest.raises(graphopt.ModelError, match="Pad 'y': no gradient with respect to its input 'constant_value'"):
+        graphopt.grad(model, "mse")
+
+
 def test_integers_and_constants_of_nodes_are_no_parameters() -> None:
     body = "c = Constant<value = float[3] {1.0, 2.0, 3.0}>(); i = Cast<to = 7>(w); f = Cast<to = 1>(i); z = Mul(f, c)"
     model = parse(

@@ -69,7 +69,7 @@ def influences(graph: Graph, loss: Value) -> set[Value]:
     found, stack = {loss}, [loss]
     while stack:
         node = graph[stack.pop().vertex]
-        read = [value for position, value in enumerate(node.inputs) if value and _has_gradient(node, position)]
+        read = [value for i, value in enumerate(node.inputs) if value and _has_gradient(node, i, graph[value.vertex])]
         for value in (*read, *node.captures):
             if value not in found and _may_vary(graph, value):
                 found.add(value)
@@ -83,9 +83,14 @@ def _may_vary(graph: Graph, value: Value) -> bool:
     return not isinstance(type_, TensorType) or type_.dtype.is_float
 
 
-def _has_gradient(node: Node, position: int) -> bool:
+def _has_gradient(node: Node, position: int, source: Node) -> bool:
+    """Return whether an operator may have a gradient with respect to an input; an initializer that none of its
+    gradients names, such as the number that a Pad puts in, is a setting."""
     known = gradients_of(node)
-    return not known or any(each.by_position.get(position, ZERO) != ZERO for each in known)
+    terms = [each.by_position[position] for each in known if position in each.by_position]
+    if known and not terms:
+        return not source.is_internal
+    return not known or any(term != ZERO for term in terms)
 
 
 def _decompose_path(graph: Graph, results: Sequence[Value], values: Sequence[Value]) -> Sequence[Value]:

@@ -1,8 +1,8 @@
 """Rows of a Softmax that are masked as a whole: they are NaN, and the model puts numbers in their place.
 
 Where all scores of a row are minus infinity, as those of a padded token, Softmax makes NaN of it. What exporters write
-for attention with a mask, and ONNX's own definition of Attention, put zeros there. Nothing flows back to such a row, but
-its gradient is a product with the row, and so would be NaN.
+for attention with a mask, and the definition of Attention in ONNX, put zeros there. Nothing flows back to such a row,
+but its gradient is a product with the row, and so would be NaN.
 """
 
 from __future__ import annotations
