@@ -347,6 +347,18 @@ CASES = [
         for mode in ("linear", "cubic")
     ),
     Case("DepthToSpace", ((2, 8, 2, 3),), {"blocksize": 2, "mode": "CRD"}),
+    *(
+        Case(
+            "GridSample",
+            ((2, 3, 4, 5), (2, 3, 2, 2)),
+            {"align_corners": aligned, "padding_mode": mode, **({"mode": "bilinear"} if opset < 20 else {})},
+            bounds=(-1.4, 1.3),
+            in_single=True,  # the reference computes in single precision
+            step=2e-3,
+            opset=opset,
+        )
+        for aligned, mode, opset in ((0, "zeros", 16), (0, "zeros", 21), (1, "border", 21), (1, "zeros", 22))
+    ),
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->k"}, label="summed"),
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->ik"}),
     Case("Einsum", ((2, 3, 5), (2, 4, 5)), {"equation": "bij,bkj->bik"}),
