@@ -210,6 +210,11 @@ CASES = [
     Case("MaxPool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}),
     Case("MaxPool", (SMALL_IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
     Case("MaxPool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}, opset=13, label="opset13"),
+    Case("LpPool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    Case("LpPool", (SMALL_IMAGE,), {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1], "p": 3}),
+    Case("LpPool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [1, 1], "p": 1, "auto_pad": "SAME_UPPER"}),
+    Case("LpPool", ((1, 2, 7),), {"kernel_shape": [2], "dilations": [2], "ceil_mode": 1, "strides": [2]}),
+    *(Case("GlobalLpPool", (SMALL_IMAGE,), {"p": p}, in_single=True, step=1e-2) for p in (2, 3)),
     Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}),
     Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
     Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [3, 2], "pads": [1, 0, 1, 0], "count_include_pad": 1}),
@@ -490,7 +495,7 @@ def test_gradients_at_zero(body: str, x: list[list[float]], expected: list[list[
 
 
 def is_image_case(case: Case) -> bool:
-    names = {"Conv", "ConvTranspose", "AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool"}
+    names = {"Conv", "ConvTranspose", "AveragePool", "LpPool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool"}
     return case.op in names | {"Resize", "Slice", "Pad", "Tile", "Compress", "DepthToSpace", "Concat", "Split"}
 
 

@@ -253,7 +253,7 @@ def test_a_bound_that_a_weight_determines_is_differentiated_and_a_padding_is_ref
     model = parse("float[batch,3] x", low + "y = Clip(x, low)", {"w": WEIGHTS["b"]}, outputs="float[batch,3] y")
     gradient = steps(graphopt.grad(model, "mse", check=False), 1, {"x": TARGET, "target": X[:, :3]})[0]["w.gradient"]
     lowest, slopes = WEIGHTS["b"].min(), np.zeros(3, np.float32)
-    slopes[WEIGHTS["b"].argmin()] = (2 * (lowest - X[:, :3]) * (TARGET < lowest)).sum() / TARGET.size
+    slopes[WEIGHTS["b"].argmin()] = (2 * (lowest - X[:, :3]) * (lowest > TARGET)).sum() / TARGET.size
     np.testing.assert_allclose(gradient, slopes, rtol=1e-5)
     body = low + "y = Pad(x, pads, low)"
     model = parse("float[1,3] x", body, {"w": WEIGHTS["b"], "pads": np.ones(4, np.int64)}, outputs="float[3,5] y")
