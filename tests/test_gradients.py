@@ -352,6 +352,20 @@ CASES = [
         for mode in ("linear", "cubic")
     ),
     Case("DepthToSpace", ((2, 8, 2, 3),), {"blocksize": 2, "mode": "CRD"}),
+    Case("AffineGrid", ((2, 2, 3), ints(2, 1, 3, 4)), {"align_corners": 1}, in_single=True, step=1e-2),
+    Case("AffineGrid", ((1, 3, 4), ints(1, 2, 2, 3, 2)), in_single=True, step=1e-2),
+    Case("DFT", ((2, 5, 2),), in_single=True, step=1e-2),
+    Case("DFT", ((2, 5, 3, 1),), {"axis": 1, "onesided": 1}, in_single=True, step=1e-2, opset=17),
+    *(
+        Case("DFT", ((2, *sizes), None, np.array(axis)), attrs, in_single=True, step=1e-2)
+        for sizes, axis, attrs in (
+            ((5, 3, 2), 1, {}),
+            ((4, 1), -2, {"onesided": 1}),
+            ((5, 1), 1, {"onesided": 1}),
+            ((4, 1), 1, {}),
+            ((5, 2), 1, {"inverse": 1}),
+        )
+    ),
     *(
         Case(
             "GridSample",
@@ -405,6 +419,15 @@ CASES = [
         in_single=True,
         step=1e-2,
         label="states",
+    ),
+    Case(
+        "LSTM",
+        ((3, 2, 3), (2, 12, 3), (2, 12, 3), (2, 24), None, (2, 2, 3), (2, 2, 3), (2, 9)),
+        {"hidden_size": 3, "direction": "bidirectional"},
+        bounds=INSIDE,
+        in_single=True,
+        step=1e-2,
+        label="peepholes",
     ),
     Case("Cast", (SMALL,), {"to": TensorProto.DOUBLE}),
     Case("CastLike", (SMALL, np.array(1.0))),
@@ -582,10 +605,9 @@ def test_a_scan_is_differentiated_by_one_that_runs_back() -> None:
             assert found[f"{name}.gradient"][place] == pytest.approx(slope, rel=1e-2, abs=1e-3)
 
 
-def test_peepholes_are_refused() -> None:
-    shapes = {"w": (1, 8, 3), "r": (1, 8, 2), "p": (1, 6)}
-    weights = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
-    body = 'h = LSTM<hidden_size = 2>(x, w, r, "", "", "", "", p); y = ReduceSum<keepdims = 0>(h)'
+def test_a_limit_of_gates_is_refused() -> None:
+    weights = {name: np.ones(shape, np.float32) for name, shape in {"w": (1, 8, 3), "r": (1, 8, 2)}.items()}
+    body = "h = LSTM<hidden_size = 2, clip = 1.0>(x, w, r); y = ReduceSum<keepdims = 0>(h)"
     model = parse("float[n,2,3] x", body, weights, outputs="float y", opset=17)
     with pytest.raises(graphopt.ModelError, match="LSTM 'h': no gradient with respect to its input 'W'"):
         graphopt.grad(model, "y", update="none")
