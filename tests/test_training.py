@@ -191,7 +191,7 @@ def test_nothing_flows_back_to_masked_rows_of_attention(kind: str, softmax: str,
         s = {softmax.replace("scores", "wide")}; p = Cast<to = 1>(s); hidden = {condition}
         q = Where(hidden, zero, p); r = Mul(q, weights); y = ReduceSum<keepdims = 0>(r)"""
     weights = np.arange(9, dtype=np.float32).reshape(3, 3)
-    constants = {"lowest": np.float32(-np.inf), "zero": np.float32(0), "weights": weights}
+    constants = {"lowest": np.array(-np.inf, np.float32), "zero": np.array(0, np.float32), "weights": weights}
     model = parse("float[3,3] x, bool[3,3] mask", body, constants, outputs="float y", opset=17)
     made = graphopt.grad(model, "y", ["x"], "none", check=False).model
     mask, axis = np.array([[True] * 3, [True] * 3, [False] * 3]), -1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 
 from graphopt.autodiff.building import RewriteRefused, add_bound_terms, add_outputs, add_values, zeros_like
 from graphopt.autodiff.decomposition import decompose, is_decomposable
@@ -16,7 +15,6 @@ from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.types import TensorType
 from graphopt.language.binding import evaluate_scalar
 from graphopt.language.gradient import ZERO, Gradient, output_gradient
-from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import Term, holes, op, tensor
 from graphopt.operators.elementwise_gradients import selection_as_product
@@ -130,12 +128,6 @@ def _path(graph: Graph, results: Iterable[Value], values: Iterable[Value]) -> li
     return path
 
 
-@cache
-def _pattern(gradient: Gradient) -> Rule:
-    """Return a rule whose left side is the operator, by which the matcher binds its holes."""
-    return Rule("gradient", gradient.head, op.Identity(gradient.head))
-
-
 class _Backward:
     """The gradients that flow back through one graph."""
 
@@ -198,7 +190,7 @@ class _Backward:
                 continue
             if term is not None and each.head.outputs > len(node.names) and len(each.head.inputs) == len(node.inputs):
                 add_outputs(self.graph, vertex, each.head.outputs)
-            match = None if term is None else next(find_matches(_pattern(each), self.graph, vertex), None)
+            match = None if term is None else next(find_matches(each.pattern, self.graph, vertex), None)
             if match is None or term is None:
                 continue
             match = self._with_upstream(match, each, term)

@@ -149,9 +149,9 @@ class _TrainingGraphBuilder:
         return [value for name, value in known.items() if any(fnmatchcase(name, pattern) for pattern in wrt)]
 
     def _is_parameter(self, value: Value) -> bool:
-        """Return whether a value is trained by default: an initializer with axes, also one that is an input, too."""
+        """Return whether a value is trained by default: an initializer, also one that is an input, too."""
         node = self.graph[value.vertex]
-        if node.data is None or not node.data.shape or not node.data.size:
+        if node.data is None or not node.data.size:
             return False
         return self.weights is None or node.names[0] in self.weights
 
