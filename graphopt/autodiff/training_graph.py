@@ -207,7 +207,7 @@ class _TrainingGraphBuilder:
         loss = LOSSES[name]
         type_ = graph.tensor_type(value)
         if type_ is None or type_.shape is None or not type_.dtype.is_float:
-            raise ModelError(f"output '{label}' is {type_ or 'of unknown type'}: {name} needs numbers of a known rank")
+            raise ModelError(f"output '{label}' is {type_ or 'of unknown type'}: {name} needs floats of a known rank")
         if loss.is_classification:
             if len(type_.shape) < 2:
                 raise ModelError(f"output '{label}' is {type_}: {name} needs a batch and an axis of classes")
