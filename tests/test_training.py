@@ -101,6 +101,21 @@ def test_adamw_is_what_its_paper_says() -> None:
         np.testing.assert_allclose(found["w.next"], w, rtol=1e-4)
 
 
+def test_the_state_of_a_weight_in_half_precision_is_in_single() -> None:
+    """A square of 1e-5 is no number of half precision but 0, as the epsilon that guards against it."""
+    halves = {name: value.astype(np.float16) for name, value in WEIGHTS.items()}
+    model = parse("float16[batch,4] x", "y = Gemm(x, w, b)", halves, outputs="float16[batch,3] y", opset=17)
+    made = graphopt.grad(model, "mse", update="adamw")
+    assert {name: value.dtype for name, value in made.initial_state().items()} == {
+        **dict.fromkeys(("w", "b"), np.float16),
+        **dict.fromkeys(("step", "w.mean", "w.square", "b.mean", "b.square"), np.float32),
+    }
+    (found,) = steps(made, 1, {"x": X.astype(np.float16) * np.float16(0.01), "target": TARGET.astype(np.float16)})
+    gradient = found["w.gradient"].astype(np.float32)
+    np.testing.assert_allclose(found["w.square.next"], 0.001 * gradient**2, rtol=1e-3)
+    assert found["w.next"].dtype == np.float16
+
+
 def test_the_initial_state_is_that_of_the_model() -> None:
     state = graphopt.grad(LINEAR, "mse", update="momentum").initial_state()
     assert state.keys() == {"w", "b", "w.velocity", "b.velocity"}
