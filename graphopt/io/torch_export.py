@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from onnx import GraphProto, ModelProto
 
+from graphopt.base.dtype import DType
+
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 """Metadata of the graph: the inputs of the program, with a line such as `p_w: PARAMETER target='w'` for each."""
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -40,21 +42,21 @@ class ExportedWeights:
 def read_exported_weights(proto: ModelProto) -> ExportedWeights:
     """Read which initializers of a model are weights."""
     graph = proto.graph
-    names = sorted(tensor.name for tensor in graph.initializer)
+    sizes = {tensor.name: tensor.dims for tensor in graph.initializer if DType(tensor.data_type).is_float}
     parameters = frozenset(_parameters(graph))
     if not parameters:
-        return ExportedWeights(frozenset(tensor.name for tensor in graph.initializer if tensor.dims), {})
+        return ExportedWeights(frozenset(name for name, dims in sizes.items() if dims), {})
     metadata = {info.name: {each.key: each.value for each in info.metadata_props} for info in graph.value_info}
-    sizes = {tensor.name: tensor.dims for tensor in graph.initializer}
-    trainable, folded_into = parameters.intersection(names), dict[str, str]()
-    for name in names:
+    trainable, folded_into = set(parameters.intersection(sizes)), dict[str, str]()
+    for name in sorted(sizes):
         said = metadata.get(name, {})
         folded = re.findall(r"'([^']*)'", said.get(_FOLDED, ""))
         sources = parameters.intersection(folded)
-        if sources or (sizes[name] and not folded and _KIND not in said):
-            trainable |= {name}
         folded_into |= dict.fromkeys(sources, name)
-    return ExportedWeights(trainable, dict(sorted(folded_into.items())))
+        is_unknown = _KIND not in said and _FOLDED not in said
+        if sources or (is_unknown and sizes[name]):
+            trainable.add(name)
+    return ExportedWeights(frozenset(trainable), dict(sorted(folded_into.items())))
 
 
 def _parameters(graph: GraphProto) -> Iterator[str]:
