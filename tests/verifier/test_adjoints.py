@@ -68,7 +68,12 @@ def larger_than_one(axes: str) -> tuple[Term, ...]:
 def convolution_rule(gradient: Gradient, by: str, axes: int) -> Rule:
     """The equation of a convolution along one axis of space or two, with its pads in numbers."""
     images, windows, results = ("H W"[: 2 * axes - 1], "K L"[: 2 * axes - 1], "Y X"[: 2 * axes - 1])
-    said = {"x": f"N C {images}", "w": f"M C {windows}", "dy": f"N M {results}", "auto_pad": Lit("NOTSET")}
+    said: Mapping[str, TermLike] = {
+        "x": f"N C {images}",
+        "w": f"M C {windows}",
+        "dy": f"N M {results}",
+        "auto_pad": Lit("NOTSET"),
+    }
     sizes = zip(*(names.split() for names in (images, windows, results)), strict=True)
     counted = [fn.eq(fn.size(y), window_count(h, k, i, axes)) for i, (h, k, y) in enumerate(sizes)]
     least = larger_than_one if by == "x" else positive
