@@ -272,7 +272,7 @@ def test_a_bound_that_a_weight_determines_is_differentiated_and_a_padding_is_ref
     np.testing.assert_allclose(gradient, slopes, rtol=1e-5)
     body = low + "y = Pad(x, pads, low)"
     model = parse("float[1,3] x", body, {"w": WEIGHTS["b"], "pads": np.ones(4, np.int64)}, outputs="float[3,5] y")
-    with pytest.raises(graphopt.ModelError, match="Pad 'y': no gradient with respect to its input 'constant_value'"):
+    with pytest.raises(graphopt.ModelError, match=r"Pad 'y': no .* input 'constant_value'.*the operator has none"):
         graphopt.grad(model, "mse")
 
 

@@ -164,7 +164,7 @@ class _Backward:
             return
         alternatives = gradients_of(node)
         if not self.active.isdisjoint(node.captures):
-            raise ModelError(self._missing(node, "what its bodies read"))
+            raise ModelError(self._missing(node, "what its bodies read", "the operator has none"))
         for position, value in enumerate(node.inputs):
             if value is None or value not in self.active:
                 continue
@@ -175,7 +175,7 @@ class _Backward:
     def _has_bounded_outputs(self, vertex: int) -> bool:
         return all(Value(vertex, i) not in self.unbounded for i in range(len(self.graph[vertex].names)))
 
-    def _input_gradient(self, vertex: int, position: int, alternatives: Iterable[Gradient]) -> Value | None:
+    def _input_gradient(self, vertex: int, position: int, alternatives: Sequence[Gradient]) -> Value | None:
         """Return the gradient with respect to an input, None if that is zero.
 
         Raises:
@@ -204,7 +204,9 @@ class _Backward:
                 return add_bound_terms(self.graph, match, [term])[0]
             except RewriteRefused as refused:
                 reasons.append(str(refused))
-        raise ModelError(self._missing(self.graph[vertex], self._input_label(vertex, position), *reasons[:1]))
+        is_declared = any(position in each.by_position for each in alternatives)
+        reasons.append("not with these attributes and sizes" if is_declared else "the operator has none")
+        raise ModelError(self._missing(self.graph[vertex], self._input_label(vertex, position), reasons[0]))
 
     def _conditions_hold(self, gradient: Gradient, match: Match) -> bool:
         try:
@@ -219,11 +221,10 @@ class _Backward:
             return f"its input {position}"
         return f"its input '{schema.inputs[position].name}'"
 
-    def _missing(self, node: Node, by: str, reason: str = "") -> str:
+    def _missing(self, node: Node, by: str, reason: str) -> str:
         """Return the message about an operator that cannot be differentiated."""
-        without = "not with these attributes and sizes" if gradients_of(node) else "the operator has none"
         where = f"{node.op} '{node.name or node.names[0]}'"
-        return f"{where}: no gradient with respect to {by}, on which the loss depends: {reason or without}"
+        return f"{where}: no gradient with respect to {by}, on which the loss depends: {reason}"
 
     def _with_upstream(self, match: Match, gradient: Gradient, term: Term) -> Match:
         """Return a match that also binds the gradients of the outputs; of one that nothing reads it is zero."""
