@@ -12,7 +12,7 @@ from graphopt.language.terms import App, Term, op, tensor
 IMAGES, GRID = tensor("input_0"), tensor("input_1")
 _ATTRIBUTES = ("mode", "padding_mode", "align_corners")
 _LINEAR = ("linear", "bilinear")
-"""What the mode is called, from opset 20 on and before."""
+"""Names of the mode, from opset 20 on and before."""
 
 
 def interpolated_images(graph: Graph, node: Node) -> Term | None:
