@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -14,6 +15,7 @@ from graphopt.base.errors import DifferenceError
 from graphopt.base.session import current_session
 from graphopt.check.compare import compare_models
 from graphopt.io import onnx_io
+from graphopt.io.torch_export import ExportedWeights, read_exported_weights
 from graphopt.language import rule_library
 from graphopt.pipeline import optimize
 from graphopt.result import Result
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from graphopt.language.rule_library import RuleSource
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +99,7 @@ def grad(
         loss: `softmax_cross_entropy` or `mse`, of an output after a colon if there are several; or an output that is
             the loss.
         wrt: names or patterns (`encoder.*`) of weights and inputs; by default all initializers of floating-point
-            numbers that have axes, and on which the loss depends.
+            numbers that have axes, and on which the loss depends, but for what PyTorch's exporter calls buffers.
         update: `sgd`, `momentum`, `adamw`, or `none` for the gradients alone.
         check: run both models on the same inputs.
         rules: files of rules, of which those that define operators count here.
@@ -114,41 +118,52 @@ def grad(
     with current_session().child():
         rule_library.read_rules(rules)
         loaded = onnx_io.load_typed_model(model)
+        weights = _exported_weights(model)
         with onnx_io.naming_file_in_errors(loaded.path):
-            made = training_graph(loaded, loss, wrt, update, _initializers(model))
+            made = training_graph(loaded, loss, wrt, update, weights.trainable)
         proto = onnx_io.to_proto(made.loaded)
         onnx_io.load_external_data(proto, loaded.folders)
         result = optimize(proto, cost="none", check=check, rules=rules, progress=progress)
-        give_scalars_full_rank(result.loaded.graph)
-        visit_shallow_outputs_first(result.loaded.graph)
-        memory = ""
-        if budget is not None:
-            result, memory = _within(budget, result, check=check, progress=progress)
+        if wrt is None and weights.note:
+            log.warning("%s", weights.note)
+            result = replace(result, report=replace(result.report, notes=(*result.report.notes, weights.note)))
+        result, memory = _finish(result, budget, check=check, progress=progress)
         return TrainingResult(result, made.loss, made.gradients, made.states, made.settings, memory)
 
 
-def _within(
-    budget: MemoryBudget, result: Result, *, check: bool, progress: Callable[[str, float], None] | None
+def _finish(
+    result: Result,
+    budget: MemoryBudget | None,
+    *,
+    check: bool,
+    progress: Callable[[str, float], None] | None,
 ) -> tuple[Result, str]:
-    """Return a step that keeps a memory budget, and what it takes.
+    """Return a simplified step in the form in which ONNX Runtime runs it fastest, or within a memory budget, and what
+    it takes.
 
     Raises:
         DifferenceError: the check found that it computes something else.
         MemoryBudgetError: the budget cannot be kept.
     """
-    if progress is not None:
-        progress("memory", 0.0)
-    fitted = fit_by_recomputation(result.loaded, budget, SearchPolicy())
-    if fitted.copies and check:
-        found = compare_models(result.loaded, fitted.loaded, seeds=(0,), bindings=(budget.dims or {},))
+    loaded, report, memory = replace(result.loaded, graph=result.loaded.graph.copy()), result.report, ""
+    is_changed = give_scalars_full_rank(loaded.graph)
+    visit_shallow_outputs_first(loaded.graph)
+    if budget is not None:
+        if progress is not None:
+            progress("memory", 0.0)
+        fitted = fit_by_recomputation(loaded, budget, SearchPolicy())
+        loaded, memory, is_changed = fitted.loaded, fitted.note, is_changed or fitted.copies > 0
+        report = replace(report, notes=(*report.notes, memory))
+    if check and is_changed:
+        dims = {} if budget is None else budget.dims or {}
+        found = compare_models(result.loaded, loaded, seeds=(0,), bindings=(dims,))
         if not found.ok:
-            raise DifferenceError(f"values that are computed again change the result: {found}; nothing was written")
-    report = replace(result.report, notes=(*result.report.notes, fitted.note))
-    return replace(result, loaded=fitted.loaded, report=report), fitted.note
+            raise DifferenceError(f"the form for ONNX Runtime changes the result: {found}; nothing was written")
+    return replace(result, loaded=loaded, report=report), memory
 
 
-def _initializers(model: onnx_io.ModelSource) -> frozenset[str]:
-    """Return the names of a model's initializers: constants that its nodes hold are no parameters."""
+def _exported_weights(model: onnx_io.ModelSource) -> ExportedWeights:
+    """Return which initializers of a model are weights: constants that its nodes hold are no parameters."""
     is_file = isinstance(model, str | PathLike)
     proto = onnx_io.parse_file(Path(model), weights=False) if is_file else onnx_io.to_model_proto(model)[0]
-    return frozenset(tensor.name for tensor in proto.graph.initializer)
+    return read_exported_weights(proto)

@@ -159,6 +159,8 @@ CASES = [
     Case("Clip", (SMALL, np.array(-0.5)), label="low"),
     Case("Clip", (SMALL, None, np.array(0.5)), label="high"),
     Case("Clip", (SMALL, np.array(-0.5), np.array(0.5)), label="both"),
+    Case("Clip", (SMALL, ()), label="lowest"),
+    Case("Clip", (SMALL, None, ()), label="highest"),
     Case("Where", (np.array([[True], [False]]), SMALL, (3,))),
     Case("MatMul", ((4, 3), (3, 2))),
     Case("MatMul", ((2, 4, 3), (3, 2)), label="weights"),
@@ -208,6 +210,11 @@ CASES = [
     Case("MaxPool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}),
     Case("MaxPool", (SMALL_IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
     Case("MaxPool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}, opset=13, label="opset13"),
+    Case("LpPool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    Case("LpPool", (SMALL_IMAGE,), {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1], "p": 3}),
+    Case("LpPool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [1, 1], "p": 1, "auto_pad": "SAME_UPPER"}),
+    Case("LpPool", ((1, 2, 7),), {"kernel_shape": [2], "dilations": [2], "ceil_mode": 1, "strides": [2]}),
+    *(Case("GlobalLpPool", (SMALL_IMAGE,), {"p": p}, in_single=True, step=1e-2) for p in (2, 3)),
     Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [2, 2], "strides": [2, 2]}),
     Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
     Case("AveragePool", (SMALL_IMAGE,), {"kernel_shape": [3, 2], "pads": [1, 0, 1, 0], "count_include_pad": 1}),
@@ -345,6 +352,32 @@ CASES = [
         for mode in ("linear", "cubic")
     ),
     Case("DepthToSpace", ((2, 8, 2, 3),), {"blocksize": 2, "mode": "CRD"}),
+    Case("AffineGrid", ((2, 2, 3), ints(2, 1, 3, 4)), {"align_corners": 1}, in_single=True, step=1e-2),
+    Case("AffineGrid", ((1, 3, 4), ints(1, 2, 2, 3, 2)), in_single=True, step=1e-2),
+    Case("DFT", ((2, 5, 2),), in_single=True, step=1e-2),
+    Case("DFT", ((2, 5, 3, 1),), {"axis": 1, "onesided": 1}, in_single=True, step=1e-2, opset=17),
+    *(
+        Case("DFT", ((2, *sizes), None, np.array(axis)), attrs, in_single=True, step=1e-2)
+        for sizes, axis, attrs in (
+            ((5, 3, 2), 1, {}),
+            ((4, 1), -2, {"onesided": 1}),
+            ((5, 1), 1, {"onesided": 1}),
+            ((4, 1), 1, {}),
+            ((5, 2), 1, {"inverse": 1}),
+        )
+    ),
+    *(
+        Case(
+            "GridSample",
+            ((2, 3, 4, 5), (2, 3, 2, 2)),
+            {"align_corners": aligned, "padding_mode": mode, **({"mode": "bilinear"} if opset < 20 else {})},
+            bounds=(-1.4, 1.3),
+            in_single=True,  # the reference computes in single precision
+            step=2e-3,
+            opset=opset,
+        )
+        for aligned, mode, opset in ((0, "zeros", 16), (0, "zeros", 21), (1, "border", 21), (1, "zeros", 22))
+    ),
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->k"}, label="summed"),
     Case("Einsum", ((2, 3), (3, 4)), {"equation": "ij,jk->ik"}),
     Case("Einsum", ((2, 3, 5), (2, 4, 5)), {"equation": "bij,bkj->bik"}),
@@ -386,6 +419,15 @@ CASES = [
         in_single=True,
         step=1e-2,
         label="states",
+    ),
+    Case(
+        "LSTM",
+        ((3, 2, 3), (2, 12, 3), (2, 12, 3), (2, 24), None, (2, 2, 3), (2, 2, 3), (2, 9)),
+        {"hidden_size": 3, "direction": "bidirectional"},
+        bounds=INSIDE,
+        in_single=True,
+        step=1e-2,
+        label="peepholes",
     ),
     Case("Cast", (SMALL,), {"to": TensorProto.DOUBLE}),
     Case("CastLike", (SMALL, np.array(1.0))),
@@ -476,7 +518,7 @@ def test_gradients_at_zero(body: str, x: list[list[float]], expected: list[list[
 
 
 def is_image_case(case: Case) -> bool:
-    names = {"Conv", "ConvTranspose", "AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool"}
+    names = {"Conv", "ConvTranspose", "AveragePool", "LpPool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool"}
     return case.op in names | {"Resize", "Slice", "Pad", "Tile", "Compress", "DepthToSpace", "Concat", "Split"}
 
 
@@ -563,10 +605,9 @@ def test_a_scan_is_differentiated_by_one_that_runs_back() -> None:
             assert found[f"{name}.gradient"][place] == pytest.approx(slope, rel=1e-2, abs=1e-3)
 
 
-def test_peepholes_are_refused() -> None:
-    shapes = {"w": (1, 8, 3), "r": (1, 8, 2), "p": (1, 6)}
-    weights = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
-    body = 'h = LSTM<hidden_size = 2>(x, w, r, "", "", "", "", p); y = ReduceSum<keepdims = 0>(h)'
+def test_a_limit_of_gates_is_refused() -> None:
+    weights = {name: np.ones(shape, np.float32) for name, shape in {"w": (1, 8, 3), "r": (1, 8, 2)}.items()}
+    body = "h = LSTM<hidden_size = 2, clip = 1.0>(x, w, r); y = ReduceSum<keepdims = 0>(h)"
     model = parse("float[n,2,3] x", body, weights, outputs="float y", opset=17)
     with pytest.raises(graphopt.ModelError, match="LSTM 'h': no gradient with respect to its input 'W'"):
         graphopt.grad(model, "y", update="none")

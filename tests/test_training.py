@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 from typer.testing import CliRunner
 
 import graphopt
@@ -21,6 +21,7 @@ from graphopt.autodiff.training_graph import UPDATES
 from graphopt.base.session import current_session
 from graphopt.cli import training_command
 from graphopt.cli.main import app
+from graphopt.ir.graph import Graph
 from graphopt.language.definition import define
 from graphopt.language.terms import Operators, op, tensor
 from tests import zoo
@@ -100,6 +101,21 @@ def test_adamw_is_what_its_paper_says() -> None:
         np.testing.assert_allclose(found["w.next"], w, rtol=1e-4)
 
 
+def test_the_state_of_a_weight_in_half_precision_is_in_single() -> None:
+    """A square of 1e-5 is no number of half precision but 0, as the epsilon that guards against it."""
+    halves = {name: value.astype(np.float16) for name, value in WEIGHTS.items()}
+    model = parse("float16[batch,4] x", "y = Gemm(x, w, b)", halves, outputs="float16[batch,3] y", opset=17)
+    made = graphopt.grad(model, "mse", update="adamw")
+    assert {name: value.dtype for name, value in made.initial_state().items()} == {
+        **dict.fromkeys(("w", "b"), np.float16),
+        **dict.fromkeys(("step", "w.mean", "w.square", "b.mean", "b.square"), np.float32),
+    }
+    (found,) = steps(made, 1, {"x": X.astype(np.float16) * np.float16(0.01), "target": TARGET.astype(np.float16)})
+    gradient = found["w.gradient"].astype(np.float32)
+    np.testing.assert_allclose(found["w.square.next"], 0.001 * gradient**2, rtol=1e-3)
+    assert found["w.next"].dtype == np.float16
+
+
 def test_the_initial_state_is_that_of_the_model() -> None:
     state = graphopt.grad(LINEAR, "mse", update="momentum").initial_state()
     assert state.keys() == {"w", "b", "w.velocity", "b.velocity"}
@@ -173,6 +189,47 @@ def test_where_a_derivative_may_be_infinite_a_choice_stays_a_choice() -> None:
     assert found.tolist() == [0.0, 0.25, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("kind", "softmax", "condition"),
+    [
+        ("float", "Softmax(scores)", "IsNaN(p)"),
+        ("float", "Softmax<axis = 0>(scores)", "IsNaN(p)"),
+        ("float", "Softmax(scores)", "Equal(greatest, lowest)"),
+        ("double", "Softmax(scores)", "IsNaN(p)"),
+    ],
+)
+def test_nothing_flows_back_to_masked_rows_of_attention(kind: str, softmax: str, condition: str) -> None:
+    """A row whose scores are all hidden is NaN, and zeros are in its place: its gradient is zero."""
+    code = getattr(TensorProto, kind.upper())
+    body = f"""
+        scores = Where(mask, x, lowest); greatest = ReduceMax<axes = [-1]>(scores); wide = Cast<to = {code}>(scores)
+        s = {softmax.replace("scores", "wide")}; p = Cast<to = 1>(s); hidden = {condition}
+        q = Where(hidden, zero, p); r = Mul(q, weights); y = ReduceSum<keepdims = 0>(r)"""
+    weights = np.arange(9, dtype=np.float32).reshape(3, 3)
+    constants = {"lowest": np.array(-np.inf, np.float32), "zero": np.array(0, np.float32), "weights": weights}
+    model = parse("float[3,3] x, bool[3,3] mask", body, constants, outputs="float y", opset=17)
+    made = graphopt.grad(model, "y", ["x"], "none", check=False).model
+    mask, axis = np.array([[True] * 3, [True] * 3, [False] * 3]), -1
+    if "axis = 0" in softmax:
+        mask, axis = mask.T, 0
+    x = np.eye(3, dtype=np.float32)
+    shares = np.exp(x) / np.exp(x).sum(axis, keepdims=True)
+    expected = np.where(mask, shares * (weights - (weights * shares).sum(axis, keepdims=True)), 0)
+    np.testing.assert_allclose(run(made, {"x": x, "mask": mask})["x.gradient"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_done_after_the_simplification_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_update(graph: Graph) -> bool:
+        values = dict(zip(graph.output_names, graph.outputs, strict=True))
+        values["w.next"] = values["w.gradient"]
+        graph.outputs = tuple(values.values())
+        return True
+
+    monkeypatch.setattr("graphopt.training.give_scalars_full_rank", no_update)
+    with pytest.raises(graphopt.DifferenceError, match="the form for ONNX Runtime changes the result"):
+        graphopt.grad(LINEAR, "mse")
+
+
 def test_scalars_have_the_rank_of_filters_of_one_pixel() -> None:
     """Else ONNX Runtime multiplies them element by element."""
     weights = {"w": np.linspace(-1, 1, 48, dtype=np.float32).reshape(8, 6, 1, 1)}
@@ -203,6 +260,20 @@ def test_a_weight_that_is_read_twice_gets_the_sum() -> None:
     x = RNG.standard_normal((4, 4)).astype(np.float32)
     found = run(made.model, {"x": x, "target": np.zeros((4, 4), np.float32)})
     np.testing.assert_allclose(found["w.gradient"], 4 * x.T @ x / 16, rtol=1e-4, atol=1e-5)
+
+
+def test_a_bound_that_a_weight_determines_is_differentiated_and_a_padding_is_refused() -> None:
+    """Neither is taken for a constant."""
+    low = "low = ReduceMin<keepdims = 0>(w); "
+    model = parse("float[batch,3] x", low + "y = Clip(x, low)", {"w": WEIGHTS["b"]}, outputs="float[batch,3] y")
+    gradient = steps(graphopt.grad(model, "mse", check=False), 1, {"x": TARGET, "target": X[:, :3]})[0]["w.gradient"]
+    lowest, slopes = WEIGHTS["b"].min(), np.zeros(3, np.float32)
+    slopes[WEIGHTS["b"].argmin()] = (2 * (lowest - X[:, :3]) * (lowest > TARGET)).sum() / TARGET.size
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-5)
+    body = low + "y = Pad(x, pads, low)"
+    model = parse("float[1,3] x", body, {"w": WEIGHTS["b"], "pads": np.ones(4, np.int64)}, outputs="float[3,5] y")
+    with pytest.raises(graphopt.ModelError, match=r"Pad 'y': no .* input 'constant_value'.*the operator has none"):
+        graphopt.grad(model, "mse")
 
 
 def test_integers_and_constants_of_nodes_are_no_parameters() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 
 from graphopt.autodiff.building import RewriteRefused, add_bound_terms, add_outputs, add_values, zeros_like
 from graphopt.autodiff.decomposition import decompose, is_decomposable
+from graphopt.autodiff.masked_rows import with_masked_rows_replaced
 from graphopt.autodiff.scan import SCAN, scan_gradients
 from graphopt.base.errors import ModelError
 from graphopt.ir import schemas
@@ -15,7 +15,6 @@ from graphopt.ir.graph import Graph, Node, Patch, Value
 from graphopt.ir.types import TensorType
 from graphopt.language.binding import evaluate_scalar
 from graphopt.language.gradient import ZERO, Gradient, output_gradient
-from graphopt.language.rule import Rule
 from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import Term, holes, op, tensor
 from graphopt.operators.elementwise_gradients import selection_as_product
@@ -68,7 +67,7 @@ def influences(graph: Graph, loss: Value) -> set[Value]:
     found, stack = {loss}, [loss]
     while stack:
         node = graph[stack.pop().vertex]
-        read = [value for position, value in enumerate(node.inputs) if value and _has_gradient(node, position)]
+        read = [value for i, value in enumerate(node.inputs) if value and _has_gradient(node, i, graph[value.vertex])]
         for value in (*read, *node.captures):
             if value not in found and _may_vary(graph, value):
                 found.add(value)
@@ -82,9 +81,14 @@ def _may_vary(graph: Graph, value: Value) -> bool:
     return not isinstance(type_, TensorType) or type_.dtype.is_float
 
 
-def _has_gradient(node: Node, position: int) -> bool:
+def _has_gradient(node: Node, position: int, source: Node) -> bool:
+    """Return whether an operator may have a gradient with respect to an input; an initializer that none of its
+    gradients names, such as the number that a Pad puts in, is a setting."""
     known = gradients_of(node)
-    return not known or any(each.by_position.get(position, ZERO) != ZERO for each in known)
+    terms = [each.by_position[position] for each in known if position in each.by_position]
+    if known and not terms:
+        return not source.is_internal
+    return not known or any(term != ZERO for term in terms)
 
 
 def _decompose_path(graph: Graph, results: Sequence[Value], values: Sequence[Value]) -> Sequence[Value]:
@@ -124,12 +128,6 @@ def _path(graph: Graph, results: Iterable[Value], values: Iterable[Value]) -> li
     return path
 
 
-@cache
-def _pattern(gradient: Gradient) -> Rule:
-    """Return a rule whose left side is the operator, by which the matcher binds its holes."""
-    return Rule("gradient", gradient.head, op.Identity(gradient.head))
-
-
 class _Backward:
     """The gradients that flow back through one graph."""
 
@@ -166,7 +164,7 @@ class _Backward:
             return
         alternatives = gradients_of(node)
         if not self.active.isdisjoint(node.captures):
-            raise ModelError(self._missing(node, "what its bodies read"))
+            raise ModelError(self._missing(node, "what its bodies read", "the operator has none"))
         for position, value in enumerate(node.inputs):
             if value is None or value not in self.active:
                 continue
@@ -177,7 +175,7 @@ class _Backward:
     def _has_bounded_outputs(self, vertex: int) -> bool:
         return all(Value(vertex, i) not in self.unbounded for i in range(len(self.graph[vertex].names)))
 
-    def _input_gradient(self, vertex: int, position: int, alternatives: Iterable[Gradient]) -> Value | None:
+    def _input_gradient(self, vertex: int, position: int, alternatives: Sequence[Gradient]) -> Value | None:
         """Return the gradient with respect to an input, None if that is zero.
 
         Raises:
@@ -192,7 +190,7 @@ class _Backward:
                 continue
             if term is not None and each.head.outputs > len(node.names) and len(each.head.inputs) == len(node.inputs):
                 add_outputs(self.graph, vertex, each.head.outputs)
-            match = None if term is None else next(find_matches(_pattern(each), self.graph, vertex), None)
+            match = None if term is None else next(find_matches(each.pattern, self.graph, vertex), None)
             if match is None or term is None:
                 continue
             match = self._with_upstream(match, each, term)
@@ -206,7 +204,9 @@ class _Backward:
                 return add_bound_terms(self.graph, match, [term])[0]
             except RewriteRefused as refused:
                 reasons.append(str(refused))
-        raise ModelError(self._missing(self.graph[vertex], self._input_label(vertex, position), *reasons[:1]))
+        is_declared = any(position in each.by_position for each in alternatives)
+        reasons.append("not with these attributes and sizes" if is_declared else "the operator has none")
+        raise ModelError(self._missing(self.graph[vertex], self._input_label(vertex, position), reasons[0]))
 
     def _conditions_hold(self, gradient: Gradient, match: Match) -> bool:
         try:
@@ -221,11 +221,10 @@ class _Backward:
             return f"its input {position}"
         return f"its input '{schema.inputs[position].name}'"
 
-    def _missing(self, node: Node, by: str, reason: str = "") -> str:
+    def _missing(self, node: Node, by: str, reason: str) -> str:
         """Return the message about an operator that cannot be differentiated."""
-        without = "not with these attributes and sizes" if gradients_of(node) else "the operator has none"
         where = f"{node.op} '{node.name or node.names[0]}'"
-        return f"{where}: no gradient with respect to {by}, on which the loss depends: {reason or without}"
+        return f"{where}: no gradient with respect to {by}, on which the loss depends: {reason}"
 
     def _with_upstream(self, match: Match, gradient: Gradient, term: Term) -> Match:
         """Return a match that also binds the gradients of the outputs; of one that nothing reads it is zero."""
@@ -235,7 +234,8 @@ class _Backward:
             hole, value = output_gradient(output), Value(vertex, output)
             if hole in used:
                 bound[hole.name] = self.known[value] if value in self.known else zeros_like(self.graph, value)
-        outputs = {app: Value(vertex, i) for i, app in enumerate(gradient.outputs)}
+        own = [with_masked_rows_replaced(self.graph, Value(vertex, i)) for i in range(gradient.head.outputs)]
+        outputs = dict(zip(gradient.outputs, own, strict=True))
         return replace(match, holes=bound, terms=outputs)
 
     def _add(self, value: Value, gradient: Value) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from graphopt.autodiff.recurrent import is_scannable, replace_by_scan
+from graphopt.autodiff.sampling import interpolated_images
 from graphopt.ir import schemas
 from graphopt.ir.edit import replace_values
 from graphopt.ir.graph import Graph, Node, Value
@@ -55,12 +56,15 @@ _NOTHING = Rule("decomposition", op.Identity(tensor("x")), tensor("x"))
 
 
 def _body(graph: Graph, node: Node) -> _Body | None:
+    named = {f"input_{i}": value for i, value in enumerate(node.inputs) if value is not None}
     if schemas.is_defined_operator(node.op, node.domain):
         definition = instantiate_node_definition(node)
-        named = {f"input_{i}": value for i, value in enumerate(node.inputs) if value is not None}
         return None if definition is None else _Body(definition.outputs, named)
     if node.domain or schemas.schema_of(node) is None:
         return None
+    if node.op == "GridSample":
+        images = interpolated_images(graph, node)
+        return None if images is None else _Body((images,), named)
     return _schema_body(graph, node)
 
 

@@ -21,8 +21,9 @@ LEAST_ELEMENTS = 32
 """Elements from which on this takes longer than a kernel's start."""
 
 
-def give_scalars_full_rank(graph: Graph) -> None:
-    """Reshape the scalars that slow down elementwise operators of two operands, in place, each once for each rank."""
+def give_scalars_full_rank(graph: Graph) -> bool:
+    """Reshape the scalars that slow down elementwise operators of two operands, in place, each once for each rank;
+    return whether there are any."""
     made: dict[tuple[Value, int], Value] = {}
     for vertex, node in list(graph.nodes()):
         position = _slow_scalar(graph, node)
@@ -35,6 +36,7 @@ def give_scalars_full_rank(graph: Graph) -> None:
             (made[key],) = add_values(graph, scalar, [op.Reshape(tensor("s"), (1,) * key[1])], {"s": scalar})
         inputs[position] = made[key]
         graph.apply(replace_node(graph, vertex, replace(node, inputs=tuple(inputs))))
+    return bool(made)
 
 
 def _slow_scalar(graph: Graph, node: Node) -> int | None:

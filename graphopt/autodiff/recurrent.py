@@ -13,8 +13,9 @@ from graphopt.ir.graph import Graph, Node, Value
 from graphopt.ir.types import TensorType
 from graphopt.language.terms import App, OperatorBuilder, Term, op, tensor
 
-_p, _h, _c, _r, _b = (tensor(name) for name in ("p", "h", "c", "r", "b"))
-"""The inputs of a step times their weights, the hidden and the cell state, the recurrent weights and bias."""
+_p, _h, _c, _r, _b, _peep = (tensor(name) for name in ("p", "h", "c", "r", "b", "peep"))
+"""The inputs of a step times their weights, the hidden and the cell state, the recurrent weights and bias, and the
+peepholes: the weights by which the cell state counts in the gates."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,14 @@ def _parts(value: Term, count: int, size: int) -> tuple[App, ...]:
     return op.Split.split(count, value, (size,) * count, axis=-1)
 
 
-def _lstm(_: Node, size: int) -> tuple[Term, ...]:
+def _lstm(node: Node, size: int) -> tuple[Term, ...]:
     i, o, f, c = _parts(_p + (_h @ _r + _b), 4, size)
-    cell = op.Sigmoid(f) * _c + op.Sigmoid(i) * op.Tanh(c)
-    return op.Sigmoid(o) * op.Tanh(cell), cell
+    if not _has(node, _PEEPHOLES):
+        cell = op.Sigmoid(f) * _c + op.Sigmoid(i) * op.Tanh(c)
+        return op.Sigmoid(o) * op.Tanh(cell), cell
+    to_i, to_o, to_f = _parts(_peep, 3, size)
+    cell = op.Sigmoid(f + to_f * _c) * _c + op.Sigmoid(i + to_i * _c) * op.Tanh(c)
+    return op.Sigmoid(o + to_o * cell) * op.Tanh(cell), cell
 
 
 def _gru(node: Node, size: int) -> tuple[Term, ...]:
@@ -57,6 +62,10 @@ def _rnn(node: Node, _: int) -> tuple[Term, ...]:
     return (OperatorBuilder(_text(activations[0]))(_p + (_h @ _r + _b)),)
 
 
+def _has(node: Node, position: int) -> bool:
+    return position < len(node.inputs) and node.inputs[position] is not None
+
+
 def _text(said: object) -> str:
     return said.decode() if isinstance(said, bytes) else str(said)
 
@@ -74,19 +83,17 @@ _LASTING = op.Less(op.Unsqueeze(_steps, (1, 2)), op.Unsqueeze(op.Cast(tensor(f"i
 
 
 def is_scannable(graph: Graph, node: Node) -> bool:
-    """Return whether a recurrent operator can be replaced by a Scan: its gates are computed as by default, without
-    peepholes and limits."""
+    """Return whether a recurrent operator can be replaced by a Scan: its gates are computed as by default and
+    without limits."""
     cell = _CELLS.get(node.op)
     if cell is None or node.domain or any(node.attrs.get(name) for name in ("layout", "input_forget", "clip")):
         return False
-    inputs = (*node.inputs, *(None,) * 8)
-    if inputs[_PEEPHOLES] is not None:
-        return False
+    recurrence = node.inputs[_R]
     count = 2 if node.attrs.get("direction") in ("bidirectional", b"bidirectional") else 1
     said = node.attrs.get("activations")
     activations = tuple(map(_text, said)) if isinstance(said, tuple) else cell.activations * count
     known = {cell.activations * count} | ({("Relu",) * count} if node.op == "RNN" else set())
-    weights = graph.shape(inputs[_R]) if inputs[_R] is not None else None
+    weights = None if recurrence is None else graph.shape(recurrence)
     return activations in known and weights is not None and isinstance(weights[-1], int)
 
 
@@ -145,6 +152,9 @@ def _scan(graph: Graph, vertex: int, place: int, *, is_reversed: bool) -> Sequen
     type_ = None if shape is None else TensorType(dtype, shape[1:])
     holes[_p.name] = builder.add_scanned(scanned, type_, is_reversed=is_reversed)
     holes[_r.name], holes[_b.name] = builder.add_capture(weights), builder.add_capture(bias_value)
+    if _has(node, _PEEPHOLES):
+        (peepholes,) = add_values(graph, near, [own(_PEEPHOLES)], bound)
+        holes[_peep.name] = builder.add_capture(peepholes)
     nexts = cell.step(node, size)
     output = nexts[0]
     if inputs.get(_LENGTHS) is not None:

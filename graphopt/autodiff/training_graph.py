@@ -149,9 +149,9 @@ class _TrainingGraphBuilder:
         return [value for name, value in known.items() if any(fnmatchcase(name, pattern) for pattern in wrt)]
 
     def _is_parameter(self, value: Value) -> bool:
-        """Return whether a value is trained by default: an initializer with axes, also one that is an input, too."""
+        """Return whether a value is trained by default: an initializer, also one that is an input, too."""
         node = self.graph[value.vertex]
-        if node.data is None or not node.data.shape or not node.data.size:
+        if node.data is None or not node.data.size:
             return False
         return self.weights is None or node.names[0] in self.weights
 
@@ -207,7 +207,7 @@ class _TrainingGraphBuilder:
         loss = LOSSES[name]
         type_ = graph.tensor_type(value)
         if type_ is None or type_.shape is None or not type_.dtype.is_float:
-            raise ModelError(f"output '{label}' is {type_ or 'of unknown type'}: {name} needs numbers of a known rank")
+            raise ModelError(f"output '{label}' is {type_ or 'of unknown type'}: {name} needs floats of a known rank")
         if loss.is_classification:
             if len(type_.shape) < 2:
                 raise ModelError(f"output '{label}' is {type_}: {name} needs a batch and an axis of classes")
@@ -238,30 +238,35 @@ class _TrainingGraphBuilder:
         casts: dict[DType, dict[str, Value]] = {DType.FLOAT: shared}
         for parameter, gradient in gradients.items():
             dtype, name = graph.dtype(parameter), graph.value_name(parameter)
-            if dtype not in casts:
-                casts[dtype] = {key: self._cast(value, dtype) for key, value in shared.items()}
-            own = {hole: self._add_zeros(f"{name}.{hole.name}", parameter) for hole in optimizer.state}
-            bound = {hole.name: value for hole, value in own.items()} | casts[dtype]
-            bound |= {PARAMETER.name: parameter, GRADIENT.name: gradient}
-            nexts = self._build_all([optimizer.parameter, *optimizer.state.values()], gradient, bound)
-            for before, after in zip((parameter, *own.values()), nexts, strict=True):
+            wide = (
+                DType.FLOAT if dtype.bits < DType.FLOAT.bits else dtype
+            )  # squares and epsilon are 0 in half precision
+            if wide not in casts:
+                casts[wide] = {key: self._cast(value, wide) for key, value in shared.items()}
+            own = {hole: self._add_zeros(f"{name}.{hole.name}", parameter, wide) for hole in optimizer.state}
+            bound = {hole.name: value for hole, value in own.items()} | casts[wide]
+            bound |= {PARAMETER.name: self._cast(parameter, wide), GRADIENT.name: self._cast(gradient, wide)}
+            following, *states = self._build_all([optimizer.parameter, *optimizer.state.values()], gradient, bound)
+            self._add_state(parameter, self._cast(following, dtype))
+            for before, after in zip(own.values(), states, strict=True):
                 self._add_state(before, after)
         return tuple(hole.name for hole in optimizer.settings)
 
     def _cast(self, value: Value, dtype: DType) -> Value:
+        if self.graph.dtype(value) == dtype:
+            return value
         return self._build(op.Cast(PARAMETER, to=dtype), value, {PARAMETER.name: value})
 
     def _add_number(self, name: str, default: float) -> Value:
         data = Tensor.from_array(np.array(default, np.float32))
         return self._add_input(self._free_name(name), TensorType(DType.FLOAT, ()), data)
 
-    def _add_zeros(self, name: str, like: Value) -> Value:
-        type_, shape = self.graph.tensor_type(like), self.graph[like.vertex].data
-        assert type_ is not None and shape is not None, "a parameter has values"
-        sizes = shape.shape
-        return self._add_input(
-            self._free_name(name), type_, Tensor(type_.dtype, sizes, lambda: np.zeros(sizes, type_.dtype.numpy))
-        )
+    def _add_zeros(self, name: str, like: Value, dtype: DType) -> Value:
+        data = self.graph[like.vertex].data
+        assert data is not None, "a parameter has values"
+        sizes = data.shape
+        zeros = Tensor(dtype, sizes, lambda: np.zeros(sizes, dtype.numpy))
+        return self._add_input(self._free_name(name), TensorType(dtype, sizes), zeros)
 
     def _add_state(self, before: Value, after: Value) -> None:
         name = self.graph.value_name(before)

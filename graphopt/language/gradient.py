@@ -8,8 +8,9 @@ from functools import cached_property
 from itertools import chain
 
 from graphopt.base.errors import RuleError
+from graphopt.language.rule import Rule
 from graphopt.language.rule_checks import inconsistent_holes, invalid_applications, non_conditions, non_terms
-from graphopt.language.terms import App, Lit, Term, TermLike, Var, holes, is_scalar, tensor, term
+from graphopt.language.terms import App, Lit, Term, TermLike, Var, holes, is_scalar, op, tensor, term
 
 ZERO = Lit(0)
 """The gradient of an input on which the result depends in steps, if at all: nothing flows back."""
@@ -50,6 +51,11 @@ class Gradient:
     def outputs(self) -> tuple[App, ...]:
         """The applications that stand for the operator's outputs."""
         return tuple(replace(self.head, output=i) for i in range(self.head.outputs))
+
+    @cached_property
+    def pattern(self) -> Rule:
+        """A rule whose left side is the operator, by which the matcher binds its holes."""
+        return Rule("gradient", self.head, op.Identity(self.head))
 
     @cached_property
     def by_position(self) -> Mapping[int, Term]:

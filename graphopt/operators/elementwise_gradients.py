@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import pi, sqrt
 
 from graphopt.language.gradient import ZERO, Gradient, gradient, output_gradient
-from graphopt.language.terms import App, Term, attributes, fn, op, operator_applications, real, tensor
+from graphopt.language.terms import App, Term, Var, attributes, fn, op, operator_applications, real, tensor
 
 dy = output_gradient()
 x, a, b = tensor("x"), tensor("a"), tensor("b")
@@ -54,9 +54,15 @@ def _step(name: str) -> tuple[Gradient, ...]:
     return (gradient(App(name, (x,), (), ""), x=ZERO),)
 
 
-def _clipped(head: App) -> Gradient:
-    """Return the gradient of a Clip: it passes where the element is not clipped."""
-    return gradient(head, x=where(op.Equal(x, head), dy, 0))
+def _clipped(lowest: Var | None, highest: Var | None) -> Gradient:
+    """Return the gradient of a Clip: it passes where the element is not clipped, and else to the bound."""
+    head = op.Clip(x, lowest, highest)
+    terms = {x: where(op.Equal(x, head), dy, 0)}
+    if lowest is not None:
+        terms[lowest] = where(x < lowest, dy, 0)
+    if highest is not None:
+        terms[highest] = where(x > highest, dy, 0)
+    return gradient(head, **{hole.name: term for hole, term in terms.items()})
 
 
 def _extremum(name: str, count: int) -> tuple[Gradient, ...]:
@@ -155,7 +161,7 @@ ELEMENTWISE_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
         ),
     ),
     "HardSwish": (gradient(op.HardSwish(x), x=dy * where(x < -3, 0, where(x > 3, 1, x * (1 / 3) + 0.5))),),
-    "Clip": tuple(_clipped(op.Clip(*operands)) for operands in ((x,), (x, a), (x, None, b), (x, a, b))),
+    "Clip": tuple(_clipped(lowest, highest) for lowest in (None, a) for highest in (None, b)),
     "Where": (gradient(op.Where(x, a, b), a=where(x, dy, 0), b=where(x, 0, dy)),),
     "Identity": (gradient(op.Identity(x), x=dy),),
     "Cast": (gradient(op.Cast(x, attributes("rest")), x=op.Cast(dy, to=fn.dtype(x))),),

@@ -8,6 +8,7 @@ from functools import partial
 from graphopt.language.gradient import Gradient, gradient, output_gradient
 from graphopt.language.terms import (
     App,
+    OperatorBuilder,
     Term,
     TermLike,
     attributes,
@@ -333,34 +334,40 @@ def _conv_transpose(*biases: Term, grouped: bool) -> Gradient:
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
+_window_ones = op.Expand(op.Cast(1.0, to=fn.dtype(x)), fn.concat(1, 1, kernel))
+
+
+def _pool_head(name: str, mode: Term, **attrs: TermLike) -> App:
+    windows = {"kernel_shape": kernel, "strides": strides, "dilations": dilations, "pads": pads}
+    return OperatorBuilder(name)(x, auto_pad=mode, ceil_mode=integer("ceil"), **windows, **attrs)
+
+
+def _spreads(mode: Term, explicit: Term) -> Sequence[Callable[[Term], App]]:
+    """Return functions that add up over each element of `x` what each window has, channel by channel: for images whose
+    size is known, and for any, if pads are in numbers."""
+
+    def spread(scattered: Callable[[Term], Term], value: Term) -> App:
+        one_channel = op.Reshape(value, fn.concat(-1, 1, _space(dy)))
+        return reshaped_like(scattered(one_channel), x)
+
+    fixed = partial(_scattered_windows, weights=_window_ones, kernel=kernel, pads=explicit, group=1)
+    any_size = [partial(_cut_windows, weights=_window_ones, group=1)] if mode == auto_pad else []
+    return [partial(spread, scattered) for scattered in (fixed, *any_size)]
+
+
 def _average_pool(mode: Term, explicit: Term, when: tuple[Term, ...]) -> Sequence[Gradient]:
     """Return the gradients of averages of windows: where all have as many elements, and where some reach over the edge;
     of images whose size is known, or of any."""
     is_counted = integer("counted")
-    head = op.AveragePool(
-        x,
-        kernel_shape=kernel,
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
-        auto_pad=mode,
-        ceil_mode=integer("ceil"),
-        count_include_pad=is_counted,
-    )
-    ones = op.Expand(op.Cast(1.0, to=fn.dtype(x)), fn.concat(1, 1, kernel))
+    head = _pool_head("AveragePool", mode, count_include_pad=is_counted)
     first, last = _explicit(explicit, first=True), _explicit(explicit, first=False)
 
     def counts(image: Term, first: Term, last: Term) -> App:
         """Return how many elements of an image of ones each window covers, of which the last may end behind it."""
         pads = fn.concat(first, last + strides - 1)
-        counted = op.Conv(image, ones, strides=strides, dilations=dilations, pads=pads)
+        counted = op.Conv(image, _window_ones, strides=strides, dilations=dilations, pads=pads)
         return op.Slice(counted, fn.repeat(0, _spatial), _open_space(dy), fn.range(_spatial) + 2)
 
-    def spread(value: Term, scattered: Callable[[Term], Term]) -> App:
-        one_channel = op.Reshape(value, fn.concat(-1, 1, _space(dy)))
-        return reshaped_like(scattered(one_channel), x)
-
-    fixed = partial(_scattered_windows, weights=ones, kernel=kernel, pads=explicit, group=1)
     is_alike = fn.all_of(fn.eq(integer("ceil"), 0), fn.any_of(fn.eq(is_counted, 1), fn.eq(explicit, 0)))
     image, none = op.Expand(op.Cast(1.0, to=fn.dtype(x)), fn.concat(1, 1, _space(x))), fn.repeat(0, _spatial)
     padded = op.Pad(image, fn.concat(0, 0, first, 0, 0, last), op.Cast(1.0, to=fn.dtype(x)))
@@ -369,12 +376,30 @@ def _average_pool(mode: Term, explicit: Term, when: tuple[Term, ...]) -> Sequenc
         (dy / counts(padded, none, none), fn.eq(is_counted, 1)),
         (dy / counts(image, first, last), fn.eq(is_counted, 0)),
     )
-    any_size = [partial(_cut_windows, weights=ones, group=1)] if mode == auto_pad else []
     return [
-        gradient(head, *when, condition, x=spread(share, scattered))
-        for scattered in (fixed, *any_size)
+        gradient(head, *when, condition, x=spread(share))
+        for spread in _spreads(mode, explicit)
         for share, condition in shares
     ]
+
+
+_order = integer("order")
+
+
+def _norm_slopes(head: App, spread: Callable[[Term], Term]) -> Term:
+    """Return the gradient of the norms of windows, given what adds up over them: 0 for a window of zeros."""
+
+    def power(value: Term) -> App:
+        return op.Pow(value, op.Cast(_order - 1, to=fn.dtype(x)))
+
+    upstream = op.Where(op.Equal(head, 0), 0, dy / power(head))
+    return op.Sign(x) * power(op.Abs(x)) * spread(upstream)
+
+
+def _norm_pool(mode: Term, explicit: Term, when: tuple[Term, ...]) -> Sequence[Gradient]:
+    """Return the gradients of the norms of windows, of images whose size is known, or of any."""
+    head = _pool_head("LpPool", mode, p=_order)
+    return [gradient(head, *when, x=_norm_slopes(head, spread)) for spread in _spreads(mode, explicit)]
 
 
 _maxima, _places = op.MaxPool.split(2, x, attributes("rest"), storage_order=0)
@@ -396,6 +421,7 @@ MAX_POOL = (
     ),
 )
 
+_global_norms = op.GlobalLpPool(x, p=_order)
 _pooled = op.GlobalMaxPool(x)
 _is_maximum = op.Cast(op.Equal(x, _pooled), to=fn.dtype(x))
 PRODUCT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
@@ -423,6 +449,8 @@ PRODUCT_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
             ),
         ),
     ),
+    "LpPool": tuple(each for mode in _padding_modes(kernel) for each in _norm_pool(*mode)),
+    "GlobalLpPool": (gradient(_global_norms, x=_norm_slopes(_global_norms, lambda value: value)),),
     "GlobalMaxPool": (
         gradient(
             _pooled,

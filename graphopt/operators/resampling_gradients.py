@@ -243,9 +243,44 @@ COMPRESS = (
         op.Compress(x, _kept, axis=integer("axis")), x=_put_back(op.Compress(_PLACES, _kept, axis=integer("axis")))
     ),
 )
+# -- grids and spectra -------------------------------------------------------------------------------------------------
+
+_theta, _grid_size, _aligned = tensor("theta"), tensor("size"), integer("aligned")
+
+
+def _affine_grid() -> Gradient:
+    """Return the gradient of an AffineGrid: the products of `dy` and the grid that is neither turned nor moved."""
+    dims = fn.item(fn.shape(_theta), 1)
+    unit = op.Expand(op.EyeLike(op.ConstantOfShape(fn.concat(dims, dims + 1))), op.Shape(_theta))
+    grid = op.AffineGrid(op.Cast(unit, to=fn.dtype(_theta)), _grid_size, align_corners=_aligned)
+    flat = fn.concat(0, -1, dims)
+    upstream = op.Transpose(op.Reshape(dy, flat), perm=(0, 2, 1))
+    moved = op.ReduceSum(upstream, (-1,), keepdims=1)
+    head = op.AffineGrid(_theta, _grid_size, align_corners=_aligned)
+    return gradient(head, theta=op.Concat(upstream @ op.Reshape(grid, flat), moved, axis=-1))
+
+
+_along = tensor("along")
+
+
+def _spectrum(*operands: Term | None, axis: TermLike) -> Iterator[Gradient]:
+    """Yield the gradients of a DFT, which has as many elements as its input unless it gives half of those of real
+    numbers: the DFT the other way, without its division by their number."""
+    length = op.Gather(op.Shape(x), axis)
+    count = op.Cast(length, to=fn.dtype(x))
+    forward = op.DFT(x, *operands, inverse=0, onesided=integer("onesided"))
+    there = op.DFT(dy, length, *operands[1:], inverse=1) * count
+    back = op.DFT(dy, *operands, inverse=0) / count
+    for head, both in ((forward, there), (op.DFT(x, *operands, inverse=1, onesided=0), back)):
+        yield gradient(head, fn.eq(fn.item(fn.shape(x), -1), 1), x=op.Slice(both, (0,), (1,), (-1,)))
+        yield gradient(head, fn.eq(fn.item(fn.shape(x), -1), 2), x=both)
+
+
 RESAMPLING_GRADIENTS: Mapping[str, tuple[Gradient, ...]] = {
     "Slice": SLICE,
     "Pad": PAD,
     "Resize": RESIZE,
     "Compress": COMPRESS,
+    "AffineGrid": (_affine_grid(),),
+    "DFT": (*_spectrum(axis=-2), *_spectrum(None, _along, axis=_along)),
 }

@@ -39,16 +39,17 @@ def require_highspy() -> Any:
 
 
 @contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-    """Send what libraries print to stderr, for stdout may be the model."""
+def _stdout_discarded() -> Iterator[None]:
+    """Discard what libraries print past Python, for stdout may be the model."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(2, 1)
+        os.dup2(nowhere, 1)
         yield
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+        os.close(nowhere)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,7 @@ class _Program:
 
     def _run(self, highspy: Any, costs: Any, upper: Any, binaries: int, limit: float) -> Sequence[float]:
         """Return the values of the variables; none where the solver finds nothing in time."""
-        with _stdout_to_stderr():  # it prints its version when it is made
+        with _stdout_discarded():  # it prints its version when it is made
             solver = highspy.Highs()
         rows, count = self.rows, len(costs)
         for name, value in (

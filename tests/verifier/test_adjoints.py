@@ -65,6 +65,21 @@ def larger_than_one(axes: str) -> tuple[Term, ...]:
     return tuple(fn.lt(1, fn.size(axis)) for axis in axes.split())
 
 
+def convolution_rule(gradient: Gradient, by: str, axes: int) -> Rule:
+    """The equation of a convolution along one axis of space or two, with its pads in numbers."""
+    images, windows, results = ("H W"[: 2 * axes - 1], "K L"[: 2 * axes - 1], "Y X"[: 2 * axes - 1])
+    said: Mapping[str, TermLike] = {
+        "x": f"N C {images}",
+        "w": f"M C {windows}",
+        "dy": f"N M {results}",
+        "auto_pad": Lit("NOTSET"),
+    }
+    sizes = zip(*(names.split() for names in (images, windows, results)), strict=True)
+    counted = [fn.eq(fn.size(y), window_count(h, k, i, axes)) for i, (h, k, y) in enumerate(sizes)]
+    least = larger_than_one if by == "x" else positive
+    return adjoint_rule(gradient, by, said, *counted, *least(f"N C {images} M {windows} {results}"))
+
+
 LARGER = larger_than_one("A B C")
 POINTWISE, _, FILTERS, IMAGES_OF, _, CONV = [each for each in GRADIENTS["Conv"] if len(each.head.inputs) == 2][:6]
 OPEN_IMAGES = next(
@@ -118,36 +133,7 @@ RULES = [
         fn.eq(fn.size("Y"), fn.size("A") * fn.item(integers("repeats"), 0)),
         *larger_than_one("A Y"),
     ),
-    adjoint_rule(
-        CONV,
-        "x",
-        {"x": "N C H", "w": "M C K", "dy": "N M Y", "auto_pad": Lit("NOTSET")},
-        fn.eq(fn.size("Y"), window_count("H", "K", 0, 1)),
-        *larger_than_one("N C H M K Y"),
-    ),
-    adjoint_rule(
-        CONV,
-        "x",
-        {"x": "N C H W", "w": "M C K L", "dy": "N M Y X", "auto_pad": Lit("NOTSET")},
-        fn.eq(fn.size("Y"), window_count("H", "K", 0, 2)),
-        fn.eq(fn.size("X"), window_count("W", "L", 1, 2)),
-        *larger_than_one("N C H W M K L Y X"),
-    ),
-    adjoint_rule(
-        OPEN_IMAGES,
-        "x",
-        {"x": "N C H", "w": "M C K", "dy": "N M Y", "auto_pad": Lit("NOTSET")},
-        fn.eq(fn.size("Y"), window_count("H", "K", 0, 1)),
-        *larger_than_one("N C H M K Y"),
-    ),
-    adjoint_rule(
-        OPEN_IMAGES,
-        "x",
-        {"x": "N C H W", "w": "M C K L", "dy": "N M Y X", "auto_pad": Lit("NOTSET")},
-        fn.eq(fn.size("Y"), window_count("H", "K", 0, 2)),
-        fn.eq(fn.size("X"), window_count("W", "L", 1, 2)),
-        *larger_than_one("N C H W M K L Y X"),
-    ),
+    *(convolution_rule(each, "x", axes) for each in (CONV, OPEN_IMAGES) for axes in (1, 2)),
     adjoint_rule(GRADIENTS["GlobalAveragePool"][0], "x", {"x": "N C H W", "dy": "N C 1 1"}),
     adjoint_rule(GRADIENTS["ReduceMean"][0], "x", {"x": "A B", "dy": "A 1", "axes": (1,)}),
     adjoint_rule(GRADIENTS["ReduceMean"][1], "x", {"x": "A B", "dy": "A", "axes": (1,)}),
@@ -168,35 +154,9 @@ RULES = [
 ]
 
 CONVOLUTIONS = [
-    adjoint_rule(
-        CONV,
-        "w",
-        {"x": "N C H", "w": "M C K", "dy": "N M Y", "auto_pad": Lit("NOTSET")},
-        fn.eq(fn.size("Y"), window_count("H", "K", 0, 1)),
-        *positive("N M Y C K H"),
-    ),
-    adjoint_rule(
-        CONV,
-        "w",
-        {"x": "N C H W", "w": "M C K L", "dy": "N M Y X", "auto_pad": Lit("NOTSET")},
-        fn.eq(fn.size("Y"), window_count("H", "K", 0, 2)),
-        fn.eq(fn.size("X"), window_count("W", "L", 1, 2)),
-        *positive("N M Y X C K L H W"),
-    ),
-    adjoint_rule(
-        IMAGES_OF,
-        "x",
-        {"x": "N C H", "w": "M C K", "dy": "N M Y"},
-        fn.eq(fn.size("Y"), window_count("H", "K", 0, 1)),
-        *larger_than_one("N C H M K Y"),
-    ),
-    adjoint_rule(
-        FILTERS,
-        "w",
-        {"x": "N C H", "w": "M C K", "dy": "N M Y"},
-        fn.eq(fn.size("Y"), window_count("H", "K", 0, 1)),
-        *positive("N M Y C K H"),
-    ),
+    *(convolution_rule(CONV, "w", axes) for axes in (1, 2)),
+    convolution_rule(IMAGES_OF, "x", 1),
+    convolution_rule(FILTERS, "w", 1),
 ]
 
 
