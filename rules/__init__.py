@@ -32,6 +32,7 @@ from graphopt.rules import (
     splitting,
     tensor_parallel,
     tiling,
+    windows,
     winograd,
 )
 
@@ -72,6 +73,7 @@ TRADES: tuple[Rule, ...] = (
     *normalization.TRADES,
     *quantization.TRADES,
     *contrib_decomposition.TRADES,
+    *windows.TRADES,
     *splitting.TRADES,
     *tensor_parallel.TRADES,
     *tiling.TRADES,
@@ -93,6 +95,8 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
             attention.SWEEPS,
             quantization.SWEEPS,
             blocked_layout.SWEEPS,
+            windows.SWEEPS,
+            reduction.SWEEPS,
             matmul_as_conv.SWEEPS,
             winograd.SWEEPS,
             interpolation.SWEEPS,
