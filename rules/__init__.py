@@ -97,6 +97,7 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
             blocked_layout.SWEEPS,
             windows.SWEEPS,
             reduction.SWEEPS,
+            linear.SWEEPS,
             matmul_as_conv.SWEEPS,
             winograd.SWEEPS,
             interpolation.SWEEPS,

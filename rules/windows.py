@@ -40,23 +40,26 @@ BELOW = (
 windows = tensor("x", "N K P L Q C")
 heads, depth = fn.item(shape, 1), fn.item(shape, 2)
 inside, across = fn.size("K") * fn.size("L"), fn.size("P") * fn.size("Q")
-HEADS = (
+in_heads = op.Reshape(
+    op.Transpose(op.Reshape(windows, fn.concat(fn.sizes("N K P L Q"), heads, depth)), perm=(0, 5, 2, 4, 1, 3, 6)),
+    fn.concat(fn.size("N"), heads, across, inside, depth),
+)
+HEADS = tuple(
     Rule(
-        "fuse_transposes_of_windows_in_heads",
-        op.Transpose(op.Reshape(op.Transpose(windows, perm=(0, 5, 1, 3, 2, 4)), shape), perm=(0, 1, 4, 3, 2)),
-        op.Reshape(
-            op.Transpose(
-                op.Reshape(windows, fn.concat(fn.sizes("N K P L Q"), heads, depth)), perm=(0, 5, 2, 4, 1, 3, 6)
-            ),
-            fn.concat(fn.size("N"), heads, across, inside, depth),
-        ),
+        f"fuse_transposes_of_{name}_in_heads",
+        op.Transpose(op.Reshape(op.Transpose(windows, perm=(0, 5, 1, 3, 2, 4)), shape), perm=order),
+        result,
         when=(
             fn.eq(shape, fn.concat(fn.size("N"), heads, depth, inside, across)),
             fn.eq(heads * depth, fn.size("C")),
             fn.lt(0, shape),
         ),
         why="The channels of a head are moved together, once.",
-    ),
+    )
+    for name, order, result in (
+        ("windows", (0, 1, 4, 3, 2), in_heads),
+        ("transposed_windows", (0, 1, 4, 2, 3), op.Transpose(in_heads, perm=(0, 1, 2, 4, 3))),
+    )
 )
 
 # -- products that lie the other way -------------------------------------------------------------------------------
