@@ -181,4 +181,7 @@ FILL_AROUND_DEPTHWISE_CONV = Rule(
 
 RULES: tuple[Rule, ...] = ()
 TRADES = (*BLOCKED, *FILLED, FILL_BEFORE_CONV, FILL_AROUND_DEPTHWISE_CONV)
-SWEEPS = {"images in blocks of channels": BLOCKED, "channels in whole blocks": (*FILLED, FILL_AROUND_DEPTHWISE_CONV, *MERGED)}
+SWEEPS = {
+    "images in blocks of channels": BLOCKED,
+    "channels in whole blocks": (*FILLED, FILL_AROUND_DEPTHWISE_CONV, *MERGED),
+}

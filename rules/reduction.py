@@ -308,7 +308,7 @@ def split_reduction(kind: str) -> Rule:
 
 SPLITS = tuple(map(split_reduction, SPLIT))
 
-# Along axes that are not the last, ONNX Runtime adds up column by column; a product with a row of ones reads row by row,
+# Along axes that are not the last ONNX Runtime adds up column by column. A product with a row of ones reads row by row,
 # and takes a quarter to a twelfth of the time.
 
 rows, parts, pixels = tensor("x", "*b R C"), tensor("x", "N R *c"), tensor("x", "N R W *c")
