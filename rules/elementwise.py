@@ -183,19 +183,20 @@ CONSTANTS = (
 # A global response normalization (https://arxiv.org/abs/2301.00808) scales an image by one number for each channel,
 # again by a weight for each channel, and adds the image itself: what concerns channels alone is done with one each.
 
+is_larger = (broadcasts_to(x, y), fn.product(fn.shape(y)) < fn.product(fn.shape(x)))
 FACTORS = (
     Rule(
         "combine_factors_before_mul",
         (x * y) * c,
         x * (y * c),
-        pays=(broadcasts_to(y, c), broadcasts_to(x, y)),
+        pays=(broadcasts_to(y, c), *is_larger),
         why="A constant multiplies the smaller factor.",
     ),
     Rule(
         "combine_factors_around_mul",
         (x * c) * y,
         x * (y * c),
-        pays=(broadcasts_to(y, c), broadcasts_to(x, y)),
+        pays=(broadcasts_to(y, c), *is_larger),
         why="A constant multiplies the smaller factor.",
     ),
     Rule(
@@ -203,7 +204,7 @@ FACTORS = (
         x * y + x,
         x * (y + 1),
         when=is_float,
-        pays=broadcasts_to(x, y),
+        pays=is_larger,
         why="x·y + x is x times one more than y, which is smaller.",
     ),
     Rule(
@@ -211,7 +212,7 @@ FACTORS = (
         (x * y + c) + x,
         x * (y + 1) + c,
         when=is_float,
-        pays=broadcasts_to(x, y),
+        pays=is_larger,
         why="x·y + c + x is x times one more than y, which is smaller, and the shift.",
     ),
 )
