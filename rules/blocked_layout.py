@@ -173,7 +173,7 @@ FILL_AROUND_DEPTHWISE_CONV = Rule(
         fn.concat(fn.size("C")),
         (1,),
     ),
-    when=(fn.eq(group, fn.size("C")), fills_none),
+    when=fills_none,
     pays=fn.size("C") > BLOCK,
     why="Depthwise convolutions in blocks are up to twelve times as fast, which is worth two copies.",
 )

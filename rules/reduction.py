@@ -359,7 +359,7 @@ STACKS = (
         op.Reshape(pixels, fn.concat(fn.size("N"), fn.size("R") * fn.size("W"), behind)),
         lambda total: op.Reshape(total, fn.sizes("N 1 1 *c")),
         lambda total: op.Reshape(total, fn.sizes("N *c")),
-        when=(fn.size("N") > 0, fn.lt(0, fn.sizes("*c"))),
+        when=(fn.lt(0, fn.sizes("N R W *c")),),
         pays=(fn.rank(pixels) > 3,),
     ),
 )
@@ -376,7 +376,6 @@ def reduce_by_product(kind: str, stack: Stack) -> tuple[Rule, ...]:
             view(row @ stack.matrices),
             when=(
                 fn.eq(fn.sorted(fn.normalize_indices(axes, fn.rank(stack.value))), stack.along),
-                stack.count > 0,
                 fn.is_float(fn.dtype(stack.value)),
                 *stack.when,
             ),
