@@ -348,7 +348,7 @@ STACKS = (
         op.Reshape(parts, fn.concat(fn.size("N"), fn.size("R"), behind)),
         lambda total: op.Reshape(total, fn.sizes("N 1 *c")),
         lambda total: op.Reshape(total, fn.sizes("N *c")),
-        when=(fn.size("N") > 0, fn.lt(0, fn.sizes("*c"))),
+        when=(fn.lt(0, fn.sizes("*c")),),
         pays=(fn.rank(parts) > 3,),
     ),
     Stack(
@@ -359,7 +359,7 @@ STACKS = (
         op.Reshape(pixels, fn.concat(fn.size("N"), fn.size("R") * fn.size("W"), behind)),
         lambda total: op.Reshape(total, fn.sizes("N 1 1 *c")),
         lambda total: op.Reshape(total, fn.sizes("N *c")),
-        when=(fn.lt(0, fn.sizes("N R W *c")),),
+        when=(fn.lt(0, fn.sizes("R W *c")),),
         pays=(fn.rank(pixels) > 3,),
     ),
 )

@@ -311,8 +311,13 @@ EQUIVALENT = (
     ),
     (
         "(combine_factors|fuse_residual_into_factor).*",
-        "(REAL|EXTENDED) (condition dropped: .*broadcast|holes swapped: x and y)",
+        "(REAL|EXTENDED|EXACT) (condition dropped: .*(broadcast|product)|holes swapped: x and y)",
         "which of the factors is smaller is where it pays: they are multiplied, and broadcast, in any order",
+    ),
+    (
+        "fill_channels_around_depthwise_conv",
+        "EXTENDED condition dropped: mod",
+        "true of all numbers of channels: what is filled up to what is said for kernels",
     ),
     (
         "split_reduce_.*",
