@@ -32,7 +32,6 @@ from graphopt.rules import (
     splitting,
     tensor_parallel,
     tiling,
-    windows,
     winograd,
 )
 
@@ -73,7 +72,7 @@ TRADES: tuple[Rule, ...] = (
     *normalization.TRADES,
     *quantization.TRADES,
     *contrib_decomposition.TRADES,
-    *windows.TRADES,
+    *patches.TRADES,
     *splitting.TRADES,
     *tensor_parallel.TRADES,
     *tiling.TRADES,
@@ -95,7 +94,7 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
             attention.SWEEPS,
             quantization.SWEEPS,
             blocked_layout.SWEEPS,
-            windows.SWEEPS,
+            patches.SWEEPS,
             reduction.SWEEPS,
             linear.SWEEPS,
             matmul_as_conv.SWEEPS,

@@ -321,7 +321,7 @@ class Stack(NamedTuple):
     name: str
     value: Var
     along: App
-    count: Term
+    length: Term
     matrices: Term
     keep: Callable[[App], App]
     drop: Callable[[App], App]
@@ -367,8 +367,8 @@ STACKS = (
 
 def reduce_by_product(kind: str, stack: Stack) -> tuple[Rule, ...]:
     """Return the rules for a sum or mean that keeps its axes, and for one that drops them."""
-    share = op.Expand(1.0, fn.concat(1, stack.count))
-    row = share / stack.count if kind == "Mean" else share
+    share = op.Expand(1.0, fn.concat(1, stack.length))
+    row = share / stack.length if kind == "Mean" else share
     return tuple(
         Rule(
             f"replace_reduce_{kind.lower()}_of_{stack.name}_with_matmul{suffix}",
