@@ -103,8 +103,8 @@ RULES = (
 )
 
 # -- windows that overlap ------------------------------------------------------------------------------------------
-# As torch's unfold makes them: two Gathers and a Transpose. Along the last axis ONNX Runtime gathers element by element,
-# and it moves elements one by one where the last axis moves. With channels last, all channels of a pixel move at once.
+# As torch's unfold makes them: two Gathers and a Transpose. ONNX Runtime gathers one element after the other
+# along the last axis, and moves elements one by one where that moves. With channels last, all of a pixel move at once.
 # Axes: N image, P Q windows, K L pixels of a window, C channels.
 value, places = tensor("x"), tensor("i", "_ _")
 perm, shape, axis = integers("perm"), integers("shape"), integer("axis")
