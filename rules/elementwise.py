@@ -179,6 +179,44 @@ CONSTANTS = (
     Rule("fuse_add_into_neg", -(x + a), (-a) - x, why="The sign moves into the constant."),
 )
 
+# -- factors that are smaller than what they multiply --------------------------------------------------------------
+# A global response normalization (https://arxiv.org/abs/2301.00808) scales an image by one number for each channel,
+# again by a weight for each channel, and adds the image itself: what concerns channels alone is done with one each.
+
+is_larger = (broadcasts_to(x, y), fn.product(fn.shape(y)) < fn.product(fn.shape(x)))
+FACTORS = (
+    Rule(
+        "combine_factors_before_mul",
+        (x * y) * c,
+        x * (y * c),
+        pays=(broadcasts_to(y, c), *is_larger),
+        why="A constant multiplies the smaller factor.",
+    ),
+    Rule(
+        "combine_factors_around_mul",
+        (x * c) * y,
+        x * (y * c),
+        pays=(broadcasts_to(y, c), *is_larger),
+        why="A constant multiplies the smaller factor.",
+    ),
+    Rule(
+        "fuse_residual_into_factor",
+        x * y + x,
+        x * (y + 1),
+        when=is_float,
+        pays=is_larger,
+        why="x·y + x is x times one more than y, which is smaller.",
+    ),
+    Rule(
+        "fuse_residual_into_factor_and_shift",
+        (x * y + c) + x,
+        x * (y + 1) + c,
+        when=is_float,
+        pays=is_larger,
+        why="x·y + c + x is x times one more than y, which is smaller, and the shift.",
+    ),
+)
+
 # -- signs, reciprocals and powers ---------------------------------------------------------------------------------
 
 INVERSES = (
@@ -334,5 +372,5 @@ TRADES = (
     ),
 )
 
-RULES = (*NEUTRAL, *TWICE, *CONSTANTS, *INVERSES, *ORDER, *WHERES)
+RULES = (*NEUTRAL, *TWICE, *CONSTANTS, *FACTORS, *INVERSES, *ORDER, *WHERES)
 SWEEPS = {"powers as products": TRADES}

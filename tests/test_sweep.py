@@ -1,5 +1,6 @@
 """Rules that pay only together, applied all over a model."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from graphopt.search.moves import SearchSpace, rules_beside_trades
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.search_report import refusal_notes
 from graphopt.search.sweep import Sweep, apply_sweep
-from tests.text import parse
+from tests.text import Arrays, parse
 
 x, y = tensor("x"), tensor("y")
 MATRICES = "stacks of matrices as one matrix"
@@ -172,6 +173,45 @@ def test_softmax_along_an_inner_axis_is_one_of_matrices(name: str, sizes: str, a
 def test_softmax_that_is_fast_or_small_is_left(sizes: str, axis: int) -> None:
     given = parse(f"float[{sizes}] x", f"y = Softmax<axis={axis}>(x)", opset=20)
     assert swept(given, load_library().sweeps["copies and sums in long runs"], [])[1] is None
+
+
+def test_windows_are_gathered_and_multiplied_with_channels_last() -> None:
+    """An unfold as torch exports it, in heads, and an attention within each window, as VOLO has it."""
+    rng = np.random.default_rng(0)
+    places = (np.arange(2)[None] * 2 + np.arange(3)[:, None]).astype(np.int64)
+    weights: Arrays = {"w": rng.standard_normal((8, 8)).astype(np.float32), "i": places}
+    body = """p = MatMul(x, w); t = Transpose<perm=[0,3,1,2]>(p); padded = Pad(t, [0,0,1,1,0,0,1,1]);
+    r = Gather<axis=2>(padded, i); c = Gather<axis=4>(r, i); u = Transpose<perm=[0,1,2,4,3,5]>(c);
+    h = Reshape(u, [1,2,4,9,4]); v = Transpose<perm=[0,1,4,3,2]>(h); m = MatMul(a, v);
+    back = Transpose<perm=[0,1,4,3,2]>(m); y = Reshape(back, [1,72,4])"""
+    given = parse("float[1,4,4,8] x, float[1,2,4,9,9] a", body, weights=weights, opset=20)
+    model, made = swept(given, load_library().sweeps["windows with channels last"], load_rules())
+    assert made is not None
+    gathered = [node.attrs["axis"] for _, node in model.graph.nodes() if node.op == "Gather"]
+    moved = Counter(node.attrs["perm"] for _, node in model.graph.nodes() if node.op == "Transpose")
+    assert gathered == [1, 3]
+    assert moved == {(0, 1, 2, 4, 3): 2, (0, 1, 3, 4, 2): 1, (0, 5, 2, 4, 1, 3, 6): 1}
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_a_global_response_normalization_takes_two_passes_and_no_slow_sum() -> None:
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal(8).astype(np.float32) for name in ("gamma", "beta", "bias")}
+    weights |= {"w": rng.standard_normal((8, 4)).astype(np.float32), "eps": np.array(1e-6, np.float32)}
+    weights["bias"] = weights["bias"][:4]
+    body = """n = ReduceL2<keepdims=1>(x, [1,2]); m = ReduceMean<keepdims=1>(n, [-1]); e = Add(m, eps); s = Div(n, e);
+    scaled = Mul(x, s); weighted = Mul(gamma, scaled); shifted = Add(beta, weighted); all = Add(x, shifted);
+    p = MatMul(all, w); y = Add(p, bias)"""
+    given = parse("float[1,5,6,8] x", body, weights=weights, opset=20)
+    sweeps = load_library().sweeps
+    model, made = swept(given, [*sweeps["sums of rows as products"], *sweeps["shifts through products"]], load_rules())
+    assert made is not None
+    ops = model.graph.operator_counts()
+    assert (ops["Mul"], ops["Add"]) == (3, 3), (
+        "the squares, both factors as one, and that by the image; ε, 1 and a shift"
+    )
+    assert not {"ReduceL2", "ReduceSum"} & set(ops)
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
 def test_rules_that_rewrite_what_a_trade_writes_undo_it() -> None:

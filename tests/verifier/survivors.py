@@ -310,6 +310,36 @@ EQUIVALENT = (
         "zeros are as good in front of all channels as behind, and a list has one axis",
     ),
     (
+        "(combine_factors|fuse_residual_into_factor).*",
+        "(REAL|EXTENDED|EXACT) (condition dropped: .*(broadcast|product)|holes swapped: x and y)",
+        "which of the factors is smaller is where it pays: they are multiplied, and broadcast, in any order",
+    ),
+    (
+        "fill_channels_around_depthwise_conv",
+        "EXTENDED condition dropped: mod",
+        "true of all numbers of channels: what is filled up to what is said for kernels",
+    ),
+    (
+        "split_reduce_.*",
+        "(REAL|EXTENDED) condition dropped: any_of",
+        "sums along any axes are split; the condition says where that is faster",
+    ),
+    (
+        "replace_reduce_.*_with_matmul.*",
+        "(REAL|EXTENDED) condition dropped: 3 < rank",
+        "with three axes there are no more than rows, which another rule has without views",
+    ),
+    (
+        "push_transpose_below_gather_of_windows",
+        "EXACT condition dropped: item",
+        "a Transpose goes below in any order of axes; with channels last it is faster there",
+    ),
+    (
+        "push_transpose_above_matmul",
+        "(REAL|EXTENDED) (condition dropped: .*is_sorted|number changed: Transpose)",
+        "any Transpose goes above; the conditions say where it is faster, and a swap is its own inverse",
+    ),
+    (
         "merge_._groups_of_conv",
         "REAL (condition dropped: (1 < size|mod.size|size)|operand dropped: Slice)",
         "groups of any size are merged alike, and the axes are the first ones, as without them",
