@@ -91,6 +91,7 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
         for sweeps in (
             code_motion.SWEEPS,
             attention.SWEEPS,
+            linear.SWEEPS,
             quantization.SWEEPS,
             blocked_layout.SWEEPS,
             matmul_as_conv.SWEEPS,
