@@ -264,7 +264,7 @@ GATHERS = (
         "replace_gather_of_only_element_by_squeeze",
         op.Gather(x, only, axis=axis),
         op.Squeeze(x, fn.concat(axis)),
-        when=(fn.eq(axis_length(x, axis), 1), fn.any_of(fn.eq(only, 0), fn.eq(only, -1))),
+        when=fn.eq(axis_length(x, axis), 1),
         why="The only element along an axis is the whole, without that axis.",
     ),
     Rule(
