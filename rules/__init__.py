@@ -94,6 +94,7 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
         for sweeps in (
             code_motion.SWEEPS,
             attention.SWEEPS,
+            linear.SWEEPS,
             quantization.SWEEPS,
             blocked_layout.SWEEPS,
             patches.SWEEPS,

@@ -529,4 +529,4 @@ EINSUM = (
 
 RULES = (*MATMUL, *SUMS, *TO_GEMM, *GEMM, *NORMALIZED, *TRANSPOSES, *CHAINS, *VIEWED, *FACTORS, *EINSUM)
 TRADES = (*BEFORE, *COSINES)
-SWEEPS = {"shifts through products": BEFORE}
+SWEEPS = {"shifts through products": BEFORE, "temperatures of cosines": COSINES}

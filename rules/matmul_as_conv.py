@@ -2,6 +2,7 @@
 
 ONNX Runtime convolves in blocks of channels, 1.05 to 1.2 times as fast as it multiplies the same matrices, and takes in
 scales, sums and activations behind. Between blocks and channels that lie last it copies, with the Transpose beside.
+Where what is mixed lies in front already, between two Transposes (tokens, heads of attention), it copies nothing.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,8 @@ other_image = tensor("y", "N C H W")
 w, flipped, shape = const("w", "C M"), const("w", "M C"), integers("shape")
 f, g = pointwise("f"), binary("g")
 b, bias = const("b", "M"), const("b", "M", default=0)
-kernels = op.Unsqueeze(op.Transpose(w, perm=(1, 0)), (2, 3))
+filters = op.Transpose(w, perm=(1, 0))
+kernels = op.Unsqueeze(filters, (2, 3))
 
 
 class ChannelProduct(NamedTuple):
@@ -169,6 +171,52 @@ OF_TOKENS = (
     *of_tokens("matrix", matrix, (0, 1), (MATMUL, *GEMMS)),  # a bias makes a product of matrices a Gemm
 )
 
+# -- products across tokens and heads --------------------------------------------------------------------------------
+# Token mixers (MLP-Mixer, gMLP, ResMLP) multiply along the tokens, and attention with talking heads (CaiT) along the
+# heads, between two transpositions. As a convolution of signals, which no blocks are made of, it is a product from the
+# left of what lies there: 1.1 to 1.4 times as fast for tokens, and twice for 4 heads.
+
+SIGNAL_PRODUCTS = (
+    ChannelProduct("matmul_add", lambda x: x @ w + b, lambda x: op.Conv(x, op.Unsqueeze(filters, (2,)), b)),
+    ChannelProduct("matmul", lambda x: x @ w, lambda x: op.Conv(x, op.Unsqueeze(filters, (2,)))),
+)
+all_pixels = fn.size("H") * fn.size("W")
+BLOCK = 16
+"""Number of channels in a block where it is largest: of fewer, images are filled up with zeros."""
+fills_no_block = (fn.size("C") < BLOCK, fn.size("M") < BLOCK)
+
+ACROSS = (
+    *(
+        rule
+        for product in SIGNAL_PRODUCTS
+        for rule in (
+            Rule(
+                f"replace_{product.name}_across_tokens_with_conv",
+                transpose_tokens(product.apply(tokens)),
+                product.conv(transpose_tokens(tokens)),
+                when=blocked_conv_conditions(tokens, "TCM"),
+                why="A convolution of signals mixes tokens where they lie.",
+            ),
+            Rule(
+                f"replace_{product.name}_across_heads_with_conv",
+                move_channels_first(product.apply(pixels)),
+                op.Reshape(
+                    product.conv(op.Reshape(move_channels_first(pixels), fn.concat(fn.sizes("N C"), all_pixels))),
+                    fn.sizes("N M H W"),
+                ),
+                when=(fn.size("N") > 0, *blocked_conv_conditions(pixels, "HWCM")),
+                pays=fills_no_block,
+                why="A convolution of signals mixes heads where they lie, and fills up no block of channels.",
+            ),
+        )
+    ),
+    Rule("push_signals_above_pointwise", transpose_tokens(f(tokens)), f(transpose_tokens(tokens)), why=stays),
+)
+
 RULES: tuple[Rule, ...] = ()
-TRADES = (*BESIDE_IMAGES, *OF_TOKENS)
-SWEEPS = {"products beside images as convolutions": BESIDE_IMAGES, "products of tokens as convolutions": OF_TOKENS}
+TRADES = (*BESIDE_IMAGES, *OF_TOKENS, *ACROSS)
+SWEEPS = {
+    "products beside images as convolutions": BESIDE_IMAGES,
+    "products of tokens as convolutions": OF_TOKENS,
+    "products across tokens and heads as convolutions": ACROSS,
+}

@@ -128,9 +128,8 @@ def build_split_rule(this: LinearOperator, count: int) -> Rule:
     )
 
 
-PRODUCTS = tuple(
-    make(this, count) for make in (build_merge_rule, build_split_rule) for this in LINEAR for count in (2, 3)
-)
+MERGED = tuple(build_merge_rule(this, count) for this in LINEAR for count in (2, 3))
+APART = tuple(build_split_rule(this, count) for this in LINEAR for count in (2, 3, 4))
 
 # -- elementwise operators on the parts of a value -----------------------------------------------------------------
 
@@ -343,5 +342,9 @@ MIXED = tuple(map(build_mixed_kernels_rule, (2, 3, 4, 5)))
 DENSE = tuple(map(build_dense_conv_rule, (2, 3, 4)))
 
 RULES: tuple[Rule, ...] = ()
-TRADES = (*PRODUCTS, *ON_PARTS, *EVEN, *JOINED, *CHANNELS, *GROUPS, *MIXED, *DENSE)
-SWEEPS = {"kernels of one size": MIXED, "convolutions of all channels": DENSE}
+TRADES = (*MERGED, *APART, *ON_PARTS, *EVEN, *JOINED, *CHANNELS, *GROUPS, *MIXED, *DENSE)
+SWEEPS = {
+    "kernels of one size": MIXED,
+    "convolutions of all channels": DENSE,
+    "parts of products apart": (*EVEN, *APART, *(rule for rule in ON_PARTS if rule.name.startswith("split_pointwise"))),
+}

@@ -226,7 +226,7 @@ SPLITS = (
 
 # -- Gather --------------------------------------------------------------------------------------------------------
 
-chosen, again, single = const("i", "K"), const("j"), const("i", "")
+chosen, again, single, only = const("i", "K"), const("j"), const("i", ""), integer("i")
 row = tensor("i", "K")
 # The mask of attention as it is exported: its axes are set apart by indices that are computed.
 mask, places, numbers = tensor("x", "N S"), tensor("i", "N 1*k S 2"), tensor("i", "N 1*k S")
@@ -259,6 +259,13 @@ GATHERS = (
         op.Gather(x, op.Gather(chosen, again, axis=0), axis=axis),
         when=same_axis,
         why="What is chosen among the chosen is known when the model is compiled.",
+    ),
+    Rule(
+        "replace_gather_of_only_element_by_squeeze",
+        op.Gather(x, only, axis=axis),
+        op.Squeeze(x, fn.concat(axis)),
+        when=fn.eq(axis_length(x, axis), 1),
+        why="The only element along an axis is the whole, without that axis.",
     ),
     Rule(
         "eliminate_gather_of_unsqueeze",

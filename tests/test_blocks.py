@@ -414,3 +414,87 @@ def test_a_hard_swish_that_is_written_out_stays_in_blocks_of_channels(opset: int
     given = parse("float[1,4,7,6] x", body, drawn(w=(16, 4, 3, 3)) | numbers, opset=opset)
     found = graphopt.optimize(given, cost="none").model
     assert Counter(node.op_type for node in found.graph.node) == {"Conv": 1, **written}
+
+
+ACROSS, APART, COSINES = (
+    "products across tokens and heads as convolutions",
+    "parts of products apart",
+    "temperatures of cosines",
+)
+
+
+@pytest.mark.parametrize("batch", ["2", "batch"])
+@pytest.mark.parametrize("bias", ["b", ""])
+def test_what_mixes_tokens_mixes_them_where_they_lie(batch: str, bias: str) -> None:
+    """An MLP-Mixer transposes tokens and channels, multiplies twice, and transposes them back."""
+    body = f"""t = Transpose<perm=[0,2,1]>(x); p = MatMul(t, w); {"q = Add(p, b)" if bias else "q = Identity(p)"};
+        g = Gelu(q); m = MatMul(g, v); n = Add(m, c); u = Transpose<perm=[0,2,1]>(n); y = Add(u, x)"""
+    given = parse(f"float[{batch},5,6] x", body, drawn(w=(5, 7), b=(7,), v=(7, 5), c=(5,)), opset=20)
+    model, made = swept(given, load_library().sweeps[ACROSS], load_rules())
+    assert made is not None
+    assert model.graph.operator_counts() == {"Conv": 2, "Gelu": 1, "Add": 1}
+    assert (
+        compare_models(given, model, bindings=[{"batch": 3}] if batch == "batch" else None).verdict
+        is EqualityVerdict.EQUAL
+    )
+
+
+@pytest.mark.parametrize(("heads", "is_small"), [(4, True), (15, True), (16, False)])
+def test_heads_that_talk_are_mixed_where_they_lie(heads: int, is_small: bool) -> None:
+    """CaiT mixes the heads of scores, and after the softmax again; of 16 there is a block of channels."""
+    body = """t = Transpose<perm=[0,2,3,1]>(x); p = MatMul(t, w); q = Add(p, b); s = Softmax<axis=2>(q);
+        m = MatMul(s, v); n = Add(m, c); y = Transpose<perm=[0,3,1,2]>(n)"""
+    made = drawn(w=(heads, heads), b=(heads,), v=(heads, heads), c=(heads,))
+    given = parse(f"float[1,{heads},3,5] x", body, made)
+    model, sweep = swept(given, load_library().sweeps[ACROSS], load_rules())
+    assert (sweep is not None) is is_small
+    if is_small:
+        assert model.graph.operator_counts() == {"Conv": 2, "Softmax": 1, "Reshape": 4}
+        assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_parts_of_a_product_are_made_apart(count: int) -> None:
+    """As in gated layers, and in blocks that make queries, keys, values and a layer's features by one product."""
+    names = [f"p{i}" for i in range(count)]
+    body = f"""m = MatMul(x, w); a = Add(m, b); r = Tanh(a); {", ".join(names)} = Split<axis=-1>(r, sizes);
+        y = Concat<axis=1>({", ".join(names)})"""
+    weights = {**drawn(w=(6, 4 * count), b=(4 * count,)), "sizes": np.array([4] * count)}
+    given = parse("float[2,5,6] x", body, weights)
+    model, made = swept(given, load_library().sweeps[APART], load_rules())
+    if count == 4:  # of which no rule takes an operator in between
+        assert made is None
+        return
+    assert made is not None
+    assert model.graph.operator_counts() == {"MatMul": count, "Add": count, "Tanh": count, "Concat": 1}
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_four_parts_of_a_product_are_made_apart() -> None:
+    body = "m = MatMul(x, w); a = Add(m, b); c, d, e, f = Split<axis=-1>(a, sizes); y = Concat<axis=1>(f, d, e, c)"
+    given = parse("float[2,5,6] x", body, {**drawn(w=(6, 16), b=(16,)), "sizes": np.array([4] * 4)})
+    model, made = swept(given, load_library().sweeps[APART], load_rules())
+    assert made is not None
+    assert model.graph.operator_counts() == {"MatMul": 4, "Add": 4, "Concat": 1}
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_temperatures_are_factors_of_the_lengths() -> None:
+    """Of queries, divided by their lengths, as Swin V2 has them."""
+    body = "q = Div(x, l); s = MatMul(q, k); t = Mul(s, c); y = Softmax<axis=-1>(t)"
+    inputs = "float[2,3,5,4] x, float[2,3,5,1] l, float[2,3,4,5] k"
+    given = parse(inputs, body, drawn(c=(3, 1, 1)))
+    model, made = swept(given, load_library().sweeps[COSINES], load_rules())
+    assert made is not None
+    graph = model.graph
+    (product,) = graph.vertices_with_op("MatMul")
+    assert [graph[reader].op for reader in graph.readers(product)] == ["Softmax"]
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+@pytest.mark.parametrize("index", [0, -1])
+def test_the_only_element_along_an_axis_is_taken_by_a_view(index: int) -> None:
+    given = parse("float[2,1,3] x", "g = Gather<axis=1>(x, i); y = Neg(g)", {"i": np.array(index)})
+    model, _ = swept(given, (), load_rules())
+    assert model.graph.operator_counts() == {"Squeeze": 1, "Neg": 1}
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL

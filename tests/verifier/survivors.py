@@ -48,6 +48,11 @@ EQUIVALENT = (
         "of no image there is no mean: the condition is for images of open sizes, which do not stay in blocks",
     ),
     (
+        "replace_matmul(_add)?_across_heads_with_conv",
+        "(REAL|EXTENDED) condition dropped: size..[CM]",
+        "it is true everywhere: the condition says where it pays",
+    ),
+    (
         "(compute|shard)_.*_parts",
         r"\w+ (number changed|operands swapped|another operator): .*size",
         "any cut is right: equal parts, which share a buffer, take the least memory",
