@@ -130,7 +130,6 @@ def test_a_transposition_of_several_axes_takes_two_passes(
         pytest.param((6, 32, 40, 9), (0, 3, 1, 2), id="the last axis alone"),
         pytest.param((6, 32, 40, 9), (0, 2, 3, 1), id="one axis to the end"),
         pytest.param((6, 32, 40, 9), (2, 1, 0, 3), id="the last axis stays"),
-        pytest.param((2, 3, 4, 5), (0, 3, 2, 1), id="few elements"),
     ],
 )
 def test_a_transposition_that_is_fast_takes_one_pass(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
@@ -169,8 +168,8 @@ def test_softmax_along_an_inner_axis_is_one_of_matrices(name: str, sizes: str, a
     assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 
-@pytest.mark.parametrize(("sizes", "axis"), [("1,16,840", 1), ("4,8,6,70", 3), ("4,8,6,70", -2), ("1,16,4,4", 1)])
-def test_softmax_that_is_fast_or_small_is_left(sizes: str, axis: int) -> None:
+@pytest.mark.parametrize(("sizes", "axis"), [("1,16,840", 1), ("4,8,6,70", 3), ("4,8,6,70", -2)])
+def test_softmax_that_is_fast_is_left(sizes: str, axis: int) -> None:
     given = parse(f"float[{sizes}] x", f"y = Softmax<axis={axis}>(x)", opset=20)
     assert swept(given, load_library().sweeps["copies and sums in long runs"], [])[1] is None
 
