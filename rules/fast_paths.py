@@ -12,7 +12,7 @@ from graphopt.rule import App, Rule, Term, fn, integer, integers, op, tensor
 x, perm, axis = tensor("x"), integers("perm"), integer("axis")
 sizes, last = fn.shape(x), fn.rank(x) - 1
 goal = fn.item(fn.inverse(perm), last)
-"""Where the last axis comes to lie."""
+"""Place at which the last axis comes to lie."""
 source = fn.item(perm, -1)
 """Axis that comes to lie last."""
 run, other_run = fn.item(sizes, source), fn.item(sizes, last)

@@ -325,7 +325,7 @@ class Stack(NamedTuple):
     matrices: Term
     keep: Callable[[App], App]
     drop: Callable[[App], App]
-    """What becomes of the product, with the axes that were added up and without."""
+    """Result of the product, with the axes that were added up and without."""
     when: tuple[Term, ...] = ()
     pays: tuple[Term, ...] = ()
 
