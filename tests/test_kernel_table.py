@@ -79,6 +79,7 @@ def test_a_kind_of_kernel_is_read_back_from_its_text() -> None:
         ("Conv", [(1, 64, 9), (64, 1, 3)], (1, 64, 9), ("blocked depthwise 1-d convolution", (9, 1, 64, 3, 1, 64))),
         ("Softmax", [(4, 8)], (4, 8), ("Softmax", (32, 32, 8, 8))),
         ("Reshape", [(4, 8), (1,)], (32,), None),
+        ("Transpose", [(4, 8)], (8, 4), None),
         ("Add", [(0, 8), (8,)], (0, 8), None),
     ],
 )

@@ -83,7 +83,8 @@ class PredictedTime(NamedTuple):
 def describe_kernel(
     op: str, reads: Sequence[Shape], writes: Shape, *, is_blocked: bool = False, has_weights: bool = False
 ) -> KernelWork | None:
-    """Return the work of a kernel that writes single precision; None where its shapes say too little of it.
+    """Return the work of a kernel that writes single precision; None where its shapes say too little of it,
+    as of a Transpose.
 
     Args:
         op: the operator, as in a model or as ONNX Runtime's optimized graph names it.
@@ -93,9 +94,7 @@ def describe_kernel(
         has_weights: whether the second operand of a product is constant.
     """
     written, work = prod(writes), lookup_kernel(op).cost.work
-    if work in (WorkKind.NOTHING, WorkKind.TRANSPOSITION):  # shapes do not say in which order axes are moved
-        return None
-    if not reads or not written or not all(map(prod, reads)):
+    if work in (WorkKind.NOTHING, WorkKind.TRANSPOSITION) or not reads or not written or not all(map(prod, reads)):
         return None
     nbytes = 4.0 * (written + sum(map(prod, reads)))
     if work is WorkKind.PRODUCT:

@@ -109,9 +109,13 @@ class FinalSelection:
         Return None where there is no such estimate, or no time for it.
         """
         gains: dict[Candidate, float] = {}
+        end = self.budget.screening_end
         for candidate in sweeps:
+            is_over = bool(gains) and self.budget.clock() >= end  # to combine them takes its time, too
             count = 2 if gains else 3
-            if self.budget.is_interrupted or not self._is_time_to_profile(count, "alone", simplified, candidate):
+            if self.budget.is_interrupted or not self._is_time_to_profile(
+                count, "alone", simplified, candidate, is_over=is_over
+            ):
                 break
             if (gain := self._estimate_gain(candidate, simplified)) is not None:
                 gains[candidate] = gain
@@ -144,13 +148,13 @@ class FinalSelection:
         gains[both] = self._estimate_gain(both, simplified) or 0.0
         return both if gains[both] > gains[best] else best
 
-    def _is_time_to_profile(self, count: int, how: str, *candidates: Candidate) -> bool:
-        """Return whether there is time to profile so many models; where an earlier run had none for these, there is
-        none."""
+    def _is_time_to_profile(self, count: int, how: str, *candidates: Candidate, is_over: bool = False) -> bool:
+        """Return whether there is time to profile so many models, and it is not over; where an earlier run had none for
+        these, there is none."""
         keys = ["profile", how, *(candidate.key for candidate in candidates)]
         if self.contest.had_timed_out(keys):
             return False
-        if self.budget.is_time_to_profile(count):
+        if not is_over and self.budget.is_time_to_profile(count):
             return True
         self.contest.record_timeout(keys)
         return False

@@ -189,6 +189,9 @@ class SearchPolicy:
 
     sweeping_share: float = 0.5
     """Part of the time, without what the second race takes, in which sweeps have to be made."""
+    screening_share: float = 0.4
+    """Part of the time that two races of one version leave, in which sweeps are profiled by themselves, the most
+    promising first: to combine those that gain takes as long."""
     search_share: float = 0.6
     """Fraction for the search of the time left after sweeps and the reserve for the final selection; the rest is for
     that."""

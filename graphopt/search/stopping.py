@@ -159,6 +159,12 @@ class TimeBudget:
         return now + self.policy.sweeping_share * (self.deadline - self.confirmation_seconds - now)
 
     @property
+    def screening_end(self) -> float:
+        """Time by which profiles of single sweeps have to be made, if they begin now."""
+        spare = self.remaining - self.race_cost(1) - self.confirmation_seconds
+        return self.clock() + self.policy.screening_share * max(spare, 0.0)
+
+    @property
     def final_race_start(self) -> float:
         """Time at which the races of the search's finds have to begin."""
         return self.deadline - self.reserved_seconds
