@@ -11,6 +11,7 @@ from typing import TypeVar
 from benchmarks import (
     calibration,
     comparison,
+    kernel_times,
     kernels,
     memory,
     neighbours,
@@ -140,6 +141,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], Iterable[str]]] = {
         f"written: {tool_orders.run(given.models or [*tool_orders.SMALL], given.search_seconds, given.output)}"
     ],
     "pipelines": lambda given: [f"written: {pipelines.run(given.models, given.stages, given.seconds, given.output)}"],
+    "kernel_times": lambda given: [f"written: {kernel_times.run(given.models, given.held_out, given.output)}"],
     "search_time": lambda given: [
         f"written: {search_time.run(given.models, given.search_seconds, given.against, given.output)}"
     ],
@@ -209,6 +211,9 @@ def _parser() -> argparse.ArgumentParser:
     text = "as of `run`; else those that OpenVINO ran faster than graphopt's outcome in benchmarks/results/cpu.jsonl"
     option("--models", nargs="+", metavar="NAME", help=text)
     option("--search-seconds", type=seconds, metavar="SECONDS", default=30.0, help="that graphopt may search; 30")
+    option = add("kernel_times", "times of kernels, which graphopt ships", FOLDER / "kernel-times.jsonl")
+    option("models", nargs="+", metavar="MODEL.onnx", help="whose kernels are shipped")
+    option("--held-out", nargs="+", metavar="MODEL.onnx", default=[], help="whose kernels are predicted by those")
     option = add("pipelines", "models cut into stages, and the throughput of processes", FOLDER / "pipelines.jsonl")
     option("--models", nargs="+", metavar="NAME", default=[*pipelines.MODELS], help=", ".join(pipelines.MODELS))
     option("--stages", nargs="+", type=_above(1, int), metavar="N", default=[2, 4], help="2 and 4 unless named")

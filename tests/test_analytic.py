@@ -2,6 +2,7 @@
 
 import platform
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from graphopt.base.hardware import processor
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Patch
+from graphopt.runtime.kernel_table import PRIOR_ERROR
 from graphopt.runtime.machine import Machine
 from graphopt.search.analytic_cost import ASSUMED_SIZE, AnalyticCost
 from tests.graphs import SAME_SIZE, graph, image, weight
@@ -29,6 +31,18 @@ def test_a_convolution_with_nine_times_the_arithmetic_takes_that_much_longer() -
     large = image(f"y = Conv{SAME_SIZE}(x, w)", w=weight(32, 32, 3, 3))
     small = image("y = Conv(x, w)", w=weight(32, 32, 1, 1))
     assert 7 < ratio(large, small) < 9
+
+
+def test_of_a_gain_only_kernels_that_differ_are_uncertain() -> None:
+    before = image(f"a = Conv{SAME_SIZE}(x, w); b = Sin(a); y = Exp(b)", w=weight(32, 32, 3, 3))
+    after = image(f"a = Conv{SAME_SIZE}(x, w); y = Exp(a)", w=weight(32, 32, 3, 3))
+    cost = AnalyticCost()
+    assert cost.predict_gain(before, before.copy()) == (cost.estimate_seconds(before), 0.0, 0.0)
+    gain = cost.predict_gain(before, after)
+    assert gain.ratio() == pytest.approx(cost.estimate_seconds(before) / cost.estimate_seconds(after))
+    assert gain.error == pytest.approx(PRIOR_ERROR * gain.saved)
+    assert gain.ratio(-1.0) < gain.ratio() < gain.ratio(1.0)
+    assert gain._replace(saved=gain.whole).ratio() == inf
 
 
 def test_small_operators_cost_a_launch_each() -> None:

@@ -25,7 +25,7 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.regions import graph_digest
 from graphopt.rewrite.simplify import Simplifier
 from graphopt.runtime.bench import prepare_models
-from graphopt.runtime.cost_model import open_cost_cache
+from graphopt.runtime.cost_model import PredictedGain, open_cost_cache
 from graphopt.runtime.measure import TimingSamples, time_interleaved
 from graphopt.runtime.profile import ProfiledSession
 from graphopt.runtime.session_setting import SessionSetting
@@ -485,6 +485,18 @@ def test_a_sweep_that_replaces_too_little_is_not_timed(
     """It might gain three times the share that the estimate gives it, and that is to be more than noise."""
     outcomes(monkeypatch, 1.5, 1.5)
     monkeypatch.setattr(AnalyticCost, "replaced_share", lambda *_: share)
+    _, _, tuned = tuner(sweeps={"sums": [DOUBLE]})
+    assert tuned.timing is not None
+    assert bool(tuned.timing.groups) is is_timed
+
+
+@pytest.mark.parametrize(("saved", "error", "is_timed"), [(-0.1, 0.01, False), (-0.1, 0.2, True), (0.1, 0.0, True)])
+def test_a_sweep_that_cannot_gain_by_known_kernels_is_not_timed(
+    saved: float, error: float, monkeypatch: pytest.MonkeyPatch, *, is_timed: bool
+) -> None:
+    outcomes(monkeypatch, 1.5, 1.5)
+    estimate(monkeypatch)
+    monkeypatch.setattr(Prices, "predict_gain", lambda *_: PredictedGain(1.0, saved, error))
     _, _, tuned = tuner(sweeps={"sums": [DOUBLE]})
     assert tuned.timing is not None
     assert bool(tuned.timing.groups) is is_timed

@@ -15,9 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 import graphopt
-from benchmarks import kernels, memory, report, scaling, training
+from benchmarks import kernel_times, kernels, memory, report, scaling, training
 from benchmarks.results import Results, digest, read_rows
 from graphopt.cli.main import app
+from graphopt.runtime.kernel_table import DATA
 from tests import option_tables
 from tests.text import parse
 
@@ -167,14 +168,19 @@ def test_pictures_are_those_of_the_committed_results(name: str) -> None:
     assert paths and not stale, "`python -m benchmarks report` makes them anew, of scaling `scaling`"
 
 
+def test_the_times_of_kernels_that_are_shipped_are_those_of_the_committed_results() -> None:
+    assert DATA.read_text(encoding="utf-8") == kernel_times.data_text(read_rows(RESULTS / "kernel-times.jsonl"))
+
+
 def test_other_pages_are_those_of_the_committed_results() -> None:
     page = (RESULTS / "scaling.md").read_text(encoding="utf-8")
     assert page == scaling.markdown(read_rows(RESULTS / "scaling.jsonl"))
     page = (RESULTS / "memory.md").read_text(encoding="utf-8")
     assert page == memory.markdown(read_rows(RESULTS / "memory.jsonl"))
-    for name, markdown in {"kernels": kernels.markdown, "training": training.markdown}.items():
+    pages = {"kernel-times": kernel_times.markdown, "kernels": kernels.markdown, "training": training.markdown}
+    for name, markdown in pages.items():
         page = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
         assert page == markdown(read_rows(RESULTS / f"{name}.jsonl"))
-    pages = [path.name for path in RESULTS.glob("*.md")]
+    found = [path.name for path in RESULTS.glob("*.md")]
     linked = "".join([README, *PAGES.values()])
-    assert not [name for name in pages if name != "by-hand.md" and f"(../benchmarks/results/{name})" not in linked]
+    assert not [name for name in found if name != "by-hand.md" and f"(../benchmarks/results/{name})" not in linked]

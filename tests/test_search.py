@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from graphopt.runtime.cost_model import (
     CostModel,
     NoTimeToMeasureError,
     NotMeasurableError,
+    PredictedGain,
     TemporarilyNotMeasurableError,
 )
 from graphopt.runtime.machine import Machine
@@ -67,6 +68,10 @@ class Prices:
     def estimate_seconds(self, graph: Graph) -> float:
         self.asked += 1
         return sum(self.price(graph, vertex) for vertex, _ in graph.nodes())
+
+    def predict_gain(self, before: Graph, after: Graph) -> PredictedGain:
+        known, other = map(self.estimate_seconds, (before, after))
+        return PredictedGain(known, known - other, inf)
 
     def price(self, graph: Graph, vertex: int) -> float:
         return self.prices.get(graph[vertex].op, 1.0)
@@ -380,6 +385,16 @@ def test_several_sizes_count_the_same(start: float, is_taken: bool) -> None:
     assert ("Add" in ops) is is_taken
     sizes = [{"n": size} for size in (1, 7, 128)]
     assert compare_models(OPEN, model, bindings=sizes).verdict is EqualityVerdict.EQUAL
+
+
+@pytest.mark.parametrize(("error", "trials"), [(0.0, 0), (1.0, 1)])
+def test_a_graph_that_surely_gains_nothing_is_not_measured(
+    error: float, trials: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is estimated to cost as much as the part that it is to replace."""
+    monkeypatch.setattr(Prices, "predict_gain", lambda *_: PredictedGain(2.0, 0.0, error))
+    _, exploration = found(parse("float[8] x", "a = Mul(x, 2.0); y = Exp(a)"), space(DOUBLE), Prices(Mul=1, Add=1))
+    assert (exploration.states, exploration.trials) == (2, trials)
 
 
 def test_parts_into_which_sizes_flow_that_depend_on_the_data_are_left() -> None:

@@ -27,6 +27,15 @@ def processor() -> str:
     return "; ".join(f"{name}: {told[name]}" for name in _CPUINFO_FIELDS if name in told) or platform.machine()
 
 
+def instruction_set() -> str:
+    """Return the vector instructions by which ONNX Runtime chooses kernels: `avx512`, `avx2`, `neon`; else empty."""
+    known = processor().replace(";", " ").split()
+    return next((name for name, flag in _VECTOR_FLAGS.items() if flag in known), "")
+
+
+_VECTOR_FLAGS = {"avx512": "avx512f", "avx2": "avx2", "neon": "asimd"}
+
+
 def processor_name() -> str:
     """Return the processor as its maker calls it: `AMD EPYC 9B14`."""
     named = [part.partition(": ")[2] for part in processor().split("; ") if part.startswith("model name: ")]

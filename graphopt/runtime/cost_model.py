@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from graphopt.base.cache import Cache
 from graphopt.base.files import cache_folder
@@ -22,6 +23,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class PredictedGain(NamedTuple):
+    """Gain of a graph over another as it is estimated, in seconds."""
+
+    whole: float
+    """Time of the other."""
+    saved: float
+    error: float
+    """Standard deviation of what is saved."""
+
+    def ratio(self, optimism: float = 0.0) -> float:
+        """Return how many times as fast it is if so many standard deviations more are saved; infinite where that is
+        all of the time."""
+        left = self.whole - self.saved - optimism * self.error
+        return self.whole / left if left > 0 else math.inf
+
+
 class CostModel(Protocol):
     """Questions of a search. The graphs are small, and have static shapes where anything is to be run."""
 
@@ -33,6 +50,9 @@ class CostModel(Protocol):
 
     def estimate_seconds(self, graph: Graph) -> float:
         """Return an estimate of one run, without running anything; the same for the same graph."""
+
+    def predict_gain(self, before: Graph, after: Graph) -> PredictedGain:
+        """Return what a graph gains over another of the same function, without running anything."""
 
     def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
         """Return how many times as fast as `before` each of the others is; all have the same inputs and outputs.

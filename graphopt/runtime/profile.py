@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from ast import literal_eval
 from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -141,29 +142,56 @@ def profile_model(
     return Profile(model_label(model), setting.provider_name, len(whole), seconds, rows, before, after, detail)
 
 
-def light_kernel_share(
-    model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int = TimingPolicy.kernel_share_runs
-) -> float:
+def light_kernel_share(times: KernelTimes) -> float:
     """Return the part of the time in kernels, from 0 to 1, that is spent outside matrix products and convolutions of
     images.
 
     A convolution of a signal counts as outside: ONNX Runtime runs it slower than the same one of an image.
-
-    Raises:
-        UsageError: the provider is missing.
-        ModelError: the model cannot be loaded or run, or has too many nodes for the profiler.
     """
-    ((whole, kernels),) = _profile_events([(model, setting)], feeds, runs)
-    convolutions, heavy = (WorkKind.CONVOLUTION, WorkKind.TRANSPOSED_CONVOLUTION), []
-    for event in kernels:
-        op, written = event["args"]["op_name"], event["args"].get("output_type_shape", ())
-        is_of_signal = lookup_kernel(op).cost.work in convolutions and any(
-            len(shape) == 3 for types in written for shape in types.values()
+    heavy = whole = 0.0
+    for text, seconds in times.seconds.items():
+        kernel = KernelKind.parse(text)
+        is_convolution = lookup_kernel(kernel.operator).cost.work in (
+            WorkKind.CONVOLUTION,
+            WorkKind.TRANSPOSED_CONVOLUTION,
         )
-        if is_heavy_kernel(op) and not is_of_signal:
-            heavy.append(event)
-    rows, own = (times_by_operator(some, len(whole)) for some in (kernels, heavy))
-    return 1 - sum(row.seconds for row in own) / (sum(row.seconds for row in rows) or 1)
+        is_of_signal = is_convolution and any(len(shape) == 3 for _, shape in kernel.outputs)
+        whole += sum(seconds)
+        heavy += sum(seconds) if is_heavy_kernel(kernel.operator) and not is_of_signal else 0.0
+    return 1 - heavy / (whole or 1)
+
+
+_TypesAndShapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class KernelKind(NamedTuple):
+    """Kind of a kernel, as `KernelTimes` tells kernels apart."""
+
+    operator: str
+    """Operator as ONNX Runtime's optimized graph names it, such as FusedConv."""
+    inputs: _TypesAndShapes
+    """Element types and shapes, without those of weights that ONNX Runtime has packed."""
+    outputs: _TypesAndShapes
+    is_blocked: bool
+    """True in the layout that blocks the channels of images."""
+
+    @staticmethod
+    def of_event(event: _Event) -> KernelKind:
+        facts = event["args"]
+        inputs, outputs = (
+            tuple((dtype, tuple(shape)) for types in facts.get(name) or () for dtype, shape in types.items())
+            for name in ("input_type_shape", "output_type_shape")
+        )
+        return KernelKind(facts["op_name"], inputs, outputs, event["name"].endswith("_nchwc_kernel_time"))
+
+    @staticmethod
+    def parse(text: str) -> KernelKind:
+        """Return the kind of a text that `str` has made."""
+        operator, _, rest = text.partition(" ")
+        return KernelKind(operator, *literal_eval(rest))
+
+    def __str__(self) -> str:
+        return f"{self.operator} {self[1:]}"
 
 
 class ProfiledSession:
@@ -264,8 +292,7 @@ def _kernel_times(whole: Sequence[_Event], kernels: Sequence[_Event]) -> KernelT
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
     counts = Counter[str]()
     for event, own in zip(kernels, _exclusive_times(kernels), strict=True):
-        facts = event["args"]
-        kind = f"{facts['op_name']} {facts.get('input_type_shape')} {facts.get('output_type_shape')}"
+        kind = str(KernelKind.of_event(event))
         seconds[kind][bisect(starts, event["ts"]) - 1] += own / 1e6
         counts[kind] += 1
     mean = {kind: round(count / len(starts)) for kind, count in counts.items()}

@@ -6,9 +6,10 @@ launch. The constants describe ONNX Runtime's CPU kernels, and the fusions that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from math import fsum, prod
+from math import fsum, prod, sqrt
 from typing import NamedTuple
 
 from graphopt.base.dtype import DType
@@ -18,6 +19,8 @@ from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.types import TensorType
 from graphopt.operators.node_facts import get_attribute, operator_of_node
 from graphopt.operators.operator_cost import EpilogueFusion, FusionTarget, LayoutEffect, WorkKind
+from graphopt.runtime.cost_model import PredictedGain
+from graphopt.runtime.kernel_table import KernelTable, KernelWork, PredictedTime, describe_kernel
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup
 
@@ -32,23 +35,43 @@ class AnalyticCost:
     is_steady = True
     device = ""
 
-    def __init__(self, machine: Machine | None = None) -> None:
+    def __init__(self, machine: Machine | None = None, kernels: KernelTable | None = None) -> None:
+        """Take the rates of a machine, and a table of kernels that corrects the estimates of single nodes."""
         self.machine = machine or Machine()
+        self.kernels = kernels or KernelTable(self.machine)
+
+    def _estimate(self, graph: Graph) -> _GraphEstimate:
+        return _GraphEstimate(graph, self.machine, self.kernels)
 
     def estimate_seconds(self, graph: Graph) -> float:
         """Return an estimate of one run: at least a launch."""
-        return max(_GraphEstimate(graph, self.machine).seconds, self.machine.launch_seconds)
+        return max(self._estimate(graph).seconds, self.machine.launch_seconds)
+
+    def predict_gain(self, before: Graph, after: Graph) -> PredictedGain:
+        """Return what a graph gains that is made of another, by the kernels of which it has more or fewer."""
+        old, new = self._estimate(before), self._estimate(after)
+        counts = old.counts.copy()
+        counts.subtract(new.counts)
+        times = old.times | new.times
+        saved = fsum(count * times[part].seconds for part, count in counts.items())
+        error = sqrt(fsum((count * times[part].seconds * times[part].error) ** 2 for part, count in counts.items()))
+        return PredictedGain(old.seconds, saved, error)
 
     def node_seconds(self, graph: Graph) -> dict[int, float]:
         """Return an estimate for each node, without copies between layouts; 0 for what is computed when the model is
         loaded."""
-        estimate = _GraphEstimate(graph, self.machine)
+        estimate = self._estimate(graph)
         return {vertex: estimate.seconds_of_node(vertex) for vertex, _ in graph.nodes()}
+
+    def prior_seconds(self, graph: Graph) -> dict[KernelWork, float]:
+        """Return the estimates of a graph's kernels without a table, of those that a table has words for."""
+        parts = self._estimate(graph).counts
+        return {part.work: part.load.seconds(self.machine) for part in parts if part.work is not None}
 
     def replaced_share(self, before: Graph, after: Graph, static: Graph) -> float:
         """Return the estimated part of a graph's time that is in nodes which a graph made of it lacks, or does
         otherwise; nodes that only read other values count as the same. `static` is the graph with numbers for sizes."""
-        estimate = _GraphEstimate(static, self.machine)
+        estimate = self._estimate(static)
         return estimate.seconds_of(lambda vertex: not _does_the_same(before, after, vertex)) / estimate.seconds
 
     def measure_speedups(
@@ -70,42 +93,61 @@ class WorkLoad(NamedTuple):
     bytes: float = 0.0
     launches: float = 1.0
 
+    def seconds(self, machine: Machine) -> float:
+        """Return the seconds that it takes at the rates of a machine."""
+        busy = max(self.flops / machine.flops_per_second, self.bytes / machine.bytes_per_second)
+        return busy + self.launches * machine.launch_seconds
+
 
 NO_LOAD = WorkLoad(launches=0.0)
+
+
+class _Part(NamedTuple):
+    """What a node or a copy between layouts costs, equal for those that do the same."""
+
+    name: str
+    """Operator with its attributes."""
+    work: KernelWork | None
+    load: WorkLoad
 
 
 class _GraphEstimate:
     """Estimate for one graph on a machine: folded nodes, fused nodes, and values in the blocked layout."""
 
-    def __init__(self, graph: Graph, machine: Machine) -> None:
-        self.graph, self.machine = graph, machine
+    def __init__(self, graph: Graph, machine: Machine, kernels: KernelTable) -> None:
+        self.graph, self.machine, self.kernels = graph, machine, kernels
         self.known: set[int] = set()
         """The vertices that are computed when the model is loaded."""
         self.blocked: set[Value] = set()
         """The values in the layout that blocks channels."""
         self.open: dict[Value, FusionTarget | None] = {}
         """The values that only one node reads, and what that node may be fused into."""
-        self._work: dict[int, WorkLoad] = {}
+        self._parts: dict[int, _Part] = {}
+        self.times: dict[_Part, PredictedTime] = {}
         for vertex in graph.topological_order():
             self._visit(vertex, graph[vertex])
+        self.counts = Counter(self._parts.values())
+        """Nodes and copies between layouts by what they cost."""
+        self.counts.update(self._part("layout", None, load) for load in self._layout_copies())
 
     @property
     def seconds(self) -> float:
-        return self._seconds_of_work((*self._work.values(), *self._layout_copies()))
+        return fsum(count * self.times[part].seconds for part, count in self.counts.items())
 
     def seconds_of(self, is_counted: Callable[[int], bool]) -> float:
         """Return the seconds of some nodes, without copies between layouts."""
-        return self._seconds_of_work(work for vertex, work in self._work.items() if is_counted(vertex))
+        return fsum(self.times[part].seconds for vertex, part in self._parts.items() if is_counted(vertex))
 
     def seconds_of_node(self, vertex: int) -> float:
         """Return the seconds of one node; 0 where it is folded."""
-        return self._seconds_of_work([self._work[vertex]] if vertex in self._work else [])
+        return self.times[self._parts[vertex]].seconds if vertex in self._parts else 0.0
 
-    def _seconds_of_work(self, work: Iterable[WorkLoad]) -> float:
-        flops, bytes_ = self.machine.flops_per_second, self.machine.bytes_per_second
-        return fsum(
-            max(each.flops / flops, each.bytes / bytes_) + each.launches * self.machine.launch_seconds for each in work
-        )
+    def _part(self, name: str, work: KernelWork | None, load: WorkLoad) -> _Part:
+        """Return what some work costs, and note its time."""
+        part = _Part(name, work, load)
+        if part not in self.times:
+            self.times[part] = self.kernels.predict(work, load.seconds(self.machine))
+        return part
 
     def _visit(self, vertex: int, node: Node) -> None:
         if self._is_folded(node):
@@ -113,8 +155,13 @@ class _GraphEstimate:
         elif not node.is_internal:
             view = _NodeSizes(self, vertex)
             fused = _fuse(view)
-            self._work[vertex] = _node_load(view) if fused is None else fused.work
-            if _is_blocked(view, fused):
+            is_blocked = _is_blocked(view, fused)
+            load = _node_load(view) if fused is None else fused.work
+            is_told = self.kernels.has_rows and fused is None and bool(load.flops or load.bytes)
+            work = _kernel_work(view, is_blocked=is_blocked) if is_told else None
+            name = node.op if any(True for _ in node.bodies) else f"{node.op} {dict(node.attrs)}"
+            self._parts[vertex] = self._part(name, work, load)
+            if is_blocked:
                 self.blocked.add(Value(vertex))
             stays_open = view.cost.fusion_target if fused is None else fused.stays_open
             if self.graph.use_count(Value(vertex)) == 1:
@@ -130,12 +177,12 @@ class _GraphEstimate:
     def _layout_copies(self) -> Iterator[WorkLoad]:
         """Yield the copies out of the blocked layout and into it that are certain; at the graph's border none is."""
         for value in self.blocked:
-            readers = (reader for reader in self.graph.readers(value.vertex) if reader in self._work)
+            readers = (reader for reader in self.graph.readers(value.vertex) if reader in self._parts)
             if any(Value(reader) not in self.blocked for reader in readers):
                 yield self._copy_load(value)
         readers = (value.vertex for value in self.blocked if not _reads_plain_layout(_NodeSizes(self, value.vertex)))
         read = {value for reader in readers for value in self.graph[reader].operands}
-        yield from (self._copy_load(value) for value in read - self.blocked if value.vertex in self._work)
+        yield from (self._copy_load(value) for value in read - self.blocked if value.vertex in self._parts)
 
     def _copy_load(self, value: Value) -> WorkLoad:
         return WorkLoad(bytes=2 * _nbytes(self.graph.tensor_type(value)))
@@ -363,6 +410,16 @@ def _reads_plain_layout(view: _NodeSizes) -> bool:
     return is_conv and view.integer("group", 1) == 1 and view.shape(1)[1] < view.block
 
 
+def _kernel_work(view: _NodeSizes, *, is_blocked: bool) -> KernelWork | None:
+    """Return the work of a node in the words of a table of kernels; None where that has no word for it."""
+    if view.graph.dtype(Value(view.vertex)) is not DType.FLOAT or not view.node.names[0]:
+        return None
+    reads, op = [view.shape(index) for index, value in enumerate(view.inputs) if value is not None], view.node.op
+    if view.cost.work is WorkKind.LAYER_NORMALIZATION and _normalizes_sum(view):
+        reads, op = [reads[0], *reads], f"Skip{op}"
+    return describe_kernel(op, reads, view.result(), is_blocked=is_blocked, has_weights=view.is_known(1))
+
+
 # -- costs of operators ------------------------------------------------------------------------------------------------
 
 
@@ -468,19 +525,23 @@ def _interpolation_load(view: _NodeSizes) -> WorkLoad:
 def _layer_norm_load(view: _NodeSizes) -> WorkLoad:
     """Return the work of a layer norm, which is more where the CPU provider fuses it with a sum of equal shapes before
     it: that kernel is slow."""
-    value = view.input(0)
-    skips = False
-    if view.block and value is not None and view.estimate.open.get(value) is FusionTarget.SUM:
-        types = [view.graph.tensor_type(operand) for operand in view.graph[value.vertex].operands]
-        skips = len(view.shape(0)) == 3 and len({type_.shape for type_ in types if type_ is not None}) == 1
-    flops = view.cost.flops_after_sum if skips else view.cost.flops
+    flops = view.cost.flops_after_sum if _normalizes_sum(view) else view.cost.flops
     return WorkLoad(flops * view.max_elements, view.traffic_bytes)
+
+
+def _normalizes_sum(view: _NodeSizes) -> bool:
+    """Return whether the CPU provider fuses a layer norm with the sum before it."""
+    value = view.input(0)
+    if not view.block or value is None or view.estimate.open.get(value) is not FusionTarget.SUM:
+        return False
+    types = [view.graph.tensor_type(operand) for operand in view.graph[value.vertex].operands]
+    return len(view.shape(0)) == 3 and len({type_.shape for type_ in types if type_ is not None}) == 1
 
 
 def _body_load(view: _NodeSizes, times: int) -> WorkLoad:
     """Return the work of running the most expensive body a number of times."""
-    machine = view.estimate.machine
-    seconds = max((_GraphEstimate(body, machine).seconds for body in view.node.bodies), default=0.0)
+    machine, kernels = view.estimate.machine, view.estimate.kernels
+    seconds = max((_GraphEstimate(body, machine, kernels).seconds for body in view.node.bodies), default=0.0)
     return WorkLoad(launches=1 + times * seconds / machine.launch_seconds)
 
 

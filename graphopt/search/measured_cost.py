@@ -16,7 +16,8 @@ from graphopt.base.executors import DaskCluster
 from graphopt.base.records import to_json
 from graphopt.ir.graph import Graph
 from graphopt.rewrite.regions import graph_digest
-from graphopt.runtime.cost_model import NoTimeToMeasureError, cache_key, decode_cached
+from graphopt.runtime.cost_model import NoTimeToMeasureError, PredictedGain, cache_key, decode_cached
+from graphopt.runtime.kernel_table import KernelTable
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup, min_timing_seconds
 from graphopt.runtime.session_setting import SessionSetting
@@ -42,12 +43,14 @@ class MeasuredCost:
         *,
         machine: Machine,
         cache: Cache,
+        kernels: KernelTable | None = None,
         end: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take the time by which measurements have to `end`: what would take longer is not begun."""
+        """Take the `kernels` that correct estimates, and the time by which measurements have to `end`: what would take
+        longer is not begun."""
         self.race, self.cache, self.end, self.clock = race, cache, end, clock
-        self._analytic = AnalyticCost(machine)
+        self._analytic = AnalyticCost(machine, kernels)
         self._circumstances = race.environment_key
         self.device = race.device
         self.is_steady = True
@@ -66,7 +69,8 @@ class MeasuredCost:
     ) -> MeasuredCost:
         """Return the costs on the machine at hand, whose rates are in the cache or measured now."""
         machine = Machine.calibrate(setting, cache, policy.timing)
-        return MeasuredCost(LocalRacer(setting, policy, seed), machine=machine, cache=cache, end=end, clock=clock)
+        kernels, race = KernelTable.load(setting, cache, machine), LocalRacer(setting, policy, seed)
+        return MeasuredCost(race, machine=machine, cache=cache, kernels=kernels, end=end, clock=clock)
 
     @staticmethod
     @contextmanager
@@ -90,8 +94,12 @@ class MeasuredCost:
             yield MeasuredCost(race, machine=race.machine, cache=cache, end=end, clock=clock)
 
     def estimate_seconds(self, graph: Graph) -> float:
-        """Return the estimate by the roofline."""
+        """Return the estimate by the roofline and by kernels whose times are known."""
         return self._analytic.estimate_seconds(graph)
+
+    def predict_gain(self, before: Graph, after: Graph) -> PredictedGain:
+        """Return the gain by the same estimates."""
+        return self._analytic.predict_gain(before, after)
 
     def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
         """Measure what the cache lacks; a graph that ONNX Runtime refuses has `FAILED_SPEEDUP`.

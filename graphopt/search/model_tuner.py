@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.passes import Pass
 from graphopt.rewrite.simplify import Cause, DeadlineExceededError, Simplifier, SitePredicate, Step
 from graphopt.runtime.bench import PreparedModels, TooSlowError, make_up_inputs, prepare_models
-from graphopt.runtime.cost_model import CostModel, cache_key, open_cost_cache
+from graphopt.runtime.cost_model import CostModel, PredictedGain, cache_key, open_cost_cache
 from graphopt.runtime.machine import device_name, environment_key
 from graphopt.runtime.oracle import RunnableModel
 from graphopt.runtime.session_setting import SessionSetting
@@ -385,21 +385,25 @@ class Tuner:
             yield cost
 
     def _make_sweeps(self, budget: TimeBudget, end: float, shapes: Sequence[InputShapes]) -> list[Candidate]:
-        """Return the simplified model with each sweep that is made before the `end` or Ctrl-C, and may gain something;
-        of sweeps by the same rules, with the first."""
-        found: dict[tuple[str, ...], Candidate] = {}
+        """Return the simplified model with each sweep that is made before the `end` or Ctrl-C, and may gain something,
+        the most promising first; of sweeps by the same rules, with the first."""
+        gains, known, policy = dict[Candidate, float](), set[tuple[str, ...]](), self.tuning.policy
         try:
-            static = self._static_graphs(shapes)
+            static, cost = self._static_graphs(shapes), cache(lambda: self._cost_model(end))
             for index, name in enumerate(self.sweeps):
                 if self.clock() >= end:
                     log.info("there is no time for the sweeps %s", ", ".join([*self.sweeps][index:]))
                     break
                 made = self._make_sweep(self.simplified, name, end)
-                if made is not None and self._may_gain(made, static):
-                    found.setdefault(made.causes[0].rules, made)
+                if made is None or made.causes[0].rules in known or not self._may_gain(made, static):
+                    continue
+                known.add(made.causes[0].rules)
+                gain = self._predict_gain(cost(), made, static, shapes)
+                if gain is None or gain.ratio(policy.optimism) > 1 + policy.timing.noise:
+                    gains[made] = 1.0 if gain is None else gain.ratio()
         except KeyboardInterrupt:
             budget.interrupt()
-        return list(found.values())
+        return sorted(gains, key=gains.__getitem__, reverse=True)
 
     def _static_graphs(self, shapes: Sequence[InputShapes]) -> list[Graph]:
         """Return the simplified graph at each set of sizes; where that cannot be told, the graph itself."""
@@ -408,6 +412,19 @@ class Tuner:
         except ModelError as error:
             log.info("sweeps are estimated with unknown sizes: %s", error)
             return [self.simplified.graph]
+
+    def _predict_gain(
+        self, cost: CostModel, made: Candidate, static: Sequence[Graph], shapes: Sequence[InputShapes]
+    ) -> PredictedGain | None:
+        """Return the gain of a sweep by what is known of its kernels, at the sizes where it may be most; None where
+        sizes are unknown."""
+        try:
+            after = [with_static_shapes(made.graph, each) for each in shapes]
+        except ModelError as error:
+            log.info("the gain of a sweep is not predicted: %s", error)
+            return None
+        gains = (cost.predict_gain(*pair) for pair in zip(static, after, strict=False))
+        return max(gains, key=lambda gain: gain.ratio(self.tuning.policy.optimism))
 
     def _may_gain(self, made: Candidate, static: Sequence[Graph]) -> bool:
         """Return whether more than noise can be gained by replacing the nodes that a sweep replaces."""

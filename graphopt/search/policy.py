@@ -78,6 +78,10 @@ class SearchPolicy:
     """Largest gain assumed of a sweep, as a multiple of the estimated time of the nodes that it replaces: those around
     them may run in another layout. A sweep that cannot gain more than noise is not timed."""
 
+    optimism: float = 2.0
+    """Standard deviations of what a sweep is predicted to save that it may save beyond that: one that gains no more
+    than noise even so is not timed."""
+
     kept_part: float = 0.5
     """Size of a value up to which it may stay whole, as a part of that which is computed in parts for a memory
     budget."""

@@ -25,6 +25,7 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.regions import graph_digest, weights_digest
 from graphopt.runtime.bench import PreparedModels
 from graphopt.runtime.cost_model import cache_key, decode_cached
+from graphopt.runtime.kernel_table import record_kernels
 from graphopt.runtime.machine import environment_key
 from graphopt.runtime.measure import (
     FastestRun,
@@ -36,7 +37,6 @@ from graphopt.runtime.measure import (
 )
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.profile import ProfiledSession, kernels_digest, light_kernel_share, time_kernels
-from graphopt.runtime.sample_inputs import Feeds
 from graphopt.runtime.session_setting import SessionSetting, common_timer, make_runner
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import Measurement, RaceOutcome, judge_race
@@ -262,8 +262,9 @@ class RaceSeries:
         model, known = self.model_of(candidate), _parse_share(self.cache.get([place]).get(place))
         if known is None and setting.is_cpu:
             try:
-                parts = (light_kernel_share(model, setting, trial.feeds, runs) for trial in self.original.trials)
-                known = max(0.0, *parts)  # a difference of sums, which are rounded
+                found = [time_kernels(model, setting, trial.feeds, runs) for trial in self.original.trials]
+                known = max(0.0, *map(light_kernel_share, found))  # a difference of sums, which are rounded
+                record_kernels(found, setting, self.cache)
             except ModelError as error:
                 log.debug("what can be gained at most is not known: %s", error)
             else:
@@ -300,6 +301,7 @@ class RaceSeries:
             self.profiles[candidate] = [
                 time_kernels(model, setting, trial.feeds, runs) for trial in self.original.trials
             ]
+            record_kernels(self.profiles[candidate], setting, self.cache)
         return self.profiles[candidate]
 
     @property
@@ -393,6 +395,9 @@ class RaceSeries:
             ends.append([session.runs for session in (own, *rivals) if isinstance(session, ProfiledSession)])
         if self.is_profiled:
             races = _with_kernels(races, (own, *rivals), ends)
+            for place, setting in enumerate((self.original.setting, *[self.setting] * len(rivals))):
+                told = ((times.original, *times.candidates)[place].kernels for times in races)
+                record_kernels(filter(None, told), setting, self.cache)
         timed: list[tuple[Mapping[str, int], RaceTimes]] = []
         for trial, times in zip(self.original.trials, races, strict=True):
             waiting = iter(times.candidates)
@@ -409,7 +414,7 @@ class RaceSeries:
     def _race_key(self, keys: Sequence[str]) -> str:
         return cache_key(*self._known_by, *keys)
 
-    def _runner(self, session: Any, feeds: Feeds, setting: SessionSetting) -> Callable[[], object]:
+    def _runner(self, session: Any, feeds: Mapping[str, Any], setting: SessionSetting) -> Callable[[], object]:
         """Return a call that runs a session once. Only what ONNX Runtime does is caught: other errors are graphopt's
         own.
 
@@ -518,7 +523,7 @@ def model_digest(model: onnx_io.LoadedModel) -> str:
     return cache_key(graph_digest(model.graph), weights_digest(model.graph), model.functions_digest)
 
 
-def feeds_digest(feeds: Feeds) -> str:
+def feeds_digest(feeds: Mapping[str, Any]) -> str:
     """Identify inputs by all their contents, on which the cost of a run may depend."""
     said = sha256()
     for name, value in feeds.items():
