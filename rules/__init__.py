@@ -29,6 +29,7 @@ from graphopt.rules import (
     quantization,
     reduction,
     slicing,
+    spectral,
     splitting,
     tensor_parallel,
     tiling,
@@ -52,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     *elementwise.RULES,
     *quantization.RULES,
     *attention.RULES,
+    *spectral.RULES,
 )
 """Rules that make a model simpler wherever they match."""
 
@@ -68,6 +70,7 @@ TRADES: tuple[Rule, ...] = (
     *blocked_layout.TRADES,
     *matmul_as_conv.TRADES,
     *interpolation.TRADES,
+    *spectral.TRADES,
     *elementwise.TRADES,
     *normalization.TRADES,
     *quantization.TRADES,
@@ -97,6 +100,7 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
             matmul_as_conv.SWEEPS,
             winograd.SWEEPS,
             interpolation.SWEEPS,
+            spectral.SWEEPS,
             elementwise.SWEEPS,
             normalization.SWEEPS,
             parallel.SWEEPS,
