@@ -29,7 +29,6 @@ from graphopt.rules import (
     quantization,
     reduction,
     slicing,
-    spectral,
     splitting,
     tensor_parallel,
     tiling,
@@ -53,7 +52,7 @@ RULES: tuple[Rule, ...] = (
     *elementwise.RULES,
     *quantization.RULES,
     *attention.RULES,
-    *spectral.RULES,
+    *interpolation.RULES,
 )
 """Rules that make a model simpler wherever they match."""
 
@@ -70,7 +69,6 @@ TRADES: tuple[Rule, ...] = (
     *blocked_layout.TRADES,
     *matmul_as_conv.TRADES,
     *interpolation.TRADES,
-    *spectral.TRADES,
     *elementwise.TRADES,
     *normalization.TRADES,
     *quantization.TRADES,
@@ -100,7 +98,6 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
             matmul_as_conv.SWEEPS,
             winograd.SWEEPS,
             interpolation.SWEEPS,
-            spectral.SWEEPS,
             elementwise.SWEEPS,
             normalization.SWEEPS,
             parallel.SWEEPS,
