@@ -53,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     *elementwise.RULES,
     *quantization.RULES,
     *attention.RULES,
+    *interpolation.RULES,
 )
 """Rules that make a model simpler wherever they match."""
 

@@ -498,3 +498,50 @@ def test_the_only_element_along_an_axis_is_taken_by_a_view(index: int) -> None:
     model, _ = swept(given, (), load_rules())
     assert model.graph.operator_counts() == {"Squeeze": 1, "Neg": 1}
     assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+SPECTRAL = "Fourier transforms as products"
+
+
+def transformed(shape: str, axes: str, pick: str = "") -> onnx.ModelProto:
+    """Fourier transforms of real numbers along some axes, and of the result perhaps one part."""
+    steps = [f"d{i} = DFT({'c' if i == 0 else f'd{i - 1}'}, , {axis})" for i, axis in enumerate(axes)]
+    last = f"d{len(axes) - 1}"
+    body = f"""u = Unsqueeze(x, [-1]); c = Concat<axis=-1>(u, zeros); {"; ".join(steps)};
+        y = {f"Gather<axis=-1>({last}, {pick})" if pick else f"Neg({last})"}"""
+    zeros = np.zeros((*map(int, shape.split(",")), 1), np.float32)
+    numbers = {name: np.array(axis) for name, axis in {"a": 1, "b": 2, "re": 0, "im": -1}.items()}
+    return parse(f"float[{shape}] x", body, {"zeros": zeros, **numbers}, opset=20)
+
+
+@pytest.mark.parametrize("pick", ["", "re", "im"])
+@pytest.mark.parametrize("axes", ["b", "a", "ba"])
+@pytest.mark.parametrize("shape", ["2,6,5", "1,4,8"])
+def test_fourier_transforms_are_products(shape: str, axes: str, pick: str) -> None:
+    """As FNet mixes tokens and features, of which it takes the real part."""
+    given = transformed(shape, axes, pick)
+    model, made = swept(given, load_library().sweeps[SPECTRAL], load_rules())
+    assert made is not None
+    ops = model.graph.operator_counts()
+    assert ops["MatMul"] == len(axes)
+    assert not {"DFT", "Concat", "Gather"} & set(ops)
+    assert ops.get("Transpose", 0) == 2 * axes.count("a")
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+@pytest.mark.parametrize("attributes", ["onesided=1", "inverse=1", "inverse=0"])
+def test_fourier_transforms_of_one_side_and_back_are_products(attributes: str) -> None:
+    parts = 1 if attributes.startswith("onesided") else 2
+    given = parse(
+        f"float[3,7,{parts}] x", f"d = DFT<{attributes}>(x, , axis); y = Neg(d)", {"axis": np.array(-2)}, opset=20
+    )
+    model, made = swept(given, load_library().sweeps[SPECTRAL], load_rules())
+    assert made is not None
+    assert "DFT" not in model.graph.operator_counts()
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_a_long_fourier_transform_stays() -> None:
+    given = parse("float[1,1025,2] x", "d = DFT(x, , axis); y = Neg(d)", {"axis": np.array(1)}, opset=20)
+    _, made = swept(given, load_library().sweeps[SPECTRAL], load_rules())
+    assert made is None

@@ -6,10 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import combinations
+from operator import add
 
 from graphopt.base.dtype import DType
 from graphopt.expr.expressions import Expr, Index, OpaqueElement, call_function, expr_of_factor, integer_value
-from graphopt.expr.integers import Formula, Size, eq, fresh_symbol, ge, le, lt, negate, product
+from graphopt.expr.integers import (
+    Formula,
+    Size,
+    disjunction,
+    eq,
+    fresh_symbol,
+    ge,
+    le,
+    lt,
+    negate,
+    product,
+    quotient,
+)
 from graphopt.expr.partial_calls import recording_partial_calls
 from graphopt.expr.symbolic_tensors import SymbolicTensor, fold_over, sum_over, truth_condition, truth_value
 from graphopt.operators.implied_defaults import REDUCED_AXES
@@ -221,6 +234,48 @@ def CumSum(node: OpContext) -> SymbolicTensor:
         return number * integer_value(before if exclusive else before + 1)
 
     return SymbolicTensor(x.shape, at)
+
+
+def DFT(node: OpContext) -> SymbolicTensor:
+    """Y[k, d] = Σ over n, c of X[n, c] · twiddle(d, c, k, n, N) along an axis of N elements, beside the last, which has
+    the real part and, unless it is 0, the imaginary part.
+
+    The twiddle factors are the parts of exp(∓2πi·k·n/N), divided by N if `inverse`; they are not looked into. With
+    `onesided` the first N // 2 + 1 elements, of real numbers. No other length than N is denoted.
+    """
+    x = node.input(0)
+    if node.has_input(1):
+        raise UnsupportedOperatorError("DFT of another length")
+    if x.rank < 2:
+        raise UndefinedOperatorError("DFT without an axis for parts")
+    last = x.rank - 1
+    axis = node.normalize_axis(
+        node.numbers(2, lambda: OneOf(range(-x.rank, x.rank))) if node.has_input(2) else -2, x.rank
+    )
+    if axis == last:
+        raise UndefinedOperatorError("DFT along the parts of numbers")
+    inverse, onesided = node.flag("inverse"), node.flag("onesided")
+    if inverse and onesided:
+        raise UnsupportedOperatorError("DFT of one side to real numbers")
+    length, parts = x.shape[axis], x.shape[last]
+    node.require(ge(length, 1), "the axis is not empty")
+    node.require(eq(parts, 1) if onesided else disjunction(eq(parts, 1), eq(parts, 2)), "numbers have one part or two")
+    shape = [*x.shape[:last], 2]
+    shape[axis] = quotient(length, 2) + 1 if onesided else length
+
+    def at(index: Index) -> Expr:
+        _, _, others = elements_along(x, (axis, last), index)
+
+        def term(place: Index) -> Expr:
+            n, part = place
+            numbers = map(integer_value, (index[last], part, index[axis], n, length))
+            return call_function("twiddle", *numbers, params=(inverse,)) * others(place)
+
+        if isinstance(parts, int):
+            return sum_over((length,), lambda n: reduce(add, (term((*n, part)) for part in range(parts))))
+        return sum_over((length, parts), term)
+
+    return SymbolicTensor(tuple(shape), at)
 
 
 def _fill_value(x: SymbolicTensor) -> Expr | None:

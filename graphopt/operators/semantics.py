@@ -117,6 +117,7 @@ from graphopt.operators.quantization_ops import (
     QuantizeLinear,
 )
 from graphopt.operators.reduction_ops import (
+    DFT,
     REDUCTION_OPERATORS,
     ArgMax,
     CumSum,
@@ -493,6 +494,14 @@ OPERATORS: dict[str, Operator] = {
         operand_roles={1: "axes"},
         summation_length=SummationLength.UNKNOWN,
         extreme_operands=ExtremeOperands.FIRST,
+        cost=OperatorCost(700),
+    ),
+    "DFT": linear_op(
+        DFT,
+        operand_roles={2: "axes"},
+        summation_length=SummationLength.UNKNOWN,
+        extreme_operands=ExtremeOperands.FIRST,
+        weight=HEAVY_WEIGHT,
         cost=OperatorCost(700),
     ),
     "Softmax": Operator(

@@ -145,6 +145,13 @@ def cumsum(d: Draw) -> Case:
     return Case([x, d.axis(x.ndim)], d.some(exclusive=d.flag(), reverse=d.flag()))
 
 
+def dft(d: Draw) -> Case:
+    x = d.array(*d.shape(1), d.size(1, 2))
+    axis = d.random.randrange(x.ndim - 1)
+    attrs = d.choice({}, {"inverse": 1}, {"inverse": 0, "onesided": 1} if x.shape[-1] == 1 else {"onesided": 0})
+    return Case([x, None, axis - d.choice(0, x.ndim)] if axis != x.ndim - 2 or d.flag() else [x], attrs)
+
+
 def batch_normalization(d: Draw) -> Case:
     x = d.spread(*d.shape(1, 3), *d.shape(0, 1))
     c = x.shape[1] if x.ndim > 1 else 1
@@ -418,6 +425,7 @@ CASES_OF: dict[str, Callable[[Draw], Case]] = {
     **{f"Reduce{f}": reduce() for f in ("Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2", "LogSumExp")},
     "ReduceLogSum": reduce(0.2),
     "CumSum": cumsum,
+    "DFT": dft,
     "ArgMax": arg,
     "ArgMin": arg,
     "Softmax": along(),

@@ -54,6 +54,13 @@ def _shares(own: int, size: int, **attrs: Any) -> Array:
     return table
 
 
+def twiddle(made: Array, read: Array, k: Array, n: Array, length: Array, inverse: bool) -> Array:
+    """Return what the part of a number that is read adds to the part of a Fourier coefficient that is made."""
+    length = np.maximum(length, 1)
+    factor = np.exp((2j if inverse else -2j) * np.pi * k * n / length) * np.where(read == 1, 1j, 1)
+    return np.asarray(np.where(made == 1, factor.imag, factor.real) / (length if inverse else 1))
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **REAL_FUNCTIONS,
     "NotZero": lambda x: x != 0,
@@ -66,6 +73,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "size of a Range": lambda start, limit, delta, _: np.maximum(np.ceil((limit - start) / delta), 0),
     "resized": lambda size, scale: np.floor(np.float32(size) * np.float32(scale)),
     "share": shares,
+    "twiddle": twiddle,
     "Steps": lambda x, scale, *types: np.round(of_type(x, types[0]) / of_type(scale, types[1])).astype(np.float64),
     "Scaled": lambda integer, scale, *types: (of_type(integer, types[0]) * of_type(scale, types[0])).astype(np.float64),
     "Requantized": lambda total, *scales_and_types: requantized(total, *scales_and_types[:3]),

@@ -90,6 +90,8 @@ UNDEFINED: Sequence[tuple[str, Case]] = (
     *(("ArgMax", Case([of(2, 2)], {"axis": axis})) for axis in (2, -3)),
     *((f, Case([of(2, 2)], {"axis": axis})) for f in ("Softmax", "LogSoftmax", "Hardmax") for axis in (2, -3)),
     *(("CumSum", Case([of(2, 2), axis])) for axis in (2, -3)),
+    *(("DFT", Case([of(*shape), *more])) for shape, *more in (((2, 3, 1), None, 2), ((2, 3, 3),), ((3,),))),
+    ("DFT", Case([of(2, 3, 2)], {"onesided": 1})),
     *(("Einsum", Case([of(2, 3), of(2, 3)], {"equation": equation})) for equation in ("ab,bc->ac", "abc,ab->a")),
     *(("Einsum", Case([of(2, 3)], {"equation": equation})) for equation in ("aa->a", "ab->aa", "ab->abc")),
     ("Conv", Case([of(1, 2, 3), of(2, 2, 0)])),

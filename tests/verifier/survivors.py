@@ -53,6 +53,16 @@ EQUIVALENT = (
         "it is true everywhere: the condition says where it pays",
     ),
     (
+        "(replace|transpose)_(part_of_)?dft_.*",
+        r"\w+ operand dropped: DFT",
+        "the axis that is written is the default, which rules do not ask for",
+    ),
+    (
+        "replace_(part_of_)?dft_with_product",
+        r"\w+ attribute dropped: EyeLike dtype",
+        "ones are floats already: the attribute says so where no operand does",
+    ),
+    (
         "(compute|shard)_.*_parts",
         r"\w+ (number changed|operands swapped|another operator): .*size",
         "any cut is right: equal parts, which share a buffer, take the least memory",
