@@ -90,7 +90,7 @@ is_complex = fn.any_of(fn.eq(direction, 0), fn.eq(sides, 0))
 numbers, made = fn.size("N") * fn.size("C"), fn.size("N") // (sides + 1) + sides
 identity = op.EyeLike(op.Expand(1.0, fn.concat(numbers, numbers)), dtype=int(DType.FLOAT))
 coefficients = transform(op.Reshape(identity, fn.concat(numbers, fn.sizes("N C"))), 1)
-"""What a transform makes of each number alone: numbers by elements by parts."""
+"""Coefficients of a transform, which it makes of each number alone: numbers by elements by parts."""
 rows = op.Reshape(signal, fn.concat(fn.sizes("*b"), numbers))
 along_signal = (
     is_complex,

@@ -32,6 +32,8 @@ ALGEBRA = frozenset(
 """The files that compute with functions of values."""
 
 STRUCTURAL: Mapping[str, tuple[str, str]] = {
+    "graphopt/autodiff/decomposition.py": ("the images that it interpolates are written out", "GridSample"),
+    "graphopt/autodiff/masked_rows.py": ("how attention with a mask is written", "Cast IsNaN Softmax Where"),
     "graphopt/autodiff/recurrent.py": (
         "the steps of recurrent operators, and the functions that they may apply",
         "GRU LSTM RNN Relu Sigmoid Tanh",

@@ -48,6 +48,11 @@ EQUIVALENT = (
         "of no image there is no mean: the condition is for images of open sizes, which do not stay in blocks",
     ),
     (
+        "transpose_in_two_passes_.*|compute_(log)?softmax_of_matrices",
+        r"\w+ condition dropped: (item|not_.is_sorted)",
+        "it is true everywhere: the condition says where it pays",
+    ),
+    (
         "replace_matmul(_add)?_across_heads_with_conv",
         "(REAL|EXTENDED) condition dropped: size..[CM]",
         "it is true everywhere: the condition says where it pays",

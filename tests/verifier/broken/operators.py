@@ -7,7 +7,7 @@ from graphopt.language.terms import App, TermLike
 
 x, y, z, c = tensor("x"), tensor("y"), tensor("z"), const("c", "")
 row, plane, grid = tensor("x", "N"), tensor("x", "M N"), tensor("x", "A B C")
-line, image = tensor("x", "N C L"), tensor("x", "N C H W")
+line, image, signal = tensor("x", "N C L"), tensor("x", "N C H W"), tensor("x", "B 4 2")
 w, turned, bias = const("w", "M C K"), const("w", "C M K"), const("b", "M")
 scale, shift, mean, variance = (const(name, "C") for name in ("scale", "shift", "mean", "variance"))
 axes, axis, k, eps = integers("axes"), integer("axis"), integer("k"), real("eps")
@@ -219,6 +219,7 @@ REDUCTIONS = (
 )  # fmt: skip
 
 NORMS = (
+    Rule("fourier_transform_is_its_inverse", op.DFT(signal, None, 1), op.DFT(signal, None, 1, inverse=1)),
     Rule("rotation_interleaved", op.RotaryEmbedding(heads, turns, others, interleaved=1),
          op.RotaryEmbedding(heads, turns, others)),
     Rule("rotation_by_sine_first", op.RotaryEmbedding(heads, turns, others), op.RotaryEmbedding(heads, others, turns)),
