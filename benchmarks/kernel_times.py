@@ -1,7 +1,8 @@
 """Times of kernels of many models, which graphopt ships, and how well they predict those of models not among them.
 
-``python -m benchmarks kernel_times MODEL.onnx... --held-out MODEL.onnx...`` writes the first into
-``graphopt/runtime/kernel_times.json``, and all into ``benchmarks/results/kernel-times.jsonl`` and ``kernel-times.md``.
+``python -m benchmarks kernel_times MODEL.onnx... --held-out MODEL.onnx...`` writes the first, unless the result file is
+another, into ``graphopt/runtime/kernel_times.json``, and all into ``benchmarks/results/kernel-times.jsonl`` and
+``kernel-times.md``.
 Each model is profiled as it is, simplified, and with each sweep, on one thread.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 
 from benchmarks.environment import job, made
 from benchmarks.report import circumstances, table
-from benchmarks.results import Row, read_rows, write_rows
+from benchmarks.results import FOLDER, Row, read_rows, write_rows
 from graphopt.base.hardware import instruction_set
 from graphopt.io import onnx_io
 from graphopt.options import Options
@@ -27,7 +28,7 @@ from graphopt.pipeline import PipelineRun, SimplifiedModel
 from graphopt.rewrite.candidates import Candidate
 from graphopt.runtime.bench import make_up_inputs, prepare_models
 from graphopt.runtime.cost_model import open_cost_cache
-from graphopt.runtime.kernel_table import DATA, MOST_SECONDS, KernelTable, KernelWork, kernel_rows
+from graphopt.runtime.kernel_table import DATA, MOST_SECONDS, PLAUSIBLE_ERROR, KernelTable, KernelWork, kernel_rows
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import KernelTimes
 from graphopt.runtime.oracle import RunnableModel
@@ -40,12 +41,12 @@ from graphopt.search.policy import SearchPolicy
 from graphopt.search.sweep import apply_sweep
 
 SETTING = SessionSetting(threads=1)
+RESULT = FOLDER / "kernel-times.jsonl"
+"""The result file whose rows are shipped."""
 GAINS = ("measured", "roofline", "predicted", "optimistic")
 RUNS = 8
 LIMIT = 300.0
 """Seconds after which a model is given up."""
-PLAUSIBLE_ERROR = 0.05
-"""Largest error of a row that is shipped, and that predictions are compared with."""
 
 
 def run(models: Sequence[str], held_out: Sequence[str], path: Path) -> Path:
@@ -57,10 +58,10 @@ def run(models: Sequence[str], held_out: Sequence[str], path: Path) -> Path:
         if name in rows:
             continue
         is_held_out = source in held_out
-        found = job("benchmarks.kernel_times", source, "held out" * is_held_out, limit=LIMIT)
+        found = job("benchmarks.kernel_times", source, "held out" if is_held_out else "", limit=LIMIT)
         rows[name] = {"model": name, "held_out": is_held_out, **found, "made": conditions}
         print(name, found.get("error", len(found.get("kernels", ()))), flush=True)
-        if not is_held_out:
+        if not is_held_out and path == RESULT:
             DATA.write_text(data_text([*rows.values()]), encoding="utf-8")
         write_rows(path, rows.values(), markdown([*rows.values()]))
     return path

@@ -517,6 +517,7 @@ class PipelineRun:
             self.options.report_progress,
             refusal,
             sweeps=self._library.sweeps,
+            also_alone=self._library.also_alone,
             is_bounded=not self._given_rules.modules,
             cache=open_cost_cache(fresh=self.options.fresh),
         )

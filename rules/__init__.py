@@ -95,7 +95,6 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
         for sweeps in (
             code_motion.SWEEPS,
             attention.SWEEPS,
-            linear.SWEEPS,
             quantization.SWEEPS,
             blocked_layout.SWEEPS,
             patches.SWEEPS,
@@ -116,3 +115,6 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
 """Trades that pay only together and all over a model, by what they are for; in the order to apply them: first what
 leaves less to compute, last what says for the kernels how it lies. Each begins with the parts of what ONNX Runtime has
 fused, for taken apart alone they gain nothing where ONNX Runtime fuses them again."""
+
+ALSO_ALONE: tuple[Rule, ...] = (*linear.TRADES, *parallel.APART, *parallel.ON_PARTS, *parallel.EVEN, *reduction.SPLITS)
+"""Trades of sweeps that may pay at single places, too: a search tries them there."""

@@ -155,7 +155,8 @@ FILL_BEFORE_CONV = Rule(
     pays=fn.size("C") > BLOCK,
     why=filling,
 )
-"""For an image that no convolution has made; not in the sweep, for it costs a copy, which only timing can weigh."""
+"""For an image that no convolution has made; not in the sweep, for the copy may cost what blocks gain, which only the
+timing of the place by itself can weigh."""
 
 single_filters, single_bias, group = const("w", "C 1 *k"), const("b", "C", default=0), integer("group")
 FILL_AROUND_DEPTHWISE_CONV = Rule(
@@ -177,7 +178,8 @@ FILL_AROUND_DEPTHWISE_CONV = Rule(
     pays=fn.size("C") > BLOCK,
     why="Depthwise convolutions in blocks are up to twelve times as fast, which is worth two copies.",
 )
-"""For one that no convolution stands before, or none behind, whose weights could be filled instead."""
+"""For one that no convolution stands before, or none behind, whose weights could be filled instead. It is in the sweep,
+for what it gains is far more than the copies cost."""
 
 RULES: tuple[Rule, ...] = ()
 TRADES = (*BLOCKED, *FILLED, FILL_BEFORE_CONV, FILL_AROUND_DEPTHWISE_CONV)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from graphopt.base.dtype import DType
 from graphopt.rule import App, Rule, Term, TermLike, Var, binary, const, fn, integers, op, pointwise, tensor
+from graphopt.rules.convolution import BLOCK
 
 # Axes: N batch, H W space, T tokens, C channels that are read, M those that are made.
 image, pixels = tensor("x", "N C H W"), tensor("x", "N H W C")
@@ -181,8 +182,6 @@ SIGNAL_PRODUCTS = (
     ChannelProduct("matmul", lambda x: x @ w, lambda x: op.Conv(x, op.Unsqueeze(filters, (2,)))),
 )
 all_pixels = fn.size("H") * fn.size("W")
-BLOCK = 16
-"""Number of channels in a block where it is largest: of fewer, images are filled up with zeros."""
 fills_no_block = (fn.size("C") < BLOCK, fn.size("M") < BLOCK)
 
 ACROSS = (

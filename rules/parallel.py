@@ -178,7 +178,7 @@ EVEN = tuple(
         when=fn.eq(fn.mod(length, count), 0),
         why="A split into parts of known sizes is what the other rules are about.",
     )
-    for count in (2, 3)
+    for count in (2, 3, 4)
 )
 
 # -- the same on what is joined ------------------------------------------------------------------------------------

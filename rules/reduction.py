@@ -339,6 +339,7 @@ STACKS = (
         rows,
         lambda total: total,
         lambda total: op.Squeeze(total, fn.concat(-2)),
+        pays=(fn.size("C") > 1,),
     ),
     Stack(
         "parts",

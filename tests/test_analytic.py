@@ -199,6 +199,13 @@ def test_a_view_costs_a_launch_and_a_transposition_copies() -> None:
     assert moved > 5 * launch
 
 
+@pytest.mark.parametrize(("axis", "is_slow"), [(0, True), (1, True), (-3, True), (2, False), (-1, False)])
+def test_a_softmax_whose_axis_has_several_behind_it_is_slow(axis: int, is_slow: bool) -> None:
+    given = "float[16,16,16,16] x"
+    last, other = (graph(given, f"y = Softmax<axis = {each}>(x)", given) for each in (-1, axis))
+    assert (ratio(other, last) > 3) is is_slow
+
+
 @pytest.mark.parametrize(("perm", "factor"), [("0,3,2,1", 6), ("0,3,1,2", 1), ("3,0,1,2", 1), ("2,1,0,3", 1)])
 def test_a_transposition_of_several_axes_with_the_last_is_slow(perm: str, factor: float) -> None:
     given = "float[16,16,16,16] x"

@@ -283,6 +283,24 @@ def test_a_small_gain_has_to_win_a_third_race(gain: float) -> None:
     assert (best.solutions, case.changed) == ((), BOTH)
 
 
+@pytest.mark.parametrize(("third", "is_faster"), [(1.03, True), (1.0, False)])
+def test_a_small_gain_of_the_simplified_model_has_to_win_a_third_race_too(third: float, is_faster: bool) -> None:
+    case = Case(lambda _: 1.03)
+    case.contest.third = lambda _: third
+    best = case.choose([])
+    assert (best.steps, best.is_faster) == (case.first.steps, is_faster)
+    assert [heat for _, heat in case.contest.raced] == [1, 2, 3]
+
+
+def test_where_what_was_made_of_sweeps_loses_and_they_had_no_time_they_race_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case(lambda ops: 1.3 if "Div" not in ops and "Sub" in ops else 1.0)
+    base = case.chooser.with_solutions(case.first, case.solutions[:1])
+    monkeypatch.setattr(FinalSelection, "_affordable_rivals", lambda *given: given[2][:1])
+    assert [*case.choose(case.solutions[1:], base).candidate.causes] == [case.solutions[0]]
+
+
 def test_a_small_gain_is_taken_after_two_races_where_no_third_can_be_run() -> None:
     case = Case(lambda ops: 1.04 if "Div" not in ops else 1.0)
     case.contest.third = lambda _: None

@@ -77,7 +77,8 @@ def test_a_kind_of_kernel_is_read_back_from_its_text() -> None:
             ("blocked dense 2-d convolution", (392, 32, 64, 9, 4, 1)),
         ),
         ("Conv", [(1, 64, 9), (64, 1, 3)], (1, 64, 9), ("blocked depthwise 1-d convolution", (9, 1, 64, 3, 1, 64))),
-        ("Softmax", [(4, 8)], (4, 8), ("Softmax", (32, 32, 8, 8))),
+        ("Gelu", [(4, 8)], (4, 8), ("Gelu", (32, 32, 8, 8))),
+        ("Softmax", [(4, 8)], (4, 8), None),
         ("Reshape", [(4, 8), (1,)], (32,), None),
         ("Transpose", [(4, 8)], (8, 4), None),
         ("Add", [(0, 8), (8,)], (0, 8), None),
@@ -124,16 +125,17 @@ def test_a_shipped_factor_holds_at_the_rates_of_another_machine() -> None:
 
 
 def test_a_row_is_the_fastest_run_of_one_kernel_and_no_short_one() -> None:
-    (found,) = kernel_rows([told(MATMUL, 4e-4, 2e-4, 6e-4, count=2)])
+    (found,) = kernel_rows([told(MATMUL, 2.1e-4, 2e-4, 6e-4, count=2)])
     assert (found.work.sizes, found.seconds) == ((1, 512, 256, 256), 1e-4)
-    assert found.error == pytest.approx(log(2) / 3**0.5)
+    assert found.error == pytest.approx(log(1.05) / 3**0.5)
+    assert kernel_rows([told(MATMUL, 4e-4, 2e-4, 6e-4)]) == []  # most of its runs were interrupted
     assert kernel_rows([told(MATMUL, 1e-6, 1e-6), told(MATMUL, 1e-2, 1e-2)]) == []
     assert kernel_rows([told(MATMUL._replace(outputs=(("double", (4, 4)),)), 1e-3)]) == []
 
 
 def test_a_row_is_kept_until_one_of_less_noise_comes(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "costs.sqlite")
-    for seconds in ((3e-4, 6e-4), (2e-4, 2e-4), (1e-4, 9e-4)):
+    for seconds in ((3e-4, 3.2e-4), (2e-4, 2e-4), (1e-4, 1.05e-4), (1e-4, 9e-4)):
         record_kernels([told(MATMUL, *seconds)], ONE_THREAD, cache)
     (kept,) = kernel_table._kept_rows(ONE_THREAD, Cache(tmp_path / "costs.sqlite"))
     assert kept.seconds == 2e-4
@@ -192,10 +194,11 @@ def test_the_instruction_set_is_the_widest(told: str, name: str, monkeypatch: py
 
 def test_graphs_and_profiles_tell_of_a_kernel_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_table, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(kernel_table, "PLAUSIBLE_ERROR", inf)
     weights = {"k": np.ones((64, 32, 3, 3), np.float32), "w": np.ones((56, 64), np.float32)}
-    body = "a = Conv <pads = [1, 1, 1, 1]> (x, k); b = Relu(a); c = MatMul(b, w); d = Softmax(c)"
+    body = "a = Conv <pads = [1, 1, 1, 1]> (x, k); b = Relu(a); c = MatMul(b, w); d = Gelu(c)"
     body += "; e = Transpose <perm = [0, 1, 3, 2]> (c); f = MatMul(d, e); y = Abs(f)"
-    model = parse("float[1,32,56,56] x", body, weights, outputs="float[1,64,56,56] y")
+    model = parse("float[1,32,56,56] x", body, weights, outputs="float[1,64,56,56] y", opset=20)
     (trial,) = prepare_models([model], ONE_THREAD).trials
     profiled = kernel_rows([time_kernels(model, ONE_THREAD, trial.feeds, 2)])
     graph = onnx_io.load_model(model).graph

@@ -73,6 +73,17 @@ def test_a_model_that_was_searched_itself_takes_its_own_result(searched: list[fl
     assert again.timing.stop == StopReason.DONE
 
 
+def test_a_later_run_of_a_model_times_the_sweeps_that_the_first_found_promising(
+    searched: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of kernels grows with each run, and might put others first."""
+    first, _ = tuned(1.0, sweeps={"sums": [DOUBLE]})
+    monkeypatch.setattr(Tuner, "_may_gain", lambda *_: False)
+    again, _ = tuned(1.0, sweeps={"sums": [DOUBLE]})
+    assert first.graph.operator_counts() == again.graph.operator_counts() == {"MatMul": 1, "Add": 1, "Exp": 1}
+    assert len(searched) == 1
+
+
 def test_where_the_choice_does_not_win_again_the_sibling_is_searched(
     searched: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -323,7 +323,7 @@ def test_a_part_is_called_by_the_scope_of_its_nodes(names: list[str], scope: str
 @pytest.mark.parametrize(
     ("has_lost", "is_faster", "why"),
     [
-        (True, False, "and in a second race it was no faster"),
+        (True, False, "and when it raced again it was no faster"),
         (False, True, "another was faster"),
         (False, False, "no time was left for a second race"),
     ],

@@ -26,7 +26,7 @@ from graphopt.language.terms import SCALAR, App, operator_applications, render_t
 
 ENTRY_POINT_GROUP = "graphopt.rules"
 """The entry-point group: each entry is a module with `RULES`, a tuple of rules, and perhaps `TRADES`, `SWEEPS`,
-`MEMORY_TRADES`, `TENSOR_PARALLEL` and `TARGET_DOMAINS`."""
+`ALSO_ALONE`, `MEMORY_TRADES`, `TENSOR_PARALLEL` and `TARGET_DOMAINS`."""
 
 
 RuleSource: TypeAlias = "str | os.PathLike[str] | Rule"
@@ -44,6 +44,8 @@ class RuleModule:
     """Rules that pay in some models only: a search tries them."""
     sweeps: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     """Trades that pay together, by their purpose."""
+    also_alone: tuple[Rule, ...] = ()
+    """Trades of sweeps that may pay at single places, too: a search tries them there."""
     parts: tuple[Rule, ...] = ()
     """Trades of time for memory: a memory budget asks for them, a search for speed does not."""
     splits: tuple[Rule, ...] = ()
@@ -97,6 +99,11 @@ class RuleLibrary:
     @cached_property
     def sweeps(self) -> dict[str, tuple[Rule, ...]]:
         return {name: rules for part in self.modules for name, rules in part.sweeps.items()}
+
+    @cached_property
+    def also_alone(self) -> frozenset[str]:
+        """The names of the trades of sweeps that may pay at single places, too."""
+        return frozenset(rule.name for part in self.modules for rule in part.also_alone)
 
 
 def read_rules(sources: Iterable[RuleSource]) -> RuleLibrary:
@@ -178,22 +185,22 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _module_rules(module: ModuleType, source: str) -> RuleModule:
-    """Return the rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS`, `MEMORY_TRADES`,
-    `TENSOR_PARALLEL` and `TARGET_DOMAINS`."""
+    """Return the rules of a module: `RULES`, `TRADES` or both, and perhaps `SWEEPS`, `ALSO_ALONE`,
+    `MEMORY_TRADES`, `TENSOR_PARALLEL` and `TARGET_DOMAINS`."""
     if not hasattr(module, "RULES") and not hasattr(module, "TRADES"):
         raise RuleError(f"{source}: no RULES = (…), a tuple of rules")
     sweeps = getattr(module, "SWEEPS", {})
     if not isinstance(sweeps, Mapping):
         raise RuleError(f"{source}: SWEEPS is no mapping from what they are for to tuples of rules")
     listed = {str(name): _check_rules(rules, source, f"SWEEPS['{name}']") for name, rules in sweeps.items()}
-    rules, trades, parts, splits = (
+    rules, trades, alone, parts, splits = (
         _check_rules(getattr(module, name, ()), source, name)
-        for name in ("RULES", "TRADES", "MEMORY_TRADES", "TENSOR_PARALLEL")
+        for name in ("RULES", "TRADES", "ALSO_ALONE", "MEMORY_TRADES", "TENSOR_PARALLEL")
     )
     domains = getattr(module, "TARGET_DOMAINS", ())
     if not isinstance(domains, tuple | list) or not all(isinstance(name, str) and name for name in domains):
         raise RuleError(f"{source}: TARGET_DOMAINS is no tuple of names of domains")
-    return RuleModule(source, rules, trades, listed, parts, splits, tuple(domains))
+    return RuleModule(source, rules, trades, listed, alone, parts, splits, tuple(domains))
 
 
 def _check_rules(rules: object, source: str, name: str) -> tuple[Rule, ...]:

@@ -19,6 +19,8 @@ class WorkKind(Enum):
     """Elementwise work, but squares and cubes are multiplied out."""
     LAYER_NORMALIZATION = auto()
     """Elementwise work, but a sum of equal shapes before it is fused with it, for which the kernel is slow."""
+    SOFTMAX = auto()
+    """Elementwise work along an axis, which is swapped with the last one before and after it."""
     CONVOLUTION = auto()
     TRANSPOSED_CONVOLUTION = auto()
     PRODUCT = auto()

@@ -502,19 +502,19 @@ OPERATORS: dict[str, Operator] = {
         summation_length=SummationLength.UNKNOWN,
         extreme_operands=ExtremeOperands.FIRST,
         weight=HEAVY_WEIGHT,
-        cost=OperatorCost(700),
+        cost=OperatorCost(6500),  # of 384 elements along an axis; where they are a power of 2 far less
     ),
     "Softmax": Operator(
         Softmax,
         magnitude_effect=MagnitudeEffect.BOUNDED,
         is_saturating=True,
         summation_length=SummationLength.UNKNOWN,
-        cost=OperatorCost(40, passes=2),
+        cost=OperatorCost(40, passes=2, work=WorkKind.SOFTMAX),
     ),
     "Hardmax": Operator(
         Hardmax, magnitude_effect=MagnitudeEffect.BOUNDED, rounding_effect=RoundingEffect.DISCONTINUOUS
     ),
-    "LogSoftmax": Operator(LogSoftmax, is_saturating=True, cost=OperatorCost(40)),
+    "LogSoftmax": Operator(LogSoftmax, is_saturating=True, cost=OperatorCost(40, work=WorkKind.SOFTMAX)),
     "ArgMax": search_op(ArgMax, reference_fidelity=ReferenceFidelity.ON_INTEGERS),
     "ArgMin": search_op(ArgMax),
     "RotaryEmbedding": Operator(RotaryEmbedding, operand_roles={3: "index"}, table_inputs=(1,)),

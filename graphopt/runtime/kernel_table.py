@@ -40,6 +40,9 @@ and longer ones are interrupted in each run on a busy machine."""
 BLOCK = 16
 """Channels of a convolution in the blocked layout count in multiples of this, as ONNX Runtime pads them."""
 
+PLAUSIBLE_ERROR = 0.05
+"""Largest relative error of a row: what was interrupted in most of its runs tells nothing."""
+
 NEIGHBOURS = 5
 """Rows that a prediction rests on, at most."""
 REACH = 0.8
@@ -84,7 +87,7 @@ def describe_kernel(
     op: str, reads: Sequence[Shape], writes: Shape, *, is_blocked: bool = False, has_weights: bool = False
 ) -> KernelWork | None:
     """Return the work of a kernel that writes single precision; None where its shapes say too little of it,
-    as of a Transpose.
+    as of a Transpose, or of a Softmax, whose axis they do not tell.
 
     Args:
         op: the operator, as in a model or as ONNX Runtime's optimized graph names it.
@@ -94,7 +97,9 @@ def describe_kernel(
         has_weights: whether the second operand of a product is constant.
     """
     written, work = prod(writes), lookup_kernel(op).cost.work
-    if work in (WorkKind.NOTHING, WorkKind.TRANSPOSITION) or not reads or not written or not all(map(prod, reads)):
+    if work in (WorkKind.NOTHING, WorkKind.TRANSPOSITION, WorkKind.SOFTMAX):
+        return None
+    if not reads or not written or not all(map(prod, reads)):
         return None
     nbytes = 4.0 * (written + sum(map(prod, reads)))
     if work is WorkKind.PRODUCT:
@@ -176,7 +181,8 @@ def kernel_rows(found: Iterable[KernelTimes]) -> list[KernelRow]:
             if work is None or not count or not LEAST_SECONDS <= min(seconds) / count <= MOST_SECONDS:
                 continue
             error = log(median(seconds) / min(seconds)) / sqrt(len(seconds)) if len(seconds) > 1 else inf
-            _keep_better(rows, KernelRow(work, min(seconds) / count, error))
+            if error <= PLAUSIBLE_ERROR:
+                _keep_better(rows, KernelRow(work, min(seconds) / count, error))
     return list(rows.values())
 
 
@@ -226,16 +232,16 @@ class _KindRows:
     def __init__(self) -> None:
         self.logs: list[list[float]] = []
         self.factors: list[float] = []
-        self.farther: list[float] = []
+        self.penalties: list[float] = []
 
-    def add(self, sizes: Iterable[float], factor: float, farther: float) -> None:
+    def add(self, sizes: Iterable[float], factor: float, penalty: float) -> None:
         self.logs.append([log(size) for size in sizes])
         self.factors.append(log(factor))
-        self.farther.append(farther)
+        self.penalties.append(penalty)
 
     def predict(self, sizes: Sequence[int], prior: float) -> tuple[float, float]:
         """Return the logarithm of the factor, and its standard deviation; the `prior` is that of the estimate."""
-        away = np.linalg.norm(np.array(self.logs) - np.log(sizes), axis=1) + np.array(self.farther)
+        away = np.linalg.norm(np.array(self.logs) - np.log(sizes), axis=1) + np.array(self.penalties)
         nearest = np.argsort(away, kind="stable")[:NEIGHBOURS]
         weights = np.append(np.exp(-((away[nearest] / REACH) ** 2) / 2), PRIOR_WEIGHT)
         factors = np.append(np.array(self.factors)[nearest], prior)
@@ -273,11 +279,6 @@ class KernelTable:
         """Return the table of this machine: its rows in the cache, and with one thread those that are shipped."""
         shipped = _shipped_factors().get(instruction_set()) if setting.is_cpu and setting.thread_count == 1 else None
         return KernelTable(machine, _kept_rows(setting, cache), shipped)
-
-    @property
-    def has_rows(self) -> bool:
-        """False where it predicts nothing."""
-        return bool(self._kinds)
 
     def predict(self, work: KernelWork | None, estimate: float) -> PredictedTime:
         """Return the time of a kernel that is estimated to take so many seconds without rows."""

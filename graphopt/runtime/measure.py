@@ -162,7 +162,8 @@ class Speedup:
     spread: float = 0.0
     """The distance between the quartiles of the ratios, as a part of the median."""
     is_by_kernels: bool = False
-    """True where kernels that both models run count as equally fast: of a copy the ratio is 1 in each round."""
+    """True where kernels that both models run count as equally fast, so that of a copy the ratio is 1 in each round, or
+    where these say the same as whole runs, which gain less."""
     is_of_one_look: bool = False
     """True where it is told when all rounds are known, and not after each of them, so that fewer rounds tell it."""
 
@@ -292,9 +293,12 @@ def geometric_mean_speedup(ratios: Sequence[Speedup]) -> Speedup:
     parts = zip(*((ratio.minimum, ratio.median, ratio.low, ratio.high) for ratio in ratios), strict=True)
     minimum, median, low, high = (math.exp(statistics.fmean(math.log(max(r, 1e-9)) for r in part)) for part in parts)
     rounds = min((ratio.rounds for ratio in ratios if ratio.rounds), default=0)  # a verdict needs enough at each size
-    spread, is_by_kernels = max(ratio.spread for ratio in ratios), all(ratio.is_by_kernels for ratio in ratios)
-    looks = is_by_kernels, all(ratio.is_of_one_look for ratio in ratios)
-    return Speedup(minimum, median, low, high, rounds, ratios[0].confidence, ratios[0].noise, spread, *looks)
+    return replace(
+        Speedup(minimum, median, low, high, rounds, ratios[0].confidence, ratios[0].noise),
+        spread=max(ratio.spread for ratio in ratios),
+        is_by_kernels=all(ratio.is_by_kernels for ratio in ratios),
+        is_of_one_look=all(ratio.is_of_one_look for ratio in ratios),
+    )
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ class _GraphEstimate:
             fused = _fuse(view)
             is_blocked = _is_blocked(view, fused)
             load = _node_load(view) if fused is None else fused.work
-            is_told = self.kernels.has_rows and fused is None and bool(load.flops or load.bytes)
+            is_told = fused is None and bool(load.flops or load.bytes)
             work = _kernel_work(view, is_blocked=is_blocked) if is_told else None
             name = node.op if any(True for _ in node.bodies) else f"{node.op} {dict(node.attrs)}"
             self._parts[vertex] = self._part(name, work, load)
@@ -523,6 +523,14 @@ def _is_scattered(order: Sequence[int]) -> bool:
     return places[-1] != max(places) and not is_one_move
 
 
+def _softmax_load(view: _NodeSizes) -> WorkLoad:
+    """Return the work of a softmax, more where its axis is swapped with the last one and others stand between them."""
+    load, rank = _elementwise_load(view), len(view.shape(0))
+    if view.integer("axis", -1) % max(rank, 1) >= rank - 2:
+        return load
+    return load._replace(bytes=load.bytes + 2 * _SCATTERED_SLOWDOWN * 4 * view.written_bytes)
+
+
 def _power_load(view: _NodeSizes) -> WorkLoad:
     """Squares and cubes are multiplied out."""
     exponent = view.graph.constant(view.input(1))
@@ -565,6 +573,7 @@ def _body_load(view: _NodeSizes, times: int) -> WorkLoad:
 _LOADS: Mapping[WorkKind, Callable[[_NodeSizes], WorkLoad]] = {
     WorkKind.ELEMENTWISE: _elementwise_load,
     WorkKind.POWER: _power_load,
+    WorkKind.SOFTMAX: _softmax_load,
     WorkKind.LAYER_NORMALIZATION: _layer_norm_load,
     WorkKind.CONVOLUTION: _conv_load,
     WorkKind.TRANSPOSED_CONVOLUTION: _product_load,

@@ -321,7 +321,8 @@ class _RegionSolver:
         self.pool.sort(key=lambda state: state.estimate)
         enough = self.policy.measure_within * (self.best.estimate if self.best is not None else 1.0)
         able = takewhile(lambda state: state.estimate <= enough, [*self.pool])
-        chosen = [*islice(filter(self._may_gain, able), self.policy.measured_per_round)]
+        asked = islice(able, self.policy.asked_per_measured * self.policy.measured_per_round)
+        chosen = [*islice(filter(self._may_gain, asked), self.policy.measured_per_round)]
         if not chosen:
             return None
         after = zip(*(self._static_graphs(self._graph_of(state)) for state in chosen), strict=True)

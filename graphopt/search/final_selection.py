@@ -1,7 +1,7 @@
 """The final selection: candidates for the whole model take turns, and only what is faster beyond noise is taken.
 
 The simplified model is the floor. A find of the search is taken if two races show it to be faster than the floor, and
-simplifications are taken back if two races show that they make the model slower.
+a third where the gain is small; simplifications are taken back if two races show that they make the model slower.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FinalSelection:
     """Simplify a graph, in place, with these rules and passes alone, or with all. Raises DeadlineExceededError."""
     progress: Callable[[str, float], None] = lambda stage, done: None
     is_known_choice: bool = False
-    """True where two races have chosen the candidate for a model of the same structure: it is not the luckiest of many,
+    """True where races have chosen the candidate for a model of the same structure: it is not the luckiest of many,
     so it has to win one race alone."""
     last_measurements: dict[Candidate, Measurement] = field(default_factory=dict)
     """Measurement of each candidate in the last race."""
@@ -113,10 +113,10 @@ class FinalSelection:
         for candidate in sweeps:
             is_over = bool(gains) and self.budget.clock() >= end  # to combine them takes its time, too
             count = 2 if gains else 3
-            if self.budget.is_interrupted or not self._is_time_to_profile(
-                count, "alone", simplified, candidate, is_over=is_over
-            ):
+            if self.budget.is_interrupted:
                 break
+            if not self._is_time_to_profile(count, "alone", simplified, candidate, is_over=is_over):
+                continue  # of another an earlier run may have the profile
             if (gain := self._estimate_gain(candidate, simplified)) is not None:
                 gains[candidate] = gain
         if not gains:
@@ -319,6 +319,9 @@ class FinalSelection:
         if simplified.steps or rivals:
             able = self._affordable_rivals(simplified, [*made, *base])
             self._race([simplified, *able], share=self.policy.first_race_share)
+            is_left = bool(base) and self.measurement_of(swept).outcome is None
+            if is_left and not any(self._beats(candidate, simplified) for candidate in made):
+                self._race([simplified, swept], share=self.policy.first_race_share)
         floor = self.measurement_of(simplified)
         if simplified.steps and rivals and floor.speedup is None and not floor.refusal:
             self._race([simplified], share=self.policy.first_race_share)  # no time was left for all of them
@@ -373,7 +376,7 @@ class FinalSelection:
             if self.is_known_choice:
                 return first
             floor, twin = self._rematch(simplified, candidate)
-            if twin.beats(floor) and self._is_within_sessions(twin):
+            if twin.beats(floor) and self._needs_third_race(twin.gain):
                 again = self._rematch(simplified, candidate, heat=3)
                 floor, twin = again if again[1].outcome is not None else (floor, twin)
             if floor.speedup is not None:
@@ -412,6 +415,9 @@ class FinalSelection:
             return original if first.is_slower else twin if first.is_faster else first
         if first.is_slower and twin.is_slower:
             return self._reduce_simplified(simplified) or original
+        if first.is_faster and twin.is_faster and self._needs_third_race(twin.speedup):
+            (again,) = self._rematch(simplified, heat=3)
+            twin = again if again.outcome is not None else twin
         seen = _combine_races(first, twin)
         return original if seen.is_slower else seen
 
@@ -473,10 +479,11 @@ class FinalSelection:
                 found = replace(self.measurement_of(found.candidate), refusal=found.refusal)
             self.last_measurements[found.candidate] = found
 
-    def _is_within_sessions(self, winner: Measurement) -> bool:
-        """Return whether a gain may be that of a lucky session; kernels that differ tell of none."""
-        gain = winner.gain
-        return gain is not None and not gain.is_by_kernels and gain.low < 1 + self.policy.session_margin
+    def _needs_third_race(self, gain: Speedup | None) -> bool:
+        """Return whether a gain may be that of lucky sessions, and there is time to see: kernels that differ tell of
+        none."""
+        is_small = gain is not None and not gain.is_by_kernels and gain.low < 1 + self.policy.session_margin
+        return is_small and not self._is_over(self.budget.confirmation_seconds)
 
     def _rematch(self, *candidates: Candidate, heat: int = 2) -> list[Measurement]:
         """Return the measurements of candidates in a second race, or in a later one."""

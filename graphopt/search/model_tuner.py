@@ -137,7 +137,9 @@ class Tuner:
     progress: Callable[[str, float], None] = lambda stage, done: None
     refusal: RefusalFunction | None = None
     sweeps: SweepRules = field(default_factory=dict)
-    """Timed only: what they bring is in what ONNX Runtime then fuses or leaves, of which the estimate knows nothing."""
+    """Rules of each sweep: what these bring is in what ONNX Runtime then fuses or leaves, which only timing tells."""
+    also_alone: frozenset[str] = frozenset()
+    """Names of rules of sweeps that the search tries in parts of the model, too."""
     is_bounded: bool = True
     """True if there is no search where nearly all time is in heavy kernels and no estimate speaks for one."""
     clock: Callable[[], float] = time.monotonic
@@ -354,7 +356,7 @@ class Tuner:
 
     @property
     def _searched_rules(self) -> list[Rule]:
-        swept = {rule.name for rules in self.sweeps.values() for rule in rules}
+        swept = {rule.name for rules in self.sweeps.values() for rule in rules} - self.also_alone
         return [rule for rule in self.trades if rule.name not in swept]
 
     def _deadline_check(self, end: float) -> Callable[[], None]:
@@ -387,24 +389,43 @@ class Tuner:
 
     def _make_sweeps(self, budget: TimeBudget, end: float, shapes: Sequence[InputShapes]) -> list[Candidate]:
         """Return the simplified model with each sweep that is made before the `end` or Ctrl-C, and may gain something,
-        the most promising first; of sweeps by the same rules, with the first."""
-        gains, known, policy = dict[Candidate, float](), set[tuple[str, ...]](), self.tuning.policy
+        the most promising first; of sweeps by the same rules, with the first.
+
+        A later run of the same model makes those that this one found to be promising.
+        """
+        key = cache_key("sweeps", self._model_digest, json.dumps(shapes, sort_keys=True), *self._search_conditions)
+        kept, found = search_cache.load_sweeps(self.cache, key), dict[str, tuple[float, Candidate]]()
         try:
-            static, cost = self._static_graphs(shapes), cache(lambda: self._cost_model(end))
-            for index, name in enumerate(self.sweeps):
-                if self.clock() >= end:
-                    log.info("there is no time for the sweeps %s", ", ".join([*self.sweeps][index:]))
-                    break
-                made = self._make_sweep(self.simplified, name, end)
-                if made is None or made.causes[0].rules in known or not self._may_gain(made, static):
-                    continue
-                known.add(made.causes[0].rules)
-                gain = self._predict_gain(cost(), made, static, shapes)
-                if gain is None or gain.ratio(policy.optimism) > 1 + policy.timing.noise:
-                    gains[made] = 1.0 if gain is None else gain.ratio()
+            if kept is not None:
+                made = (self._make_sweep(self.simplified, name, end) for name in kept if name in self.sweeps)
+                return [candidate for candidate in made if candidate is not None]
+            for name, candidate, gain in self._promising_sweeps(end, shapes):
+                found[name] = gain, candidate
         except KeyboardInterrupt:
             budget.interrupt()
-        return sorted(gains, key=gains.__getitem__, reverse=True)
+        names = sorted(found, key=lambda name: found[name][0], reverse=True)
+        if kept is None and not budget.is_interrupted and self.clock() < end:
+            search_cache.save_sweeps(self.cache, key, names)
+        return [found[name][1] for name in names]
+
+    def _promising_sweeps(self, end: float, shapes: Sequence[InputShapes]) -> Iterator[tuple[str, Candidate, float]]:
+        """Yield the sweeps that may gain something: name, the simplified model with it, and the predicted gain."""
+        known, policy = set[tuple[str, ...]](), self.tuning.policy
+        static, cost = self._static_graphs(shapes), cache(lambda: self._cost_model(end))
+        for index, name in enumerate(self.sweeps):
+            if self.clock() >= end:
+                log.info("there is no time for the sweeps %s", ", ".join([*self.sweeps][index:]))
+                return
+            made = self._make_sweep(self.simplified, name, end)
+            if made is None or made.causes[0].rules in known or not self._may_gain(made, static):
+                continue
+            known.add(made.causes[0].rules)
+            gain = self._predict_gain(cost(), made, static, shapes)
+            most = math.inf if gain is None else gain.ratio(policy.optimism)
+            if most > 1 + policy.timing.noise:
+                yield name, made, 1.0 if gain is None else gain.ratio()
+            else:
+                log.info("the sweep '%s' is not timed: by known kernels it gains at most %.3f", name, most)
 
     def _static_graphs(self, shapes: Sequence[InputShapes]) -> list[Graph]:
         """Return the simplified graph at each set of sizes; where that cannot be told, the graph itself."""

@@ -48,6 +48,9 @@ class SearchPolicy:
     """Graphs looked at between two measurements."""
     measured_per_round: int = 6
     """Graphs measured beside a region in one round."""
+    asked_per_measured: int = 4
+    """Graphs whose gain is predicted in one round, at most, as a multiple of those that are measured: each is made
+    again for that."""
     slack: float = 2.0
     """Largest estimated cost of an intermediate graph that is expanded further, as a multiple of the region's."""
     measure_within: float = 1.05
@@ -150,8 +153,8 @@ class SearchPolicy:
     for a race that is cut short tells nothing."""
     ample_time_margin: float = 1.3
     """Time for races of several versions, as a multiple of what they are estimated to take: with less, the most
-    promising races alone. Versions are opened longer than the original where they have more to pack, and of a race that
-    is cut short nothing is known."""
+    promising races alone. Versions take longer to open than the original where they have more to pack, and of a race
+    that is cut short nothing is known."""
     pace_runs: int = 3
     """Runs from which the duration of a run is first estimated."""
     min_processor_share: float = 0.05
@@ -162,8 +165,9 @@ class SearchPolicy:
     """Candidates that won the first race and are timed a second time, the fastest first, until one wins again; after
     them the best of the sweeps alone may."""
     session_margin: float = 0.05
-    """Part of a model's time by which its sessions may differ for as long as they live: what gains less in two races
-    has to win a third. Of 200 decisions between a ShuffleNet and its copy, two races called two copies faster."""
+    """Part of a model's time by which its sessions may differ for as long as they live: what may gain less, by the
+    lower end of the interval of its second race, has to win a third. Of 200 decisions between a ShuffleNet and its
+    copy, two races called two copies faster."""
     tries: int = 10
     """Candidates that are timed in one series of tries, at most: with fewer finds, or with fewer rewrites."""
 

@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -62,7 +62,8 @@ class RaceSeries:
 
     Series between the same models differ in their `heat`: a second one opens new sessions of all, the original too, as
     a session may be fast or slow for as long as it lives. The session that is opened last is the faster by a bit: it is
-    the original's in a second race, and a candidate's in a first and third one.
+    the original's in a second race, and a candidate's in a first and third one. Where races are profiled, which tells
+    kernels apart, the original's is always the last.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class RaceSeries:
         budget, is_first = self.budget, self.heat == 1
         share = 1.0 if is_first and budget.has_one_race(len(candidates)) else share
         end = budget.race_end(len(candidates), is_first=is_first)
-        if self.heat % 2 and not self.is_profiled and not self._can_open_original():
+        if self.heat % 2 and not self.is_profiled and not self._try_open_original():
             return []
         opened = [(candidate.key, self._try_open(candidate)) for candidate in candidates]
         keys = [key for key, session in opened if session is not None]
@@ -267,13 +268,18 @@ class RaceSeries:
             try:
                 found = [time_kernels(model, setting, trial.feeds, runs) for trial in self.original.trials]
                 known = max(0.0, *map(light_kernel_share, found))  # a difference of sums, which are rounded
-                record_kernels(found, setting, self.cache)
             except ModelError as error:
                 log.debug("what can be gained at most is not known: %s", error)
             else:
+                self._record_kernels(found, setting)
                 if self.is_cacheable and self.is_steady:
                     self.cache.put({place: str(known)})
         return known
+
+    def _record_kernels(self, found: Iterable[KernelTimes], setting: SessionSetting) -> None:
+        """Keep what profiles under a setting tell of kernels, for predictions."""
+        if self.is_cacheable and self.is_steady:
+            record_kernels(found, setting, self.cache)
 
     def estimate_gain(self, candidate: Candidate, floor: Candidate) -> float | None:
         """Return how many times as fast as the `floor` a candidate runs, by the kernels that differ; None where that is
@@ -304,7 +310,7 @@ class RaceSeries:
             self.profiles[candidate] = [
                 time_kernels(model, setting, trial.feeds, runs) for trial in self.original.trials
             ]
-            record_kernels(self.profiles[candidate], setting, self.cache)
+            self._record_kernels(self.profiles[candidate], setting)
         return self.profiles[candidate]
 
     @property
@@ -329,7 +335,7 @@ class RaceSeries:
         elif self._profiled_original is None:
             self._profiled_original = ProfiledSession(self.source, self.original.setting)
 
-    def _can_open_original(self) -> bool:
+    def _try_open_original(self) -> bool:
         """Open the session that candidates are timed against; False where there is no room for it."""
         try:
             self.retry_once_interrupted(self.open_original)
@@ -409,7 +415,7 @@ class RaceSeries:
             races = _with_kernels(races, (own, *rivals), ends)
             for place, setting in enumerate((self.original.setting, *[self.setting] * len(rivals))):
                 told = ((times.original, *times.candidates)[place].kernels for times in races)
-                record_kernels(filter(None, told), setting, self.cache)
+                self._record_kernels(filter(None, told), setting)
         timed: list[tuple[Mapping[str, int], RaceTimes]] = []
         for trial, times in zip(self.original.trials, races, strict=True):
             waiting = iter(times.candidates)

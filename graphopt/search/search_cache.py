@@ -89,6 +89,24 @@ def save_choice(cache: Cache, key: str, choice: Choice) -> None:
     cache.put({key: to_json(choice)})
 
 
+@dataclass(frozen=True, slots=True)
+class _Sweeps:
+    """Sweeps that may gain something, by name, the most promising first."""
+
+    names: tuple[str, ...]
+
+
+def load_sweeps(cache: Cache, key: str) -> tuple[str, ...] | None:
+    """Return the names of the sweeps that an earlier run of a model found promising; None where there was none."""
+    found = decode_cached(_Sweeps, cache.get([key]).get(key))
+    return None if found is None else found.names
+
+
+def save_sweeps(cache: Cache, key: str, names: Sequence[str]) -> None:
+    """Keep the names: what is known of kernels grows with each run, and is not to change a later one of this model."""
+    cache.put({key: to_json(_Sweeps(tuple(names)))})
+
+
 def parse_exploration(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploration | None:
     """Return the result of a search that a text of the cache holds; None where it holds none, or none that a search in
     this graph with these rules can have."""
@@ -163,6 +181,6 @@ PACKAGE_FOLDER = Path(__file__).parent.parent
 @cache
 def _search_source_digest() -> str:
     said = sha256()
-    for path in sorted(PACKAGE_FOLDER.glob("*/*.py")):
+    for path in sorted((*PACKAGE_FOLDER.glob("*/*.py"), *PACKAGE_FOLDER.glob("runtime/*.json"))):
         said.update(str(path.relative_to(PACKAGE_FOLDER)).encode() + b"\0" + path.read_bytes())
     return said.hexdigest()

@@ -377,7 +377,7 @@ def rejection_reason(raced: Sequence[Measurement], policy: TimingPolicy, *, is_f
         where = f", at {format_sizes(slowdown.sizes)}" if slowdown.sizes else ""
         return f"{model} is slower than the original: {format_speedup(slowdown.speedup)}{where}"
     lost = "another was faster" if is_faster else "no time was left for a second race"
-    why = why_no_gain(gain, policy) or ("and in a second race it was no faster" if best.has_lost else lost)
+    why = why_no_gain(gain, policy) or ("and when it raced again it was no faster" if best.has_lost else lost)
     return f"{model} is {format_speedup(gain)} as without; {why}"
 
 
@@ -398,7 +398,7 @@ def race_notes(first: Measurement, best: Measurement) -> Iterator[str]:
     if best.is_unconfirmed and best.is_faster:
         yield "the gain is of one race: no time or memory was left for a second"
     if best.is_faster and best.speedup is not None and best.speedup.is_by_kernels:
-        yield "a run takes long, so the speed is told by the time of those kernels that differ, in profiled runs"
+        yield "a run takes long, so those kernels that differ tell the speed, or confirm it, by their time in profiled runs"
     if best.steps == first.steps:
         if first.steps and best.speedup is None and not best.is_original:
             yield f"the simplified model was {untimed_reason(first, best)}"

@@ -53,6 +53,11 @@ EQUIVALENT = (
         "it is true everywhere: the condition says where it pays",
     ),
     (
+        "replace_reduce_(sum|mean)_of_rows_.*|transpose_(part_of_)?dft_to_last_axis",
+        r"\w+ condition dropped: (1 < size|any_of.size|is_in.dtype)",
+        "it is true everywhere: the condition says where it pays",
+    ),
+    (
         "replace_matmul(_add)?_across_heads_with_conv",
         "(REAL|EXTENDED) condition dropped: size..[CM]",
         "it is true everywhere: the condition says where it pays",
