@@ -398,7 +398,7 @@ def race_notes(first: Measurement, best: Measurement) -> Iterator[str]:
     if best.is_unconfirmed and best.is_faster:
         yield "the gain is of one race: no time or memory was left for a second"
     if best.is_faster and best.speedup is not None and best.speedup.is_by_kernels:
-        yield "a run takes long, so those kernels that differ tell the speed, or confirm it, by their time in profiled runs"
+        yield "a run takes long, so kernels that differ tell the speed, or confirm it, by their time in profiled runs"
     if best.steps == first.steps:
         if first.steps and best.speedup is None and not best.is_original:
             yield f"the simplified model was {untimed_reason(first, best)}"
