@@ -387,16 +387,6 @@ def test_several_sizes_count_the_same(start: float, is_taken: bool) -> None:
     assert compare_models(OPEN, model, bindings=sizes).verdict is EqualityVerdict.EQUAL
 
 
-@pytest.mark.parametrize(("error", "trials"), [(0.0, 0), (1.0, 1)])
-def test_a_graph_that_surely_gains_nothing_is_not_measured(
-    error: float, trials: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is estimated to cost as much as the part that it is to replace."""
-    monkeypatch.setattr(Prices, "predict_gain", lambda *_: PredictedGain(2.0, 0.0, error))
-    _, exploration = found(parse("float[8] x", "a = Mul(x, 2.0); y = Exp(a)"), space(DOUBLE), Prices(Mul=1, Add=1))
-    assert (exploration.states, exploration.trials) == (2, trials)
-
-
 def test_parts_into_which_sizes_flow_that_depend_on_the_data_are_left() -> None:
     before = "a = Sin(x); b = Sin(a); c = Sin(b); d = Sin(c); e = Sin(d); f = Compress<axis=0>(e, k)"
     body = f"{before}; g = Cos(f); h = Cos(g); i = Mul(h, 2.0); y = Cos(i)"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
-from itertools import chain, count, islice, takewhile
+from itertools import chain, count
 from math import exp, inf, log
 from typing import TypeAlias
 
@@ -320,9 +320,7 @@ class _RegionSolver:
             return None
         self.pool.sort(key=lambda state: state.estimate)
         enough = self.policy.measure_within * (self.best.estimate if self.best is not None else 1.0)
-        able = takewhile(lambda state: state.estimate <= enough, [*self.pool])
-        asked = islice(able, self.policy.asked_per_measured * self.policy.measured_per_round)
-        chosen = [*islice(filter(self._may_gain, asked), self.policy.measured_per_round)]
+        chosen = [state for state in self.pool[: self.policy.measured_per_round] if state.estimate <= enough]
         if not chosen:
             return None
         after = zip(*(self._static_graphs(self._graph_of(state)) for state in chosen), strict=True)
@@ -339,16 +337,6 @@ class _RegionSolver:
                 faster.append(state)
         fastest = max(faster, key=_known_speedup, default=None)
         return fastest if _known_speedup(fastest) > _known_speedup(self.best) else None
-
-    def _may_gain(self, state: _SearchState) -> bool:
-        """Return whether a state may gain what is seen in the model, at some set of sizes; else drop it from the
-        pool."""
-        pairs = zip(self.region.static_graphs, self._static_graphs(self._graph_of(state)), strict=True)
-        gains = (self.cost.predict_gain(before, after).ratio(self.policy.optimism) for before, after in pairs)
-        if max(gains) > 1 + self.least_gain:
-            return True
-        self.pool.remove(state)
-        return False
 
 
 def _known_speedup(state: _SearchState | None) -> float:

@@ -26,7 +26,7 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.passes import Pass
 from graphopt.rewrite.simplify import Cause, DeadlineExceededError, Simplifier, SitePredicate, Step
 from graphopt.runtime.bench import PreparedModels, TooSlowError, make_up_inputs, prepare_models
-from graphopt.runtime.cost_model import CostModel, PredictedGain, cache_key, open_cost_cache
+from graphopt.runtime.cost_model import CostModel, cache_key, open_cost_cache
 from graphopt.runtime.machine import device_name, environment_key
 from graphopt.runtime.oracle import RunnableModel
 from graphopt.runtime.session_setting import SessionSetting
@@ -410,7 +410,7 @@ class Tuner:
 
     def _promising_sweeps(self, end: float, shapes: Sequence[InputShapes]) -> Iterator[tuple[str, Candidate, float]]:
         """Yield the sweeps that may gain something: name, the simplified model with it, and the predicted gain."""
-        known, policy = set[tuple[str, ...]](), self.tuning.policy
+        known = set[tuple[str, ...]]()
         static, cost = self._static_graphs(shapes), cache(lambda: self._cost_model(end))
         for index, name in enumerate(self.sweeps):
             if self.clock() >= end:
@@ -420,12 +420,7 @@ class Tuner:
             if made is None or made.causes[0].rules in known or not self._may_gain(made, static):
                 continue
             known.add(made.causes[0].rules)
-            gain = self._predict_gain(cost(), made, static, shapes)
-            most = math.inf if gain is None else gain.ratio(policy.optimism)
-            if most > 1 + policy.timing.noise:
-                yield name, made, 1.0 if gain is None else gain.ratio()
-            else:
-                log.info("the sweep '%s' is not timed: by known kernels it gains at most %.3f", name, most)
+            yield name, made, self._predict_gain(cost(), made, static, shapes)
 
     def _static_graphs(self, shapes: Sequence[InputShapes]) -> list[Graph]:
         """Return the simplified graph at each set of sizes; where that cannot be told, the graph itself."""
@@ -437,16 +432,16 @@ class Tuner:
 
     def _predict_gain(
         self, cost: CostModel, made: Candidate, static: Sequence[Graph], shapes: Sequence[InputShapes]
-    ) -> PredictedGain | None:
-        """Return the gain of a sweep by what is known of its kernels, at the sizes where it may be most; None where
-        sizes are unknown."""
+    ) -> float:
+        """Return how many times as fast a sweep may make the model by what is known of kernels, at the sizes where that
+        is most; 1 where sizes are unknown."""
         try:
             after = [with_static_shapes(made.graph, each) for each in shapes]
         except ModelError as error:
             log.info("the gain of a sweep is not predicted: %s", error)
-            return None
+            return 1.0
         gains = (cost.predict_gain(*pair) for pair in zip(static, after, strict=False))
-        return max(gains, key=lambda gain: gain.ratio(self.tuning.policy.optimism))
+        return max(gain.ratio(self.tuning.policy.optimism) for gain in gains)
 
     def _may_gain(self, made: Candidate, static: Sequence[Graph]) -> bool:
         """Return whether more than noise can be gained by replacing the nodes that a sweep replaces."""

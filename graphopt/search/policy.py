@@ -48,9 +48,6 @@ class SearchPolicy:
     """Graphs looked at between two measurements."""
     measured_per_round: int = 6
     """Graphs measured beside a region in one round."""
-    asked_per_measured: int = 4
-    """Graphs whose gain is predicted in one round, at most, as a multiple of those that are measured: each is made
-    again for that."""
     slack: float = 2.0
     """Largest estimated cost of an intermediate graph that is expanded further, as a multiple of the region's."""
     measure_within: float = 1.05
@@ -81,9 +78,9 @@ class SearchPolicy:
     """Largest gain assumed of a sweep, as a multiple of the estimated time of the nodes that it replaces: those around
     them may run in another layout. A sweep that cannot gain more than noise is not timed."""
 
-    optimism: float = 2.0
-    """Standard deviations of what a sweep is predicted to save that it may save beyond that: one that gains no more
-    than noise even so is not timed."""
+    optimism: float = 1.0
+    """Standard deviations of what a sweep is predicted to save that count for it where sweeps are ordered: what is
+    uncertain is worth a look."""
 
     kept_part: float = 0.5
     """Size of a value up to which it may stay whole, as a part of that which is computed in parts for a memory
