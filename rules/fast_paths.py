@@ -1,4 +1,4 @@
-"""Forms that ONNX Runtime's kernels for the CPU compute in long runs, in place of those that they take apart.
+"""Equal forms for which ONNX Runtime's CPU kernels copy whole runs of elements, and not one element at a time.
 
 Where the last axis of several changes its place, Transpose copies element by element: 1.2 ms for 340,000 numbers, of
 which two passes take 0.3, as it is fast where a single axis moves or the last ones stay. Two Transposes in a row ONNX

@@ -96,7 +96,7 @@ LINEAR = (
 
 
 def build_merge_rule(this: LinearOperator, count: int) -> Rule:
-    """So many of them, each with weights of its own, as one with all the weights and a Split."""
+    """Return the rule that makes so many, each with weights of its own, one with all the weights and a Split."""
     holes = [this.with_number(str(i)) for i in range(count)]
     weights = op.Concat(*(w for w, _ in holes), axis=this.weights_axis)
     bias = op.Concat(*(b for _, b in holes), axis=0) if this.bias else None

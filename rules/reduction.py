@@ -316,7 +316,7 @@ behind = fn.product(fn.sizes("*c"))
 
 
 class Stack(NamedTuple):
-    """What is added up, and how it is one matrix, or a stack of some, whose rows are added up."""
+    """Sum that may be a product: its operand, and how that is a matrix, or a stack of some, whose rows are added up."""
 
     name: str
     value: Var

@@ -127,3 +127,16 @@ def test_a_part_is_left_after_rounds_that_bring_nothing() -> None:
     rounds = [(False, True), (True, True), (False, True), (False, True)]
     assert [stop.is_done(is_better=better, is_left=left) for better, left in rounds] == [False, False, False, True]
     assert RegionStop(POLICY).is_done(is_better=True, is_left=False)
+
+
+@pytest.mark.parametrize(("seconds", "versions"), [(9.2, 2), (9.0, 1), (7.0, 0)])
+def test_several_versions_race_only_where_there_is_ample_time(seconds: float, versions: int) -> None:
+    """A session takes a second; two races of two versions are estimated to take seven."""
+    budget = TimeBudget(SearchPolicy(), seconds, lambda: 0.0, ModelPace(0.0, 1.0))
+    assert [count for count in (1, 2, 3) if budget.has_ample_time(count)] == [*range(1, versions + 1)]
+
+
+@pytest.mark.parametrize(("seconds", "end"), [(40.0, 0.4 * 34), (6.0, 0.0), (3.0, 0.0)])
+def test_single_sweeps_are_profiled_in_a_part_of_what_two_races_leave(seconds: float, end: float) -> None:
+    budget = TimeBudget(SearchPolicy(), seconds, lambda: 0.0, ModelPace(0.0, 1.0))
+    assert budget.screening_end == pytest.approx(end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,15 @@ def test_a_later_run_of_a_model_times_the_sweeps_that_the_first_found_promising(
     again, _ = tuned(1.0, sweeps={"sums": [DOUBLE]})
     assert first.graph.operator_counts() == again.graph.operator_counts() == {"MatMul": 1, "Add": 1, "Exp": 1}
     assert len(searched) == 1
+
+
+@pytest.mark.parametrize(("names", "regions"), [(frozenset(), 0), (frozenset({"double_is_sum"}), 1)])
+def test_a_rule_of_a_sweep_that_may_pay_alone_is_tried_in_parts_too(
+    searched: list[float], names: frozenset[str], regions: int
+) -> None:
+    assert not searched
+    found, _, _ = tuner(weighted(1.0), sweeps={"sums": [DOUBLE]})
+    assert len(replace(found, also_alone=names).search_space().trades) == regions
 
 
 def test_where_the_choice_does_not_win_again_the_sibling_is_searched(

@@ -1,4 +1,4 @@
-"""What PyTorch's exporter (`torch.onnx.export`) writes into a model of the parameters of the program."""
+"""Parameters of a PyTorch program, as its exporter (`torch.onnx.export`) tells them in a model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ExportedWeights:
 
     @property
     def note(self) -> str:
-        """That parameters are in the model in another form, in one line; empty where none is."""
+        """Line that says that parameters are in the model in another form; empty where none is."""
         if not self.folded_into:
             return ""
         name, made = next(iter(self.folded_into.items()))

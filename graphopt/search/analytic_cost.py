@@ -104,7 +104,7 @@ NO_LOAD = WorkLoad(launches=0.0)
 
 
 class _Part(NamedTuple):
-    """What a node or a copy between layouts costs, equal for those that do the same."""
+    """Cost of a node or of a copy between layouts, equal for those that do the same."""
 
     name: str
     """Operator with its attributes."""
