@@ -185,19 +185,15 @@ CONSTANTS = (
 
 is_larger = (broadcasts_to(x, y), fn.product(fn.shape(y)) < fn.product(fn.shape(x)))
 FACTORS = (
-    Rule(
-        "combine_factors_before_mul",
-        (x * y) * c,
-        x * (y * c),
-        pays=(broadcasts_to(y, c), *is_larger),
-        why="A constant multiplies the smaller factor.",
-    ),
-    Rule(
-        "combine_factors_around_mul",
-        (x * c) * y,
-        x * (y * c),
-        pays=(broadcasts_to(y, c), *is_larger),
-        why="A constant multiplies the smaller factor.",
+    *(
+        Rule(
+            f"combine_factors_{where}_mul",
+            product,
+            x * (y * c),
+            pays=(broadcasts_to(y, c), *is_larger),
+            why="A constant multiplies the smaller factor.",
+        )
+        for where, product in (("before", (x * y) * c), ("around", (x * c) * y))
     ),
     Rule(
         "fuse_residual_into_factor",
