@@ -195,8 +195,9 @@ CASES = [
     Case("Conv", (IMAGE, (5, 4, 3, 3)), {"strides": [3, 3]}, label="left-over"),
     Case("Conv", ((2, 3, 8), (4, 3, 1)), label="pointwise-1d"),
     Case("Conv", (IMAGE, (4, 1, 3, 3)), {"group": 4, "pads": [1, 1, 1, 1]}),
-    Case("Conv", (IMAGE, (5, 4, 3, 3)), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
-    Case("Conv", (IMAGE, (5, 4, 2, 2)), {"auto_pad": "SAME_LOWER", "strides": [2, 1]}),
+    # Both in single precision, as onnx's reference before 1.23 computes these sizes wrong.
+    Case("Conv", (IMAGE, (5, 4, 3, 3)), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, in_single=True, step=0.5),
+    Case("Conv", (IMAGE, (5, 4, 2, 2)), {"auto_pad": "SAME_LOWER", "strides": [2, 1]}, in_single=True, step=0.5),
     Case("Conv", (IMAGE, (5, 4, 3, 3)), {"auto_pad": "VALID"}),
     Case("Conv", ((2, 3, 8), (4, 3, 3), (4,)), {"strides": [2]}, label="1d"),
     Case("Conv", ((1, 2, 4, 4, 3), (3, 2, 2, 2, 2)), label="3d"),
