@@ -44,6 +44,26 @@ def test_after_ctrl_c_sweeps_are_not_made_together(*, interrupted: bool) -> None
     assert case.contest.budget.is_interrupted
 
 
+def small(ops: Ops, sum_: float, product: float) -> float:
+    """Two gains, one of which may be so small that one race cannot tell it."""
+    return (product if "Div" not in ops else 1.0) * (sum_ if "Sub" not in ops else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("sum_", "product", "expected"),
+    [
+        (1.008, 1.006, ["difference_is_sum", "quarter_is_product"]),
+        (1.008, 1.001, []),
+        (1.008, 0.99, []),
+        (1.012, 1.1, ["quarter_is_product", "difference_is_sum"]),
+        (1.001, 1.1, ["quarter_is_product"]),
+    ],
+)
+def test_gains_too_small_for_a_race_are_told_together(sum_: float, product: float, expected: list[str]) -> None:
+    case = Case(partial(small, sum_=sum_, product=product))
+    assert [made.name for made in case.swept("difference_is_sum", "quarter_is_product").sweeps] == expected
+
+
 def test_sweeps_do_not_count_as_tries() -> None:
     """What follows is tried as without them: the second of the finalists, where the first loses the second race."""
 

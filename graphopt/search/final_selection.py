@@ -69,8 +69,9 @@ class FinalSelection:
     def race_sweeps(self, simplified: Candidate, sweeps: Sequence[Candidate], again: RepeatSweep) -> Candidate:
         """Return the fastest of the simplified model, alone, with one sweep and with several.
 
-        Sweeps that gain are combined, all at once or, if that is no faster than the best of them, one by one. Where
-        to race each takes long, as with slow models, kernels tell which promise a gain.
+        Sweeps that gain are combined, all at once or, if that is no faster than the best of them, one by one; last
+        come those that lead by less than a race can tell. Where to race each takes long, as with slow models, kernels
+        tell which promise a gain.
 
         Args:
             simplified: the simplified model.
@@ -97,7 +98,8 @@ class FinalSelection:
         if able:
             self._race_of_sweeps([simplified, *able])
         faster = self._faster_candidates(able, simplified)
-        return self._combine_sweeps(simplified, faster, again) if faster else simplified
+        best = self._combine_sweeps(simplified, faster, again) if faster else simplified
+        return self._combine_small_gains(simplified, best, able, again)
 
     def _combine_promising(
         self, simplified: Candidate, sweeps: Sequence[Candidate], again: RepeatSweep
@@ -174,23 +176,37 @@ class FinalSelection:
 
     def _combine_sweeps(self, simplified: Candidate, faster: Sequence[Candidate], again: RepeatSweep) -> Candidate:
         """Return the first of candidates with the sweeps of the others, all or one by one, where that is faster."""
-
-        def improved(best: Candidate, others: Sequence[Candidate]) -> Candidate:
-            seconds = self.budget.race_cost(2) + self.budget.confirmation_seconds
-            both = self._apply_all_sweeps([best, *others], again, seconds)
-            if both is None:
-                return best
-            self._race_of_sweeps([simplified, best, both])
-            gain = self.measurement_of(both).gain
-            is_more = gain is not None and gain.low > _median_gain(self.measurement_of(best))
-            return both if is_more and self._beats(both, simplified) else best
-
         best, *others = faster
-        whole = improved(best, others)
+        whole = self._with_more_sweeps(simplified, best, others, again)
         if whole is best and len(others) > 1:
             for candidate in others:
-                whole = improved(whole, [candidate])
+                whole = self._with_more_sweeps(simplified, whole, [candidate], again)
         return whole
+
+    def _combine_small_gains(
+        self, simplified: Candidate, best: Candidate, raced: Sequence[Candidate], again: RepeatSweep
+    ) -> Candidate:
+        """Return the best candidate with all sweeps that led by less than one race can tell, where together they
+        gain."""
+        known, least = self.measurement_of(best).sweep_names, 1 + self.policy.least_saving
+        found = [self.measurement_of(candidate) for candidate in raced if not self._beats(candidate, simplified)]
+        leading = [each for each in found if _median_gain(each) > least and not each.sweep_names <= known]
+        leading.sort(key=_median_gain, reverse=True)
+        return self._with_more_sweeps(simplified, best, [each.candidate for each in leading], again)
+
+    def _with_more_sweeps(
+        self, simplified: Candidate, best: Candidate, others: Sequence[Candidate], again: RepeatSweep
+    ) -> Candidate:
+        """Return the best candidate, which may be the simplified model, with the sweeps of others if that is faster."""
+        rivals = [] if best is simplified else [best]
+        seconds = self.budget.race_cost(len(rivals) + 1) + self.budget.confirmation_seconds
+        both = self._apply_all_sweeps([*rivals, *others], again, seconds)
+        if both is None:
+            return best
+        self._race_of_sweeps([simplified, *rivals, both])
+        gain, least = self.measurement_of(both).gain, _median_gain(self.measurement_of(best))
+        is_more = gain is not None and (gain.low > least or gain.median > least + self.policy.timing.noise)
+        return both if is_more and self._beats(both, simplified) else best
 
     def _is_time_for(self, simplified: Candidate, candidates: Sequence[Candidate]) -> bool:
         """Return whether these and the simplified model can take turns in their share of the time.
