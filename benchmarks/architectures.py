@@ -69,6 +69,26 @@ def signal(model: str, inputs: Mapping[str, tuple[int, ...]], output: str, part:
     return _case(getattr(module, part) if part else module, feeds, (output,), axes)
 
 
+def diffusion(
+    model: str,
+    inputs: Mapping[str, tuple[int, ...]],
+    output: str,
+    part: str = "",
+    *,
+    labels: tuple[str, ...] = (),
+    **config: Any,
+) -> Case:
+    """A model of diffusers on one image, or the named part of it; `labels` are inputs of one integer."""
+    import diffusers
+    import torch
+
+    _seed(model)
+    module = getattr(diffusers, model)(**config)
+    feeds = {name: torch.randn(shape) for name, shape in inputs.items()}
+    feeds |= {name: torch.tensor([number]) for number, name in enumerate(labels, 1)}
+    return _case(getattr(module, part) if part else module, feeds, (output,), {name: {0: "batch"} for name in feeds})
+
+
 _BERT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _BERT_OUTPUTS = ("last_hidden_state", "pooler_output")
 
@@ -89,10 +109,13 @@ def gpt2(width: int, layers: int, heads: int, shape: tuple[int, int], **config: 
     )  # fmt: skip
 
 
-def llama(width: int, layers: int, heads: int, shape: tuple[int, int], **config: Any) -> Case:
-    """Llama with grouped-query attention, half as many heads of keys and values."""
+def llama(
+    width: int, layers: int, heads: int, shape: tuple[int, int], *, model: str = "LlamaForCausalLM", **config: Any
+) -> Case:
+    """Llama, or a decoder that is configured alike, with grouped-query attention, half as many heads of keys and
+    values."""
     return text(
-        "LlamaForCausalLM", ("input_ids", "attention_mask"), ("logits",), shape=shape, hidden_size=width,
+        model, ("input_ids", "attention_mask"), ("logits",), shape=shape, hidden_size=width,
         num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=heads // 2, use_cache=False, **config,
     )  # fmt: skip
 

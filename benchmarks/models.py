@@ -252,7 +252,7 @@ SOURCES = tuple(Path(__file__).with_name(name) for name in ("architectures.py", 
 
 def exporters() -> dict[str, str]:
     """Return the versions of the packages that make the graphs."""
-    return {package: installed(package) for package in ("onnxscript", "timm", "torch", "transformers")}
+    return {package: installed(package) for package in ("diffusers", "onnxscript", "timm", "torch", "transformers")}
 
 
 def _case(model: Model) -> Case:
