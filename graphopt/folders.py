@@ -214,7 +214,7 @@ def optimize_folder(
         folder: the folder, as optimum, sentence-transformers or transformers.js lay one out, or any other.
         output: a new folder, which becomes a copy with the optimized models in the places of the others; a model that
             fails is copied. By default `model_graphopt.onnx` is written beside each `model.onnx`.
-        total_seconds: about how long search and timing of all models may take; `seconds` is for each.
+        total_seconds: about how long all models may take; `seconds` is for each.
         require_speedup: a model that is not this many times as fast is not written, and fails with exit code 4.
         external_data: weights go to files of their own; by default where those of the model are.
         options: those of `optimize`. Sizes, shapes and inputs are for the models that have such dims and inputs.

@@ -223,7 +223,12 @@ class Options(DeviceOptions, RunOptions):
         metavar="tcp://HOST:PORT",
         type=str,
     )
-    seconds: float = option(60.0, "About how long search and timing may take together.", metavar="SECONDS", minimum=0.0)
+    seconds: float = option(
+        60.0,
+        "About how long the run may take; at least half of it is for search and timing.",
+        metavar="SECONDS",
+        minimum=0.0,
+    )
     fresh: bool = option(False, "Time again, or look up what was timed before.", flags=("--fresh/--cached",))
     target_opset: int | str | None = option(
         None,

@@ -345,7 +345,7 @@ class PipelineRun:
 
     def _attempt(self, opset: int | None, space: _RewriteSpace, tuning: TuningOptions) -> Attempt:
         """Simplify, search and check once, in this opset, or where it is None in the model's own."""
-        options, clock = self.options, self.clock
+        options, clock, start = self.options, self.clock, time.monotonic()
         with clock("load"):
             loaded = self.loaded_model
             before = model_summary(loaded)
@@ -367,9 +367,11 @@ class PipelineRun:
             tuning = replace(tuning, cost="none")
             notes.append(f"not searched and not timed: this machine has no kernel for {names}")
         tuned = TuningResult(simplified)
+        checking = clock.seconds["load"] if options.check else 0.0  # the check takes about as long
+        tuning = replace(tuning, other_seconds=time.monotonic() - start + checking)
         tuner = self._tuner(loaded, simplified, space, tuning, refusal)
         fitter = BudgetFitter(tuner, space.parts, model_label(self.model))
-        end = time.monotonic() + tuning.seconds
+        end = time.monotonic() + tuning.search_seconds
         is_offering = options.memory_budget is None and options.setting.is_cpu and fitter.takes_much()
         if is_offering and tuning.is_timed_here:
             tuner = replace(tuner, tuning=tuning.with_part(1 - tuning.policy.memory_share))

@@ -12,6 +12,7 @@ from onnx import ModelProto, TensorProto
 import graphopt
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.ir import schemas
+from graphopt.search.model_tuner import Tuner, TuningOptions, TuningResult
 from tests import zoo
 from tests.fuzz.traits import graphs
 from tests.text import parse
@@ -26,6 +27,21 @@ def model() -> ModelProto:
 
 def ops(found: ModelProto) -> list[str]:
     return [node.op_type for node in found.graph.node]
+
+
+def test_the_search_has_less_time_where_loading_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, now = list[TuningOptions](), iter(range(0, 1000, 4))
+
+    def tune(tuner: Tuner) -> TuningResult:
+        asked.append(tuner.tuning)
+        return TuningResult(tuner.simplified)
+
+    monkeypatch.setattr(Tuner, "tune", tune)
+    monkeypatch.setattr("graphopt.pipeline.time.monotonic", lambda: float(next(now)))
+    graphopt.optimize(model(), seconds=30.0)
+    (tuning,) = asked
+    assert tuning.seconds == 30.0, "by which is kept what was timed"
+    assert 25.0 < tuning.search_seconds <= 26.0
 
 
 def test_a_result_unpacks_and_the_callers_model_stays_as_it_was(tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ class TuningOptions:
     dask: str | None = None
     """Scheduler of a cluster with the devices that the model is for: they time its parts, and nothing is timed here."""
     policy: SearchPolicy = SearchPolicy()
+    other_seconds: float = 0.0
+    """Seconds of the time that go to what comes before and after the search: loading, simplifying, the check."""
 
     def __post_init__(self) -> None:
         if self.cost not in COST_MODELS:
@@ -88,6 +90,11 @@ class TuningOptions:
             raise UsageError(f"a search needs more than {self.seconds:g} seconds (cost none: no search and no timing)")
         if self.is_timed_here:
             _ = self.setting.provider_name  # a missing provider is reported now, not when the work is done
+
+    @property
+    def search_seconds(self) -> float:
+        """Seconds for search and timing: what loading and the check leave, and no less than a part of all."""
+        return max(self.seconds - self.other_seconds, self.seconds * self.policy.least_tuning_share)
 
     @property
     def limit_text(self) -> str:
@@ -153,7 +160,7 @@ class Tuner:
         Raises:
             UsageError: this onnxruntime lacks the provider, or the model has no such dim.
         """
-        budget = TimeBudget(self.tuning.policy, self.tuning.seconds, self.clock)
+        budget = TimeBudget(self.tuning.policy, self.tuning.search_seconds, self.clock)
         if not self.tuning.is_timed_here:
             wanted = make_up_inputs(self._simplified_model.outline, self.tuning.sizes, self.tuning.inputs or {})
             shapes = [input_shapes(feeds) for feeds in wanted]

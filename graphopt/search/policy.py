@@ -188,6 +188,8 @@ class SearchPolicy:
 
     # -- shares of the time --------------------------------------------------------------------------------------------
 
+    least_tuning_share: float = 0.5
+    """Part of the user's time that is for search and timing, however long it takes to load and to check the model."""
     sweeping_share: float = 0.5
     """Part of the time, without what the second race takes, in which sweeps have to be made."""
     screening_share: float = 0.4
