@@ -185,7 +185,7 @@ for what it gains is far more than the copies cost."""
 # Groups of a half or a quarter of a block are merged to whole ones, where there are groups enough: zeros are the others.
 # Axes: C channels that are convolved in groups of J.
 
-grouped, grouped_bias = const("d", "C J *r"), const("e", "C", default=0)
+grouped, grouped_bias, deep = const("d", "C J *r"), const("e", "C", default=0), tensor("x", "N D H W")
 of_groups = (
     fn.is_in(fn.size("J"), (BLOCK // 2, BLOCK // 4)),
     fn.ne(fn.size("C") % BLOCK, 0),
@@ -240,15 +240,10 @@ FILLED_GROUPS = (
     ),
     Rule(
         "read_past_slice_of_channels",
-        op.Conv(drop_filling(tensor("x", "N D H W")), filters, bias, rest, group=1),
+        op.Conv(op.Slice(deep, (0,), integers("ends"), (1,)), filters, bias, rest, group=1),
         op.Conv(
-            tensor("x", "N D H W"),
-            op.Pad(filters, fn.concat(0, fn.size("D") - fn.size("C")), None, (1,)),
-            bias,
-            rest,
-            group=1,
+            deep, op.Pad(filters, fn.concat(0, fn.size("D") - fn.size("C")), None, (1,)), bias, rest, group=1
         ),
-        when=fn.lt(fn.size("C"), fn.size("D")),
         pays=fn.size("D") < fn.size("C") + BLOCK,
         why="A few channels that are multiplied by zero cost less than a copy without them.",
     ),
