@@ -182,7 +182,7 @@ FILL_AROUND_DEPTHWISE_CONV = Rule(
 for what it gains is far more than the copies cost."""
 
 # -- groups that fill no block -------------------------------------------------------------------------------------
-# Groups of a half or a quarter of a block are merged to whole ones, where there are groups enough: zeros are the others.
+# Groups of a half or a quarter of a block are merged to whole ones where their number allows; others are of zeros.
 # Axes: C channels that are convolved in groups of J.
 
 grouped, grouped_bias, deep = const("d", "C J *r"), const("e", "C", default=0), tensor("x", "N D H W")
@@ -241,9 +241,7 @@ FILLED_GROUPS = (
     Rule(
         "read_past_slice_of_channels",
         op.Conv(op.Slice(deep, (0,), integers("ends"), (1,)), filters, bias, rest, group=1),
-        op.Conv(
-            deep, op.Pad(filters, fn.concat(0, fn.size("D") - fn.size("C")), None, (1,)), bias, rest, group=1
-        ),
+        op.Conv(deep, op.Pad(filters, fn.concat(0, fn.size("D") - fn.size("C")), None, (1,)), bias, rest, group=1),
         pays=fn.size("D") < fn.size("C") + BLOCK,
         why="A few channels that are multiplied by zero cost less than a copy without them.",
     ),
