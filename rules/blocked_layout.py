@@ -186,11 +186,7 @@ for what it gains is far more than the copies cost."""
 # Axes: C channels that are convolved in groups of J.
 
 grouped, grouped_bias, deep = const("d", "C J *r"), const("e", "C", default=0), tensor("x", "N D H W")
-of_groups = (
-    fn.is_in(fn.size("J"), (BLOCK // 2, BLOCK // 4)),
-    fn.ne(fn.size("C") % BLOCK, 0),
-    fn.eq(group * fn.size("J"), fn.size("C")),
-)
+of_groups = (fn.is_in(fn.size("J"), (BLOCK // 2, BLOCK // 4)), fn.ne(fn.size("C") % BLOCK, 0))
 more_groups = group + missing // fn.size("J")
 
 
