@@ -198,15 +198,16 @@ def drop_filling(value: Term) -> App:
 def fill_groups_behind_conv(before: Activation, after: Activation) -> Rule:
     """Return the rule for a convolution in groups behind another, whose filters are filled up."""
 
-    def convs(filters: Term, bias: Term, grouped: Term, grouped_bias: Term, count: Term) -> Term:
+    def convs(count: Term, *weights: Term) -> Term:
+        filters, bias, grouped, grouped_bias = weights
         made = before.apply(op.Conv(pruning.image, filters, bias, group=1, **pruning.geometry("first")))
         return after.apply(op.Conv(made, grouped, grouped_bias, group=count, **pruning.geometry("last")))
 
     weights = (pruning.filters, pruning.bias, grouped, grouped_bias)
     return Rule(
         f"fill_groups_of_conv_behind_conv{before.name}{after.name and '_before'}{after.name}",
-        convs(*weights, group),
-        drop_filling(convs(*map(fill_channels, weights), more_groups)),
+        convs(group, *weights),
+        drop_filling(convs(more_groups, *map(fill_channels, weights))),
         when=of_groups,
         why="Groups are merged to whole blocks where their number allows, and channels that a convolution makes besides"
         " cost less than a copy.",
