@@ -181,9 +181,72 @@ FILL_AROUND_DEPTHWISE_CONV = Rule(
 """For one that no convolution stands before, or none behind, whose weights could be filled instead. It is in the sweep,
 for what it gains is far more than the copies cost."""
 
+# -- groups that fill no block -------------------------------------------------------------------------------------
+# Groups of a half or a quarter of a block are merged to whole ones where their number allows; others are of zeros.
+# Axes: C channels that are convolved in groups of J.
+
+grouped, grouped_bias, deep = const("d", "C J *r"), const("e", "C", default=0), tensor("x", "N D H W")
+of_groups = (fn.is_in(fn.size("J"), (BLOCK // 2, BLOCK // 4)), fn.ne(fn.size("C") % BLOCK, 0))
+more_groups = group + missing // fn.size("J")
+
+
+def drop_filling(value: Term) -> App:
+    """Return the channels that are not filled up."""
+    return op.Slice(value, (0,), fn.concat(fn.size("C")), (1,))
+
+
+def fill_groups_behind_conv(before: Activation, after: Activation) -> Rule:
+    """Return the rule for a convolution in groups behind another, whose filters are filled up."""
+
+    def convs(count: Term, *weights: Term) -> Term:
+        filters, bias, grouped, grouped_bias = weights
+        made = before.apply(op.Conv(pruning.image, filters, bias, group=1, **pruning.geometry("first")))
+        return after.apply(op.Conv(made, grouped, grouped_bias, group=count, **pruning.geometry("last")))
+
+    weights = (pruning.filters, pruning.bias, grouped, grouped_bias)
+    return Rule(
+        f"fill_groups_of_conv_behind_conv{before.name}{after.name and '_before'}{after.name}",
+        convs(group, *weights),
+        drop_filling(convs(more_groups, *map(fill_channels, weights))),
+        when=of_groups,
+        why="Groups are merged to whole blocks where their number allows, and channels that a convolution makes besides"
+        " cost less than a copy.",
+    )
+
+
+FILLED_GROUPS = (
+    *(
+        fill_groups_behind_conv(before, after)
+        for before, after in ((RELU, RELU), (SILU, NOTHING), (NOTHING, NOTHING), (RELU, NOTHING), (CLIP, CLIP))
+    ),
+    Rule(
+        "fill_groups_of_conv",
+        op.Conv(image, grouped, grouped_bias, rest, group=group),
+        drop_filling(
+            op.Conv(
+                op.Pad(image, fn.concat(0, 0, 0, 0, 0, missing, 0, 0)),
+                fill_channels(grouped),
+                fill_channels(grouped_bias),
+                rest,
+                group=more_groups,
+            )
+        ),
+        when=of_groups,
+        pays=fn.size("C") > BLOCK,
+        why="Groups are merged to whole blocks where their number allows, which is worth two copies.",
+    ),
+    Rule(
+        "read_past_slice_of_channels",
+        op.Conv(op.Slice(deep, (0,), integers("ends"), (1,)), filters, bias, rest, group=1),
+        op.Conv(deep, op.Pad(filters, fn.concat(0, fn.size("D") - fn.size("C")), None, (1,)), bias, rest, group=1),
+        pays=fn.size("D") < fn.size("C") + BLOCK,
+        why="A few channels that are multiplied by zero cost less than a copy without them.",
+    ),
+)
+
 RULES: tuple[Rule, ...] = ()
-TRADES = (*BLOCKED, *FILLED, FILL_BEFORE_CONV, FILL_AROUND_DEPTHWISE_CONV)
+TRADES = (*BLOCKED, *FILLED, FILL_BEFORE_CONV, FILL_AROUND_DEPTHWISE_CONV, *FILLED_GROUPS)
 SWEEPS = {
     "images in blocks of channels": BLOCKED,
-    "channels in whole blocks": (*FILLED, FILL_AROUND_DEPTHWISE_CONV, *MERGED),
+    "channels in whole blocks": (*FILLED, FILL_AROUND_DEPTHWISE_CONV, *FILLED_GROUPS, *MERGED),
 }

@@ -147,8 +147,8 @@ def test_channels_between_convolutions_fill_blocks(after: str, channels: int, fi
         (4, 8, 6, 4),
         (4, 24, 24, 4),
         (32, 1, 1, 32),
-        (3, 8, 8, 3),
-        (6, 4, 4, 6),
+        (2, 4, 4, 2),
+        (3, 8, 16, 3),
         (4, 16, 8, 4),
     ],
 )
@@ -159,6 +159,32 @@ def test_groups_of_a_convolution_fill_blocks(groups: int, channels: int, filters
     given = parse(f"float[2,{groups * channels},5,6] x", body, made)
     model, _ = swept(given, load_library().sweeps[FILLED], load_rules())
     assert weights_of(model) == [(groups * filters, channels * groups // left, 3, 3)]
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+@pytest.mark.parametrize(("groups", "channels", "merged"), [(3, 8, 2), (7, 8, 4), (6, 4, 2), (5, 4, 2)])
+@pytest.mark.parametrize(
+    ("body", "ops"),
+    [
+        ("y = {grouped}(x, w, b)", {"Pad": 1, "Conv": 1, "Slice": 1}),
+        ("a = Conv(x, v); y = {grouped}(a, w, b)", {"Conv": 2, "Slice": 1}),
+        ("a = Conv(x, v); r = Relu(a); d = {grouped}(r, w, b); e = Relu(d); y = Conv(e, u)", {"Conv": 3, "Relu": 2}),
+        ("a = Conv(x, v); s = Sigmoid(a); r = Mul(a, s); d = {grouped}(r, w, b); y = Conv(d, u)", {"Conv": 3}),
+    ],
+    ids=["alone", "behind a convolution", "between convolutions", "behind SiLU"],
+)
+def test_groups_of_which_no_number_fills_blocks_get_more(
+    body: str, ops: dict[str, int], groups: int, channels: int, merged: int
+) -> None:
+    """As in small RegNets: 24, 56 or 152 channels in groups of 8."""
+    own = groups * channels
+    weights = drawn(w=(own, channels, 3, 3), b=(own,), v=(own, own, 1, 1), u=(5, own, 1, 1))
+    grouped = f"Conv<group={groups}, pads=[1,1,1,1], strides=[2,2]>"
+    given = parse(f"float[2,{own},5,6] x", body.format(grouped=grouped), weights)
+    model, _ = swept(given, load_library().sweeps[FILLED], load_rules())
+    assert (16 * merged, 16, 3, 3) in weights_of(model)
+    assert ops.items() <= model.graph.operator_counts().items()
+    assert "Slice" in ops or "Slice" not in model.graph.operator_counts()
     assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
 
 

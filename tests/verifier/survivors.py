@@ -202,8 +202,8 @@ EQUIVALENT = (
         "it is true everywhere: the condition says where it pays",
     ),
     (
-        "fill_channels_before_conv",
-        ".*condition dropped: 16 < size",
+        "fill_(channels_before|groups_of)_conv|read_past_slice_of_channels",
+        ".*condition dropped: (16 < size|size.* < )",
         "it is true everywhere: the condition says where it pays",
     ),
     (
@@ -340,9 +340,14 @@ EQUIVALENT = (
         "which of the factors is smaller is where it pays: they are multiplied, and broadcast, in any order",
     ),
     (
-        "fill_channels_around_depthwise_conv",
+        "fill_(channels_around_depthwise|groups_of)_conv.*",
         "EXTENDED condition dropped: mod",
         "true of all numbers of channels: what is filled up to what is said for kernels",
+    ),
+    (
+        "fill_groups_of_conv.*",
+        "EXTENDED operand dropped: Pad.[be],",
+        "a list has one axis",
     ),
     (
         "split_reduce_.*",
