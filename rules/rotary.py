@@ -19,7 +19,7 @@ tokens, halves = integers("tokens"), integers("halves")
 
 
 def negated_part(position: int) -> Rule:
-    """The rule for two parts, of which the one in this position is negated."""
+    """Return the rule for two parts, of which the one in this position is negated."""
     joins = fn.eq(fn.normalize_indices(axis, fn.rank(high)), fn.rank(high) - 1)
     parts, own = [high, low], list(op.Split.split(2, factors, fn.sizes("E F"), axis=-1))
     negated = [op.Neg(part) if i == position else part for i, part in enumerate(parts)]
@@ -61,7 +61,7 @@ LAYOUTS = (Layout("tokens", "*b L D", "1*k N D", -2), Layout("tokens_before_head
 
 
 def turn_all(layout: Layout, kind: str) -> Rule:
-    """The rule for tokens of which the first ones are cut off, while the others are turned."""
+    """Return the rule for tokens of which the first ones are cut off, while the others are turned."""
     x, cosines, sines = tensor("x", layout.axes), const("cos", layout.table), const("sin", layout.table)
     still, turned = op.Split.split(2, x, tokens, axis=cut)
     swap, rank, still_tokens = HALVES[kind], fn.rank(x), fn.item(tokens, 0)
