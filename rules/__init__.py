@@ -29,6 +29,7 @@ from graphopt.rules import (
     pruning,
     quantization,
     reduction,
+    rotary,
     slicing,
     splitting,
     tensor_parallel,
@@ -54,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     *quantization.RULES,
     *attention.RULES,
     *interpolation.RULES,
+    *rotary.RULES,
 )
 """Rules that make a model simpler wherever they match."""
 

@@ -51,6 +51,9 @@ GIVEN: Mapping[str, tuple[Mapping[str, int], Mapping[str, Any]]] = {
         {"sizes": tuple(range(1, count + 1)), "pads0": (2, 2, 2, 2)},
     )
     for count in (3, 4, 5)
+} | {
+    f"turn_all_tokens_before_heads{kind}": ({"L": 5, "N": 3, "H": 2, "D": 4}, {"tokens": (2, 3)} | halves)
+    for kind, halves in (("", {"halves": (2, 2)}), ("_of_even_halves", {}))
 }
 """Sizes and numbers of rules for which hardly a draw meets all that has to fit."""
 ALL = (*RULES, *TRADES)
