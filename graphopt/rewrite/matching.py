@@ -126,34 +126,43 @@ def find_matches(
     `on_mismatch` is told where and why there is none; quick looks, which reject most places without looking closely,
     are then left out.
     """
-    matcher = _Matcher(graph, rule, on_mismatch)
+    matcher = Matcher(graph, rule, on_mismatch)
     if vertex is None:
         for candidate in sorted(set().union(*map(graph.vertices_with_op, root_operators_of(rule.left[0])))):
-            for each in matcher.instances(candidate, 0):
-                yield from matcher.matches_at(each, candidate, 0)
-        return
-    for position, side in enumerate(rule.left):
-        if graph[vertex].op in root_operators_of(side):
-            for each in matcher.instances(vertex, position):
-                yield from matcher.matches_at(each, vertex, position)
+            yield from matcher.matches_of_side(0, candidate)
+    else:
+        yield from matcher.matches_ending_at(vertex)
 
 
 def find_inner_matches(rule: Rule, graph: Graph, app: App) -> Iterator[PartialMatch]:
     """Yield where an operator of the left side of a rule matches, and all that it is applied to."""
-    matcher = _Matcher(graph, rule)
+    matcher = Matcher(graph, rule)
     for vertex in sorted(set().union(*map(graph.vertices_with_op, root_operators_of(app)))):
         yield from matcher.match_app(app, Value(vertex, app.output), PartialMatch({}, {}, {}))
 
 
-class _Matcher:
+class Matcher:
     """Matches patterns in one graph, and tells a listener, if there is one, why they do not match."""
 
-    __slots__ = ("graph", "instance", "on_mismatch", "rule")
+    __slots__ = ("graph", "instance", "is_local", "on_mismatch", "rule")
 
     def __init__(self, graph: Graph, rule: Rule, on_mismatch: MismatchListener | None = None) -> None:
         self.graph, self.rule, self.on_mismatch = graph, rule, on_mismatch
         self.instance = rule
         """The rule that is being matched: of a family that with the operators that were met."""
+        self.is_local = True
+        """True as long as nothing was looked at but the nodes near the last one, upwards."""
+
+    def matches_ending_at(self, vertex: int) -> Iterator[Match]:
+        """Yield the matches in which one of the left sides ends at a vertex."""
+        for position, side in enumerate(self.rule.left):
+            if self.graph[vertex].op in root_operators_of(side):
+                yield from self.matches_of_side(position, vertex)
+
+    def matches_of_side(self, position: int, vertex: int) -> Iterator[Match]:
+        """Yield the matches in which the left side in this position ends at a vertex."""
+        for each in self.instances(vertex, position):
+            yield from self.matches_at(each, vertex, position)
 
     def instances(self, vertex: int, position: int) -> Iterator[Rule]:
         """Yield the rules of a family for the operators met in the places of its holes; another rule as it is.
@@ -188,6 +197,7 @@ class _Matcher:
         self.instance, side = rule, rule.left[position]
         others = [other for index, other in enumerate(rule.left) if index != position]
         for state in self.match_app(side, Value(vertex, side.output), PartialMatch({}, {}, {})):
+            self.is_local = self.is_local and not (others or rule.arange_conditions)
             for complete in self._match_other_sides(others, state):
                 settled = self._resolve_constants(complete)
                 if settled is None:
