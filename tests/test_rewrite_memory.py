@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from graphopt.ir.edit import replace_node, replace_values
 from graphopt.ir.graph import Graph, Value
-from graphopt.language.rule import Rule, const, tensor
+from graphopt.language.rule import Rule, const, op, tensor
 from graphopt.rewrite import folded_constants
 from graphopt.rewrite.build import build_patch
 from graphopt.rewrite.folded_constants import FoldedValues, RewriteRefused
@@ -24,7 +24,7 @@ from tests.test_search import LIBRARY, layers, load, weight
 from tests.text import parse
 
 x = tensor("x")
-NEGATED_TWICE = Rule("negated_twice", -(-x), x)
+NEGATED_TWICE = Rule("negated_twice", op.Neg(op.Neg(x)), x)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_what_a_match_asks_of_readers_is_asked_each_time() -> None:
     b, c = vertex_of(graph, "b"), vertex_of(graph, "c")
     assert not [*failed.around(graph, b).find(pair)]
     graph.apply(replace_values(graph, {Value(c): graph[c].inputs[0] or Value(c)}))
-    assert len([*failed.around(graph, b).find(pair)]) == 1
+    assert len([*failed.around(graph, b).find(pair)]) == 2  # each side may be the first
 
 
 def test_the_matches_are_those_without_a_memory() -> None:

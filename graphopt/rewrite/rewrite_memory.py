@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from graphopt.ir.graph import Graph, Node
-from graphopt.language.rule import Rule, pattern_depth
+from graphopt.language.rule import Rule
 from graphopt.rewrite.folded_constants import FoldedValues
-from graphopt.rewrite.matching import Match, Matcher
+from graphopt.rewrite.matching import Match, Matcher, pattern_depth
 
 MAX_REMEMBERED_PLACES = 200_000
 """Places whose failed matches are remembered at once; with more, all are forgotten."""
@@ -59,8 +59,7 @@ class _KnownRule(NamedTuple):
     flag: int
     """Its bit in a set of rules."""
     height: int
-    """How many nodes above the last one a match looks at: those of the pattern, what its holes are bound to, and the
-    sizes in one that a ConstantOfShape makes."""
+    """How many nodes above the last one a match looks at, at most."""
 
 
 _Place: TypeAlias = "tuple[object, ...]"
@@ -82,28 +81,35 @@ class LocalMatches:
     def find(self, rule: Rule) -> Iterator[Match]:
         """Yield the matches of a rule, as `find_matches` does."""
         known = self.failed.known_rule(rule)
-        place = self._place(known.height)
-        if self._failed_at[known.height] & known.flag:
-            return
+        for height in range(known.height + 1):
+            if self._failed_up_to(height) & known.flag:
+                return
         matcher, is_empty = Matcher(self.graph, rule), True
         for match in matcher.matches_ending_at(self.vertex):
             is_empty = False
             yield match
         if is_empty and matcher.is_local:
-            self.failed.note(place, known.flag)
+            self.failed.note(self._places[matcher.height], known.flag)
 
-    def _place(self, height: int) -> _Place:
+    def _failed_up_to(self, height: int) -> int:
+        """Return the rules of which the nodes up to a height tell that they do not match."""
         while len(self._places) <= height:
-            above: list[Node] = []
-            for node in self._highest:
-                for value in node.operands:
-                    if value.vertex not in self._met:
-                        self._met.add(value.vertex)
-                        above.append(self.graph[value.vertex])
-            self._highest = above
-            self._places.append((*self._places[-1], *(node.serial for node in above)))
-            self._failed_at.append(self.failed.at(self._places[-1]))
-        return self._places[height]
+            self._highest = [*self._nodes_above()]
+            self._places.append((*self._places[-1], *(node.serial for node in self._highest)))
+            self._failed_at.append(self._failed_at[-1] | self.failed.at(self._places[-1]))
+        return self._failed_at[height]
+
+    def _nodes_above(self) -> Iterator[Node]:
+        """Yield the nodes that make what the highest ones read, each once; with a ConstantOfShape, which is as good as
+        a constant, the sizes that it reads."""
+        waiting = [value.vertex for node in self._highest for value in node.operands]
+        for vertex in waiting:
+            if vertex not in self._met:
+                self._met.add(vertex)
+                node = self.graph[vertex]
+                yield node
+                if node.op == "ConstantOfShape":
+                    waiting += [value.vertex for value in node.operands]
 
 
 @dataclass(frozen=True, slots=True)

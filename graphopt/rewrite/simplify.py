@@ -13,13 +13,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from typing import Protocol, TypeAlias
 
 from graphopt.ir.graph import IDENTITY, Graph, Node, Patch
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
-from graphopt.language.rule import Rule, pattern_depth
+from graphopt.language.rule import Rule
 from graphopt.language.terms import operator_applications
 from graphopt.operators.magnitude_analysis import invalidate_analysis, mark_bodies
 from graphopt.operators.node_facts import node_weight
@@ -33,6 +32,7 @@ from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.matching import (
     Match,
     node_producer_kinds,
+    pattern_depth,
     producer_kinds,
     root_operators_of,
 )
@@ -165,7 +165,7 @@ class Simplifier:
         self.progress = progress or (lambda stage, done: None)
         self.steps: list[Step] = []
         self.notes: set[str] = set()
-        self.max_pattern_depth = max(map(_pattern_depth, rules), default=0)
+        self.max_pattern_depth = max(map(pattern_depth, rules), default=0)
         alone, merging = ([rule for rule in rules if (len(rule.left) > 1) is many] for many in (False, True))
         self._rules_by_root = rules_by_root(alone), rules_by_root(merging)
         """Rules by the operators that they end in. Those that merge branches come after the others, which may need a
@@ -337,9 +337,6 @@ class Simplifier:
             if len(level) > MANY_READERS:
                 break
         yield from seen
-
-
-_pattern_depth = cache(pattern_depth)
 
 
 def rules_by_root(rules: Iterable[Rule]) -> RulesByRoot:
