@@ -287,6 +287,7 @@ class _Builder:
 
     def _build_hole(self, hole: Var) -> BuiltOperand:
         bound = self.match.holes[hole.name]
+        origin: Hashable
         match bound:
             case Value():
                 return bound
@@ -489,7 +490,9 @@ class _Builder:
         if isinstance(built, Value):
             return built
         assert built is not None, "an absent value stands for nothing"
-        stored = self.folded.get(built.origin and (built.origin, built.dtype), lambda: to_stored_tensor(built))
+        stored = self.folded.get(
+            None if built.origin is None else (built.origin, built.dtype), lambda: to_stored_tensor(built)
+        )
         base = _FOLDED_SUFFIX.sub("", built.source_name) or "constant"  # what was folded before keeps its name
         vertex = self.graph.new_vertex()
         self.draft.drafts[vertex] = constant_node(stored, self._new_name(f"{base}_folded"))
