@@ -129,7 +129,7 @@ class FoldedConstant:
 
 T = TypeVar("T", bound="NDArray[Any] | Tensor")
 
-MAX_REMEMBERED_BYTES = 1 << 27
+MAX_REMEMBERED_BYTES = 1 << 29
 """Bytes of computed constants that are remembered at once; of those that are stored most lie in a file."""
 
 
