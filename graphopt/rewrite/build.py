@@ -23,7 +23,6 @@ from graphopt.io import opset_conversion
 from graphopt.ir import schemas
 from graphopt.ir.edit import DraftGraph, constant_node, replace_values
 from graphopt.ir.graph import Attribute, Graph, Node, Patch, Value
-from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType, Type
 from graphopt.language.binding import ConstantBinding, DefaultBinding, evaluate_scalar
 from graphopt.language.rule import Rule
@@ -593,7 +592,7 @@ def _origin(app: App, node: Node, constants: Sequence[FoldedConstant | None]) ->
     """Return what identifies the output of an operator on constants; None where that of one is not told."""
     if any(constant is not None and constant.origin is None for constant in constants):
         return None
-    if any(isinstance(attribute, Tensor | Graph) for attribute in node.attrs.values()):
+    if not all(isinstance(attribute, int | float | str | tuple) for attribute in node.attrs.values()):
         return None
     operands = tuple(None if constant is None else (constant.origin, constant.dtype) for constant in constants)
     return node.domain, node.op, node.version, app.output, app.outputs, repr(sorted(node.attrs.items())), operands
