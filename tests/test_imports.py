@@ -266,7 +266,7 @@ MOST_IMPORTS = 15
 WIDE = {
     "verifier/prove.py": 32,
     "graphopt/pipeline.py": 31,
-    "graphopt/search/model_tuner.py": 27,
+    "graphopt/search/model_tuner.py": 28,
     "rules/__init__.py": 30,
     "graphopt/partition/planning.py": 19,
     "graphopt/partition/pipeline_folder.py": 17,

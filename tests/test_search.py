@@ -300,7 +300,7 @@ def test_what_all_copies_refuse_is_not_tried_in_each(monkeypatch: pytest.MonkeyP
     """If one refuses it for its weights, another may not; but mostly all refuse it, for their shapes."""
     tried: list[Rule] = []
 
-    def build(_: Graph, match: Match, __: object) -> None:
+    def build(_: Graph, match: Match, *_more: object) -> None:
         tried.append(match.rule)
         raise RewriteRefused("for its shape")
 

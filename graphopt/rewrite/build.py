@@ -8,7 +8,7 @@ lacks, is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import groupby, takewhile
@@ -47,6 +47,7 @@ from graphopt.rewrite.constant_operands import constant_tensor
 from graphopt.rewrite.folded_constants import (
     DeferredArithmetic,
     FoldedConstant,
+    FoldedValues,
     defer_arithmetic,
     has_cancellation,
     to_stored_tensor,
@@ -112,13 +113,16 @@ RefusalFunction: TypeAlias = Callable[[Graph, Patch], str]
 """Function that says why a patch must not be made, such as that it could not run; empty where it may."""
 
 
-def build_patch(graph: Graph, match: Match, refusal: RefusalFunction | None = None) -> Patch:
-    """Return the patch that puts the right side of the match's rule in the place of the left.
+def build_patch(
+    graph: Graph, match: Match, refusal: RefusalFunction | None = None, folded: FoldedValues | None = None
+) -> Patch:
+    """Return the patch that puts the right side of the match's rule in the place of the left; constants that were
+    computed before are taken from `folded`.
 
     Raises:
         RewriteRefused: it cannot be done here without changing more than the rule says, or for the `refusal`.
     """
-    builder = _Builder(graph, match)
+    builder = _Builder(graph, match, folded)
     try:
         patch = builder.patch()
         if refusal is not None and (reason := refusal(graph, patch)):
@@ -210,8 +214,8 @@ def _downstream_vertices(graph: Graph, values: Iterable[Value]) -> set[int]:
 class _Builder:
     """Builds the right side of one match."""
 
-    def __init__(self, graph: Graph, match: Match) -> None:
-        self.graph, self.match = graph, match
+    def __init__(self, graph: Graph, match: Match, folded: FoldedValues | None = None) -> None:
+        self.graph, self.match, self.folded = graph, match, folded or FoldedValues()
         self.draft = DraftGraph(graph)
         self.names: list[str] = []
         self.emitted_vertices: dict[App, int] = {}
@@ -282,15 +286,19 @@ class _Builder:
 
     def _build_hole(self, hole: Var) -> BuiltOperand:
         bound = self.match.holes[hole.name]
+        origin: Hashable
         match bound:
             case Value():
                 return bound
             case ConstantBinding():
                 if bound.is_as_stored:
                     return bound.value
-                return FoldedConstant(bound.array(), bound.tensor.dtype, self.graph.value_name(bound.value))
+                origin = (bound.tensor, bound.shape, bound.is_reciprocal)
+                name = self.graph.value_name(bound.value)
+                return FoldedConstant(bound.array(), bound.tensor.dtype, name, origin=origin)
             case DefaultBinding():
-                return FoldedConstant(bound.array(), bound.dtype, "", is_absent=True)
+                origin = (repr(bound.default), bound.shape, bound.dtype)
+                return FoldedConstant(bound.array(), bound.dtype, "", is_absent=True, origin=origin)
         raise RewriteRefused(f"hole '{hole.name}' stands where a tensor is needed")
 
     def _build_application(self, app: App) -> BuiltOperand:
@@ -341,7 +349,7 @@ class _Builder:
         array = np.asarray(_concrete_numbers(value, app))
         if dtype.is_float and any(dtype.round_to_dtype(float(number)) is None for number in array.ravel()):
             raise RewriteRefused(f"{dtype.name} has no number near {term}")
-        return FoldedConstant(array, dtype, app.op.lower())
+        return FoldedConstant(array, dtype, app.op.lower(), origin=(repr(array.tolist()), array.dtype.str))
 
     def _constant_target(self, reshape: App, target: tuple[int | SymbolicDim, ...]) -> tuple[int, ...] | None:
         """Return the target of a Reshape in numbers, of which 0 is "copy"; None where it has them already, or cannot be
@@ -421,7 +429,8 @@ class _Builder:
         if built not in self.constants:
             tensor = constant_tensor(self.draft, built)
             assert tensor is not None, "asked for the values of what is not constant"
-            self.constants[built] = FoldedConstant(tensor.numpy(), tensor.dtype, self.draft.value_name(built))
+            name = self.draft.value_name(built)
+            self.constants[built] = FoldedConstant(tensor.numpy(), tensor.dtype, name, origin=(tensor,))
         return self.constants[built]
 
     def _fold(self, app: App, operands: list[BuiltOperand]) -> FoldedConstant:
@@ -433,7 +442,10 @@ class _Builder:
         node = Node(
             app.op, (None,) * len(constants), ("",) * app.outputs, nothing, self._attrs(app), app.domain, version
         )
-        values = defer_arithmetic(node, constants) or self._compute(app, node, constants, moves)
+        origin = _origin(app, node, constants)
+        values = defer_arithmetic(node, constants) or self.folded.get(
+            origin, lambda: self._compute(app, node, constants, moves)
+        )
         if isinstance(values, DeferredArithmetic) and app.op in ("Add", "Sub"):
             _check_cancellation(app, values.parts_with_operands())
         base = next(
@@ -443,7 +455,7 @@ class _Builder:
         if dtype is DType.UNDEFINED:
             assert isinstance(values, np.ndarray), f"{app.op} has the type of what it reads"
             dtype = DType.from_numpy(values.dtype)
-        made = FoldedConstant(values, dtype, base)
+        made = FoldedConstant(values, dtype, base, origin=origin)
         zero = any(c is not None and (c.is_absent or c.is_zero) for c in constants) and not made.has_nonzeros
         return replace(made, is_zero=zero)
 
@@ -477,7 +489,9 @@ class _Builder:
         if isinstance(built, Value):
             return built
         assert built is not None, "an absent value stands for nothing"
-        stored = to_stored_tensor(built)
+        stored = self.folded.get(
+            None if built.origin is None else (built.origin, built.dtype), lambda: to_stored_tensor(built)
+        )
         base = _FOLDED_SUFFIX.sub("", built.source_name) or "constant"  # what was folded before keeps its name
         vertex = self.graph.new_vertex()
         self.draft.drafts[vertex] = constant_node(stored, self._new_name(f"{base}_folded"))
@@ -572,6 +586,16 @@ def types_compatible(before: Type | None, after: Type | None) -> bool:
         a == b or (isinstance(a, SymbolicDim) and a.is_anonymous) or (isinstance(b, SymbolicDim) and b.is_anonymous)
         for a, b in zip(before.shape, after.shape, strict=True)
     )
+
+
+def _origin(app: App, node: Node, constants: Sequence[FoldedConstant | None]) -> Hashable:
+    """Return what identifies the output of an operator on constants; None where that of one is not told."""
+    if any(constant is not None and constant.origin is None for constant in constants):
+        return None
+    if not all(isinstance(attribute, int | float | str | tuple) for attribute in node.attrs.values()):
+        return None
+    operands = tuple(None if constant is None else (constant.origin, constant.dtype) for constant in constants)
+    return node.domain, node.op, node.version, app.output, app.outputs, repr(sorted(node.attrs.items())), operands
 
 
 def _adds_only_zeros(app: App, position: int, operand: BuiltOperand) -> bool:

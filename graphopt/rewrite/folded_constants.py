@@ -5,10 +5,11 @@ Elementwise arithmetic on large weights is deferred: it is computed a few rows a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,6 +105,8 @@ class FoldedConstant:
     """True if it stands for an optional input that is absent."""
     is_zero: bool = False
     """True if it was computed from an absent input, and is all zeros."""
+    origin: Hashable = None
+    """What it was computed from, and how: constants of the same origin are equal. None where that is not told."""
 
     @property
     def array(self) -> NDArray[Any]:
@@ -122,6 +125,40 @@ class FoldedConstant:
     def has_nonzeros(self) -> bool:
         """False if all values are zero."""
         return any(bool(part.any()) for _, part in self.parts())
+
+
+T = TypeVar("T", bound="NDArray[Any] | Tensor")
+
+MAX_REMEMBERED_BYTES = 1 << 29
+"""Bytes of computed constants that are remembered at once; of those that are stored most lie in a file."""
+
+
+class FoldedValues:
+    """Constants that were computed, by their origin: those asked for least recently are forgotten."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[Hashable, NDArray[Any] | Tensor] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, origin: Hashable, compute: Callable[[], T]) -> T:
+        """Return the values of an origin, computed unless they are remembered; always, if there is none.
+
+        Raises:
+            RewriteRefused: they cannot be computed.
+        """
+        if origin is None:
+            return compute()
+        known = self._found.get(origin)
+        if known is not None:
+            self._found.move_to_end(origin)
+            return known  # type: ignore[return-value]
+        made = compute()
+        self._found[origin] = made
+        self._bytes += made.nbytes
+        while self._bytes > MAX_REMEMBERED_BYTES:
+            _, dropped = self._found.popitem(last=False)
+            self._bytes -= dropped.nbytes
+        return made
 
 
 def defer_arithmetic(node: Node, operands: Sequence[FoldedConstant | None]) -> DeferredArithmetic | None:

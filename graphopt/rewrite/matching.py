@@ -34,6 +34,7 @@ from graphopt.language.binding import (
     unify_axes,
 )
 from graphopt.language.rule import Rule
+from graphopt.language.rule import pattern_depth as depth_of_pattern
 from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_pack, is_scalar, pack_holes
 from graphopt.operators import node_facts
@@ -126,34 +127,45 @@ def find_matches(
     `on_mismatch` is told where and why there is none; quick looks, which reject most places without looking closely,
     are then left out.
     """
-    matcher = _Matcher(graph, rule, on_mismatch)
+    matcher = Matcher(graph, rule, on_mismatch)
     if vertex is None:
         for candidate in sorted(set().union(*map(graph.vertices_with_op, root_operators_of(rule.left[0])))):
-            for each in matcher.instances(candidate, 0):
-                yield from matcher.matches_at(each, candidate, 0)
-        return
-    for position, side in enumerate(rule.left):
-        if graph[vertex].op in root_operators_of(side):
-            for each in matcher.instances(vertex, position):
-                yield from matcher.matches_at(each, vertex, position)
+            yield from matcher.matches_of_side(0, candidate)
+    else:
+        yield from matcher.matches_ending_at(vertex)
 
 
 def find_inner_matches(rule: Rule, graph: Graph, app: App) -> Iterator[PartialMatch]:
     """Yield where an operator of the left side of a rule matches, and all that it is applied to."""
-    matcher = _Matcher(graph, rule)
+    matcher = Matcher(graph, rule)
     for vertex in sorted(set().union(*map(graph.vertices_with_op, root_operators_of(app)))):
         yield from matcher.match_app(app, Value(vertex, app.output), PartialMatch({}, {}, {}))
 
 
-class _Matcher:
+class Matcher:
     """Matches patterns in one graph, and tells a listener, if there is one, why they do not match."""
 
-    __slots__ = ("graph", "instance", "on_mismatch", "rule")
+    __slots__ = ("graph", "height", "instance", "is_local", "on_mismatch", "rule")
 
     def __init__(self, graph: Graph, rule: Rule, on_mismatch: MismatchListener | None = None) -> None:
         self.graph, self.rule, self.on_mismatch = graph, rule, on_mismatch
         self.instance = rule
         """The rule that is being matched: of a family that with the operators that were met."""
+        self.is_local = True
+        """True as long as nothing was looked at but the nodes near the last one, upwards."""
+        self.height = 0
+        """How many nodes above the last one were looked at, at most."""
+
+    def matches_ending_at(self, vertex: int) -> Iterator[Match]:
+        """Yield the matches in which one of the left sides ends at a vertex."""
+        for position, side in enumerate(self.rule.left):
+            if self.graph[vertex].op in root_operators_of(side):
+                yield from self.matches_of_side(position, vertex)
+
+    def matches_of_side(self, position: int, vertex: int) -> Iterator[Match]:
+        """Yield the matches in which the left side in this position ends at a vertex."""
+        for each in self.instances(vertex, position):
+            yield from self.matches_at(each, vertex, position)
 
     def instances(self, vertex: int, position: int) -> Iterator[Rule]:
         """Yield the rules of a family for the operators met in the places of its holes; another rule as it is.
@@ -163,7 +175,7 @@ class _Matcher:
         if not self.rule.is_family:
             yield self.rule
             return
-        is_empty = True
+        self.height, is_empty = pattern_depth(self.rule) + 1, True
         for found in _family_instances(self.graph, self.rule, self.rule.left[position], vertex):
             is_empty = False
             yield found
@@ -188,6 +200,7 @@ class _Matcher:
         self.instance, side = rule, rule.left[position]
         others = [other for index, other in enumerate(rule.left) if index != position]
         for state in self.match_app(side, Value(vertex, side.output), PartialMatch({}, {}, {})):
+            self.is_local = self.is_local and not (others or rule.arange_conditions)
             for complete in self._match_other_sides(others, state):
                 settled = self._resolve_constants(complete)
                 if settled is None:
@@ -219,6 +232,7 @@ class _Matcher:
 
     def match_app(self, app: App, value: Value, state: PartialMatch) -> Iterator[PartialMatch]:
         node = self.graph[value.vertex]
+        self.height = max(self.height, pattern_depth(self.rule) - _term_depth(app) + 1)
         if node.op == "Div" and is_scaling(app):
             yield from self._match_quotient(app, value, state)
         if node.op != app.op or node.domain != app.domain or value.output != app.output:
@@ -547,6 +561,16 @@ def _producers_may_match(graph: Graph, app: App, node: Node) -> bool:
 def root_operators_of(app: App) -> frozenset[str]:
     """Return the operators of nodes that a pattern may match."""
     return named(app) | {"Div"} if is_scaling(app) else named(app)
+
+
+pattern_depth = cache(depth_of_pattern)
+
+
+@cache
+def _term_depth(app: App) -> int:
+    """Return the greatest number of operators from a part of a pattern to a leaf, both counted."""
+    inner = (arg for arg in app.operands if isinstance(arg, App) and arg.domain != SCALAR)
+    return 1 + max(map(_term_depth, inner), default=0)
 
 
 @cache

@@ -13,13 +13,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from typing import Protocol, TypeAlias
 
 from graphopt.ir.graph import IDENTITY, Graph, Node, Patch
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
-from graphopt.language.rule import Rule, pattern_depth
+from graphopt.language.rule import Rule
 from graphopt.language.terms import operator_applications
 from graphopt.operators.magnitude_analysis import invalidate_analysis, mark_bodies
 from graphopt.operators.node_facts import node_weight
@@ -32,13 +31,14 @@ from graphopt.rewrite.build import (
 from graphopt.rewrite.folded_constants import ReportedReason
 from graphopt.rewrite.matching import (
     Match,
-    find_matches,
     node_producer_kinds,
+    pattern_depth,
     producer_kinds,
     root_operators_of,
 )
 from graphopt.rewrite.passes import Pass, written_by_patch
 from graphopt.rewrite.profitability import min_measure_decrease, repeats_heavy_work
+from graphopt.rewrite.rewrite_memory import RewriteMemory
 from graphopt.rewrite.sites import Site
 
 log = logging.getLogger(__name__)
@@ -155,14 +155,17 @@ class Simplifier:
         refusal: RefusalFunction | None = None,
         progress: Callable[[str, float], None] | None = None,
         check: Callable[[], None] = lambda: None,
+        memory: RewriteMemory | None = None,
     ) -> None:
-        """`check` is called often, and ends the work by raising DeadlineExceededError."""
+        """`check` is called often, and ends the work by raising DeadlineExceededError; `memory` is shared with other
+        work."""
         self.rules, self.passes, self.refusal, self.check = rules, passes, refusal, check
+        self.memory = memory or RewriteMemory()
         self.allows = allows or (lambda *_: True)
         self.progress = progress or (lambda stage, done: None)
         self.steps: list[Step] = []
         self.notes: set[str] = set()
-        self.max_pattern_depth = max(map(_pattern_depth, rules), default=0)
+        self.max_pattern_depth = max(map(pattern_depth, rules), default=0)
         alone, merging = ([rule for rule in rules if (len(rule.left) > 1) is many] for many in (False, True))
         self._rules_by_root = rules_by_root(alone), rules_by_root(merging)
         """Rules by the operators that they end in. Those that merge branches come after the others, which may need a
@@ -269,8 +272,9 @@ class Simplifier:
 
     def _apply_rules_at(self, graph: Graph, vertex: int, rules: Iterable[tuple[Rule, frozenset[str]]]) -> Patch | None:
         made_by = node_producer_kinds(graph, graph[vertex])
+        matches = self.memory.failed_matches.around(graph, vertex)
         for rule, needed in rules:
-            for match in find_matches(rule, graph, vertex) if needed <= made_by else ():
+            for match in matches.find(rule) if needed <= made_by else ():
                 patch = self.improving_patch(graph, match)
                 if isinstance(patch, Patch):
                     if rule.canonical:
@@ -296,7 +300,7 @@ class Simplifier:
         if not self.allows(Site.from_match(graph, match)):
             return Objection(Obstacle.PROOF)
         try:
-            patch = build_patch(graph, match, self.refusal)
+            patch = build_patch(graph, match, self.refusal, self.memory.folded_values)
         except RewriteRefused as refused:
             where = graph.value_name(match.roots[0])
             if not refused.is_reported:
@@ -333,9 +337,6 @@ class Simplifier:
             if len(level) > MANY_READERS:
                 break
         yield from seen
-
-
-_pattern_depth = cache(pattern_depth)
 
 
 def rules_by_root(rules: Iterable[Rule]) -> RulesByRoot:

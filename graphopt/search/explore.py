@@ -234,9 +234,21 @@ class _RegionSolver:
         self.best = fastest or self.best
         is_left = bool(self.pool) or not self.is_explored
         self.is_done = self.stop.is_done(is_better=fastest is not None, is_left=is_left)
-        for state in self.holding:
-            state.cached_graph = None
-        self.holding.clear()
+        self._release()
+
+    def _release(self) -> None:
+        """Drop graphs that may be made anew, but for the most promising ones, as far as there is room for their
+        weights."""
+        own = {id(node.data) for _, node in self.region.region.graph.vertices_and_nodes()}
+        room, kept = self.policy.held_bytes, list[_SearchState]()
+        for state in sorted(self.holding, key=lambda state: state.estimate):
+            nodes = () if state.cached_graph is None else (node for _, node in state.cached_graph.vertices_and_nodes())
+            room -= sum(node.data.nbytes for node in nodes if node.data is not None and id(node.data) not in own)
+            if room >= 0 and len(kept) < self.policy.held_graphs:
+                kept.append(state)
+            else:
+                state.cached_graph = None
+        self.holding = kept
 
     def _explore(self, is_over: Callable[[], bool]) -> None:
         """Put some new states into the pool."""

@@ -24,6 +24,7 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite.build import RefusalFunction
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.passes import Pass
+from graphopt.rewrite.rewrite_memory import RewriteMemory
 from graphopt.rewrite.simplify import Cause, DeadlineExceededError, Simplifier, SitePredicate, Step
 from graphopt.runtime.bench import PreparedModels, TooSlowError, make_up_inputs, prepare_models
 from graphopt.runtime.cost_model import CostModel, cache_key, open_cost_cache
@@ -151,6 +152,7 @@ class Tuner:
     """True if there is no search where nearly all time is in heavy kernels and no estimate speaks for one."""
     clock: Callable[[], float] = time.monotonic
     cache: Cache = field(default_factory=open_cost_cache)
+    memory: RewriteMemory = field(default_factory=RewriteMemory)
     sweep_refusals: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
     """Refusals of each sweep: reasons, by rule and place."""
 
@@ -355,7 +357,8 @@ class Tuner:
         trades write."""
         rules = self._rules_beside_trades if names is None else [rule for rule in self.rules if rule.name in names]
         passes = [pass_ for pass_ in self.passes if names is None or pass_.name in names]
-        return Simplifier(rules, passes, self.allows, self.refusal, check=self._deadline_check(end))
+        check = self._deadline_check(end)
+        return Simplifier(rules, passes, self.allows, self.refusal, check=check, memory=self.memory)
 
     @cached_property
     def _rules_beside_trades(self) -> list[Rule]:

@@ -153,7 +153,8 @@ def _apply_rule_at_sites(graph: Graph, move: Move, space: SearchSpace, steps: li
         if match is None or not _is_allowed(graph, match, space):  # a rewrite at another place took it
             continue
         try:
-            patch = build_patch(graph, match, space.simplifier.refusal)
+            simplifier = space.simplifier
+            patch = build_patch(graph, match, simplifier.refusal, simplifier.memory.folded_values)
         except RewriteRefused as refused:
             logger.debug("%s: %s", move.rule, refused)
             if not refused.is_reported:
@@ -218,8 +219,9 @@ def find_trade_matches(graph: Graph, space: SearchSpace) -> dict[Rule, list[Matc
     for vertex in graph.topological_order():
         space.simplifier.check()
         made_by = node_producer_kinds(graph, graph[vertex])
+        matches = space.simplifier.memory.failed_matches.around(graph, vertex)
         for rule, needed in by_op.get(graph[vertex].op, ()):
-            for match in find_matches(rule, graph, vertex) if needed <= made_by else ():
+            for match in matches.find(rule) if needed <= made_by else ():
                 if _is_allowed(graph, match, space):
                     found.setdefault(rule, {}).setdefault(frozenset(match.roots), match)
     return {rule: list(sites.values()) for rule, sites in found.items()}

@@ -64,6 +64,11 @@ class SearchPolicy:
     reason."""
     min_turn_share: float = 0.05
     """Shortest turn of a region, as a fraction of the search's time."""
+    held_graphs: int = 60
+    """Graphs of one region that are kept between two rounds, at most: the others are made anew where they are asked
+    for."""
+    held_bytes: int = 1 << 26
+    """Bytes of the weights in them that the region itself does not have."""
     probed_states: int = 10
     """Graphs of each region that tell whether there is anything to gain in heavy kernels: in all 18 parts of models for
     which the estimate spoke, the first such graph was among them, but for convolutions of signals."""
