@@ -20,12 +20,7 @@ def constant_tensor(graph: Graph, value: Value | None) -> Tensor | None:
     """Return a constant, or the value of a ConstantOfShape of constants, which is as good and made only when needed."""
     tensor = graph.constant(value)
     node = None if value is None else graph[value.vertex]
-    if (
-        tensor is not None
-        or node is None
-        or lookup_operator(node.op, node.domain).result_dtype_source is not ResultDtypeSource.VALUE
-        or node.version == 0
-    ):
+    if tensor is not None or node is None or not is_filled_tensor(node):
         return tensor
     filling, shape = node.attrs.get("value"), graph.constant(node.inputs[0])
     sizes = None if shape is None else shape.int_values()
@@ -33,6 +28,11 @@ def constant_tensor(graph: Graph, value: Value | None) -> Tensor | None:
         return None
     one = filling.numpy().reshape(()) if isinstance(filling, Tensor) else np.zeros((), np.float32)
     return Tensor(DType.from_numpy(one.dtype), sizes, lambda: np.broadcast_to(one, sizes))
+
+
+def is_filled_tensor(node: Node) -> bool:
+    """Return whether a node is a ConstantOfShape: all that it makes is one number."""
+    return lookup_operator(node.op, node.domain).result_dtype_source is ResultDtypeSource.VALUE and node.version != 0
 
 
 def has_reciprocals(tensor: Tensor) -> bool:

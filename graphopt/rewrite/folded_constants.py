@@ -106,7 +106,7 @@ class FoldedConstant:
     is_zero: bool = False
     """True if it was computed from an absent input, and is all zeros."""
     origin: Hashable = None
-    """What it was computed from, and how: constants of the same origin are equal. None where that is not told."""
+    """Key of what it was computed from, and how, the same only for equal constants; None where that is not told."""
 
     @property
     def array(self) -> NDArray[Any]:

@@ -154,7 +154,7 @@ class Matcher:
         self.is_local = True
         """True as long as nothing was looked at but the nodes near the last one, upwards."""
         self.height = 0
-        """How many nodes above the last one were looked at, at most."""
+        """Number of nodes above the last one that were looked at, at most."""
 
     def matches_ending_at(self, vertex: int) -> Iterator[Match]:
         """Yield the matches in which one of the left sides ends at a vertex."""

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from graphopt.ir.graph import Graph, Node
 from graphopt.language.rule import Rule
+from graphopt.rewrite.constant_operands import is_filled_tensor
 from graphopt.rewrite.folded_constants import FoldedValues
 from graphopt.rewrite.matching import Match, Matcher, pattern_depth
 
@@ -59,7 +60,7 @@ class _KnownRule(NamedTuple):
     flag: int
     """Its bit in a set of rules."""
     height: int
-    """How many nodes above the last one a match looks at, at most."""
+    """Number of nodes above the last one that a match looks at, at most."""
 
 
 _Place: TypeAlias = "tuple[object, ...]"
@@ -74,7 +75,7 @@ class LocalMatches:
         node = graph[vertex]
         self._met, self._highest = {vertex}, [node]
         self._places: list[_Place] = [(vertex, graph.positive_sizes, node.serial)]
-        """What is upwards, by the height that is looked at."""
+        """Places as far as they are looked at: the nodes up to each height."""
         self._failed_at = [failed.at(self._places[0])]
         """The rules that do not match, as far as that height tells."""
 
@@ -108,7 +109,7 @@ class LocalMatches:
                 self._met.add(vertex)
                 node = self.graph[vertex]
                 yield node
-                if node.op == "ConstantOfShape":
+                if is_filled_tensor(node):
                     waiting += [value.vertex for value in node.operands]
 
 
