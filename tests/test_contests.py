@@ -66,11 +66,11 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 POLICY = SearchPolicy()
 
 
-def entered() -> tuple[RaceSeries, onnx_io.LoadedModel]:
+def entered(digest: str = "") -> tuple[RaceSeries, onnx_io.LoadedModel]:
     """A contest between the given model and the simplified one."""
     model = onnx_io.load_model(GIVEN)
     infer_graph(model.graph)
-    own = graph_digest(model.graph)
+    own = digest or graph_digest(model.graph)
     ready = prepare_models([GIVEN], ONE_THREAD, dims={"n": [2, 3]})
     Simplifier([DOUBLE_NEG], []).run(model.graph)
     return RaceSeries(ready, GIVEN, model, own, open_cost_cache(), TimeBudget(POLICY, math.inf)), model
@@ -178,6 +178,18 @@ def test_how_long_a_run_takes_is_asked_of_a_few(monkeypatch: pytest.MonkeyPatch)
     pace = contest.measure_pace()
     assert pace.is_profiled
     assert pace.racing_seconds == (1 + 3 + 8) * 0.125 / 8 + (1 + 1 + 8) / 8
+
+
+def test_a_race_for_which_there_was_no_time_is_not_run_later() -> None:
+    """A second run gives the answer of the first one, and as soon; one that takes longer may give another."""
+    contest, model = entered()
+    candidates = [Candidate(model.graph)]
+    contest.budget = TimeBudget(POLICY, 1.0, lambda: 0.0, ModelPace(opening_seconds=1.0, racing_seconds=1.0))
+    assert [found.outcome for found in contest.race(candidates, 1.0)] == [None]
+    later, _ = entered()
+    assert [found.outcome for found in later.race(candidates, 1.0)] == [None]
+    longer, _ = entered(digest="of a run that takes longer")
+    assert all(found.outcome is not None for found in longer.race(candidates, 1.0))
 
 
 def test_a_race_under_the_profiler_is_told_by_the_kernels_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:

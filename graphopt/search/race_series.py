@@ -128,9 +128,10 @@ class RaceSeries:
         its winner the time for a second one, even where all takes longer by now than it did at the beginning.
         """
         able = self._runnable(candidates)
-        outcomes = self.recorded_outcomes([candidate.key for candidate in able])
+        keys = [candidate.key for candidate in able]
+        outcomes = self.recorded_outcomes(keys)
         if outcomes is None:
-            outcomes = self._race_outcomes(able, share) if able and self._is_time_for(len(able)) else []
+            outcomes = self._race_outcomes(able, share) if able and self._is_time_for(keys) else []
             able = self._runnable(able)
         if outcomes:
             self.told[tuple(candidate.key for candidate in able)] = outcomes
@@ -146,8 +147,17 @@ class RaceSeries:
     def _runnable(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         return [candidate for candidate in candidates if candidate not in self.refusals]
 
-    def _is_time_for(self, count: int) -> bool:
-        """Return whether so many candidates can be opened and raced, and the best of them once more."""
+    def _is_time_for(self, keys: Sequence[str]) -> bool:
+        """Return whether the candidates of these digests can be opened and raced, and the best of them once more; where
+        an earlier run had no time for that, this one has none either, so that it gives the same answer as soon."""
+        if self.had_timed_out(["race", *keys]):
+            return False
+        if self._has_time_left_for(len(keys)):
+            return True
+        self.record_timeout(["race", *keys])
+        return False
+
+    def _has_time_left_for(self, count: int) -> bool:
         budget, is_first = self.budget, self.heat == 1
         left = budget.seconds_until(budget.race_end(count, is_first=is_first))
         if left <= budget.pace.opening_seconds * (count + 2 * (not is_first)):
