@@ -1,8 +1,8 @@
 """Public architectures with random weights as torch modules with example inputs, ready for an exporter.
 
 Nothing is downloaded. Those of the benchmark are settled before they are exported: with weights as random as they come,
-most outputs hardly depend on the input, and comparing them shows nothing. torch, timm and transformers come with the
-extra ``[bench]`` and are imported where they are needed, never with this module.
+most outputs hardly depend on the input, and comparing them shows nothing. torch, timm, transformers and diffusers come
+with the extra ``[bench]`` and are imported where they are needed, never with this module.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def describe(name: str) -> dict[str, Any]:
     """Return what is known of a model beside its file."""
     if model := EXPORTS.get(name):
         facts = {"family": model.architecture.family, "quantized": model.quantized}
-        return facts | {"exporters": exporters()}
+        return facts | {"exporters": exporters(model)}
     package = WHEELS[name].package if name in WHEELS else ""
     return {"family": Path(name).stem, "quantized": "", "exporters": {}, "package": package}
 
@@ -242,7 +242,7 @@ def key(model: Model) -> str:
     parts += [inspect.getsource(function) for function in (_export, _take_positions, _case)]
     parts += [installed("onnxruntime"), inspect.getsource(_fuse)] if model.is_fused else []
     parts += [inspect.getsource(quantized)] if model.quantized else []
-    parts += [f"{package} {version}" for package, version in exporters().items()]
+    parts += [f"{package} {version}" for package, version in exporters(model).items()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -250,9 +250,10 @@ SOURCES = tuple(Path(__file__).with_name(name) for name in ("architectures.py", 
 """Files whose source makes the modules."""
 
 
-def exporters() -> dict[str, str]:
-    """Return the versions of the packages that make the graphs."""
-    return {package: installed(package) for package in ("diffusers", "onnxscript", "timm", "torch", "transformers")}
+def exporters(model: Model) -> dict[str, str]:
+    """Return the versions of the packages that make the graph."""
+    beside = ("diffusers",) if model.architecture.build == "diffusion" else ()
+    return {package: installed(package) for package in (*beside, "onnxscript", "timm", "torch", "transformers")}
 
 
 def _case(model: Model) -> Case:

@@ -29,6 +29,12 @@ class StageClock:
     """Seconds by stage."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    _lapped: float = 0.0
+
+    def lap(self, *besides: str) -> float:
+        """Return the seconds in all stages but these since this was last asked."""
+        before, self._lapped = self._lapped, sum(self.seconds[stage] for stage in self.seconds.keys() - {*besides})
+        return self._lapped - before
 
     def add(self, other: StageClock) -> None:
         """Add the seconds of another clock."""
@@ -115,7 +121,7 @@ def race_within_search(
     Raises:
         ModelError: as `race_two_models` does.
     """
-    left = options.seconds - clock.seconds.get("search", 0.0)
+    left = options.seconds - sum(clock.seconds.values())
     with clock("search"), current_session().replace(limits=options.limits):
         return race_two_models(first, second, tuning, left, open_cost_cache(fresh=options.fresh), setting=setting)
 

@@ -182,8 +182,8 @@ FILL_AROUND_DEPTHWISE_CONV = Rule(
 for what it gains is far more than the copies cost."""
 
 # -- groups that fill no block -------------------------------------------------------------------------------------
-# Groups of a half or a quarter of a block are merged to whole ones where their number allows; others are of zeros.
-# Axes: C channels that are convolved in groups of J.
+# Groups of a half or a quarter of a block are merged to whole blocks (`MERGED`) where their number allows: groups of
+# zeros make it so. Axes: C channels that are convolved in groups of J.
 
 grouped, grouped_bias, deep = const("d", "C J *r"), const("e", "C", default=0), tensor("x", "N D H W")
 of_groups = (fn.is_in(fn.size("J"), (BLOCK // 2, BLOCK // 4)), fn.ne(fn.size("C") % BLOCK, 0))
@@ -209,8 +209,9 @@ def fill_groups_behind_conv(before: Activation, after: Activation) -> Rule:
         convs(group, *weights),
         drop_filling(convs(more_groups, *map(fill_channels, weights))),
         when=of_groups,
-        why="Groups are merged to whole blocks where their number allows, and channels that a convolution makes besides"
-        " cost less than a copy.",
+        pays=fn.size("J") < fn.size("C"),
+        why="Whole blocks are computed several times as fast, and the channels before cost a few filters of zeros, no"
+        " copy.",
     )
 
 
@@ -233,7 +234,7 @@ FILLED_GROUPS = (
         ),
         when=of_groups,
         pays=fn.size("C") > BLOCK,
-        why="Groups are merged to whole blocks where their number allows, which is worth two copies.",
+        why="Whole blocks are computed several times as fast, which is worth two copies.",
     ),
     Rule(
         "read_past_slice_of_channels",

@@ -1,5 +1,5 @@
-"""Positions turned into queries and keys by tables that are constant: each element times a cosine, and its partner
-times a sine.
+"""Rotary positions by constant tables: queries and keys are rotated, each element times a cosine and its partner times
+a sine.
 
 Tokens in front of the others that have no position (of a class, registers) are exported with two copies more, which
 cut them off and join them again. An angle of zero leaves them as they are.
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from graphopt.rule import App, Rule, Term, const, fn, integer, integers, op, tensor
 
-# Axes: *b batch and heads, L all tokens, P those in front, N those that are turned, H heads, D size of a head, *c axes
+# Axes: *b batch and heads, L all tokens, P those in front, N those that are rotated, H heads, D size of a head, *c axes
 # before the last; E, F the parts of an axis.
 high, low, factors = tensor("high", "*b E"), tensor("low", "*b F"), const("c", "*c D")
 axis, cut, joined = integer("axis"), integer("cut"), integer("joined")
@@ -60,35 +60,35 @@ class Layout(NamedTuple):
 LAYOUTS = (Layout("tokens", "*b L D", "1*k N D", -2), Layout("tokens_before_heads", "*b L H D", "1*k N 1 D", -3))
 
 
-def turn_all(layout: Layout, kind: str) -> Rule:
-    """Return the rule for tokens of which the first ones are cut off, while the others are turned."""
+def rotate_all(layout: Layout, kind: str) -> Rule:
+    """Return the rule for tokens of which the first ones are cut off, while the others are rotated."""
     x, cosines, sines = tensor("x", layout.axes), const("cos", layout.table), const("sin", layout.table)
-    still, turned = op.Split.split(2, x, tokens, axis=cut)
-    swap, rank, still_tokens = HALVES[kind], fn.rank(x), fn.item(tokens, 0)
+    unrotated, rotated = op.Split.split(2, x, tokens, axis=cut)
+    swap, rank, unrotated_tokens = HALVES[kind], fn.rank(x), fn.item(tokens, 0)
 
     def prepended(values: Term, value: float) -> App:
-        return op.Pad(values, fn.concat(still_tokens, 0), value, (layout.place,))
+        return op.Pad(values, fn.concat(unrotated_tokens, 0), value, (layout.place,))
 
-    def lie(axis: Term, place: int) -> App:
+    def is_axis(axis: Term, place: int) -> App:
         return fn.eq(fn.normalize_indices(axis, rank), rank + place)
 
     return Rule(
-        f"turn_all_{layout.name}{kind}",
-        op.Concat(still, turned * cosines + swap(turned) * sines, axis=joined),
+        f"rotate_all_{layout.name}{kind}",
+        op.Concat(unrotated, rotated * cosines + swap(rotated) * sines, axis=joined),
         x * prepended(cosines, 1.0) + swap(x) * prepended(sines, 0.0),
         when=(
-            lie(cut, layout.place),
-            lie(joined, layout.place),
-            lie(along, -1),
-            lie(swapped, -1),
+            is_axis(cut, layout.place),
+            is_axis(joined, layout.place),
+            is_axis(along, -1),
+            is_axis(swapped, -1),
             fn.eq(fn.item(tokens, 1), fn.size("N")),
         ),
-        pays=still_tokens <= fn.item(tokens, 1),
-        why="An angle of zero turns nothing, and costs less than to cut tokens off and to join them again.",
+        pays=unrotated_tokens <= fn.item(tokens, 1),
+        why="An angle of zero rotates nothing, and costs less than to cut tokens off and to join them again.",
     )
 
 
 RULES = (
     *(negated_part(position) for position in (0, 1)),
-    *(turn_all(layout, kind) for layout in LAYOUTS for kind in HALVES),
+    *(rotate_all(layout, kind) for layout in LAYOUTS for kind in HALVES),
 )

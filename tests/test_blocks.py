@@ -173,7 +173,7 @@ def test_groups_of_a_convolution_fill_blocks(groups: int, channels: int, filters
     ],
     ids=["alone", "behind a convolution", "between convolutions", "behind SiLU"],
 )
-def test_groups_of_which_no_number_fills_blocks_get_more(
+def test_groups_are_padded_to_whole_blocks(
     body: str, ops: dict[str, int], groups: int, channels: int, merged: int
 ) -> None:
     """As in small RegNets: 24, 56 or 152 channels in groups of 8."""
@@ -186,6 +186,13 @@ def test_groups_of_which_no_number_fills_blocks_get_more(
     assert ops.items() <= model.graph.operator_counts().items()
     assert "Slice" in ops or "Slice" not in model.graph.operator_counts()
     assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_a_convolution_of_one_group_gets_no_other() -> None:
+    weights = drawn(w=(8, 3, 3, 3), v=(8, 8, 3, 3))
+    given = parse("float[1,3,7,7] x", "c = Conv(x, w); d = Relu(c); y = Conv(d, v)", weights)
+    model, _ = swept(given, load_library().sweeps[FILLED], load_rules())
+    assert "fill_groups" not in str(model) and {(8, 8, 3, 3), (8, 3, 3, 3)} == set(weights_of(model))
 
 
 BESIDE_IMAGES, OF_TOKENS = "products beside images as convolutions", "products of tokens as convolutions"

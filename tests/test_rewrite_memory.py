@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from graphopt.ir.edit import replace_node, replace_values
 from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule, const, op, tensor
-from graphopt.rewrite import folded_constants
 from graphopt.rewrite.build import build_patch
-from graphopt.rewrite.folded_constants import FoldedValues, RewriteRefused
+from graphopt.rewrite.folded_constants import ENTRY_BYTES, FoldedValues, RewriteRefused
 from graphopt.rewrite.matching import Match, Matcher, find_matches
 from graphopt.rewrite.rewrite_memory import FailedMatches
 from graphopt.rules import RULES
@@ -105,20 +104,25 @@ def test_a_constant_is_computed_once_for_all_graphs() -> None:
     assert np.allclose(made[0].numpy(), weight(4, 4) @ weight(4, 4, seed=1), atol=1e-6)
 
 
-def test_constants_are_forgotten_where_they_take_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folded_constants, "MAX_REMEMBERED_BYTES", 100)
-    folded, computed = FoldedValues(), []
+def test_constants_are_forgotten_where_they_take_too_much() -> None:
+    folded, computed = FoldedValues(max_bytes=2 * (ENTRY_BYTES + 40)), []
 
-    def value(origin: str) -> NDArray[np.float64]:
+    def value(origin: str, size: int = 5) -> NDArray[np.float64]:
         def compute() -> NDArray[np.float64]:
             computed.append(origin)
-            return np.zeros(5)
+            return np.zeros(size)
 
         return folded.get(origin, compute)
 
     for origin in ("a", "b", "a", "c", "a", "b"):
         value(origin)
     assert computed == ["a", "b", "c", "b"]
+    value("larger than all", size=1000)
+    value("a")
+    assert computed[4:] == ["larger than all"]
+    folded.clear()
+    value("a")
+    assert computed[5:] == ["a"]
 
 
 def test_what_has_no_origin_or_is_refused_is_computed_each_time() -> None:

@@ -52,7 +52,7 @@ GIVEN: Mapping[str, tuple[Mapping[str, int], Mapping[str, Any]]] = {
     )
     for count in (3, 4, 5)
 } | {
-    f"turn_all_tokens_before_heads{kind}": ({"L": 5, "N": 3, "H": 2, "D": 4}, {"tokens": (2, 3)} | halves)
+    f"rotate_all_tokens_before_heads{kind}": ({"L": 5, "N": 3, "H": 2, "D": 4}, {"tokens": (2, 3)} | halves)
     for kind, halves in (("", {"halves": (2, 2)}), ("_of_even_halves", {}))
 }
 """Sizes and numbers of rules for which hardly a draw meets all that has to fit."""

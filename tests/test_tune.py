@@ -212,7 +212,7 @@ def test_without_time_there_is_no_search(seconds: float) -> None:
 @pytest.mark.parametrize(("other", "left"), [(0.0, 10.0), (3.0, 7.0), (9.0, 5.0), (20.0, 5.0)])
 def test_what_comes_before_and_after_the_search_is_in_the_users_seconds(other: float, left: float) -> None:
     """But half of them are for the search, however long the rest takes."""
-    assert TuningOptions(cost="analytic", seconds=10.0, other_seconds=other).search_seconds == left
+    assert TuningOptions(cost="analytic", seconds=10.0, overhead_seconds=other).tuning_seconds == left
 
 
 def test_a_provider_that_is_missing_is_named_before_anything_is_done() -> None:

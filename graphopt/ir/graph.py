@@ -91,7 +91,7 @@ class Node:
     unknown_fields: bytes = b""
     """Fields of the NodeProto that graphopt does not interpret, serialized."""
     serial: int = field(default_factory=count().__next__, init=False, repr=False)
-    """A number that no other node of this process has: what is known of a node is kept by it."""
+    """Number of the node, unique in this process: a key for what is known of it."""
 
     @property
     def label(self) -> str:
@@ -471,7 +471,8 @@ class Graph:
         assert sum(map(len, self._by_op.values())) == len(self.nx), "the operator index holds a dropped vertex"
         assert all(value.output < len(self[value.vertex].names) for value in self.outputs), "dangling output"
         assert all(self[vertex].op == INPUT for vertex in self.inputs), "an input is no input"
-        self.topological_order()
+        order = self._sorted_vertices()  # raises for a cycle
+        assert self._order in (None, order), "the order that is kept is of another graph"
 
 
 def _copy_bodies(attribute: Attribute, names: set[str]) -> Attribute:

@@ -22,7 +22,6 @@ from graphopt.language.serialization import (
     term_to_json,
 )
 from graphopt.language.terms import (
-    SCALAR,
     App,
     Lit,
     Operators,
@@ -289,14 +288,3 @@ def _format_sides(sides: tuple[Term, ...]) -> str:
 
 def _format_conditions(word: str, conditions: tuple[Term, ...]) -> str:
     return f"  {word} {' and '.join(map(render_term, conditions))}" if conditions else ""
-
-
-def pattern_depth(rule: Rule) -> int:
-    """Return the greatest number of operators between a root of the left side and a leaf."""
-    return max(_term_depth(side) for side in rule.left)
-
-
-def _term_depth(term: Term) -> int:
-    if not isinstance(term, App) or term.domain == SCALAR:
-        return 0
-    return 1 + max((_term_depth(arg) for arg in term.operands), default=0)

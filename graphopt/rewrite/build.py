@@ -215,7 +215,7 @@ class _Builder:
     """Builds the right side of one match."""
 
     def __init__(self, graph: Graph, match: Match, folded: FoldedValues | None = None) -> None:
-        self.graph, self.match, self.folded = graph, match, folded or FoldedValues()
+        self.graph, self.match, self.folded = graph, match, folded or FoldedValues(max_bytes=0)
         self.draft = DraftGraph(graph)
         self.names: list[str] = []
         self.emitted_vertices: dict[App, int] = {}
@@ -589,7 +589,7 @@ def types_compatible(before: Type | None, after: Type | None) -> bool:
 
 
 def _origin(app: App, node: Node, constants: Sequence[FoldedConstant | None]) -> Hashable:
-    """Return what identifies the output of an operator on constants; None where that of one is not told."""
+    """Return the origin of an operator's output, by those of its operands; None if one is unknown."""
     if any(constant is not None and constant.origin is None for constant in constants):
         return None
     if not all(isinstance(attribute, int | float | str | tuple) for attribute in node.attrs.values()):

@@ -106,7 +106,7 @@ class FoldedConstant:
     is_zero: bool = False
     """True if it was computed from an absent input, and is all zeros."""
     origin: Hashable = None
-    """Key of what it was computed from, and how, the same only for equal constants; None where that is not told."""
+    """Key of what it was computed from, and how, the same only for equal constants; None if unknown."""
 
     @property
     def array(self) -> NDArray[Any]:
@@ -130,14 +130,23 @@ class FoldedConstant:
 T = TypeVar("T", bound="NDArray[Any] | Tensor")
 
 MAX_REMEMBERED_BYTES = 1 << 29
-"""Bytes of computed constants that are remembered at once; of those that are stored most lie in a file."""
+"""Bytes of computed constants that a search remembers at once."""
+ENTRY_BYTES = 1 << 10
+"""Bytes of an entry beside its values: its origin."""
 
 
 class FoldedValues:
     """Constants that were computed, by their origin: those asked for least recently are forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_REMEMBERED_BYTES) -> None:
+        """Remember constants of `max_bytes` at once, at most: with 0, none."""
+        self.max_bytes = max_bytes
         self._found: OrderedDict[Hashable, NDArray[Any] | Tensor] = OrderedDict()
+        self._bytes = 0
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._found.clear()
         self._bytes = 0
 
     def get(self, origin: Hashable, compute: Callable[[], T]) -> T:
@@ -153,11 +162,13 @@ class FoldedValues:
             self._found.move_to_end(origin)
             return known  # type: ignore[return-value]
         made = compute()
+        if (added := made.nbytes + ENTRY_BYTES) > self.max_bytes:
+            return made
         self._found[origin] = made
-        self._bytes += made.nbytes
-        while self._bytes > MAX_REMEMBERED_BYTES:
+        self._bytes += added
+        while self._bytes > self.max_bytes:
             _, dropped = self._found.popitem(last=False)
-            self._bytes -= dropped.nbytes
+            self._bytes -= dropped.nbytes + ENTRY_BYTES
         return made
 
 

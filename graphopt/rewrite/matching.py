@@ -34,7 +34,6 @@ from graphopt.language.binding import (
     unify_axes,
 )
 from graphopt.language.rule import Rule
-from graphopt.language.rule import pattern_depth as depth_of_pattern
 from graphopt.language.scalar_functions import UndecidedScalarError
 from graphopt.language.terms import SCALAR, App, Lit, Term, Var, is_pack, is_scalar, pack_holes
 from graphopt.operators import node_facts
@@ -145,10 +144,11 @@ def find_inner_matches(rule: Rule, graph: Graph, app: App) -> Iterator[PartialMa
 class Matcher:
     """Matches patterns in one graph, and tells a listener, if there is one, why they do not match."""
 
-    __slots__ = ("graph", "height", "instance", "is_local", "on_mismatch", "rule")
+    __slots__ = ("depth", "graph", "height", "instance", "is_local", "on_mismatch", "rule")
 
     def __init__(self, graph: Graph, rule: Rule, on_mismatch: MismatchListener | None = None) -> None:
         self.graph, self.rule, self.on_mismatch = graph, rule, on_mismatch
+        self.depth = pattern_depth(rule)
         self.instance = rule
         """The rule that is being matched: of a family that with the operators that were met."""
         self.is_local = True
@@ -175,7 +175,7 @@ class Matcher:
         if not self.rule.is_family:
             yield self.rule
             return
-        self.height, is_empty = pattern_depth(self.rule) + 1, True
+        self.height, is_empty = self.depth + 1, True
         for found in _family_instances(self.graph, self.rule, self.rule.left[position], vertex):
             is_empty = False
             yield found
@@ -232,7 +232,7 @@ class Matcher:
 
     def match_app(self, app: App, value: Value, state: PartialMatch) -> Iterator[PartialMatch]:
         node = self.graph[value.vertex]
-        self.height = max(self.height, pattern_depth(self.rule) - _term_depth(app) + 1)
+        self.height = max(self.height, self.depth - _term_depth(app) + 1)
         if node.op == "Div" and is_scaling(app):
             yield from self._match_quotient(app, value, state)
         if node.op != app.op or node.domain != app.domain or value.output != app.output:
@@ -563,12 +563,14 @@ def root_operators_of(app: App) -> frozenset[str]:
     return named(app) | {"Div"} if is_scaling(app) else named(app)
 
 
-pattern_depth = cache(depth_of_pattern)
+@cache
+def pattern_depth(rule: Rule) -> int:
+    """Return the greatest number of operators from a root of the left side to a leaf, both counted."""
+    return max(map(_term_depth, rule.left))
 
 
 @cache
 def _term_depth(app: App) -> int:
-    """Return the greatest number of operators from a part of a pattern to a leaf, both counted."""
     inner = (arg for arg in app.operands if isinstance(arg, App) and arg.domain != SCALAR)
     return 1 + max(map(_term_depth, inner), default=0)
 

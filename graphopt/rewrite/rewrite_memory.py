@@ -38,7 +38,7 @@ class FailedMatches:
         return LocalMatches(self, graph, vertex)
 
     def known_rule(self, rule: Rule) -> _KnownRule:
-        """Return what is asked for with a rule, worked out once."""
+        """Return a rule with its bit and height, computed once."""
         known = self._rules.get(id(rule))
         if known is None:
             known = self._rules[id(rule)] = _KnownRule(rule, 1 << len(self._rules), pattern_depth(rule) + 1)
@@ -119,3 +119,8 @@ class RewriteMemory:
 
     failed_matches: FailedMatches = field(default_factory=FailedMatches)
     folded_values: FoldedValues = field(default_factory=FoldedValues)
+
+    @staticmethod
+    def of_one_run() -> RewriteMemory:
+        """Return a memory for work that computes no constant twice, so that none is kept."""
+        return RewriteMemory(folded_values=FoldedValues(max_bytes=0))

@@ -160,7 +160,7 @@ class Simplifier:
         """`check` is called often, and ends the work by raising DeadlineExceededError; `memory` is shared with other
         work."""
         self.rules, self.passes, self.refusal, self.check = rules, passes, refusal, check
-        self.memory = memory or RewriteMemory()
+        self.memory = memory or RewriteMemory.of_one_run()
         self.allows = allows or (lambda *_: True)
         self.progress = progress or (lambda stage, done: None)
         self.steps: list[Step] = []

@@ -237,15 +237,18 @@ class _RegionSolver:
         self._release()
 
     def _release(self) -> None:
-        """Drop graphs that may be made anew, but for the most promising ones, as far as there is room for their
+        """Drop graphs that may be made anew, but for the most promising ones, as far as there is room for their new
         weights."""
-        own = {id(node.data) for _, node in self.region.region.graph.vertices_and_nodes()}
+        held = {weight for copy in self.copies for weight in _weight_sizes(copy.region.graph)}
         room, kept = self.policy.held_bytes, list[_SearchState]()
         for state in sorted(self.holding, key=lambda state: state.estimate):
-            nodes = () if state.cached_graph is None else (node for _, node in state.cached_graph.vertices_and_nodes())
-            room -= sum(node.data.nbytes for node in nodes if node.data is not None and id(node.data) not in own)
-            if room >= 0 and len(kept) < self.policy.held_graphs:
+            assert state.cached_graph is not None, "a state is held for its graph"
+            sizes = _weight_sizes(state.cached_graph)
+            needed = sum(size for weight, size in sizes.items() if weight not in held)
+            if needed <= room and len(kept) < self.policy.held_graphs:
                 kept.append(state)
+                held.update(sizes)
+                room -= needed
             else:
                 state.cached_graph = None
         self.holding = kept
@@ -349,6 +352,12 @@ class _RegionSolver:
                 faster.append(state)
         fastest = max(faster, key=_known_speedup, default=None)
         return fastest if _known_speedup(fastest) > _known_speedup(self.best) else None
+
+
+def _weight_sizes(graph: Graph) -> dict[int, int]:
+    """Return the bytes of each tensor of a graph, by its identity: graphs share tensors."""
+    tensors = (node.data for _, node in graph.vertices_and_nodes() if node.data is not None)
+    return {id(tensor): tensor.nbytes for tensor in tensors}
 
 
 def _known_speedup(state: _SearchState | None) -> float:

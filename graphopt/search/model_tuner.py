@@ -81,8 +81,8 @@ class TuningOptions:
     dask: str | None = None
     """Scheduler of a cluster with the devices that the model is for: they time its parts, and nothing is timed here."""
     policy: SearchPolicy = SearchPolicy()
-    other_seconds: float = 0.0
-    """Seconds of the time that go to what comes before and after the search: loading, simplifying, the check."""
+    overhead_seconds: float = 0.0
+    """Seconds of the time that go to loading, simplifying and the check."""
 
     def __post_init__(self) -> None:
         if self.cost not in COST_MODELS:
@@ -93,9 +93,9 @@ class TuningOptions:
             _ = self.setting.provider_name  # a missing provider is reported now, not when the work is done
 
     @property
-    def search_seconds(self) -> float:
+    def tuning_seconds(self) -> float:
         """Seconds for search and timing: what loading and the check leave, and no less than a part of all."""
-        return max(self.seconds - self.other_seconds, self.seconds * self.policy.least_tuning_share)
+        return max(self.seconds - self.overhead_seconds, self.seconds * self.policy.least_tuning_share)
 
     @property
     def limit_text(self) -> str:
@@ -162,7 +162,7 @@ class Tuner:
         Raises:
             UsageError: this onnxruntime lacks the provider, or the model has no such dim.
         """
-        budget = TimeBudget(self.tuning.policy, self.tuning.search_seconds, self.clock)
+        budget = TimeBudget(self.tuning.policy, self.tuning.tuning_seconds, self.clock)
         if not self.tuning.is_timed_here:
             wanted = make_up_inputs(self._simplified_model.outline, self.tuning.sizes, self.tuning.inputs or {})
             shapes = [input_shapes(feeds) for feeds in wanted]
@@ -177,7 +177,8 @@ class Tuner:
             contest = self._open_contest(budget)
         except TooSlowError as error:
             least = policy.least_sessions * min_race_seconds(self._max_run_seconds, policy)
-            needed = math.ceil(least / self.tuning.share)
+            overhead = min(self.tuning.overhead_seconds, (1 / policy.least_tuning_share - 1) * least)
+            needed = math.ceil((least + overhead) / self.tuning.share)
             text = f"not timed: {error}, so --seconds {needed} at least are needed"
             return self._untimed(text, is_out_of_time=True)
         except ModelError as error:

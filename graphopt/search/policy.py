@@ -68,7 +68,7 @@ class SearchPolicy:
     """Graphs of one region that are kept between two rounds, at most: the others are made anew where they are asked
     for."""
     held_bytes: int = 1 << 26
-    """Bytes of the weights in them that the region itself does not have."""
+    """Bytes of new weights in the graphs of one region that are kept, at most."""
     probed_states: int = 10
     """Graphs of each region that tell whether there is anything to gain in heavy kernels: in all 18 parts of models for
     which the estimate spoke, the first such graph was among them, but for convolutions of signals."""

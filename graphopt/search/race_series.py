@@ -149,8 +149,8 @@ class RaceSeries:
 
     def _is_time_for(self, keys: Sequence[str]) -> bool:
         """Return whether the candidates of these digests can be opened and raced, and the best of them once more; where
-        an earlier run had no time for that, this one has none either, so that it gives the same answer as soon."""
-        if self.had_timed_out(["race", *keys]):
+        an earlier run had no time for that, this one has none either, so that it gives the same answer as quickly."""
+        if not self.budget.is_interrupted and self.had_timed_out(["race", *keys]):
             return False
         if self._has_time_left_for(len(keys)):
             return True
@@ -465,8 +465,9 @@ class RaceSeries:
     # -- whether time was up -------------------------------------------------------------------------------------------
 
     def record_timeout(self, keys: Sequence[str]) -> None:
-        """Remember that time was up when these models had raced: no later run is to try more of them."""
-        if self.is_cacheable and self.is_steady:
+        """Remember that time was up when these models had raced: no later run is to try more of them, unless others
+        held this one up."""
+        if self.is_cacheable and self.is_steady and not self.budget.is_starved:
             self.cache.put({self._timeout_key(keys): ""})
 
     def had_timed_out(self, keys: Sequence[str]) -> bool:

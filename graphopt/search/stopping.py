@@ -74,9 +74,17 @@ class TimeBudget:
     is_swept: bool = False
     """True where a version with sweeps takes part in the final selection, beside what the search makes of it."""
     deadline: float = field(init=False)
+    processor_start: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.deadline = self.clock() + self.seconds
+        self.processor_start = time.process_time()
+
+    @property
+    def is_starved(self) -> bool:
+        """True where others held this run up: another time there is more time."""
+        passed = self.clock() - (self.deadline - self.seconds)
+        return time.process_time() - self.processor_start < self.policy.starved_share * passed
 
     def interrupt(self) -> None:
         """Try nothing further, and time only as long as it takes to tell what is faster."""

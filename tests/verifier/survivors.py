@@ -375,9 +375,13 @@ EQUIVALENT = (
         "groups of any size are merged alike, and the axes are the first ones, as without them",
     ),
     ("part_skip_rms_normalization.*", ".* holes swapped", "the two are operands of something that commutes"),
-    ("turn_all_.*", "REAL condition dropped: item", "it is true everywhere: the condition says where it pays"),
-    ("turn_all_.*", "REAL operand dropped: Pad.sin", "0 is what a Pad puts there where nothing is said"),
-    ("turn_all_.*", "REAL holes swapped: along and swapped", "the conditions say that both are the last axis"),
+    (
+        "rotate_all_.*",
+        "REAL condition dropped: item.* <= .*",
+        "it is true everywhere: the condition says where it pays",
+    ),
+    ("rotate_all_.*", "REAL operand dropped: Pad.sin", "0 is what a Pad puts there where nothing is said"),
+    ("rotate_all_.*", "REAL holes swapped: along and swapped", "the conditions say that both are the last axis"),
     ("part_transposed_.*", ".*number changed: Transpose perm", "a permutation of two axes is its own inverse"),
     ("part_fused_residual_conv_relu", ".*condition dropped: sizes", "the operator's definition asks for it"),
 )
