@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -139,10 +140,10 @@ def test_all_the_time_is_for_the_models_opset_where_half_of_it_is_too_little(mon
 
     monkeypatch.setattr("graphopt.runtime.bench.run_interruptibly", slow)
     needed = math.ceil(POLICY.least_sessions * (2 + POLICY.race_rounds[0]) * POLICY.first_run_share * 10)
-    assert auto().report.notes[-2:] == (
-        f"not timed: a run takes too long, so --seconds {needed} at least are needed",
-        "opset 23 was not tried: half of --seconds is too little to time anything",
-    )
+    *_, slowness, opset = auto().report.notes
+    said = re.fullmatch(r"not timed: a run takes too long, so --seconds (\d+) at least are needed", slowness)
+    assert said and 0 <= int(said[1]) - needed <= 1, "beside them is what loading and the check take"
+    assert opset == "opset 23 was not tried: half of --seconds is too little to time anything"
 
 
 def test_no_other_opset_is_tried_where_nothing_can_be_timed(runs: Runs) -> None:

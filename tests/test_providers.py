@@ -35,6 +35,8 @@ MODEL = parse("float[4, 8] x", "a = Neg(x); b = Identity(a); y = Exp(b)", output
 BARE = parse("float[4, 8] x", "y = Exp(x)", outputs="float[4, 8] y", opset=17)
 
 
+SECONDS_NEEDED = re.compile(r"--seconds (\d+) at least are needed")
+
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
@@ -286,10 +288,8 @@ def test_the_seconds_that_are_needed_are_those_of_all_providers(
     monkeypatch.setattr("graphopt.runtime.bench.run_interruptibly", slow)
     policy = SearchPolicy()
     least = policy.least_sessions * min_race_seconds(policy.first_run_share * 10 * share, policy)
-    assert any(
-        f"--seconds {math.ceil(least / share)} at least" in note
-        for note in optimized(providers, **options).report.notes
-    )
+    said = next(filter(None, map(SECONDS_NEEDED.search, optimized(providers, **options).report.notes)))
+    assert 0 <= int(said[1]) - math.ceil(least / share) <= 1, "beside them is what loading and the check take"
 
 
 def test_other_commands_take_one() -> None:

@@ -25,6 +25,7 @@ from graphopt.rewrite.build import build_patch
 from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.simplify import is_improvement
 from graphopt.rules import RULES, TRADES
+from graphopt.rules.blocked_layout import FILLED_GROUPS
 from graphopt.runtime.oracle import (
     OracleSession,
     RunFailedError,
@@ -45,16 +46,24 @@ TOLERANCE = {"f2": 2e-2, "f4": 3e-4, "f8": 1e-9}
 
 Arrays = list[NDArray[Any]]
 MIXED_KERNELS = {"N": 1, "H": 7, "W": 8} | {f"{axis}{i}": i + 1 for axis in "CKL" for i in range(5)}
-GIVEN: Mapping[str, tuple[Mapping[str, int], Mapping[str, Any]]] = {
-    f"merge_depthwise_convs_of_split_{count}": (
-        MIXED_KERNELS | {"C": sum(range(1, count + 1))},
-        {"sizes": tuple(range(1, count + 1)), "pads0": (2, 2, 2, 2)},
-    )
-    for count in (3, 4, 5)
-} | {
-    f"rotate_all_tokens_before_heads{kind}": ({"L": 5, "N": 3, "H": 2, "D": 4}, {"tokens": (2, 3)} | halves)
-    for kind, halves in (("", {"halves": (2, 2)}), ("_of_even_halves", {}))
-}
+GIVEN: Mapping[str, tuple[Mapping[str, int], Mapping[str, Any]]] = (
+    {
+        f"merge_depthwise_convs_of_split_{count}": (
+            MIXED_KERNELS | {"C": sum(range(1, count + 1))},
+            {"sizes": tuple(range(1, count + 1)), "pads0": (2, 2, 2, 2)},
+        )
+        for count in (3, 4, 5)
+    }
+    | {
+        f"rotate_all_tokens_before_heads{kind}": ({"L": 5, "N": 3, "H": 2, "D": 4}, {"tokens": (2, 3)} | halves)
+        for kind, halves in (("", {"halves": (2, 2)}), ("_of_even_halves", {}))
+    }
+    | {
+        rule.name: ({"C": 24, "J": 8}, {})
+        for rule in FILLED_GROUPS
+        if rule.name.startswith("fill_groups_of_conv_behind")
+    }
+)
 """Sizes and numbers of rules for which hardly a draw meets all that has to fit."""
 ALL = (*RULES, *TRADES)
 SOME = [each for rule in ALL for each in sample_specializations(rule)]

@@ -220,5 +220,7 @@ class SearchPolicy:
     retry_share: float = 0.25
     """Part of all time for a search after one whose result the check refused, where none is left: what is written is
     timed, too."""
+    unnoticed_wait: float = 0.5
+    """Seconds that others may take from a search without having held it up."""
     starved_share: float = 0.8
     """Part of a processor below which a search was held up by others: another time it would find more."""

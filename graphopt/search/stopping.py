@@ -84,7 +84,8 @@ class TimeBudget:
     def is_starved(self) -> bool:
         """True where others held this run up: another time there is more time."""
         passed = self.clock() - (self.deadline - self.seconds)
-        return time.process_time() - self.processor_start < self.policy.starved_share * passed
+        lost = passed - (time.process_time() - self.processor_start)
+        return lost > max((1 - self.policy.starved_share) * passed, self.policy.unnoticed_wait)
 
     def interrupt(self) -> None:
         """Try nothing further, and time only as long as it takes to tell what is faster."""
