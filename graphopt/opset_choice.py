@@ -121,7 +121,8 @@ def race_within_search(
     Raises:
         ModelError: as `race_two_models` does.
     """
-    left = options.seconds - sum(clock.seconds.values())
+    least = options.seconds * tuning.policy.least_tuning_share - clock.seconds.get("search", 0.0)
+    left = max(options.seconds - sum(clock.seconds.values()), least)
     with clock("search"), current_session().replace(limits=options.limits):
         return race_two_models(first, second, tuning, left, open_cost_cache(fresh=options.fresh), setting=setting)
 

@@ -1,4 +1,4 @@
-"""What a search need not work out twice: matches that fail, and constants that are computed.
+"""Memory of a search: matches that failed, and constants that were computed.
 
 A search makes hundreds of graphs that are alike but for a few nodes. Their nodes and tensors are shared, and neither
 ever changes: what was found out about them in one graph holds in the others.
@@ -115,7 +115,7 @@ class LocalMatches:
 
 @dataclass(frozen=True, slots=True)
 class RewriteMemory:
-    """What is known from earlier work with the same rules, in the same session."""
+    """Memory of earlier work with the same rules, in the same session."""
 
     failed_matches: FailedMatches = field(default_factory=FailedMatches)
     folded_values: FoldedValues = field(default_factory=FoldedValues)
