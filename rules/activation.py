@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import product
 from math import pi, sqrt
 from typing import NamedTuple
@@ -174,21 +174,21 @@ GELU = (
 
 # In opsets without Gelu, ONNX Runtime makes it of these forms: erf of a quotient, tanh of one cubic. It fuses a half
 # that comes last, too, but a factor that follows may be folded into that, and one form is enough for other rules.
-GELU_AS_FUSED: tuple[tuple[str, App], ...] = (
-    ("", (x * 0.5) * (op.Erf(x / sqrt(2)) + 1.0)),
-    ("_tanh", (x * 0.5) * (op.Tanh((x + op.Pow(x, 3.0) * COEFFICIENT) * root) + 1.0)),
-)
+GELU_AS_FUSED: Mapping[str, Callable[[Term], App]] = {
+    "": lambda v: (v * 0.5) * (op.Erf(v / sqrt(2)) + 1.0),
+    "_tanh": lambda v: (v * 0.5) * (op.Tanh((v + op.Pow(v, 3.0) * COEFFICIENT) * root) + 1.0),
+}
 GELU_SPELLINGS = tuple(
     Rule(
         f"reorder_gelu{kind}_{spelling}_{order}",
         halved(x, inner),
-        fused,
+        fused(x),
         when=floats,
         why="ONNX Runtime fuses this order of the operators into one fast kernel.",
         canonical=True,
     )
     for (kind, fused), inners in zip(
-        GELU_AS_FUSED,
+        GELU_AS_FUSED.items(),
         (
             (("div", op.Erf(x / sqrt(2))), ("mul", op.Erf(x * sqrt(1 / 2)))),
             tuple((spelling, op.Tanh(cubic)) for spelling, cubic in CUBICS),

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from graphopt.rule import App, Rule, Term, TermLike, Var, const, fn, integer, integers, op, real, tensor
 from graphopt.rules.branches import eye
+from graphopt.rules.cache_aliasing import LINE, PERIOD
 from graphopt.rules.convolution import BLOCK
 
 
@@ -218,8 +219,11 @@ AFTER_EACH_OTHER = (
 
 
 def is_summable_selection(places: App, kind: PrunableChannels) -> tuple[App, ...]:
-    """Return the conditions of `is_proper_selection`, and that there are weights to add up."""
-    return *is_proper_selection(places, "H"), *((fn.lt(0, fn.size("P")),) if kind is EQUAL else ())
+    """Return the conditions of `is_proper_selection`, that more goes than keeps rows apart in the cache, and that there
+    are weights to add up."""
+    count = fn.length(places)
+    is_worth = fn.any_of(fn.lt(count + LINE, fn.size("H")), fn.ne(count % PERIOD, 0))
+    return *is_proper_selection(places, "H"), is_worth, *((fn.lt(0, fn.size("P")),) if kind is EQUAL else ())
 
 
 def prune_between_products(
