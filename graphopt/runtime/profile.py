@@ -289,14 +289,21 @@ def time_kernels_in_turns(
 def _kernel_times(whole: Sequence[_Event], kernels: Sequence[_Event]) -> KernelTimes:
     """Return the times of kernels in each run, by the events of both."""
     starts = [event["ts"] for event in whole]
-    seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
-    counts = Counter[str]()
+    found: defaultdict[str, list[list[int]]] = defaultdict(lambda: [[] for _ in starts])
     for event, own in zip(kernels, _exclusive_times(kernels), strict=True):
-        kind = str(KernelKind.of_event(event))
-        seconds[kind][bisect(starts, event["ts"]) - 1] += own / 1e6
-        counts[kind] += 1
-    mean = {kind: round(count / len(starts)) for kind, count in counts.items()}
-    return KernelTimes(mean, dict(seconds))
+        found[str(KernelKind.of_event(event))][bisect(starts, event["ts"]) - 1].append(own)
+    counts = {kind: round(sum(map(len, runs)) / len(starts)) for kind, runs in found.items()}
+    return KernelTimes(counts, {kind: [_undisturbed_sum(run) / 1e6 for run in runs] for kind, runs in found.items()})
+
+
+def _undisturbed_sum(times: Sequence[int]) -> float:
+    """Return how long equal kernels take in all if each takes what the faster half of them does.
+
+    Other processes can only slow kernels down, some in each run. Of 24 profiled runs of a DistilBERT, beside other work,
+    the gains by sums had a distance between the quartiles of 3 %, by the faster half of 0.4 %.
+    """
+    half = sorted(times)[: (len(times) + 1) // 2]
+    return sum(half) / len(half) * len(times) if half else 0.0
 
 
 def _profile_events(
