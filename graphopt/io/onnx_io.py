@@ -48,6 +48,7 @@ from graphopt.io.reader import GraphReader, copy_fields, overridable_names
 from graphopt.io.version_tables import OPAQUE_OPERATORS
 from graphopt.ir import schemas
 from graphopt.ir.graph import CONSTANT, Graph, Patch
+from graphopt.ir.tensor import Tensor
 from graphopt.operators import proto_conversion
 from graphopt.operators.inference import infer_graph
 from graphopt.operators.proto_conversion import ModelFolders
@@ -452,6 +453,29 @@ def _import_domains(model: ModelProto, functions: Iterable[FunctionProto]) -> st
 def to_proto(model: LoadedModel) -> ModelProto:
     """Return the model as a message. Weights that were loaded from external files still lie there."""
     return _write_message(model, proto_conversion.tensor_to_proto)
+
+
+def to_proto_and_weights(model: LoadedModel, least_bytes: int) -> tuple[ModelProto, dict[str, Tensor]]:
+    """Return the model as a message, and its weights of so many bytes or more apart, by name.
+
+    In the message these lie in a file that is not there, for a session is given them. All others are in the message,
+    those that were loaded from files, too.
+    """
+    proto, weights = _model_without_graph(model), dict[str, Tensor]()
+    load_external_data(proto, model.folders)
+
+    def place_apart(tensor: Tensor, name: str, into: TensorProto) -> None:
+        if tensor.nbytes < least_bytes or tensor.dtype.numpy.isbuiltin != 1:  # nor do strings have bytes
+            writer.place_inline(tensor, name, into)
+            return
+        weights[name] = tensor
+        writer.place_in_file(tensor, name, into, "weights", 0)
+
+    graph_writer = writer.GraphWriter(model.ir_version, writer.place_inline)
+    for name, node in graph_writer.write_graph(model.graph, proto.graph, None):
+        place = writer.place_inline if node.is_graph_input else place_apart
+        writer.put_initializer(proto.graph.initializer.add(), name, node, place)
+    return proto, weights
 
 
 def _write_message(model: LoadedModel, place: writer.PlaceTensor) -> ModelProto:

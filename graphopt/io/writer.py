@@ -280,6 +280,14 @@ def place_without_values(tensor: Tensor, name: str, into: TensorProto) -> None:
         _place_without_data(tensor, name, into)
 
 
+def place_in_file(tensor: Tensor, name: str, into: TensorProto, location: str, offset: int) -> None:
+    """Write of a tensor the place in a file where its values lie, or are to lie."""
+    _place_without_data(tensor, name, into)
+    into.data_location = TensorProto.EXTERNAL
+    for entry, text in {"location": location, "offset": offset, "length": tensor.nbytes}.items():
+        into.external_data.add(key=entry, value=str(text))
+
+
 class InitializerEntry(NamedTuple):
     """An initializer in the wire format: all up to its bytes, and how many these are."""
 
@@ -380,7 +388,4 @@ class WeightFileWriter:
             self.offsets[key] = self.file.tell(), tensor
             append_tensor(self.file, tensor, tensor.nbytes, name)
         offset, _ = self.offsets[key]
-        _place_without_data(tensor, name, into)
-        into.data_location = TensorProto.EXTERNAL
-        for entry, text in {"location": "", "offset": offset, "length": tensor.nbytes}.items():
-            into.external_data.add(key=entry, value=str(text))
+        place_in_file(tensor, name, into, "", offset)

@@ -299,7 +299,7 @@ def _kernel_times(whole: Sequence[_Event], kernels: Sequence[_Event]) -> KernelT
 def _undisturbed_sum(times: Sequence[int]) -> float:
     """Return how long equal kernels take in all if each takes what the faster half of them does.
 
-    Other processes can only slow kernels down, some in each run. Of 24 profiled runs of a DistilBERT, beside other work,
+    Other processes can only slow kernels down, some in each run. Of 24 profiled runs of a DistilBERT beside other work
     the gains by sums had a distance between the quartiles of 3 %, by the faster half of 0.4 %.
     """
     half = sorted(times)[: (len(times) + 1) // 2]
