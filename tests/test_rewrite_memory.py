@@ -1,29 +1,45 @@
 """What a search need not work out twice, and what it has to: all that may have changed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 
 from graphopt.ir.edit import replace_node, replace_values
 from graphopt.ir.graph import Graph, Value
-from graphopt.language.rule import Rule, const, op, tensor
+from graphopt.language.rule import Rule, const, fn, op, tensor
 from graphopt.rewrite.build import build_patch
+from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.folded_constants import ENTRY_BYTES, FoldedValues, RewriteRefused
 from graphopt.rewrite.matching import Match, Matcher, find_matches
-from graphopt.rewrite.rewrite_memory import FailedMatches
-from graphopt.rules import RULES
+from graphopt.rewrite.passes import PASSES
+from graphopt.rewrite.rewrite_memory import FailedMatches, RewriteMemory
+from graphopt.rewrite.simplify import Simplifier
+from graphopt.rules import RULES, SWEEPS
 from graphopt.search.analytic_cost import AnalyticCost
 from graphopt.search.explore import Exploration, explore_regions
 from graphopt.search.moves import SearchSpace
 from graphopt.search.policy import SearchPolicy
+from graphopt.search.sweep import apply_sweep
+from tests import zoo
 from tests.test_search import LIBRARY, layers, load, weight
+from tests.test_sweep import MATRICES, block
 from tests.text import parse
 
 x = tensor("x")
 NEGATED_TWICE = Rule("negated_twice", op.Neg(op.Neg(x)), x)
+RELU_OF_DOUBLE = Rule("relu_of_double", op.Relu(x * 2.0), op.Relu(x) * 2.0)
+EXPORTS = (
+    "bert-dynamo-dynamic",
+    "efficientnet-dynamo",
+    "gpt2-dynamo",
+    "resnet18-dynamo-raw",
+    "swin-dynamo",
+    "vit-dynamo",
+)
 
 
 @pytest.fixture
@@ -50,41 +66,113 @@ def vertex_of(graph: Graph, name: str) -> int:
 
 
 def test_what_does_not_match_is_not_looked_at_again_in_a_copy(looked_at: list[tuple[str, int]]) -> None:
-    graph, failed = graph_of("b = Abs(a); y = Neg(b)"), FailedMatches()
+    graph, memory = graph_of("b = Mul(a, 0.5); y = Relu(b)"), FailedMatches()
     y = vertex_of(graph, "y")
     for each in (graph, graph.copy()):
-        assert not [*failed.around(each, y).find(NEGATED_TWICE)]
-    assert looked_at == [("negated_twice", y)]
+        assert not [*memory.find(each, y, [RELU_OF_DOUBLE])]
+    assert looked_at == [("relu_of_double", y)]
+
+
+def test_other_producers_than_a_pattern_has_are_told_without_a_close_look(looked_at: list[tuple[str, int]]) -> None:
+    graph, memory = graph_of("b = Abs(a); y = Relu(b)"), FailedMatches()
+    assert not [*memory.find(graph, vertex_of(graph, "y"), [RELU_OF_DOUBLE])]
+    assert looked_at == []
+
+
+def test_what_does_not_match_is_not_looked_at_in_a_layer_that_is_alike(looked_at: list[tuple[str, int]]) -> None:
+    layers = "b = MatMul(a, w); c = Mul(b, 0.5); d = Relu(c); e = MatMul(d, v); f = Mul(e, 0.5); y = Relu(f)"
+    graph, memory = graph_of(layers), FailedMatches()
+    for name in ("d", "y"):
+        assert not [*memory.find(graph, vertex_of(graph, name), [RELU_OF_DOUBLE])]
+    assert looked_at == [("relu_of_double", vertex_of(graph, "d"))]
+
+
+def test_where_weights_tell_those_of_each_layer_are_asked() -> None:
+    rows, w = tensor("x", "B K"), const("w", "K N")
+    positive = Rule("positive", op.Relu(rows @ w), op.Abs(rows @ w), when=fn.is_positive(w))
+    large = np.abs(weight(64, 64)) + 1
+    given = parse(
+        "float[2,64] a",
+        "b = MatMul(a, w); c = Relu(b); d = MatMul(c, v); y = Relu(d)",
+        {"w": -large, "v": large},
+        outputs="float[2,64] y",
+    )
+    graph, memory = load(given).graph, FailedMatches()
+    c, y = vertex_of(graph, "c"), vertex_of(graph, "y")
+    for _ in range(2):
+        assert [len([*memory.find(graph, vertex, [positive])]) for vertex in (c, y)] == [0, 1]
+
+
+def test_only_rules_that_look_so_far_are_tried() -> None:
+    graph, memory = graph_of("b = Neg(a); y = Neg(b)"), FailedMatches()
+    y = vertex_of(graph, "y")
+    assert [len([*memory.find(graph, y, [NEGATED_TWICE], distance)]) for distance in (0, 3, 4)] == [1, 1, 0]
 
 
 def test_it_is_looked_at_again_where_a_node_above_has_changed() -> None:
-    graph, failed = graph_of("b = Abs(a); y = Neg(b)"), FailedMatches()
+    graph, memory = graph_of("b = Abs(a); y = Neg(b)"), FailedMatches()
     y, b = vertex_of(graph, "y"), vertex_of(graph, "b")
-    assert not [*failed.around(graph, y).find(NEGATED_TWICE)]
+    assert not [*memory.find(graph, y, [NEGATED_TWICE])]
     patch = replace_node(graph, b, replace(graph[b], op="Neg"))
     graph.apply(patch)
-    assert len([*failed.around(graph, y).find(NEGATED_TWICE)]) == 1
+    assert len([*memory.find(graph, y, [NEGATED_TWICE])]) == 1
     graph.apply(patch.inverse)
-    assert not [*failed.around(graph, y).find(NEGATED_TWICE)]
+    assert not [*memory.find(graph, y, [NEGATED_TWICE])]
 
 
 def test_what_a_match_asks_of_readers_is_asked_each_time() -> None:
     rows, w, v = tensor("x", "B K"), const("w", "K N"), const("v", "K M")
     pair = Rule("pair", (rows @ w, rows @ v), (rows @ v, rows @ w))
-    graph, failed = graph_of("b = MatMul(a, w); c = Abs(a); d = MatMul(c, v); y = Add(b, d)"), FailedMatches()
+    graph, memory = graph_of("b = MatMul(a, w); c = Abs(a); d = MatMul(c, v); y = Add(b, d)"), FailedMatches()
     b, c = vertex_of(graph, "b"), vertex_of(graph, "c")
-    assert not [*failed.around(graph, b).find(pair)]
+    assert not [*memory.find(graph, b, [pair])]
     graph.apply(replace_values(graph, {Value(c): graph[c].inputs[0] or Value(c)}))
-    assert len([*failed.around(graph, b).find(pair)]) == 2  # each side may be the first
+    assert len([*memory.find(graph, b, [pair])]) == 2  # each side may be the first
 
 
 def test_the_matches_are_those_without_a_memory() -> None:
     body = "b = MatMul(a, w); c = Mul(b, 2.0); d = Div(c, 2.0); e = Transpose(d); f = Transpose(e); g = MatMul(f, v)"
-    graph, failed = graph_of(f"{body}; h = Add(g, 1.0); i = Add(h, b); y = Identity(i)"), FailedMatches()
+    graph, memory = graph_of(f"{body}; h = Add(g, 1.0); i = Add(h, b); y = Identity(i)"), FailedMatches()
     for vertex, _ in [*graph.nodes()] * 2:
-        around = failed.around(graph, vertex)
         for rule in RULES:
-            assert [*around.find(rule)] == [*find_matches(rule, graph, vertex)], rule.name
+            expected = [(rule, match) for match in find_matches(rule, graph, vertex)]
+            assert [*memory.find(graph, vertex, [rule])] == expected, rule.name
+
+
+class NoMemory(FailedMatches):
+    """Looks at everything closely, each time."""
+
+    def find(self, graph: Graph, vertex: int, rules: Iterable[Rule], distance: int = 0) -> Iterator[tuple[Rule, Match]]:
+        del distance
+        yield from ((rule, match) for rule in rules for match in find_matches(rule, graph, vertex))
+
+
+def made_graphs(model: onnx.ModelProto, matches: FailedMatches) -> dict[str, object]:
+    """What a search makes of a model with a memory: the steps that simplify it, the graphs of its sweeps and the
+    solutions of its regions."""
+    simplifier = Simplifier(RULES, PASSES, memory=RewriteMemory(matches))
+    graph = load(model).graph
+    made: dict[str, object] = {"steps": [step.name for step in simplifier.run(graph).steps]}
+    space = replace(LIBRARY, simplifier=simplifier)
+    for name, rules in SWEEPS.items():
+        swept = apply_sweep(Candidate(graph), name, rules, space, SearchPolicy())
+        made[name] = swept and (swept.key, [step.name for step in swept.steps])
+    explored = explore_regions(graph, space, AnalyticCost(), policy=replace(SearchPolicy(), states=15))
+    return made | {"solutions": [each.result for each in explored.solutions], "states": explored.states}
+
+
+def test_a_search_makes_the_same_with_and_without_a_memory() -> None:
+    made = made_graphs(block("2,4"), FailedMatches())
+    assert made == made_graphs(block("2,4"), NoMemory())
+    assert made[MATRICES] is not None
+    assert made["states"] != 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPORTS)
+def test_of_an_export_a_search_makes_the_same_with_and_without_a_memory(name: str) -> None:
+    model = zoo.load(name)
+    assert made_graphs(model, FailedMatches()) == made_graphs(model, NoMemory())
 
 
 # -- constants ---------------------------------------------------------------------------------------------------------

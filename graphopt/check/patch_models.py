@@ -137,7 +137,7 @@ def _replaced_values(patch: Patch, *, through_readers: bool) -> list[tuple[Value
 
 
 def _is_runnable(node: Node) -> bool:
-    return not node.is_internal and is_deterministic(node) and not any(True for _ in node.bodies)
+    return not node.is_internal and is_deterministic(node) and not node.has_bodies
 
 
 def _needed_vertices(nodes: Mapping[int, Node], wanted: Sequence[Value]) -> tuple[list[int], list[Value]]:

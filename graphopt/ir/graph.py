@@ -121,16 +121,23 @@ class Node:
     @property
     def operands(self) -> Iterator[Value]:
         """Every value that it reads: the inputs that are present, then the captures."""
-        yield from (value for value in self.inputs if value is not None)
+        for value in self.inputs:
+            if value is not None:
+                yield value
         yield from self.captures
 
     @property
     def bodies(self) -> Iterator[Graph]:
         """The graphs among its attributes."""
         for attribute in self.attrs.values():
-            for item in attribute if isinstance(attribute, tuple) else (attribute,):
-                if isinstance(item, Graph):
-                    yield item
+            if isinstance(attribute, Graph):
+                yield attribute
+            elif isinstance(attribute, tuple):
+                yield from (item for item in attribute if isinstance(item, Graph))
+
+    @property
+    def has_bodies(self) -> bool:
+        return bool(self.attrs) and any(True for _ in self.bodies)
 
     @property
     def weight_bytes(self) -> int:
@@ -233,7 +240,7 @@ class Graph:
         return vertex in self.nx
 
     def __getitem__(self, vertex: int) -> Node:
-        node: Node = self.nx.nodes[vertex]["node"]
+        node: Node = self.nx._node[vertex]["node"]  # as below: networkx's views cost more than what they show
         return node
 
     def __iter__(self) -> Iterator[int]:
@@ -301,12 +308,12 @@ class Graph:
 
     def readers(self, vertex: int) -> Iterable[int]:
         """Return the vertices that read any output of `vertex`, each once."""
-        found: Iterable[int] = self.nx.succ[vertex]
+        found: Iterable[int] = self.nx._succ[vertex]
         return found
 
     def fan_out(self, vertex: int) -> int:
         """Return the number of vertices that read any output of `vertex`."""
-        return len(self.nx.succ[vertex])
+        return len(self.nx._succ[vertex])
 
     def known_contents(self, value: Value | None) -> tuple[Dim, ...] | None:
         """Return the elements of an integer tensor of rank <= 1, constant or symbolic; None where they are not
@@ -320,7 +327,7 @@ class Graph:
 
     def sources(self, vertex: int) -> Iterable[int]:
         """Return the vertices whose outputs `vertex` reads, each once."""
-        found: Iterable[int] = self.nx.pred[vertex]
+        found: Iterable[int] = self.nx._pred[vertex]
         return found
 
     def use_count(self, value: Value) -> int:
@@ -353,17 +360,17 @@ class Graph:
     def _sorted_vertices(self) -> list[int]:
         """Return the topological order, by Kahn's algorithm; networkx's lexicographical sort gives the same order in
         four times the time."""
-        waiting = {vertex: len(sources) for vertex, sources in self.nx.pred.items()}
+        waiting, succ = {vertex: len(sources) for vertex, sources in self.nx._pred.items()}, self.nx._succ
         order = sorted(vertex for vertex, node in self.vertices_and_nodes() if node.is_internal)
         for vertex in order:
-            for reader in self.nx.succ[vertex]:
+            for reader in succ[vertex]:
                 waiting[reader] -= 1
         ready = [vertex for vertex, count in waiting.items() if count == 0 and not self[vertex].is_internal]
         heapify(ready)
         while ready:
             vertex = heappop(ready)
             order.append(vertex)
-            for reader in self.nx.succ[vertex]:
+            for reader in succ[vertex]:
                 waiting[reader] -= 1
                 if waiting[reader] == 0:
                     heappush(ready, reader)
@@ -390,7 +397,7 @@ class Graph:
         )  # fmt: skip
         nodes = dict(self.vertices_and_nodes())
         for vertex, node in nodes.items():
-            if any(True for _ in node.bodies):
+            if node.has_bodies:
                 attrs = {name: _copy_bodies(attribute, names) for name, attribute in node.attrs.items()}
                 nodes[vertex] = replace(node, attrs=attrs)
         twin._set_nodes(nodes)

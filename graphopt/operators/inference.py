@@ -115,7 +115,7 @@ def _infer_by_onnx(graph: Graph, node: Node, strict: bool) -> list[Type | None] 
     schema = schemas.schema_of(node)
     if node.op in CEIL_MODE_POOLS and not node.domain and node.attrs.get("ceil_mode"):
         schema = schemas.schema(node.op)
-    if schema is None or any(True for _ in node.bodies):
+    if schema is None or node.has_bodies:
         return [None] * len(node.names)
     if node.op == "Squeeze" and len(node.inputs) > 1 and node.inputs[1] and graph.known_contents(node.inputs[1]) == ():
         return [TensorType(graph.dtype(value), None) for value in node.inputs[:1] if value]  # ONNX Runtime: of all axes

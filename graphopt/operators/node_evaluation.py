@@ -49,7 +49,7 @@ def evaluate_node(
     is no node of a model, and neither is what moves weights on the way to it, which may be of two types of floats:
     unless it is to be `as_runtime` computes, ONNX Runtime's kernels have no say.
     """
-    if node.version == 0 or any(True for _ in node.bodies) or _is_undefined_behavior(node, inputs):
+    if node.version == 0 or node.has_bodies or _is_undefined_behavior(node, inputs):
         return None
     wide = [_widen(array, node, float64) for array in inputs]
     while wide and wide[-1] is None:

@@ -120,7 +120,7 @@ class _Sharder:
         node = self.graph[vertex]
         is_joined = any(value.vertex in self.joins for value in node.operands)
         for takes_over in (True, False) if is_joined else (False,):
-            for rule, _ in rules.get(node.op, ()):
+            for rule in rules.get(node.op, ()):
                 for match in find_matches(rule, self.graph, vertex):
                     if not all(map(self._is_whole, match.vertices)):
                         continue

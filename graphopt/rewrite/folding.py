@@ -59,7 +59,7 @@ def fold_constants(graph: Graph, *, exact: bool = False) -> Iterator[Patch]:
 
 
 def _can_fold(graph: Graph, node: Node) -> bool:
-    if node.is_internal or not node.inputs or node.captures or any(True for _ in node.bodies):
+    if node.is_internal or not node.inputs or node.captures or node.has_bodies:
         return False
     facts = lookup_operator(node.op, node.domain)
     if not facts.is_foldable or not (facts.is_denoted or schemas.is_defined_operator(node.op, node.domain)):

@@ -141,10 +141,14 @@ def find_inner_matches(rule: Rule, graph: Graph, app: App) -> Iterator[PartialMa
         yield from matcher.match_app(app, Value(vertex, app.output), PartialMatch({}, {}, {}))
 
 
+MAX_TOLD_ELEMENTS = 64
+"""Elements up to which the values of a constant are looked at wherever a pattern is matched: those of numbers."""
+
+
 class Matcher:
     """Matches patterns in one graph, and tells a listener, if there is one, why they do not match."""
 
-    __slots__ = ("depth", "graph", "height", "instance", "is_local", "on_mismatch", "rule")
+    __slots__ = ("depth", "graph", "height", "instance", "is_local", "on_mismatch", "reads_weights", "rule")
 
     def __init__(self, graph: Graph, rule: Rule, on_mismatch: MismatchListener | None = None) -> None:
         self.graph, self.rule, self.on_mismatch = graph, rule, on_mismatch
@@ -155,6 +159,8 @@ class Matcher:
         """True as long as nothing was looked at but the nodes near the last one, upwards."""
         self.height = 0
         """Number of nodes above the last one that were looked at, at most."""
+        self.reads_weights = False
+        """True if the values of a constant of more than `MAX_TOLD_ELEMENTS` floats may have been looked at."""
 
     def matches_ending_at(self, vertex: int) -> Iterator[Match]:
         """Yield the matches in which one of the left sides ends at a vertex."""
@@ -201,6 +207,7 @@ class Matcher:
         others = [other for index, other in enumerate(rule.left) if index != position]
         for state in self.match_app(side, Value(vertex, side.output), PartialMatch({}, {}, {})):
             self.is_local = self.is_local and not (others or rule.arange_conditions)
+            self.reads_weights = self.reads_weights or bool(rule.property_conditions or rule.content_queries)
             for complete in self._match_other_sides(others, state):
                 settled = self._resolve_constants(complete)
                 if settled is None:
@@ -221,9 +228,10 @@ class Matcher:
         if not others:
             yield state
             return
-        candidates = [
-            each for each in _candidate_roots(self.graph, others[0], state) if each not in state.terms.values()
-        ]
+        taken = state.terms.values()
+        candidates = [each for each in _candidate_roots(self.graph, others[0], state) if each not in taken]
+        if self.on_mismatch is None:
+            candidates = [each for each in candidates if _has_bound_numbers(self.graph, others[0], each.vertex, state)]
         if not candidates:
             self._fail("other side", state, others[0])
         for candidate in candidates:
@@ -266,6 +274,7 @@ class Matcher:
         extra_outputs = len(node.names) - app.outputs  # unread ones do not matter, unless the operator has any number
         if extra_outputs < 0 or (extra_outputs > 0 and _is_variadic(app.op, app.domain)):
             return "outputs"
+        self.reads_weights = self.reads_weights or app.domain != ""  # a declaration may ask for what they are
         if not _has_rule_version(self.graph, app, node):
             return "version"
         if any(further is not None for further in node.inputs[len(app.inputs) :]):
@@ -285,6 +294,7 @@ class Matcher:
             return
         terms = {**state.terms, app: value}
         begun = PartialMatch(state.holes, state.axes, terms, state.pending, state.is_reordered)
+        self.reads_weights = True
         for factor, other in permutations(app.operands):
             for found in self._match_input(node, other, dividend, begun) if _is_constant_pattern(factor) else ():
                 complete = self._match_reciprocal(node, factor, divisor, found) if has_reciprocals(tensor) else None
@@ -321,7 +331,7 @@ class Matcher:
         the pattern says, which rules out most nodes, and so comes first."""
         bound: PartialMatch | None = state
         for position, (pattern, value) in enumerate(pairs):
-            if isinstance(pattern, Lit) and not is_number_constant(self.graph, node, pattern.value, value):
+            if isinstance(pattern, Lit) and not self._is_number(node, pattern.value, value):
                 if self.on_mismatch is None:  # which is told of it when the inputs before it match
                     return None
             elif bound is not None and isinstance(pattern, Var) and _is_absent_numbers(pattern, value):
@@ -363,15 +373,20 @@ class Matcher:
             case None:
                 return state if value is None else None
             case App():
-                return state if is_number_constant(self.graph, node, literal_value(pattern), value) else None
+                return state if self._is_number(node, literal_value(pattern), value) else None
             case Lit(value=number):
-                return state if is_number_constant(self.graph, node, number, value) else None
+                return state if self._is_number(node, number, value) else None
             case Var(kind="tensor"):
                 return None if value is None else self._match_tensor(pattern, value, state)
             case Var(kind="const"):
                 return self._match_const(node, pattern, value, state)
             case Var():
                 return self._match_elements(node, pattern, value, state)
+
+    def _is_number(self, node: Node, number: object, value: Value | None) -> bool:
+        if isinstance(number, tuple) and len(number) > MAX_TOLD_ELEMENTS:
+            self.reads_weights = True
+        return is_number_constant(self.graph, node, number, value)
 
     def _match_tensor(self, hole: Var, value: Value, state: PartialMatch) -> PartialMatch | None:
         bound = state.bind(hole.name, value)
@@ -464,6 +479,7 @@ def _has_consistent_operand_types(graph: Graph, match: Match) -> bool:
 
 def _candidate_roots(graph: Graph, side: App, state: PartialMatch) -> Iterator[Value]:
     """Yield values that the root of `side` may be, given that one of its holes is bound already."""
+    operators = root_operators_of(side)
     for arg in side.operands:
         match arg:
             case Var(name=name) if isinstance(bound := state.holes.get(name), Value):
@@ -477,10 +493,20 @@ def _candidate_roots(graph: Graph, side: App, state: PartialMatch) -> Iterator[V
         seen: set[int] = set()
         for source in sources:
             for reader in sorted(graph.readers(source.vertex)):
-                if reader not in seen and graph[reader].op in root_operators_of(side):
+                if reader not in seen and graph[reader].op in operators:
                     seen.add(reader)
                     yield Value(reader, side.output)
         return
+
+
+def _has_bound_numbers(graph: Graph, side: App, vertex: int, state: PartialMatch) -> bool:
+    """Return whether a node reads the lists of numbers that holes are bound to: a quick look, which tells the one slice
+    of a value that adjoins another from hundreds."""
+    return lookup_operator(side.op, side.domain).is_commutative or all(
+        graph.known_contents(value) == state.holes[arg.name]
+        for arg, value in zip(side.inputs, graph[vertex].inputs, strict=False)
+        if isinstance(arg, Var) and arg.kind == "integers" and value is not None and arg.name in state.holes
+    )
 
 
 @dataclass(frozen=True, slots=True)

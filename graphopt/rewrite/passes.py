@@ -128,7 +128,7 @@ def _find_equal_nodes(graph: Graph) -> dict[int, list[int]]:
         if graph[vertex].is_internal:
             continue
         node = graph[vertex].with_inputs_replaced(mapping) if mapping else graph[vertex]
-        if any(True for _ in node.bodies):
+        if node.has_bodies:
             other = wired.setdefault(_node_key(node), vertex)
             if other == vertex:
                 continue

@@ -173,7 +173,7 @@ def extract_region(whole: Graph, vertices: Sequence[int]) -> Region | None:
 
 def is_extractable(node: Node) -> bool:
     """Return whether a node computes the same elsewhere: it captures nothing and draws no random numbers."""
-    return not node.captures and not any(True for _ in node.bodies) and is_deterministic(node)
+    return not node.captures and not node.has_bodies and is_deterministic(node)
 
 
 def _add_border_value(region: Region, value: Value) -> Value:

@@ -29,13 +29,7 @@ from graphopt.rewrite.build import (
     describe_missing_operator,
 )
 from graphopt.rewrite.folded_constants import ReportedReason
-from graphopt.rewrite.matching import (
-    Match,
-    node_producer_kinds,
-    pattern_depth,
-    producer_kinds,
-    root_operators_of,
-)
+from graphopt.rewrite.matching import Match, pattern_depth, root_operators_of
 from graphopt.rewrite.passes import Pass, written_by_patch
 from graphopt.rewrite.profitability import min_measure_decrease, repeats_heavy_work
 from graphopt.rewrite.rewrite_memory import RewriteMemory
@@ -140,8 +134,8 @@ def simplify_graph(
     return Simplifier(rules, passes, allows, refusal, progress).run(graph)
 
 
-RulesByRoot = Mapping[str, tuple[tuple[Rule, frozenset[str]], ...]]
-"""Rules by root operator, with the operators that must be among the producers of the root's inputs."""
+RulesByRoot = Mapping[str, tuple[Rule, ...]]
+"""Rules by root operator."""
 
 
 class Simplifier:
@@ -170,10 +164,13 @@ class Simplifier:
         self._rules_by_root = rules_by_root(alone), rules_by_root(merging)
         """Rules by the operators that they end in. Those that merge branches come after the others, which may need a
         branch as it was: a Concat of all slices of a value is the value, and no Split of two of them."""
-        self._unvisited: dict[bool, set[int]] | None = None
-        """Vertices at which rules are yet to be tried, by whether a rule merges branches; None for all."""
+        self._unvisited: dict[bool, dict[int, int]] | None = None
+        """Vertices at which rules are yet to be tried, by whether a rule merges branches, each with its distance from
+        what changed; None for all."""
         self._canonicalized: set[tuple[str, Graph, str]] = set()
         """Canonical rules that were applied, each with the graph and the name of the value: none is applied again."""
+        self._settled_at: dict[tuple[Graph, str], int] = {}
+        """The number of steps after which a pass last found nothing to do in a graph."""
         self._converged_bodies: set[Graph] = set()
         """Bodies in which nothing is left to do, until they are told of something new."""
 
@@ -189,12 +186,12 @@ class Simplifier:
             DeadlineExceededError: the check does; then the graph is legal and equal, but not settled.
         """
         self.steps, self.notes, self._converged_bodies, self._unvisited = [], set(), set(), None
-        self._canonicalized = set()
+        self._canonicalized, self._settled_at = set(), {}
         inner = list(graph.graphs())
         for each in inner:
             invalidate_analysis(each)
         if since is not None and len(inner) == 1:
-            self._unvisited = {False: set(), True: set()}
+            self._unvisited = {False: {}, True: {}}
             for step in since:
                 self._note_affected(graph, step.patch)
         self._run_to_fixpoint(graph)
@@ -225,13 +222,19 @@ class Simplifier:
     def _run_passes(self, graph: Graph, *, late: bool) -> None:
         for pass_ in self.passes:
             self.check()
-            if pass_.runs_late == late:
-                for patch in pass_.run(graph):
-                    if self.refusal is not None and (reason := self.refusal(graph, patch)):
-                        if not isinstance(reason, ReportedReason):
-                            self.notes.add(f"pass {pass_.name} left something as it was: {reason}")
-                        continue
-                    self._apply_pass(pass_, graph, patch)
+            before = len(self.steps)
+            if pass_.runs_late != late or self._settled_at.get((graph, pass_.name)) == before:
+                continue
+            is_idle = True
+            for patch in pass_.run(graph):
+                is_idle = False
+                if self.refusal is not None and (reason := self.refusal(graph, patch)):
+                    if not isinstance(reason, ReportedReason):
+                        self.notes.add(f"pass {pass_.name} left something as it was: {reason}")
+                    continue
+                self._apply_pass(pass_, graph, patch)
+            if is_idle:
+                self._settled_at[graph, pass_.name] = before
 
     def _apply_pass(self, pass_: Pass, graph: Graph, patch: Patch) -> None:
         if foreign := written_by_patch(patch) - pass_.written_operators:
@@ -250,36 +253,36 @@ class Simplifier:
 
     def _apply_rules(self, graph: Graph, by_op: RulesByRoot, *, merging: bool) -> None:
         """Apply rules until none matches, looking again only where something changed."""
-        queue = deque(vertex for vertex in graph.topological_order() if graph[vertex].op in by_op)
+        queued = {vertex: 0 for vertex in graph.topological_order() if graph[vertex].op in by_op}
         if self._unvisited is not None:
-            queue = deque(vertex for vertex in queue if vertex in self._unvisited[merging])
-            self._unvisited[merging].clear()
-        queued, total = set(queue), len(queue)
+            near = self._unvisited[merging]
+            queued = {vertex: near[vertex] for vertex in queued if vertex in near}
+            near.clear()
+        queue, total = deque(queued), len(queued)
         while queue:
             self.check()
             vertex = queue.popleft()
-            queued.discard(vertex)
+            distance = queued.pop(vertex)
             if vertex not in graph:
                 continue
-            patch = self._apply_rules_at(graph, vertex, by_op.get(graph[vertex].op, ()))
+            patch = self._apply_rules_at(graph, vertex, by_op.get(graph[vertex].op, ()), distance)
             if patch is None:
                 continue
-            for near in self._affected_vertices(graph, patch):
-                if near not in queued and graph[near].op in by_op:
-                    queued.add(near)
-                    queue.append(near)
+            for other, distance in self._affected_vertices(graph, patch).items():
+                if other in queued:
+                    queued[other] = min(queued[other], distance)
+                elif graph[other].op in by_op:
+                    queued[other] = distance
+                    queue.append(other)
             self.progress("rules", max(0.0, 1 - len(queue) / max(total, 1)))
 
-    def _apply_rules_at(self, graph: Graph, vertex: int, rules: Iterable[tuple[Rule, frozenset[str]]]) -> Patch | None:
-        made_by = node_producer_kinds(graph, graph[vertex])
-        matches = self.memory.failed_matches.around(graph, vertex)
-        for rule, needed in rules:
-            for match in matches.find(rule) if needed <= made_by else ():
-                patch = self.improving_patch(graph, match)
-                if isinstance(patch, Patch):
-                    if rule.canonical:
-                        self._canonicalized.add((rule.name, graph, graph.value_name(match.roots[0])))
-                    return self._apply(rule.name, graph, patch, is_rule=True)
+    def _apply_rules_at(self, graph: Graph, vertex: int, rules: Iterable[Rule], distance: int) -> Patch | None:
+        for rule, match in self.memory.failed_matches.find(graph, vertex, rules, distance):
+            patch = self.improving_patch(graph, match)
+            if isinstance(patch, Patch):
+                if rule.canonical:
+                    self._canonicalized.add((rule.name, graph, graph.value_name(match.roots[0])))
+                return self._apply(rule.name, graph, patch, is_rule=True)
         return None
 
     def improving_patch(self, graph: Graph, match: Match) -> Patch | Objection:
@@ -320,32 +323,34 @@ class Simplifier:
 
     def _note_affected(self, graph: Graph, patch: Patch) -> None:
         if self._unvisited is not None:
-            near = set(self._affected_vertices(graph, patch))
-            self._unvisited[False] |= near
-            self._unvisited[True] |= near
+            near = self._affected_vertices(graph, patch)
+            for unvisited in self._unvisited.values():
+                for vertex, distance in near.items():
+                    unvisited[vertex] = min(unvisited.get(vertex, distance), distance)
 
-    def _affected_vertices(self, graph: Graph, patch: Patch) -> Iterator[int]:
-        """Yield where a match may have become possible: what changed, what lost a reader, and what they lead to."""
+    def _affected_vertices(self, graph: Graph, patch: Patch) -> dict[int, int]:
+        """Return where a match may have become possible: what changed, what lost a reader, and what they lead to, each
+        with its distance from there."""
         changed = [vertex for vertex in patch.after if vertex in graph]
         operands = {value.vertex for node in (*patch.before.values(), *patch.after.values()) for value in node.operands}
         level = dict.fromkeys([*changed, *(vertex for vertex in operands if vertex in graph)])
-        seen: dict[int, None] = {}
-        for _ in range(self.max_pattern_depth + 1):
-            seen |= level
+        seen: dict[int, int] = {}
+        for distance in range(self.max_pattern_depth + 1):
+            seen |= dict.fromkeys(level, distance)
             few = [vertex for vertex in level if graph.fan_out(vertex) <= MANY_READERS]
             level = dict.fromkeys(r for v in few for r in graph.readers(v) if r not in seen)
             if len(level) > MANY_READERS:
                 break
-        yield from seen
+        return seen
 
 
 def rules_by_root(rules: Iterable[Rule]) -> RulesByRoot:
     """Return the rules by the operators that their left sides may end in."""
-    by_op: dict[str, dict[tuple[Rule, frozenset[str]], None]] = {}
+    by_op: dict[str, dict[Rule, None]] = {}
     for rule in rules:
         for side in rule.left:
             for op in root_operators_of(side):
-                by_op.setdefault(op, {})[rule, producer_kinds(side)] = None
+                by_op.setdefault(op, {})[rule] = None
     return {op: tuple(found) for op, found in by_op.items()}
 
 

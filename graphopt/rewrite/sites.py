@@ -10,6 +10,7 @@ from typing import Any
 
 from graphopt.base.dtype import DType
 from graphopt.ir.graph import Graph, Value
+from graphopt.ir.schemas import memoized_by_schema
 from graphopt.language.binding import ConstantBinding, DefaultBinding
 from graphopt.language.coverage import AnswerQuestion, Label
 from graphopt.language.rule import Rule
@@ -61,8 +62,7 @@ class Site:
 
         finite = [app.args[0] for app in match.rule.property_conditions if app.op == "is_finite"]
         asked = [bound for hole in finite if isinstance(bound := match.holes[str(hole)], Value)]
-        one_sided = {*_mask_operands(match.rule.left)} ^ {*_mask_operands(match.rule.right)}
-        masked = [match.holes[part.name] for mask in one_sided for part in walk_term(mask) if isinstance(part, Var)]
+        masked = [match.holes[name] for name in _one_sided_masks(match.rule)]
         masks, written = _bound_values(masked), [number for number in masked if isinstance(number, float)]
         has_huge = any(is_huge(number, graph.dtype(match.roots[0])) for number in written)
         inside = frozenset(map(graph.dtype, match.terms.values())) - {DType.BOOL}  # truth values neither round nor wrap
@@ -77,6 +77,13 @@ class Site:
             any(graph[value.vertex].op != app.op for app, value in match.terms.items()),
             lambda question: _answer_question(graph, match, question),
         )
+
+
+@memoized_by_schema
+def _one_sided_masks(rule: Rule) -> tuple[str, ...]:
+    """Return the holes in masks that one side of a rule alone has."""
+    one_sided = {*_mask_operands(rule.left)} ^ {*_mask_operands(rule.right)}
+    return tuple(part.name for mask in one_sided for part in walk_term(mask) if isinstance(part, Var))
 
 
 def _mask_operands(sides: Iterable[Term]) -> Iterator[Term]:

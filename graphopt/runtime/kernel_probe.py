@@ -124,7 +124,7 @@ class KernelProbe:
         return next((node.op for node in nodes if _uses_half(node, facts) and self._is_half_cast(node, facts)), "")
 
     def _is_half_cast(self, node: Node, facts: Graph) -> bool:
-        if node.op == "Cast" or any(True for _ in node.bodies) or self.unavailable_reason:
+        if node.op == "Cast" or node.has_bodies or self.unavailable_reason:
             return node.op == "Cast"
         model = _node_model(opset_conversion.downgraded(node, facts), facts)
         if model is None:
@@ -180,7 +180,7 @@ class KernelProbe:
     def refusal_of_node(self, node: Node, facts: version_tables.GraphFacts) -> str:
         """Say why a node cannot run; empty where it can, or where that is unknown: nodes with bodies or unknown
         types."""
-        if node.is_internal or any(True for _ in node.bodies) or self.unavailable_reason:
+        if node.is_internal or node.has_bodies or self.unavailable_reason:
             return ""
         try:
             spelled = opset_conversion.downgraded(node, facts)

@@ -160,7 +160,7 @@ class _GraphEstimate:
             load = _node_load(view) if fused is None else fused.work
             is_told = fused is None and bool(load.flops or load.bytes)
             work = _kernel_work(view, is_blocked=is_blocked) if is_told else None
-            name = node.op if any(True for _ in node.bodies) else f"{node.op} {dict(node.attrs)}"
+            name = node.op if node.has_bodies else f"{node.op} {dict(node.attrs)}"
             self._parts[vertex] = self._part(name, work, load)
             if is_blocked:
                 self.blocked.add(Value(vertex))

@@ -37,7 +37,6 @@ from graphopt.rewrite.simplify import DeadlineExceededError, Step
 from graphopt.runtime.cost_model import CostModel, NotMeasurableError
 from graphopt.runtime.measure import Speedup, TimingVerdict, geometric_mean_speedup
 from graphopt.search.moves import (
-    AppliedMove,
     Move,
     MoveNotApplicableError,
     SearchSpace,
@@ -292,10 +291,13 @@ class _RegionSolver:
             MoveNotApplicableError: it cannot be made.
         """
         self.begun[move.rule, move.sites] += not state.moves
-        graph, made, identity = self._apply_move(before, move)
-        if identity == state.digest:
-            move = replace(move, simplified=False)
-            graph, made, identity = self._apply_move(before, move)
+        bare = before.copy()
+        made = apply_move(bare, replace(move, simplified=False), self.space)
+        graph = bare.copy()
+        steps = [*made.steps, *self.space.simplifier.run(graph, made.steps).steps]
+        identity = graph_digest(graph)
+        if identity == state.digest:  # simplifying has undone the move
+            move, graph, steps, identity = replace(move, simplified=False), bare, made.steps, graph_digest(bare)
         if made.is_complete and not state.moves:
             self.begun[move.rule, move.sites] = self.policy.refusing_copies
         if identity in self.seen:
@@ -304,17 +306,12 @@ class _RegionSolver:
         seconds = map(self.cost.estimate_seconds, self._static_graphs(graph))
         estimate = _geometric_mean([known / dear for known, dear in zip(seconds, self.dear, strict=True)])
         if estimate <= self.policy.slack:
-            debt = None if estimate < state.estimate else _UnpaidMove.from_steps(move, made.steps)
+            debt = None if estimate < state.estimate else _UnpaidMove.from_steps(move, steps)
             kind = tuple(sorted(graph.operator_counts().items()))
             child = _SearchState(state.start, (*state.moves, move), kind, estimate, identity, debt, graph)
             self.frontier.push(child)
             self.pool.append(child)
             self.holding.append(child)
-
-    def _apply_move(self, before: Graph, move: Move) -> tuple[Graph, AppliedMove, str]:
-        graph = before.copy()
-        made = apply_move(graph, move, self.space)
-        return graph, made, graph_digest(graph)
 
     def _graph_of(self, state: _SearchState) -> Graph:
         if state.cached_graph is None:

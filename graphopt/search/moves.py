@@ -13,7 +13,7 @@ from graphopt.ir.graph import Graph, Value
 from graphopt.language.rule import Rule
 from graphopt.language.terms import Var, operator_applications
 from graphopt.rewrite.build import RewriteRefused, build_patch, missing_operator
-from graphopt.rewrite.matching import Match, find_matches, node_producer_kinds
+from graphopt.rewrite.matching import Match, find_matches
 from graphopt.rewrite.regions import Region, extract_region, graph_digest, nodes_digest
 from graphopt.rewrite.simplify import RulesByRoot, Simplifier, SitePredicate, Step, rules_by_root, undo_steps
 from graphopt.rewrite.sites import Site
@@ -218,12 +218,10 @@ def find_trade_matches(graph: Graph, space: SearchSpace) -> dict[Rule, list[Matc
     by_op = space.candidates(graph.opsets)
     for vertex in graph.topological_order():
         space.simplifier.check()
-        made_by = node_producer_kinds(graph, graph[vertex])
-        matches = space.simplifier.memory.failed_matches.around(graph, vertex)
-        for rule, needed in by_op.get(graph[vertex].op, ()):
-            for match in matches.find(rule) if needed <= made_by else ():
-                if _is_allowed(graph, match, space):
-                    found.setdefault(rule, {}).setdefault(frozenset(match.roots), match)
+        rules = by_op.get(graph[vertex].op, ())
+        for rule, match in space.simplifier.memory.failed_matches.find(graph, vertex, rules) if rules else ():
+            if _is_allowed(graph, match, space):
+                found.setdefault(rule, {}).setdefault(frozenset(match.roots), match)
     return {rule: list(sites.values()) for rule, sites in found.items()}
 
 

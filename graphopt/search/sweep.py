@@ -49,12 +49,13 @@ def apply_sweep(
 
     def change(graph: Graph) -> Iterator[Step]:
         used: dict[str, None] = {}
-        steps = _apply_sweep_rules(graph, only, used, policy.sweep_rounds)
+        steps = _apply_sweep_rules(graph, found, only, used, policy.sweep_rounds)
         made = Sweep(name, tuple(used))
         return (replace(step, cause=made) for step in steps)
 
     try:
-        result = start.derive(change)
+        found = find_trade_matches(start.graph, only)
+        result = start.derive(change) if found else start
     except DeadlineExceededError:
         log.info("there is no time for the sweep '%s'", name)
         return None
@@ -126,8 +127,10 @@ class _EndlessSweepError(Exception):
     """The rules of a sweep undo each other."""
 
 
-def _apply_sweep_rules(graph: Graph, space: SearchSpace, used: dict[str, None], rounds: int) -> list[Step]:
-    """Make the steps, in place; note the rules that were used.
+def _apply_sweep_rules(
+    graph: Graph, found: Mapping[Rule, Sequence[Match]], space: SearchSpace, used: dict[str, None], rounds: int
+) -> list[Step]:
+    """Make the steps, in place, from the first matches on; note the rules that were used.
 
     To simplify takes longest, so that is done where no rule matches any more; it may bring about further matches.
     """
@@ -135,7 +138,6 @@ def _apply_sweep_rules(graph: Graph, space: SearchSpace, used: dict[str, None], 
     pending: list[Step] = []
     stuck: set[tuple[Rule, tuple[Value, ...]]] = set()
     for _ in range(rounds + len(graph)):
-        found = find_trade_matches(graph, space)
         for rule in space.trades:
             able = [match for match in found.get(rule, ()) if (rule, match.roots) not in stuck]
             places = tuple(match.roots for match in _without_outside_readers(graph, able))
@@ -151,4 +153,5 @@ def _apply_sweep_rules(graph: Graph, space: SearchSpace, used: dict[str, None], 
                 return done
             done += [*pending, *space.simplifier.run(graph, pending).steps]
             pending = []
+        found = find_trade_matches(graph, space)
     raise _EndlessSweepError
