@@ -34,6 +34,8 @@ from graphopt.rules import (
     splitting,
     tensor_parallel,
     tiling,
+    volumes,
+    windows,
     winograd,
 )
 
@@ -65,6 +67,8 @@ TRADES: tuple[Rule, ...] = (
     *parallel.TRADES,
     *block_diagonal.TRADES,
     *conv_variants.TRADES,
+    *volumes.TRADES,
+    *windows.TRADES,
     *winograd.TRADES,
     *fast_paths.TRADES,
     *activation.TRADES,
@@ -98,6 +102,9 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
             code_motion.SWEEPS,
             attention.SWEEPS,
             quantization.SWEEPS,
+            conv_variants.SWEEPS,
+            volumes.SWEEPS,
+            windows.SWEEPS,
             blocked_layout.SWEEPS,
             patches.SWEEPS,
             reduction.SWEEPS,
