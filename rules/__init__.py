@@ -36,6 +36,8 @@ from graphopt.rules import (
     strassen,
     tensor_parallel,
     tiling,
+    volumes,
+    windows,
     winograd,
 )
 
@@ -67,6 +69,8 @@ TRADES: tuple[Rule, ...] = (
     *parallel.TRADES,
     *block_diagonal.TRADES,
     *conv_variants.TRADES,
+    *volumes.TRADES,
+    *windows.TRADES,
     *winograd.TRADES,
     *strassen.TRADES,
     *cache_aliasing.TRADES,
@@ -102,6 +106,9 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
             code_motion.SWEEPS,
             attention.SWEEPS,
             quantization.SWEEPS,
+            conv_variants.SWEEPS,
+            volumes.SWEEPS,
+            windows.SWEEPS,
             blocked_layout.SWEEPS,
             patches.SWEEPS,
             reduction.SWEEPS,

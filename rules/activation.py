@@ -269,14 +269,7 @@ OTHERS = (
 slope = const("slope")
 image, of_channel = tensor("image", "N C *s"), const("slope", "C 1*s")
 
-TRADES = (
-    Rule(
-        "replace_prelu_with_clamps",
-        op.PRelu(x, slope),
-        op.Relu(x) + op.Min(x, 0.0) * slope,
-        when=floats,
-        why="Runtimes compute PRelu one element after the other, and these operators several at once.",
-    ),
+PRELU = (
     Rule(
         "replace_prelu_with_relu",
         op.PRelu(image, of_channel),
@@ -284,6 +277,14 @@ TRADES = (
         when=fn.is_float(fn.dtype(image)),
         why="Runtimes have no PRelu in the blocked layout of convolutions, but Relu, sums, and products by channel.",
     ),
+    Rule(
+        "replace_prelu_with_clamps",
+        op.PRelu(x, slope),
+        op.Relu(x) + op.Min(x, 0.0) * slope,
+        when=floats,
+        why="Runtimes compute PRelu one element after the other, and these operators several at once.",
+    ),
 )
 
 RULES = (*CLAMPS, *HARD, *GELU, *GELU_SPELLINGS, *OTHERS)
+TRADES = PRELU

@@ -187,6 +187,7 @@ for what it gains is far more than the copies cost."""
 
 grouped, grouped_bias, deep = const("d", "C J *r"), const("e", "C", default=0), tensor("x", "N D H W")
 of_groups = (fn.is_in(fn.size("J"), (BLOCK // 2, BLOCK // 4)), fn.ne(fn.size("C") % BLOCK, 0))
+of_single_channels = (fn.eq(fn.size("J"), 1), fills_none)
 more_groups = group + missing // fn.size("J")
 
 
@@ -195,7 +196,7 @@ def drop_filling(value: Term) -> App:
     return op.Slice(value, (0,), fn.concat(fn.size("C")), (1,))
 
 
-def fill_groups_behind_conv(before: Activation, after: Activation) -> Rule:
+def fill_groups_behind_conv(before: Activation, after: Activation, what: str, when: tuple[Term, ...]) -> Rule:
     """Return the rule for a convolution in groups behind another, whose filters are filled up."""
 
     def convs(count: Term, *weights: Term) -> Term:
@@ -205,10 +206,10 @@ def fill_groups_behind_conv(before: Activation, after: Activation) -> Rule:
 
     weights = (pruning.filters, pruning.bias, grouped, grouped_bias)
     return Rule(
-        f"fill_groups_of_conv_behind_conv{before.name}{after.name and '_before'}{after.name}",
+        f"fill_{what}_behind_conv{before.name}{after.name and '_before'}{after.name}",
         convs(group, *weights),
         drop_filling(convs(more_groups, *map(fill_channels, weights))),
-        when=of_groups,
+        when=when,
         pays=fn.size("J") < fn.size("C"),
         why="Whole blocks are computed several times as fast, and the channels before cost a few filters of zeros, no"
         " copy.",
@@ -217,7 +218,7 @@ def fill_groups_behind_conv(before: Activation, after: Activation) -> Rule:
 
 FILLED_GROUPS = (
     *(
-        fill_groups_behind_conv(before, after)
+        fill_groups_behind_conv(before, after, "groups_of_conv", of_groups)
         for before, after in ((RELU, RELU), (SILU, NOTHING), (NOTHING, NOTHING), (RELU, NOTHING), (CLIP, CLIP))
     ),
     Rule(
@@ -245,9 +246,16 @@ FILLED_GROUPS = (
     ),
 )
 
+FILLED_SINGLE = tuple(
+    fill_groups_behind_conv(before, NOTHING, "depthwise_conv", of_single_channels)
+    for before in (RELU, SILU, GELU, NOTHING)
+)
+"""For what the rules for channels between convolutions do not match, as no third convolution reads them: a Split does,
+or a product with factors of channels."""
+
 RULES: tuple[Rule, ...] = ()
-TRADES = (*BLOCKED, *FILLED, FILL_BEFORE_CONV, FILL_AROUND_DEPTHWISE_CONV, *FILLED_GROUPS)
+TRADES = (*BLOCKED, *FILLED, *FILLED_SINGLE, FILL_BEFORE_CONV, FILL_AROUND_DEPTHWISE_CONV, *FILLED_GROUPS)
 SWEEPS = {
     "images in blocks of channels": BLOCKED,
-    "channels in whole blocks": (*FILLED, FILL_AROUND_DEPTHWISE_CONV, *FILLED_GROUPS, *MERGED),
+    "channels in whole blocks": (*FILLED, *FILLED_SINGLE, FILL_AROUND_DEPTHWISE_CONV, *FILLED_GROUPS, *MERGED),
 }

@@ -231,6 +231,9 @@ VIEWED = (
     ),
 )
 
+SQUEEZED = tuple(rule for rule in VIEWED if "squeeze" in rule.name)
+"""Rules by which signals that are computed as images stay images between two convolutions."""
+
 # -- transpositions of one matrix ----------------------------------------------------------------------------------
 # ONNX Runtime copies element by element where axes move that are no neighbours, even if one of them is of size 1. So
 # queries, keys and values of attention across channels (XCiT, EdgeNeXt) are split four times as slowly.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from graphopt.rule import Rule, TermLike, const, fn, integer, integers, op, tensor
 from graphopt.rules.branches import eye, pad_kernel
+from graphopt.rules.code_motion import SQUEEZED
 from graphopt.rules.convolution import BLOCK, geometry
 
 # Axes: N batch, C input channels, M output channels, I = C / group, *s space, *k kernel.
@@ -138,3 +139,4 @@ PLANES = (
 
 RULES: tuple[Rule, ...] = ()
 TRADES = (*WIDENED, *GROUPS, *MERGED, *CHANNELS, *PLANES)
+SWEEPS = {"signals as images": (*PLANES, *SQUEEZED)}

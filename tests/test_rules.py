@@ -45,6 +45,9 @@ TOLERANCE = {"f2": 2e-2, "f4": 3e-4, "f8": 1e-9}
 """By float type, relative to the largest output: operands are below 10 and sums short, and weights are folded once."""
 
 Arrays = list[NDArray[Any]]
+WINDOWED = {"B": 1, "H": 5, "W": 6, "K": 3, "N": 2, "Q": 4, "R": 3}  # of an image of 6 by 8, four windows of 3 by 4
+FILLED_UP = {"pads": (0, 0, 0, 0, 0, 1, 2, 0), "cut": (1, 2, 3, 2, 4, 3)}
+CUT_OFF = {"pads": (0, 0, 0, 0, 0, -1, -2, 0), "grid": (1, 2, 2, 3, 4, 2), "merged": (1, 6, 8, 2)}
 MIXED_KERNELS = {"N": 1, "H": 7, "W": 8} | {f"{axis}{i}": i + 1 for axis in "CKL" for i in range(5)}
 GIVEN: Mapping[str, tuple[Mapping[str, int], Mapping[str, Any]]] = (
     {
@@ -62,6 +65,18 @@ GIVEN: Mapping[str, tuple[Mapping[str, int], Mapping[str, Any]]] = (
         rule.name: ({"C": 24, "J": 8}, {})
         for rule in FILLED_GROUPS
         if rule.name.startswith("fill_groups_of_conv_behind")
+    }
+    | {
+        name: given
+        for windows, shift in (("windows", {}), ("shifted_windows", {"down_parts": (2, 4), "across_parts": (3, 5)}))
+        for tokens, joined, pixels in (("tokens", (4, 12, 3), 12), ("images", (4, 3, 4, 3), 4))
+        for name, given in (
+            (
+                f"push_matmul_above_padding_of_{tokens}_in_{windows}",
+                (WINDOWED, FILLED_UP | {"joined": joined} | shift),
+            ),
+            (f"push_matmul_below_cropping_of_{tokens}_in_{windows}", (WINDOWED | {"S": pixels}, CUT_OFF | shift)),
+        )
     }
 )
 """Sizes and numbers of rules for which hardly a draw meets all that has to fit."""

@@ -468,3 +468,83 @@ def test_where_elements_are_only_moved_otherwise_there_is_nothing_to_time() -> N
     )
     assert made is None
     assert model.graph.operator_counts() == {"Relu": 1, "Gather": 1, "Exp": 1, "Add": 1}
+
+
+def windowed_attention(shift: bool) -> onnx.ModelProto:
+    """Projections before and behind windows of 4 by 4 of an image of 5 by 6, as SAM and Swin have them."""
+    rng = np.random.default_rng(0)
+    shapes = {"v": (8, 8), "w": (8, 8), "a": (8,), "b": (8,)}
+    weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    there = """lt, lb = Split<axis=1>(z, [2,6]); l = Concat<axis=1>(lb, lt); ll, lr = Split<axis=2>(l, [2,6]);
+    s = Concat<axis=2>(lr, ll);"""
+    back = """kt, kb = Split<axis=1>(n, [6,2]); k = Concat<axis=1>(kb, kt); kl, kr = Split<axis=2>(k, [6,2]);
+    u = Concat<axis=2>(kr, kl);"""
+    body = f"""z = Pad(x, [0,0,0,0,0,3,2,0]); {there if shift else "s = Identity(z);"}
+    c = Reshape(s, [1,2,4,2,4,8]); t = Transpose<perm=[0,1,3,2,4,5]>(c); r = Reshape(t, [-1,16,8]);
+    m = MatMul(r, v); g = Add(m, a); f = Softmax<axis=1>(g); p = MatMul(f, w); h = Add(p, b);
+    o = Reshape(h, [1,2,2,4,4,-1]); d = Transpose<perm=[0,1,3,2,4,5]>(o); n = Reshape(d, [1,8,8,8]);
+    {back if shift else "u = Identity(n);"} y = Slice(u, [0,0], [5,6], [1,2], [1,1])"""
+    return parse("float[1,5,6,8] x", body, weights=weights, outputs="float[1,5,6,8] y", opset=20)
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_what_fills_windows_is_not_multiplied(shift: bool) -> None:
+    given = windowed_attention(shift)
+    library = load_library()
+    kept = rules_beside_trades(library.rules, library.trades)
+    model, made = swept(given, library.sweeps["products without padding of windows"], kept)
+    assert made is not None
+    products = [model.graph.tensor_type(Value(vertex)) for vertex in model.graph.vertices_with_op("MatMul")]
+    assert [found and found.shape for found in products] == [(1, 5, 6, 8)] * 2
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_windows_that_fit_are_left() -> None:
+    body = """z = Pad(x, [0,0,0,0,0,0,0,0]); c = Reshape(z, [1,2,4,2,4,8]); t = Transpose<perm=[0,1,3,2,4,5]>(c);
+    r = Reshape(t, [4,16,8]); y = MatMul(r, w)"""
+    given = parse("float[1,8,8,8] x", body, weights={"w": np.ones((8, 8), np.float32)}, opset=20)
+    assert swept(given, load_library().sweeps["products without padding of windows"])[1] is None
+
+
+def test_volumes_stay_frames_between_convolutions() -> None:
+    """A residual block with factors of channels: two Transposes are left, at its beginning and its end."""
+    rng = np.random.default_rng(0)
+    weights: Arrays = {"v": rng.standard_normal((4, 4, 3, 3, 3)), "w": rng.standard_normal((4, 1, 1, 3, 3))}
+    weights = {name: array.astype(np.float32) for name, array in weights.items()}
+    body = """a = Conv<pads=[1,1,1,1,1,1]>(x, v); b = Relu(a); c = Conv<pads=[0,1,1,0,1,1], group=4>(b, w);
+    m = ReduceMean<keepdims=1>(c, [-1,-2,-3]); s = Sigmoid(m); g = Mul(c, s); r = Add(g, a); y = Relu(r)"""
+    given = parse("float[1,4,5,6,7] x", body, weights=weights, outputs="float[1,4,5,6,7] y", opset=20)
+    library = load_library()
+    kept = rules_beside_trades(library.rules, library.trades)
+    model, made = swept(given, library.sweeps["volumes as images"], kept)
+    assert made is not None
+    ops = model.graph.operator_counts()
+    assert (ops["Conv"], ops["Transpose"], ops["Pad"]) == (4, 2, 2)
+    assert {node.attrs["strides"] for _, node in model.graph.nodes() if node.op == "Conv"} == {(1, 1)}
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_signals_stay_images_between_convolutions() -> None:
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((4, 4, 3)).astype(np.float32) for name in ("v", "w")}
+    body = "a = Conv<pads=[1,1]>(x, v); b = Relu(a); c = Conv<pads=[1,1]>(b, w); y = Add(c, a)"
+    given = parse("float[1,4,20] x", body, weights=weights, outputs="float[1,4,20] y", opset=20)
+    library = load_library()
+    kept = rules_beside_trades(library.rules, library.trades)
+    model, made = swept(given, library.sweeps["signals as images"], kept)
+    assert made is not None
+    ops = model.graph.operator_counts()
+    assert (ops["Conv"], ops["Unsqueeze"], ops["Squeeze"]) == (2, 1, 1)
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_mish_and_prelu_are_computed_by_vectorized_kernels() -> None:
+    body = "s = Softplus(x); t = Tanh(s); m = Mul(x, t); y = PRelu(m, a)"
+    weights: Arrays = {"a": np.full((8, 1, 1), 0.3, np.float32)}
+    given = parse("float[1,8,5,5] x", body, weights=weights, outputs="float[1,8,5,5] y", opset=20)
+    library = load_library()
+    kept = rules_beside_trades(library.rules, library.trades)
+    model, made = swept(given, library.sweeps["activations by vectorized kernels"], kept)
+    assert made is not None
+    assert not {"Softplus", "Tanh", "PRelu"} & set(model.graph.operator_counts())
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL

@@ -201,13 +201,21 @@ def _saturates(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
 def _check_new_poles(app: App, known: Container[App], typings: Sequence[Typing]) -> Iterator[str]:
     """Say why a new pole or place may be one of floats only; the largest of exp(x - max(x)) is 1 whatever x is."""
     first = 0 if _rounding(app) is RoundingEffect.SELECTS_INDEX else lookup_operator(app.op, app.domain).pole_operand
-    deciding = () if first is None else app.inputs[first:]
+    deciding = () if first is None else tuple(each for each in app.inputs[first:] if not _exceeds_number(each))
     inside = [part for operand in deciding if operand is not None for part in operator_applications(operand)]
     if any(lookup_operator(part.op, part.domain).is_saturating and _peak(part, typings) is None for part in inside):
         yield f"{app.op} tells apart what saturates, and the left side does not compute {app}"
     rounded = (part for part in inside if _rounds(part) and not _is_lossless(part, typings))
     if _rounding(app) is RoundingEffect.SELECTS_INDEX and any(part not in known for part in rounded):
         yield f"{app.op} tells apart what is rounded, and the left side does not compute {app}"
+
+
+def _exceeds_number(term: Term | None) -> bool:
+    """Return whether floats are at least some positive number, of which a quotient is no pole: it plus a square."""
+    match term:
+        case App(op="Add", inputs=(Lit(number), App(op="Mul", inputs=(one, other)))):
+            return isinstance(number, int | float) and number > 0 and one == other
+    return False
 
 
 def _ties_broken(app: App, new: Container[App], typings: Sequence[Typing]) -> Iterator[str]:

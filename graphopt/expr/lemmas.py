@@ -147,6 +147,18 @@ def odd(function: str) -> Lemma:
     return lemma
 
 
+def tanh(x: Expr) -> Expr | None:
+    """tanh(0) = 0, tanh(-a) = -tanh(a), and tanh(log(1 + exp(a))) = (1 - s²) / (1 + s²), where s = 1 / (1 + exp(a))."""
+    inner = _factor_ignoring_guard(x)
+    if isinstance(inner, Call) and inner.function == "Log" and x.terms[0].guard == TRUE:
+        (argument,) = inner.args
+        alone = argument - constant(1)
+        if _is_call_of(_factor_ignoring_guard(alone), "Exp") and alone.terms[0].guard == TRUE:
+            square = reciprocal(argument) * reciprocal(argument)
+            return (constant(1) - square) * reciprocal(constant(1) + square)
+    return odd("Tanh")(x)
+
+
 def even(function: str, at_zero: int) -> Lemma:
     """f(-a) = f(a), and a known number at 0."""
 
@@ -208,7 +220,8 @@ LEMMAS: Mapping[str, Lemma] = {
     "Positive": positive,
     **dict.fromkeys(("Floor", "Ceil", "Round"), drop_redundant_rounding),
     "Sign": sign,
-    **{f: odd(f) for f in ("Erf", "Tanh", "Sin", "Tan", "Asin", "Atan", "Sinh", "Asinh", "Atanh")},
+    "Tanh": tanh,
+    **{f: odd(f) for f in ("Erf", "Sin", "Tan", "Asin", "Atan", "Sinh", "Asinh", "Atanh")},
     "Cos": even("Cos", 1),
     "Cosh": even("Cosh", 1),
 }

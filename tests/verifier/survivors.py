@@ -202,7 +202,7 @@ EQUIVALENT = (
         "it is true everywhere: the condition says where it pays",
     ),
     (
-        "fill_(channels_before|groups_of)_conv.*|read_past_slice_of_channels",
+        "fill_(channels_before|groups_of|depthwise)_conv.*|read_past_slice_of_channels",
         ".*condition dropped: (16 < size|size.* < .*)",
         "it is true everywhere: the condition says where it pays",
     ),
@@ -345,7 +345,7 @@ EQUIVALENT = (
         "true of all numbers of channels: what is filled up to what is said for kernels",
     ),
     (
-        "fill_groups_of_conv.*",
+        "fill_(groups_of|depthwise)_conv.*",
         "EXTENDED operand dropped: Pad.[be],",
         "a list has one axis",
     ),
@@ -384,5 +384,20 @@ EQUIVALENT = (
     ("rotate_all_.*", "REAL holes swapped: along and swapped", "the conditions say that both are the last axis"),
     ("part_transposed_.*", ".*number changed: Transpose perm", "a permutation of two axes is its own inverse"),
     ("part_fused_residual_conv_relu", ".*condition dropped: sizes", "the operator's definition asks for it"),
+    (
+        "replace_conv3d_of_._frames_with_conv2d",
+        "REAL (another operator: (item.pads, 3.|item.*[*] 0 becomes)|number changed: Pad.Slice.w)",
+        "a Slice cuts off what is behind the last frame, nothing is as little less as more, and zeros add nothing",
+    ),
+    (
+        "push_matmul_(above_padding|below_cropping)_.*",
+        "EXTENDED condition dropped: (item.*== size|any_of.grid ==|concat.length)",
+        "the left side asks for it: a Reshape keeps the number of elements, and a Transpose and a Pad name all axes",
+    ),
+    (
+        "push_matmul_below_cropping_.*",
+        "EXTENDED operands swapped: concat.item.grid, 0., item.grid, 1.",
+        "images and their rows of windows are one axis again behind the Transpose, which leaves them side by side",
+    ),
 )
 """Rules, changes (patterns both), and why such a mutant that is proved is right."""

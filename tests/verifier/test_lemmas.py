@@ -49,6 +49,7 @@ ARGUMENTS = (
         call_function("Sqrt", call_function("Abs", x)),
     ),
     *(call_function("Log", call_function("Exp", x) * call_function("Abs", y)), PARTS, 1 / PARTS),
+    *(call_function("Log", call_function("Exp", v) + 1) for v in (x, -x, x + y)),
 )
 
 
