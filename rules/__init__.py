@@ -35,6 +35,7 @@ from graphopt.rules import (
     tensor_parallel,
     tiling,
     winograd,
+    writes,
 )
 
 RULES: tuple[Rule, ...] = (
@@ -50,6 +51,7 @@ RULES: tuple[Rule, ...] = (
     *casting.RULES,
     *layout.RULES,
     *slicing.RULES,
+    *writes.RULES,
     *reduction.RULES,
     *elementwise.RULES,
     *quantization.RULES,

@@ -7,6 +7,8 @@
 0 unless m and c lie in blocks of the same number, m // (M / G) = c // (C / G). The prover does not know that there is
 no greater such number, nor what the sides of blocks are multiples of.
 
+`fn.first_index("K", i)` is a whole number F: the element of i at k along that axis is F + k.
+
 `fn.unique_indices("C", w)` is some places below C, in ascending order, and `fn.inverse_indices("C", w)` a position in
 that list for each place below C: w is the same at the place and at the one in that position, which is its own where it
 is in the list.
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from graphopt.base.dtype import DType
-from graphopt.expr.expressions import Index, integer_value
+from graphopt.expr.expressions import Expr, Index, integer_value
 from graphopt.expr.index_lists import IndexList
 from graphopt.expr.integers import Formula, Polynomial, Size, conjunction, eq, ge, quotient, symbol
 from graphopt.expr.symbolic_tensors import SymbolicTensor
@@ -47,6 +49,20 @@ class BlockDiagonal:
 
 
 @dataclass(frozen=True)
+class Consecutive:
+    """Consecutive numbers along an axis."""
+
+    first: Polynomial
+
+    @property
+    def facts(self) -> tuple[Formula, ...]:
+        return ()
+
+    def element_at(self, place: Size) -> Expr:
+        return integer_value(self.first + place)
+
+
+@dataclass(frozen=True)
 class SymbolicList:
     """A list of positions or places of which its length is known as a size, and each number as a function."""
 
@@ -62,7 +78,7 @@ class ContentFact(NamedTuple):
     """What a function says of constants."""
 
     app: App
-    structure: IndexList | BlockDiagonal
+    structure: IndexList | BlockDiagonal | Consecutive
     axes: Sequence[int] = ()
     """Along which axes of one of them."""
 
@@ -71,6 +87,8 @@ class ContentFact(NamedTuple):
         """What the function gives."""
         if isinstance(self.structure, BlockDiagonal):
             return self.structure.count
+        if isinstance(self.structure, Consecutive):
+            return self.structure.first
         if self.app.op == "inverse_indices":
             return SymbolicList(self.structure.extent, self.structure.representative)
         return SymbolicList(self.structure.count, self.structure.select)
@@ -84,6 +102,8 @@ def build_content_fact(app: App, extents: tuple[Size, ...]) -> ContentFact:
         return ContentFact(
             app, BlockDiagonal(extents, symbol(said), (symbol(f"high({said})"), symbol(f"wide({said})")))
         )
+    if app.op == "first_index":
+        return ContentFact(app, Consecutive(symbol(said)))
     (extent,) = extents
     return ContentFact(app, IndexList(symbol(said), extent, symbol(f"length({said})")))
 

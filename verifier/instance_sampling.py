@@ -446,6 +446,9 @@ class _Draft:
                 for arg in counts.operands[1:]
             ]
             return arange_array(shape, *(sizes or [None])).astype(dtype.numpy)
+        for app in self.rule.content_queries:
+            if app.op == "first_index" and hole in app.args:
+                return self._count_along(axis_position(*axis_arguments(app), hole.axes or ()), shape).astype(dtype.numpy)
         if hole.name in self.bounds:
             return rng.integers(*self.bounds[hole.name], shape).astype(dtype.numpy)
         array = random_array(rng, shape, dtype, plain=self.scope.plain)
@@ -483,6 +486,11 @@ class _Draft:
         if of not in self.representatives:
             self.representatives[of] = [self.rng.randrange(place + 1) for place in range(len(along))]
         along[:] = along[self.representatives[of]]
+
+    def _count_along(self, axis: int, shape: Shape) -> Array:
+        """Return consecutive numbers along an axis."""
+        counts = np.arange(shape[axis]) + self.rng.choice((0, 0, 1, 2, 3))
+        return np.moveaxis(np.broadcast_to(counts, (*np.delete(shape, axis), shape[axis])), -1, axis)
 
     def _keep_blocks(self, app: App, hole: Var, array: Array) -> None:
         """Make a constant zero outside of some blocks."""

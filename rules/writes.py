@@ -1,0 +1,134 @@
+"""Writes into a part of a tensor: ScatterElements and ScatterND at consecutive places.
+
+So loops are exported that fill a result step by step (`out[:, t] = y`), and operators that change a slice in place
+(`x[:, 1:] += y`), even where nothing but that slice is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from graphopt.rule import App, Rule, Term, TermLike, Var, const, fn, integer, integers, op, tensor
+
+x = tensor("x")
+LONGEST = 2**63 - 1
+
+
+class Write(NamedTuple):
+    """An operator that writes at the places of a constant along one axis. Axes: K the places, A and B those before,
+    *s those behind."""
+
+    name: str
+    places: str
+    values: str
+    axis: int
+    apply: Callable[[Term, Term, Term], App]
+    spread: Callable[[App, Term], App]
+    """Makes the places of consecutive numbers and of how many there are."""
+    when: tuple[Term, ...] = ()
+
+    def with_length(self, name: str, length: str) -> tuple[Var, Var]:
+        """Return the holes of so many places and of what is written there."""
+        return (
+            const(f"i{name}", self.places.replace("K", length)),
+            tensor(f"v{name}", self.values.replace("K", length)),
+        )
+
+
+axis = integer("axis")
+ELEMENTS = tuple(
+    Write(
+        f"elements_along_axis_{position}",
+        axes,
+        axes,
+        position,
+        lambda value, places, values: op.ScatterElements(value, places, values, axis=axis),
+        lambda numbers, count, before=axes.split("K")[0]: op.Expand(
+            op.Reshape(numbers, fn.concat(count, fn.sizes("1*s")), allowzero=1),
+            fn.concat(*(fn.size(each) for each in before.split()), count, fn.sizes("*s")),
+        ),
+        (fn.eq(fn.normalize_indices(axis, fn.rank(x)), position),),
+    )
+    for position, axes in enumerate(("K *s", "A K *s", "A B K *s"))
+)
+ROWS = Write("rows", "K 1", "K *s", 0, op.ScatterND, lambda numbers, _: op.Unsqueeze(numbers, (1,)))
+
+
+def first_index(places: Term, length: str) -> App:
+    return fn.first_index(length, places)
+
+
+def build_fusion_rule(this: Write, *, name: str, is_ascending: bool) -> Rule:
+    """Return the rule for two writes at adjoining places: the second behind the first, or before it."""
+    (i, v), (j, w) = this.with_length("0", "K"), this.with_length("1", "L")
+    first, second = first_index(i, "K"), first_index(j, "L")
+    count = fn.size("K") + fn.size("L")
+    begin, adjoin, values = (
+        (first, fn.eq(second, first + fn.size("K")), (v, w))
+        if is_ascending
+        else (second, fn.eq(first, second + fn.size("L")), (w, v))
+    )
+    return Rule(
+        f"fuse_{name}_writes_of_{this.name}",
+        this.apply(this.apply(x, i, v), j, w),
+        this.apply(x, this.spread(op.Range(begin, begin + count, 1), count), op.Concat(*values, axis=this.axis)),
+        when=(*this.when, fn.le(0, begin), adjoin, fn.le(1, fn.sizes(this.values.replace("K", "")))),
+        why="Steps that write beside each other are one write of all that they wrote.",
+    )
+
+
+def build_elimination_rule(this: Write) -> Rule:
+    i, v = this.with_length("", "K")
+    return Rule(
+        f"eliminate_write_of_all_{this.name}",
+        this.apply(x, i, v),
+        v,
+        when=(*this.when, fn.eq(first_index(i, "K"), 0), fn.eq(fn.shape(x), fn.shape(v))),
+        why="Of a tensor that is overwritten as a whole nothing is left.",
+    )
+
+
+# -- writes along another axis ---------------------------------------------------------------------------------------
+# PyTorch's exporter writes a slice along any axis as rows of a transposed tensor.
+
+to_front = integers("to_front")
+i, v = ROWS.with_length("", "K")
+begin = first_index(i, "K")
+along = fn.item(to_front, 0)
+end, size = begin + fn.size("K"), fn.item(fn.shape(x), along)
+
+
+def part(first: TermLike, last: TermLike) -> App:
+    return op.Slice(x, fn.concat(first), fn.concat(last), fn.concat(along))
+
+
+written = op.Transpose(v, perm=fn.inverse(to_front))
+BESIDE: Mapping[str, tuple[tuple[App, ...], tuple[Term, ...]]] = {
+    "first": ((written, part(end, LONGEST)), (fn.eq(begin, 0), fn.lt(end, size))),
+    "inner": ((part(0, begin), written, part(end, LONGEST)), (fn.lt(0, begin), fn.lt(end, size))),
+    "last": ((part(0, begin), written), (fn.lt(0, begin), fn.eq(end, size))),
+}
+SLICES = tuple(
+    Rule(
+        f"replace_write_of_{name}_slice_with_concat",
+        op.ScatterND(op.Transpose(x, perm=to_front), i, v),
+        op.Transpose(op.Concat(*parts, axis=along), perm=to_front),
+        when=where,
+        why="What is kept is copied once, in its order, and a slice that is read where it was written is known.",
+    )
+    for name, (parts, where) in BESIDE.items()
+)
+
+RULES: tuple[Rule, ...] = (
+    *(
+        rule
+        for this in (*ELEMENTS, ROWS)
+        for rule in (
+            build_fusion_rule(this, name="ascending", is_ascending=True),
+            build_fusion_rule(this, name="descending", is_ascending=False),
+            build_elimination_rule(this),
+        )
+    ),
+    *SLICES,
+)
