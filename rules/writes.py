@@ -37,21 +37,26 @@ class Write(NamedTuple):
 
 
 axis = integer("axis")
-ELEMENTS = tuple(
-    Write(
+
+
+def write_elements(position: int, before: str) -> Write:
+    """Return ScatterElements along the axis behind some others."""
+    axes = f"{before} K *s".strip()
+    return Write(
         f"elements_along_axis_{position}",
         axes,
         axes,
         position,
         lambda value, places, values: op.ScatterElements(value, places, values, axis=axis),
-        lambda numbers, count, before=axes.split("K")[0]: op.Expand(
+        lambda numbers, count: op.Expand(
             op.Reshape(numbers, fn.concat(count, fn.sizes("1*s")), allowzero=1),
-            fn.concat(*(fn.size(each) for each in before.split()), count, fn.sizes("*s")),
+            fn.concat(*map(fn.size, before.split()), count, fn.sizes("*s")),
         ),
         (fn.eq(fn.normalize_indices(axis, fn.rank(x)), position),),
     )
-    for position, axes in enumerate(("K *s", "A K *s", "A B K *s"))
-)
+
+
+ELEMENTS = tuple(write_elements(position, before) for position, before in enumerate(("", "A", "A B")))
 ROWS = Write("rows", "K 1", "K *s", 0, op.ScatterND, lambda numbers, _: op.Unsqueeze(numbers, (1,)))
 
 

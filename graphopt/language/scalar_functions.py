@@ -430,8 +430,7 @@ BINDING_QUERIES: Mapping[str, tuple[str, str]] = {
     ),
     "first_index": (
         '"K", i',
-        "the first of the consecutive numbers that a constant of whole numbers holds along an axis, the same ones along"
-        " all others",
+        "the first of the consecutive whole numbers that a constant holds along an axis, alike along all others",
     ),
     "unique_indices": (
         '"C", 16, w, …',

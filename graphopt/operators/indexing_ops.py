@@ -286,9 +286,7 @@ def _update_consecutive(
     def at(index: Index) -> Expr:
         from_start, from_end = index[axis] - first, index[axis] - size - first
         one, other = in_range(from_start, count), in_range(from_end, count)
-        start, end = (
-            updates.element((*index[:axis], place, *index[axis + 1 :])) for place in (from_start, from_end)
-        )
+        start, end = (updates.element((*index[:axis], place, *index[axis + 1 :])) for place in (from_start, from_end))
         updated = select_expr(conjunction(one, other), unseen.element(index), select_expr(one, start, end))
         beside = conjunction(*(in_range(index[i], places.shape[i]) for i in shorter))
         return select_expr(conjunction(beside, disjunction(one, other)), updated, x.element(index))
