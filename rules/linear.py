@@ -473,7 +473,7 @@ TRANSPOSITIONS: Mapping[str, tuple[int, ...]] = {
 }
 
 
-def as_matrix_product(equation: str) -> App:
+def as_matrix_product(equation: str) -> App | Var:
     """Return a product of two operands, of which one letter is summed, as one of stacks of matrices, with the fewest
     transpositions.
 
@@ -484,7 +484,7 @@ def as_matrix_product(equation: str) -> App:
     x, y = zip(operands(equation), given.split(","), strict=True)
     (summed,) = {*x[1]} & {*y[1]} - {*result}
 
-    def candidates() -> Iterator[tuple[int, App]]:
+    def candidates() -> Iterator[tuple[int, App | Var]]:
         for (left, rows), (right, columns) in ((x, y), (y, x)):
             shared = "".join(letter for letter in result if letter in rows and letter in columns)
             of_left, of_right = (

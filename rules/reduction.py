@@ -394,13 +394,13 @@ BY_PRODUCT = tuple(rule for kind in ("Sum", "Mean") for stack in STACKS for rule
 # Branches are stacked to be averaged. One by one they are added while they are read, and as branches of one input, such
 # as the convolutions of TimesNet, they become one.
 
-COMBINED: Mapping[str, Callable[[App | Var, App | Var], App]] = {"Max": op.Max, "Mean": op.Add, "Sum": op.Add}
+COMBINED: Mapping[str, Callable[[Term, Term], App]] = {"Max": op.Max, "Mean": op.Add, "Sum": op.Add}
 """What combines two elements in a reduction; of a mean their number divides it in the end."""
 
 
 def build_stack_rule(kind: str, count: int) -> Rule:
     """Return the rule for the reduction of so many values along the axis that stacks them."""
-    values = [tensor(f"x{i}") for i in range(count)]
+    values: list[Term] = [tensor(f"x{i}") for i in range(count)]
     new = fn.concat(fn.normalize_indices(axis, fn.rank(values[0]) + 1))
     combined = reduce(COMBINED[kind], values)
     return Rule(

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from graphopt.base.dtype import DType
-from graphopt.expr.expressions import Expr, Index, integer_value
+from graphopt.expr.expressions import Index, integer_value
 from graphopt.expr.index_lists import IndexList
 from graphopt.expr.integers import Formula, Polynomial, Size, conjunction, eq, ge, quotient, symbol
 from graphopt.expr.symbolic_tensors import SymbolicTensor
@@ -49,20 +49,6 @@ class BlockDiagonal:
 
 
 @dataclass(frozen=True)
-class Consecutive:
-    """Consecutive numbers along an axis."""
-
-    first: Polynomial
-
-    @property
-    def facts(self) -> tuple[Formula, ...]:
-        return ()
-
-    def element_at(self, place: Size) -> Expr:
-        return integer_value(self.first + place)
-
-
-@dataclass(frozen=True)
 class SymbolicList:
     """A list of positions or places of which its length is known as a size, and each number as a function."""
 
@@ -78,7 +64,7 @@ class ContentFact(NamedTuple):
     """What a function says of constants."""
 
     app: App
-    structure: IndexList | BlockDiagonal | Consecutive
+    structure: IndexList | BlockDiagonal
     axes: Sequence[int] = ()
     """Along which axes of one of them."""
 
@@ -87,8 +73,6 @@ class ContentFact(NamedTuple):
         """What the function gives."""
         if isinstance(self.structure, BlockDiagonal):
             return self.structure.count
-        if isinstance(self.structure, Consecutive):
-            return self.structure.first
         if self.app.op == "inverse_indices":
             return SymbolicList(self.structure.extent, self.structure.representative)
         return SymbolicList(self.structure.count, self.structure.select)
@@ -96,16 +80,22 @@ class ContentFact(NamedTuple):
 
 def build_content_fact(app: App, extents: tuple[Size, ...]) -> ContentFact:
     """Return what a function says of constants with axes of these sizes."""
-    name = "unique_indices" if app.op == "inverse_indices" else app.op
-    said = f"{name}({', '.join(str(arg.value if isinstance(arg, Lit) else arg) for arg in app.args)})"
+    said = _render_query("unique_indices" if app.op == "inverse_indices" else app.op, app)
     if app.op == "block_count":
         return ContentFact(
             app, BlockDiagonal(extents, symbol(said), (symbol(f"high({said})"), symbol(f"wide({said})")))
         )
-    if app.op == "first_index":
-        return ContentFact(app, Consecutive(symbol(said)))
     (extent,) = extents
     return ContentFact(app, IndexList(symbol(said), extent, symbol(f"length({said})")))
+
+
+def first_index_symbol(app: App) -> Polynomial:
+    """Return the number from which a constant counts along an axis."""
+    return symbol(_render_query(app.op, app))
+
+
+def _render_query(name: str, app: App) -> str:
+    return f"{name}({', '.join(str(arg.value if isinstance(arg, Lit) else arg) for arg in app.args)})"
 
 
 def resolve_constant_index(index: Index, said: Iterable[ContentFact]) -> tuple[Formula, Index]:

@@ -490,7 +490,7 @@ class _Draft:
             return arange_array(shape, *(sizes or [None]))
         for app in self.rule.content_queries:
             if app.op == "first_index" and hole in app.args:
-                axis = axis_position(*axis_arguments(app), hole.axes or ())
+                (axis,) = (axis_position(axis, hole.axes or ()) for axis in axis_arguments(app))
                 numbers = np.arange(shape[axis]) + self.rng.choice((0, 0, 1, 2, 3))
                 return np.moveaxis(np.broadcast_to(numbers, (*np.delete(shape, axis), shape[axis])), -1, axis)
         return None

@@ -277,7 +277,7 @@ class SymbolicInstance:
         counts = self.rule.arange_conditions.get(hole.name)
         along = next((app for app in self.rule.content_queries if app.op == "first_index" and hole in app.args), None)
         if along is not None:
-            axis = axis_position(*axis_arguments(along), hole.axes or ())
+            (axis,) = (axis_position(axis, hole.axes or ()) for axis in axis_arguments(along))
             return lambda index: integer_value(self.scalar(along) + index[axis])
         if counts is None:
             return None
