@@ -100,6 +100,7 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
             code_motion.SWEEPS,
             attention.SWEEPS,
             quantization.SWEEPS,
+            conv_variants.SWEEPS,
             blocked_layout.SWEEPS,
             patches.SWEEPS,
             reduction.SWEEPS,
@@ -120,5 +121,10 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
 leaves less to compute, last what says for the kernels how it lies. Each begins with the parts of what ONNX Runtime has
 fused, for taken apart alone they gain nothing where ONNX Runtime fuses them again."""
 
-ALSO_ALONE: tuple[Rule, ...] = (*linear.TRADES, *parallel.APART, *parallel.ON_PARTS, *parallel.EVEN, *reduction.SPLITS)
+ALSO_ALONE: tuple[Rule, ...] = (
+    *linear.TRADES,
+    *(*parallel.APART, *parallel.ON_PARTS, *parallel.EVEN, parallel.SUM_OF_CONVS),
+    *conv_variants.AS_IMAGES,
+    *reduction.SPLITS,
+)
 """Trades of sweeps that may pay at single places, too: a search tries them there."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from graphopt.rule import Rule, TermLike, const, fn, integer, integers, op, tensor
 from graphopt.rules.branches import eye, pad_kernel
+from graphopt.rules.code_motion import VIEWED
 from graphopt.rules.convolution import BLOCK, geometry
 
 # Axes: N batch, C input channels, M output channels, I = C / group, *s space, *k kernel.
@@ -136,5 +137,8 @@ PLANES = (
     ),
 )
 
+AS_IMAGES = (*PLANES, *(rule for rule in VIEWED if rule.name.startswith("hoist_squeeze")))
+
 RULES: tuple[Rule, ...] = ()
 TRADES = (*WIDENED, *GROUPS, *MERGED, *CHANNELS, *PLANES)
+SWEEPS = {"signals as images": AS_IMAGES}
