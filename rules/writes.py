@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 from graphopt.rule import App, Rule, Term, TermLike, Var, const, fn, integer, integers, op, tensor
 
-x = tensor("x")
 LONGEST = 2**63 - 1
 
 
 class Write(NamedTuple):
-    """An operator that writes at the places of a constant along one axis. Axes: K the places, A and B those before,
-    *s those behind."""
+    """An operator that writes at the places of a constant along one axis. Axes: N the axis, K the places on it, A and B
+    those before it, *s those behind."""
 
     name: str
     places: str
@@ -28,12 +27,13 @@ class Write(NamedTuple):
     """Makes the places of consecutive numbers and of how many there are."""
     when: tuple[Term, ...] = ()
 
+    def tensor_with(self, name: str, length: str) -> Var:
+        """Return the hole of a tensor that is so long along the axis."""
+        return tensor(name, self.values.replace("K", length))
+
     def with_length(self, name: str, length: str) -> tuple[Var, Var]:
         """Return the holes of so many places and of what is written there."""
-        return (
-            const(f"i{name}", self.places.replace("K", length)),
-            tensor(f"v{name}", self.values.replace("K", length)),
-        )
+        return const(f"i{name}", self.places.replace("K", length)), self.tensor_with(f"v{name}", length)
 
 
 axis = integer("axis")
@@ -52,7 +52,7 @@ def write_elements(position: int, before: str) -> Write:
             op.Reshape(numbers, fn.concat(count, fn.sizes("1*s")), allowzero=1),
             fn.concat(*map(fn.size, before.split()), count, fn.sizes("*s")),
         ),
-        (fn.eq(fn.normalize_indices(axis, fn.rank(x)), position),),
+        (fn.eq(fn.normalize_indices(axis, fn.rank(tensor("x", axes.replace("K", "N")))), position),),
     )
 
 
@@ -66,8 +66,8 @@ def first_index(places: Term, length: str) -> App:
 
 def build_fusion_rule(this: Write, *, name: str, is_ascending: bool) -> Rule:
     """Return the rule for two writes at adjoining places: the second behind the first, or before it."""
-    (i, v), (j, w) = this.with_length("0", "K"), this.with_length("1", "L")
-    first, second = first_index(i, "K"), first_index(j, "L")
+    x, (i, v), (j, w) = this.tensor_with("x", "N"), this.with_length("0", "K"), this.with_length("1", "L")
+    first, second = fn.first_index("K", i), fn.first_index("L", j)
     count = fn.size("K") + fn.size("L")
     begin, adjoin, values = (
         (first, fn.eq(second, first + fn.size("K")), (v, w))
@@ -85,11 +85,12 @@ def build_fusion_rule(this: Write, *, name: str, is_ascending: bool) -> Rule:
 
 def build_elimination_rule(this: Write) -> Rule:
     i, v = this.with_length("", "K")
+    x = this.tensor_with("x", "N")
     return Rule(
         f"eliminate_write_of_all_{this.name}",
         this.apply(x, i, v),
         v,
-        when=(*this.when, fn.eq(first_index(i, "K"), 0), fn.eq(fn.shape(x), fn.shape(v))),
+        when=(*this.when, fn.eq(fn.first_index("K", i), 0), fn.eq(fn.size("K"), fn.size("N"))),
         why="Of a tensor that is overwritten as a whole nothing is left.",
     )
 
@@ -97,9 +98,9 @@ def build_elimination_rule(this: Write) -> Rule:
 # -- writes along another axis ---------------------------------------------------------------------------------------
 # PyTorch's exporter writes a slice along any axis as rows of a transposed tensor.
 
-to_front = integers("to_front")
+x, to_front = tensor("x"), integers("to_front")
 i, v = ROWS.with_length("", "K")
-begin = first_index(i, "K")
+begin = fn.first_index("K", i)
 along = fn.item(to_front, 0)
 end, size = begin + fn.size("K"), fn.item(fn.shape(x), along)
 

@@ -24,7 +24,7 @@ from graphopt.operators.rule_families import sample_specializations
 from graphopt.rewrite.build import build_patch
 from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.simplify import is_improvement
-from graphopt.rules import RULES, TRADES
+from graphopt.rules import RULES, TRADES, writes
 from graphopt.rules.blocked_layout import FILLED_GROUPS
 from graphopt.runtime.oracle import (
     OracleSession,
@@ -62,6 +62,10 @@ GIVEN: Mapping[str, tuple[Mapping[str, int], Mapping[str, Any]]] = (
         rule.name: ({"C": 24, "J": 8}, {})
         for rule in FILLED_GROUPS
         if rule.name.startswith("fill_groups_of_conv_behind")
+    }
+    | {
+        rule.name: ({"A": 2, "B": 2, "K": 2, "L": 1, "N": 2 if rule.name.startswith("eliminate") else 5}, {})
+        for rule in writes.RULES
     }
 )
 """Sizes and numbers of rules for which hardly a draw meets all that has to fit."""
