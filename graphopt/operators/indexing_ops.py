@@ -7,6 +7,7 @@ from functools import partial
 
 from graphopt.expr.expressions import Expr, Index, OpaqueElement, call_function, expr_of_factor, integer_value
 from graphopt.expr.integers import (
+    Formula,
     Polynomial,
     Size,
     conjunction,
@@ -238,7 +239,9 @@ def ScatterElements(node: OpContext) -> SymbolicTensor:
     require_shape(node, updates.shape, indices.shape, "not one update per index")
     node.require_indices(indices, x.shape[axis])
     unseen = output_of_shape(node, 0, x.shape)
-    return _update_consecutive(node, x, indices, updates, axis, unseen) if reduction == "none" else unseen
+    if reduction != "none":
+        return unseen
+    return _update_consecutive(node, x, indices, updates, axis, unseen, disjunction(*map(eq, indices.shape)))
 
 
 def ScatterND(node: OpContext) -> SymbolicTensor:
@@ -256,7 +259,7 @@ def ScatterND(node: OpContext) -> SymbolicTensor:
         return unseen
     rows = _index_component(indices, 0)
     places = SymbolicTensor((*rows.shape, *x.shape[1:]), lambda index: rows.element(index[:1]), indices.dtype)
-    return _update_consecutive(node, x, places, updates, 0, unseen)
+    return _update_consecutive(node, x, places, updates, 0, unseen, eq(*rows.shape))
 
 
 def _update_consecutive(
@@ -266,9 +269,10 @@ def _update_consecutive(
     updates: SymbolicTensor,
     axis: int,
     unseen: SymbolicTensor,
+    nothing: Formula,
 ) -> SymbolicTensor:
     """Return the tensor with updates at consecutive positions along an axis, what is not looked into unless they
-    plainly are so.
+    plainly are so; `nothing` is the condition that there is no position.
 
     Negative positions count from the end. A position given twice, once from either end, is not looked into.
     """
@@ -277,7 +281,6 @@ def _update_consecutive(
     if first is None:
         return unseen
     if node.assumes_defined:  # as the indices are in range
-        nothing = disjunction(*map(eq, places.shape))
         node.require(
             disjunction(nothing, conjunction(ge(first, -size), le(first + count, size))), "an index is out of range"
         )
