@@ -227,7 +227,7 @@ SPLITS = (
 # -- Gather --------------------------------------------------------------------------------------------------------
 
 chosen, again, single, only = const("i", "K"), const("j"), const("i", ""), integer("i")
-row, looked_up = tensor("i", "K"), tensor("j")
+row, table, looked_up = tensor("i", "K"), tensor("x", "V D"), tensor("j")
 # The mask of attention as it is exported: its axes are set apart by indices that are computed.
 mask, places, numbers = tensor("x", "N S"), tensor("i", "N 1*k S 2"), tensor("i", "N 1*k S")
 
@@ -276,8 +276,8 @@ GATHERS = (
     ),
     Rule(
         "push_unsqueeze_above_gather",
-        op.Unsqueeze(op.Gather(x, looked_up, axis=0), axes),
-        op.Gather(x, op.Unsqueeze(looked_up, axes), axis=0),
+        op.Unsqueeze(op.Gather(table, looked_up, axis=0), axes),
+        op.Gather(table, op.Unsqueeze(looked_up, axes), axis=0),
         when=(fn.eq(fn.length(axes), 1), fn.le(0, axes), fn.le(axes, fn.rank(looked_up))),
         why="The indices of an embedding are fewer than what is looked up, and may have been made without the axis.",
     ),

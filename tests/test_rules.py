@@ -67,6 +67,7 @@ GIVEN: Mapping[str, tuple[Mapping[str, int], Mapping[str, Any]]] = (
         rule.name: ({"A": 2, "B": 2, "K": 2, "L": 1, "N": 2 if rule.name.startswith("eliminate") else 5}, {})
         for rule in writes.RULES
     }
+    | {"push_unsqueeze_above_gather": ({"V": 3, "D": 4}, {})}
 )
 """Sizes and numbers of rules for which hardly a draw meets all that has to fit."""
 ALL = (*RULES, *TRADES)
