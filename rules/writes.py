@@ -42,26 +42,23 @@ axis = integer("axis")
 def write_elements(position: int, before: str) -> Write:
     """Return ScatterElements along the axis behind some others."""
     axes = f"{before} K *s".strip()
+    rank = fn.length(fn.sizes(axes))
     return Write(
         f"elements_along_axis_{position}",
-        axes,
-        axes,
-        position,
-        lambda value, places, values: op.ScatterElements(value, places, values, axis=axis),
-        lambda numbers, count: op.Expand(
+        places=axes,
+        values=axes,
+        axis=position,
+        apply=lambda value, places, values: op.ScatterElements(value, places, values, axis=axis),
+        spread=lambda numbers, count: op.Expand(
             op.Reshape(numbers, fn.concat(count, fn.sizes("1*s")), allowzero=1),
             fn.concat(*map(fn.size, before.split()), count, fn.sizes("*s")),
         ),
-        (fn.eq(fn.normalize_indices(axis, fn.rank(tensor("x", axes.replace("K", "N")))), position),),
+        when=(fn.eq(fn.normalize_indices(axis, rank), position),),
     )
 
 
 ELEMENTS = tuple(write_elements(position, before) for position, before in enumerate(("", "A", "A B")))
-ROWS = Write("rows", "K 1", "K *s", 0, op.ScatterND, lambda numbers, _: op.Unsqueeze(numbers, (1,)))
-
-
-def first_index(places: Term, length: str) -> App:
-    return fn.first_index(length, places)
+ROWS = Write("rows", "K 1", "K *s", 0, op.ScatterND, spread=lambda numbers, _: op.Unsqueeze(numbers, (1,)))
 
 
 def build_fusion_rule(this: Write, *, name: str, is_ascending: bool) -> Rule:
