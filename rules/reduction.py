@@ -1,7 +1,6 @@
 """Operators that run along axes: Reduce…, pools without a window, ArgMax, Softmax, CumSum."""
 
 from collections.abc import Callable, Mapping
-from functools import reduce
 from typing import NamedTuple
 
 from graphopt.rule import App, Rule, Term, Var, attributes, fn, integer, integers, op, reduction, tensor
@@ -390,34 +389,7 @@ def reduce_by_product(kind: str, stack: Stack) -> tuple[Rule, ...]:
 
 BY_PRODUCT = tuple(rule for kind in ("Sum", "Mean") for stack in STACKS for rule in reduce_by_product(kind, stack))
 
-# -- stacks --------------------------------------------------------------------------------------------------------
-# Branches are stacked to be averaged. One by one they are added while they are read, and as branches of one input, such
-# as the convolutions of TimesNet, they become one.
-
-COMBINED: Mapping[str, Callable[[Term, Term], App]] = {"Max": op.Max, "Mean": op.Add, "Sum": op.Add}
-"""What combines two elements in a reduction; of a mean their number divides it in the end."""
-
-
-def build_stack_rule(kind: str, count: int) -> Rule:
-    """Return the rule for the reduction of so many values along the axis that stacks them."""
-    values: list[Term] = [tensor(f"x{i}") for i in range(count)]
-    new = fn.concat(fn.normalize_indices(axis, fn.rank(values[0]) + 1))
-    combined = reduce(COMBINED[kind], values)
-    return Rule(
-        f"replace_reduce_{snake_case(kind)}_of_stack_{count}",
-        apply_reduction(kind, op.Concat(*(op.Unsqueeze(value, axes) for value in values), axis=axis), more, keepdims=0),
-        combined / float(count) if kind == "Mean" else combined,
-        when=(
-            fn.is_float(fn.dtype(values[0])),
-            *(fn.eq(fn.normalize_indices(given, fn.rank(values[0]) + 1), new) for given in (axes, more)),
-        ),
-        why="What is combined need not be copied into a stack, and convolutions of one input become one.",
-    )
-
-
-STACKED = tuple(build_stack_rule(kind, count) for kind in COMBINED for count in (2, 3, 4, 5, 6))
-
-TRADES = (*(dropping_axes(kind) for kind in ALONE if kind not in KEEPING), *SPLITS, *BY_PRODUCT, *STACKED)
+TRADES = (*(dropping_axes(kind) for kind in ALONE if kind not in KEEPING), *SPLITS, *BY_PRODUCT)
 """Several nodes in the place of one."""
 RULES = (*SINGLE, *AXES, *NESTED, *POOLS, *SOFTMAX, *SUMS)
-SWEEPS = {"stacks combined one by one": STACKED, "sums of rows as products": (*SPLITS, *BY_PRODUCT)}
+SWEEPS = {"sums of rows as products": (*SPLITS, *BY_PRODUCT)}

@@ -85,10 +85,9 @@ def Concat(node: OpContext) -> SymbolicTensor:
         i = index[axis]
         begun = (TRUE, *(ge(i, start) for start in starts[1:]), FALSE)
         result = constant(0)
-        for part, size, start, (here, beyond) in zip(parts, sizes, starts, pairwise(begun), strict=True):
+        for part, start, (here, beyond) in zip(parts, starts, pairwise(begun), strict=True):
             element = part.element((*index[:axis], i - start, *index[axis + 1 :]))
-            inside = eq(i - start) if size == 1 else conjunction(here, negate(beyond))
-            result = result + guard_expr(inside, element)
+            result = result + guard_expr(conjunction(here, negate(beyond)), element)
         return result
 
     return SymbolicTensor((*parts[0].shape[:axis], sum_sizes(sizes), *parts[0].shape[axis + 1 :]), at)
