@@ -152,7 +152,7 @@ def first_column(height: str) -> App:
     return fn.first_index("K", const("i", f"{height} K"))
 
 
-def counted(height: str) -> tuple[App, App]:
+def columns_exist(height: str) -> tuple[App, App]:
     return fn.le(0, first_column(height)), fn.le(1, fn.size(height))
 
 
@@ -176,10 +176,10 @@ UPDATES = (
     Rule("update_is_a_concat", scattered(row, places, part), updated(row, part, *between), when=inner),
     Rule("update_of_rows", scattered(rows, places, parts), updated(rows, parts, *between), when=inner),
     Rule("update_of_elements", op.ScatterElements(row, places, part), updated(row, part, *between), when=inner),
-    Rule("update_of_columns", scattered_columns("P"), updated_columns(wide, "P"), when=counted("P")),
+    Rule("update_of_columns", scattered_columns("P"), updated_columns(wide, "P"), when=columns_exist("P")),
     Rule("update_of_columns_of_some_rows", scattered_columns("Q"),
          op.Concat(updated_columns(op.Slice(wide, (0,), fn.sizes("Q"), (0,)), "Q"),
-                   op.Slice(wide, fn.sizes("Q"), (MAX_AXIS_SIZE,), (0,)), axis=0), when=counted("Q")),
+                   op.Slice(wide, fn.sizes("Q"), (MAX_AXIS_SIZE,), (0,)), axis=0), when=columns_exist("Q")),
     Rule("concat_is_an_update", updated(row, part, p, q),
          scattered(row, op.Range(fn.item(p, 0), fn.item(q, 0), 1), part), when=(*cuts, as_long)),
     Rule("update_read_back", op.Gather(scattered(row, places, part), places), part, when=inner),
