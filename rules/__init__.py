@@ -39,6 +39,7 @@ from graphopt.rules import (
     volumes,
     windows,
     winograd,
+    writes,
 )
 
 RULES: tuple[Rule, ...] = (
@@ -54,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     *casting.RULES,
     *layout.RULES,
     *slicing.RULES,
+    *writes.RULES,
     *reduction.RULES,
     *elementwise.RULES,
     *quantization.RULES,
@@ -131,5 +133,10 @@ SWEEPS: Mapping[str, tuple[Rule, ...]] = {
 leaves less to compute, last what says for the kernels how it lies. Each begins with the parts of what ONNX Runtime has
 fused, for taken apart alone they gain nothing where ONNX Runtime fuses them again."""
 
-ALSO_ALONE: tuple[Rule, ...] = (*linear.TRADES, *parallel.APART, *parallel.ON_PARTS, *parallel.EVEN, *reduction.SPLITS)
+ALSO_ALONE: tuple[Rule, ...] = (
+    *linear.TRADES,
+    *(*parallel.APART, *parallel.ON_PARTS, *parallel.EVEN, parallel.SUM_OF_CONVS),
+    *conv_variants.AS_IMAGES,
+    *reduction.SPLITS,
+)
 """Trades of sweeps that may pay at single places, too: a search tries them there."""

@@ -137,6 +137,8 @@ PLANES = (
     ),
 )
 
+AS_IMAGES = (*PLANES, *SQUEEZED)
+
 RULES: tuple[Rule, ...] = ()
 TRADES = (*WIDENED, *GROUPS, *MERGED, *CHANNELS, *PLANES)
-SWEEPS = {"signals as images": (*PLANES, *SQUEEZED)}
+SWEEPS = {"signals as images": AS_IMAGES}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from typing import NamedTuple
 
 from graphopt.base.dtype import DType
@@ -472,6 +473,57 @@ TRANSPOSITIONS: Mapping[str, tuple[int, ...]] = {
 }
 
 
+def as_matrix_product(equation: str) -> App | Var:
+    """Return a product of two operands, of which one letter is summed, as one of stacks of matrices, with the fewest
+    transpositions.
+
+    A letter that one operand has alone is its rows or columns. Others of that operand are in front, then those of both:
+    so MatMul broadcasts.
+    """
+    given, result = equation.split("->")
+    x, y = zip(operands(equation), given.split(","), strict=True)
+    (summed,) = {*x[1]} & {*y[1]} - {*result}
+
+    def candidates() -> Iterator[tuple[int, App | Var]]:
+        for (left, rows), (right, columns) in ((x, y), (y, x)):
+            shared = "".join(letter for letter in result if letter in rows and letter in columns)
+            of_left, of_right = (
+                [letter for letter in result if letter in own and letter not in shared] for own in (rows, columns)
+            )
+            for row, column in ((row, column) for row in of_left for column in of_right):
+                above = "".join(letter for letter in of_left if letter != row)
+                beside = "".join(letter for letter in of_right if letter != column)
+                if above and beside:
+                    continue
+                first, second = f"{above}{shared}{row}{summed}", f"{beside}{shared}{summed}{column}"
+                made = f"{above}{beside}{shared}{row}{column}"
+                yield (
+                    (rows != first) + (columns != second) + (made != result),
+                    reorder(reorder(left, rows, first) @ reorder(right, columns, second), made, result),
+                )
+
+    return min(candidates(), key=itemgetter(0))[1]
+
+
+def reorder(value: App | Var, letters: str, order: str) -> App | Var:
+    """Return a value whose axes have letters with these axes in another order."""
+    return value if letters == order else transpose(value, *map(letters.index, order))
+
+
+CONTRACTIONS = (
+    # heads behind a sequence that comes first (XLNet)
+    *("abcd,ebcd->bcae", "abcd,dabe->cabe"),
+    # relative positions: of heads (Funnel), of queries, of keys (BERT), of rows of an image (MViT, SAM)
+    *("abcd,ecd->acbe", "abcd,ced->abce", "abcd,ecd->abec", "abcd,bed->abce"),
+    # each head with weights of its own
+    *("abc,bcd->abd", "abc,bdc->abd", "abcd,cde->abce"),
+    # nodes of graphs: attention with the heads last, and a matrix of neighbours; coefficients of Fourier series
+    *("abcd,acde->abde", "abcd,ce->abed", "abcd,becd->aecd"),
+    # state spaces in chunks (Mamba-2)
+    *("abcde,abcdf->abdfe", "abcde,abfde->abcfd", "abcde,abdef->abcef", "abcde,abdfe->abcdf", "abcd,abdef->acdef"),
+)
+
+
 def _equation_suffix(equation: str) -> str:
     return equation.replace(",", "_").replace("->", "_to_")
 
@@ -486,11 +538,14 @@ EINSUM = (
         Rule(
             f"replace_einsum_{_equation_suffix(equation)}",
             op.Einsum(*operands(equation), equation=equation),
-            product(*operands(equation)),
+            product,
             when=has_float_type(operands(equation)[0]),
             why="MatMul and Transpose have faster kernels than Einsum, and are fused further.",
         )
-        for equation, product in PRODUCTS.items()
+        for equation, product in (
+            *((equation, apply(*operands(equation))) for equation, apply in PRODUCTS.items()),
+            *((equation, as_matrix_product(equation)) for equation in CONTRACTIONS),
+        )
     ),
     *(
         Rule(

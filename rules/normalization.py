@@ -15,6 +15,7 @@ rest = attributes("rest")
 
 x, bn = tensor("x", "N C *s"), batch_normalization("C", "_first")
 per_channel = affine("C", "1*s")
+tokens, to_channels, back = tensor("x", "N *s C"), integers("to_channels"), integers("back")
 
 BATCH = (
     *(
@@ -42,6 +43,17 @@ BATCH = (
         )
         for this in per_channel
         if this.name != "bn"
+    ),
+    Rule(
+        "replace_bn_of_last_axis_with_factor_and_shift",
+        op.Transpose(bn.apply(op.Transpose(tokens, perm=to_channels)), perm=back),
+        tokens * bn.factor + bn.shift,
+        when=(
+            fn.is_identity(fn.compose(to_channels, back)),
+            fn.eq(fn.item(to_channels, 1), fn.rank(tokens) - 1),
+            *bn.same_type_conditions(tokens),
+        ),
+        why="Channels that lie last are scaled and shifted where they lie.",
     ),
 )
 

@@ -236,15 +236,13 @@ def by_input(count: int) -> Rule:
 
 left, right = channels(2)
 w, v, b, d = const("w", "W C0 *k"), const("v", "W C1 *k"), optional("b", "W"), optional("d", "W")
-CHANNELS = (
-    *(by_input(count) for count in (2, 3, 4)),
-    Rule(
-        "merge_sum_of_convs_of_two_inputs",
-        conv_of(left, w, b) + conv_of(right, v, d),
-        conv_of(op.Concat(left, right, axis=1), op.Concat(w, v, axis=1), b + d),
-        why="A sum of convolutions is one convolution of the joined channels.",
-    ),
+SUM_OF_CONVS = Rule(
+    "merge_sum_of_convs_of_two_inputs",
+    conv_of(left, w, b) + conv_of(right, v, d),
+    conv_of(op.Concat(left, right, axis=1), op.Concat(w, v, axis=1), b + d),
+    why="A sum of convolutions is one convolution of the joined channels.",
 )
+CHANNELS = (*(by_input(count) for count in (2, 3, 4)), SUM_OF_CONVS)
 
 # -- groups of channels --------------------------------------------------------------------------------------------
 
@@ -344,6 +342,7 @@ DENSE = tuple(map(build_dense_conv_rule, (2, 3, 4)))
 RULES: tuple[Rule, ...] = ()
 TRADES = (*MERGED, *APART, *ON_PARTS, *EVEN, *JOINED, *CHANNELS, *GROUPS, *MIXED, *DENSE)
 SWEEPS = {
+    "sums of convolutions as one": (SUM_OF_CONVS,),
     "kernels of one size": MIXED,
     "convolutions of all channels": DENSE,
     "parts of products apart": (*EVEN, *APART, *(rule for rule in ON_PARTS if rule.name.startswith("split_pointwise"))),

@@ -227,7 +227,7 @@ SPLITS = (
 # -- Gather --------------------------------------------------------------------------------------------------------
 
 chosen, again, single, only = const("i", "K"), const("j"), const("i", ""), integer("i")
-row = tensor("i", "K")
+row, table, looked_up = tensor("i", "K"), tensor("x", "V D"), tensor("j")
 # The mask of attention as it is exported: its axes are set apart by indices that are computed.
 mask, places, numbers = tensor("x", "N S"), tensor("i", "N 1*k S 2"), tensor("i", "N 1*k S")
 
@@ -266,6 +266,20 @@ GATHERS = (
         op.Squeeze(x, fn.concat(axis)),
         when=fn.eq(axis_length(x, axis), 1),
         why="The only element along an axis is the whole, without that axis.",
+    ),
+    Rule(
+        "fuse_unsqueeze_into_gather",
+        op.Unsqueeze(op.Gather(x, only, axis=axis), axes),
+        op.Gather(x, fn.concat(only), axis=axis),
+        when=fn.eq(fn.normalize_indices(axes, rank), fn.normalize_indices(fn.concat(axis), rank)),
+        why="A list of one index leaves the axis that a single index removes.",
+    ),
+    Rule(
+        "push_unsqueeze_above_gather",
+        op.Unsqueeze(op.Gather(table, looked_up, axis=0), axes),
+        op.Gather(table, op.Unsqueeze(looked_up, axes), axis=0),
+        when=(fn.eq(fn.length(axes), 1), fn.le(0, axes), fn.le(axes, fn.rank(looked_up))),
+        why="The indices of an embedding are fewer than what is looked up, and may have been made without the axis.",
     ),
     Rule(
         "eliminate_gather_of_unsqueeze",

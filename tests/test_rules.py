@@ -24,7 +24,7 @@ from graphopt.operators.rule_families import sample_specializations
 from graphopt.rewrite.build import build_patch
 from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.simplify import is_improvement
-from graphopt.rules import RULES, TRADES
+from graphopt.rules import RULES, TRADES, writes
 from graphopt.rules.blocked_layout import FILLED_GROUPS
 from graphopt.runtime.oracle import (
     OracleSession,
@@ -78,6 +78,11 @@ GIVEN: Mapping[str, tuple[Mapping[str, int], Mapping[str, Any]]] = (
             (f"push_matmul_below_cropping_of_{tokens}_in_{windows}", (WINDOWED | {"S": pixels}, CUT_OFF | shift)),
         )
     }
+    | {
+        rule.name: ({"A": 2, "B": 2, "K": 2, "L": 1, "N": 2 if rule.name.startswith("eliminate") else 5}, {})
+        for rule in writes.RULES
+    }
+    | {"push_unsqueeze_above_gather": ({"V": 3, "D": 4}, {})}
 )
 """Sizes and numbers of rules for which hardly a draw meets all that has to fit."""
 ALL = (*RULES, *TRADES)

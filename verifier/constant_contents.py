@@ -7,6 +7,8 @@
 0 unless m and c lie in blocks of the same number, m // (M / G) = c // (C / G). The prover does not know that there is
 no greater such number, nor what the sides of blocks are multiples of.
 
+`fn.first_index("K", i)` is a whole number F: the element of i at k along that axis is F + k.
+
 `fn.unique_indices("C", w)` is some places below C, in ascending order, and `fn.inverse_indices("C", w)` a position in
 that list for each place below C: w is the same at the place and at the one in that position, which is its own where it
 is in the list.
@@ -78,14 +80,22 @@ class ContentFact(NamedTuple):
 
 def build_content_fact(app: App, extents: tuple[Size, ...]) -> ContentFact:
     """Return what a function says of constants with axes of these sizes."""
-    name = "unique_indices" if app.op == "inverse_indices" else app.op
-    said = f"{name}({', '.join(str(arg.value if isinstance(arg, Lit) else arg) for arg in app.args)})"
+    said = _render_query("unique_indices" if app.op == "inverse_indices" else app.op, app)
     if app.op == "block_count":
         return ContentFact(
             app, BlockDiagonal(extents, symbol(said), (symbol(f"high({said})"), symbol(f"wide({said})")))
         )
     (extent,) = extents
     return ContentFact(app, IndexList(symbol(said), extent, symbol(f"length({said})")))
+
+
+def first_index_symbol(app: App) -> Polynomial:
+    """Return the number from which a constant counts along an axis."""
+    return symbol(_render_query(app.op, app))
+
+
+def _render_query(name: str, app: App) -> str:
+    return f"{name}({', '.join(str(arg.value if isinstance(arg, Lit) else arg) for arg in app.args)})"
 
 
 def resolve_constant_index(index: Index, said: Iterable[ContentFact]) -> tuple[Formula, Index]:

@@ -439,13 +439,8 @@ class _Draft:
         shape = self.shape_of(hole)
         dtype = self.types.draw(("hole", hole.name), self.rng)
         rng = np.random.default_rng(self.rng.getrandbits(32))
-        counts = self.rule.arange_conditions.get(hole.name)
-        if counts is not None:
-            sizes = [
-                evaluate_scalar_at(arg, self.rule, ConcreteInstance(self.dims, self.values))
-                for arg in counts.operands[1:]
-            ]
-            return arange_array(shape, *(sizes or [None])).astype(dtype.numpy)
+        if (numbers := self._counting(hole, shape)) is not None:
+            return numbers.astype(dtype.numpy)
         if hole.name in self.bounds:
             return rng.integers(*self.bounds[hole.name], shape).astype(dtype.numpy)
         array = random_array(rng, shape, dtype, plain=self.scope.plain)
@@ -483,6 +478,22 @@ class _Draft:
         if of not in self.representatives:
             self.representatives[of] = [self.rng.randrange(place + 1) for place in range(len(along))]
         along[:] = along[self.representatives[of]]
+
+    def _counting(self, hole: Var, shape: Shape) -> Array | None:
+        """Return the numbers of a constant that counts, as a whole or along an axis; None of any other."""
+        counts = self.rule.arange_conditions.get(hole.name)
+        if counts is not None:
+            sizes = [
+                evaluate_scalar_at(arg, self.rule, ConcreteInstance(self.dims, self.values))
+                for arg in counts.operands[1:]
+            ]
+            return arange_array(shape, *(sizes or [None]))
+        for app in self.rule.content_queries:
+            if app.op == "first_index" and hole in app.args:
+                (axis,) = (axis_position(axis, hole.axes or ()) for axis in axis_arguments(app))
+                numbers = np.arange(shape[axis]) + self.rng.choice((0, 0, 1, 2, 3))
+                return np.moveaxis(np.broadcast_to(numbers, (*np.delete(shape, axis), shape[axis])), -1, axis)
+        return None
 
     def _keep_blocks(self, app: App, hole: Var, array: Array) -> None:
         """Make a constant zero outside of some blocks."""

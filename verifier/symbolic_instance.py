@@ -228,8 +228,7 @@ class SymbolicInstance:
                 rank = self.choices.choose(f"rank {var.name}", range(self.max_rank + 1))
                 shape = tuple(self._new_size(f"{var.name}{i}") for i in range(rank))
             dtype = self.typing.types.get(var.name, DType.FLOAT)
-            counts = self.rule.arange_conditions.get(var.name)
-            at = self._reader(var.name, dtype) if counts is None else self._counting(counts, shape)
+            at = self._counting(var, shape) or self._reader(var.name, dtype)
             if self.is_absent(var):
                 at = partial(_constant, to_real(SymbolicScalars(self).literal(var.default)))
             self.bindings[var.name] = SymbolicTensor(shape, at, dtype, dtype)
@@ -262,7 +261,10 @@ class SymbolicInstance:
         What is multiplied with zeros may be infinite, and zeros may have a sign.
         """
         said = (
-            (app, hole) for app in self.rule.content_queries for hole in queried_constants(app) if hole.name == name
+            (app, hole)
+            for app in self.rule.content_queries
+            for hole in queried_constants(app)
+            if hole.name == name and app.op != "first_index"
         )
         for app, hole in () if self.exact or self.extended else said:
             axes = axis_arguments(app)
@@ -270,8 +272,15 @@ class SymbolicInstance:
                 axes=[axis_position(axis, hole.axes or ()) for axis in axes]
             )
 
-    def _counting(self, counts: App, shape: tuple[Size, ...]) -> Callable[[Index], Expr]:
-        """Return the element at an index of a tensor that counts."""
+    def _counting(self, hole: Var, shape: tuple[Size, ...]) -> Callable[[Index], Expr] | None:
+        """Return the element at an index of a tensor that counts, as a whole or along an axis; None for any other."""
+        counts = self.rule.arange_conditions.get(hole.name)
+        along = next((app for app in self.rule.content_queries if app.op == "first_index" and hole in app.args), None)
+        if along is not None:
+            (axis,) = (axis_position(axis, hole.axes or ()) for axis in axis_arguments(along))
+            return lambda index: integer_value(self.scalar(along) + index[axis])
+        if counts is None:
+            return None
 
         def at(index: Index) -> Expr:
             if len(counts.args) == 1:

@@ -43,7 +43,12 @@ from graphopt.language.scalar_functions import (
 from graphopt.language.terms import App, Term, Var, axis_arguments
 from graphopt.operators.op_context import UndefinedOperatorError, UnsupportedOperatorError, to_real
 from graphopt.verifier.choices import as_tuple
-from graphopt.verifier.constant_contents import SymbolicList, apply_to_symbolic_list, build_content_fact
+from graphopt.verifier.constant_contents import (
+    SymbolicList,
+    apply_to_symbolic_list,
+    build_content_fact,
+    first_index_symbol,
+)
 from graphopt.verifier.rule_conditions import ROUNDING_FUNCTIONS, compares_rounded
 
 
@@ -160,6 +165,8 @@ class SymbolicScalars(ScalarAlgebra):
         return self.instance.tensor(of).dtype
 
     def contents(self, query: App) -> SymbolicList | Polynomial:
+        if query.op == "first_index":
+            return first_index_symbol(query)
         said = build_content_fact(query, self.instance.shape(axis_arguments(query)))
         self.instance.facts += said.structure.facts
         return said.value

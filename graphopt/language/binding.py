@@ -207,6 +207,9 @@ def evaluate_content_query(term: App, tensor_of: Callable[[Var], Tensor]) -> int
     if term.op == "block_count":
         ((tensor, (rows, columns)),) = along
         return tensor.block_count(rows, columns, multiple)
+    if term.op == "first_index":
+        ((tensor, (axis,)),) = along
+        return _first_index(term, tensor, axis)
     if term.op == "nonzero_indices":
         live = np.logical_or.reduce([tensor.nonzero_mask(*axes) for tensor, axes in along])
         return tuple(map(int, np.flatnonzero(_pad_to_multiple(live, multiple))))
@@ -217,6 +220,21 @@ def evaluate_content_query(term: App, tensor_of: Callable[[Var], Tensor]) -> int
     position = np.cumsum(listed) - 1
     found = np.flatnonzero(listed) if term.op == "unique_indices" else np.where(listed, position, position[first])
     return tuple(map(int, found))
+
+
+def _first_index(term: App, tensor: Tensor, axis: int) -> int:
+    """Return the first of the numbers that a constant counts through along an axis.
+
+    Raises:
+        UndecidedScalarError: it does not count there, alike along all other axes, or is empty.
+    """
+    rows = np.moveaxis(tensor.numpy(), axis, -1)
+    if not rows.size or not tensor.dtype.is_integer:
+        raise UndecidedScalarError(f"{term} of what holds no whole number")
+    first = int(rows.flat[0])
+    if not np.array_equal(rows, np.broadcast_to(np.arange(first, first + rows.shape[-1]), rows.shape)):
+        raise UndecidedScalarError(f"{term} of numbers that are not consecutive")
+    return first
 
 
 def _pad_to_multiple(chosen: NDArray[np.bool_], multiple: int) -> NDArray[np.bool_]:

@@ -372,6 +372,7 @@ def _invalid_scalar_calls(app: App) -> Iterator[str]:
 _CONTENT_QUERY_ARGUMENTS = {
     "nonzero_indices": (1, "the name of an axis", 'fn.nonzero_indices("C", w)'),
     "block_count": (2, "the names of two axes", 'fn.block_count("M C", w)'),
+    "first_index": (1, "the name of an axis", 'fn.first_index("K", i)'),
     "unique_indices": (1, "the name of an axis", 'fn.unique_indices("C", w)'),
     "inverse_indices": (1, "the name of an axis", 'fn.inverse_indices("C", w)'),
 }
@@ -382,7 +383,7 @@ def _invalid_content_queries(app: App) -> Iterator[str]:
     """Yield problems with queries of constants: they are along axes that each constant names once."""
     count, named, example = _CONTENT_QUERY_ARGUMENTS[app.op]
     axes, *constants = app.args or (None,)
-    if constants and isinstance(constants[0], Lit):
+    if constants and isinstance(constants[0], Lit) and app.op != "first_index":
         multiple = constants.pop(0)
         if not isinstance(multiple, Lit) or not isinstance(multiple.value, int) or multiple.value < 1:
             yield f"'{render_term(app)}': {multiple} is no number of which it can have a multiple"
@@ -391,7 +392,7 @@ def _invalid_content_queries(app: App) -> Iterator[str]:
         yield f"'{render_term(app)}': its first argument is {named}, as in {example}"
     elif not constants or app.attrs or not all(isinstance(of, Var) and of.kind == "const" for of in constants):
         yield f"'{render_term(app)}' is of no constants of the rule, as in {example}"
-    elif app.op == "block_count" and len(constants) > 1:
+    elif app.op in ("block_count", "first_index") and len(constants) > 1:
         yield f"'{render_term(app)}' is of more than one constant, as is not {example}"
     else:
         for of, axis in product(constants, said):

@@ -428,6 +428,10 @@ BINDING_QUERIES: Mapping[str, tuple[str, str]] = {
         '"M C", 16, w',
         "how many equal blocks on the diagonal of two axes hold all that is not 0, their sides multiples of 16; else 1",
     ),
+    "first_index": (
+        '"K", i',
+        "the first of the consecutive whole numbers that a constant holds along an axis, alike along all others",
+    ),
     "unique_indices": (
         '"C", 16, w, …',
         "the first of all places along an axis where constants are equal; with others to a multiple of 16",

@@ -195,15 +195,16 @@ def is_scalar(subject: Term) -> bool:
 
 def is_index_list(subject: Term) -> bool:
     """Return whether a term is a list of indices that the contents of constants determine."""
-    return is_content_query(subject) and subject.op != "block_count"
+    return is_content_query(subject) and subject.op not in ("block_count", "first_index")
 
 
 def is_content_query(subject: Term) -> TypeGuard[App]:
-    """Return whether a term asks where constants are zero, or equal, for a list or a number of blocks."""
+    """Return whether a term asks what constants hold: where they are zero or equal, in how many blocks, from where they
+    count."""
     return (
         isinstance(subject, App)
         and subject.domain == SCALAR
-        and subject.op in ("nonzero_indices", "block_count", "unique_indices", "inverse_indices")
+        and subject.op in ("nonzero_indices", "block_count", "first_index", "unique_indices", "inverse_indices")
     )
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from graphopt.expr.expressions import Expr, Index, OpaqueElement, call_function, expr_of_factor, integer_value
 from graphopt.expr.integers import (
+    Formula,
     Polynomial,
     Size,
     conjunction,
@@ -238,7 +239,9 @@ def ScatterElements(node: OpContext) -> SymbolicTensor:
     require_shape(node, updates.shape, indices.shape, "not one update per index")
     node.require_indices(indices, x.shape[axis])
     unseen = output_of_shape(node, 0, x.shape)
-    return unseen if reduction != "none" or x.rank != 1 else _update_consecutive(node, x, indices, updates, unseen)
+    if reduction != "none":
+        return unseen
+    return _update_consecutive(node, x, indices, updates, axis, unseen, disjunction(*map(eq, indices.shape)))
 
 
 def ScatterND(node: OpContext) -> SymbolicTensor:
@@ -252,44 +255,63 @@ def ScatterND(node: OpContext) -> SymbolicTensor:
     for c in range(count):
         node.require_indices(_index_component(indices, c), x.shape[c])
     unseen = output_of_shape(node, 0, x.shape)
-    is_row = reduction == "none" and count == 1 and indices.rank == 2
-    return _update_consecutive(node, x, _index_component(indices, 0), updates, unseen) if is_row else unseen
+    if reduction != "none" or count != 1 or indices.rank != 2:
+        return unseen
+    rows = _index_component(indices, 0)
+    places = SymbolicTensor((*rows.shape, *x.shape[1:]), lambda index: rows.element(index[:1]), indices.dtype)
+    return _update_consecutive(node, x, places, updates, 0, unseen, eq(*rows.shape))
 
 
 def _update_consecutive(
-    node: OpContext, x: SymbolicTensor, places: SymbolicTensor, updates: SymbolicTensor, unseen: SymbolicTensor
+    node: OpContext,
+    x: SymbolicTensor,
+    places: SymbolicTensor,
+    updates: SymbolicTensor,
+    axis: int,
+    unseen: SymbolicTensor,
+    nothing: Formula,
 ) -> SymbolicTensor:
-    """Return the tensor with updates at consecutive positions of its first axis, None unless they plainly are so.
+    """Return the tensor with updates at consecutive positions along an axis, what is not looked into unless they
+    plainly are so; `nothing` is the condition that there is no position.
 
     Negative positions count from the end. A position given twice, once from either end, is not looked into.
     """
-    (count,), size = places.shape, x.shape[0]
-    first = _first_consecutive_place(node, places)
+    count, size = places.shape[axis], x.shape[axis]
+    first = _first_consecutive_place(node, places, axis)
     if first is None:
         return unseen
     if node.assumes_defined:  # as the indices are in range
         node.require(
-            disjunction(eq(count), conjunction(ge(first, -size), le(first + count, size))), "an index is out of range"
+            disjunction(nothing, conjunction(ge(first, -size), le(first + count, size))), "an index is out of range"
         )
+    shorter = [i for i in range(x.rank) if i != axis and places.shape[i] != x.shape[i]]
 
     def at(index: Index) -> Expr:
-        from_start, from_end = index[0] - first, index[0] - size - first
+        from_start, from_end = index[axis] - first, index[axis] - size - first
         one, other = in_range(from_start, count), in_range(from_end, count)
-        either = select_expr(one, updates.element((from_start, *index[1:])), updates.element((from_end, *index[1:])))
-        updated = select_expr(conjunction(one, other), unseen.element(index), either)
-        return select_expr(disjunction(one, other), updated, x.element(index))
+        start, end = (updates.element((*index[:axis], place, *index[axis + 1 :])) for place in (from_start, from_end))
+        updated = select_expr(conjunction(one, other), unseen.element(index), select_expr(one, start, end))
+        beside = conjunction(*(in_range(index[i], places.shape[i]) for i in shorter))
+        return select_expr(conjunction(beside, disjunction(one, other)), updated, x.element(index))
 
     return SymbolicTensor(x.shape, at)
 
 
-def _first_consecutive_place(node: OpContext, places: SymbolicTensor) -> Size | None:
-    """Return the first of some places, if each is one more than that before it."""
-    count = node.simplify(places.shape[0])
+def _first_consecutive_place(node: OpContext, places: SymbolicTensor, axis: int) -> Size | None:
+    """Return the first of some places, if each is one more than that before it along an axis, and as those beside it
+    along all others."""
+    count = node.simplify(places.shape[axis])
+    others = [fresh_symbol("i") for _ in places.shape]
+
+    def place_at(i: Size) -> Size | None:
+        return as_integer(places.element((*others[:axis], i, *others[axis + 1 :])))
+
     if isinstance(count, int) and count <= MAX_LISTED_INDICES:
-        found = [as_integer(places.element((i,))) for i in range(count)]
+        found = [place_at(i) for i in range(count)]
         first = found[0] if found else None
-        return first if first is not None and all(place == first + i for i, place in enumerate(found)) else None
-    i = fresh_symbol("i")
-    place = as_integer(places.element((i,)))
-    first = None if place is None else place - i
-    return None if first is None or single_symbol(i) in free_symbols(first) else first
+        if first is None or any(place != first + i for i, place in enumerate(found)):
+            return None
+    else:
+        place = place_at(others[axis])
+        first = None if place is None else place - others[axis]
+    return None if first is None or free_symbols(first) & set(map(single_symbol, others)) else first

@@ -538,9 +538,19 @@ OPERATORS: dict[str, Operator] = {
         extreme_operands=ExtremeOperands.ABSORBED,
     ),
     "ScatterElements": Operator(
-        ScatterElements, operand_roles={1: "index"}, has_data_races=True, cost=SCATTERED_COPY_COST
+        ScatterElements,
+        operand_roles={1: "index"},
+        weight=150,  # more than the Concat of what is written
+        has_data_races=True,
+        cost=SCATTERED_COPY_COST,
     ),
-    "ScatterND": Operator(ScatterND, operand_roles={1: "index"}, indexes_all_axes=True, has_data_races=True),
+    "ScatterND": Operator(
+        ScatterND,
+        operand_roles={1: "index"},
+        weight=450,  # more than the Slices, the Concat and the Transpose that write a part along another axis
+        indexes_all_axes=True,
+        has_data_races=True,
+    ),
     "DynamicQuantizeLinear": Operator(
         SchemaBody(denote),
         rounding_effect=RoundingEffect.DISCONTINUOUS,

@@ -145,6 +145,30 @@ def scattered(value: TermLike, at: TermLike, update: TermLike) -> App:
     return op.ScatterND(value, op.Unsqueeze(at, (1,)), update)
 
 
+wide = tensor("x", "P N")
+
+
+def first_column(height: str) -> App:
+    return fn.first_index("K", const("i", f"{height} K"))
+
+
+def columns_exist(height: str) -> tuple[App, App]:
+    return fn.le(0, first_column(height)), fn.le(1, fn.size(height))
+
+
+def scattered_columns(height: str) -> App:
+    axes = f"{height} K"
+    return op.ScatterElements(wide, const("i", axes), tensor("u", axes), axis=1)
+
+
+def updated_columns(value: Term, height: str) -> App:
+    """Columns of a matrix around an update."""
+    first = first_column(height)
+    before = op.Slice(value, (0,), fn.concat(first), (1,))
+    after = op.Slice(value, fn.concat(first + fn.size("K")), (MAX_AXIS_SIZE,), (1,))
+    return op.Concat(before, tensor("u", f"{height} K"), after, axis=1)
+
+
 between = fn.concat(start), fn.concat(stop)
 cuts = fn.eq(fn.length(p), 1), fn.eq(fn.length(q), 1), fn.le(0, p), fn.le(q, fn.size("N"))
 as_long = fn.eq(fn.item(q, 0), fn.item(p, 0) + fn.size("K"))
@@ -152,6 +176,10 @@ UPDATES = (
     Rule("update_is_a_concat", scattered(row, places, part), updated(row, part, *between), when=inner),
     Rule("update_of_rows", scattered(rows, places, parts), updated(rows, parts, *between), when=inner),
     Rule("update_of_elements", op.ScatterElements(row, places, part), updated(row, part, *between), when=inner),
+    Rule("update_of_columns", scattered_columns("P"), updated_columns(wide, "P"), when=columns_exist("P")),
+    Rule("update_of_columns_of_some_rows", scattered_columns("Q"),
+         op.Concat(updated_columns(op.Slice(wide, (0,), fn.sizes("Q"), (0,)), "Q"),
+                   op.Slice(wide, fn.sizes("Q"), (MAX_AXIS_SIZE,), (0,)), axis=0), when=columns_exist("Q")),
     Rule("concat_is_an_update", updated(row, part, p, q),
          scattered(row, op.Range(fn.item(p, 0), fn.item(q, 0), 1), part), when=(*cuts, as_long)),
     Rule("update_read_back", op.Gather(scattered(row, places, part), places), part, when=inner),
