@@ -264,6 +264,33 @@ class Vocoder(nn.Module):
         return y
 
 
+class DeepSpeech(nn.Module):
+    """A recognizer like Deep Speech 2 (arXiv 1512.02595): a spectrogram of 161 frequencies to letters at each step."""
+
+    def __init__(self, width: int = 256, layers: int = 3, letters: int = 29) -> None:
+        super().__init__()
+        self.convs = nn.Sequential(
+            nn.Conv2d(1, 32, (41, 11), (2, 2), (20, 5)),
+            nn.BatchNorm2d(32),
+            nn.Hardtanh(0, 20),
+            nn.Conv2d(32, 32, (21, 11), (2, 1), (10, 5)),
+            nn.BatchNorm2d(32),
+            nn.Hardtanh(0, 20),
+        )
+        sizes = [32 * 41, *[width] * (layers - 1)]
+        self.layers = nn.ModuleList(nn.GRU(size, width, batch_first=True, bidirectional=True) for size in sizes)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(size) for size in sizes[1:])
+        self.last = nn.Linear(width, letters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.convs(x).flatten(1, 2)
+        for layer, norm in zip(self.layers, [nn.Identity(), *self.norms], strict=True):
+            forth, back = layer(norm(x).transpose(1, 2))[0].chunk(2, -1)
+            x = (forth + back).transpose(1, 2)
+        y: Tensor = self.last(x.transpose(1, 2)).log_softmax(-1)
+        return y
+
+
 class Step(nn.Module):
     """One token of a text model behind a cache: keys and values of its layers are given, and returned longer.
 

@@ -269,18 +269,18 @@ def unflatten_rows(value: Term, columns: str) -> App:
 
 FLATTENED = (
     Rule(
-        "replace_matmul_with_gemm",
-        stack @ w,
-        unflatten_rows(op.Gemm(flatten_rows(stack), w), "N"),
-        when=(runs_as_gemm(stack), has_columns),
-        why="Gemm keeps its weights packed, and views cost nothing.",
-    ),
-    Rule(
         "replace_matmul_add_with_gemm",
         (stack @ w) + bias,
         unflatten_rows(op.Gemm(flatten_rows(stack), w, bias), "N"),
         when=(runs_as_gemm(stack), has_columns),
         why="Gemm keeps its weights packed and adds the bias, and views cost nothing.",
+    ),
+    Rule(
+        "replace_matmul_with_gemm",
+        stack @ w,
+        unflatten_rows(op.Gemm(flatten_rows(stack), w), "N"),
+        when=(runs_as_gemm(stack), has_columns),
+        why="Gemm keeps its weights packed, and views cost nothing.",
     ),
     Rule(
         "flatten_layer_normalization",

@@ -349,6 +349,12 @@ def test_where_kernels_and_whole_runs_say_that_a_model_is_faster_the_smaller_gai
     assert found.is_by_kernels
 
 
+def test_fewer_kernels_save_what_is_between_them() -> None:
+    before = profiled([1e-3] * 12, {"Gemm": 1, "Reshape": 21}, Gemm=[9e-4] * 12, Reshape=[0.0] * 12)
+    after = profiled([9e-4] * 12, {"Gemm": 1, "Reshape": 1}, Gemm=[9e-4] * 12, Reshape=[0.0] * 12)
+    assert compute_speedup(before, after).median == pytest.approx(1 / 0.98)
+
+
 def test_fewer_rounds_tell_something_where_one_looks_only_at_their_end() -> None:
     assert [min_rounds(0.99), min_rounds(0.99, is_sequential=False)] == [11, 8]
     assert [median_interval(40, 0.99), median_interval(40, 0.99, is_sequential=False)] == [(8, 31), (11, 28)]

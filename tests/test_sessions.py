@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.base.errors import ModelError, UsageError
+from graphopt.io import onnx_io
 from graphopt.runtime.session_setting import SessionSetting, bind_io, make_runner
 from tests.text import parse
 
@@ -80,6 +81,33 @@ def test_a_session_is_made_of_a_path_bytes_or_a_message(outside: Path, form: str
     session = SessionSetting().open(sources[form], folder=folder)
     (found,) = session.run(None, {"x": np.zeros(2, np.float32)})
     np.testing.assert_array_equal(found, [3, 4])
+
+
+def test_sessions_of_a_loaded_model_share_its_large_weights() -> None:
+    weights = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+    given = parse("float[2,256] x", "y = MatMul(x, w)", {"w": weights}, outputs="float[2,256] y")
+    model, setting = onnx_io.load_model(given), SessionSetting(threads=1)
+    one, other = (setting.open(model) for _ in range(2))
+    assert one.held_arrays["w"] is other.held_arrays["w"]
+    assert one.held_arrays["w"].ctypes.data % 64 == 0
+    feeds = {"x": np.ones((2, 256), np.float32)}
+    (wanted,) = setting.open(given).run(None, feeds)
+    for session in (one, other):
+        np.testing.assert_array_equal(session.run(None, feeds)[0], wanted)
+
+
+def test_weights_in_files_and_defaults_of_inputs_are_given_to_a_session_of_a_loaded_model(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    w, d = (rng.standard_normal((256, 256)).astype(np.float32) for _ in range(2))
+    given = parse("float[256,256] x, float[256,256] d", "a = MatMul(x, w); y = Add(a, d)", {"w": w})
+    given.graph.initializer.append(numpy_helper.from_array(d, "d"))
+    path = tmp_path / "model.onnx"
+    onnx.save(given, path, save_as_external_data=True, location="weights", size_threshold=0)
+    session = SessionSetting(threads=1).open(onnx_io.load_model(path))
+    assert session.held_arrays.keys() == {"w"}
+    x = np.eye(256, dtype=np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], w + d, rtol=1e-6)
+    np.testing.assert_allclose(session.run(None, {"x": x, "d": x})[0], w + x, rtol=1e-6)
 
 
 def test_threads_spinning_and_affinity_are_set() -> None:

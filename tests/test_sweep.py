@@ -548,3 +548,63 @@ def test_mish_and_prelu_are_computed_by_vectorized_kernels() -> None:
     assert made is not None
     assert not {"Softplus", "Tanh", "PRelu"} & set(model.graph.operator_counts())
     assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def wide_layers(rows: int, hidden: int, activation: str, spelling: str = "matmul") -> onnx.ModelProto:
+    """Two products with an activation between them."""
+    rng = np.random.default_rng(0)
+    weights = {
+        name: (rng.standard_normal(shape) / 8).astype(np.float32)
+        for name, shape in {"w": (8, hidden), "b": (hidden,), "v": (hidden, 8), "c": (8,)}.items()
+    }
+    first, second = {
+        "matmul": ("p = MatMul(x, w); h = Add(p, b)", "q = MatMul(g, v); y = Add(q, c)"),
+        "gemm": ("h = Gemm(x, w, b)", "y = Gemm(g, v, c)"),
+        "residual": ("h = Gemm(x, w, b)", "y = Gemm(g, v, x)"),
+    }[spelling]
+    sizes = f"1,{rows},8" if spelling == "matmul" else f"{rows},8"
+    return parse(f"float[{sizes}] x", f"{first}; {activation}; {second}", weights=weights, opset=20)
+
+
+@pytest.mark.parametrize("spelling", ["matmul", "gemm", "residual"])
+@pytest.mark.parametrize(
+    "activation",
+    ["g = Gelu(h)", "g = Relu(h)", "s = Sigmoid(h); g = Mul(h, s)", "a = Mul(h, 1.5); s = Sigmoid(a); g = Mul(h, s)"],
+)
+def test_hidden_widths_that_alias_get_a_line_of_zeros_from_the_weights(activation: str, spelling: str) -> None:
+    given = wide_layers(5, 1024, activation, spelling)
+    library = load_library()
+    model, made = swept(given, library.sweeps["rows apart in the cache"], library.rules)
+    assert made is not None
+    assert "Pad" not in model.graph.operator_counts()
+    weights = [node.inputs[1] for _, node in model.graph.nodes() if node.op in ("MatMul", "Gemm")]
+    types = map(model.graph.tensor_type, weights)
+    assert sorted(each.shape for each in types if each is not None) == [(8, 1040), (1040, 8)]
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_where_no_weights_are_in_front_a_pad_is_left() -> None:
+    weights: Arrays = {"w": np.random.default_rng(0).standard_normal((1024, 8)).astype(np.float32) / 32}
+    given = parse("float[3,1024] x", "a = Exp(x); y = MatMul(a, w)", weights=weights, opset=20)
+    model, made = swept(given, load_library().sweeps["rows apart in the cache"], load_rules())
+    assert made is not None
+    assert model.graph.operator_counts()["Pad"] == 1
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
+
+
+def test_other_widths_are_left() -> None:
+    given = wide_layers(5, 1000, "g = Gelu(h)")
+    assert swept(given, load_library().sweeps["rows apart in the cache"], load_rules())[1] is None
+
+
+@pytest.mark.parametrize("rows", [96, 97])
+def test_a_large_product_with_weights_takes_seven_of_quarters(rows: int) -> None:
+    rng = np.random.default_rng(0)
+    weights: Arrays = {"w": (rng.standard_normal((1040, 768)) / 32).astype(np.float32)}
+    weights["b"] = rng.standard_normal(768).astype(np.float32)
+    given = parse(f"float[1,{rows},1040] x", "p = MatMul(x, w); y = Add(p, b)", weights=weights, opset=20)
+    model, made = swept(given, load_library().sweeps["products in fewer multiplications"], load_rules())
+    assert made is not None
+    ops = model.graph.operator_counts()
+    assert (ops["Gemm"], ops["Add"] + ops["Sub"]) == (7, 6), "sums of weights are known, five of products are taken in"
+    assert compare_models(given, model).verdict is EqualityVerdict.EQUAL
