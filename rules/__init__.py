@@ -31,6 +31,7 @@ from graphopt.rules import (
     quantization,
     reduction,
     rotary,
+    scattering,
     slicing,
     splitting,
     strassen,
@@ -39,7 +40,6 @@ from graphopt.rules import (
     volumes,
     windows,
     winograd,
-    writes,
 )
 
 RULES: tuple[Rule, ...] = (
@@ -55,7 +55,7 @@ RULES: tuple[Rule, ...] = (
     *casting.RULES,
     *layout.RULES,
     *slicing.RULES,
-    *writes.RULES,
+    *scattering.RULES,
     *reduction.RULES,
     *elementwise.RULES,
     *quantization.RULES,

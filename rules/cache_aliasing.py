@@ -28,19 +28,19 @@ x, y, columns, factor = tensor("x"), tensor("y"), tensor("x", "*b K"), const("c"
 pads, shape = integers("pads"), integers("shape")
 
 
-def zeros(*sizes: Term | int) -> App:
+def zeros_of(*sizes: Term | int) -> App:
     return op.Expand(0.0, fn.concat(*sizes))
 
 
 def wider_weights() -> App:
-    return op.Concat(w, zeros(fn.size("K"), LINE), axis=1)
+    return op.Concat(w, zeros_of(fn.size("K"), LINE), axis=1)
 
 
 def longer(vector: Term) -> App:
-    return op.Concat(vector, zeros(LINE), axis=0)
+    return op.Concat(vector, zeros_of(LINE), axis=0)
 
 
-def one_line(value: Term) -> App:
+def pads_of_line(value: Term) -> App:
     """Return the pads of a value that add a line behind each row."""
     return fn.concat(fn.repeat(0, 2 * fn.rank(value) - 1), LINE)
 
@@ -58,7 +58,7 @@ def padded(name: str, operand: Var, apply: Callable[[Term, Term], App]) -> Rule:
     return Rule(
         f"pad_rows_of_{name}",
         apply(operand, w),
-        apply(op.Pad(operand, one_line(operand)), op.Concat(w, zeros(LINE, fn.size("N")), axis=0)),
+        apply(op.Pad(operand, pads_of_line(operand)), op.Concat(w, zeros_of(LINE, fn.size("N")), axis=0)),
         when=is_single(operand),
         pays=(fn.size("K") > 0, fn.eq(fn.size("K") % PERIOD, 0)),
         why="Rows that lie apart by another number of lines do not fall into the same sets of the cache.",
@@ -78,7 +78,7 @@ ACTIVATIONS: Mapping[str, Callable[[Term], App]] = {
     "silu": lambda value: value * op.Sigmoid(value),
     "quick_gelu": lambda value: value * op.Sigmoid(value * factor),
 }
-"""What stands in hidden layers, and is 0 of 0."""
+"""Activations of hidden layers that are 0 of 0."""
 
 why = "What is in front of it makes the zeros at no cost, of columns of zeros among its weights."
 LIFTED = (
@@ -88,7 +88,7 @@ LIFTED = (
             pad(f(x)),
             f(pad(x)),
             when=is_single(x),
-            pays=fn.eq(pads, one_line(x)),
+            pays=fn.eq(pads, pads_of_line(x)),
             why=why,
         )
         for name, f in ACTIVATIONS.items()
@@ -98,14 +98,15 @@ LIFTED = (
         pad(x * y),
         pad(x) * pad(y),
         when=(is_single(x), fn.eq(fn.shape(x), fn.shape(y))),
-        pays=fn.eq(pads, one_line(x)),
+        pays=fn.eq(pads, pads_of_line(x)),
         why=why,
     ),
     Rule(
         "push_line_above_reshape",
         pad(op.Reshape(columns, shape)),
         op.Reshape(
-            op.Pad(columns, one_line(columns)), fn.concat(fn.slice(shape, 0, fn.length(shape) - 1), fn.size("K") + LINE)
+            op.Pad(columns, pads_of_line(columns)),
+            fn.concat(fn.slice(shape, 0, fn.length(shape) - 1), fn.size("K") + LINE),
         ),
         when=(
             is_single(columns),
@@ -121,7 +122,7 @@ LIFTED = (
             f"push_line_into_{name}",
             pad(apply(w, shift)),
             apply(wider_weights(), longer(shift)),
-            when=(is_single(operand), fn.eq(pads, one_line(operand))),
+            when=(is_single(operand), fn.eq(pads, pads_of_line(operand))),
             why=why,
         )
         for name, operand, shift, apply in (

@@ -72,7 +72,7 @@ SHIFTS = (
 )
 
 TOKENS: Mapping[str, Term] = {"tokens": height * width, "images": fn.concat(height, width)}
-"""What becomes of the pixels of a window: one axis, or two."""
+"""Forms of the pixels of a window: one axis, or two."""
 
 PADDED = tuple(
     Rule(

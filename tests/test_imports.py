@@ -267,7 +267,7 @@ WIDE = {
     "verifier/prove.py": 32,
     "graphopt/pipeline.py": 31,
     "graphopt/search/model_tuner.py": 28,
-    "rules/__init__.py": 32,
+    "rules/__init__.py": 35,
     "graphopt/partition/planning.py": 19,
     "graphopt/partition/pipeline_folder.py": 17,
     "graphopt/__init__.py": 17,

@@ -204,7 +204,7 @@ def test_every_module_of_built_in_rules_is_listed() -> None:
         assert listed <= known, f"{file} is not listed in rules/__init__.py: add its RULES and TRADES there"
 
 
-SLOW = {"Einsum", "Swish", "Pow"}
+SLOW = {"Einsum", "Swish", "Pow", "ScatterND"}
 """Operators that runtimes have no kernel for, or one that is slower than several nodes."""
 
 

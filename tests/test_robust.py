@@ -262,7 +262,11 @@ def test_versions_that_cannot_run_in_turn_end_their_race(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     "place",
-    ["search.race_series.onnx_io.to_proto", "runtime.measure.time_interleaved", "runtime.measure.compute_speedup"],
+    [
+        "search.race_series.onnx_io.to_proto_and_weights",
+        "runtime.measure.time_interleaved",
+        "runtime.measure.compute_speedup",
+    ],
 )
 def test_a_mistake_of_ours_is_not_blamed_on_the_runtime(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     def failing(*_: object, **__: object) -> NoReturn:

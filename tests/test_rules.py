@@ -24,7 +24,7 @@ from graphopt.operators.rule_families import sample_specializations
 from graphopt.rewrite.build import build_patch
 from graphopt.rewrite.matching import find_matches
 from graphopt.rewrite.simplify import is_improvement
-from graphopt.rules import RULES, TRADES, writes
+from graphopt.rules import RULES, TRADES, scattering
 from graphopt.rules.blocked_layout import FILLED_GROUPS
 from graphopt.runtime.oracle import (
     OracleSession,
@@ -80,7 +80,7 @@ GIVEN: Mapping[str, tuple[Mapping[str, int], Mapping[str, Any]]] = (
     }
     | {
         rule.name: ({"A": 2, "B": 2, "K": 2, "L": 1, "N": 2 if rule.name.startswith("eliminate") else 5}, {})
-        for rule in writes.RULES
+        for rule in scattering.RULES
     }
     | {"push_unsqueeze_above_gather": ({"V": 3, "D": 4}, {})}
 )

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd, prod
 from typing import Any
+from weakref import ReferenceType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.dtype import DType
-from graphopt.ir.chunks import bitwise_equal
+from graphopt.ir.chunks import aligned, as_contiguous, bitwise_equal
 
 MAX_CACHED_ELEMENTS = 1024
 """Elements up to which a tensor's values are kept in memory once read, and looked at freely by rules and passes."""
@@ -33,6 +34,7 @@ class Tensor:
     _nonzero_masks: dict[int, NDArray[np.bool_]] = field(default_factory=dict, init=False, repr=False)
     _first_equal: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
     _block_counts: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
+    _held: list[ReferenceType[NDArray[Any]]] = field(default_factory=list, init=False, repr=False)
 
     @staticmethod
     def from_array(array: NDArray[Any]) -> Tensor:
@@ -55,6 +57,14 @@ class Tensor:
     def numpy(self) -> NDArray[Any]:
         """Return the values; read anew each time unless the tensor is small."""
         return self._small if self.is_small else self.read()
+
+    def aligned_array(self) -> NDArray[Any]:
+        """Return the values in the order of C, aligned as kernels want them: one array as long as somebody holds it."""
+        array = self._held[0]() if self._held else None
+        if array is None:
+            array = aligned(as_contiguous(self.numpy()))
+            self._held[:] = [ReferenceType(array)]
+        return array
 
     @cached_property
     def _small(self) -> NDArray[Any]:

@@ -42,7 +42,7 @@ class FailedMatches:
         self._rules: dict[int, _KnownRule] = {}
         """Rules by their identity: two may have one name."""
         self._kinds: dict[int, _Kind] = {}
-        """What nodes are to a match, by their serial numbers."""
+        """Kinds of nodes, as a match tells them apart, by their serial numbers."""
         self._numbers: dict[object, int] = {}
         """Numbers of kinds and of places."""
         self._failed: dict[_Place, int] = {}

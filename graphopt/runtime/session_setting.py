@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
-from weakref import ReferenceType, WeakKeyDictionary
 
 import numpy as np
 from google.protobuf.message import DecodeError, EncodeError
-from numpy.typing import NDArray
 from onnx import ModelProto, parser
 
 from graphopt.base.dtype import DType
@@ -22,7 +20,6 @@ from graphopt.base.limits import RunLimits
 from graphopt.base.ort import custom_op_libraries, make_session_options, require_onnxruntime
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
-from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.runtime import crash_probe
 from graphopt.runtime.oracle import RunFailedError, RunnableModel
@@ -202,7 +199,7 @@ class SessionSetting:
         """Return a session that is given the model's weights as they lie in memory: to write and to parse 350 MB of
         them takes as long as four runs of a ViT-B. The arguments and errors are those of `open`."""
         message, weights = onnx_io.to_proto_and_weights(model, LEAST_SHARED_BYTES)
-        arrays = {name: _shared_array(tensor) for name, tensor in weights.items()}
+        arrays = {name: tensor.aligned_array() for name, tensor in weights.items()}
         options = self._session_options(optimize, None)
         if arrays:
             values = [require_onnxruntime().OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
@@ -258,31 +255,6 @@ class SessionSetting:
 
 LEAST_SHARED_BYTES = 1 << 16
 """Bytes from which on a weight is given to a session where it lies: smaller ones are parsed with the model."""
-_ALIGNMENT = 64
-"""Multiple at which ONNX Runtime itself would place weights: kernels read them faster there."""
-_ARRAYS: WeakKeyDictionary[Tensor, ReferenceType[NDArray[Any]]] = WeakKeyDictionary()
-"""Arrays that sessions hold, by what they were read from."""
-
-
-def _shared_array(tensor: Tensor) -> NDArray[Any]:
-    """Return the values of a tensor as sessions may read them, all in one place."""
-    held = _ARRAYS.get(tensor)
-    array = None if held is None else held()
-    if array is None:
-        array = _aligned(np.ascontiguousarray(tensor.numpy()))
-        _ARRAYS[tensor] = ReferenceType(array)
-    return array
-
-
-def _aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array, or a copy that is aligned."""
-    if array.ctypes.data % _ALIGNMENT == 0:
-        return array
-    room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % _ALIGNMENT
-    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def smallest_model() -> ModelProto:

@@ -399,5 +399,28 @@ EQUIVALENT = (
         "EXTENDED operands swapped: concat.item.grid, 0., item.grid, 1.",
         "images and their rows of windows are one axis again behind the Transpose, which leaves them side by side",
     ),
+    (
+        "drop_.*_(features|gated_features).*",
+        r"\w+ condition dropped: any_of.length",
+        "it is true everywhere: the condition says where it pays",
+    ),
+    (
+        "replace_gemm_.*_with_strassen|push_line_above_.*|pad_rows_of_.*",
+        r"\w+ condition dropped: (all_of|pads ==|0 < size|mod)",
+        "it is true everywhere: the condition says where it pays",
+    ),
+    ("push_line_above_mul", ".*holes swapped: x and y", "a product is the same either way round"),
+    ("pad_rows_of_.*", ".*another operator: 2 . rank", "the rank is two"),
+    ("pad_rows_of_.*", ".*number changed: Expand", "what zeros are multiplied by may be any number"),
+    (
+        "fuse_(ascending|descending)_writes_of_.*",
+        ".*(attribute dropped|number changed): Reshape",
+        "no size is 0 where it holds, so what a 0 means does not matter",
+    ),
+    (
+        "replace_write_of_.*_slice_with_concat",
+        ".*condition dropped: first_index.* < item",
+        "where nothing is behind the slice, a part without elements is joined",
+    ),
 )
 """Rules, changes (patterns both), and why such a mutant that is proved is right."""
