@@ -36,7 +36,7 @@ def wider_weights() -> App:
     return op.Concat(w, zeros_of(fn.size("K"), LINE), axis=1)
 
 
-def longer(vector: Term) -> App:
+def longer_bias(vector: Term) -> App:
     return op.Concat(vector, zeros_of(LINE), axis=0)
 
 
@@ -45,7 +45,7 @@ def pads_of_line(value: Term) -> App:
     return fn.concat(fn.repeat(0, 2 * fn.rank(value) - 1), LINE)
 
 
-def pad(value: Term) -> App:
+def pad_rows(value: Term) -> App:
     return op.Pad(value, pads)
 
 
@@ -80,30 +80,30 @@ ACTIVATIONS: Mapping[str, Callable[[Term], App]] = {
 }
 """Activations of hidden layers that are 0 of 0."""
 
-why = "What is in front of it makes the zeros at no cost, of columns of zeros among its weights."
+LIFTED_WHY = "What is in front of it makes the zeros at no cost, of columns of zeros among its weights."
 LIFTED = (
     *(
         Rule(
             f"push_line_above_{name}",
-            pad(f(x)),
-            f(pad(x)),
+            pad_rows(f(x)),
+            f(pad_rows(x)),
             when=is_single(x),
             pays=fn.eq(pads, pads_of_line(x)),
-            why=why,
+            why=LIFTED_WHY,
         )
         for name, f in ACTIVATIONS.items()
     ),
     Rule(
         "push_line_above_mul",
-        pad(x * y),
-        pad(x) * pad(y),
+        pad_rows(x * y),
+        pad_rows(x) * pad_rows(y),
         when=(is_single(x), fn.eq(fn.shape(x), fn.shape(y))),
         pays=fn.eq(pads, pads_of_line(x)),
-        why=why,
+        why=LIFTED_WHY,
     ),
     Rule(
         "push_line_above_reshape",
-        pad(op.Reshape(columns, shape)),
+        pad_rows(op.Reshape(columns, shape)),
         op.Reshape(
             op.Pad(columns, pads_of_line(columns)),
             fn.concat(fn.slice(shape, 0, fn.length(shape) - 1), fn.size("K") + LINE),
@@ -115,15 +115,15 @@ LIFTED = (
             fn.lt(0, shape),
             fn.size("K") > 0,
         ),
-        why=why,
+        why=LIFTED_WHY,
     ),
     *(
         Rule(
             f"push_line_into_{name}",
-            pad(apply(w, shift)),
-            apply(wider_weights(), longer(shift)),
+            pad_rows(apply(w, shift)),
+            apply(wider_weights(), longer_bias(shift)),
             when=(is_single(operand), fn.eq(pads, pads_of_line(operand))),
-            why=why,
+            why=LIFTED_WHY,
         )
         for name, operand, shift, apply in (
             ("gemm", rows, b, lambda weights, shift: op.Gemm(rows, weights, shift)),

@@ -34,6 +34,7 @@ from graphopt.runtime.profile import (
     time_kernels,
     time_kernels_in_turns,
     times_by_operator,
+    undisturbed_sums,
 )
 from graphopt.runtime.session_setting import SessionSetting
 from tests.text import parse
@@ -540,3 +541,27 @@ def test_how_to_run_needs_a_profile(long: Path, option: str) -> None:
 def test_no_model_is_no_benchmark() -> None:
     with pytest.raises(UsageError, match="there is nothing to time"):
         run_benchmark([], SessionSetting())
+
+
+def test_kernels_count_as_if_all_were_disturbed_as_the_better_half_is() -> None:
+    quiet = [100, 100, 200]
+    assert undisturbed_sums([quiet, [100, 180, 200], [150, 100, 200]]) == [400, 400, 400]
+    assert undisturbed_sums([quiet, [110, 110, 300]]) == pytest.approx([400, 440])
+
+
+def test_kernels_that_always_take_longer_count_as_what_they_take() -> None:
+    half_is_slow = [[100, 200, 100, 200]] * 3
+    assert undisturbed_sums(half_is_slow) == [600, 600, 600]
+
+
+@pytest.mark.parametrize(
+    ("runs", "sums"),
+    [
+        ([[100], [180]], [100, 180]),  # a single kernel tells what it took
+        ([[1, 2, 1], [2, 2, 9]], [4, 13]),  # a tick more or less would be seen
+        ([[100, 100], [100, 100, 100]], [200, 300]),  # as in a Loop
+        ([[], []], [0, 0]),
+    ],
+)
+def test_other_kernels_are_summed_up(runs: list[list[float]], sums: list[float]) -> None:
+    assert undisturbed_sums(runs) == sums

@@ -110,6 +110,23 @@ def test_weights_in_files_and_defaults_of_inputs_are_given_to_a_session_of_a_loa
     np.testing.assert_allclose(session.run(None, {"x": x, "d": x})[0], w + x, rtol=1e-6)
 
 
+def test_attributes_in_files_are_given_to_a_session_of_a_loaded_model(tmp_path: Path) -> None:
+    given = parse("int64[1] n", "y = ConstantOfShape<value=float[1] {2.0}>(n)", outputs="float[k] y")
+    value = given.graph.node[0].attribute[0].t
+    value.CopyFrom(numpy_helper.from_array(np.array([2], np.float32)))
+    path = tmp_path / "model.onnx"
+    options: dict[str, Any] = {"save_as_external_data": True, "location": "weights", "size_threshold": 0}
+    onnx.save(given, path, convert_attribute=True, **options)
+    session = SessionSetting(threads=1).open(onnx_io.load_model(path))
+    np.testing.assert_array_equal(session.run(None, {"n": np.array([3])})[0], [2, 2, 2])
+
+
+def test_weights_of_a_type_that_the_runtime_lacks_are_refused_in_one_line() -> None:
+    given = parse("complex64[16384] x", "y = Identity(w); z = Identity(x)", {"w": np.ones(16384, np.complex64)})
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        SessionSetting(threads=1).open(onnx_io.load_model(given))
+
+
 def test_threads_spinning_and_affinity_are_set() -> None:
     seen: list[Any] = []
     model = parse("float[2] x", "y = Neg(x)", outputs="float[2] y")

@@ -201,7 +201,9 @@ def _saturates(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
 def _check_new_poles(app: App, known: Container[App], typings: Sequence[Typing]) -> Iterator[str]:
     """Say why a new pole or place may be one of floats only; the largest of exp(x - max(x)) is 1 whatever x is."""
     first = 0 if _rounding(app) is RoundingEffect.SELECTS_INDEX else lookup_operator(app.op, app.domain).pole_operand
-    deciding = () if first is None else tuple(each for each in app.inputs[first:] if not _exceeds_number(each))
+    deciding = () if first is None else app.inputs[first:]
+    if app.op in _POLES_AT_ZERO:
+        deciding = tuple(each for each in deciding if not _exceeds_one(each))
     inside = [part for operand in deciding if operand is not None for part in operator_applications(operand)]
     if any(lookup_operator(part.op, part.domain).is_saturating and _peak(part, typings) is None for part in inside):
         yield f"{app.op} tells apart what saturates, and the left side does not compute {app}"
@@ -210,11 +212,14 @@ def _check_new_poles(app: App, known: Container[App], typings: Sequence[Typing])
         yield f"{app.op} tells apart what is rounded, and the left side does not compute {app}"
 
 
-def _exceeds_number(term: Term | None) -> bool:
-    """Return whether floats are at least some positive number, of which a quotient is no pole: it plus a square."""
+_POLES_AT_ZERO = ("Div", "Reciprocal")
+
+
+def _exceeds_one(term: Term | None) -> bool:
+    """Return whether floats are 1 or more, of which a quotient is no pole: such a number plus a square."""
     match term:
         case App(op="Add", inputs=(Lit(number), App(op="Mul", inputs=(one, other)))):
-            return isinstance(number, int | float) and number > 0 and one == other
+            return isinstance(number, int | float) and number >= 1 and one == other
     return False
 
 

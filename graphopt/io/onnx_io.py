@@ -456,23 +456,20 @@ def to_proto(model: LoadedModel) -> ModelProto:
 
 
 def to_proto_and_weights(model: LoadedModel, least_bytes: int) -> tuple[ModelProto, dict[str, Tensor]]:
-    """Return the model as a message, and its weights of so many bytes or more apart, by name.
-
-    In the message these lie in a file that is not there, for a session is given them. All others are in the message,
-    those that were loaded from files, too.
-    """
+    """Return the message, in which weights of so many bytes or more are external, and those weights by name, to be
+    given to a session. All others are in the message, those that were loaded from files, too."""
     proto, weights = _model_without_graph(model), dict[str, Tensor]()
-    load_external_data(proto, model.folders)
 
     def place_apart(tensor: Tensor, name: str, into: TensorProto) -> None:
-        if tensor.nbytes < least_bytes or tensor.dtype.numpy.isbuiltin != 1:  # nor do strings have bytes
+        if tensor.nbytes < least_bytes or tensor.dtype.numpy.isbuiltin != 1:  # of other types a session takes no arrays
             writer.place_inline(tensor, name, into)
             return
         weights[name] = tensor
         writer.place_in_file(tensor, name, into, "weights", 0)
 
-    graph_writer = writer.GraphWriter(model.ir_version, writer.place_inline)
-    for name, node in graph_writer.write_graph(model.graph, proto.graph, None):
+    initializers = writer.GraphWriter(model.ir_version, writer.place_inline).write_graph(model.graph, proto.graph, None)
+    load_external_data(proto, model.folders)  # of attributes, bodies and functions
+    for name, node in initializers:
         place = writer.place_inline if node.is_graph_input else place_apart
         writer.put_initializer(proto.graph.initializer.add(), name, node, place)
     return proto, weights

@@ -281,7 +281,7 @@ def place_without_values(tensor: Tensor, name: str, into: TensorProto) -> None:
 
 
 def place_in_file(tensor: Tensor, name: str, into: TensorProto, location: str, offset: int) -> None:
-    """Write of a tensor the place in a file where its values lie, or are to lie."""
+    """Write the location of a tensor's values in an external file."""
     _place_without_data(tensor, name, into)
     into.data_location = TensorProto.EXTERNAL
     for entry, text in {"location": location, "offset": offset, "length": tensor.nbytes}.items():

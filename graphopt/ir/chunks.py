@@ -41,7 +41,7 @@ def as_contiguous(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array in the order of C, or a copy of it that begins where a cache line does."""
+    """Return an array, which is in the order of C, or a copy that begins at a cache line."""
     if array.ctypes.data % ALIGNMENT == 0:
         return array
     room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
@@ -52,7 +52,7 @@ def aligned(array: NDArray[Any]) -> NDArray[Any]:
 
 
 ALIGNMENT = 64
-"""Multiple at which arrays lie as runtimes place them: kernels read them faster there."""
+"""Bytes to which ONNX Runtime aligns tensors of its own."""
 CACHE_LINES = 16
 """Cache lines that are read along at once: ten times as fast as row after row."""
 

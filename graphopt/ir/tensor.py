@@ -34,7 +34,8 @@ class Tensor:
     _nonzero_masks: dict[int, NDArray[np.bool_]] = field(default_factory=dict, init=False, repr=False)
     _first_equal: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False)
     _block_counts: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
-    _held: list[ReferenceType[NDArray[Any]]] = field(default_factory=list, init=False, repr=False)
+    _aligned: list[ReferenceType[NDArray[Any]]] = field(default_factory=list, init=False, repr=False)
+    """The array that was given last, if any was."""
 
     @staticmethod
     def from_array(array: NDArray[Any]) -> Tensor:
@@ -60,10 +61,10 @@ class Tensor:
 
     def aligned_array(self) -> NDArray[Any]:
         """Return the values in the order of C, aligned as kernels want them: one array as long as somebody holds it."""
-        array = self._held[0]() if self._held else None
+        array = self._aligned[0]() if self._aligned else None
         if array is None:
             array = aligned(as_contiguous(self.numpy()))
-            self._held[:] = [ReferenceType(array)]
+            self._aligned[:] = [ReferenceType(array)]
         return array
 
     @cached_property

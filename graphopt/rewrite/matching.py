@@ -141,8 +141,8 @@ def find_inner_matches(rule: Rule, graph: Graph, app: App) -> Iterator[PartialMa
         yield from matcher.match_app(app, Value(vertex, app.output), PartialMatch({}, {}, {}))
 
 
-MAX_TOLD_ELEMENTS = 64
-"""Elements up to which the values of a constant are looked at wherever a pattern is matched: those of numbers."""
+MAX_KEYED_ELEMENTS = 64
+"""Elements up to which the values of a constant count wherever a pattern is matched, as those of a single number do."""
 
 
 class Matcher:
@@ -160,7 +160,7 @@ class Matcher:
         self.height = 0
         """Number of nodes above the last one that were looked at, at most."""
         self.reads_weights = False
-        """True if the values of a constant of more than `MAX_TOLD_ELEMENTS` floats may have been looked at."""
+        """True if the values of a constant of more than `MAX_KEYED_ELEMENTS` floats may have been looked at."""
 
     def matches_ending_at(self, vertex: int) -> Iterator[Match]:
         """Yield the matches in which one of the left sides ends at a vertex."""
@@ -384,7 +384,7 @@ class Matcher:
                 return self._match_elements(node, pattern, value, state)
 
     def _is_number(self, node: Node, number: object, value: Value | None) -> bool:
-        if isinstance(number, tuple) and len(number) > MAX_TOLD_ELEMENTS:
+        if isinstance(number, tuple) and len(number) > MAX_KEYED_ELEMENTS:
             self.reads_weights = True
         return is_number_constant(self.graph, node, number, value)
 

@@ -18,7 +18,7 @@ from graphopt.language.rule import Rule
 from graphopt.rewrite.constant_operands import is_filled_tensor
 from graphopt.rewrite.folded_constants import FoldedValues
 from graphopt.rewrite.matching import (
-    MAX_TOLD_ELEMENTS,
+    MAX_KEYED_ELEMENTS,
     Match,
     Matcher,
     node_producer_kinds,
@@ -51,7 +51,8 @@ class FailedMatches:
 
     def find(self, graph: Graph, vertex: int, rules: Iterable[Rule], distance: int = 0) -> Iterator[tuple[Rule, Match]]:
         """Yield the matches of rules that end at a vertex, as `find_matches` does, while the graph stays as it is; of
-        those rules alone that may look at nodes at this distance: those that follow indices look farther."""
+        those rules alone whose patterns reach nodes at this distance, or that follow indices. What admits a rule at a
+        place may depend on nodes that are farther: where these change, it is not tried again."""
         near, made_by = _Surroundings(self, graph, vertex), set[str]()
         for rule in rules:
             known = self._rules.get(id(rule)) or self._number_rule(rule)
@@ -71,6 +72,7 @@ class FailedMatches:
 
     def _note(self, place: _Place, known: _KnownRule) -> None:
         """Remember that a rule does not match at a place."""
+        self._limit()
         self._failed[place] = self._failed.get(place, 0) | known.flag
 
     def at(self, place: _Place) -> int:
@@ -85,12 +87,16 @@ class FailedMatches:
         """Return the number of a kind or place, which no other has."""
         found = self._numbers.get(key)
         if found is None:
-            if len(self._numbers) + len(self._kinds) + len(self._failed) >= MAX_REMEMBERED_PLACES:
-                self._numbers.clear()
-                self._kinds.clear()
-                self._failed.clear()
+            self._limit()
             found = self._numbers[key] = next(self._count)
         return found
+
+    def _limit(self) -> None:
+        """Forget all where too much is remembered."""
+        if len(self._numbers) + len(self._kinds) + len(self._failed) >= MAX_REMEMBERED_PLACES:
+            self._numbers.clear()
+            self._kinds.clear()
+            self._failed.clear()
 
     def _number_rule(self, rule: Rule) -> _KnownRule:
         producers = tuple(map(producer_kinds, rule.left))
@@ -99,14 +105,14 @@ class FailedMatches:
         return known
 
     def _describe_node(self, node: Node) -> _Kind:
-        told = {name: _told_attribute(attribute) for name, attribute in node.attrs.items()}
-        data = None if node.data is None else (node.data.dtype, node.data.shape, _told_values(node.data))
+        keys = {name: _attribute_key(attribute) for name, attribute in node.attrs.items()}
+        data = None if node.data is None else (node.data.dtype, node.data.shape, _values_key(node.data))
         is_weight = data is not None and data[-1] is None
         key: object = node.serial  # a node with bodies is like no other
-        if None not in told.values():
+        if None not in keys.values():
             outputs = tuple(map(bool, node.names)), node.types, node.contents
             operands = len(node.inputs), len(node.captures)
-            key = (node.op, node.domain, node.version, *outputs, *operands, *sorted(told.items()), data)
+            key = (node.op, node.domain, node.version, *outputs, *operands, *sorted(keys.items()), data)
         kind = self._kinds[node.serial] = _Kind(self.number(key), is_weight, is_filled_tensor(node))
         return kind
 
@@ -125,7 +131,7 @@ class _Kind(NamedTuple):
     number: int
     """Equal for nodes that are alike to a match."""
     is_weight: bool
-    """True if it is a constant of which the values are not told."""
+    """True if it is a constant whose values do not count."""
     is_filled: bool
     """True if it is as good as a constant, by the sizes that it reads."""
 
@@ -199,10 +205,10 @@ class _Surroundings:
             self.failed |= memory.at((place, *weights))
 
 
-def _told_attribute(attribute: Attribute) -> object:
+def _attribute_key(attribute: Attribute) -> object:
     """Return what tells an attribute from others, by its type, too: 1 is not 1.0; None where nothing does."""
     if isinstance(attribute, Tensor):
-        values = _told_values(attribute)
+        values = _values_key(attribute)
         return values if values is None else (attribute.dtype, attribute.shape, values)
     if isinstance(attribute, int | float | str | bytes):
         return type(attribute), repr(attribute)
@@ -210,10 +216,10 @@ def _told_attribute(attribute: Attribute) -> object:
     return (tuple, repr(attribute)) if is_list else None
 
 
-def _told_values(tensor: Tensor) -> object:
+def _values_key(tensor: Tensor) -> object:
     """Return the values of a constant that a match looks at freely; None for a weight."""
-    is_told = tensor.size <= MAX_TOLD_ELEMENTS and tensor.dtype is not DType.STRING
-    return tensor.numpy().tobytes() if is_told else tensor.int_values()
+    is_keyed = tensor.size <= MAX_KEYED_ELEMENTS and tensor.dtype is not DType.STRING
+    return tensor.numpy().tobytes() if is_keyed else tensor.int_values()
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,10 +200,12 @@ class SessionSetting:
         them takes as long as four runs of a ViT-B. The arguments and errors are those of `open`."""
         message, weights = onnx_io.to_proto_and_weights(model, LEAST_SHARED_BYTES)
         arrays = {name: tensor.aligned_array() for name, tensor in weights.items()}
-        options = self._session_options(optimize, None)
-        if arrays:
-            values = [require_onnxruntime().OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
+        options, runtime = self._session_options(optimize, None), require_onnxruntime()
+        try:
+            values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
             options.add_external_initializers([*arrays], values)
+        except RuntimeError as error:  # of a type that it has no tensors of
+            raise ModelError(f"{model_label(model)} {RunFailedError('cannot be loaded', error)}") from error
         try:
             serialized = message.SerializeToString()
         except (EncodeError, ValueError) as error:

@@ -215,13 +215,16 @@ def scatter_elements(d: Draw) -> Case:
     along_it = np.arange(many[axis]).reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
     indices = (np.zeros(many, np.int64) + along_it + d.size(0, 2)) % own  # none twice
     attrs = {"axis": axis} | d.some(reduction=d.choice("none", "add", "mul", "max", "min"))
-    return Case([x, indices - own * d.flag(), d.array(*many)], attrs)
+    signs = d.numpy.integers(0, 2, many) if d.flag() else d.size(0, 1)  # each counted from either end, or all
+    return Case([x, indices - own * signs, d.array(*many)], attrs)
 
 
 def scatter_nd(d: Draw) -> Case:
     x = d.array(*d.shape(1, 3))
-    count, many = d.size(1, x.ndim), d.size(0, 1)
-    where = [d.numpy.integers(-n, n, (many,)) for n in x.shape[:count]]
+    count, rows = d.size(1, x.ndim), x.shape[0]
+    many = d.size(0, min(rows, 4)) if count == 1 else d.size(0, 1)
+    along_rows = d.numpy.integers(-rows, rows - many + 1) + np.arange(many)  # none twice
+    where = [along_rows, *(d.numpy.integers(-n, n, (many,)) for n in x.shape[1:count])]
     attrs = d.some(reduction=d.choice("none", "add", "mul", "max", "min"))
     return Case([x, np.stack(where, -1), d.array(many, *x.shape[count:])], attrs)
 

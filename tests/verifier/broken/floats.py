@@ -65,6 +65,7 @@ LOST = (
     Rule("least_of_softmax", op.ArgMin(x, axis=1), op.ArgMin(op.Softmax(x, axis=1), axis=1),
          when=fn.is_float(fn.dtype(x))),
     Rule("exp_by_sigmoid", op.Exp(t), 1.0 / op.Sigmoid(op.Neg(t)) - 1.0),
+    Rule("pole_at_one", op.Atanh((half + half) * (half * 0.5) + 1.0), op.Atanh(1.0 + half * half)),
     Rule("softplus_by_sigmoid", op.Softplus(t), op.Neg(op.Log(op.Sigmoid(op.Neg(t))))),
     Rule("log_softmax_apart", op.LogSoftmax(x, axis=1), op.Log(op.Softmax(x, axis=1))),
     Rule("computed_number_is_lost", half, (half + big) - big),
