@@ -90,6 +90,8 @@ class RaceSeries:
         """Reasons why candidates cannot be timed."""
         self.profiles: dict[Candidate, Sequence[KernelTimes]] = {}
         """Times of the kernels of candidates, on each of the inputs."""
+        self._has_many_kernels = False
+        """True where the race is of candidates with many kernels more than the original."""
         self._profiled_original: ProfiledSession | None = None
         """A session of the original that waits for its race: a profile is of one race."""
         self.told: dict[tuple[str, ...], list[RaceOutcome]] = {}
@@ -128,6 +130,7 @@ class RaceSeries:
         its winner the time for a second one, even where all takes longer by now than it did at the beginning.
         """
         able = self._runnable(candidates)
+        self._has_many_kernels = self._adds_many_kernels(able)
         keys = [candidate.key for candidate in able]
         outcomes = self.recorded_outcomes(keys)
         if outcomes is None:
@@ -325,8 +328,17 @@ class RaceSeries:
 
     @property
     def is_profiled(self) -> bool:
-        """True where races are run under the profiler."""
-        return self.budget.pace.is_profiled
+        """True where the race is run under the profiler."""
+        return self.budget.pace.is_profiled and not self._has_many_kernels
+
+    def _adds_many_kernels(self, candidates: Sequence[Candidate]) -> bool:
+        """Return whether candidates have so many nodes more than the original that a profile tells them wrongly."""
+        own, *others = (
+            sum(graph.operator_counts().values())
+            for graph in (self.model.graph, *(candidate.graph for candidate in candidates))
+        )
+        bias = (max(others, default=own) - own) * self.policy.profiled_kernel_bias
+        return bias > self.policy.timing.noise * self.budget.pace.run_seconds / self.budget.pace.size_count
 
     @cached_property
     def _original_session(self) -> Any:
