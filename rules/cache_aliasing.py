@@ -1,10 +1,10 @@
 """Products whose rows would fall into the same sets of the cache: some columns of zeros put them apart.
 
 A kernel of a product reads a dozen rows of its left operand at once. Where they lie apart by a multiple of 4096 bytes,
-all are in one of the sets of the first cache, which holds eight to twelve lines: they push each other out ("4K
-aliasing", Intel 64 and IA-32 Architectures Optimization Reference Manual). The product of [128, 3072] and [3072, 768]
-takes a tenth longer for that. Hidden layers of such widths are usual, and in front of most of them are weights: 16
-columns more of these cost half a percent.
+all are in one of the sets of the first cache, which holds eight to twelve lines: they evict each other (the "critical
+stride" of A. Fog, "Optimizing software in C++", on cache organization). That explains why the product of [128, 3072]
+and [3072, 768] takes a tenth longer than others (benchmarks/results/by-hand.md); no counter was read. Hidden layers of
+such widths are usual, and in front of most of them are weights: 16 columns more of these cost half a percent.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ STRASSEN = tuple(
     for parity, rest, product in (("even", 0, even_product), ("odd", 1, odd_product))
     for suffix, added, strassen in (("", b, product(b)), ("_add", third, product() + third))
 )
-"""Measured: with fewer rows or columns, what is split and joined takes as long as a product."""
+"""Rules for even and odd numbers of rows. With fewer rows or columns, splitting and joining takes as long as a product
+(benchmarks/results/by-hand.md)."""
 
 RULES: tuple[Rule, ...] = ()
 TRADES = STRASSEN

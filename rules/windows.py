@@ -59,7 +59,7 @@ def shift_pixels(pixels: Term) -> App:
 
 
 class Shift(NamedTuple):
-    """What is done to an image before it is cut, or after it is put together."""
+    """Change of an image before it is cut into windows, or after it is put together."""
 
     name: str
     apply: Callable[[Term], Term]
@@ -96,7 +96,7 @@ PADDED = tuple(
 )
 
 # -- windows become the image --------------------------------------------------------------------------------------
-# A Slice that crops is said as a Pad by less than nothing, in which no size is clamped.
+# A Slice that crops is written as a Pad of negative amounts, which clamps no bounds.
 
 grid, merged, ends = integers("grid"), integers("merged"), integers("ends")
 across, down, tall, wide = (fn.item(grid, position) for position in (1, 2, 3, 4))

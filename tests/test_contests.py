@@ -216,6 +216,20 @@ def test_a_race_under_the_profiler_is_told_by_the_kernels_that_differ(monkeypatc
         assert original.counts != other.counts and len(original.saved_seconds(other)) == 8
 
 
+@pytest.mark.parametrize(("run_seconds", "is_profiled"), [(0.1, True), (1e-4, False)])
+def test_a_race_of_versions_with_many_kernels_more_is_not_profiled(run_seconds: float, *, is_profiled: bool) -> None:
+    """Two kernels more, which a profile tells too long, are much of a short run, and nothing of a long one."""
+    contest, model = entered()
+    contest.budget.pace = ModelPace(0.0, 0.0, run_seconds, is_profiled=True)
+    longer = onnx_io.load_model(GIVEN)
+    infer_graph(longer.graph)
+    (found,) = contest.race([Candidate(longer.graph)], 1.0)
+    assert found.outcome is not None
+    assert contest.is_profiled is is_profiled
+    contest.race([Candidate(model.graph)], 1.0)
+    assert contest.is_profiled
+
+
 def test_a_race_whose_profile_has_no_room_is_told_by_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     contest, model = entered()
     contest.budget.pace = ModelPace(0.0, 0.0, 0.1, is_profiled=True)

@@ -91,7 +91,7 @@ class KernelTimes:
     counts: Mapping[str, int]
     """Kernels of the kind in one run."""
     seconds: Mapping[str, Sequence[float]]
-    """Seconds in all kernels of the kind, one number a run, as if each took what the faster half of them does."""
+    """Seconds in all kernels of the kind, one number a run, as if all were disturbed as the less disturbed half is."""
 
     def saved_seconds(self, other: KernelTimes) -> list[float]:
         """Return the seconds that another model saves in each run, by the kernels of which it has more or fewer.
