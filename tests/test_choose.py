@@ -66,7 +66,7 @@ class Made(RaceSeries):
 
     def __init__(self, model: onnx_io.LoadedModel, speed: Speed, second: Speed | None = None):
         self.model, self.speed, self.second, self.heat, self.skew = model, speed, second or speed, 1, 1.0
-        self.budget, self.told, self.refusals = TimeBudget(POLICY, inf), {}, {}
+        self.budget, self.told, self.refusals, self.estimates = TimeBudget(POLICY, inf), {}, {}, {}
         self.raced: list[tuple[float, int]] = []
 
     def next_series(self) -> RaceSeries:

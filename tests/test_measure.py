@@ -201,6 +201,13 @@ def test_beside_a_floor_each_gain_is_told() -> None:
     assert compute_speedup(floor, better).verdict is compute_speedup(floor, best).verdict is TimingVerdict.FASTER
 
 
+def test_no_rounds_go_to_a_floor_that_is_beaten() -> None:
+    """The floor is hardly faster than the original, which takes many rounds to tell."""
+    races = [race_of(1.0, 0.985, 0.8, has_floor=True, seed=seed) for seed in range(10)]
+    assert all(len(own.seconds) < 20 for own, *_ in races)
+    assert all(compute_speedup(floor, best).verdict is TimingVerdict.FASTER for _, floor, best in races)
+
+
 def test_short_runs_are_repeated() -> None:
     clock = Clock()
     calls = 0

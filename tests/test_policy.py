@@ -136,7 +136,22 @@ def test_several_versions_race_only_where_there_is_ample_time(seconds: float, ve
     assert [count for count in (1, 2, 3) if budget.has_ample_time(count)] == [*range(1, versions + 1)]
 
 
-@pytest.mark.parametrize(("seconds", "end"), [(40.0, 0.4 * 34), (6.0, 0.0), (3.0, 0.0)])
-def test_single_sweeps_are_profiled_in_a_part_of_what_two_races_leave(seconds: float, end: float) -> None:
-    budget = TimeBudget(SearchPolicy(), seconds, lambda: 0.0, ModelPace(0.0, 1.0))
+@pytest.mark.parametrize(
+    ("seconds", "is_profiled", "end"),
+    [(40.0, False, 0.6 * 34), (40.0, True, 0.6 * 37), (6.0, False, 0.0), (6.0, True, 0.6 * 3), (3.0, True, 0.0)],
+)
+def test_single_sweeps_are_profiled_in_a_part_of_what_races_leave(
+    seconds: float, end: float, *, is_profiled: bool
+) -> None:
+    """Two races of three sessions each, or one that is profiled."""
+    budget = TimeBudget(SearchPolicy(), seconds, lambda: 0.0, ModelPace(0.0, 1.0, is_profiled=is_profiled))
     assert budget.screening_end == pytest.approx(end)
+
+
+def test_the_search_leaves_the_time_of_two_races_or_of_one_that_is_profiled() -> None:
+    budget = TimeBudget(SearchPolicy(), 60.0, lambda: 0.0, ModelPace(0.5, 1.5))
+    assert budget.final_race_start == 60 - (4 + 3) * 2.0
+    budget.pace = replace(budget.pace, is_profiled=True)
+    assert budget.final_race_start == 60 - 4 * 2.0
+    budget.is_swept = True
+    assert budget.final_race_start == 60 - 5 * 2.0

@@ -411,6 +411,8 @@ class FastestRun:
             or (self.tells_gains and not self._is_decided(found[base], found[place]))
         ]
         if able == [best] and self._is_decided(found[base], found[best]) and self._is_decided(found[0], found[best]):
+            if self._is_faster(found[base], found[best]) and self._is_faster(found[0], found[best]):
+                return []  # however fast the floor is
             able = []
         is_floor_open = self.has_floor and not self._is_decided(found[0], found[1])
         return [*range(first_rival), *able] if able or is_floor_open else []
@@ -419,6 +421,9 @@ class FastestRun:
         """Return whether a run is probably faster than another by no more than that, or than noise."""
         probable = compute_speedup(base, rival, self.policy, confidence=self.policy.futility_confidence)
         return not probable.has_too_few_rounds and probable.high <= 1 + max(self.policy.noise, least)
+
+    def _is_faster(self, before: TimingSamples, after: TimingSamples) -> bool:
+        return compute_speedup(before, after, self.policy).verdict is TimingVerdict.FASTER
 
     def _is_decided(self, before: TimingSamples, after: TimingSamples) -> bool:
         """Return whether there is a difference, or probably none."""

@@ -130,7 +130,11 @@ class FinalSelection:
         best = self._more_promising(able, able[0], gains, simplified, again)
         for candidate in able[1:] if best is able[0] and len(able) > 2 else ():
             best = self._more_promising([best, candidate], best, gains, simplified, again)
-        return best
+        return simplified if self._is_below_noise(gains[best]) else best
+
+    def _is_below_noise(self, gain: float) -> bool:
+        """Return whether no race will tell a gain that is estimated to be so small."""
+        return gain <= 1 + self.policy.timing.noise / 2
 
     def _more_promising(
         self,
@@ -354,9 +358,14 @@ class FinalSelection:
 
     def _faster_untimed(self, simplified: Candidate, alone: Sequence[Candidate]) -> list[Candidate]:
         """Return the fastest of the sweeps that were not timed, as far as there is time for them: what kernels promised
-        of others has not come true."""
-        untimed = [each for each in alone if self.measurement_of(each).outcome is None]
-        able = [each for each in untimed if not self.measurement_of(each).refusal]
+        of others has not come true. Those of which kernels promised nothing are left."""
+        found = [self.measurement_of(each) for each in alone]
+        promised = (self.contest.estimates.get(each.sweep_names) for each in found)
+        able = [
+            each.candidate
+            for each, gain in zip(found, promised, strict=True)
+            if each.outcome is None and not each.refusal and not (gain is not None and self._is_below_noise(gain))
+        ]
         able = [*self._affordable_candidates(simplified, able)]
         if able:
             self._race([simplified, *able], share=self.policy.first_race_share)

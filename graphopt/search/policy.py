@@ -139,9 +139,9 @@ class SearchPolicy:
 
     race_rounds: tuple[int, int] = (11, 400)
     """Fewest and most rounds."""
-    profiled_rounds: tuple[int, int] = (8, 24)
-    """The same where kernels are timed: at the end alone one looks at these, and then fewer tell something. Of 24
-    ratios the interval leaves out five at each end, and more rounds hardly make it narrower."""
+    profiled_rounds: tuple[int, int] = (8, 12)
+    """The same where kernels are timed: at the end alone one looks at these, and then fewer tell something. Of 12
+    ratios the interval leaves out two at each end; where that is too wide, the second race has as many."""
     session_seconds: float = 3.0
     """Seconds for which one session is timed in a race, at most."""
     brief_session_seconds: float = 0.5
@@ -190,8 +190,8 @@ class SearchPolicy:
     original and the simplified model, in two races."""
     least_openings: int = 3
     """Sessions that are opened for these two races, beside that of the original that is open."""
-    reserved_sessions: int = 7
-    """Sessions that the final selection takes where there is a find: four in the first race and three in the second."""
+    first_race_sessions: int = 4
+    """Sessions of the first race of the final selection where there is a find."""
     confirming_sessions: int = 3
     """Sessions of the second race."""
 
@@ -201,9 +201,9 @@ class SearchPolicy:
     """Part of the user's time that is for search and timing, however long it takes to load and to check the model."""
     sweeping_share: float = 0.5
     """Part of the time, without what the second race takes, in which sweeps have to be made."""
-    screening_share: float = 0.4
-    """Part of the time that two races of one version leave, in which sweeps are profiled by themselves, the most
-    promising first: to combine those that gain takes as long."""
+    screening_share: float = 0.6
+    """Part of the time that the races of one version leave, in which sweeps are profiled by themselves, the most
+    promising first: to combine those that gain takes the rest."""
     search_share: float = 0.6
     """Fraction for the search of the time left after sweeps and the reserve for the final selection; the rest is for
     that."""

@@ -90,8 +90,8 @@ class RaceSeries:
         """Reasons why candidates cannot be timed."""
         self.profiles: dict[Candidate, Sequence[KernelTimes]] = {}
         """Times of the kernels of candidates, on each of the inputs."""
-        self._has_many_kernels = False
-        """True where the race is of candidates with many kernels more than the original."""
+        self.estimates: dict[frozenset[str], float] = {}
+        """Estimated gains by the sweeps that make them."""
         self._profiled_original: ProfiledSession | None = None
         """A session of the original that waits for its race: a profile is of one race."""
         self.told: dict[tuple[str, ...], list[RaceOutcome]] = {}
@@ -118,7 +118,7 @@ class RaceSeries:
         parts = (self.original, self.source, self.model, self.digest, self.cache, self.budget)
         contest = RaceSeries(*parts, self.heat + 1, self.setting)
         contest.is_steady, contest.refusals = self.is_steady, dict(self.refusals)
-        contest.runs_like_original = self.runs_like_original
+        contest.runs_like_original, contest.estimates = self.runs_like_original, self.estimates
         return contest
 
     # -- races ---------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class RaceSeries:
         its winner the time for a second one, even where all takes longer by now than it did at the beginning.
         """
         able = self._runnable(candidates)
-        self._has_many_kernels = self._adds_many_kernels(able)
+        self.budget.has_many_kernels = any(map(self._is_told_wrongly, able))
         keys = [candidate.key for candidate in able]
         outcomes = self.recorded_outcomes(keys)
         if outcomes is None:
@@ -244,10 +244,11 @@ class RaceSeries:
         seconds = sum(map(min, runs))
         is_on_cpu = setting.is_cpu and self.setting.is_cpu  # elsewhere a kernel's time is that of its launch
         is_profiled = is_on_cpu and seconds >= self.policy.profiled_run_seconds
-        racing = sum(
-            min_race_seconds(min(found) * share, self.policy, is_profiled=is_profiled) / share for found in runs
+        racing, unprofiled = (
+            sum(min_race_seconds(min(found) * share, self.policy, is_profiled=how) / share for found in runs)
+            for how in (is_profiled, False)
         )
-        return ModelPace(self.original.opening_seconds, racing, seconds, len(runs), is_profiled)
+        return ModelPace(self.original.opening_seconds, racing, seconds, len(runs), is_profiled, unprofiled)
 
     def is_like_original(self, candidate: Candidate) -> bool:
         """Return whether ONNX Runtime runs the same for a candidate, if it was only simplified, as for the original."""
@@ -303,17 +304,18 @@ class RaceSeries:
         """
         place = self._race_key(["kernels", floor.key, candidate.key])
         known = _parse_ratio(self.cache.get([place]).get(place))
-        if known is not None or not self.original.setting.is_cpu:
-            return known
-        try:
-            pairs = zip(*map(self._kernel_times, (floor, candidate)), strict=True)
-            ratios = [before.speedup_of(after) for before, after in pairs]
-        except ModelError as error:
-            log.debug("what a version of the model gains is not estimated: %s", error)
-            return None
-        known = math.exp(statistics.fmean(map(math.log, ratios)))
-        if self.is_cacheable and self.is_steady:
-            self.cache.put({place: str(known)})
+        if known is None and self.original.setting.is_cpu:
+            try:
+                pairs = zip(*map(self._kernel_times, (floor, candidate)), strict=True)
+                ratios = [before.speedup_of(after) for before, after in pairs]
+            except ModelError as error:
+                log.debug("what a version of the model gains is not estimated: %s", error)
+                return None
+            known = math.exp(statistics.fmean(map(math.log, ratios)))
+            if self.is_cacheable and self.is_steady:
+                self.cache.put({place: str(known)})
+        if known is not None:
+            self.estimates[Measurement(candidate).sweep_names] = known
         return known
 
     def _kernel_times(self, candidate: Candidate) -> Sequence[KernelTimes]:
@@ -329,16 +331,16 @@ class RaceSeries:
     @property
     def is_profiled(self) -> bool:
         """True where the race is run under the profiler."""
-        return self.budget.pace.is_profiled and not self._has_many_kernels
+        return self.budget.is_profiled
 
-    def _adds_many_kernels(self, candidates: Sequence[Candidate]) -> bool:
-        """Return whether candidates have so many nodes more than the original that a profile tells them wrongly."""
-        own, *others = (
-            sum(graph.operator_counts().values())
-            for graph in (self.model.graph, *(candidate.graph for candidate in candidates))
-        )
-        bias = (max(others, default=own) - own) * self.policy.profiled_kernel_bias
-        return bias > self.policy.timing.noise * self.budget.pace.run_seconds / self.budget.pace.size_count
+    def _is_told_wrongly(self, candidate: Candidate) -> bool:
+        """Return whether a candidate has so many nodes more than the original that a profile hides a gain: more than
+        noise, and than half of what kernels tell of its sweeps."""
+        own, others = (sum(graph.operator_counts().values()) for graph in (self.model.graph, candidate.graph))
+        pace, bias = self.budget.pace, (others - own) * self.policy.profiled_kernel_bias
+        told = self.estimates.get(Measurement(candidate).sweep_names, 1.0) - 1
+        hidden = max(self.policy.timing.noise, told / 2)
+        return bias > hidden * pace.run_seconds / pace.size_count
 
     @cached_property
     def _original_session(self) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from graphopt.runtime.cost_model import NoTimeToMeasureError, NotMeasurableError, TemporarilyNotMeasurableError
@@ -58,6 +58,13 @@ class ModelPace:
     """Sizes at which it is run."""
     is_profiled: bool = False
     """True where so few runs fit into a race that it is run under the profiler, so that kernels that differ tell."""
+    unprofiled_racing_seconds: float = 0.0
+    """The racing seconds without the profiler, where races are profiled."""
+
+    def without_profiler(self) -> ModelPace:
+        """Return the pace of races that are not profiled, which take more rounds."""
+        seconds = max(self.racing_seconds, self.unprofiled_racing_seconds)
+        return replace(self, racing_seconds=seconds, is_profiled=False)
 
 
 @dataclass(eq=False)
@@ -73,6 +80,8 @@ class TimeBudget:
     """True where there was nothing to search, so that races may be brief."""
     is_swept: bool = False
     """True where a version with sweeps takes part in the final selection, beside what the search makes of it."""
+    has_many_kernels: bool = False
+    """True where the last race was of versions that a profile tells wrongly, for they have many kernels more."""
     deadline: float = field(init=False)
     processor_start: float = field(init=False)
 
@@ -115,19 +124,30 @@ class TimeBudget:
         )
 
     @property
+    def is_profiled(self) -> bool:
+        """True where races are run under the profiler."""
+        return self.pace.is_profiled and not self.has_many_kernels
+
+    @property
     def session_seconds(self) -> float:
         """Seconds that a session takes in a race, at least."""
-        return self.pace.opening_seconds + self.pace.racing_seconds
+        pace = self.pace.without_profiler() if self.has_many_kernels else self.pace
+        return pace.opening_seconds + pace.racing_seconds
 
     @property
     def reserved_seconds(self) -> float:
         """Seconds that trying and confirming further candidates takes at least: with fewer left, there are none."""
-        return (self.policy.reserved_sessions + self.is_swept) * self.session_seconds
+        return (self.policy.first_race_sessions + self.is_swept) * self.session_seconds + self._second_race_seconds
 
     @property
     def confirmation_seconds(self) -> float:
         """Seconds that a second race takes."""
         return self.policy.confirming_sessions * self.session_seconds
+
+    @property
+    def _second_race_seconds(self) -> float:
+        """Seconds to be left for a second race; none where a profiled one may be the only one."""
+        return 0.0 if self.is_profiled else self.confirmation_seconds
 
     def race_cost(self, count: int) -> float:
         """Return the seconds that a race of so many, the simplified model and the original takes."""
@@ -138,19 +158,17 @@ class TimeBudget:
         a second one if a profiled one is not enough."""
         runs = 1 + self.policy.timing.screening_runs
         once = self.pace.size_count * self.pace.opening_seconds + runs * self.pace.run_seconds
-        second = 0.0 if self.pace.is_profiled else self.confirmation_seconds
-        return self.remaining >= count * once + self.race_cost(1) + second
+        return self.remaining >= count * once + self.race_cost(1) + self._second_race_seconds
 
     def has_ample_time(self, count: int) -> bool:
         """Return whether so many versions and the simplified model can race, and the best of them once more, even if
         that takes longer than estimated; where one profiled race is enough, it may be the only one."""
-        second = 0.0 if self.pace.is_profiled else self.confirmation_seconds
-        return self.remaining >= self.policy.ample_time_margin * (self.race_cost(count) + second)
+        return self.remaining >= self.policy.ample_time_margin * (self.race_cost(count) + self._second_race_seconds)
 
     def has_one_race(self, count: int) -> bool:
         """Return whether a first race of so many has to be the only one, which may show a gain if it is profiled."""
         needed = self.policy.two_races_margin * self.race_cost(count - 1)
-        return self.pace.is_profiled and self._first_race_seconds(count) < needed
+        return self.is_profiled and self._first_race_seconds(count) < needed
 
     def race_seconds(self, count: int, share: float) -> float:
         """Return how long a race of so many and the original may take, in a share of the time left."""
@@ -170,7 +188,7 @@ class TimeBudget:
     @property
     def screening_end(self) -> float:
         """Time by which profiles of single sweeps have to be made, if they begin now."""
-        spare = self.remaining - self.race_cost(1) - self.confirmation_seconds
+        spare = self.remaining - self.race_cost(1) - self._second_race_seconds
         return self.clock() + self.policy.screening_share * max(spare, 0.0)
 
     @property
