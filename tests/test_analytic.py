@@ -14,6 +14,7 @@ import pytest
 from graphopt.base.hardware import processor
 from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph, Patch
+from graphopt.runtime.cost_model import PredictedGain
 from graphopt.runtime.kernel_table import PRIOR_ERROR
 from graphopt.runtime.machine import Machine
 from graphopt.search.analytic_cost import ASSUMED_SIZE, AnalyticCost
@@ -37,7 +38,7 @@ def test_of_a_gain_only_kernels_that_differ_are_uncertain() -> None:
     before = image(f"a = Conv{SAME_SIZE}(x, w); b = Sin(a); y = Exp(b)", w=weight(32, 32, 3, 3))
     after = image(f"a = Conv{SAME_SIZE}(x, w); y = Exp(a)", w=weight(32, 32, 3, 3))
     cost = AnalyticCost()
-    assert cost.predict_gain(before, before.copy()) == (cost.estimate_seconds(before), 0.0, 0.0)
+    assert cost.predict_gain(before, before.copy()) == PredictedGain(cost.estimate_seconds(before), 0.0, 0.0)
     gain = cost.predict_gain(before, after)
     assert gain.ratio() == pytest.approx(cost.estimate_seconds(before) / cost.estimate_seconds(after))
     assert gain.error == pytest.approx(PRIOR_ERROR * gain.saved)

@@ -516,7 +516,7 @@ def test_an_interrupt_while_sweeps_are_made_keeps_those_that_are(monkeypatch: py
         return apply_sweep(start, name, *rest)
 
     outcomes(monkeypatch, 1.0, 1.5)
-    monkeypatch.setattr("graphopt.search.model_tuner.apply_sweep", interrupted)
+    monkeypatch.setattr("graphopt.search.sweep_making.apply_sweep", interrupted)
     _, model, tuned = tuner(sweeps={"sums": [DOUBLE], "second": [DOUBLE]})
     assert tuned.timing is not None
     assert (tuned.timing.stop, model.graph.operator_counts()) == (StopReason.INTERRUPTED, {"Add": 1, "Exp": 1})
@@ -555,7 +555,7 @@ def test_sweeps_that_promise_most_by_known_kernels_are_timed_first(
     outcomes(monkeypatch, 1.5, 1.5)
     estimate(monkeypatch)
 
-    def predicted(_: Prices, __: Graph, after: Graph) -> PredictedGain:
+    def predicted(_: Prices, __: Graph, after: Graph, *_parts: object) -> PredictedGain:
         return PredictedGain(1.0, saved, error) if "Add" in after.operator_counts() else PredictedGain(1.0, 0.0, 0.0)
 
     monkeypatch.setattr(Prices, "predict_gain", predicted)

@@ -21,9 +21,11 @@ from graphopt.language.rule_library import load_library
 from graphopt.report.report import format_group
 from graphopt.result import Result
 from graphopt.rewrite.refused_changes import RefusedRewrite
-from graphopt.rewrite.regions import portable_digest
+from graphopt.rewrite.regions import BlockSizes, portable_digest
+from graphopt.runtime.cost_model import PredictedGain
 from graphopt.runtime.measure import Speedup
 from graphopt.search.model_tuner import Tuner, TuningResult
+from graphopt.search.policy import SearchPolicy
 from graphopt.search.recipe import Recipe, RecipeRule, load_recipe
 from graphopt.search.recipe_recording import record_recipe
 from graphopt.search.recipe_replay import FollowedRecipe, follow_recipe
@@ -294,6 +296,23 @@ def test_a_sweep_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     again = followed(recipe, searching)
     assert again.left == () and proto(loaded, again.tuned) == proto(loaded, tuned)
     assert again.tuned.timing is not None and again.tuned.timing.groups[0].is_taken
+
+
+def test_a_sweep_leaves_the_same_places_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a later run, too, which asks for no estimate, and where a recipe says so."""
+    parts = (PredictedGain(1.0, 0.2, 0.1), PredictedGain(1.0, -0.2, 0.1))
+    monkeypatch.setattr(Prices, "predict_gain", lambda *_: PredictedGain(2.0, 0.0, 0.0, parts))
+    monkeypatch.setattr(Tuner, "_cost_model", lambda self, end=0.0: Prices(Add=2))
+    outcomes(monkeypatch, 1.0, 1.5)
+    body = "a = Mul(x, 2.0); b = Exp(a); c = Tile(b, r); d = Mul(c, 2.0); e = Sin(d); y = Abs(e)"
+    given = parse("float[1,8] x", body, {"r": np.array([9, 1])}, outputs="float[9,8] y")
+    asked: Any = {"sweeps": {"sums": [DOUBLE]}, "policy": SearchPolicy(blocks=BlockSizes(min_nodes=3))}
+    searching, loaded, tuned = tuner(given, **asked)
+    assert tuned.candidate.graph.operator_counts()["Mul"] == tuned.candidate.graph.operator_counts()["Add"] == 1
+    monkeypatch.delattr(Prices, "predict_gain")
+    assert proto(loaded, tuner(given, **asked)[2]) == proto(loaded, tuned)
+    recipe = record_recipe(searching, tuned, {})
+    assert proto(loaded, followed(recipe, searching).tuned) == proto(loaded, tuned)
 
 
 @pytest.mark.parametrize(

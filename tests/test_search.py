@@ -29,6 +29,7 @@ from graphopt.rewrite.sites import Site
 from graphopt.rules import MEMORY_TRADES, RULES, TENSOR_PARALLEL, TRADES
 from graphopt.runtime.cost_model import (
     CostModel,
+    GraphPart,
     NoTimeToMeasureError,
     NotMeasurableError,
     PredictedGain,
@@ -69,7 +70,7 @@ class Prices:
         self.asked += 1
         return sum(self.price(graph, vertex) for vertex, _ in graph.nodes())
 
-    def predict_gain(self, before: Graph, after: Graph) -> PredictedGain:
+    def predict_gain(self, before: Graph, after: Graph, _parts: Sequence[GraphPart] = ()) -> PredictedGain:
         known, other = map(self.estimate_seconds, (before, after))
         return PredictedGain(known, known - other, inf)
 

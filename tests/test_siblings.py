@@ -13,8 +13,9 @@ from graphopt.io import onnx_io
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.search import model_tuner
 from graphopt.search.explore import Exploration, explore_regions
-from graphopt.search.model_tuner import Tuner, TuningResult
+from graphopt.search.model_tuner import TuningResult
 from graphopt.search.stopping import StopReason
+from graphopt.search.sweep_making import SweepMaker
 from tests.test_tune import DOUBLE, estimate, outcomes, tuner
 from tests.text import parse
 
@@ -38,7 +39,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     estimate(monkeypatch, Mul=2, Add=0.5)
     outcomes(monkeypatch, simplified=1.0, searched=1.5)
-    monkeypatch.setattr(Tuner, "_may_gain", lambda *_: True)
+    monkeypatch.setattr(SweepMaker, "_may_gain", lambda *_: True)
     monkeypatch.setattr(model_tuner, "explore_regions", exploring)
     return found
 
@@ -79,7 +80,7 @@ def test_a_later_run_of_a_model_times_the_sweeps_that_the_first_found_promising(
 ) -> None:
     """What is known of kernels grows with each run, and might put others first."""
     first, _ = tuned(1.0, sweeps={"sums": [DOUBLE]})
-    monkeypatch.setattr(Tuner, "_may_gain", lambda *_: False)
+    monkeypatch.setattr(SweepMaker, "_may_gain", lambda *_: False)
     again, _ = tuned(1.0, sweeps={"sums": [DOUBLE]})
     assert first.graph.operator_counts() == again.graph.operator_counts() == {"MatMul": 1, "Add": 1, "Exp": 1}
     assert len(searched) == 1

@@ -235,7 +235,7 @@ def _cause_heading(report: Report, cause: int | None) -> Html:
     if cause is not None:
         assert timing is not None, "a rewrite of a search is in a report without one"
         group = timing.groups[cause]
-        origin = "Found by the search in" if group.kind is GroupKind.FIND else "Sweep over the whole model:"
+        origin = "Found by the search in" if group.kind is GroupKind.FIND else "Sweep over the model:"
         title, gain = f"{origin} {group.name}", "".join(_group_gain(group))
     else:
         title, gain = "Simplifications, made wherever they match", simplifications_gain(report)

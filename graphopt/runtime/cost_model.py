@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from graphopt.base.cache import Cache
 from graphopt.base.files import cache_folder
@@ -31,12 +31,18 @@ class PredictedGain(NamedTuple):
     saved: float
     error: float
     """Standard deviation of what is saved."""
+    parts: tuple[PredictedGain, ...] = ()
+    """The gains of the parts that were asked for, without copies between layouts."""
 
     def ratio(self, optimism: float = 0.0) -> float:
         """Return how many times as fast it is if so many standard deviations more are saved; infinite where that is
         all of the time."""
         left = self.whole - self.saved - optimism * self.error
         return self.whole / left if left > 0 else math.inf
+
+
+GraphPart: TypeAlias = tuple[Collection[int], Collection[int]]
+"""A part of a graph and what became of it in another one: the vertices in both."""
 
 
 class CostModel(Protocol):
@@ -51,8 +57,8 @@ class CostModel(Protocol):
     def estimate_seconds(self, graph: Graph) -> float:
         """Return an estimate of one run, without running anything; the same for the same graph."""
 
-    def predict_gain(self, before: Graph, after: Graph) -> PredictedGain:
-        """Return what a graph gains over another of the same function, without running anything."""
+    def predict_gain(self, before: Graph, after: Graph, parts: Sequence[GraphPart] = ()) -> PredictedGain:
+        """Return what a graph and parts of it gain over another of the same function, without running anything."""
 
     def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
         """Return how many times as fast as `before` each of the others is; all have the same inputs and outputs.

@@ -7,7 +7,7 @@ launch. The constants describe ONNX Runtime's CPU kernels, and the fusions that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import filterfalse, pairwise
 from math import fsum, prod, sqrt
@@ -20,7 +20,7 @@ from graphopt.ir.schemas import is_deterministic
 from graphopt.ir.types import TensorType
 from graphopt.operators.node_facts import get_attribute, operator_of_node
 from graphopt.operators.operator_cost import EpilogueFusion, FusionTarget, LayoutEffect, WorkKind
-from graphopt.runtime.cost_model import PredictedGain
+from graphopt.runtime.cost_model import GraphPart, PredictedGain
 from graphopt.runtime.kernel_table import KernelTable, KernelWork, PredictedTime, describe_kernel
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup
@@ -48,15 +48,13 @@ class AnalyticCost:
         """Return an estimate of one run: at least a launch."""
         return max(self._estimate(graph).seconds, self.machine.launch_seconds)
 
-    def predict_gain(self, before: Graph, after: Graph) -> PredictedGain:
-        """Return what a graph gains that is made of another, by the kernels of which it has more or fewer."""
+    def predict_gain(self, before: Graph, after: Graph, parts: Sequence[GraphPart] = ()) -> PredictedGain:
+        """Return what a graph gains that is made of another, by the kernels of which it has more or fewer; so do its
+        parts."""
         old, new = self._estimate(before), self._estimate(after)
-        counts = old.counts.copy()
-        counts.subtract(new.counts)
         times = old.times | new.times
-        saved = fsum(count * times[part].seconds for part, count in counts.items())
-        error = sqrt(fsum((count * times[part].seconds * times[part].error) ** 2 for part, count in counts.items()))
-        return PredictedGain(old.seconds, saved, error)
+        found = tuple(_predict_gain(old.counts_of(first), new.counts_of(second), times) for first, second in parts)
+        return _predict_gain(old.counts, new.counts, times)._replace(parts=found)
 
     def node_seconds(self, graph: Graph) -> dict[int, float]:
         """Return an estimate for each node, without copies between layouts; 0 for what is computed when the model is
@@ -139,6 +137,10 @@ class _GraphEstimate:
         """Return the seconds of some nodes, without copies between layouts."""
         return fsum(self.times[part].seconds for vertex, part in self._parts.items() if is_counted(vertex))
 
+    def counts_of(self, vertices: Collection[int]) -> Counter[_Part]:
+        """Return some nodes by what they cost, without copies between layouts and without what is folded."""
+        return Counter(self._parts[vertex] for vertex in vertices if vertex in self._parts)
+
     def seconds_of_node(self, vertex: int) -> float:
         """Return the seconds of one node; 0 where it is folded."""
         return self.times[self._parts[vertex]].seconds if vertex in self._parts else 0.0
@@ -187,6 +189,16 @@ class _GraphEstimate:
 
     def _copy_load(self, value: Value) -> WorkLoad:
         return WorkLoad(bytes=2 * _nbytes(self.graph.tensor_type(value)))
+
+
+def _predict_gain(before: Counter[_Part], after: Counter[_Part], times: Mapping[_Part, PredictedTime]) -> PredictedGain:
+    """Return the gain by what is done more or less often than before."""
+    whole = fsum(count * times[part].seconds for part, count in before.items())
+    counts = before.copy()
+    counts.subtract(after)
+    saved = fsum(count * times[part].seconds for part, count in counts.items())
+    error = sqrt(fsum((count * times[part].seconds * times[part].error) ** 2 for part, count in counts.items()))
+    return PredictedGain(whole, saved, error)
 
 
 def _does_the_same(before: Graph, after: Graph, vertex: int) -> bool:

@@ -16,7 +16,7 @@ from graphopt.base.executors import DaskCluster
 from graphopt.base.records import to_json
 from graphopt.ir.graph import Graph
 from graphopt.rewrite.regions import graph_digest
-from graphopt.runtime.cost_model import NoTimeToMeasureError, PredictedGain, cache_key, decode_cached
+from graphopt.runtime.cost_model import GraphPart, NoTimeToMeasureError, PredictedGain, cache_key, decode_cached
 from graphopt.runtime.kernel_table import KernelTable
 from graphopt.runtime.machine import Machine
 from graphopt.runtime.measure import Speedup, min_timing_seconds
@@ -97,9 +97,9 @@ class MeasuredCost:
         """Return the estimate by the roofline and by kernels whose times are known."""
         return self._analytic.estimate_seconds(graph)
 
-    def predict_gain(self, before: Graph, after: Graph) -> PredictedGain:
+    def predict_gain(self, before: Graph, after: Graph, parts: Sequence[GraphPart] = ()) -> PredictedGain:
         """Return the gain by the same estimates."""
-        return self._analytic.predict_gain(before, after)
+        return self._analytic.predict_gain(before, after, parts)
 
     def measure_speedups(self, before: Graph, after: Sequence[Graph], least_gain: float = 0.0) -> list[Speedup]:
         """Measure what the cache lacks; a graph that ONNX Runtime refuses has `FAILED_SPEEDUP`.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from graphopt.runtime.oracle import RunnableModel
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search import search_cache
 from graphopt.search.analytic_cost import AnalyticCost
-from graphopt.search.explore import Exploration, InputShapes, explore_regions, with_static_shapes
+from graphopt.search.explore import Exploration, InputShapes, explore_regions
 from graphopt.search.final_selection import FinalSelection
 from graphopt.search.measured_cost import MeasuredCost
 from graphopt.search.moves import SearchSpace, apply_solution, rules_beside_trades
@@ -55,7 +55,7 @@ from graphopt.search.search_report import (
     version_races,
 )
 from graphopt.search.stopping import StopReason, TimeBudget
-from graphopt.search.sweep import SweepRules, apply_sweep
+from graphopt.search.sweep_making import SweepMaker
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Tuner:
     tuning: TuningOptions
     progress: Callable[[str, float], None] = lambda stage, done: None
     refusal: RefusalFunction | None = None
-    sweeps: SweepRules = field(default_factory=dict)
+    sweeps: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
     """Rules of each sweep: what these bring is in what ONNX Runtime then fuses or leaves, which only timing tells."""
     also_alone: frozenset[str] = frozenset()
     """Names of rules of sweeps that the search tries in parts of the model, too."""
@@ -153,8 +153,6 @@ class Tuner:
     clock: Callable[[], float] = time.monotonic
     cache: Cache = field(default_factory=open_cost_cache)
     memory: RewriteMemory = field(default_factory=RewriteMemory)
-    sweep_refusals: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
-    """Refusals of each sweep: reasons, by rule and place."""
 
     def tune(self) -> TuningResult:
         """Find the fastest candidate.
@@ -220,7 +218,7 @@ class Tuner:
         end = budget.sweeping_end
         sweeps, is_cut = self._make_sweeps(budget, end, shapes), self.clock() >= end
         swept = chooser.race_sweeps(
-            first, sweeps, lambda name, candidate: self._make_sweep(candidate, name, budget.second_race_start)
+            first, sweeps, lambda name, candidate: self.sweep_maker.make(candidate, name, budget.second_race_start)
         )
         budget.is_swept = swept is not first
         gainable = self._light_kernel_share(contest, shapes) if swept is first else None
@@ -237,9 +235,9 @@ class Tuner:
             found = replace(found, stop=StopReason.TIME)
         best = chooser.choose(first, swept, found.solutions, sweeps)
         if best.steps[: len(first.steps)] == first.steps and contest.is_steady and not budget.is_interrupted:
-            names = tuple(sweep.name for sweep in best.sweeps)
+            places = {sweep.name: sweep.left for sweep in best.sweeps}
             graph = search_cache.graph_key(swept.graph) if best.solutions else ""
-            made = (names, graph, best.solutions, best.candidate.is_tidied)
+            made = (places, graph, best.solutions, best.candidate.is_tidied)
             choice = Choice(self._model_digest, self.tuning.seconds, *made)
             search_cache.save_choice(self.cache, self._choice_key(shapes), choice)
         return self._to_result(best, sweeps, swept, chooser, found, gainable)
@@ -260,15 +258,16 @@ class Tuner:
     def _choice_key(self, shapes: Sequence[InputShapes]) -> str:
         """Return the key of what is chosen for models of this structure, whatever their weights are."""
         structure = (search_cache.graph_key(self.model.graph), self.model.functions_digest)
-        sweeps = {name: [rule.digest for rule in self.sweep_rules(name)] for name in self.sweeps}
+        sweeps = {name: [rule.digest for rule in rules] for name, rules in self.sweep_maker.rules.items()}
         said = (json.dumps(shapes, sort_keys=True), json.dumps(sweeps))
         return cache_key("choice", *structure, *said, *self._search_conditions)
 
     def _try_choice(self, known: Choice, contest: RaceSeries, budget: TimeBudget) -> TuningResult | None:
         """Let what was chosen for another model of this structure race, briefly; None where that does not win, too."""
         swept = self.simplified
+        self.sweep_maker.losing_places.update(known.sweeps)
         for name in known.sweeps:
-            made = self._make_sweep(swept, name, budget.sweeping_end)
+            made = self.sweep_maker.make(swept, name, budget.sweeping_end)
             if made is None:
                 return None
             swept = made
@@ -406,63 +405,26 @@ class Tuner:
         """
         key = cache_key("sweeps", self._model_digest, json.dumps(shapes, sort_keys=True), *self._search_conditions)
         kept, found = search_cache.load_sweeps(self.cache, key), dict[str, tuple[float, Candidate]]()
+        maker = self.sweep_maker
         try:
             if kept is not None:
-                made = (self._make_sweep(self.simplified, name, end) for name in kept if name in self.sweeps)
+                maker.losing_places.update(kept)
+                made = (maker.make(self.simplified, name, end) for name in kept if name in self.sweeps)
                 return [candidate for candidate in made if candidate is not None]
-            for name, candidate, gain in self._promising_sweeps(end, shapes):
+            for name, candidate, gain in maker.promising(lambda: self._cost_model(end), shapes, end):
                 found[name] = gain, candidate
         except KeyboardInterrupt:
             budget.interrupt()
         names = sorted(found, key=lambda name: found[name][0], reverse=True)
         if kept is None and not budget.is_interrupted and self.clock() < end:
-            search_cache.save_sweeps(self.cache, key, names)
+            search_cache.save_sweeps(self.cache, key, {name: maker.losing_places.get(name, ()) for name in names})
         return [found[name][1] for name in names]
 
-    def _promising_sweeps(self, end: float, shapes: Sequence[InputShapes]) -> Iterator[tuple[str, Candidate, float]]:
-        """Yield the sweeps that may gain something: name, the simplified model with it, and the predicted gain."""
-        known = set[tuple[str, ...]]()
-        static, cost = self._static_graphs(shapes), cache(lambda: self._cost_model(end))
-        for index, name in enumerate(self.sweeps):
-            if self.clock() >= end:
-                log.info("there is no time for the sweeps %s", ", ".join([*self.sweeps][index:]))
-                return
-            made = self._make_sweep(self.simplified, name, end)
-            if made is None or made.causes[0].rules in known or not self._may_gain(made, static):
-                continue
-            known.add(made.causes[0].rules)
-            yield name, made, self._predict_gain(cost(), made, static, shapes)
-
-    def _static_graphs(self, shapes: Sequence[InputShapes]) -> list[Graph]:
-        """Return the simplified graph at each set of sizes; where that cannot be told, the graph itself."""
-        try:
-            return [with_static_shapes(self.simplified.graph, each) for each in shapes]
-        except ModelError as error:
-            log.info("sweeps are estimated with unknown sizes: %s", error)
-            return [self.simplified.graph]
-
-    def _predict_gain(
-        self, cost: CostModel, made: Candidate, static: Sequence[Graph], shapes: Sequence[InputShapes]
-    ) -> float:
-        """Return how many times as fast a sweep may make the model by what is known of kernels, at the sizes where that
-        is most; 1 where sizes are unknown."""
-        try:
-            after = [with_static_shapes(made.graph, each) for each in shapes]
-        except ModelError as error:
-            log.info("the gain of a sweep is not predicted: %s", error)
-            return 1.0
-        gains = (cost.predict_gain(*pair) for pair in zip(static, after, strict=False))
-        return max(gain.ratio(self.tuning.policy.optimism) for gain in gains)
-
-    def _may_gain(self, made: Candidate, static: Sequence[Graph]) -> bool:
-        """Return whether more than noise can be gained by replacing the nodes that a sweep replaces."""
-        before, policy = self.simplified.graph, self.tuning.policy
-        share = max(AnalyticCost().replaced_share(before, made.graph, graph) for graph in static)
-        return share * policy.sweep_margin >= policy.timing.noise
-
-    def _make_sweep(self, start: Candidate, name: str, end: float) -> Candidate | None:
-        space = replace(self.search_space(end), refusals=self.sweep_refusals.setdefault(name, {}))
-        return apply_sweep(start, name, self.sweep_rules(name), space, self.tuning.policy)
+    @cached_property
+    def sweep_maker(self) -> SweepMaker:
+        """The maker of sweeps of the simplified model."""
+        rules = {name: self.sweep_rules(name) for name in self.sweeps}
+        return SweepMaker(self.simplified, rules, self.search_space, self.tuning.policy, self.clock)
 
     def sweep_rules(self, name: str) -> list[Rule]:
         """Return the rules of a sweep that are admitted here."""
@@ -575,7 +537,7 @@ class Tuner:
             latencies=best.latencies,
             gainable=gainable,
         )
-        notes = (*found.notes, *race_notes(first, best), *refusal_notes(self.sweep_refusals))
+        notes = (*found.notes, *race_notes(first, best), *refusal_notes(self.sweep_maker.refusals))
         return TuningResult(best.candidate, timing, notes, group_of=indices)
 
     def simplify_with(

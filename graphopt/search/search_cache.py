@@ -61,8 +61,8 @@ class Choice:
     """Digest of the model, with its weights."""
     seconds: float
     """Seconds that the search had."""
-    sweeps: tuple[str, ...]
-    """Names of the sweeps that were taken, in their order."""
+    sweeps: Mapping[str, tuple[str, ...]]
+    """The sweeps that were taken, by name and in their order, each with the digests of the places that it left."""
     graph: str
     """Key of the graph in which the finds were made: that of the simplified model with the sweeps."""
     solutions: tuple[Solution, ...]
@@ -93,18 +93,20 @@ def save_choice(cache: Cache, key: str, choice: Choice) -> None:
 class _Sweeps:
     """Sweeps that may gain something, by name, the most promising first."""
 
-    names: tuple[str, ...]
+    left: Mapping[str, tuple[str, ...]]
+    """Digests of the nodes at the places that each leaves as they are."""
 
 
-def load_sweeps(cache: Cache, key: str) -> tuple[str, ...] | None:
-    """Return the names of the sweeps that an earlier run of a model found promising; None where there was none."""
+def load_sweeps(cache: Cache, key: str) -> Mapping[str, tuple[str, ...]] | None:
+    """Return the sweeps that an earlier run of a model found promising, with the places that each leaves; None where
+    there was none."""
     found = decode_cached(_Sweeps, cache.get([key]).get(key))
-    return None if found is None else found.names
+    return None if found is None else found.left
 
 
-def save_sweeps(cache: Cache, key: str, names: Sequence[str]) -> None:
-    """Keep the names: what is known of kernels grows with each run, and is not to change a later one of this model."""
-    cache.put({key: to_json(_Sweeps(tuple(names)))})
+def save_sweeps(cache: Cache, key: str, left: Mapping[str, tuple[str, ...]]) -> None:
+    """Keep them: what is known of kernels grows with each run, and is not to change a later one of this model."""
+    cache.put({key: to_json(_Sweeps(left))})
 
 
 def parse_exploration(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploration | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from graphopt.ir import schemas
@@ -19,7 +19,14 @@ from graphopt.rewrite.build import dead_after_rewrite, reused_vertices
 from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.matching import Match
 from graphopt.rewrite.simplify import DeadlineExceededError, Step
-from graphopt.search.moves import Move, MoveNotApplicableError, SearchSpace, apply_move, find_trade_matches
+from graphopt.search.moves import (
+    Move,
+    MoveNotApplicableError,
+    SearchSpace,
+    apply_move,
+    find_trade_matches,
+    match_digests,
+)
 from graphopt.search.policy import SearchPolicy
 
 log = logging.getLogger(__name__)
@@ -35,26 +42,34 @@ class Sweep:
     name: str
     rules: tuple[str, ...]
     """Rules that matched somewhere."""
+    left: tuple[str, ...] = ()
+    """Digests of the nodes at the places that were left as they are, for there it costs more than it saves."""
 
 
 def apply_sweep(
-    start: Candidate, name: str, rules: Sequence[Rule], space: SearchSpace, policy: SearchPolicy
+    start: Candidate,
+    name: str,
+    rules: Sequence[Rule],
+    space: SearchSpace,
+    policy: SearchPolicy,
+    left: Collection[str] = (),
 ) -> Candidate | None:
     """Apply rules that trade wherever they match until none does, then simplify, as often as that brings about matches.
 
     Return None where none matched, the rules undo each other, time is up, or the result has the same operators. What
-    was refused is noted among the refusals of the `space`.
+    was refused is noted among the refusals of the `space`. Places whose nodes have one of the digests that are to be
+    `left` stay as they are.
     """
     only = SearchSpace(rules, space.simplifier, space.allows, space.refusals)
 
     def change(graph: Graph) -> Iterator[Step]:
         used: dict[str, None] = {}
-        steps = _apply_sweep_rules(graph, found, only, used, policy.sweep_rounds)
-        made = Sweep(name, tuple(used))
+        steps = _apply_sweep_rules(graph, found, only, used, policy.sweep_rounds, left)
+        made = Sweep(name, tuple(used), tuple(sorted(left)))
         return (replace(step, cause=made) for step in steps)
 
     try:
-        found = find_trade_matches(start.graph, only)
+        found = sweepable_matches(start.graph, only, left)
         result = start.derive(change) if found else start
     except DeadlineExceededError:
         log.info("there is no time for the sweep '%s'", name)
@@ -68,6 +83,19 @@ def apply_sweep(
     if len(after) >= len(before) and _operator_kinds(before) == _operator_kinds(after):
         return None  # only views and slicing operators are others: there is nothing to time
     return result
+
+
+def sweepable_matches(graph: Graph, space: SearchSpace, left: Collection[str] = ()) -> dict[Rule, list[Match]]:
+    """Return the matches of a sweep's rules, without those whose nodes have one of the digests that are `left`."""
+    found = find_trade_matches(graph, space)
+    if not left:
+        return found
+    return {
+        rule: [
+            match for match, digest in zip(matches, match_digests(graph, matches), strict=True) if digest not in left
+        ]
+        for rule, matches in found.items()
+    }
 
 
 def _operator_kinds(graph: Graph) -> Counter[tuple[str, ...]]:
@@ -128,7 +156,12 @@ class _EndlessSweepError(Exception):
 
 
 def _apply_sweep_rules(
-    graph: Graph, found: Mapping[Rule, Sequence[Match]], space: SearchSpace, used: dict[str, None], rounds: int
+    graph: Graph,
+    found: Mapping[Rule, Sequence[Match]],
+    space: SearchSpace,
+    used: dict[str, None],
+    rounds: int,
+    left: Collection[str],
 ) -> list[Step]:
     """Make the steps, in place, from the first matches on; note the rules that were used.
 
@@ -153,5 +186,5 @@ def _apply_sweep_rules(
                 return done
             done += [*pending, *space.simplifier.run(graph, pending).steps]
             pending = []
-        found = find_trade_matches(graph, space)
+        found = sweepable_matches(graph, space, left)
     raise _EndlessSweepError
