@@ -139,8 +139,8 @@ class SearchPolicy:
 
     race_rounds: tuple[int, int] = (11, 400)
     """Fewest and most rounds."""
-    profiled_rounds: tuple[int, int] = (8, 12)
-    """The same where kernels are timed: at the end alone one looks at these, and then fewer tell something. Of 12
+    profiled_rounds: tuple[int, int] = (8, 15)
+    """The same where kernels are timed: at the end alone one looks at these, and then fewer tell something. Of 15
     ratios the interval leaves out two at each end; where that is too wide, the second race has as many."""
     session_seconds: float = 3.0
     """Seconds for which one session is timed in a race, at most."""
