@@ -244,6 +244,14 @@ def test_a_profile_tells_a_gain_that_is_larger_than_what_it_hides() -> None:
     assert (contest.is_profiled, contest.budget.session_seconds) == (True, 1.0)
 
 
+@pytest.mark.parametrize(("seconds", "is_begun"), [(3.1, True), (2.9, False)])
+def test_a_second_profiled_race_that_would_be_cut_short_is_not_begun(seconds: float, *, is_begun: bool) -> None:
+    """Of the original, the simplified model and another: a session of each takes a second."""
+    contest, _ = entered()
+    contest.budget = TimeBudget(POLICY, seconds, lambda: 0.0, ModelPace(0.0, 1.0, 0.1, is_profiled=True))
+    assert contest.next_series()._has_time_left_for(2) is is_begun
+
+
 def test_a_race_whose_profile_has_no_room_is_told_by_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     contest, model = entered()
     contest.budget.pace = ModelPace(0.0, 0.0, 0.1, is_profiled=True)

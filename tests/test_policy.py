@@ -155,3 +155,27 @@ def test_the_search_leaves_the_time_of_two_races_or_of_one_that_is_profiled() ->
     assert budget.final_race_start == 60 - 4 * 2.0
     budget.is_swept = True
     assert budget.final_race_start == 60 - 5 * 2.0
+
+
+def test_where_the_simplified_model_runs_as_the_original_its_turns_are_saved() -> None:
+    budget = TimeBudget(SearchPolicy(), 60.0, lambda: 0.0, ModelPace(0.5, 1.5))
+    costs = budget.race_cost(1), budget.confirmation_seconds, budget.reserved_seconds
+    budget.is_like_original = True
+    assert (budget.race_cost(1), budget.confirmation_seconds, budget.reserved_seconds) == (4.0, 4.0, costs[2] - 4.0)
+    assert costs[:2] == (6.0, 6.0)
+    assert budget.race_end(2, is_first=True) == 30, "two sessions in each race"
+    assert budget.race_end(1, is_first=True) == 30, "the simplified model alone takes its turns"
+
+
+def test_one_profiled_race_is_enough_to_time_a_model() -> None:
+    budget = TimeBudget(SearchPolicy(), 60.0, lambda: 0.0, ModelPace(0.5, 1.5))
+    assert budget.min_seconds == 3 * 0.5 + 4 * 1.5
+    budget.pace = replace(budget.pace, is_profiled=True)
+    assert budget.min_seconds == 2 * (0.5 + 1.5)
+
+
+@pytest.mark.parametrize(("opening", "is_cheap"), [(0.3, True), (0.5, False)])
+def test_models_are_compared_where_that_takes_less_than_a_session_of_a_race(opening: float, *, is_cheap: bool) -> None:
+    """Two are opened and written, which takes as long as to open four."""
+    budget = TimeBudget(SearchPolicy(), 60.0, lambda: 0.0, ModelPace(opening, 1.5))
+    assert budget.is_comparison_cheap is is_cheap

@@ -182,7 +182,8 @@ class Tuner:
         except ModelError as error:
             return self._untimed(f"not timed: {error}")
         if budget.remaining < budget.min_seconds:
-            text = f"not timed: two races would take {math.ceil(budget.min_seconds)} s, and"
+            what = "a race" if budget.is_profiled else "two races"
+            text = f"not timed: {what} would take {math.ceil(budget.min_seconds)} s, and"
             text += f" {math.floor(budget.remaining)} s are left of {self.tuning.limit_text}"
             return self._untimed(text, is_out_of_time=True)
         return self._race(contest, budget)
@@ -215,6 +216,8 @@ class Tuner:
         known = search_cache.load_choice(self.cache, self._choice_key(shapes), self._model_digest, self.tuning.seconds)
         if known is not None and (result := self._try_choice(known, contest, budget)) is not None:
             return result
+        if contest.is_comparable:
+            budget.is_like_original = contest.retry_once_interrupted(lambda: contest.is_like_original(first))
         end = budget.sweeping_end
         sweeps, is_cut = self._make_sweeps(budget, end, shapes), self.clock() >= end
         swept = chooser.race_sweeps(

@@ -167,6 +167,8 @@ class SearchPolicy:
     """Part of a processor that a run is taken to have where it had less while it was timed for a moment."""
     compared_bytes: int = 1_000_000_000
     """Bytes of weights up to which ONNX Runtime's optimized models are compared, which are files."""
+    compared_openings: float = 4.0
+    """Openings of a session that this comparison takes, at most: two models are opened, and both are written."""
     finalists: int = 2
     """Candidates that won the first race and are timed a second time, the fastest first, until one wins again; after
     them the best of the sweeps alone may."""
@@ -187,7 +189,7 @@ class SearchPolicy:
     it."""
     least_sessions: int = 4
     """Sessions that race in the time, at least: a model that is slower than that is not timed. They are those of the
-    original and the simplified model, in two races."""
+    original and the simplified model, in two races; of profiled races one is enough."""
     least_openings: int = 3
     """Sessions that are opened for these two races, beside that of the original that is open."""
     first_race_sessions: int = 4

@@ -165,8 +165,9 @@ class RaceSeries:
         left = budget.seconds_until(budget.race_end(count, is_first=is_first))
         if left <= budget.pace.opening_seconds * (count + 2 * (not is_first)):
             return False
-        # one candidate alone may need less than estimated
-        return not is_first or count == 1 or left >= budget.race_cost(count - 1)
+        if not is_first:  # of a profiled race that is cut short nothing is known
+            return not self.is_profiled or left >= budget.race_cost(count - 1)
+        return count == 1 or left >= budget.race_cost(count - 1)  # one alone may need less than estimated
 
     def _race_outcomes(self, candidates: Sequence[Candidate], share: float) -> list[RaceOutcome]:
         """Return the outcomes of a race for the candidates that run; none where they cannot be timed."""
@@ -202,8 +203,7 @@ class RaceSeries:
         """Return a session of a candidate, or `LIKE_ORIGINAL`; None where it is refused, which is noted."""
 
         def opened() -> Any:
-            # of a slow model it takes long to ask, and its kernels will tell
-            is_like = not candidate.steps if self.is_profiled else self.is_like_original(candidate)
+            is_like = self.is_like_original(candidate) if self.is_comparable else not candidate.steps
             return LIKE_ORIGINAL if is_like else self.open_session(self.model_of(candidate))
 
         try:
@@ -249,6 +249,11 @@ class RaceSeries:
             for how in (is_profiled, False)
         )
         return ModelPace(self.original.opening_seconds, racing, seconds, len(runs), is_profiled, unprofiled)
+
+    @property
+    def is_comparable(self) -> bool:
+        """True where it is asked whether ONNX Runtime runs the same for two models: of slow ones kernels will tell."""
+        return not self.is_profiled or self.budget.is_comparison_cheap
 
     def is_like_original(self, candidate: Candidate) -> bool:
         """Return whether ONNX Runtime runs the same for a candidate, if it was only simplified, as for the original."""

@@ -80,6 +80,8 @@ class TimeBudget:
     """True where there was nothing to search, so that races may be brief."""
     is_swept: bool = False
     """True where a version with sweeps takes part in the final selection, beside what the search makes of it."""
+    is_like_original: bool = False
+    """True where ONNX Runtime runs of the simplified model what it runs of the original, so that it takes no turns."""
     has_many_kernels: bool = False
     """True where the last race was of versions that a profile tells wrongly, for they have many kernels more."""
     deadline: float = field(init=False)
@@ -117,7 +119,10 @@ class TimeBudget:
 
     @property
     def min_seconds(self) -> float:
-        """Seconds that two races of the simplified model alone take: with fewer left, nothing is timed."""
+        """Seconds that two races of the simplified model alone take, or one that is profiled: with fewer left, nothing
+        is timed."""
+        if self.is_profiled:
+            return 2 * self.session_seconds
         return (
             self.policy.least_openings * self.pace.opening_seconds
             + self.policy.least_sessions * self.pace.racing_seconds
@@ -137,12 +142,13 @@ class TimeBudget:
     @property
     def reserved_seconds(self) -> float:
         """Seconds that trying and confirming further candidates takes at least: with fewer left, there are none."""
-        return (self.policy.first_race_sessions + self.is_swept) * self.session_seconds + self._second_race_seconds
+        count = self.policy.first_race_sessions + self.is_swept - self.is_like_original
+        return count * self.session_seconds + self._second_race_seconds
 
     @property
     def confirmation_seconds(self) -> float:
         """Seconds that a second race takes."""
-        return self.policy.confirming_sessions * self.session_seconds
+        return (self.policy.confirming_sessions - self.is_like_original) * self.session_seconds
 
     @property
     def _second_race_seconds(self) -> float:
@@ -151,7 +157,7 @@ class TimeBudget:
 
     def race_cost(self, count: int) -> float:
         """Return the seconds that a race of so many, the simplified model and the original takes."""
-        return (count + 2) * self.session_seconds
+        return (count + 2 - self.is_like_original) * self.session_seconds
 
     def is_time_to_profile(self, count: int) -> bool:
         """Return whether so many models can run under the profiler and leave the time of a race of one of them, and of
@@ -164,6 +170,11 @@ class TimeBudget:
         """Return whether so many versions and the simplified model can race, and the best of them once more, even if
         that takes longer than estimated; where one profiled race is enough, it may be the only one."""
         return self.remaining >= self.policy.ample_time_margin * (self.race_cost(count) + self._second_race_seconds)
+
+    @property
+    def is_comparison_cheap(self) -> bool:
+        """True where to compare what ONNX Runtime makes of two models takes less time than to race them."""
+        return self.pace.racing_seconds > self.policy.compared_openings * self.pace.opening_seconds
 
     def has_one_race(self, count: int) -> bool:
         """Return whether a first race of so many has to be the only one, which may show a gain if it is profiled."""
@@ -217,8 +228,9 @@ class TimeBudget:
 
     def _first_race_seconds(self, count: int) -> float:
         """Return the seconds for a race of so many that leave the time of a second one."""
-        second, left = 1 + min(count, 2), self.remaining
-        return min(left - second * self.session_seconds, left * (count + 1) / (count + 1 + second))
+        first, second = (1 + each - (self.is_like_original and count > 1) for each in (count, min(count, 2)))
+        left = self.remaining
+        return min(left - second * self.session_seconds, left * first / (first + second))
 
     def search_seconds(self, end: float) -> float:
         """Return the search's share of the seconds that are left before the end."""
