@@ -343,6 +343,16 @@ def test_kernels_are_not_believed_where_whole_runs_contradict_them() -> None:
     assert found.verdict is TimingVerdict.SLOWER
 
 
+def test_of_what_kernels_tell_no_more_counts_than_whole_runs_allow() -> None:
+    """Kernels gain 4 to 6 %; whole runs, which noise has made slower, at most 4.5 %: that is no contradiction."""
+    before = profiled([10.0] * 8, {"Add": 1}, Add=[1.0] * 8)
+    rounds = [10 / 1.045, *[10.4] * 7]
+    after = profiled(rounds, {"Mul": 1}, Mul=[1 - 10 * (1 - 1 / ratio) for ratio in np.linspace(1.04, 1.06, 8)])
+    found = compute_speedup(before, after)
+    assert (found.low, found.median, found.high) == pytest.approx((1.04, 1.045, 1.045), rel=1e-4)
+    assert (found.verdict, found.is_by_kernels) == (TimingVerdict.FASTER, True)
+
+
 @pytest.mark.parametrize(("seconds", "ratio"), [(9.0, 10 / 9.5), (9.6, 10 / 9.6)])
 def test_where_kernels_and_whole_runs_say_that_a_model_is_faster_the_smaller_gain_counts(
     seconds: float, ratio: float

@@ -239,8 +239,9 @@ def compute_speedup(
 ) -> Speedup:
     """Return how much faster `after` ran than `before`, from the rounds in which both took a turn.
 
-    Where the kernels of both were timed, those that differ tell, with what is between kernels, unless the whole runs
-    contradict them: then whichever says less. The `confidence` of the interval is the policy's unless another is given.
+    Where the kernels of both were timed, those that differ tell, with what is between kernels, but no more than the
+    whole runs allow: what lies above their interval does not count, and where all does, they tell. The `confidence` of
+    the interval is the policy's unless another is given.
     """
     sure = policy.confidence if confidence is None else confidence
     if before.kernels is not None and after.kernels is not None:
@@ -257,9 +258,10 @@ def compute_speedup(
     saved_between = fewer * policy.seconds_between_kernels
     by_kernels = [usual / max(usual - saved - saved_between, after.minimum / 2) for saved in savings]
     told = _speedup_from_ratios(minimum, by_kernels, sure, policy.noise, is_of_one_look=True)
-    if found.high < told.median:
+    if found.high < told.low:
         return replace(found, is_by_kernels=found.verdict is told.verdict)
-    return replace(told, is_by_kernels=True)
+    median, high = min(told.median, found.high), min(told.high, found.high)
+    return replace(told, median=median, high=high, is_by_kernels=True)
 
 
 def _speedup_from_ratios(
