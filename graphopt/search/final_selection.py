@@ -332,8 +332,8 @@ class FinalSelection:
         made = self._apply_solutions(swept, solutions) if solutions else []
         base = [] if swept is simplified else [swept]
         rivals = [*base, *made]
-        if simplified.steps and not rivals and not self.budget.is_interrupted:
-            contest = self.contest
+        contest = self.contest
+        if simplified.steps and not rivals and not self.budget.is_interrupted and contest.is_comparable:
             if contest.retry_once_interrupted(lambda: contest.is_like_original(simplified)):
                 return Measurement(simplified, is_original=True)
         if simplified.steps or rivals:
