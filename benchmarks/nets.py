@@ -291,6 +291,19 @@ class DeepSpeech(nn.Module):
         return y
 
 
+class Tagger(nn.Module):
+    """A tagger of words by LSTMs in both directions (arXiv 1508.01991), without its CRF: vectors to scores of tags."""
+
+    def __init__(self, embedding: int = 128, width: int = 256, tags: int = 45) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(embedding, width, num_layers=2, batch_first=True, bidirectional=True)
+        self.last = nn.Linear(2 * width, tags)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.layers(x)[0])
+        return y
+
+
 class Step(nn.Module):
     """One token of a text model behind a cache: keys and values of its layers are given, and returned longer.
 
