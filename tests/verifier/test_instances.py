@@ -9,6 +9,7 @@ from graphopt.language.rule import Rule, const, fn, integers, op, real, tensor
 from graphopt.language.terms import Term
 from graphopt.operators.op_context import UnsupportedOperatorError
 from graphopt.verifier.element_types import enumerate_typings
+from graphopt.verifier.instance_sampling import sample_instances
 from graphopt.verifier.prove import enumerate_instances, prove
 from graphopt.verifier.solver import SolverSession
 
@@ -42,6 +43,14 @@ def test_a_property_is_true_only_where_the_conditions_say_it() -> None:
     for unsaid in (fn.is_zero(other), fn.is_one(zero)):
         with pytest.raises(UnsupportedOperatorError):
             instance.scalar(unsaid)
+
+
+@pytest.mark.parametrize(("dtype", "least"), [(DType.INT64, -2), (DType.UINT8, 0)], ids=str)
+def test_constants_that_count_begin_below_zero_where_their_type_has_such_numbers(dtype: DType, least: int) -> None:
+    numbers = const("i", "K")
+    rule = Rule("shifted", tensor("y", "K") - numbers, tensor("y", "K"), when=fn.lt(fn.first_index("K", numbers), 3))
+    drawn = sample_instances(rule, count=60, known={"i": dtype})
+    assert {int(instance.values["i"][0]) for instance in drawn} == set(range(least, 3))
 
 
 al = real("al")
