@@ -32,7 +32,7 @@ def has_float_type(hole: Var) -> Term:
 
 
 def runs_as_gemm(hole: Var) -> Term:
-    """Gemm is fast for these; in half precision runtimes lack it where they have MatMul, or convert all operands."""
+    """Return the condition that Gemm is fast: in half precision runtimes lack it where they have MatMul, or convert."""
     return fn.is_in(fn.dtype(hole), (int(DType.FLOAT), int(DType.DOUBLE)))
 
 
@@ -201,7 +201,7 @@ scale_before, *shifts_before, normalized = before
 
 
 def into_gemm(this: Affine, held: _Weights) -> Rule:
-    """Return what stands before a Gemm, through its weights into its bias."""
+    """Return the rule that takes an operator before a Gemm into its weights and bias."""
     return Rule(
         f"fuse_{this.name}_before_gemm{held.suffix}",
         held.gemm(this.apply(rows), held.hole, b, alpha=alpha, beta=beta),

@@ -39,12 +39,12 @@ fills_windows = (
 
 
 def cut_windows(pixels: Term, cut: TermLike, joined: TermLike) -> App:
-    """Return the windows of images."""
+    """Return images cut into windows."""
     return op.Reshape(op.Transpose(op.Reshape(pixels, cut), perm=into_windows), joined)
 
 
 def window_grid(features: Term) -> Term:
-    """Return the sizes of images with axes for windows and their pixels."""
+    """Return the sizes of images whose rows and columns are split into windows and their pixels."""
     return fn.concat(B, rows, height, columns, width, features)
 
 
@@ -52,7 +52,7 @@ down_parts, across_parts = integers("down_parts"), integers("across_parts")
 
 
 def shift_pixels(pixels: Term) -> App:
-    """Return images whose first rows and columns come last, as each second attention has its windows."""
+    """Return images whose first rows and columns are moved to the end, as every second attention has its windows."""
     top, below = op.Split.split(2, pixels, down_parts, axis=1)
     left, right = op.Split.split(2, op.Concat(below, top, axis=1), across_parts, axis=2)
     return op.Concat(right, left, axis=2)
@@ -104,12 +104,12 @@ size = fn.sizes("H W")
 
 
 def merge_windows(pixels: Term, grid: TermLike, merged: TermLike) -> App:
-    """Return the images that windows make."""
+    """Return the images that windows are merged into."""
     return op.Reshape(op.Transpose(op.Reshape(pixels, grid), perm=into_windows), merged)
 
 
 def windows_of(features: TermLike) -> Term:
-    """Return the sizes of windows with axes for images and their rows and columns of windows."""
+    """Return the sizes of windows, on axes for the images, their rows and their columns of windows."""
     return fn.concat(fn.item(grid, 0), across, down, tall, wide, features)
 
 

@@ -1,4 +1,5 @@
-"""Maps between the binders of two sums, derived from the equations of what they read; and sums without a binder."""
+"""Bijections between the binders of two sums, derived from equations between the indices that they read; and the
+elimination of binders from sums."""
 
 from __future__ import annotations
 
@@ -63,9 +64,9 @@ MAX_UNROLLED = 4
 
 
 def least_indices(term: Term) -> BinderMap:
-    """Return the least element of what a term runs over, if its factors do not depend on it.
+    """Return the least index of the range of a term, if its factors do not depend on the index.
 
-    Where the guard bounds each binder alone, this element is in the range unless nothing is.
+    Where the guard bounds each binder alone, this index is in the range unless the range is empty.
     """
     bound = {binder for binder, _ in term.binders}
     if any(factor.free_symbols & bound for factor in term.factors):
@@ -99,12 +100,12 @@ def binder_ranges(binders: Binders) -> Formula:
 
 
 def range_condition(term: Term) -> Formula:
-    """For which values of its binders a term counts."""
+    """Return the condition on the binders of a term under which it counts."""
     return conjunction(binder_ranges(term.binders), term.guard)
 
 
 def domain_context(term: Term, known: ProofContext) -> ProofContext:
-    """Return what is known inside of a term."""
+    """Return the facts that are known inside a term: its range, and those around it."""
     key = (term.binders, term.guard)
     if key not in known.domains:
         inner = known.assuming(range_condition(term))
@@ -113,7 +114,7 @@ def domain_context(term: Term, known: ProofContext) -> ProofContext:
 
 
 def alpha_equivalence_key(term: Term) -> Hashable:
-    """Return what is the same for terms that differ in their coefficients and in the names of binders only."""
+    """Return a key that is equal for terms that differ only in their coefficients and the names of their binders."""
     change = Substitution({binder: symbol(f"binder {place}") for place, (binder, _) in enumerate(term.binders)})
     extents = tuple(replace_atoms(extent, change) for _, extent in term.binders)
     return (

@@ -1,7 +1,7 @@
-"""Equality of real values by their cases: the last resort where terms do not cancel.
+"""Equality of real values by case analysis: the last resort where terms do not cancel.
 
-Greatest and least, magnitudes, signs and comparisons are what they are by definition, sums over indices and all other
-functions some number each, the same for equal arguments. Z3 decides the rest: polynomials over the real numbers.
+Max, Min, Abs, Sign and comparisons are replaced by their definitions; sums over indices and all other functions become
+unknowns, one for equal arguments. Z3 decides the rest: polynomials over the real numbers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def has_cases(terms: Iterable[Term]) -> bool:
 
 
 def add_up_to_zero(terms: Iterable[Term], known: ProofContext, equality: FactorEquality) -> bool:
-    """Return whether the sum of the terms is zero, whatever the numbers are of which nothing is known."""
+    """Return whether terms sum to zero for all values of the unknowns."""
     numbers = _RealEncoding(known, equality)
     total = numbers.total(terms)
     facts = [numbers.truth(fact) for fact in in_creation_order(known.facts) if isinstance(fact, BooleanAtom)]
@@ -106,7 +106,7 @@ class _RealEncoding:
         return body if term.guard == TRUE else z3.If(self.truth(term.guard), body, 0)
 
     def truth(self, part: Formula) -> Any:
-        """Return a condition; comparisons of integers are truth values of which only the name is known."""
+        """Return a condition in Z3's terms; a comparison of integers becomes a Boolean unknown."""
         match part:
             case And(parts):
                 return z3.And([self.truth(p) for p in in_creation_order(parts)], self.z3_context)

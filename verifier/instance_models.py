@@ -165,7 +165,11 @@ _LISTS = frozenset({"axes", "shape", "starts", "ends", "steps", "pads", "repeats
 
 
 def scalar_array(context: ProposalContext, position: int, value: Any, dtype: DType) -> Array:
-    """Return what a number or list in an input position is as a tensor."""
+    """Return the number or list in an input position as a tensor.
+
+    Raises:
+        NoInstance: the element type does not hold it.
+    """
     try:
         array = np.asarray(value, dtype.numpy)
     except (OverflowError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Instances of a rule, drawn: sizes, types and values for which its left side is defined."""
+"""Random instances of a rule: sizes, element types and values for which its left side is defined."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def sample_instances(
     scope: SamplingScope = ANY,
     known: Mapping[str, DType] | None = None,
 ) -> Iterator[ConcreteInstance]:
-    """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many.
+    """Yield up to `count` instances, the same for the same seed; fewer if `attempts` draws do not give as many.
 
-    The element types of holes that are `known` are these.
+    `known` are element types of holes, by name.
     """
     assert not rule.is_family, "what its holes stand for is chosen before (`rule_families.specialize_family`)"
     rule = _expand_left_side(rule)
@@ -108,8 +108,10 @@ def complete_instance(
     scope: SamplingScope = ANY,
     types: Mapping[str, DType] | None = None,
 ) -> ConcreteInstance | None:
-    """Return the instance with these sizes and values, the rest drawn, of some element types if these are known; None
-    where the draws found none."""
+    """Return an instance with these sizes and values, and with these element types where given; the rest is drawn.
+
+    None if no draw meets the conditions.
+    """
     rng = random.Random(seed)
     rule = _expand_left_side(rule)
     for _ in range(attempts):

@@ -1,8 +1,8 @@
-"""What real arithmetic leaves out: a rule may be true of all real numbers and yet no rule for floats.
+"""Where floats depart from real arithmetic, so that a rule which holds for all real numbers is not licensed for them.
 
-Rounding is taken to change little. That is not so before a jump (at 31, x / 7 · 7 is a little less than 31, and its
-floor 30), where a number of the rule is so large that what is added to it is lost, and where one that was computed is
-kept in single precision although the model computes in double.
+Rounding errors are taken to be small. They are not where a value is rounded before a discontinuous function (for x =
+31, x / 7 · 7 is a little less than 31, and its floor 30), where a number in the rule is so large that what is added to
+it is lost, and where a computed number is kept in single precision although the model computes in double.
 """
 
 from __future__ import annotations

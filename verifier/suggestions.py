@@ -50,7 +50,8 @@ Holds: TypeAlias = "Callable[[Rule], bool]"
 
 
 def suggestion(rule: Rule, holds: Holds, *, empty: bool) -> str:
-    """Return the numbers with which a rule is proved; where `empty`, else the sizes of at least 1 with which it is."""
+    """Return what to change in a rule for it to be proved: its numbers, or, if `empty`, conditions that sizes are at
+    least 1. Empty if neither helps."""
     return suggest_exact_numbers(rule, holds) or (suggest_nonempty_axes(rule, holds) if empty else "")
 
 
@@ -58,7 +59,7 @@ def suggestion(rule: Rule, holds: Holds, *, empty: bool) -> str:
 
 
 def suggest_exact_numbers(rule: Rule, holds: Holds) -> str:
-    """Return which numbers of a rule have to be written otherwise for it to hold; nothing for other rules."""
+    """Return which numbers of a rule have to be written otherwise for it to be proved; empty if that does not help."""
     written = dict.fromkeys(chain.from_iterable(map(_numbers, (*rule.left, *rule.right))))
     meant = {part: found for part in written if (found := _find_intended_number(part)) is not None}
     if not meant:
@@ -127,7 +128,7 @@ def _about_number(term: Term, spelling: str, exact: float) -> str:
 
 
 def suggest_nonempty_axes(rule: Rule, holds: Holds) -> str:
-    """Return the condition with which a rule holds that holds wherever no axis is empty; nothing for other rules."""
+    """Return the condition that makes a rule provable which holds wherever no axis is empty; empty for other rules."""
     sizes = [size for size in dict.fromkeys(_sizes(rule)) if fn.le(1, size) not in rule.conditions]
     if not sizes or not holds(_with_nonempty(rule, sizes)):
         return ""
