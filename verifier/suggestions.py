@@ -153,11 +153,11 @@ def _sizes(rule: Rule) -> Iterator[Term]:
         for hole in holes(side):
             if hole.kind in ("tensor", "const") and hole.axes is None:
                 yield fn.shape(hole)
-            yield from map(_size, filter(_is_named, hole.axes or ()))
+            yield from map(_size, filter(_may_be_empty, hole.axes or ()))
         for part in walk_term(side):
             match part:
                 case App(op="size" | "sizes", args=(Lit(value=str(axes)),)) if part.domain == SCALAR:
-                    yield from map(_size, filter(_is_named, axes.split()))
+                    yield from map(_size, filter(_may_be_empty, axes.split()))
                 case App(domain=domain, op=name, inputs=inputs) if domain != SCALAR:
                     place = lookup_operator(name, domain).shape_input
                     asked = inputs[place] if place is not None and place < len(inputs) else None
@@ -165,13 +165,14 @@ def _sizes(rule: Rule) -> Iterator[Term]:
                         yield asked
 
 
-def _is_named(axis: str) -> bool:
-    return axis != "_" and not axis.isdigit()
+def _may_be_empty(axis: str) -> bool:
+    """Return whether an axis, or one of a pack, has a name and may have no elements: those of `1*k` have one."""
+    return axis.startswith("*") or axis[0].isalpha()
 
 
 def _size(axis: str) -> Term:
     """Return the size of an axis, or the sizes of a pack of them."""
-    return fn.sizes(f"*{axis.partition('*')[2]}") if "*" in axis else fn.size(axis)
+    return fn.sizes(axis) if "*" in axis else fn.size(axis)
 
 
 def _merge_named_axes(sizes: Sequence[Term]) -> list[Term]:
