@@ -38,9 +38,9 @@ fills_windows = (
 )
 
 
-def cut_windows(pixels: Term, cut: TermLike, joined: TermLike) -> App:
-    """Return images cut into windows."""
-    return op.Reshape(op.Transpose(op.Reshape(pixels, cut), perm=into_windows), joined)
+def regroup_pixels(pixels: Term, split: TermLike, joined: TermLike) -> App:
+    """Return images cut into windows, or windows merged into images: the same two axes change places."""
+    return op.Reshape(op.Transpose(op.Reshape(pixels, split), perm=into_windows), joined)
 
 
 def window_grid(features: Term) -> Term:
@@ -77,8 +77,8 @@ TOKENS: Mapping[str, Term] = {"tokens": height * width, "images": fn.concat(heig
 PADDED = tuple(
     Rule(
         f"push_matmul_above_padding_of_{name}_in_{shift.name}",
-        cut_windows(shift.apply(op.Pad(image, pads)), cut, joined) @ w,
-        cut_windows(shift.apply(op.Pad(image @ w, pads)), window_grid(N), fn.concat(B * rows * columns, pixels, N)),
+        regroup_pixels(shift.apply(op.Pad(image, pads)), cut, joined) @ w,
+        regroup_pixels(shift.apply(op.Pad(image @ w, pads)), window_grid(N), fn.concat(B * rows * columns, pixels, N)),
         when=(
             *shift.when,
             *pads_pixels,
@@ -101,11 +101,6 @@ PADDED = tuple(
 grid, merged, ends = integers("grid"), integers("merged"), integers("ends")
 across, down, tall, wide = (fn.item(grid, position) for position in (1, 2, 3, 4))
 size = fn.sizes("H W")
-
-
-def merge_windows(pixels: Term, grid: TermLike, merged: TermLike) -> App:
-    """Return the images that windows are merged into."""
-    return op.Reshape(op.Transpose(op.Reshape(pixels, grid), perm=into_windows), merged)
 
 
 def windows_of(features: TermLike) -> Term:
@@ -134,8 +129,8 @@ CROPPED = (
     *(
         Rule(
             f"push_matmul_below_cropping_of_{name}_in_{shift.name}",
-            op.Pad(shift.apply(merge_windows((windows @ w) + bias, grid, merged)), pads),
-            (op.Pad(shift.apply(merge_windows(windows, windows_of(K), images_of(K))), pads) @ w) + bias,
+            op.Pad(shift.apply(regroup_pixels((windows @ w) + bias, grid, merged)), pads),
+            (op.Pad(shift.apply(regroup_pixels(windows, windows_of(K), images_of(K))), pads) @ w) + bias,
             when=(
                 *shift.when,
                 *pads_pixels,

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 import graphopt
 from graphopt.base.errors import MemoryBudgetError, ModelError, UsageError
 from graphopt.cli.main import app
+from graphopt.io.onnx_io import load_typed_model
 from graphopt.partition.devices import Cluster, Device, Link
 from graphopt.partition.execution import simulate_plan
-from graphopt.partition.model_trial import load_typed
 from graphopt.partition.plan import DevicePlan, DeviceSplit, PlanComparison, PlanMaker, compare_plans, splits_of
 from graphopt.partition.plan_report import PlanReport, PlanRequest
 from graphopt.partition.planning import find_plan
@@ -51,7 +51,7 @@ def training() -> onnx.ModelProto:
 
 
 def workload(model: onnx.ModelProto, shards: int = 1) -> Workload:
-    loaded = load_typed(model)
+    loaded = load_typed_model(model)
     sharded = shard_graph(loaded.graph, shards)
     return measure_workload(sharded, AnalyticCost().node_seconds)
 

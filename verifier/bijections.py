@@ -48,6 +48,7 @@ from graphopt.expr.integers import (
     polynomial,
     polynomial_of_atom,
     quotient,
+    sum_sizes,
     symbol,
 )
 from graphopt.expr.substitution import Substitution, replace_atoms, replace_in_formula, solve_for_atom
@@ -304,7 +305,7 @@ def _listed_step(poly: Polynomial, unknowns: Mapping[Atom, Size]) -> tuple[Atom,
 def _radix_step(poly: Polynomial, unknowns: Mapping[Atom, Size], known: ProofContext) -> tuple[Atom, Size] | None:
     """From `a·B + b = l` with 0 <= b < B: a is l // B."""
     parts = {atom: _coefficient(poly, atom) for atom in poly.atoms if atom in unknowns}
-    rest = poly - _sum(polynomial_of_atom(a) * c for a, c in parts.items())
+    rest = poly - sum_sizes(polynomial_of_atom(a) * c for a, c in parts.items())
     if (
         not parts
         or free_symbols(rest) & unknowns.keys()
@@ -313,7 +314,7 @@ def _radix_step(poly: Polynomial, unknowns: Mapping[Atom, Size], known: ProofCon
         return None
     sign = -1 if all(isinstance(c, int) and c < 0 for c in parts.values()) else 1
     for atom, unit in parts.items():
-        others = _sum(polynomial_of_atom(a) * c * sign for a, c in parts.items() if a != atom)
+        others = sum_sizes(polynomial_of_atom(a) * c * sign for a, c in parts.items() if a != atom)
         bounds = conjunction(*(in_range(polynomial_of_atom(a), unknowns[a]) for a in parts))
         if known.assuming(bounds).proves(in_range(others, unit * sign)):
             return atom, known.simplify(quotient(-rest * sign, unit * sign))
@@ -328,13 +329,6 @@ def _coefficient(poly: Polynomial, atom: Atom) -> Size:
             position = monomial.index(atom)
             taken[monomial[:position] + monomial[position + 1 :]] = c
     return polynomial(taken)
-
-
-def _sum(sizes: Iterable[Size]) -> Size:
-    total: Size = 0
-    for size in sizes:
-        total = size + total
-    return total
 
 
 # -- simplifying one sum -----------------------------------------------------------------------------------------------

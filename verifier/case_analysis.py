@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import z3
 
 from graphopt.base.dtype import DType
-from graphopt.expr.expressions import Call, Expr, Factor, Fold, FoldBranch, Term
+from graphopt.expr.expressions import Call, Expr, Factor, Fold, Term
 from graphopt.expr.integers import TRUE, And, BooleanAtom, Comparison, Formula, Or, in_creation_order, literals, negate
 from graphopt.verifier.context import ProofContext
 from graphopt.verifier.value_signs import SignAnalysis
@@ -66,11 +66,9 @@ def _with_assertions(solver: z3.Solver, formulas: Iterable[Any]) -> z3.Solver:
 
 def _is_unconditional_extremum(factor: Factor) -> bool:
     """Return whether it is the greatest or the least of some numbers, none of them under a condition."""
-    return isinstance(factor, Fold) and factor.monoid != "prod" and all(map(_always, factor.branches))
-
-
-def _always(piece: FoldBranch) -> bool:
-    return not piece.binders and piece.guard == TRUE
+    if not isinstance(factor, Fold) or factor.monoid == "prod":
+        return False
+    return all(branch.is_unconditional for branch in factor.branches)
 
 
 @dataclass
