@@ -131,7 +131,9 @@ class _RealEncoding:
                 return z3.If(self._value(x) != 0, self._number(1), self._number(0))
             case Fold(monoid, pieces) if _is_unconditional_extremum(factor):
                 greatest = monoid == "max"
-                return reduce(lambda a, b: _one_of(a, b, greatest), (self._value(p.body) for p in pieces))
+                return reduce(
+                    lambda a, b: z3.If((a >= b) if greatest else (a <= b), a, b), (self._value(p.body) for p in pieces)
+                )
         return self._some_number(factor)
 
     def _some_number(self, factor: Factor) -> Any:
@@ -165,7 +167,3 @@ class _RealEncoding:
             case Call("Sqrt", (x,)):
                 of = self._value(x)
                 yield z3.Or(of < 0, number * number == of)
-
-
-def _one_of(a: Any, b: Any, greatest: bool) -> Any:
-    return z3.If((a >= b) if greatest else (a <= b), a, b)

@@ -335,7 +335,7 @@ def _try_run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> RunResult:
     if fatal := _find_fatal_operator(model):
         return Refusal(f"{fatal} of nothing, which ends ONNX Runtime's process", is_unsupported=True)
     try:
-        return _run(model, feeds)
+        return list(ort.make_cpu_session(model.SerializeToString(), threads=1).run(None, dict(feeds)))
     except Exception as error:  # what a runtime raises has no common base
         lacks = isinstance(error, NotImplementedError) or type(error).__name__ == "NotImplemented"
         return Refusal(
@@ -365,10 +365,6 @@ def _is_unsupported(model: onnx.ModelProto, error: str) -> bool:
         return True
     found = re.search(r"Type Error: .* of operator \((\w+)\)", error)
     return found is not None and found[1] in {node.op_type for node in model.graph.node if node.domain}
-
-
-def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    return list(ort.make_cpu_session(model.SerializeToString(), threads=1).run(None, dict(feeds)))
 
 
 def _first_difference(

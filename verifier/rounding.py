@@ -496,13 +496,10 @@ def _kept_in_single(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
         for name, value in app.attrs:
             if not _is_float_attribute(app, name) or value in given or _is_single(value):
                 continue
-            if (typing := next((typing for typing in typings if _is_double(app, typing)), None)) is not None:
+            in_double = (typing for typing in typings if _output_type(app, typing) is DType.DOUBLE)
+            if (typing := next(in_double, None)) is not None:
                 kept = f"the attribute {name} of {app.op} is kept in single precision"
                 yield f"{kept}: too little where it is in double{_remedy(app, typing)}"
-
-
-def _is_double(app: App, typing: Typing) -> bool:
-    return _output_type(app, typing) is DType.DOUBLE
 
 
 def _remedy(app: App, typing: Typing) -> str:
