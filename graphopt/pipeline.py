@@ -567,38 +567,16 @@ def _attempt_until_equal(
         DifferenceError: there is a difference that no rewrite made, or, if `strict`, any that is not `foreseen`.
     """
     start, refused_seconds = clock.seconds.get("search", 0.0), 0.0
-    space, known = space.without_foreseen(foreseen), {str(each) for each in foreseen}
-    made = attempt(space, tuning)
-    end = start + made.tuning.tuning_seconds
-    left_out, changes, places = set[str](), set[PatchKey](), Counter[str]()
-    searched, refused, notes = made.tuned.timing, list[RefusedRewrite](), list[str]()
+    exclusions = _Exclusions(space.without_foreseen(foreseen), {str(each) for each in foreseen} if strict else None)
+    made = attempt(exclusions.space, tuning)
+    end, searched, notes = start + made.tuning.tuning_seconds, made.tuned.timing, exclusions.notes
     spare = tuning.seconds * tuning.policy.retry_share  # what is written is timed, too, if others took all the time
-    while made.check_result is not None and made.is_different:
-        guilty = made.check_result.culprit
-        if guilty is None:
-            raise made.check_result.to_error
-        assert guilty.name not in left_out, f"{guilty.name} was left out, and made a difference all the same"
-        rewrite = refused_rewrite(guilty, made.check_result.comparison)
-        if (found := patch_key(guilty.patch)) in changes or places[guilty.name] == MAX_EXCLUDED_PLACES:
-            left_out.add(guilty.name)
-            rewrite = replace(rewrite, is_everywhere=True)
-        else:
-            changes.add(found)
-            places[guilty.name] += 1
-            rewrite = replace(rewrite, change=LoadedPlaces(made.tuned.candidate.chain[0].graph).change(guilty.patch))
-        refused.append(rewrite)
-        if strict and str(rewrite) not in known:
-            raise made.check_result.to_error
-        notes.append(f"{rewrite.label} was left out{rewrite.where}: with it, the model is {rewrite.difference}")
-        space = space.excluding(left_out, changes)
-        if len(changes) + len(left_out) > MAX_RETRIES:
-            notes[-1] += f"; these are more than {MAX_RETRIES}, so the original is written"
-            space = _RewriteSpace()
-        log.warning("%s", notes[-1])
+    while made.is_different:
+        exclusions.exclude_culprit(made)
         searched = made.tuned.timing or searched
         refused_seconds = clock.seconds.get("search", 0.0) - start
-        del made, guilty  # the model with it, which may be large
-        made = attempt(space, replace(tuning, cost="none"))  # a search waits until what it begins with is right
+        del made  # the model with it, which may be large
+        made = attempt(exclusions.space, replace(tuning, cost="none"))  # a search waits until its beginning is right
         left = end - clock.seconds.get("search", 0.0)
         if tuning.cost == "none" or made.is_different:
             continue
@@ -608,14 +586,60 @@ def _attempt_until_equal(
             made = replace(made, tuned=replace(made.tuned, timing=timing))
             break
         del made
-        made = attempt(space, tuning.with_part(max(left, spare) / tuning.seconds))
+        made = attempt(exclusions.space, tuning.with_part(max(left, spare) / tuning.seconds))
         spare = spare if left > spare else 0.0
     if refused_seconds and made.tuned.timing is not None:
         timing = replace(made.tuned.timing, refused_seconds=refused_seconds)
         made = replace(made, tuned=replace(made.tuned, timing=timing))
     everywhere = [each for each in foreseen if each.is_everywhere]
     notes = [*_foreseen_notes([*everywhere, *made.refused], len(foreseen)), *notes]
-    return replace(made.with_notes(*notes), refused=(*everywhere, *made.refused, *refused))
+    return replace(made.with_notes(*notes), refused=(*everywhere, *made.refused, *exclusions.refused))
+
+
+@dataclass
+class _Exclusions:
+    """Rewrites that attempts do without, because the check found that they make a difference."""
+
+    space: _RewriteSpace
+    """The rewrites that are left."""
+    permitted: Container[str] | None
+    """The rewrites that may be left out; None for any."""
+    names: set[str] = field(default_factory=set)
+    """Rules and passes that are left out everywhere."""
+    changes: set[PatchKey] = field(default_factory=set)
+    places: Counter[str] = field(default_factory=Counter)
+    """Number of places at which a rule or pass is left out."""
+    refused: list[RefusedRewrite] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def exclude_culprit(self, made: Attempt) -> None:
+        """Leave out the rewrite that made the difference: at its place, and everywhere after some places.
+
+        Raises:
+            DifferenceError: no rewrite made it, or one that may not be left out.
+        """
+        assert made.check_result is not None, "a difference was found by a check"
+        guilty = made.check_result.culprit
+        if guilty is None:
+            raise made.check_result.to_error
+        assert guilty.name not in self.names, f"{guilty.name} was left out, and made a difference all the same"
+        rewrite = refused_rewrite(guilty, made.check_result.comparison)
+        if (change := patch_key(guilty.patch)) in self.changes or self.places[guilty.name] == MAX_EXCLUDED_PLACES:
+            self.names.add(guilty.name)
+            rewrite = replace(rewrite, is_everywhere=True)
+        else:
+            self.changes.add(change)
+            self.places[guilty.name] += 1
+            rewrite = replace(rewrite, change=LoadedPlaces(made.tuned.candidate.chain[0].graph).change(guilty.patch))
+        if self.permitted is not None and str(rewrite) not in self.permitted:
+            raise made.check_result.to_error
+        self.refused.append(rewrite)
+        self.notes.append(f"{rewrite.label} was left out{rewrite.where}: with it, the model is {rewrite.difference}")
+        self.space = self.space.excluding(self.names, self.changes)
+        if len(self.changes) + len(self.names) > MAX_RETRIES:
+            self.notes[-1] += f"; these are more than {MAX_RETRIES}, so the original is written"
+            self.space = _RewriteSpace()
+        log.warning("%s", self.notes[-1])
 
 
 def _foreseen_notes(met: Iterable[RefusedRewrite], count: int) -> Iterator[str]:

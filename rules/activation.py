@@ -20,7 +20,7 @@ single = fn.is_in(fn.dtype(x), (int(DType.FLOAT), int(DType.FLOAT16), int(DType.
 
 
 class Clamp(NamedTuple):
-    """min(max(x, low), high), where a bound that is None is not there."""
+    """min(max(x, low), high), without the bound that is None."""
 
     name: str
     low: TermLike | None

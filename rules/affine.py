@@ -1,4 +1,4 @@
-"""What is done to each channel alike, x -> x * factor + shift: what the families fold into weights, said once.
+"""Operators that compute x -> x * factor + shift for each channel, which many families fold into weights.
 
 No rules of its own. A subtraction of a constant becomes an addition first, and a division is matched as a product.
 """
@@ -12,7 +12,7 @@ from graphopt.rule import App, Term, Var, const, fn, op, real
 
 
 class Affine(NamedTuple):
-    """An operator beside one that is linear, and what becomes of its weights and bias if it does the same."""
+    """An operator on each channel, and what becomes of the weights and bias of a linear operator that takes it in."""
 
     name: str
     what: str
@@ -27,7 +27,7 @@ class Affine(NamedTuple):
     """Conditions on the value beside which it stands."""
 
     def carry_bias(self, bias: Term, linear: Callable[[Term], Term]) -> Term:
-        """Return the bias of what stands behind, given what that makes of a shift."""
+        """Return the bias of a linear operator that takes in the operator before it."""
         return bias if self.shift is None else bias + linear(self.shift)
 
 
@@ -35,7 +35,10 @@ NOTHING = Affine("nothing", "the input itself", lambda x: x, lambda w, spread: w
 
 
 def affine(channels: str, beside: str = "") -> tuple[Affine, Affine, Affine, Affine]:
-    """Return all of them along an axis, a factor first; beside it there may be axes in which nothing differs."""
+    """Return a factor, a shift, a difference and a batch normalization, with constants along the axis `channels`.
+
+    `beside` are axes of size 1 that the constants have behind it.
+    """
     c = const("c", f"{channels} {beside}")
     each = op.Reshape(c, fn.sizes(channels)) if beside else c
     return (
@@ -49,7 +52,7 @@ def affine(channels: str, beside: str = "") -> tuple[Affine, Affine, Affine, Aff
 class BatchNormalization(NamedTuple):
     """A batch normalization by constants: x -> x * factor + shift, with one number for each channel.
 
-    It is one of inference: `training_mode_input` is not mentioned, so it has its default.
+    It is one for inference: `training_mode_input` is not mentioned, so it has its default.
     """
 
     scale: Var
@@ -61,12 +64,13 @@ class BatchNormalization(NamedTuple):
     """Means nothing in inference."""
 
     def apply(self, x: Term, scale: Term | None = None, offset: Term | None = None, mean: Term | None = None) -> App:
-        """Return this normalization, or one with other numbers."""
+        """Return the normalization of a value, with these or other constants."""
         constants = (scale or self.scale, offset or self.offset, mean or self.mean, self.variance)
         return op.BatchNormalization(x, *constants, epsilon=self.epsilon, momentum=self.momentum)
 
     def same_type_conditions(self, x: Term) -> tuple[Term, ...]:
-        """Its constants have the type of the data, which the operator does not ask for."""
+        """Return the conditions that its constants have the element type of the data, which the operator does not
+        require."""
         return fn.eq(fn.dtype(self.scale), fn.dtype(x)), fn.eq(fn.dtype(self.mean), fn.dtype(x))
 
     @property

@@ -1,7 +1,7 @@
-"""Dense weights that are blocks on a diagonal, as grouped convolutions and products have them: no zeros are multiplied.
+"""Dense weights that are blocks on a diagonal become grouped convolutions and products, which multiply no zeros.
 
-`fn.block_count` says how many blocks there are. Their weights are sums along an axis in which all but one number is
-zero.
+`fn.block_count` says how many blocks there are. The weights of the blocks are sums along an axis in which all numbers
+but one are zero.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ dense: Mapping[str, TermLike] = {**geometry, "group": 1}
 
 
 def pad_kernel(weights: Term, before: TermLike, after: TermLike) -> App:
-    """Return a kernel with so many zeros around it."""
+    """Return a kernel with zeros around it."""
     return op.Pad(weights, fn.concat(0, 0, before, 0, 0, after))
 
 
@@ -140,7 +140,7 @@ def eye(weights: Term, size: TermLike) -> App:
 
 
 def per_filter(value: Term) -> App:
-    """One number for each filter, in the shape of the weights."""
+    """Return one number for each filter in the shape of the weights."""
     return op.Reshape(value, fn.sizes("C 1 1*k"))
 
 

@@ -1,6 +1,6 @@
-"""What ONNX Runtime has fused into operators of its own, taken apart again: models are saved by it, and by its tools.
+"""Operators of ONNX Runtime's own that stand for several, taken apart again: it saves such models, and its tools do.
 
-Rules of all other families speak of the parts. ONNX Runtime fuses again what it likes when it loads them.
+Rules of all other families match the parts. ONNX Runtime fuses them again when it loads the model.
 """
 
 from __future__ import annotations

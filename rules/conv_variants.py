@@ -1,4 +1,4 @@
-"""The same convolution told otherwise: wider kernels, fewer groups, more channels, another number of axes."""
+"""Other forms of the same convolution: wider kernels, fewer groups, more channels, another number of axes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ GROUPS = (
 
 
 def build_merged_groups_rule(count: int) -> Rule:
-    """Return the rule that makes one group of so many, in which the weights for channels of another are zero."""
+    """Return the rule that makes each `count` groups one, whose weights for channels of other groups are zero."""
     apart = op.Reshape(w, fn.concat(group // count, count, M // group, 1, channels, kernel))
     own = op.Reshape(eye(w, count), fn.concat(1, count, 1, count, 1, ones))
     together = op.Reshape(apart * own, fn.concat(M, count * channels, kernel))

@@ -115,7 +115,7 @@ scale, *shifting = affine("C", "1*k")
 
 
 def per_input(v: Term) -> App:
-    """One number for each input channel, in the shape of the weights."""
+    """Return one number for each input channel in the shape of the weights."""
     return by_group(v, "M", "I")
 
 

@@ -17,7 +17,7 @@ rank = fn.rank(x)
 
 
 def is_nonempty(positions: Term) -> App:
-    """Return a list of axes that is not empty: ONNX Runtime takes an empty one for "all"."""
+    """Return the condition that a list of axes is not empty: ONNX Runtime takes an empty one for "all"."""
     return fn.lt(0, fn.length(positions))
 
 
@@ -44,7 +44,8 @@ SOURCES = {1: "*b 1", 2: "*b 1 N", 3: "*b 1 M N", 4: "*b 1 L M N"}
 
 
 def without_moving(from_end: int, declared: str) -> tuple[Rule, Rule]:
-    """Return the rules for axes of known sizes that it passes, and for one of any size where the others are known."""
+    """Return the rules that replace a Transpose that moves an axis of size 1: past axes of known sizes, or past axes of
+    which one is of any size."""
     thin = tensor("x", declared)
     source, last = fn.rank(thin) - from_end, fn.rank(thin) - 1
     goal = fn.item(fn.inverse(perm), source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ def has_float_type(hole: Var) -> Term:
 
 
 def runs_as_gemm(hole: Var) -> Term:
-    """Gemm is fast for these; in half precision runtimes lack it where they have MatMul, or convert all operands."""
+    """Return the condition that Gemm is fast: in half precision runtimes lack it where they have MatMul, or convert."""
     return fn.is_in(fn.dtype(hole), (int(DType.FLOAT), int(DType.DOUBLE)))
 
 
@@ -201,7 +202,7 @@ scale_before, *shifts_before, normalized = before
 
 
 def into_gemm(this: Affine, held: _Weights) -> Rule:
-    """Return what stands before a Gemm, through its weights into its bias."""
+    """Return the rule that takes an operator before a Gemm into its weights and bias."""
     return Rule(
         f"fuse_{this.name}_before_gemm{held.suffix}",
         held.gemm(this.apply(rows), held.hole, b, alpha=alpha, beta=beta),
@@ -483,26 +484,28 @@ def as_matrix_product(equation: str) -> App | Var:
     given, result = equation.split("->")
     x, y = zip(operands(equation), given.split(","), strict=True)
     (summed,) = {*x[1]} & {*y[1]} - {*result}
+    products = chain(_matrix_products(x, y, summed, result), _matrix_products(y, x, summed, result))
+    return min(products, key=itemgetter(0))[1]
 
-    def candidates() -> Iterator[tuple[int, App | Var]]:
-        for (left, rows), (right, columns) in ((x, y), (y, x)):
-            shared = "".join(letter for letter in result if letter in rows and letter in columns)
-            of_left, of_right = (
-                [letter for letter in result if letter in own and letter not in shared] for own in (rows, columns)
-            )
-            for row, column in ((row, column) for row in of_left for column in of_right):
-                above = "".join(letter for letter in of_left if letter != row)
-                beside = "".join(letter for letter in of_right if letter != column)
-                if above and beside:
-                    continue
-                first, second = f"{above}{shared}{row}{summed}", f"{beside}{shared}{summed}{column}"
-                made = f"{above}{beside}{shared}{row}{column}"
-                yield (
-                    (rows != first) + (columns != second) + (made != result),
-                    reorder(reorder(left, rows, first) @ reorder(right, columns, second), made, result),
-                )
 
-    return min(candidates(), key=itemgetter(0))[1]
+def _matrix_products(
+    left: tuple[Var, str], right: tuple[Var, str], summed: str, result: str
+) -> Iterator[tuple[int, App | Var]]:
+    """Yield products of stacks of matrices that equal an Einsum, each with its number of transpositions: one for each
+    choice of the letters of rows and columns."""
+    shared = "".join(letter for letter in result if letter in left[1] and letter in right[1])
+    of_left, of_right = (
+        [letter for letter in result if letter in own and letter not in shared] for _, own in (left, right)
+    )
+    for row, column in ((row, column) for row in of_left for column in of_right):
+        above = "".join(letter for letter in of_left if letter != row)
+        beside = "".join(letter for letter in of_right if letter != column)
+        if above and beside:
+            continue
+        rows, columns = f"{above}{shared}{row}{summed}", f"{beside}{shared}{summed}{column}"
+        made = f"{above}{beside}{shared}{row}{column}"
+        transpositions = (left[1] != rows) + (right[1] != columns) + (made != result)
+        yield transpositions, reorder(reorder(*left, rows) @ reorder(*right, columns), made, result)
 
 
 def reorder(value: App | Var, letters: str, order: str) -> App | Var:

@@ -1,8 +1,8 @@
-"""Names of rules that are made for one operator after another."""
+"""Names of rules that are generated for several operators."""
 
 import re
 
 
 def snake_case(operator: str) -> str:
-    """`GreaterOrEqual` as it stands in a rule's name: `greater_or_equal`."""
+    """Return the name of an operator as it stands in rule names: `greater_or_equal` for `GreaterOrEqual`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", operator).lower()

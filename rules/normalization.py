@@ -78,8 +78,7 @@ centred = y - mean_over_axes(y)
 
 
 def deviation(squares: Term) -> App:
-    """Return the square root of a mean of squares, by which is divided: other ways to write that become divisions
-    first."""
+    """Return the divisor of a normalization: the square root of a mean of squares."""
     return op.Sqrt(mean_over_axes(squares) + epsilon)
 
 

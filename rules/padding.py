@@ -13,12 +13,12 @@ zero = const("zero", "", default=0)  # what is not said is 0
 
 
 def pad_axes(data: Term) -> App:
-    """Return a Pad of some axes."""
+    """Return a Pad along the axes that it lists."""
     return op.Pad(data, pads, zero, axes)
 
 
 def expand_to_all_axes(amounts: Term, rank: TermLike) -> App:
-    """Return the amounts for all axes: first those before, then those after the data."""
+    """Return amounts of padding for all axes, given those of some: the amounts before the data, then those after it."""
     count = fn.length(axes)
     before, after = fn.slice(amounts, 0, count), fn.slice(amounts, count, fn.mul(2, count))
     return fn.concat(fn.scatter(before, axes, rank), fn.scatter(after, axes, rank))

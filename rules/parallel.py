@@ -1,4 +1,5 @@
-"""Operators side by side: several that read one value, or parts of one, become one, and one becomes several."""
+"""Operators side by side: several that read one value, or parts of one, become one operator, and one becomes
+several."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ LINEAR = (
 
 
 def build_merge_rule(this: LinearOperator, count: int) -> Rule:
-    """Return the rule that makes so many, each with weights of its own, one with all the weights and a Split."""
+    """Return the rule that makes `count` operators, each with weights of its own, one with all weights and a Split."""
     holes = [this.with_number(str(i)) for i in range(count)]
     weights = op.Concat(*(w for w, _ in holes), axis=this.weights_axis)
     bias = op.Concat(*(b for _, b in holes), axis=0) if this.bias else None
@@ -110,7 +111,7 @@ def build_merge_rule(this: LinearOperator, count: int) -> Rule:
 
 
 def build_split_rule(this: LinearOperator, count: int) -> Rule:
-    """One whose result is split, as one for each part."""
+    """Return the rule that makes an operator with a split result one operator for each part."""
     weights, bias = this.with_number("")
     x_rank = fn.rank(this.x)
     parts = op.Split.split(count, weights, sizes, axis=this.weights_axis)
@@ -218,7 +219,7 @@ def conv_of(value: Term, weights: Term, bias: Term | None = None, **more: TermLi
 
 
 def by_input(count: int) -> Rule:
-    """Return a convolution of a Concat as the sum of one convolution for each part; the first keeps the bias."""
+    """Return the rule that makes a convolution of a Concat the sum of one for each part; the first keeps the bias."""
     w, b = const("w", "W C *k"), optional("b", "W")
     weights = op.Split.split(count, w, lengths("C", count), axis=1)
     convs = [
@@ -250,7 +251,7 @@ whole, in_groups = tensor("x", "N C *s"), const("w", "M I *k")
 
 
 def build_merged_convs_rule(count: int) -> Rule:
-    """Convolutions of the parts of a value, joined, as one convolution in groups."""
+    """Return the rule that makes convolutions of equal parts one convolution in groups."""
     parts = op.Split.split(count, whole, sizes, axis=1)
     weights = [const(f"w{i}", "W I *k") for i in range(count)]
     biases = [optional(f"b{i}", "W") for i in range(count)]
@@ -263,7 +264,7 @@ def build_merged_convs_rule(count: int) -> Rule:
 
 
 def build_dense_conv_rule(count: int) -> Rule:
-    """Convolutions of the parts of a value, joined, as one convolution of the whole."""
+    """Return the rule that makes convolutions of parts one convolution with zeros for the channels of other parts."""
     widths = [fn.size(f"C{i}") for i in range(count)]
     parts = op.Split.split(count, whole, sizes, axis=1)
     weights = [const(f"w{i}", f"W{i} C{i} *k") for i in range(count)]
@@ -300,7 +301,7 @@ GROUPS = (
 
 
 def build_mixed_kernels_rule(count: int) -> Rule:
-    """Depthwise convolutions of the parts of a value, joined, as one with the largest kernel."""
+    """Return the rule that makes depthwise convolutions of parts one with the largest of their kernels."""
     numbers = range(count)
     pixels, weights = tensor("x", "N C H W"), [const(f"w{i}", f"C{i} 1 K{i} L{i}") for i in numbers]
     biases = [optional(f"b{i}", f"C{i}") for i in numbers]

@@ -36,7 +36,7 @@ joined = integers("joined")
 
 
 def unshuffle(size: int) -> Rule:
-    """Return the rule for patches of so many pixels a side."""
+    """Return the rule for patches with sides of so many pixels."""
     cut = tensor("x", f"N C P {size} Q {size}")
     rows, columns = fn.size("P"), fn.size("Q")
     unshuffled = op.Reshape(op.Transpose(cut, perm=(0, 1, 3, 5, 2, 4)), joined)

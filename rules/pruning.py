@@ -1,7 +1,8 @@
-"""Channels that are dead, for what reads them multiplies by zeros, or they are zero; and those that equal others.
+"""Channels that need not be computed: dead ones, as their readers multiply them by zeros or they are zero, and
+duplicates.
 
 Pruned networks keep them: `fn.nonzero_indices` says where the weights hold anything but zeros, `fn.unique_indices`
-where they differ from those of all channels before. What is read of an image besides, or added to it, keeps its
+where they differ from those of all channels before. What is read of an image elsewhere, or added to it, keeps its
 channels: only those between two convolutions or products are dropped.
 """
 
@@ -40,12 +41,13 @@ ChannelSelector: TypeAlias = Callable[[Term, App, int], Term]
 
 
 def select_channels(value: Term, places: App, axis: int = 0) -> App:
-    """Return the weights there."""
+    """Return the weights of some channels along an axis."""
     return op.Gather(value, places, axis=axis)
 
 
 def sum_equal_channels(value: Term, places: App, axis: int) -> App:
-    """Return the weights there with those of the channels added that are equal, of a matrix."""
+    """Return the weights, a matrix, of some channels along an axis, each with those of the channels equal to it
+    added."""
     # as weights by unit vectors, and not the other way round: what is computed has the type of the first
     units = op.Gather(eye(value, fn.length(places)), fn.inverse_indices(*places.operands), axis=0)
     turned = (1, 0)
@@ -53,7 +55,7 @@ def sum_equal_channels(value: Term, places: App, axis: int) -> App:
 
 
 def sum_equal_filter_channels(value: Term, places: App, _: int) -> App:
-    """Return the same of filters, along their second axis."""
+    """Do as `sum_equal_channels` for filters, along their second axis."""
     turned = op.Transpose(op.Reshape(value, fn.concat(fn.sizes("M C"), -1)), perm=(0, 2, 1))
     sums = op.Transpose(sum_equal_channels(turned, places, 1), perm=(0, 2, 1))
     return op.Reshape(sums, fn.concat(fn.size("M"), fn.length(places), fn.sizes("*q")))
@@ -90,7 +92,7 @@ EQUAL = PrunableChannels(
 
 
 def is_proper_selection(places: App, axis: str) -> tuple[App, ...]:
-    """Return the conditions that there are places, and not all: nothing can be convolved of no channels."""
+    """Return the conditions that some channels are selected, and not all: no convolution is of no channels."""
     return fn.lt(0, fn.length(places)), fn.lt(fn.length(places), fn.size(axis))
 
 

@@ -32,7 +32,7 @@ IN_ORDER = {"Max": (), "Min": (), "Sum": (), "Prod": (), "Mean": (is_float,)}
 
 
 def apply_reduction(kind: str, value: Term, along: Term, **attrs: Term | int) -> App:
-    """`ReduceSum` and the like."""
+    """Return the application of `ReduceSum` or the like."""
     made: App = getattr(op, f"Reduce{kind}")(value, along, **attrs)
     return made
 

@@ -84,7 +84,7 @@ every = fn.range(rank)
 
 
 def per_axis_values(numbers: Term, along: Term, otherwise: int) -> App:
-    """One number for each axis of x."""
+    """Return numbers for all axes of x, given those of some axes and one for the others."""
     return fn.add(fn.scatter(fn.sub(numbers, otherwise), along, rank), otherwise)
 
 
@@ -115,7 +115,7 @@ before, within, after = tensors("before"), tensors("within"), tensors("after")
 
 
 def adjoining_slices(count: int) -> tuple[list[App], tuple[App, ...]]:
-    """Adjoining slices of x along one axis, and the condition that they adjoin. The first starts at `cut0`."""
+    """Return adjoining slices of x along one axis, the first from `cut0`, and the conditions that they adjoin."""
     cuts = [integers(f"cut{i}") for i in range(count + 1)]
     slices = [op.Slice(x, cuts[i], cuts[i + 1], axes, steps) for i in range(count)]
     ordered = [fn.le(a, b) for a, b in pairwise(cuts[:-1])]

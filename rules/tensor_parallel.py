@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from graphopt.rule import App, Rule, Term, Var, const, fn, integer, integers, op, pointwise, real, tensor
 from graphopt.rules import splitting
-from graphopt.rules.convolution import geometry
 from graphopt.rules.splitting import (
     BINARY,
     HEADS,
+    apply_conv,
     build_channel_rule,
     build_elementwise_rules,
     build_head_rules,
@@ -235,24 +235,21 @@ def _conv_rules(count: int) -> Iterator[Rule]:
     x, w, b, group = tensor("x", "N C *s"), const("w", "W I *k"), const("b", "W", default=0), integer("group")
     dense, c, out = const("w", "W C *k"), fn.size("C"), fn.size("W")
 
-    def conv(value: Term, weight: Term, bias: Term | None, groups: Term | int) -> App:
-        return op.Conv(value, weight, bias, group=groups, **geometry)
-
     yield build_channel_rule(count)
     pairs = zip(parts_of(x, 1, c, count), parts_of(dense, 1, c, count), strict=True)
     yield _summed(
         "conv_by_input_channels",
         count,
-        conv(x, dense, b, 1),
-        [conv(part, weight, None if i else b, 1) for i, (part, weight) in enumerate(pairs)],
+        apply_conv(x, dense, b, 1),
+        [apply_conv(part, weight, None if i else b, 1) for i, (part, weight) in enumerate(pairs)],
         is_divisible(c, count),
     )
     triples = zip(parts_of(x, 1, c, count), parts_of(w, 0, out, count), parts_of(b, 0, out, count), strict=True)
     yield _joined(
         "conv_by_groups",
         count,
-        conv(x, w, b, group),
-        [conv(*each, group // count) for each in triples],
+        apply_conv(x, w, b, group),
+        [apply_conv(*each, group // count) for each in triples],
         1,
         group > 1,
         fn.eq(group % count, 0),

@@ -52,12 +52,12 @@ class _Window:
 
     @property
     def reach(self) -> App:
-        """The rows between the first and the last that a window sees."""
+        """The number of rows between the first and the last that a window sees."""
         return (self.kernel - 1) * fn.item(dilations, 0)
 
     @property
     def length(self) -> App:
-        """The rows of the result."""
+        """The number of rows of the result."""
         return (H + top + bottom - self.reach - 1) // self.stride + 1
 
     def first_seen(self, begin: TermLike) -> App:

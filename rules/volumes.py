@@ -1,7 +1,7 @@
 """Convolutions over volumes and films as convolutions over images.
 
 Over three axes ONNX Runtime copies each window and multiplies matrices, a group at a time; over two it convolves in
-blocks of channels. A convolution over three axes is a sum of such over two: one for each frame that its kernel sees.
+blocks of channels. A convolution over three axes is a sum of convolutions over two, one for each frame of its kernel.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def as_volume(images: Term) -> App:
 
 
 def convolve_frames(depth: int) -> Rule:
-    """Return the rule for kernels that see so many frames."""
+    """Return the rule for kernels of `depth` frames."""
     taps, bias = const("w", f"M I {depth} K L"), const("b", "M", default=0)
     seen = fn.size("D") + first + final - spread * (depth - 1)
 

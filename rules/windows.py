@@ -38,13 +38,13 @@ fills_windows = (
 )
 
 
-def cut_windows(pixels: Term, cut: TermLike, joined: TermLike) -> App:
-    """Return the windows of images."""
-    return op.Reshape(op.Transpose(op.Reshape(pixels, cut), perm=into_windows), joined)
+def regroup_pixels(pixels: Term, split: TermLike, joined: TermLike) -> App:
+    """Return images cut into windows, or windows merged into images: the same two axes change places."""
+    return op.Reshape(op.Transpose(op.Reshape(pixels, split), perm=into_windows), joined)
 
 
 def window_grid(features: Term) -> Term:
-    """Return the sizes of images with axes for windows and their pixels."""
+    """Return the sizes of images whose rows and columns are split into windows and their pixels."""
     return fn.concat(B, rows, height, columns, width, features)
 
 
@@ -52,7 +52,7 @@ down_parts, across_parts = integers("down_parts"), integers("across_parts")
 
 
 def shift_pixels(pixels: Term) -> App:
-    """Return images whose first rows and columns come last, as each second attention has its windows."""
+    """Return images whose first rows and columns are moved to the end, as every second attention has its windows."""
     top, below = op.Split.split(2, pixels, down_parts, axis=1)
     left, right = op.Split.split(2, op.Concat(below, top, axis=1), across_parts, axis=2)
     return op.Concat(right, left, axis=2)
@@ -77,8 +77,8 @@ TOKENS: Mapping[str, Term] = {"tokens": height * width, "images": fn.concat(heig
 PADDED = tuple(
     Rule(
         f"push_matmul_above_padding_of_{name}_in_{shift.name}",
-        cut_windows(shift.apply(op.Pad(image, pads)), cut, joined) @ w,
-        cut_windows(shift.apply(op.Pad(image @ w, pads)), window_grid(N), fn.concat(B * rows * columns, pixels, N)),
+        regroup_pixels(shift.apply(op.Pad(image, pads)), cut, joined) @ w,
+        regroup_pixels(shift.apply(op.Pad(image @ w, pads)), window_grid(N), fn.concat(B * rows * columns, pixels, N)),
         when=(
             *shift.when,
             *pads_pixels,
@@ -103,13 +103,8 @@ across, down, tall, wide = (fn.item(grid, position) for position in (1, 2, 3, 4)
 size = fn.sizes("H W")
 
 
-def merge_windows(pixels: Term, grid: TermLike, merged: TermLike) -> App:
-    """Return the images that windows make."""
-    return op.Reshape(op.Transpose(op.Reshape(pixels, grid), perm=into_windows), merged)
-
-
 def windows_of(features: TermLike) -> Term:
-    """Return the sizes of windows with axes for images and their rows and columns of windows."""
+    """Return the sizes of windows, on axes for the images, their rows and their columns of windows."""
     return fn.concat(fn.item(grid, 0), across, down, tall, wide, features)
 
 
@@ -134,8 +129,8 @@ CROPPED = (
     *(
         Rule(
             f"push_matmul_below_cropping_of_{name}_in_{shift.name}",
-            op.Pad(shift.apply(merge_windows((windows @ w) + bias, grid, merged)), pads),
-            (op.Pad(shift.apply(merge_windows(windows, windows_of(K), images_of(K))), pads) @ w) + bias,
+            op.Pad(shift.apply(regroup_pixels((windows @ w) + bias, grid, merged)), pads),
+            (op.Pad(shift.apply(regroup_pixels(windows, windows_of(K), images_of(K))), pads) @ w) + bias,
             when=(
                 *shift.when,
                 *pads_pixels,

@@ -30,12 +30,12 @@ class Filtering:
         self.bottom = self.height + 2 - fn.size("H") - top
 
     def rows(self, *taps: int) -> App:
-        """Return a sum of m + 2 rows for each group: so many times each."""
+        """Return, for each group of m rows, the sum of its m + 2 input rows with these factors."""
         kernel = op.Concat(*(_constant_tensor(tap, fn.sizes("C 1 1 1")) for tap in taps), axis=2)
         return op.Conv(x, kernel, strides=(self.m, 1), pads=fn.concat(top, 0, self.bottom, 0), group=fn.size("C"))
 
     def product(self, rows: App, factors: Sequence[float], bias: Term | None = None) -> App:
-        """Return rows convolved by a row that is a sum of the kernel's."""
+        """Return rows convolved with a row that is a weighted sum of the kernel's rows."""
         kernel = op.Split.split(3, w, (1, 1, 1), axis=2)
         weights = reduce(op.Add, (row * factor for row, factor in zip(kernel, factors, strict=True) if factor))
         return op.Conv(rows, weights, bias, pads=fn.concat(0, left, 0, right))
@@ -49,12 +49,12 @@ def _constant_tensor(number: float, sizes: Term) -> App:
 
 
 def interleave_rows(parts: Sequence[Term], shape: TermLike) -> App:
-    """Return rows in turns: the first of each part, the second of each part, …"""
+    """Return the rows of the parts in turns: the first row of each part, the second row of each, …"""
     return op.Reshape(op.Concat(*(op.Unsqueeze(part, (3,)) for part in parts), axis=3), shape)
 
 
 def times(factor: float, value: Term) -> App:
-    """Return a product with a number, as a convolution: so the value stays in the blocked layout."""
+    """Return a value times a number, computed by a convolution, so that it stays in the blocked layout."""
     return op.Conv(value, _constant_tensor(factor, fn.sizes("M 1 1 1")), group=fn.size("M"))
 
 
@@ -88,7 +88,7 @@ def in_fours() -> App:
 
 
 def at_least(side: int, channels: int, filters: int) -> App:
-    """Return the condition that an image has so many rows and columns, and so many channels are read and made."""
+    """Return the condition that an image is at least so large, and has at least so many channels before and after."""
     wanted = {"H": side, "W": side, "C": channels, "M": filters}
     return fn.all_of(*(fn.size(axis) >= least for axis, least in wanted.items()))
 

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from graphopt.io import onnx_io
+from graphopt.discover.library_lookup import read_graph
 from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule
-from graphopt.operators import inference
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.rewrite.build import RewriteRefused, build_patch
 from graphopt.rewrite.matching import find_matches
@@ -84,19 +83,13 @@ def loss(before: Before) -> str:
     return "it applies to none of its instances"
 
 
-def _loaded(model: ModelProto) -> Graph:
-    graph = onnx_io.load_model(model).graph
-    inference.infer_graph(graph)
-    return graph
-
-
 def _operators(graph: Graph) -> Counter[str]:
     """How many there are of each, but for the copies by which examples name their outputs."""
     return Counter({op: count for op, count in graph.operator_counts().items() if op != "Identity"})
 
 
 def _left_over(model: ModelProto, simplifier: Simplifier) -> Counter[str]:
-    graph = _loaded(model)
+    graph = read_graph(model)
     simplifier.run(graph)
     return _operators(graph)
 
@@ -111,7 +104,7 @@ def _lost(rule: Rule, left: ModelProto) -> str | None:
     None where it does not apply, or where another applies to what is no longer its pattern: to a number that is 0. And
     where a divisor is 0, which has no reciprocal: a model that divides by it computes nothing.
     """
-    graph = _loaded(left)
+    graph = read_graph(left)
     if next(find_matches(rule, graph), None) is None or _divides_by_zero(graph):
         return None
     steps = LIBRARY.run(graph).steps
@@ -124,25 +117,25 @@ def _lost(rule: Rule, left: ModelProto) -> str | None:
 
 def _lost_trade(rule: Rule, left: ModelProto) -> str | None:
     """What no trade or rule of today makes of a model; None where the rule itself does not apply."""
-    goal = next(_made(rule, left, _loaded), None)
+    goal = next(_made(rule, left, read_graph), None)
     if goal is None:
         return None
     simplified = _simplified(left)
     if _operators(simplified) == goal:
         return ""
-    for start in (_loaded, _simplified):
+    for start in (read_graph, _simplified):
         graph = start(left)
         for each in (*TRADES, *RULES):
             if next(find_matches(each, graph), None) is not None and any(
                 made == goal for made in _made(each, left, start)
             ):
                 return ""
-    return f"nothing makes {dict(goal)} of {dict(_loaded(left).operator_counts())}"
+    return f"nothing makes {dict(goal)} of {dict(read_graph(left).operator_counts())}"
 
 
 def _simplified(model: ModelProto) -> Graph:
     """What a search begins with."""
-    graph = _loaded(model)
+    graph = read_graph(model)
     LIBRARY.run(graph)
     return graph
 

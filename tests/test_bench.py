@@ -10,10 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from typer.testing import CliRunner, Result
 
 from graphopt.base.errors import ModelError, UsageError
-from graphopt.cli.main import app
 from graphopt.runtime.bench import (
     Benchmark,
     BenchmarkCase,
@@ -37,14 +35,11 @@ from graphopt.runtime.profile import (
     undisturbed_sums,
 )
 from graphopt.runtime.session_setting import SessionSetting
+from tests.commands import run
 from tests.text import parse
 
 WEIGHTS = {"w": np.eye(8, dtype=np.float32)}
 INPUTS, OUTPUTS = "float[batch,seq,8] x", "float[batch,seq,8] y"
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
 def saved(path: Path, model: onnx.ModelProto) -> Path:

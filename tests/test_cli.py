@@ -11,18 +11,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper, parser
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from graphopt.base.option_values import SETTINGS
-from graphopt.cli.main import app
 from graphopt.cli.option_flags import COMMANDS
 from graphopt.report.report import Report
 from graphopt.runtime.measure import TimingSamples
+from tests.commands import run
 from tests.text import parse
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
 def optimize(*args: object) -> Result:

@@ -10,19 +10,18 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
-from typer.testing import CliRunner, Result
 
 import graphopt
 from graphopt import Options
 from graphopt.base import ort
 from graphopt.base.errors import ProofError, UsageError
 from graphopt.base.executors import ProcessPool
-from graphopt.cli.main import app
 from graphopt.rule import Operators, Rule, define, op, real, tensor
 from graphopt.runtime.bench import run_benchmark
 from graphopt.runtime.machine import environment_key
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.verifier.prove import prove
+from tests.commands import run
 
 SOURCE = Path(__file__).parent / "data" / "squared_relu.c"
 kernels = Operators("tests.kernels")
@@ -63,10 +62,6 @@ def saved(path: Path, body: str) -> Path:
 def defined() -> Rule:
     define(kernels.SquaredRelu(x, scale=scale), SQUARED * scale, scale=1.0)
     return Rule("fuse_squared_relu", SQUARED * 2.0, kernels.SquaredRelu(x, scale=2.0))
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
 def operators(model: onnx.ModelProto) -> list[str]:

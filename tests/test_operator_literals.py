@@ -84,6 +84,7 @@ STRUCTURAL: Mapping[str, tuple[str, str]] = {
     "verifier/definedness.py": ("a choice covers what has no value", "Where"),
     "verifier/equality.py": ("the lemma on the element at the place of the greatest", "ArgMax ArgMin Gather"),
     "verifier/extended_reals.py": ("a row of weights is NaN as a whole", "Softmax"),
+    "verifier/instance_models.py": ("onnx does not survive one of an axis of negative size", "Slice"),
     "verifier/rule_node.py": ("its sums are those of any type", "Range"),
     "verifier/prove.py": ("holes for variances; lookups in rows", "BatchNormalization Gather"),
     "verifier/rounding.py": (

@@ -13,10 +13,8 @@ from typing import Any
 import onnx
 import pytest
 from onnx import ModelProto, helper
-from typer.testing import CliRunner, Result
 
 import graphopt
-from graphopt.cli.main import app
 from graphopt.io import onnx_io
 from graphopt.language.rule_library import load_library
 from graphopt.report.graph_data import GraphPair
@@ -31,14 +29,11 @@ from graphopt.report.scope_folding import MAX_CHILDREN, Folding, fold_by_scope
 from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.search.search_report import VersionRace
 from tests import zoo
+from tests.commands import run
 from tests.test_report import TIMED, find, report, speedup, sweep
 from tests.text import parse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-def run(*args: object) -> Result:
-    return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
 def simplified(model: ModelProto) -> graphopt.Result:

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from typer.testing import CliRunner
 
 import graphopt
 from graphopt.base.errors import MemoryBudgetError, ModelError, UsageError
-from graphopt.cli.main import app
+from graphopt.io.onnx_io import load_typed_model
 from graphopt.partition.devices import Cluster, Device, Link
 from graphopt.partition.execution import simulate_plan
-from graphopt.partition.model_trial import load_typed
 from graphopt.partition.plan import DevicePlan, DeviceSplit, PlanComparison, PlanMaker, compare_plans, splits_of
 from graphopt.partition.plan_report import PlanReport, PlanRequest
 from graphopt.partition.planning import find_plan
@@ -26,6 +24,7 @@ from graphopt.partition.sharding import shard_graph
 from graphopt.partition.workload import Workload, measure_workload
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.analytic_cost import AnalyticCost
+from tests.commands import run
 from tests.graphs import weight
 from tests.text import parse
 
@@ -51,7 +50,7 @@ def training() -> onnx.ModelProto:
 
 
 def workload(model: onnx.ModelProto, shards: int = 1) -> Workload:
-    loaded = load_typed(model)
+    loaded = load_typed_model(model)
     sharded = shard_graph(loaded.graph, shards)
     return measure_workload(sharded, AnalyticCost().node_seconds)
 
@@ -292,7 +291,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def invoke(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["plan", *map(str, arguments)])
+    return run("plan", *arguments)
 
 
 def test_the_command_prints_a_table_with_the_winner(model: Path, devices: Path) -> None:

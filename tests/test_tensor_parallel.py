@@ -11,8 +11,8 @@ import pytest
 
 from graphopt.base.errors import UsageError
 from graphopt.io import onnx_io
+from graphopt.io.onnx_io import load_typed_model
 from graphopt.partition.collectives import Operation
-from graphopt.partition.model_trial import load_typed
 from graphopt.partition.sharding import shard_graph
 from graphopt.partition.shards import Shards, shard_model
 from tests import zoo
@@ -54,7 +54,7 @@ def run_shards(shards: Shards, feeds: Mapping[str, Any]) -> dict[str, Any]:
 def check(model: onnx.ModelProto, count: int, feeds: Mapping[str, Any] | None = None) -> Shards:
     """Split a model, and compare what the shards give with what it gives itself."""
     feeds = zoo.inputs(model) if feeds is None else feeds
-    shards = shard_model(load_typed(model), count)
+    shards = shard_model(load_typed_model(model), count)
     own = session(model)
     right = dict(zip([item.name for item in own.get_outputs()], own.run(None, dict(feeds)), strict=True))
     found = run_shards(shards, feeds)
@@ -169,7 +169,7 @@ def test_exports_are_split(name: str) -> None:
 
 
 def test_one_device_and_what_no_rule_splits_stay_whole() -> None:
-    model = load_typed(parse("float[4] x", "y = Relu(x)", {}, outputs="float[4] y", opset=20))
+    model = load_typed_model(parse("float[4] x", "y = Relu(x)", {}, outputs="float[4] y", opset=20))
     assert not shard_graph(model.graph, 1).is_split
     with pytest.raises(UsageError, match="no operator of the model is split by a proved rule among 2 devices"):
         shard_model(model, 2)
@@ -178,6 +178,6 @@ def test_one_device_and_what_no_rule_splits_stay_whole() -> None:
 def test_random_numbers_are_drawn_by_one_device_only() -> None:
     weights = {"w": weight(E, E), "v": weight(E, E)}
     body = "r = RandomNormalLike(x); s = Add(x, r); h = MatMul(s, w); y = MatMul(h, v)"
-    model = load_typed(parse(f"float[2,{E}] x", body, weights, outputs=f"float[2,{E}] y", opset=20))
+    model = load_typed_model(parse(f"float[2,{E}] x", body, weights, outputs=f"float[2,{E}] y", opset=20))
     with pytest.raises(UsageError, match=r"\(RandomNormalLike\) cannot be computed by several devices at once"):
         shard_model(model, 2)

@@ -1,4 +1,5 @@
-"""Maps between the binders of two sums, derived from the equations of what they read; and sums without a binder."""
+"""Bijections between the binders of two sums, derived from equations between the indices that they read; and the
+elimination of binders from sums."""
 
 from __future__ import annotations
 
@@ -47,6 +48,7 @@ from graphopt.expr.integers import (
     polynomial,
     polynomial_of_atom,
     quotient,
+    sum_sizes,
     symbol,
 )
 from graphopt.expr.substitution import Substitution, replace_atoms, replace_in_formula, solve_for_atom
@@ -63,9 +65,9 @@ MAX_UNROLLED = 4
 
 
 def least_indices(term: Term) -> BinderMap:
-    """Return the least element of what a term runs over, if its factors do not depend on it.
+    """Return the least index of the range of a term, if its factors do not depend on the index.
 
-    Where the guard bounds each binder alone, this element is in the range unless nothing is.
+    Where the guard bounds each binder alone, this index is in the range unless the range is empty.
     """
     bound = {binder for binder, _ in term.binders}
     if any(factor.free_symbols & bound for factor in term.factors):
@@ -99,12 +101,12 @@ def binder_ranges(binders: Binders) -> Formula:
 
 
 def range_condition(term: Term) -> Formula:
-    """For which values of its binders a term counts."""
+    """Return the condition on the binders of a term under which it counts."""
     return conjunction(binder_ranges(term.binders), term.guard)
 
 
 def domain_context(term: Term, known: ProofContext) -> ProofContext:
-    """Return what is known inside of a term."""
+    """Return the facts that are known inside a term: its range, and those around it."""
     key = (term.binders, term.guard)
     if key not in known.domains:
         inner = known.assuming(range_condition(term))
@@ -113,7 +115,7 @@ def domain_context(term: Term, known: ProofContext) -> ProofContext:
 
 
 def alpha_equivalence_key(term: Term) -> Hashable:
-    """Return what is the same for terms that differ in their coefficients and in the names of binders only."""
+    """Return a key that is equal for terms that differ only in their coefficients and the names of their binders."""
     change = Substitution({binder: symbol(f"binder {place}") for place, (binder, _) in enumerate(term.binders)})
     extents = tuple(replace_atoms(extent, change) for _, extent in term.binders)
     return (
@@ -303,7 +305,7 @@ def _listed_step(poly: Polynomial, unknowns: Mapping[Atom, Size]) -> tuple[Atom,
 def _radix_step(poly: Polynomial, unknowns: Mapping[Atom, Size], known: ProofContext) -> tuple[Atom, Size] | None:
     """From `a·B + b = l` with 0 <= b < B: a is l // B."""
     parts = {atom: _coefficient(poly, atom) for atom in poly.atoms if atom in unknowns}
-    rest = poly - _sum(polynomial_of_atom(a) * c for a, c in parts.items())
+    rest = poly - sum_sizes(polynomial_of_atom(a) * c for a, c in parts.items())
     if (
         not parts
         or free_symbols(rest) & unknowns.keys()
@@ -312,7 +314,7 @@ def _radix_step(poly: Polynomial, unknowns: Mapping[Atom, Size], known: ProofCon
         return None
     sign = -1 if all(isinstance(c, int) and c < 0 for c in parts.values()) else 1
     for atom, unit in parts.items():
-        others = _sum(polynomial_of_atom(a) * c * sign for a, c in parts.items() if a != atom)
+        others = sum_sizes(polynomial_of_atom(a) * c * sign for a, c in parts.items() if a != atom)
         bounds = conjunction(*(in_range(polynomial_of_atom(a), unknowns[a]) for a in parts))
         if known.assuming(bounds).proves(in_range(others, unit * sign)):
             return atom, known.simplify(quotient(-rest * sign, unit * sign))
@@ -327,13 +329,6 @@ def _coefficient(poly: Polynomial, atom: Atom) -> Size:
             position = monomial.index(atom)
             taken[monomial[:position] + monomial[position + 1 :]] = c
     return polynomial(taken)
-
-
-def _sum(sizes: Iterable[Size]) -> Size:
-    total: Size = 0
-    for size in sizes:
-        total = size + total
-    return total
 
 
 # -- simplifying one sum -----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Equality of real values by their cases: the last resort where terms do not cancel.
+"""Equality of real values by case analysis: the last resort where terms do not cancel.
 
-Greatest and least, magnitudes, signs and comparisons are what they are by definition, sums over indices and all other
-functions some number each, the same for equal arguments. Z3 decides the rest: polynomials over the real numbers.
+Max, Min, Abs, Sign and comparisons are replaced by their definitions; sums over indices and all other functions become
+unknowns, one for equal arguments. Z3 decides the rest: polynomials over the real numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import z3
 
 from graphopt.base.dtype import DType
-from graphopt.expr.expressions import Call, Expr, Factor, Fold, FoldBranch, Term
+from graphopt.expr.expressions import Call, Expr, Factor, Fold, Term
 from graphopt.expr.integers import TRUE, And, BooleanAtom, Comparison, Formula, Or, in_creation_order, literals, negate
 from graphopt.verifier.context import ProofContext
 from graphopt.verifier.value_signs import SignAnalysis
@@ -43,7 +43,7 @@ def has_cases(terms: Iterable[Term]) -> bool:
 
 
 def add_up_to_zero(terms: Iterable[Term], known: ProofContext, equality: FactorEquality) -> bool:
-    """Return whether the sum of the terms is zero, whatever the numbers are of which nothing is known."""
+    """Return whether terms sum to zero for all values of the unknowns."""
     numbers = _RealEncoding(known, equality)
     total = numbers.total(terms)
     facts = [numbers.truth(fact) for fact in in_creation_order(known.facts) if isinstance(fact, BooleanAtom)]
@@ -66,11 +66,9 @@ def _with_assertions(solver: z3.Solver, formulas: Iterable[Any]) -> z3.Solver:
 
 def _is_unconditional_extremum(factor: Factor) -> bool:
     """Return whether it is the greatest or the least of some numbers, none of them under a condition."""
-    return isinstance(factor, Fold) and factor.monoid != "prod" and all(map(_always, factor.branches))
-
-
-def _always(piece: FoldBranch) -> bool:
-    return not piece.binders and piece.guard == TRUE
+    if not isinstance(factor, Fold) or factor.monoid == "prod":
+        return False
+    return all(branch.is_unconditional for branch in factor.branches)
 
 
 @dataclass
@@ -106,7 +104,7 @@ class _RealEncoding:
         return body if term.guard == TRUE else z3.If(self.truth(term.guard), body, 0)
 
     def truth(self, part: Formula) -> Any:
-        """Return a condition; comparisons of integers are truth values of which only the name is known."""
+        """Return a condition in Z3's terms; a comparison of integers becomes a Boolean unknown."""
         match part:
             case And(parts):
                 return z3.And([self.truth(p) for p in in_creation_order(parts)], self.z3_context)
@@ -133,7 +131,9 @@ class _RealEncoding:
                 return z3.If(self._value(x) != 0, self._number(1), self._number(0))
             case Fold(monoid, pieces) if _is_unconditional_extremum(factor):
                 greatest = monoid == "max"
-                return reduce(lambda a, b: _one_of(a, b, greatest), (self._value(p.body) for p in pieces))
+                return reduce(
+                    lambda a, b: z3.If((a >= b) if greatest else (a <= b), a, b), (self._value(p.body) for p in pieces)
+                )
         return self._some_number(factor)
 
     def _some_number(self, factor: Factor) -> Any:
@@ -167,7 +167,3 @@ class _RealEncoding:
             case Call("Sqrt", (x,)):
                 of = self._value(x)
                 yield z3.Or(of < 0, number * number == of)
-
-
-def _one_of(a: Any, b: Any, greatest: bool) -> Any:
-    return z3.If((a >= b) if greatest else (a <= b), a, b)

@@ -1,4 +1,4 @@
-"""What is enumerated in a proof: the choices of a path, and what may be chosen."""
+"""Choices that a proof enumerates: the ones made on a path, and the options that each has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphopt.operators.op_context import UndefinedOperatorError, UnsupportedOpe
 
 
 class NoAdmissibleChoice(UndefinedOperatorError):
-    """The conditions refuse each value that a hole may have."""
+    """The conditions admit no value of a hole."""
 
 
 class Choices:
@@ -25,9 +25,9 @@ class Choices:
     def choose(
         self, question: str, options: Sequence[Any], admitted: Callable[[Any], bool] = lambda _: True, usual: Any = None
     ) -> Any:
-        """One of the options; which of them are admitted is asked once, whatever is chosen later on.
+        """Return one of the options. Which of them are admitted is asked once, whatever is chosen later.
 
-        `usual` is what a match has that says nothing.
+        `usual` is the option of a match that does not mention the choice.
         """
         position = len(self.path)
         if position == len(self._taken):

@@ -28,10 +28,10 @@ Array: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True)
 class ConcreteInstance:
-    """Everything that a rule leaves open, fixed.
+    """Values for everything that a rule leaves open.
 
     `dims`: the size of each named axis, the sizes of each pack (`"*b": (2, 3)`), the shape of each hole without axes.
-    `values`: by hole, an attribute's value (a dict for `attributes`), or an array: the weights, and what is fed.
+    `values`: by hole, the value of an attribute (a dict for `attributes`), or an array: the weights, and what is fed.
     None is an optional input that is absent.
     """
 
@@ -41,7 +41,8 @@ class ConcreteInstance:
     """Constants that the left model holds in another, broadcast-equivalent shape."""
 
     def feeds(self, rule: Rule) -> dict[str, Array]:
-        """Return what both models read, by input name; what counts is a constant in them, as it is known to count."""
+        """Return the inputs of both models by name; tensors that the rule knows to count are constants in the
+        models."""
         read = (
             name for name, hole in rule.holes.items() if hole.kind == "tensor" and name not in rule.arange_conditions
         )
@@ -114,7 +115,7 @@ def _shape(hole: Var, instance: ConcreteInstance) -> Shape:
 
 
 def array_of(rule: Rule, instance: ConcreteInstance, name: str) -> Array:
-    """Return the array of a hole in its declared shape; what an absent optional input stands for."""
+    """Return the array of a hole in its declared shape; of an absent optional input, its default."""
     value = instance.values[name]
     if isinstance(value, np.ndarray):
         return value

@@ -1,17 +1,16 @@
-"""What constants hold, as rules are told by functions of them: what is known of it to the prover, which sees none.
+"""What the prover knows of the contents of constants: what the functions of a rule say of them, and nothing else.
 
-`fn.nonzero_indices("C", w)` is some places below C, in ascending order: an element of w that lies at no such place is
-0.
+`fn.nonzero_indices("C", w)` is a list of indices below C in ascending order: the elements of w at all others are 0.
 
-`fn.block_count("M C", w)` is a whole number G, at least 1, that divides the sizes M and C: an element of w at (m, c) is
-0 unless m and c lie in blocks of the same number, m // (M / G) = c // (C / G). The prover does not know that there is
-no greater such number, nor what the sides of blocks are multiples of.
+`fn.block_count("M C", w)` is an integer G, at least 1, that divides the sizes M and C: an element of w at (m, c) is 0
+unless m and c lie in blocks of the same number, m // (M / G) = c // (C / G). The prover does not know that G is the
+greatest such integer, nor of what the sides of the blocks are multiples.
 
-`fn.first_index("K", i)` is a whole number F: the element of i at k along that axis is F + k.
+`fn.first_index("K", i)` is an integer F, negative or not: the element of i at k along that axis is F + k.
 
-`fn.unique_indices("C", w)` is some places below C, in ascending order, and `fn.inverse_indices("C", w)` a position in
-that list for each place below C: w is the same at the place and at the one in that position, which is its own where it
-is in the list.
+`fn.unique_indices("C", w)` is a list of indices below C in ascending order, and `fn.inverse_indices("C", w)` gives a
+position in this list for each index below C: w is the same at an index and at the listed index in its position. An
+index that is listed has its own position.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class BlockDiagonal:
 
 @dataclass(frozen=True)
 class SymbolicList:
-    """A list of positions or places of which its length is known as a size, and each number as a function."""
+    """A list of indices: its length is a size, and its elements are given by a function."""
 
     length: Size
     element_at: Callable[[Size], Polynomial]
@@ -61,16 +60,16 @@ class SymbolicList:
 
 
 class ContentFact(NamedTuple):
-    """What a function says of constants."""
+    """What a function of constants, such as `nonzero_indices`, says of their contents."""
 
     app: App
     structure: IndexList | BlockDiagonal
     axes: Sequence[int] = ()
-    """Along which axes of one of them."""
+    """The axes of a constant that the function is about, by position."""
 
     @property
     def value(self) -> SymbolicList | Polynomial:
-        """What the function gives."""
+        """The value of the function."""
         if isinstance(self.structure, BlockDiagonal):
             return self.structure.count
         if self.app.op == "inverse_indices":
@@ -79,7 +78,7 @@ class ContentFact(NamedTuple):
 
 
 def build_content_fact(app: App, extents: tuple[Size, ...]) -> ContentFact:
-    """Return what a function says of constants with axes of these sizes."""
+    """Return what a function says of constants whose axes have these sizes."""
     said = _render_query("unique_indices" if app.op == "inverse_indices" else app.op, app)
     if app.op == "block_count":
         return ContentFact(
@@ -90,7 +89,7 @@ def build_content_fact(app: App, extents: tuple[Size, ...]) -> ContentFact:
 
 
 def first_index_symbol(app: App) -> Polynomial:
-    """Return the number from which a constant counts along an axis."""
+    """Return the symbol for the first of the consecutive integers that a constant holds along an axis."""
     return symbol(_render_query(app.op, app))
 
 
@@ -99,8 +98,8 @@ def _render_query(name: str, app: App) -> str:
 
 
 def resolve_constant_index(index: Index, said: Iterable[ContentFact]) -> tuple[Formula, Index]:
-    """Return where a constant may be something else than 0, and at which index its element is read: of equal ones at
-    that of the one that stands for them."""
+    """Return the condition under which an element of a constant may be nonzero, and the index at which it is read: of
+    equal elements, that of their representative."""
     found, inside = list(index), []
     for each in said:
         if isinstance(each.structure, BlockDiagonal) or each.app.op == "nonzero_indices":
@@ -112,7 +111,11 @@ def resolve_constant_index(index: Index, said: Iterable[ContentFact]) -> tuple[F
 
 
 def apply_to_symbolic_list(name: str, args: Sequence[object]) -> Size:
-    """Return what a scalar function tells of a list that constants say: how long it is, and nothing else."""
+    """Return the value of a scalar function of a list of indices, of which only the length is known.
+
+    Raises:
+        UnsupportedOperatorError: the function asks for more than the length.
+    """
     if name == "length" and isinstance(args[0], SymbolicList):
         return args[0].length
     raise UnsupportedOperatorError(f"{name} of places of which only the number is known")

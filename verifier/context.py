@@ -1,4 +1,4 @@
-"""What is known of integers at a place, and what follows from it."""
+"""Facts about integers that hold at a place in a value, and what follows from them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from graphopt.verifier.solver import SolverSession, are_satisfied, is_unsatisfia
 
 @dataclass(eq=False)
 class ProofContext:
-    """What is known at a place: the facts of an instance and, further in, the guards passed on the way."""
+    """The facts that are known at a place: those of an instance and, further in, the guards passed on the way."""
 
     facts: frozenset[Formula]
     effort: SolverSession
@@ -77,7 +77,7 @@ class ProofContext:
     """Numbers for which all facts hold, where some were found without effort."""
 
     def assuming(self, *parts: Formula) -> ProofContext:
-        """Return the same with more known."""
+        """Return a context with further facts."""
         new = conjunction(*(self.simplify_formula(part) for part in parts))
         if new == TRUE or conjuncts(new) <= self.facts:
             return self
@@ -88,7 +88,7 @@ class ProofContext:
 
     @property
     def possible(self) -> bool:
-        """False where the facts contradict each other for certain."""
+        """False if the facts certainly contradict each other."""
         if self._possible is None:
             plainly = self.witness is not None
             self._possible = plainly or (FALSE not in self.facts and not is_unsatisfiable(self.facts, self.effort))
@@ -128,7 +128,8 @@ class ProofContext:
         return all(self.proves(eq(a, b)) for a, b in zip(one[0].args, other[0].args, strict=True))
 
     def holds_trivially(self, goal: Formula) -> bool:
-        """Return whether a formula is a fact, weaker than one, or one of sums and products of what is not negative."""
+        """Return whether a formula is a fact, is weaker than a fact, or says that a sum of products of nonnegative
+        numbers is nonnegative."""
         if goal in self.facts:
             return True
         if not isinstance(goal, Comparison) or goal.kind == "eq":
@@ -162,7 +163,7 @@ class ProofContext:
         return [f for names, facts in self._connected if not names or not names.isdisjoint(reached) for f in facts]
 
     def simplify(self, size: Size) -> Size:
-        """Return the same number, in the form in which equal numbers are most often equal objects."""
+        """Return an equal size in a normal form: sizes that are known to be equal mostly become the same object."""
         if isinstance(size, int):
             return size
         if size not in self._simplified:
@@ -223,9 +224,9 @@ class ProofContext:
         return None
 
     def multiple_equations(self) -> list[Formula]:
-        """Return equations: symbols that are known to be multiples of something positive are so many times that.
+        """Return equations that write symbols which are known to be multiples of a positive number as such multiples.
 
-        This names a number of which there is one for each value of the symbol: so the facts may be of no bound symbols.
+        Each equation names the quotient, one for each value of the symbol, so the facts may not mention bound symbols.
         """
         told = [found for fact in in_creation_order(self.facts) if (found := _multiple(fact)) is not None]
         named = dict(
@@ -291,7 +292,7 @@ def _proper_divisors(by: Polynomial) -> Iterator[Size]:
 
 
 def get_context(parts: Iterable[Formula], effort: SolverSession) -> ProofContext:
-    """Return a context in which these formulas are known."""
+    """Return a context with these formulas as facts."""
     parts = tuple(parts)
     if parts not in effort.contexts:
         facts = frozenset(p for part in parts for p in conjuncts(part))

@@ -1,7 +1,7 @@
 """Counterexamples: an instance of a rule as two small models whose outputs differ when ONNX Runtime runs them.
 
-What could not be proved is tried: a difference that is run is the only thing that makes a rule REFUTED. Of several the
-smallest is taken, then made smaller and plainer while the two sides still differ.
+Rules that could not be proved are run: only a difference found by running makes a rule REFUTED. The smallest of several
+counterexamples is taken, then shrunk for as long as the two sides differ.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ are preferred: they show best what is wrong."""
 
 @dataclass(frozen=True)
 class SideDifference:
-    """What differs."""
+    """A difference between the outputs of the two sides."""
 
     kind: str
     """One of KINDS."""
@@ -67,7 +67,7 @@ class SideDifference:
 
 @dataclass(frozen=True)
 class Counterexample:
-    """An instance at which the two sides of a rule differ, and what a runtime made of them."""
+    """An instance at which the two sides of a rule differ, with what ONNX Runtime computed for both."""
 
     rule: Rule
     instance: ConcreteInstance
@@ -104,7 +104,7 @@ class Counterexample:
 
     @property
     def sort_key(self) -> tuple[int, int]:
-        """How hard it is to read: what differs, and how many elements it takes to show it."""
+        """How hard it is to read: the kind of the difference, then the number of elements of the instance."""
         elements = sum(value.size for value in self.instance.values.values() if isinstance(value, np.ndarray))
         return KINDS.index(self.difference.kind), elements
 
@@ -119,9 +119,9 @@ class Counterexample:
 
 
 def find_counterexample(rule: Rule, seconds: float = 60.0) -> Counterexample | None:
-    """Return a small counterexample, None where none was found; the same one again unless the time runs out.
+    """Return a small counterexample, None if none is found; always the same one unless the time runs out.
 
-    The time is a guard for slow machines: instances are counted, and take a second or two.
+    The time is a guard for slow machines: the number of instances is bounded, and they take a second or two.
     """
     return _find_before(rule, time.process_time() + seconds, share=1)
 
@@ -151,10 +151,10 @@ def _find_before(rule: Rule, deadline: float, share: int) -> Counterexample | No
 
 
 def find_ill_shaped(rule: Rule) -> Counterexample | None:
-    """Return an instance at which the right side of a rule runs and the left side is refused; None where none is found.
+    """Return an instance at which the right side of a rule runs and the left side is refused; None if none is found.
 
-    For rules whose left side occurs nowhere: it is drawn where the right side is defined, with what else the left side
-    reads beside it.
+    For rules whose left side occurs nowhere: instances are drawn for the right side, with the holes that only the left
+    side reads beside it.
     """
     if rule.operator_holes:
         return None
@@ -198,10 +198,10 @@ def iterate_counterexamples(
     further: int = SIMPLE_INSTANCES + GENERAL_INSTANCES + EMPTY_AXIS_INSTANCES + OVERFLOW_INSTANCES,
     share: int = 1,
 ) -> Iterator[Counterexample]:
-    """Counterexamples as they are found.
+    """Yield counterexamples as they are found, until the processor time `deadline`.
 
-    After the first so many `further` instances are tried; until the processor time `deadline` at most. One of so many
-    rules that `share` the work draws as many instances fewer.
+    After the first one, at most `further` instances are tried. One of `share` rules that share the work draws as many
+    times fewer instances.
     """
     if rule.is_family:
         yield from chain.from_iterable(
@@ -242,7 +242,7 @@ def is_fatal_if_empty(rule: Rule) -> bool:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A runtime does not run a model. It may lack the operator for this element type, which says nothing of a rule."""
+    """ONNX Runtime did not run a model: if it `is_unsupported`, for lack of a kernel, which says nothing of a rule."""
 
     reason: str
     is_unsupported: bool
@@ -254,10 +254,10 @@ _ORT_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
 def compare_sides(rule: Rule, instance: ConcreteInstance, *, nonfinite: bool = False) -> Counterexample | None:
-    """How the two sides of a rule differ at an instance, None where they agree or the left side does not run.
+    """Return how the two sides of a rule differ at an instance; None if they agree or the left side does not run.
 
-    ONNX Runtime judges: another runtime may depart from it, and where it lacks an operator nothing is shown. Where the
-    left side is infinite or no number, the right one may be anything, unless it is `nonfinite`.
+    ONNX Runtime is the judge: other runtimes may depart from it, and where it lacks an operator nothing is shown. Where
+    the left side is infinite or NaN the right side may be anything, unless `nonfinite`.
     """
     try:
         left, right = build_models(rule, instance)
@@ -274,7 +274,7 @@ def compare_sides(rule: Rule, instance: ConcreteInstance, *, nonfinite: bool = F
 
 
 def run_sides(rule: Rule, instance: ConcreteInstance) -> tuple[list[Array], list[Array]] | None:
-    """Return what both sides make of an instance, None where one of them does not run."""
+    """Return the outputs of both sides at an instance; None if one of them does not run."""
     try:
         left, right = build_models(rule, instance)
     except (NoInstance, UndecidedScalarError):
@@ -287,8 +287,8 @@ def run_sides(rule: Rule, instance: ConcreteInstance) -> tuple[list[Array], list
 def check_instance(
     rule: Rule, instance: ConcreteInstance, *, nonfinite: bool = False, tolerance: Mapping[int, float] = TOLERANCE
 ) -> tuple[bool, Counterexample | None]:
-    """Return whether both sides run at an instance, and how they differ: as `compare_sides` does, or by a left side
-    that is refused where the right one runs."""
+    """Return whether both sides run at an instance, and how they differ: as `compare_sides` says, or in that the left
+    side is refused and the right side runs."""
     try:
         left, right = build_models(rule, instance)
     except (NoInstance, UndecidedScalarError):
@@ -322,7 +322,7 @@ def _compare_outputs(
 
 
 def is_registered(rule: Rule, instance: ConcreteInstance) -> bool:
-    """Return whether ONNX Runtime knows all operators on the left side of a rule, of whatever element types."""
+    """Return whether ONNX Runtime knows all operators of the left side of a rule, for any element types."""
     try:
         left, _ = build_models(rule, instance)
     except (NoInstance, UndecidedScalarError):
@@ -335,7 +335,7 @@ def _try_run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> RunResult:
     if fatal := _find_fatal_operator(model):
         return Refusal(f"{fatal} of nothing, which ends ONNX Runtime's process", is_unsupported=True)
     try:
-        return _run(model, feeds)
+        return list(ort.make_cpu_session(model.SerializeToString(), threads=1).run(None, dict(feeds)))
     except Exception as error:  # what a runtime raises has no common base
         lacks = isinstance(error, NotImplementedError) or type(error).__name__ == "NotImplemented"
         return Refusal(
@@ -365,10 +365,6 @@ def _is_unsupported(model: onnx.ModelProto, error: str) -> bool:
         return True
     found = re.search(r"Type Error: .* of operator \((\w+)\)", error)
     return found is not None and found[1] in {node.op_type for node in model.graph.node if node.domain}
-
-
-def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    return list(ort.make_cpu_session(model.SerializeToString(), threads=1).run(None, dict(feeds)))
 
 
 def _first_difference(

@@ -1,7 +1,7 @@
-"""Some index under which a term reads what another reads, where there are many: the bounds are solved one by one.
+"""An index at which one term reads the element that another term reads, where there are several such indices.
 
-A window of a window reads an element in several ways, and one of them is enough for a greatest element. Which one is
-derived here, by the elimination of Fourier and Motzkin, and proved by whoever asks.
+Overlapping windows read an element more than once, and one occurrence is enough for a maximum. The index is derived
+here, by Fourier–Motzkin elimination of the bounds; the caller proves it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ MOST_BOUNDS = 64
 def covering_index(
     equations: Iterable[tuple[Size, Size]], unknowns: Binders, bounds: Formula, known: ProofContext
 ) -> BinderMap | None:
-    """Return values of the unknowns for which the equations and the bounds hold, if there are plain ones.
+    """Return values of the unknowns that satisfy the equations and the bounds; None if no simple ones are found.
 
-    Equations give what they can; each unknown that is left is the largest of its lower bounds, those included that
-    follow from what the others need.
+    Equations are solved first. Each unknown that remains becomes the largest of its lower bounds, those included that
+    follow from the bounds of the others.
     """
     open_ = [atom for atom, _ in unknowns]
     todo = [_primitive(difference) for a, b in equations if isinstance(difference := b - a, Polynomial)]

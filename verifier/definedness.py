@@ -139,7 +139,7 @@ def _is_defined(made: Call, signs: SignAnalysis, known: ProofContext) -> bool:
 
 
 def is_not_zero(value: Expr, signs: SignAnalysis, known: ProofContext) -> bool:
-    """Return whether a value is not 0 by itself: a number, or a product of factors none of which is."""
+    """Return whether a value is plainly not 0: it is a number, or a product of factors that are not."""
     if value.constant is not None:
         return bool(value.constant)
     single = len(value.terms) == 1 and not value.terms[0].binders and value.terms[0].guard == TRUE

@@ -1,6 +1,7 @@
-"""Element types: which ones the left side of a rule may have, and that the right side then has the same.
+"""Element types: which ones the left side of a rule may have, and whether the right side then has the same.
 
-Read off the onnx package's schemas. Values are proved equal with one choice of types, types with all of them.
+They are read off the schemas of the onnx package. Values are proved equal for one choice of types, types for all
+choices.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def infer_output_types(
 
 @schemas.memoized_by_schema
 def infer_left_output_types(app: App, inputs: tuple[DType | None, ...], to: DType | None) -> tuple[DType, ...]:
-    """As `infer_output_types` of the left side: asked for at each instance."""
+    """Do as `infer_output_types` for the left side; remembered, for each instance asks."""
     return infer_output_types(app, inputs, to)
 
 
@@ -130,7 +131,7 @@ def infer_literal_types(app: App, inputs: Sequence[DType | None], made: DType) -
 
 
 def has_explicit_type(app: App) -> bool:
-    """Return whether the element type of the output is no function of those of the inputs."""
+    """Return whether the element type of the output is given by an attribute or class, not by the inputs."""
     return app.domain in schemas.CLASS_SCHEMAS or _result_type(app) is ResultDtypeSource.TARGET
 
 
@@ -253,7 +254,7 @@ class Typing:
         raise DTypeError(f"a cast to {to}, which is no type or is computed")
 
     def admits(self, condition: Term) -> bool:
-        """Return False where a condition on element types says no; one on something else says nothing."""
+        """Return False if a condition on element types is violated; conditions on anything else are ignored."""
         try:
             return bool(_TypeScalars(self).evaluate(condition))
         except _NotOnTypes:
@@ -281,7 +282,7 @@ class _TypeScalars(ScalarAlgebra):
 
 
 def enumerate_typings(rule: Rule) -> list[Typing]:
-    """All choices of element types for which the left side is well-typed and the conditions on types hold."""
+    """Return all choices of element types for which the left side is well-typed and the conditions on types hold."""
     groups = list(_groups(rule).values())
     casts = sorted({name for side in rule.left for name in _cast_holes(side)})
     options = [[d for d in COMPUTE_DTYPES if d in allowed] for _, allowed in groups]

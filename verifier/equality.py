@@ -1,6 +1,6 @@
-"""When two values are equal for all integers: terms cancel, sums by a bijection of what they run over.
+"""Equality of values for all integers: terms cancel, and sums are equal by a bijection between their ranges.
 
-The bijection is derived by solving the equations between the arguments of equal factors; that it is one, and that
+The bijection is derived by solving the equations between the arguments of equal factors. That it is one, and that
 domains and bodies agree under it, is then proved. What is not proved equal is not claimed to differ.
 """
 
@@ -326,7 +326,7 @@ class Equality:
         )
 
     def proves_covered(self, pieces: Iterable[FoldBranch], others: Sequence[FoldBranch], known: ProofContext) -> bool:
-        """Return whether each element of one side is one of the other: greatest and least do not count repetitions."""
+        """Return whether each element of one side is among those of the other: maxima and minima ignore repetitions."""
         return all(self._is_covered(as_term(piece), [as_term(o) for o in others], known) for piece in pieces)
 
     def _is_covered(self, term: Term, others: Sequence[Term], known: ProofContext) -> bool:

@@ -1,4 +1,4 @@
-"""Rules in which each operator that is declared by a term stands as that term: what is proved of them."""
+"""Rules with declared operators replaced by their definitions: these rules are what is proved."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ class ExpandedRule(Rule):
 
     @property
     def all_terms(self) -> tuple[Term, ...]:
-        """All terms that it says, what the definitions promise included."""
+        """All terms of the rule, with those that its definitions promise."""
         return (*super().all_terms, *self.obligations)
 
 
 def expand_definitions(rule: Rule) -> Rule:
-    """Return the rule with the meanings of its operators in their places; itself where ONNX defines all of them.
+    """Return the rule with each declared operator replaced by its definition; the rule itself if ONNX defines all its
+    operators.
 
-    That the shapes are those which a definition asks for is assumed of the left side, where it is about holes, and to
-    be shown of the right.
+    That shapes are as a definition requires is assumed of the left side, where they are shapes of holes, and has to be
+    shown of the right side.
     """
     if not rule.definitions:
         return rule

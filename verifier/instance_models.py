@@ -28,7 +28,8 @@ def build_models(rule: Rule, instance: ConcreteInstance) -> tuple[onnx.ModelProt
     """Return the two sides as models with the same inputs and outputs; constants are initializers.
 
     Raises:
-        NoInstance, UndecidedScalarError: an attribute or number of the right side has no value at this instance.
+        NoInstance, UndecidedScalarError: an attribute or number of the right side has no value at this instance, or a
+            size would be negative.
     """
     left = _Writer(rule, instance, rule.left)
     return left.model(), _Writer(rule, instance, rule.right, beside=left).model()
@@ -66,7 +67,7 @@ class _Writer:
             output = onnx.ValueInfoProto(name=name, type=type_to_proto(TensorType(self.types.draw(place))))
             self.graph.output.append(output)
         model = onnx.ModelProto(ir_version=10, graph=self.graph, opset_import=self._opsets(), producer_name="graphopt")
-        return onnx.shape_inference.infer_shapes(model)  # an output has to state its rank
+        return _with_shapes(model)  # an output has to state its rank
 
     def _opsets(self) -> list[onnx.OperatorSetIdProto]:
         domains = {app.domain for side in self.sides for app in operator_applications(side)} - {""}
@@ -131,6 +132,23 @@ class _Writer:
         self.graph.node.append(node_proto(app, attrs, inputs, outputs))
 
 
+def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with the shapes that onnx infers.
+
+    Raises:
+        NoInstance: a Slice reads what has an axis of negative size, as a Pad may make it; onnx would end the process.
+    """
+    for position, node in enumerate(model.graph.node):
+        if node.op_type == "Slice":
+            before = onnx.ModelProto()
+            before.CopyFrom(model)
+            del before.graph.node[position:], before.graph.output[:]
+            values = onnx.shape_inference.infer_shapes(before).graph.value_info
+            if any(dim.dim_value < 0 for value in values for dim in value.type.tensor_type.shape.dim):
+                raise NoInstance("a size is negative")
+    return onnx.shape_inference.infer_shapes(model)
+
+
 def _reduced(array: Array, shape: Shape) -> Array:
     """Return the array in a shape that broadcasts to its own."""
     while len(shape) > array.ndim:
@@ -147,7 +165,11 @@ _LISTS = frozenset({"axes", "shape", "starts", "ends", "steps", "pads", "repeats
 
 
 def scalar_array(context: ProposalContext, position: int, value: Any, dtype: DType) -> Array:
-    """Return what a number or list in an input position is as a tensor."""
+    """Return the number or list in an input position as a tensor.
+
+    Raises:
+        NoInstance: the element type does not hold it.
+    """
     try:
         array = np.asarray(value, dtype.numpy)
     except (OverflowError, ValueError) as error:

@@ -1,9 +1,10 @@
-"""Instances of a rule, drawn: sizes, types and values for which its left side is defined."""
+"""Random instances of a rule: sizes, element types and values for which its left side is defined."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -57,6 +58,9 @@ NUMBERS: Mapping[str, Sequence[float]] = {"integer": (1, 2, 3, 4), "real": (0.5,
 """Numbers that are tried for a hole with which the meaning of an operator computes: no operator asks for it as it
 is."""
 
+FIRST_INDICES = (-2, -1, 0, 0, 1, 2, 3)
+"""First numbers of constants that hold consecutive ones (`fn.first_index`): negative ones count from the end."""
+
 LARGEST = 1024
 """Longest axis that is drawn."""
 
@@ -73,9 +77,9 @@ def sample_instances(
     scope: SamplingScope = ANY,
     known: Mapping[str, DType] | None = None,
 ) -> Iterator[ConcreteInstance]:
-    """Up to `count` instances, the same for the same seed; fewer where `attempts` draws did not give as many.
+    """Yield up to `count` instances, the same for the same seed; fewer if `attempts` draws do not give as many.
 
-    The element types of holes that are `known` are these.
+    `known` are element types of holes, by name.
     """
     assert not rule.is_family, "what its holes stand for is chosen before (`rule_families.specialize_family`)"
     rule = _expand_left_side(rule)
@@ -104,8 +108,10 @@ def complete_instance(
     scope: SamplingScope = ANY,
     types: Mapping[str, DType] | None = None,
 ) -> ConcreteInstance | None:
-    """Return the instance with these sizes and values, the rest drawn, of some element types if these are known; None
-    where the draws found none."""
+    """Return an instance with these sizes and values, and with these element types where given; the rest is drawn.
+
+    None if no draw meets the conditions.
+    """
     rng = random.Random(seed)
     rule = _expand_left_side(rule)
     for _ in range(attempts):
@@ -439,7 +445,7 @@ class _Draft:
         shape = self.shape_of(hole)
         dtype = self.types.draw(("hole", hole.name), self.rng)
         rng = np.random.default_rng(self.rng.getrandbits(32))
-        if (numbers := self._counting(hole, shape)) is not None:
+        if (numbers := self._counting(hole, shape, dtype)) is not None:
             return numbers.astype(dtype.numpy)
         if hole.name in self.bounds:
             return rng.integers(*self.bounds[hole.name], shape).astype(dtype.numpy)
@@ -479,7 +485,7 @@ class _Draft:
             self.representatives[of] = [self.rng.randrange(place + 1) for place in range(len(along))]
         along[:] = along[self.representatives[of]]
 
-    def _counting(self, hole: Var, shape: Shape) -> Array | None:
+    def _counting(self, hole: Var, shape: Shape, dtype: DType) -> Array | None:
         """Return the numbers of a constant that counts, as a whole or along an axis; None of any other."""
         counts = self.rule.arange_conditions.get(hole.name)
         if counts is not None:
@@ -491,9 +497,26 @@ class _Draft:
         for app in self.rule.content_queries:
             if app.op == "first_index" and hole in app.args:
                 (axis,) = (axis_position(axis, hole.axes or ()) for axis in axis_arguments(app))
-                numbers = np.arange(shape[axis]) + self.rng.choice((0, 0, 1, 2, 3))
-                return np.moveaxis(np.broadcast_to(numbers, (*np.delete(shape, axis), shape[axis])), -1, axis)
+                return self._draw_consecutive(hole, shape, axis, dtype)
         return None
+
+    def _draw_consecutive(self, hole: Var, shape: Shape, axis: int, dtype: DType) -> Array:
+        """Return consecutive numbers along an axis, alike along all others, from one with which the conditions hold."""
+        for first in self.rng.sample(FIRST_INDICES, len(FIRST_INDICES)):
+            numbers = np.arange(first, first + shape[axis])
+            array = np.moveaxis(np.broadcast_to(numbers, (*np.delete(shape, axis), shape[axis])), -1, axis)
+            if first >= dtype.limits[0] and self._may_hold(hole, array):
+                return array
+        raise NoInstance(f"no first index of {hole.name} was found")
+
+    def _may_hold(self, hole: Var, array: Array) -> bool:
+        """Return whether no condition that is decidable by now is violated by what a hole holds."""
+        known = ConcreteInstance(self.dims, {**self.values, hole.name: array})
+        for condition in self.rule.conditions:
+            with suppress(KeyError, UndecidedScalarError):  # it mentions what is not drawn yet
+                if not evaluate_scalar_at(condition, self.rule, known):
+                    return False
+        return True
 
     def _keep_blocks(self, app: App, hole: Var, array: Array) -> None:
         """Make a constant zero outside of some blocks."""

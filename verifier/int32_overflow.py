@@ -1,4 +1,4 @@
-"""Instances at which what kernels add up in 32 bits wraps around: a long axis, and bytes at the ends of their types."""
+"""Instances at which 32-bit accumulators of kernels overflow: along a long axis, with extreme bytes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ MAX_INSTANCES, ATTEMPTS = 60, 400
 
 
 def sample_overflow_instances(rule: Rule) -> Iterator[ConcreteInstance]:
-    """Yield an instance for each axis, or pair of them, that has a name and can be long, with each choice of element
-    types, if a rule reads bytes."""
+    """Yield instances of a rule that reads bytes: one for each named axis that can be long, each pair of them, and each
+    choice of element types."""
     seen = set[tuple[str, ...]]()
     for drawn in sample_instances(rule, seed=1, count=MAX_INSTANCES, attempts=ATTEMPTS, scope=BYTES):
         types = tuple(value.dtype.name for value in drawn.values.values() if _is_of_bytes(value))

@@ -1,4 +1,4 @@
-"""Declarations of operators against the kernels that ONNX Runtime has for them."""
+"""Checks of declared operators against the kernels that ONNX Runtime has for them."""
 
 from __future__ import annotations
 
@@ -40,25 +40,26 @@ ATTEMPTS = 400
 
 
 def find_contradiction(definitions: Iterable[Definition]) -> Counterexample | None:
-    """Return an instance at which the kernel of an operator computes something else than its declaration says."""
+    """Return an instance at which the kernel of an operator does not compute what its declaration says."""
     return next(filter(None, (run.contradiction for each in definitions for run in _kernel_runs(each))), None)
 
 
 def count_agreeing_instances(definition: Definition) -> int | None:
-    """Return at how many instances the kernel of an operator computed what is declared; None where there is none."""
+    """Return the number of instances at which the kernel of an operator agrees with its declaration; None without a
+    kernel."""
     counts = [run.instance_count for run in _kernel_runs(definition)]
     return sum(count or 0 for count in counts) if any(count is not None for count in counts) else None
 
 
 def describe_unrun_kernels(definitions: Iterable[Definition]) -> str:
-    """Return which kernels were not run, for no instance was found that runs; nothing if all were, or are not there."""
+    """Return which kernels were not run because no instance was found that runs; empty if there are none."""
     silent = (each.name for each in definitions if any(run.instance_count == 0 for run in _kernel_runs(each)))
     names = ", ".join(dict.fromkeys(silent))
     return f"the kernel of {names} was not asked: no instance was found that runs" if names else ""
 
 
 def explain_nonfinite_deviation(definitions: Iterable[Definition]) -> str:
-    """Return why kernels may treat infinities and NaN otherwise than is declared; nothing if they do at no instance."""
+    """Return why kernels may treat infinities and NaN differently from the declaration; empty if they never do."""
     if silent := describe_unrun_kernels(definitions):
         return silent
     kernels = ort.custom_ops_digest()

@@ -63,7 +63,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 class Wording:
-    """Puts sizes, formulas and values into words: with the names that the rule gives to what they speak of."""
+    """Renders sizes, formulas and values with the names that the rule gives them."""
 
     def __init__(self, instance: SymbolicInstance) -> None:
         self._names = dict(_names(instance))
@@ -116,7 +116,7 @@ def about_sizes(one: str, other: str) -> list[str]:
 
 
 def about_elements(wording: Wording, left: Expr, right: Expr, rule: Rule) -> list[str]:
-    """Return the two elements without what they have in common, and what hides behind a name that both have."""
+    """Return the two elements without what they have in common, and what a name stands for that both have."""
     common = set(left.terms) & set(right.terms)
     sides = (replace(side, terms=tuple(t for t in side.terms if t not in common)) for side in (left, right))
     one, other = map(wording, sides)

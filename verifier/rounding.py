@@ -1,8 +1,8 @@
-"""What real arithmetic leaves out: a rule may be true of all real numbers and yet no rule for floats.
+"""Where floats depart from real arithmetic, so that a rule which holds for all real numbers is not licensed for them.
 
-Rounding is taken to change little. That is not so before a jump (at 31, x / 7 · 7 is a little less than 31, and its
-floor 30), where a number of the rule is so large that what is added to it is lost, and where one that was computed is
-kept in single precision although the model computes in double.
+Rounding errors are taken to be small. They are not where a value is rounded before a discontinuous function (for x =
+31, x / 7 · 7 is a little less than 31, and its floor 30), where a number in the rule is so large that what is added to
+it is lost, and where a computed number is kept in single precision although the model computes in double.
 """
 
 from __future__ import annotations
@@ -496,13 +496,10 @@ def _kept_in_single(rule: Rule, typings: Sequence[Typing]) -> Iterator[str]:
         for name, value in app.attrs:
             if not _is_float_attribute(app, name) or value in given or _is_single(value):
                 continue
-            if (typing := next((typing for typing in typings if _is_double(app, typing)), None)) is not None:
+            in_double = (typing for typing in typings if _output_type(app, typing) is DType.DOUBLE)
+            if (typing := next(in_double, None)) is not None:
                 kept = f"the attribute {name} of {app.op} is kept in single precision"
                 yield f"{kept}: too little where it is in double{_remedy(app, typing)}"
-
-
-def _is_double(app: App, typing: Typing) -> bool:
-    return _output_type(app, typing) is DType.DOUBLE
 
 
 def _remedy(app: App, typing: Typing) -> str:

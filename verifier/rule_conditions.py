@@ -1,4 +1,4 @@
-"""What a rule says of its holes: which conditions ask for what."""
+"""What the conditions of a rule say of its holes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def properties_of(rule: Rule) -> Mapping[str, frozenset[str]]:
 
 
 def are_consistent_properties(properties: Mapping[str, frozenset[str]]) -> bool:
-    """Return whether each constant can have all of its properties."""
+    """Return whether each constant can have all of its properties at once."""
     return all(
         any(all(PROPERTIES[p](PYTHON_LOGIC, x) for p in names) for x in (0, 1, 2, -1, 0.5))
         for names in properties.values()
@@ -69,7 +69,7 @@ def needs_int64_bound(rule: Rule) -> bool:
 
 
 def assume_nonempty_axes(rule: Rule) -> Rule:
-    """Return the rule with no other conditions than that no axis with a name is empty."""
+    """Return the rule with one condition in the place of all: that no named axis is empty."""
     tokens = {token.removeprefix("1") for hole in rule.holes.values() for token in hole.axes or ()}
     named = sorted(token for token in tokens if token.isidentifier() and token != "_")
     return replace(rule, when=tuple(fn.le(1, fn.size(axis)) for axis in named))
@@ -77,7 +77,7 @@ def assume_nonempty_axes(rule: Rule) -> Rule:
 
 @cache
 def mentions_remainder(rule: Rule) -> bool:
-    """Return whether a condition asks for a remainder."""
+    """Return whether a condition mentions a remainder."""
     return any(isinstance(part, App) and part.op == "mod" for said in rule.conditions for part in walk_term(said))
 
 
@@ -89,7 +89,7 @@ def format_unfulfilled(condition: Term) -> str:
 
 @cache
 def is_number_condition(condition: Term) -> bool:
-    """Return whether a condition is one on numbers, which speaks of no size by name and of no operator."""
+    """Return whether a condition is about numbers alone: it mentions no named size and no operator."""
     apps = [part for part in walk_term(condition) if isinstance(part, App)]
     said = ("size", "sizes", *PROPERTIES)
     return all(app.domain == SCALAR and app.op not in said and not is_content_query(app) for app in apps)
@@ -106,7 +106,7 @@ COMPARISON_FUNCTIONS = frozenset({"eq", "ne", "le", "lt", "is_in", "maximum", "m
 
 @cache
 def compares_rounded(scalar: App) -> bool:
-    """Return whether a scalar function compares what others compute: exact to the prover, in doubles where it is
+    """Return whether a scalar function compares computed real numbers: exact in proofs, rounded to double when
     applied."""
     parts = (part for arg in scalar.operands for part in walk_term(arg) if isinstance(part, App))
     return scalar.op in COMPARISON_FUNCTIONS and any(
@@ -116,7 +116,7 @@ def compares_rounded(scalar: App) -> bool:
 
 @cache
 def referenced_names(scalar: Term) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the holes and the packs of axes that a scalar term speaks of."""
+    """Return the holes and the packs of axes that a scalar term mentions."""
     asked = (part for part in walk_term(scalar) if isinstance(part, App) and part.op in ("size", "sizes"))
     axes = " ".join(str(arg.value) for app in asked for arg in app.args if isinstance(arg, Lit)).split()
     packs = frozenset(axis.partition("*")[2] for axis in axes if "*" in axis)
@@ -124,7 +124,7 @@ def referenced_names(scalar: Term) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def substitute_given(symbols: Any, said: Any) -> Any:
-    """Return symbols as what a condition says that they are equal to."""
+    """Return a value with symbols replaced by what a condition says that they equal."""
     if isinstance(symbols, Polynomial) and isinstance(said, int | Polynomial):
         return said
     if not isinstance(symbols, tuple) or not all(isinstance(symbol_, Polynomial) for symbol_ in symbols):

@@ -1,4 +1,4 @@
-"""An operator of a rule, with its inputs and attributes as one instance has them."""
+"""An operator of a rule, with its inputs and attributes in one instance."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from graphopt.verifier.symbolic_instance import ElementObligation, SymbolicInsta
 
 @dataclass(frozen=True)
 class RuleNode(OpContext):
-    """What a denotation sees of an operator of a rule."""
+    """The `OpContext` of an operator of a rule."""
 
     instance: SymbolicInstance
     app: App
@@ -107,18 +107,18 @@ class RuleNode(OpContext):
         self.instance.require(condition, f"{self.op}: {reason}")
 
     def require_indices(self, indices: SymbolicTensor, size: Size, *, from_end: bool = True) -> None:
-        """Each element is an index of so many elements, negative ones counted from the end or refused."""
+        """Require each element to be a valid index below a size; negative ones count from the end or are refused."""
         self.instance.require_elements(
             ElementObligation(indices, size, f"{self.op}: an index is out of range", from_end)
         )
 
     def require_divisors(self, divisors: SymbolicTensor) -> None:
-        """No element is 0 where the operator computes in integers, which EXACT licenses."""
+        """Require no element to be 0 where the operator computes in integers, which EXACT licenses."""
         if self.instance.exact and any(self._is_of_integers(typing) for typing in self.instance.typings):
             self.instance.require_elements(ElementObligation(divisors, None, f"{self.op}: division of integers by 0"))
 
     def require_opaque(self, truths: SymbolicTensor) -> None:
-        """Each element is a truth value of which nothing is known: it holds if the left side asks for it, too."""
+        """Require each element to be true, of which nothing is known: it holds if the left side requires it, too."""
         self.instance.require_elements(
             ElementObligation(truths, None, f"{self.op} is computed of what it may be undefined for")
         )
@@ -129,7 +129,8 @@ class RuleNode(OpContext):
 
     @property
     def is_constant_folded(self) -> bool:
-        """On the right side an operator on constants is computed when the rule is applied, in double precision."""
+        """True for an operator on constants on the right side: it is computed when the rule is applied, in double
+        precision."""
         return not self.instance.assuming and self._is_constant
 
     @property
@@ -332,13 +333,13 @@ class RuleNode(OpContext):
         return size
 
     def fresh_nonnegative(self, name: str) -> Size:
-        """Return some integer that is not negative."""
+        """Return a new symbol for a nonnegative integer."""
         new = fresh_symbol(name)
         self.instance.facts.append(ge(new))
         return new
 
     def cast_target(self) -> DType:
-        """Return the element type that a Cast is to."""
+        """Return the target element type of a Cast."""
         found = self.instance.typing.target(self.app)
         self.attribute("to", lambda: int(found))
         return found

@@ -1,4 +1,4 @@
-"""From what instances of rules are drawn: ranks, sizes, element types and values."""
+"""Ranks, sizes, element types and values from which instances of rules are drawn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True)
 class SamplingScope:
-    """Of what size, and of which numbers, instances are drawn; what is listed more often is drawn more often."""
+    """Sets of ranks, sizes, element types and numbers to draw from; what is listed more often is drawn more often."""
 
     ranks: Shape = (0, 1, 1, 2, 2, 2, 3, 4)
     """Ranks of holes without axes."""
@@ -43,7 +43,7 @@ EDGES = SamplingScope(sizes=(1, 2, 2, 3), edges=True)
 
 
 def random_array(rng: np.random.Generator, shape: Shape, dtype: DType, *, plain: bool) -> Array:
-    """Floats around zero, zero among them; integers without zero, for they may divide."""
+    """Return random numbers: floats around zero, zero among them; integers without zero, as they may be divisors."""
     if dtype is DType.BOOL:
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.is_float and plain:

@@ -1,4 +1,4 @@
-"""Makes an instance of a rule smaller and plainer, as long as it still shows what it is to show."""
+"""Makes an instance of a rule smaller and plainer, for as long as it shows what it is to show."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ PLAINEST = (0.0, 1.0, -1.0, 2.0, -2.0, 3.0)
 
 
 def shrink(rule: Rule, start: ConcreteInstance, shown: Callable[[ConcreteInstance], T | None], steps: int) -> T | None:
-    """Return what `shown` says of the plainest instance that is reached in so many steps; None where no step led
-    anywhere."""
+    """Return what `shown` says of the plainest instance that `steps` edits reach; None if no edit led anywhere."""
     current, best, changed = start, None, True
     while changed:
         changed = False

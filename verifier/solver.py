@@ -69,7 +69,7 @@ class _Translation:
         return [self.translate(part).formula for part in all_]
 
     def numbers(self, model: z3.ModelRef, parts: Iterable[Formula]) -> dict[Any, int]:
-        """Return what a model says of the unknowns of some formulas, and of the facts among these."""
+        """Return the values that a model gives to the unknowns of some formulas, and to the facts among these."""
         facts = (p.subject for part in parts for p in literals(part) if isinstance(p, BooleanAtom))
         truths = {subject: int(z3.is_true(model.eval(self._facts[subject], True))) for subject in facts}
         symbols = sorted(NO_SYMBOLS.union(*(part.free_symbols for part in parts)))
@@ -209,7 +209,8 @@ class SolverSession:
 
     @cached_property
     def z3_context(self) -> z3.Context:
-        """Made when something is asked: many rules ask nothing, and to make one takes as long as to prove them."""
+        """The Z3 context, made when first asked for: many rules ask nothing, and making one takes as long as proving
+        them."""
         home = z3.Context()
         z3.Z3_enable_concurrent_dec_ref(home.ref())  # another thread may collect the garbage
         return home
@@ -234,11 +235,11 @@ class SolverSession:
 
 
 class OutOfTime(Exception):
-    """The work that this rule may take is done."""
+    """The steps that a rule may take are used up."""
 
 
 def is_unsatisfiable(parts: Iterable[Formula], effort: SolverSession) -> bool:
-    """Return whether the formulas cannot hold together. False also where the solver does not know."""
+    """Return whether the formulas cannot hold together; False, too, if the solver does not know."""
     parts = in_creation_order(parts)
     question = _question(parts)
     if question not in effort.answers:
@@ -435,7 +436,7 @@ def _not_negative(poly: Polynomial) -> Iterator[Atom]:
 def enumerate_assignments(
     parts: Iterable[Formula], effort: SolverSession, variables: Iterable[Atom]
 ) -> Iterator[dict[Atom, int]]:
-    """Numbers for which the formulas hold, each time others; it ends where the solver finds no more."""
+    """Yield assignments for which the formulas hold, each a different one, until the solver finds no more."""
     solver = z3.Solver(ctx=effort.z3_context)
     solver.add(effort.exact.formulas(parts))
     unknowns = {atom: effort.exact.atom(atom) for atom in variables}

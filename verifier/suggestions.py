@@ -50,7 +50,8 @@ Holds: TypeAlias = "Callable[[Rule], bool]"
 
 
 def suggestion(rule: Rule, holds: Holds, *, empty: bool) -> str:
-    """Return the numbers with which a rule is proved; where `empty`, else the sizes of at least 1 with which it is."""
+    """Return what to change in a rule for it to be proved: its numbers, or, if `empty`, conditions that sizes are at
+    least 1. Empty if neither helps."""
     return suggest_exact_numbers(rule, holds) or (suggest_nonempty_axes(rule, holds) if empty else "")
 
 
@@ -58,7 +59,7 @@ def suggestion(rule: Rule, holds: Holds, *, empty: bool) -> str:
 
 
 def suggest_exact_numbers(rule: Rule, holds: Holds) -> str:
-    """Return which numbers of a rule have to be written otherwise for it to hold; nothing for other rules."""
+    """Return which numbers of a rule have to be written otherwise for it to be proved; empty if that does not help."""
     written = dict.fromkeys(chain.from_iterable(map(_numbers, (*rule.left, *rule.right))))
     meant = {part: found for part in written if (found := _find_intended_number(part)) is not None}
     if not meant:
@@ -127,7 +128,7 @@ def _about_number(term: Term, spelling: str, exact: float) -> str:
 
 
 def suggest_nonempty_axes(rule: Rule, holds: Holds) -> str:
-    """Return the condition with which a rule holds that holds wherever no axis is empty; nothing for other rules."""
+    """Return the condition that makes a rule provable which holds wherever no axis is empty; empty for other rules."""
     sizes = [size for size in dict.fromkeys(_sizes(rule)) if fn.le(1, size) not in rule.conditions]
     if not sizes or not holds(_with_nonempty(rule, sizes)):
         return ""
@@ -152,11 +153,11 @@ def _sizes(rule: Rule) -> Iterator[Term]:
         for hole in holes(side):
             if hole.kind in ("tensor", "const") and hole.axes is None:
                 yield fn.shape(hole)
-            yield from map(_size, filter(_is_named, hole.axes or ()))
+            yield from map(_size, filter(_may_be_empty, hole.axes or ()))
         for part in walk_term(side):
             match part:
                 case App(op="size" | "sizes", args=(Lit(value=str(axes)),)) if part.domain == SCALAR:
-                    yield from map(_size, filter(_is_named, axes.split()))
+                    yield from map(_size, filter(_may_be_empty, axes.split()))
                 case App(domain=domain, op=name, inputs=inputs) if domain != SCALAR:
                     place = lookup_operator(name, domain).shape_input
                     asked = inputs[place] if place is not None and place < len(inputs) else None
@@ -164,13 +165,14 @@ def _sizes(rule: Rule) -> Iterator[Term]:
                         yield asked
 
 
-def _is_named(axis: str) -> bool:
-    return axis != "_" and not axis.isdigit()
+def _may_be_empty(axis: str) -> bool:
+    """Return whether an axis, or one of a pack, has a name and may have no elements: those of `1*k` have one."""
+    return axis.startswith("*") or axis[0].isalpha()
 
 
 def _size(axis: str) -> Term:
     """Return the size of an axis, or the sizes of a pack of them."""
-    return fn.sizes(f"*{axis.partition('*')[2]}") if "*" in axis else fn.size(axis)
+    return fn.sizes(axis) if "*" in axis else fn.size(axis)
 
 
 def _merge_named_axes(sizes: Sequence[Term]) -> list[Term]:

@@ -135,7 +135,7 @@ class SymbolicInstance:
         return get_context(self.facts, self.effort)
 
     def simplify_shape(self, shape: Iterable[Size]) -> tuple[Size, ...]:
-        """Sizes by what is known when elements are compared."""
+        """Return a shape, simplified by what is known when elements are compared."""
         return tuple(shape) if self.comparison_context is None else tuple(map(self.comparison_context.simplify, shape))
 
     def are_equal_sizes(self, one: Size, other: Size) -> bool:
@@ -146,7 +146,7 @@ class SymbolicInstance:
         return self.comparison_context.proves(eq(one, other))
 
     def require(self, condition: Formula, reason: str) -> None:
-        """Take what has to hold for an operator to be defined: assumed on the left side, to be shown on the right."""
+        """Require a condition for an operator to be defined: assumed on the left side, to be shown on the right."""
         if condition == FALSE:
             raise UndefinedOperatorError(reason)
         if self.assuming:
@@ -155,7 +155,7 @@ class SymbolicInstance:
             self.obligations.append((condition, reason))
 
     def require_elements(self, elements: ElementObligation) -> None:
-        """As `require`, of elements of which nothing is known but where they come from."""
+        """Do as `require` for all elements of a tensor, of which nothing is known but where they come from."""
         (self.assumed_elements if self.assuming else self.element_obligations).append(elements)
 
     # -- holes
@@ -297,7 +297,7 @@ class SymbolicInstance:
         return None
 
     def bind(self, name: str, value: Any) -> None:
-        """Binds a hole for numbers, and assumes the conditions that can be told by now: fewer paths are left."""
+        """Bind a hole for numbers, and assume the conditions that are decidable by now, which leaves fewer paths."""
         for condition in self.rule.conditions:
             match condition:
                 case App("eq", (Var(name=other), Lit() | App() as said)) if other == name and self._is_evaluable(said):
@@ -317,7 +317,7 @@ class SymbolicInstance:
         return names <= self.bindings.keys() and packs <= self.packs.keys()
 
     def admits(self, name: str, value: Any) -> bool:
-        """Return whether the conditions that can be told once a hole is bound to a value do not refuse it."""
+        """Return whether no condition that becomes decidable refuses a value of a hole."""
         self.bindings[name] = value
         told = (c for c in self.rule.conditions if is_number_condition(c) and self._is_evaluable(c))
         facts, scalars = len(self.facts), self.scalars
@@ -348,7 +348,7 @@ class SymbolicInstance:
         return self.bindings[hole.name]
 
     def assume_conditions(self) -> None:
-        """Make facts of the conditions of the rule."""
+        """Add the conditions of the rule to the facts."""
         for condition in self.rule.conditions:
             self.require(to_formula(self.scalar(condition)), format_unfulfilled(condition))
 
@@ -418,8 +418,8 @@ class SymbolicInstance:
         return self.integers[element]
 
     def break_cycles(self) -> None:
-        """Forget the elements of tensors, which refer to the instance, so that all is freed with it: collecting the
-        garbage of cycles took a seventh of the time of proofs."""
+        """Drop the elements of tensors, which refer back to the instance, so that all is freed with it: collecting
+        these cycles took a seventh of the time of proofs."""
         self.tensors.clear()
         self.assumed_elements.clear()
         self.element_obligations.clear()

@@ -1,4 +1,4 @@
-"""What the scalar functions of a rule are to the prover: formulas over integers, and values."""
+"""The scalar functions of rules, evaluated symbolically: over integer sizes, real expressions and formulas."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from graphopt.verifier.rule_conditions import ROUNDING_FUNCTIONS, compares_round
 
 
 class SymbolicLogic:
-    """The `Logic` of the scalar functions: truth is a formula, also about real numbers."""
+    """The `Logic` in which truth values are formulas, also those about real numbers."""
 
     def eq(self, left: Any, right: Any) -> Formula:
         if is_real(left) or is_real(right):
@@ -105,7 +105,7 @@ def to_formula(part: Any) -> Formula:
     """Return a truth value as a formula.
 
     Raises:
-        UnsupportedOperatorError: it is none.
+        UnsupportedOperatorError: the value is no truth value.
     """
     if not isinstance(part, Truth):
         raise UnsupportedOperatorError(f"{part} where a truth value is needed")
@@ -113,12 +113,12 @@ def to_formula(part: Any) -> Formula:
 
 
 def is_real(value: Any) -> bool:
-    """Return whether it is a real number, not an integer."""
+    """Return whether a value is a real number, not an integer."""
     return isinstance(value, Expr | float) or type(value) is Fraction  # an abstract class: `isinstance` is slow
 
 
 class ScalarScope(Protocol):
-    """What an instance of a rule says of holes and axes (`symbolic_instance.py`)."""
+    """The part of an instance of a rule (`symbolic_instance.py`) that scalar terms read."""
 
     rule: Rule
     exact: bool
@@ -134,20 +134,24 @@ class ScalarScope(Protocol):
 
 @dataclass(frozen=True)
 class SymbolicScalars(ScalarAlgebra):
-    """What the scalar terms of a rule are in one instance."""
+    """The scalar terms of a rule, evaluated in one instance of it."""
 
     instance: ScalarScope
     unknown = UnsupportedOperatorError
 
     def application(self, app: App) -> Any:
-        """Return a value that is made once: it may need facts."""
+        """Return the value of an application, which is computed once, as it may add facts."""
         known = self.instance.scalars
         if app not in known:
             known[app] = super().application(app)
         return known[app]
 
     def literal(self, value: Any) -> Any:
-        """Return a number that the rule writes: the real model is of real numbers."""
+        """Return a number that is written in the rule.
+
+        Raises:
+            UnsupportedOperatorError: it is infinite, and arithmetic is that of the real numbers.
+        """
         if not self.instance.exact and isinstance(value, float) and isinf(value):
             raise UnsupportedOperatorError(f"real arithmetic with {value}")
         return value
@@ -172,8 +176,11 @@ class SymbolicScalars(ScalarAlgebra):
         return said.value
 
     def property_holds(self, app: App, _more: Iterator[Any]) -> Formula:
-        """Return a property that the conditions say is assumed of the elements of its constant: no formula about
-        sizes."""
+        """Return whether a constant has a property, or its default where it is absent.
+
+        Raises:
+            UnsupportedOperatorError: no condition of the rule assumes it.
+        """
         of = app.operands[0]
         if not isinstance(of, Var) or app not in self.instance.rule.property_conditions:
             raise UnsupportedOperatorError(f"{app}, which no condition says")

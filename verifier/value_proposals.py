@@ -142,7 +142,7 @@ _NOT_PROPOSED = frozenset({"output_shape", "spatial_scale", "training_mode", "mo
 
 
 def propose_bundle(context: ProposalContext) -> dict[str, Any]:
-    """Values for some of the attributes that a pattern does not mention."""
+    """Return values for some of the attributes that a pattern does not mention."""
     chosen: dict[str, Any] = {}
     named = {name for name, _ in context.app.attrs}
     for name in sorted(context.signature.attributes, key=lambda name: (ORDER.get(name, 0), name)):

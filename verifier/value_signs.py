@@ -19,12 +19,12 @@ class ValueEquality(Protocol):
 
 @dataclass(frozen=True)
 class SignAnalysis:
-    """Properties of constants by name, and of what follows from them."""
+    """Signs of values, as they follow from properties of constants."""
 
     properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def exp_of_log(self, factor: Call, known: ProofContext) -> Expr:
-        """exp(log(a)) is a where a is positive."""
+        """Return a for exp(log(a)) where a is positive, other factors as they are."""
         inner = _single(factor.args[0])
         is_plain = inner is not None and expr_of_factor(inner) == factor.args[0]
         if is_plain and isinstance(inner, Call) and inner.function == "Log" and self.all_positive(inner.args[0], known):
@@ -64,7 +64,7 @@ class SignAnalysis:
         return self.is_positive(factor, known)
 
     def all_positive(self, value: Expr, known: ProofContext) -> bool:
-        """No term is negative and one without conditions is positive."""
+        """Return whether a sum is positive: no term is negative, and one without conditions is positive."""
         if not all(t.coefficient > 0 and all(self.is_nonnegative(f, known) for f in t.factors) for t in value.terms):
             return False
         return any(
@@ -73,7 +73,7 @@ class SignAnalysis:
         )
 
     def cancel_inverses(self, term: Term, known: ProofContext, equality: ValueEquality) -> Term:
-        """a·(1/a) is 1 where a is not zero, √a·√a is a where a is not negative."""
+        """Cancel a·(1/a) where a is not zero, and √a·√a to a where a is not negative."""
         for position, factor in enumerate(term.factors):
             if not isinstance(factor, Call) or factor.function != "Inverse":
                 continue
@@ -84,7 +84,7 @@ class SignAnalysis:
         return term
 
     def strip_monotone_maps(self, value: Expr, along: Atom, known: ProofContext) -> Expr:
-        """Numbers in the same order along an index: less a shift, divided by a positive factor, exp undone."""
+        """Return numbers in the same order along an index: without shifts, positive factors and exp."""
         terms = tuple(term for term in value.terms if along in term.free_symbols)
         if len(terms) != 1 or terms[0].binders or terms[0].guard != TRUE:
             return Expr(terms)
@@ -99,7 +99,7 @@ class SignAnalysis:
         return Expr((Term(Fraction(1), kept),))
 
     def cancel_sum_over_itself(self, term: Term, known: ProofContext, equality: ValueEquality) -> Term:
-        """(Σ a)·(1 / Σ a) is 1 where Σ a is positive, so not where it is empty: `known` is what is known around it."""
+        """Cancel (Σ a)·(1 / Σ a) where Σ a is positive, and so not empty; `known` are the facts around the term."""
         bound = {binder for binder, _ in term.binders}
         inverses = (f for f in term.factors if isinstance(f, Call) and f.function == "Inverse")
         for inverse in inverses if bound else ():

@@ -124,45 +124,59 @@ def replace_by_scan(graph: Graph, vertex: int) -> Mapping[Value, Value]:
 def _scan(graph: Graph, vertex: int, place: int, *, is_reversed: bool) -> Sequence[Value]:
     """Add the Scan of one direction and return its last states and the hidden states after each step."""
     node = graph[vertex]
-    cell, near = _CELLS[node.op], Value(vertex)
-    inputs = dict(enumerate(node.inputs))
-    x, recurrence = inputs[_X], inputs[_R]
-    assert x is not None, "a recurrent operator reads a sequence"
-    assert recurrence is not None, "a recurrent operator has weights"
-    size = (graph.shape(recurrence) or ())[-1]
-    assert isinstance(size, int), "is_scannable"
-    bound = {f"i{i}": value for i, value in inputs.items() if value is not None}
-
-    def own(position: int) -> Term:
-        return op.Squeeze(op.Slice(tensor(f"i{position}"), (place,), (place + 1,), (0,)), (0,))
-
-    dtype, width = graph.dtype(x), cell.gates * size
-    zeros: Term = op.Cast(op.ConstantOfShape((width,)), to=dtype)
-    input_bias, bias = _parts(own(_B), 2, width) if inputs.get(_B) is not None else (zeros, zeros)
-    projected = tensor("i0") @ op.Transpose(own(_W), perm=(1, 0)) + input_bias
-    batch = op.Slice(op.Shape(tensor("i0")), (1,), (2,))
-    absent: Term = op.Cast(op.ConstantOfShape(op.Concat(batch, (size,), axis=0)), to=dtype)
-    firsts = [own(_FIRST + i) if inputs.get(_FIRST + i) is not None else absent for i in range(len(cell.states))]
-    made = add_values(graph, near, [projected, op.Transpose(own(_R), perm=(1, 0)), bias, *firsts], bound)
-    scanned, weights, bias_value, *states = made
+    cell, near, size = _CELLS[node.op], Value(vertex), _hidden_size(graph, node)
+    inputs = {f"i{i}": value for i, value in enumerate(node.inputs) if value is not None}
+    scanned, weights, bias, *states = add_values(graph, near, _terms_before_steps(graph, node, place), inputs)
     body = Graph(graph.new_name(f"{node.op}/step"), opsets=graph.opsets, names=graph.names)
     builder = ScanBuilder(graph, near, body)
     holes = {name: builder.add_state(first) for name, first in zip(cell.states, states, strict=True)}
-    shape = graph.shape(scanned)
-    type_ = None if shape is None else TensorType(dtype, shape[1:])
-    holes[_p.name] = builder.add_scanned(scanned, type_, is_reversed=is_reversed)
-    holes[_r.name], holes[_b.name] = builder.add_capture(weights), builder.add_capture(bias_value)
+    type_ = graph.tensor_type(scanned)
+    step_type = None if type_ is None or type_.shape is None else TensorType(type_.dtype, type_.shape[1:])
+    holes[_p.name] = builder.add_scanned(scanned, step_type, is_reversed=is_reversed)
+    holes[_r.name], holes[_b.name] = builder.add_capture(weights), builder.add_capture(bias)
     if _has(node, _PEEPHOLES):
-        (peepholes,) = add_values(graph, near, [own(_PEEPHOLES)], bound)
+        (peepholes,) = add_values(graph, near, [_part_of_direction(_PEEPHOLES, place)], inputs)
         holes[_peep.name] = builder.add_capture(peepholes)
     nexts = cell.step(node, size)
     output = nexts[0]
-    if inputs.get(_LENGTHS) is not None:
-        (lasting,) = add_values(graph, near, [_LASTING], bound)
-        type_ = TensorType(DType.BOOL, (graph.shape(lasting) or ())[1:])
-        holes[_lasts.name] = builder.add_scanned(lasting, type_, is_reversed=is_reversed)
+    if _has(node, _LENGTHS):
+        (lasting,) = add_values(graph, near, [_LASTING], inputs)
+        step_type = TensorType(DType.BOOL, (graph.shape(lasting) or ())[1:])
+        holes[_lasts.name] = builder.add_scanned(lasting, step_type, is_reversed=is_reversed)
         kept = [tensor(name) for name in cell.states]
         nexts = tuple(op.Where(_lasts, new, old) for new, old in zip(nexts, kept, strict=True))
         output = op.Where(_lasts, output, 0)
     *states, result = add_values(body, holes[_p.name], [*nexts, output], holes)
     return builder.finish(states, [result], [int(is_reversed)])
+
+
+def _terms_before_steps(graph: Graph, node: Node, place: int) -> list[Term]:
+    """Return what is computed once for all steps of a direction: the inputs times their weights, the recurrent weights
+    and bias, and the first states."""
+    x, cell, size = node.inputs[_X], _CELLS[node.op], _hidden_size(graph, node)
+    assert x is not None, "a recurrent operator reads a sequence"
+    dtype, width = graph.dtype(x), cell.gates * size
+    zeros: Term = op.Cast(op.ConstantOfShape((width,)), to=dtype)
+    both_biases = _part_of_direction(_B, place)
+    input_bias, bias = _parts(both_biases, 2, width) if _has(node, _B) else (zeros, zeros)
+    weights, recurrence = (op.Transpose(_part_of_direction(position, place), perm=(1, 0)) for position in (_W, _R))
+    batch = op.Slice(op.Shape(tensor(f"i{_X}")), (1,), (2,))
+    absent: Term = op.Cast(op.ConstantOfShape(op.Concat(batch, (size,), axis=0)), to=dtype)
+    firsts = (
+        _part_of_direction(position, place) if _has(node, position) else absent
+        for position in range(_FIRST, _FIRST + len(cell.states))
+    )
+    return [tensor(f"i{_X}") @ weights + input_bias, recurrence, bias, *firsts]
+
+
+def _part_of_direction(position: int, place: int) -> Term:
+    """Return the part of an input that is for the direction in this place."""
+    return op.Squeeze(op.Slice(tensor(f"i{position}"), (place,), (place + 1,), (0,)), (0,))
+
+
+def _hidden_size(graph: Graph, node: Node) -> int:
+    recurrence = node.inputs[_R]
+    assert recurrence is not None, "a recurrent operator has weights"
+    size = (graph.shape(recurrence) or ())[-1]
+    assert isinstance(size, int), "is_scannable"
+    return size

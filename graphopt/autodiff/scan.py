@@ -111,6 +111,8 @@ def scan_gradients(
     _hand_out_states(graph, vertex, count)
     node = graph[vertex]
     body, outputs = _body(node), len(node.names) - 2 * count
+    inputs = [value for value in node.inputs if value is not None]
+    assert len(inputs) == len(node.inputs), "a Scan reads all of its inputs"
     back = _renamed_copy(body)
     results, states, slices = back.outputs, back.inputs[:count], back.inputs[count:]
     back.outputs, back.output_names, back.output_types = (), (), ()
@@ -121,24 +123,19 @@ def scan_gradients(
 
     floats = [i for i in range(count) if _is_float(back, Value(states[i]))]
     seeds = [(results[i], builder.add_state(gradient_of(i))) for i in floats]
-    captured = {
-        index: Value(v)
-        for v in sorted(back.vertices_with_op(CAPTURE))
-        if back[v].is_internal and node.captures[index := back[v].capture_index] in active and _is_float(back, Value(v))
-    }
+    captured = _differentiable_captures(back, node.captures, active)
     sums = {index: builder.add_state(zeros_like(graph, node.captures[index])) for index in captured}
     for i, own in enumerate(states):
         builder.add_scanned(Value(vertex, count + outputs + i), None, is_reversed=True, own=own)
     directions = _directions(node, _INPUT_DIRECTIONS, len(slices))
-    for own, value, direction in zip(slices, node.inputs[count:], directions, strict=True):
-        assert value is not None, "a Scan reads all of its inputs"
+    for own, value, direction in zip(slices, inputs[count:], directions, strict=True):
         builder.add_scanned(value, None, is_reversed=not direction, own=own)
     for i, direction in enumerate(_directions(node, _OUTPUT_DIRECTIONS, outputs + count)[:outputs]):
         result = results[count + i]
         if _is_float(back, result):
             made = builder.add_scanned(gradient_of(count + i), back.value_type(result), is_reversed=not direction)
             seeds.append((result, made))
-    wanted = [i for i, value in enumerate(node.inputs[count:]) if value in active and _is_float(back, Value(slices[i]))]
+    wanted = [i for i, value in enumerate(inputs[count:]) if value in active and _is_float(back, Value(slices[i]))]
     values = [*(Value(states[i]) for i in floats), *captured.values(), *(Value(slices[i]) for i in wanted)]
     found = differentiate(back, _summed(back, seeds), values)
 
@@ -152,14 +149,18 @@ def scan_gradients(
     gradients = [step(Value(slices[i])) for i in wanted]
     computed = builder.finish(nexts, gradients, [1 - directions[i] for i in wanted])
     read = (
-        [node.inputs[i] for i in floats],
-        [node.captures[i] for i in captured],
-        [node.inputs[count + i] for i in wanted],
+        *(inputs[i] for i in floats),
+        *(node.captures[i] for i in captured),
+        *(inputs[count + i] for i in wanted),
     )
-    for value, gradient in zip((value for part in read for value in part), computed, strict=True):
-        assert value is not None, "a Scan reads all of its inputs"
-        if value in active:
-            yield value, gradient
+    yield from (pair for pair in zip(read, computed, strict=True) if pair[0] in active)
+
+
+def _differentiable_captures(body: Graph, captures: Sequence[Value], active: Container[Value]) -> Mapping[int, Value]:
+    """Return the values of a body that stand for captures of which gradients are wanted, by the index of these."""
+    values = (Value(vertex) for vertex in sorted(body.vertices_with_op(CAPTURE)) if body[vertex].is_internal)
+    by_index = {body[value.vertex].capture_index: value for value in values if _is_float(body, value)}
+    return {index: value for index, value in by_index.items() if captures[index] in active}
 
 
 def _summed(body: Graph, seeds: Sequence[tuple[Value, Value]]) -> Mapping[Value, Value]:

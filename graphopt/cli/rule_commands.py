@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -152,8 +152,6 @@ def rules(
     set_up_logging(verbose=False, debug=printing.debug)
     from graphopt.language import rule_library
     from graphopt.language.rule_source import definition_source, rewrite_source
-    from graphopt.report.rule_drawing import rule_in_full
-    from graphopt.rewrite import gate
     from graphopt.rewrite.passes import PASSES, Pass
 
     passes: Sequence[Pass]
@@ -165,22 +163,14 @@ def rules(
     found, trades = all_rules.all_rules, {rule.name for rule in all_rules.trades}
     known = {rule.name: rule.why for rule in found} | {pass_.name: pass_.why for pass_ in passes}
     rule_library.select_names(list(known), (), [name] if name else None)
-    rewrites = {rule.name: rewrite_source(rule) for rule in found}
     rule = next((rule for rule in found if rule.name == name), None)
     if html is not None and rule is None:
         named = f"'{name}' is a pass, which has no pattern to draw" if name else "name it"
         raise UsageError(f"--html is the page of one rule: {named}")
     if rule is not None:
-        proof = gate.known_proof(rule)
-        if html is not None:
-            write_rule_page(html, rule, proof)
-        elif printing.as_json:
-            print_json(json.dumps(rule.to_json() | {"proof": proof and proof.to_json()}, ensure_ascii=False))
-        else:
-            print_text(rule_in_full(rule, proof, console().width))
+        _show_rule(rule, html, as_json=printing.as_json)
         return
-    claims = {rule.name: proof.claim_text if (proof := gate.known_proof(rule)) else "no proof yet" for rule in found}
-    claims |= {name: f"{claim}; pays in some models only" for name, claim in claims.items() if name in trades}
+    rewrites, claims = {rule.name: rewrite_source(rule) for rule in found}, _proof_claims(found, trades)
     if printing.as_json:
         listed = [
             {"name": n, "proof": claims.get(n), "algebra": rewrites.get(n), "why": why}
@@ -198,3 +188,25 @@ def rules(
         shown = ["\n    ".join(filter(None, parts)) for parts in lines]
         shown += [f"{each.name}  (a definition)\n    {definition_source(each)}" for each in defined]
         print_text("\n\n".join(shown))
+
+
+def _show_rule(rule: Rule, html: Path | None, *, as_json: bool) -> None:
+    """Write the page of a rule, or print it in full, with its proof if that is known."""
+    from graphopt.report.rule_drawing import rule_in_full
+    from graphopt.rewrite import gate
+
+    proof = gate.known_proof(rule)
+    if html is not None:
+        write_rule_page(html, rule, proof)
+    elif as_json:
+        print_json(json.dumps(rule.to_json() | {"proof": proof and proof.to_json()}, ensure_ascii=False))
+    else:
+        print_text(rule_in_full(rule, proof, console().width))
+
+
+def _proof_claims(rules: Iterable[Rule], trades: Container[str]) -> Mapping[str, str]:
+    """Return what is proved of each rule, by name; of trades, too, that they pay in some models only."""
+    from graphopt.rewrite import gate
+
+    claims = {rule.name: proof.claim_text if (proof := gate.known_proof(rule)) else "no proof yet" for rule in rules}
+    return {name: f"{claim}; pays in some models only" if name in trades else claim for name, claim in claims.items()}

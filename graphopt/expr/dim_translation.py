@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphopt.expr.dims import DerivedAtom, Dim, SymbolicDim, dim_product, lower_bound, min_dim
+from graphopt.expr.dims import DerivedAtom, Dim, SymbolicDim, dim_product, is_nonnegative_dim, lower_bound, min_dim
 from graphopt.expr.dims import DimAtom as SizeAtom
 from graphopt.expr.integers import (
     And,
@@ -160,12 +160,6 @@ def kleene_all(parts: Iterable[bool | None]) -> bool | None:
     """Return whether all hold, None where that is not known."""
     found = set(parts)
     return False if False in found else None if None in found else True
-
-
-def is_nonnegative_dim(dim: Dim) -> bool:
-    """Return whether a size is known to be at least 0."""
-    bound = lower_bound(dim)
-    return bound is not None and bound >= 0
 
 
 def _compare_to_zero(kind: str, dim: Dim) -> bool | None:

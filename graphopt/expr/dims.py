@@ -239,6 +239,12 @@ def lower_bound(dim: Dim) -> int | None:
     return max((bound for bound in bounds if bound is not None), default=None)
 
 
+def is_nonnegative_dim(dim: Dim) -> bool:
+    """Return whether a size is known to be at least 0."""
+    bound = lower_bound(dim)
+    return bound is not None and bound >= 0
+
+
 def count_from_one(dim: Dim, positive: Collection[str]) -> Dim:
     """Return the size with one more in the place of each of these names, which stand for what is above 1 then."""
     return replace_dim_atoms(dim, lambda atom: _of_atom(atom) + 1 if str(atom) in positive else None)

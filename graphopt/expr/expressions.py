@@ -162,6 +162,11 @@ class FoldBranch(_HasFreeSymbols):
     def bound_symbols(self) -> frozenset[Atom]:
         return frozenset(b for b, _ in self.binders)
 
+    @property
+    def is_unconditional(self) -> bool:
+        """True if its body is one value, which always counts."""
+        return not self.binders and self.guard == TRUE
+
     def __str__(self) -> str:
         over = f" for {_format_binders(self.binders)}" if self.binders else ""
         return f"{self.body}{over}" if self.guard == TRUE else f"{self.body}{over} if {self.guard}"
@@ -440,7 +445,7 @@ def fold(monoid: Monoid, pieces: Iterable[FoldBranch]) -> Expr:
     flat = _merge_constants(monoid, flat)
     if len(flat) == 1 and not flat[0].binders and flat[0].guard == TRUE:
         return flat[0].body
-    below = next((p for p in flat if monoid == "max" and _is_unconditional(p) and _as_plain_minimum(p.body)), None)
+    below = next((p for p in flat if monoid == "max" and p.is_unconditional and _as_plain_minimum(p.body)), None)
     if below is not None:
         rest = [p for p in flat if p is not below]
         inner = _as_plain_minimum(below.body)
@@ -464,24 +469,20 @@ def _flatten_branch(monoid: Monoid, piece: FoldBranch) -> Iterator[FoldBranch]:
             yield _rename_branch_binders(FoldBranch(piece.binders, guard, _with_fresh_binders(body)))
 
 
-def _is_unconditional(piece: FoldBranch) -> bool:
-    return not piece.binders and piece.guard == TRUE
-
-
 def _as_plain_minimum(body: Expr) -> tuple[FoldBranch, ...]:
     inner = single_factor(body)
-    if isinstance(inner, Fold) and inner.monoid == "min" and all(map(_is_unconditional, inner.branches)):
+    if isinstance(inner, Fold) and inner.monoid == "min" and all(branch.is_unconditional for branch in inner.branches):
         return inner.branches
     return ()
 
 
 def _merge_constants(monoid: Monoid, pieces: list[FoldBranch]) -> list[FoldBranch]:
     """Replace several plain numbers by their greatest or least."""
-    numbers = [p.body.constant for p in pieces if _is_unconditional(p) and p.body.constant is not None]
+    numbers = [p.body.constant for p in pieces if p.is_unconditional and p.body.constant is not None]
     if monoid == "prod" or len(numbers) < 2:
         return pieces
     best = (max if monoid == "max" else min)(n or Fraction(0) for n in numbers)
-    others = [p for p in pieces if not (_is_unconditional(p) and p.body.constant is not None)]
+    others = [p for p in pieces if not (p.is_unconditional and p.body.constant is not None)]
     return [*others, FoldBranch((), TRUE, constant(best))]
 
 

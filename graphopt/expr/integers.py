@@ -255,6 +255,13 @@ def terms_of(size: Size) -> Iterable[tuple[Monomial, int]]:
     return size.terms.items() if isinstance(size, Polynomial) else (((), size),) if size else ()
 
 
+def sum_sizes(sizes: Iterable[Size]) -> Size:
+    result: Size = 0
+    for size in sizes:
+        result = size + result
+    return result
+
+
 def product(sizes: Iterable[Size]) -> Size:
     result: Size = 1
     for size in sizes:

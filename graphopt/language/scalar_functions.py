@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from graphopt.base.dtype import MANTISSA_BITS, DType
 from graphopt.expr.broadcasting import broadcast_shapes
-from graphopt.expr.dims import Dim, SymbolicDim, lower_bound
+from graphopt.expr.dims import Dim, SymbolicDim, is_nonnegative_dim
 
 Scalar = Any  # an int, Sym, float, str or bool; in the verifier a Z3 expression
 Scalars = Any  # a scalar or a tuple of scalars
@@ -64,7 +64,7 @@ class PythonLogic:
     def le(self, left: Scalar, right: Scalar) -> bool | None:
         if not isinstance(left, SymbolicDim) and not isinstance(right, SymbolicDim):
             return bool(left <= right)
-        if _is_nonnegative(right - left) or (isinstance(right, int) and right >= MAX_AXIS_SIZE):
+        if is_nonnegative_dim(right - left) or (isinstance(right, int) and right >= MAX_AXIS_SIZE):
             return True
         return False if _is_positive(left - right) else None
 
@@ -95,14 +95,9 @@ MAX_LIST_LENGTH = 1 << 16
 PYTHON_LOGIC = PythonLogic()
 
 
-def _is_nonnegative(dim: Dim) -> bool:
-    least = lower_bound(dim)
-    return least is not None and least >= 0
-
-
 def _is_positive(dim: Dim) -> bool:
     """Certainly greater than zero, names being non-negative."""
-    return _is_nonnegative(dim - 1)
+    return is_nonnegative_dim(dim - 1)
 
 
 def _elementwise(function: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalars, Scalars], Scalars]:

@@ -45,6 +45,7 @@ from graphopt.expr.integers import (
     product,
     quotient,
     remainder,
+    sum_sizes,
 )
 from graphopt.expr.symbolic_tensors import SymbolicTensor, as_integer, select_expr, sum_over, truth_value
 from graphopt.ir.tensor import Tensor as Constant
@@ -91,13 +92,6 @@ def Concat(node: OpContext) -> SymbolicTensor:
         return result
 
     return SymbolicTensor((*parts[0].shape[:axis], sum_sizes(sizes), *parts[0].shape[axis + 1 :]), at)
-
-
-def sum_sizes(sizes: Any) -> Size:
-    result: Size = 0
-    for size in sizes:
-        result = size + result
-    return result
 
 
 def Split(node: OpContext) -> tuple[SymbolicTensor, ...]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 import numpy as np
 
 from graphopt.base.dtype import DType
-from graphopt.expr.dim_translation import DimTranslation, UndecidedError, is_nonnegative_dim, kleene_all
+from graphopt.expr.dim_translation import DimTranslation, UndecidedError, kleene_all
 from graphopt.expr.dims import (
     Dim,
     NamedAtom,
@@ -28,6 +28,7 @@ from graphopt.expr.dims import (
     UnknownAtom,
     dim_product,
     divide_dim,
+    is_nonnegative_dim,
     lower_bound,
     min_dim,
     replace_dim_atoms,

@@ -9,10 +9,9 @@ from typing import Any
 
 from graphopt.base.errors import GraphoptError, ModelError, UsageError
 from graphopt.base.limits import LimitError
-from graphopt.io import onnx_io, opset_conversion
+from graphopt.io import onnx_io
 from graphopt.ir.edit import remove_unread
 from graphopt.ir.graph import Graph
-from graphopt.operators.inference import infer_graph
 from graphopt.runtime.bench import make_up_inputs, prepare_models
 from graphopt.runtime.sample_inputs import Feeds
 from graphopt.runtime.session_setting import SessionSetting, parse_model
@@ -22,26 +21,13 @@ from graphopt.search.model_tuner import input_shapes
 log = logging.getLogger(__name__)
 
 
-def load_typed(model: onnx_io.ModelSource) -> onnx_io.LoadedModel:
-    """Return a model with the types of its values.
-
-    Raises:
-        ModelError: the model is not legal.
-    """
-    loaded = onnx_io.load_model(onnx_io.copy_source(model))
-    with onnx_io.naming_file_in_errors(loaded.path):
-        infer_graph(loaded.graph)
-        opset_conversion.upgrade_nodes(loaded.graph)  # some could not be while their types were unknown
-    return loaded
-
-
 def load_live_nodes(model: onnx_io.ModelSource) -> tuple[onnx_io.LoadedModel, list[str]]:
     """Return a model with the types of its values, without nodes on which no output depends, and a note on these.
 
     Raises:
         ModelError: the model is not legal.
     """
-    loaded = load_typed(model)
+    loaded = onnx_io.load_typed_model(model)
     dead = remove_unread(loaded.graph)
     if dead is None:
         return loaded, []

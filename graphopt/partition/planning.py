@@ -9,11 +9,11 @@ from typing import Literal
 
 from graphopt.base.errors import UsageError
 from graphopt.base.session import current_session
-from graphopt.io.onnx_io import ModelSource
+from graphopt.io.onnx_io import ModelSource, load_typed_model
 from graphopt.ir.graph import Graph
 from graphopt.partition.devices import read_devices
 from graphopt.partition.execution import simulate_plan
-from graphopt.partition.model_trial import load_typed, try_model
+from graphopt.partition.model_trial import try_model
 from graphopt.partition.node_times import node_times
 from graphopt.partition.plan import compare_plans, splits_of
 from graphopt.partition.plan_report import COSTS, PlanReport, PlanRequest
@@ -83,7 +83,7 @@ def find_plan(
     report = progress or (lambda stage, done: None)
     with current_session().child():
         report("load", 0.0)
-        loaded = load_typed(model)
+        loaded = load_typed_model(model)
         report("time", 0.0)
         trial = try_model(
             model,

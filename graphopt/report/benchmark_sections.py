@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from graphopt.report.html import Html, element
 from graphopt.report.page_layout import section, table
 from graphopt.report.report_sections import operator_bars
-from graphopt.runtime.bench import Benchmark, format_ms
+from graphopt.runtime.bench import Benchmark, format_ms, ratio_cells
 from graphopt.runtime.input_sizes import format_sizes
-from graphopt.runtime.measure import Speedup, TimingVerdict
+from graphopt.runtime.measure import TimingVerdict
 from graphopt.runtime.profile import Profile
 from graphopt.search.search_report import format_speedup
 
@@ -45,19 +45,13 @@ def times_section(found: Benchmark) -> Html:
                 format_ms(timing.samples.median),
                 f"{timing.samples.spread:.1%}",
                 str(len(timing.samples.seconds)),
-                *_ratio_cells(timing.speedup),
+                *ratio_cells(timing.speedup),
             )
             for timing in case.timings
         ]
         head = ("model", "minimum ms", "median ms", "spread", "rounds", "speedup", "between", "verdict")
         parts.append(table(head, rows, numbers=(1, 2, 3, 4, 5, 6)))
     return section("times", "Times", *parts)
-
-
-def _ratio_cells(ratio: Speedup | None) -> tuple[str, str, str]:
-    if ratio is None:
-        return "", "", ""
-    return f"{ratio.median:.3f}", f"{ratio.low:.3f}–{ratio.high:.3f}", str(ratio.verdict)
 
 
 def profile_section(before: Profile, after: Profile, number: int) -> Html:

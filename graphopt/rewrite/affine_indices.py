@@ -16,7 +16,7 @@ import numpy as np
 from graphopt.base.dtype import DType
 from graphopt.expr import expressions, symbolic_tensors
 from graphopt.expr.dim_translation import UndecidedError
-from graphopt.expr.dims import Dim, dim_product, lower_bound
+from graphopt.expr.dims import Dim, dim_product, is_nonnegative_dim
 from graphopt.expr.integers import isolated_interner
 from graphopt.expr.substitution import Substitution, replace_atoms, single_symbol
 from graphopt.ir.edit import replace_values
@@ -62,22 +62,17 @@ class AffineIndices:
 
     @property
     def is_nonnegative(self) -> bool:
-        return all(map(_is_nonnegative_integer, (self.start, *self.strides)))
+        return all(map(is_nonnegative_dim, (self.start, *self.strides)))
 
     def is_within(self, size: Dim) -> bool:
         """Return whether all elements are indices of an axis of this size."""
         largest = self.start + sum(step * (length - 1) for step, length in zip(self.strides, self.shape, strict=True))
-        return self.is_nonnegative and _is_nonnegative_integer(size - 1 - largest)
+        return self.is_nonnegative and is_nonnegative_dim(size - 1 - largest)
 
     def rearranged(self, axes: Sequence[int | None], shape: Shape) -> AffineIndices:
         """Return the grid with other axes: each an axis of this grid, or None for a new one along which nothing
         changes."""
         return AffineIndices(shape, self.start, tuple(0 if axis is None else self.strides[axis] for axis in axes))
-
-
-def _is_nonnegative_integer(number: Dim) -> bool:
-    least = lower_bound(number)
-    return least is not None and least >= 0
 
 
 def find_affine_indices(graph: Graph, value: Value | None, depth: int = MAX_GRID_DEPTH) -> AffineIndices | None:

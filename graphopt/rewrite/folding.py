@@ -180,7 +180,7 @@ def _has_known_outputs(graph: Graph, vertex: int) -> bool:
     node = graph[vertex]
     if node.is_constant or not node.contents:
         return False
-    is_read = any(graph.readers(vertex)) or any(value.vertex == vertex for value in graph.outputs)
+    is_read = graph.fan_out(vertex) > 0 or any(value.vertex == vertex for value in graph.outputs)
     return is_read and all(
         elements is not None and all(isinstance(element, int) for element in elements) and isinstance(type_, TensorType)
         for elements, type_ in zip(node.contents, node.types, strict=True)

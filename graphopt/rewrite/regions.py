@@ -49,7 +49,7 @@ def cut_into_blocks(graph: Graph, sizes: BlockSizes = BlockSizes()) -> list[list
     names. So are nodes that no output depends on: a region would not know that they read what it replaces.
     """
     dead = remove_unread(graph)
-    apart = {v for v in graph.vertices_with_op(IDENTITY) if not graph.readers(v)} | (
+    apart = {v for v in graph.vertices_with_op(IDENTITY) if not graph.fan_out(v)} | (
         dead.before.keys() if dead else set()
     )
     order = [vertex for vertex in graph.topological_order() if not graph[vertex].is_internal and vertex not in apart]

@@ -198,9 +198,7 @@ class Benchmark:
         for case in self.cases:
             lines += ["", *([format_sizes(case.sizes, case.chosen)] if case.sizes else []), _format_case(case)]
         if len(self.cases) > 1 and len(self.models) > 1:
-            rows = [
-                (name, *_format_ratio(ratio)) for name, ratio in zip(self.models, self.overall_speedups, strict=True)
-            ]
+            rows = [(name, *ratio_cells(ratio)) for name, ratio in zip(self.models, self.overall_speedups, strict=True)]
             head = ("model", "speedup", "between", "verdict")
             lines += ["", "all sizes, as a geometric mean", format_table([head, *rows], left=(0, 3))]
         spread = max(timing.samples.spread for case in self.cases for timing in case.timings)
@@ -293,11 +291,12 @@ def _format_case(case: BenchmarkCase) -> str:
     for timing in case.timings:
         times = timing.samples
         numbers = (format_ms(times.minimum), format_ms(times.median), f"{times.spread:.1%}", str(len(times.seconds)))
-        rows.append((timing.model, *numbers, *_format_ratio(timing.speedup)))
+        rows.append((timing.model, *numbers, *ratio_cells(timing.speedup)))
     return format_table([row[:5] if alone else row for row in rows], left=(0, 7))
 
 
-def _format_ratio(ratio: Speedup | None) -> tuple[str, str, str]:
+def ratio_cells(ratio: Speedup | None) -> tuple[str, str, str]:
+    """Return the cells of a table on a speedup: its median, its interval and the verdict; empty if there is none."""
     if ratio is None:
         return "", "", ""
     return f"{ratio.median:.3f}", f"{ratio.low:.3f}–{ratio.high:.3f}", str(ratio.verdict)

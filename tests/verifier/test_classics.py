@@ -10,6 +10,8 @@ from graphopt.language.rule import Rule, attributes, const, fn, integer, integer
 from graphopt.language.scalar_functions import MAX_AXIS_SIZE
 from graphopt.language.terms import App, TermLike
 from graphopt.verifier.prove import prove
+from tests.verifier.broken.classics import eye, flat
+from tests.verifier.broken.placed import backwards
 from tests.versions import has_operator
 
 x, y = tensor("x", "N C *s"), tensor("y", "N D *s")
@@ -32,14 +34,6 @@ grouped = {"strides": strides, "pads": pads, "dilations": dilations}
 
 def shaped(value: TermLike, axes: str) -> App:
     return op.Reshape(value, fn.sizes(axes))
-
-
-def flat(value: TermLike, *sizes: TermLike) -> App:
-    return op.Reshape(value, fn.concat(*sizes), allowzero=1)
-
-
-def eye(size: TermLike) -> App:
-    return op.EyeLike(op.Expand(0.0, fn.concat(size, size)))
 
 
 def padded(value: TermLike, before: TermLike, after: TermLike) -> App:
@@ -388,10 +382,6 @@ first, last, asked = tensor("starts"), tensor("ends"), tensor("shape")
 
 best = op.TopK.split(2, any_, times)
 recurrent, enlarged = (tensor("w", "D V I"), tensor("r", "D V H")), (1.0, 1.0, 1.5, 1.5)
-
-
-def backwards(value: TermLike) -> App:
-    return op.Slice(value, (-1,), (-MAX_AXIS_SIZE - 1,), (0,), (-1,))
 
 
 TEXTBOOK = (

@@ -7,8 +7,11 @@ from graphopt.expr.integers import TRUE
 from graphopt.language.proof import ProofModel, Verdict
 from graphopt.language.rule import Rule, const, fn, integers, op, real, tensor
 from graphopt.language.terms import Term
+from graphopt.language.type_inference import NoInstance
 from graphopt.operators.op_context import UnsupportedOperatorError
 from graphopt.verifier.element_types import enumerate_typings
+from graphopt.verifier.instance_models import build_models
+from graphopt.verifier.instance_sampling import sample_instances
 from graphopt.verifier.prove import enumerate_instances, prove
 from graphopt.verifier.solver import SolverSession
 
@@ -42,6 +45,25 @@ def test_a_property_is_true_only_where_the_conditions_say_it() -> None:
     for unsaid in (fn.is_zero(other), fn.is_one(zero)):
         with pytest.raises(UnsupportedOperatorError):
             instance.scalar(unsaid)
+
+
+@pytest.mark.parametrize(("dtype", "least"), [(DType.INT64, -2), (DType.UINT8, 0)], ids=str)
+def test_constants_that_count_begin_below_zero_where_their_type_has_such_numbers(dtype: DType, least: int) -> None:
+    numbers = const("i", "K")
+    rule = Rule("shifted", tensor("y", "K") - numbers, tensor("y", "K"), when=fn.lt(fn.first_index("K", numbers), 3))
+    drawn = sample_instances(rule, count=60, known={"i": dtype})
+    assert {int(instance.values["i"][0]) for instance in drawn} == set(range(least, 3))
+
+
+def test_no_model_slices_an_axis_of_negative_size() -> None:
+    """The shape inference of onnx would end the process."""
+    y = tensor("y", "K")
+    right = op.Slice(op.Pad(y, fn.concat(0, fn.sizes("L") * -1)), (0,), (1,), (0,))
+    rule = Rule("cut_off", op.Slice(y, (0,), (1,), (0,)) + op.ReduceSum(tensor("z", "L"), keepdims=1), right)
+    instances = {len(each.values["z"]) - len(each.values["y"]): each for each in sample_instances(rule, count=60)}
+    build_models(rule, instances[0])
+    with pytest.raises(NoInstance, match="negative"):
+        build_models(rule, instances[1])
 
 
 al = real("al")

@@ -16,6 +16,7 @@ x, c, axis = tensor("x"), const("c", "N"), integer("axis")
 a, b, rows = tensor("a", "M N"), tensor("b", "K N"), tensor("r", "*b M")
 image = tensor("img", "B C H W")
 row, index, sizes, is_single = tensor("v", "L"), tensor("i", ""), integers("sizes"), fn.eq(fn.dtype(a), DType.FLOAT)
+ones = tensor("o", "M 1*k")
 NO_HINT = "if it holds under a condition only, add it with `when=`: of sizes, attributes, or constants"
 
 
@@ -154,6 +155,8 @@ def test_the_work_is_the_same_whatever_the_clock_says(monkeypatch: pytest.Monkey
         (Rule("both", (op.ReduceMax(a, (1,)), op.ReduceMax(a, (0,))),
               (op.TopK.split(2, a, (1,), axis=1)[0], op.TopK.split(2, a, (1,), axis=0)[0]), when=is_single),
          'fn.le(1, fn.sizes("M N"))'),
+        (Rule("beside_ones", (op.ReduceMax(a, (1,)), op.Relu(ones)),
+              (op.TopK.split(2, a, (1,), axis=1)[0], op.Relu(ones)), when=is_single), 'fn.le(1, fn.size("N"))'),
     ],
     ids=lambda item: item.name if isinstance(item, Rule) else "",
 )  # fmt: skip

@@ -13,6 +13,7 @@ from graphopt.language.scalar_functions import MAX_AXIS_SIZE
 from graphopt.language.terms import App, Term, TermLike
 from graphopt.verifier.prove import prove
 from tests.tiers import sampled
+from tests.verifier.broken.neighbours import scattered, updated
 
 x, m, s = tensor("x"), tensor("m"), tensor("s")
 line, plane, video = tensor("x", "N C L"), tensor("x", "N C H W"), tensor("x", "N C D H W")
@@ -133,16 +134,6 @@ COUNTS = (
 start, stop = integer("start"), integer("stop")
 inner = fn.le(0, start), fn.eq(stop, start + fn.size("K"))
 two, places = tensor("u", "2"), op.Range(start, stop, 1)
-
-
-def updated(value: TermLike, update: TermLike, first: TermLike, last: TermLike) -> App:
-    """Slices of a tensor around an update."""
-    before, after = op.Slice(value, (0,), first, (0,)), op.Slice(value, last, (MAX_AXIS_SIZE,), (0,))
-    return op.Concat(before, update, after, axis=0)
-
-
-def scattered(value: TermLike, at: TermLike, update: TermLike) -> App:
-    return op.ScatterND(value, op.Unsqueeze(at, (1,)), update)
 
 
 wide = tensor("x", "P N")

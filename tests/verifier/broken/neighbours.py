@@ -136,6 +136,7 @@ places = op.Range(start, stop, 1)
 
 
 def updated(value: TermLike, update: TermLike, first: TermLike, last: TermLike) -> App:
+    """Slices of a tensor around an update."""
     before, after = op.Slice(value, (0,), first, (0,)), op.Slice(value, last, (MAX_AXIS_SIZE,), (0,))
     return op.Concat(before, update, after, axis=0)
 

@@ -25,6 +25,8 @@ twice = write(write(x, i, v), j, w)
 
 REFUTED = (
     Rule("counted_from_zero", op.Gather(x, i), op.Slice(x, (0,), fn.concat(K), (0,)), when=fn.le(0, of_i)),
+    Rule("counted_from_the_end", op.Gather(x, i), op.Slice(x, fn.concat(of_i), fn.concat(of_i + K), (0,)),
+         when=fn.lt(of_i, 3)),
     Rule("counted_backwards", op.Gather(x, i), op.Gather(x, op.Range(of_i, of_i - K, -1)), when=fn.le(K, of_i)),
     Rule("counted_by_twos", op.Gather(x, i), op.Slice(x, fn.concat(of_i), fn.concat(N), (0,), (2,)),
          when=fn.le(0, of_i)),
