@@ -332,10 +332,8 @@ class FinalSelection:
         made = self._apply_solutions(swept, solutions) if solutions else []
         base = [] if swept is simplified else [swept]
         rivals = [*base, *made]
-        contest = self.contest
-        if simplified.steps and not rivals and not self.budget.is_interrupted and contest.is_comparable:
-            if contest.retry_once_interrupted(lambda: contest.is_like_original(simplified)):
-                return Measurement(simplified, is_original=True)
+        if simplified.steps and not rivals and self._runs_as_original(simplified):
+            return Measurement(simplified, is_original=True)
         if simplified.steps or rivals:
             able = self._affordable_rivals(simplified, [*made, *base])
             self._race([simplified, *able], share=self.policy.first_race_share)
@@ -355,6 +353,12 @@ class FinalSelection:
             or self._confirm(self._faster_untimed(simplified, alone), simplified)
             or self._simplified_or_original(simplified)
         )
+
+    def _runs_as_original(self, simplified: Candidate) -> bool:
+        """Return whether ONNX Runtime runs the same for both models; False where there is no time to ask."""
+        contest = self.contest
+        is_asked = contest.is_comparable and not self.budget.is_interrupted
+        return is_asked and contest.retry_once_interrupted(lambda: contest.is_like_original(simplified))
 
     def _faster_untimed(self, simplified: Candidate, alone: Sequence[Candidate]) -> list[Candidate]:
         """Return the fastest of the sweeps that were not timed, as far as there is time for them: what kernels promised
