@@ -65,6 +65,15 @@ def attributes_equal(left: object, right: object) -> bool:
     return type(left) is type(right) and left == right
 
 
+def attribute_key(attribute: object) -> object:
+    """Return a key that numbers, texts and lists of them have in common if they are equal, and of one type: 1 is not
+    1.0; None for anything else."""
+    if isinstance(attribute, int | float | str | bytes):
+        return type(attribute), repr(attribute)
+    is_list = isinstance(attribute, tuple) and not any(isinstance(item, Graph | Tensor) for item in attribute)
+    return (tuple, repr(attribute)) if is_list else None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """The payload of a vertex. Frozen: a change is a new Node in the same vertex.

@@ -10,13 +10,14 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias, TypeVar
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.dtype import DType
 from graphopt.ir import spilled
-from graphopt.ir.chunks import row_slabs
+from graphopt.ir.chunks import bitwise_equal, row_slabs
 from graphopt.ir.graph import Node
 from graphopt.ir.tensor import Tensor
 from graphopt.operators.node_evaluation import evaluate_node
@@ -133,6 +134,8 @@ MAX_REMEMBERED_BYTES = 1 << 29
 """Bytes of computed constants that a search remembers at once."""
 ENTRY_BYTES = 1 << 10
 """Bytes of an entry beside its values: its origin."""
+LOOKED_AT_ELEMENTS = 64
+"""Elements at either end of a tensor that are looked at before all are compared."""
 
 
 class FoldedValues:
@@ -143,11 +146,39 @@ class FoldedValues:
         self.max_bytes = max_bytes
         self._found: OrderedDict[Hashable, NDArray[Any] | Tensor] = OrderedDict()
         self._bytes = 0
+        self._alike: dict[Hashable, WeakSet[Tensor]] = {}
+        """Tensors that are in use, no two of them equal, by what a look at them tells."""
+        self._shared: WeakKeyDictionary[Tensor, ReferenceType[Tensor]] = WeakKeyDictionary()
+        """The equal tensor that is in use instead of each."""
 
     def clear(self) -> None:
         """Forget all."""
         self._found.clear()
+        self._alike.clear()
+        self._shared.clear()
         self._bytes = 0
+
+    def shared(self, tensor: Tensor) -> Tensor:
+        """Return the tensor that was given first of those that are equal bit for bit, as long as it is in use.
+
+        Rules that undo each other so come back to the weights that they began with, and what was computed of those is
+        remembered.
+        """
+        known = self._shared.get(tensor)
+        first = None if known is None else known()
+        if first is None:
+            first = self._first_equal(tensor) if self.max_bytes and tensor.dtype is not DType.STRING else tensor
+            self._shared[tensor] = ref(first)
+        return first
+
+    def _first_equal(self, tensor: Tensor) -> Tensor:
+        array = tensor.numpy()
+        ends = array.flat[:LOOKED_AT_ELEMENTS].tobytes(), array.flat[max(0, array.size - LOOKED_AT_ELEMENTS) :].tobytes()
+        alike = self._alike.setdefault((tensor.dtype, tensor.shape, *ends), WeakSet())
+        found = next((other for other in alike if bitwise_equal(other.numpy(), array)), None)
+        if found is None:
+            alike.add(tensor)
+        return found or tensor
 
     def get(self, origin: Hashable, compute: Callable[[], T]) -> T:
         """Return the values of an origin, computed unless they are remembered; always, if there is none.

@@ -1,4 +1,4 @@
-"""Memory of a search: matches that failed, and constants that were computed.
+"""Memory of a search: matches that failed, right sides that were built, and constants that were computed.
 
 A search makes hundreds of graphs that are alike but for a few nodes, and a model has dozens of layers that are alike
 but for their weights. What was found out about a place in one of them holds wherever it looks the same.
@@ -12,9 +12,10 @@ from itertools import count
 from typing import NamedTuple, TypeAlias
 
 from graphopt.base.dtype import DType
-from graphopt.ir.graph import Attribute, Graph, Node
+from graphopt.ir.graph import Attribute, Graph, Node, attribute_key
 from graphopt.ir.tensor import Tensor
 from graphopt.language.rule import Rule
+from graphopt.rewrite.built_rewrites import BuiltRewrites
 from graphopt.rewrite.constant_operands import is_filled_tensor
 from graphopt.rewrite.folded_constants import FoldedValues
 from graphopt.rewrite.matching import (
@@ -206,14 +207,11 @@ class _Surroundings:
 
 
 def _attribute_key(attribute: Attribute) -> object:
-    """Return what tells an attribute from others, by its type, too: 1 is not 1.0; None where nothing does."""
+    """Return what tells an attribute from others, by its type, too; None where nothing does."""
     if isinstance(attribute, Tensor):
         values = _values_key(attribute)
         return values if values is None else (attribute.dtype, attribute.shape, values)
-    if isinstance(attribute, int | float | str | bytes):
-        return type(attribute), repr(attribute)
-    is_list = isinstance(attribute, tuple) and not any(isinstance(item, Graph) for item in attribute)
-    return (tuple, repr(attribute)) if is_list else None
+    return attribute_key(attribute)
 
 
 def _values_key(tensor: Tensor) -> object:
@@ -228,8 +226,10 @@ class RewriteMemory:
 
     failed_matches: FailedMatches = field(default_factory=FailedMatches)
     folded_values: FoldedValues = field(default_factory=FoldedValues)
+    built_rewrites: BuiltRewrites | None = field(default_factory=BuiltRewrites)
+    """None where none is remembered."""
 
     @staticmethod
     def of_one_run() -> RewriteMemory:
-        """Return a memory for work that computes no constant twice, so that none is kept."""
-        return RewriteMemory(folded_values=FoldedValues(max_bytes=0))
+        """Return a memory for work that builds nothing twice, so that neither constants nor nodes are kept."""
+        return RewriteMemory(folded_values=FoldedValues(max_bytes=0), built_rewrites=None)

@@ -303,7 +303,7 @@ class Simplifier:
         if not self.allows(Site.from_match(graph, match)):
             return Objection(Obstacle.PROOF)
         try:
-            patch = build_patch(graph, match, self.refusal, self.memory.folded_values)
+            patch = build_patch(graph, match, self.refusal, self.memory)
         except RewriteRefused as refused:
             where = graph.value_name(match.roots[0])
             if not refused.is_reported:

@@ -154,7 +154,7 @@ def _apply_rule_at_sites(graph: Graph, move: Move, space: SearchSpace, steps: li
             continue
         try:
             simplifier = space.simplifier
-            patch = build_patch(graph, match, simplifier.refusal, simplifier.memory.folded_values)
+            patch = build_patch(graph, match, simplifier.refusal, simplifier.memory)
         except RewriteRefused as refused:
             logger.debug("%s: %s", move.rule, refused)
             if not refused.is_reported:
