@@ -16,7 +16,7 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.folded_constants import ENTRY_BYTES, FoldedValues, RewriteRefused
 from graphopt.rewrite.matching import Match, Matcher, find_matches
 from graphopt.rewrite.passes import PASSES
-from graphopt.rewrite.rewrite_memory import FailedMatches, RewriteMemory
+from graphopt.rewrite.rewrite_memory import KnownMatches, RewriteMemory
 from graphopt.rewrite.simplify import Simplifier
 from graphopt.rules import RULES, SWEEPS
 from graphopt.search.analytic_cost import AnalyticCost
@@ -66,7 +66,7 @@ def vertex_of(graph: Graph, name: str) -> int:
 
 
 def test_what_does_not_match_is_not_looked_at_again_in_a_copy(looked_at: list[tuple[str, int]]) -> None:
-    graph, memory = graph_of("b = Mul(a, 0.5); y = Relu(b)"), FailedMatches()
+    graph, memory = graph_of("b = Mul(a, 0.5); y = Relu(b)"), KnownMatches()
     y = vertex_of(graph, "y")
     for each in (graph, graph.copy()):
         assert not [*memory.find(each, y, [RELU_OF_DOUBLE])]
@@ -74,14 +74,14 @@ def test_what_does_not_match_is_not_looked_at_again_in_a_copy(looked_at: list[tu
 
 
 def test_other_producers_than_a_pattern_has_are_told_without_a_close_look(looked_at: list[tuple[str, int]]) -> None:
-    graph, memory = graph_of("b = Abs(a); y = Relu(b)"), FailedMatches()
+    graph, memory = graph_of("b = Abs(a); y = Relu(b)"), KnownMatches()
     assert not [*memory.find(graph, vertex_of(graph, "y"), [RELU_OF_DOUBLE])]
     assert looked_at == []
 
 
 def test_what_does_not_match_is_not_looked_at_in_a_layer_that_is_alike(looked_at: list[tuple[str, int]]) -> None:
     layers = "b = MatMul(a, w); c = Mul(b, 0.5); d = Relu(c); e = MatMul(d, v); f = Mul(e, 0.5); y = Relu(f)"
-    graph, memory = graph_of(layers), FailedMatches()
+    graph, memory = graph_of(layers), KnownMatches()
     for name in ("d", "y"):
         assert not [*memory.find(graph, vertex_of(graph, name), [RELU_OF_DOUBLE])]
     assert looked_at == [("relu_of_double", vertex_of(graph, "d"))]
@@ -97,20 +97,20 @@ def test_where_weights_tell_those_of_each_layer_are_asked() -> None:
         {"w": -large, "v": large},
         outputs="float[2,64] y",
     )
-    graph, memory = load(given).graph, FailedMatches()
+    graph, memory = load(given).graph, KnownMatches()
     c, y = vertex_of(graph, "c"), vertex_of(graph, "y")
     for _ in range(2):
         assert [len([*memory.find(graph, vertex, [positive])]) for vertex in (c, y)] == [0, 1]
 
 
 def test_only_rules_that_look_so_far_are_tried() -> None:
-    graph, memory = graph_of("b = Neg(a); y = Neg(b)"), FailedMatches()
+    graph, memory = graph_of("b = Neg(a); y = Neg(b)"), KnownMatches()
     y = vertex_of(graph, "y")
     assert [len([*memory.find(graph, y, [NEGATED_TWICE], distance)]) for distance in (0, 3, 4)] == [1, 1, 0]
 
 
 def test_it_is_looked_at_again_where_a_node_above_has_changed() -> None:
-    graph, memory = graph_of("b = Abs(a); y = Neg(b)"), FailedMatches()
+    graph, memory = graph_of("b = Abs(a); y = Neg(b)"), KnownMatches()
     y, b = vertex_of(graph, "y"), vertex_of(graph, "b")
     assert not [*memory.find(graph, y, [NEGATED_TWICE])]
     patch = replace_node(graph, b, replace(graph[b], op="Neg"))
@@ -123,7 +123,7 @@ def test_it_is_looked_at_again_where_a_node_above_has_changed() -> None:
 def test_what_a_match_asks_of_readers_is_asked_each_time() -> None:
     rows, w, v = tensor("x", "B K"), const("w", "K N"), const("v", "K M")
     pair = Rule("pair", (rows @ w, rows @ v), (rows @ v, rows @ w))
-    graph, memory = graph_of("b = MatMul(a, w); c = Abs(a); d = MatMul(c, v); y = Add(b, d)"), FailedMatches()
+    graph, memory = graph_of("b = MatMul(a, w); c = Abs(a); d = MatMul(c, v); y = Add(b, d)"), KnownMatches()
     b, c = vertex_of(graph, "b"), vertex_of(graph, "c")
     assert not [*memory.find(graph, b, [pair])]
     graph.apply(replace_values(graph, {Value(c): graph[c].inputs[0] or Value(c)}))
@@ -132,14 +132,14 @@ def test_what_a_match_asks_of_readers_is_asked_each_time() -> None:
 
 def test_the_matches_are_those_without_a_memory() -> None:
     body = "b = MatMul(a, w); c = Mul(b, 2.0); d = Div(c, 2.0); e = Transpose(d); f = Transpose(e); g = MatMul(f, v)"
-    graph, memory = graph_of(f"{body}; h = Add(g, 1.0); i = Add(h, b); y = Identity(i)"), FailedMatches()
+    graph, memory = graph_of(f"{body}; h = Add(g, 1.0); i = Add(h, b); y = Identity(i)"), KnownMatches()
     for vertex, _ in [*graph.nodes()] * 2:
         for rule in RULES:
             expected = [(rule, match) for match in find_matches(rule, graph, vertex)]
             assert [*memory.find(graph, vertex, [rule])] == expected, rule.name
 
 
-class NoMemory(FailedMatches):
+class NoMemory(KnownMatches):
     """Looks at everything closely, each time."""
 
     def find(self, graph: Graph, vertex: int, rules: Iterable[Rule], distance: int = 0) -> Iterator[tuple[Rule, Match]]:
@@ -147,7 +147,7 @@ class NoMemory(FailedMatches):
         yield from ((rule, match) for rule in rules for match in find_matches(rule, graph, vertex))
 
 
-def made_graphs(model: onnx.ModelProto, matches: FailedMatches) -> dict[str, object]:
+def made_graphs(model: onnx.ModelProto, matches: KnownMatches) -> dict[str, object]:
     """What a search makes of a model with a memory: the steps that simplify it, the graphs of its sweeps and the
     solutions of its regions."""
     simplifier = Simplifier(RULES, PASSES, memory=RewriteMemory(matches))
@@ -162,7 +162,7 @@ def made_graphs(model: onnx.ModelProto, matches: FailedMatches) -> dict[str, obj
 
 
 def test_a_search_makes_the_same_with_and_without_a_memory() -> None:
-    made = made_graphs(block("2,4"), FailedMatches())
+    made = made_graphs(block("2,4"), KnownMatches())
     assert made == made_graphs(block("2,4"), NoMemory())
     assert made[MATRICES] is not None
     assert made["states"] != 0
@@ -172,7 +172,7 @@ def test_a_search_makes_the_same_with_and_without_a_memory() -> None:
 @pytest.mark.parametrize("name", EXPORTS)
 def test_of_an_export_a_search_makes_the_same_with_and_without_a_memory(name: str) -> None:
     model = zoo.load(name)
-    assert made_graphs(model, FailedMatches()) == made_graphs(model, NoMemory())
+    assert made_graphs(model, KnownMatches()) == made_graphs(model, NoMemory())
 
 
 # -- constants ---------------------------------------------------------------------------------------------------------

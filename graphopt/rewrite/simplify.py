@@ -277,7 +277,7 @@ class Simplifier:
             self.progress("rules", max(0.0, 1 - len(queue) / max(total, 1)))
 
     def _apply_rules_at(self, graph: Graph, vertex: int, rules: Iterable[Rule], distance: int) -> Patch | None:
-        for rule, match in self.memory.failed_matches.find(graph, vertex, rules, distance):
+        for rule, match in self.memory.known_matches.find(graph, vertex, rules, distance):
             patch = self.improving_patch(graph, match)
             if isinstance(patch, Patch):
                 if rule.canonical:

@@ -149,7 +149,7 @@ def _apply_rule_at_sites(graph: Graph, move: Move, space: SearchSpace, steps: li
     """
     is_whole = True
     for site in move.sites:
-        match = match_at(graph, space.by_name[move.rule], site)
+        match = match_at(graph, space.by_name[move.rule], site, space)
         if match is None or not _is_allowed(graph, match, space):  # a rewrite at another place took it
             continue
         try:
@@ -194,11 +194,12 @@ def match_digests(graph: Graph, matches: Iterable[Match]) -> list[str]:
     return [nodes_digest(graph, sorted(match.vertices & places.keys(), key=places.__getitem__)) for match in matches]
 
 
-def match_at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
+def match_at(graph: Graph, rule: Rule, site: tuple[Value, ...], space: SearchSpace) -> Match | None:
     """Return the match of a rule with these roots."""
     if any(value.vertex not in graph for value in site):
         return None
-    return next((match for match in find_matches(rule, graph, site[0].vertex) if match.roots == site), None)
+    found = space.simplifier.memory.known_matches.find(graph, site[0].vertex, [rule])
+    return next((match for _, match in found if match.roots == site), None)
 
 
 def _is_allowed(graph: Graph, match: Match, space: SearchSpace) -> bool:
@@ -219,7 +220,7 @@ def find_trade_matches(graph: Graph, space: SearchSpace) -> dict[Rule, list[Matc
     for vertex in graph.topological_order():
         space.simplifier.check()
         rules = by_op.get(graph[vertex].op, ())
-        for rule, match in space.simplifier.memory.failed_matches.find(graph, vertex, rules) if rules else ():
+        for rule, match in space.simplifier.memory.known_matches.find(graph, vertex, rules) if rules else ():
             if _is_allowed(graph, match, space):
                 found.setdefault(rule, {}).setdefault(frozenset(match.roots), match)
     return {rule: list(sites.values()) for rule, sites in found.items()}
