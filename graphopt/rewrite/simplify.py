@@ -207,7 +207,7 @@ class Simplifier:
             self._apply_rules(graph, alone, merging=False)
             self._apply_rules(graph, merging, merging=True)
             self._run_passes(graph, late=True)
-            for vertex, node in list(graph.nodes()):
+            for vertex, node in [(vertex, node) for vertex, node in graph.nodes() if node.has_bodies]:
                 self._converged_bodies -= self._refine_bodies(graph, vertex, node)
                 for body in node.bodies:
                     if body not in self._converged_bodies:
