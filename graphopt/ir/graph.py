@@ -141,7 +141,7 @@ class Node:
         for attribute in self.attrs.values():
             if isinstance(attribute, Graph):
                 yield attribute
-            elif isinstance(attribute, tuple) and attribute and isinstance(attribute[0], Graph):
+            elif isinstance(attribute, tuple) and isinstance(next(iter(attribute), None), Graph):
                 yield from (item for item in attribute if isinstance(item, Graph))
 
     @property
@@ -412,7 +412,7 @@ class Graph:
         for vertex, node in self.vertices_and_nodes():  # as networkx copies, without its checks of each edge
             if node.has_bodies:
                 attrs = {name: _copy_bodies(attribute, names) for name, attribute in node.attrs.items()}
-                node = replace(node, attrs=attrs)  # noqa: PLW2901
+                node = replace(node, attrs=attrs)
             target._node[vertex] = {"node": node}
             target._succ[vertex] = {**source._succ[vertex]}
             target._pred[vertex] = {**source._pred[vertex]}

@@ -173,8 +173,8 @@ class FoldedValues:
 
     def _first_equal(self, tensor: Tensor) -> Tensor:
         array = tensor.numpy()
-        ends = array.flat[:LOOKED_AT_ELEMENTS].tobytes(), array.flat[max(0, array.size - LOOKED_AT_ELEMENTS) :].tobytes()
-        alike = self._alike.setdefault((tensor.dtype, tensor.shape, *ends), WeakSet())
+        first, last = array.flat[:LOOKED_AT_ELEMENTS], array.flat[max(0, array.size - LOOKED_AT_ELEMENTS) :]
+        alike = self._alike.setdefault((tensor.dtype, tensor.shape, first.tobytes(), last.tobytes()), WeakSet())
         found = next((other for other in alike if bitwise_equal(other.numpy(), array)), None)
         if found is None:
             alike.add(tensor)

@@ -6,7 +6,7 @@ but for their weights. What was found out about a place in one of them holds whe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple, TypeAlias
@@ -45,6 +45,8 @@ class KnownMatches:
     def __init__(self) -> None:
         self._rules: dict[int, _KnownRule] = {}
         """Rules by their identity: two may have one name."""
+        self._rule_sets: dict[tuple[tuple[int, ...], int], _RuleSet] = {}
+        """Rules that are asked for together, by their identity and by their least distance."""
         self._kinds: dict[int, _Kind] = {}
         """Kinds of nodes, as a match tells them apart, by their serial numbers."""
         self._numbers: dict[object, int] = {}
@@ -59,15 +61,15 @@ class KnownMatches:
         """Numbers of weights."""
         self._count = count()
 
-    def find(self, graph: Graph, vertex: int, rules: Iterable[Rule], distance: int = 0) -> Iterator[tuple[Rule, Match]]:
+    def find(self, graph: Graph, vertex: int, rules: Sequence[Rule], distance: int = 0) -> Iterator[tuple[Rule, Match]]:
         """Yield the matches of rules that end at a vertex, as `find_matches` does, while the graph stays as it is; of
         those rules alone whose patterns reach nodes at this distance, or that follow indices. What admits a rule at a
         place may depend on nodes that are farther: where these change, it is not tried again."""
-        near, made_by = _Surroundings(self, graph, vertex), set[str]()
-        for rule in rules:
-            known = self._rules.get(id(rule)) or self._number_rule(rule)
-            is_far = known.height < distance and not rule.arange_conditions
-            if is_far or near.failed & known.flag or near.are_known_to_fail(known):
+        near, made_by, asked = _Surroundings(self, graph, vertex), set[str](), self._rules_within(rules, distance)
+        near.look_for(asked)
+        for known in asked.rules:
+            rule = known.rule
+            if near.failed & known.flag:
                 continue
             matches = near.known_matches(known)
             if matches is not None:
@@ -130,10 +132,24 @@ class KnownMatches:
 
     def _limit(self) -> None:
         """Forget all where too much is remembered."""
-        remembered = self._numbers, self._kinds, self._failed, self._matched, self._outlines
+        remembered: tuple[Sized, ...] = self._numbers, self._kinds, self._failed, self._matched, self._outlines
         if sum(map(len, remembered)) >= MAX_REMEMBERED_PLACES:
-            for each in remembered:
-                each.clear()
+            self._numbers.clear()
+            self._kinds.clear()
+            self._failed.clear()
+            self._matched.clear()
+            self._outlines.clear()
+
+    def _rules_within(self, rules: Sequence[Rule], distance: int) -> _RuleSet:
+        """Return those of some rules whose patterns reach nodes at a distance, or that follow indices."""
+        asked = (tuple(map(id, rules)), distance)
+        found = self._rule_sets.get(asked)
+        if found is None:
+            every = (self._rules.get(id(rule)) or self._number_rule(rule) for rule in rules)
+            near = tuple(known for known in every if known.height >= distance or known.rule.arange_conditions)
+            flags, height = sum(known.flag for known in near), max((known.height for known in near), default=0)
+            found = self._rule_sets[asked] = _RuleSet(near, flags, height)
+        return found
 
     def _number_rule(self, rule: Rule) -> _KnownRule:
         producers = tuple(map(producer_kinds, rule.left))
@@ -167,6 +183,14 @@ class _KnownRule(NamedTuple):
     """For each left side the operators that must be among the producers of its root's inputs."""
     siblings: int
     """Number of readers that some input of a root must have."""
+
+
+class _RuleSet(NamedTuple):
+    rules: tuple[_KnownRule, ...]
+    flags: int
+    """Their bits."""
+    height: int
+    """The greatest of their heights."""
 
 
 class _Kind(NamedTuple):
@@ -204,13 +228,10 @@ class _Surroundings:
         self.matched = memory.matching_at(place)
         """The rules of which the matches are known, as far as was looked."""
 
-    def are_known_to_fail(self, known: _KnownRule) -> bool:
-        """Return whether a rule is known not to match here."""
-        while len(self._places) <= known.height:
+    def look_for(self, asked: _RuleSet) -> None:
+        """Look as high as it takes to see that rules fail, or as they look."""
+        while len(self._places) <= asked.height and asked.flags & ~self.failed:
             self._look_higher()
-            if self.failed & known.flag:
-                return True
-        return False
 
     def known_matches(self, known: _KnownRule) -> Iterator[Match] | None:
         """Return the matches of a rule that are known; None where they are not."""

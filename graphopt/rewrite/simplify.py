@@ -276,7 +276,7 @@ class Simplifier:
                     queue.append(other)
             self.progress("rules", max(0.0, 1 - len(queue) / max(total, 1)))
 
-    def _apply_rules_at(self, graph: Graph, vertex: int, rules: Iterable[Rule], distance: int) -> Patch | None:
+    def _apply_rules_at(self, graph: Graph, vertex: int, rules: Sequence[Rule], distance: int) -> Patch | None:
         for rule, match in self.memory.known_matches.find(graph, vertex, rules, distance):
             patch = self.improving_patch(graph, match)
             if isinstance(patch, Patch):
