@@ -229,8 +229,8 @@ class _Surroundings:
         """The rules of which the matches are known, as far as was looked."""
 
     def look_for(self, asked: _RuleSet) -> None:
-        """Look as high as it takes to see that rules fail, or as they look."""
-        while len(self._places) <= asked.height and asked.flags & ~self.failed:
+        """Look as high as it takes to know how rules match, or as they look."""
+        while len(self._places) <= asked.height and asked.flags & ~(self.failed | self.matched):
             self._look_higher()
 
     def known_matches(self, known: _KnownRule) -> Iterator[Match] | None:

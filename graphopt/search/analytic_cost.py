@@ -214,7 +214,7 @@ class _GraphEstimate:
             return node.is_constant
         if operator_of_node(node).reads_shape_only and (data := self.graph.tensor_type(node.inputs[0])):
             return data.is_static
-        return is_deterministic(node) and all(value.vertex in self.known for value in node.operands)
+        return all(value.vertex in self.known for value in node.operands) and is_deterministic(node)
 
     def _layout_copies(self) -> Iterator[WorkLoad]:
         """Yield the copies out of the blocked layout and into it that are certain; at the graph's border none is."""
