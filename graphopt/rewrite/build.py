@@ -14,7 +14,6 @@ from itertools import groupby, takewhile
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from graphopt.base.dtype import DType
 from graphopt.expr.dims import SymbolicDim
@@ -39,27 +38,23 @@ from graphopt.language.terms import (
     walk_term,
 )
 from graphopt.operators.inference import DTYPES_BY_TYPE_STRING, infer_node, reshape_target
-from graphopt.operators.node_evaluation import evaluate_node as compute
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.rewrite import folded_constants
-from graphopt.rewrite.built_rewrites import FOLDED, NewName, NewNodes, NodeNotes, ingredients
+from graphopt.rewrite.built_rewrites import FOLDED, BuildMemory, NewName, NewNodes, NodeNotes, ingredients
 from graphopt.rewrite.constant_operands import constant_tensor
 from graphopt.rewrite.folded_constants import (
     DeferredArithmetic,
     FoldedConstant,
     FoldedValues,
+    check_cancellation,
+    compute_term,
     defer_arithmetic,
-    has_cancellation,
     to_stored_tensor,
 )
 from graphopt.rewrite.matching import Match
-from graphopt.rewrite.rewrite_memory import RewriteMemory
 
 MAX_REWRITE_GROWTH = 16 * 2**20
 """Bytes by which one rewrite may make the constants of a model larger."""
-
-MAX_FOLD_MULTIPLICATIONS = 1 << 36
-"""Most multiplications in a product of constants: two matrices of 4096 by 4096, a few seconds on one core."""
 
 RewriteRefused = folded_constants.RewriteRefused
 """A match that cannot be rewritten here; says why, for the report."""
@@ -115,7 +110,7 @@ RefusalFunction: TypeAlias = Callable[[Graph, Patch], str]
 
 
 def build_patch(
-    graph: Graph, match: Match, refusal: RefusalFunction | None = None, memory: RewriteMemory | None = None
+    graph: Graph, match: Match, refusal: RefusalFunction | None = None, memory: BuildMemory | None = None
 ) -> Patch:
     """Return the patch that puts the right side of the match's rule in the place of the left; what was built or
     computed before is taken from `memory`.
@@ -215,7 +210,7 @@ def _downstream_vertices(graph: Graph, values: Iterable[Value]) -> set[int]:
 class _Builder:
     """Builds the right side of one match."""
 
-    def __init__(self, graph: Graph, match: Match, memory: RewriteMemory | None = None) -> None:
+    def __init__(self, graph: Graph, match: Match, memory: BuildMemory | None = None) -> None:
         self.graph, self.match = graph, match
         self.folded = FoldedValues(max_bytes=0) if memory is None else memory.folded_values
         self.built = None if memory is None else memory.built_rewrites
@@ -478,10 +473,10 @@ class _Builder:
         )
         origin = _origin(app, node, constants)
         values = defer_arithmetic(node, constants) or self.folded.get(
-            origin, lambda: self._compute(app, node, constants, moves)
+            origin, lambda: compute_term(app, node, constants, moves=moves)
         )
         if isinstance(values, DeferredArithmetic) and app.op in ("Add", "Sub"):
-            _check_cancellation(app, values.parts_with_operands())
+            check_cancellation(app, values.parts_with_operands())
         base = next(
             (c.source_name for c in constants if c is not None and c.source_name and c.dtype is not DType.INT64), ""
         )
@@ -492,18 +487,6 @@ class _Builder:
         made = FoldedConstant(values, dtype, base, origin=origin)
         zero = any(c is not None and (c.is_absent or c.is_zero) for c in constants) and not made.has_nonzeros
         return replace(made, is_zero=zero)
-
-    def _compute(self, app: App, node: Node, constants: Sequence[FoldedConstant | None], moves: bool) -> NDArray[Any]:
-        """Return an operator's output on constants, at once."""
-        arrays = [None if constant is None else _as_computed(constant, moves) for constant in constants]
-        if _multiplication_count(app.op, arrays) > MAX_FOLD_MULTIPLICATIONS:
-            raise RewriteRefused(f"{app} takes too long to compute")
-        results = compute(node, arrays, float64=not moves, as_runtime=False)
-        if results is None:
-            raise RewriteRefused(f"{app} cannot be computed")
-        if app.op in ("Add", "Sub"):
-            _check_cancellation(app, [(results[app.output], arrays)])
-        return results[app.output]
 
     def _folded_dtype(self, app: App, constants: list[FoldedConstant | None]) -> DType:
         """Return the type in which a computed constant is stored: that of its operands where the schema says so."""
@@ -651,31 +634,6 @@ def _concrete_numbers(value: Any, app: App) -> Any:
     if app.op == "Reshape" and len(symbolic) == 1 and not any(item in (0, -1) for item in value):
         return tuple(-1 if isinstance(item, SymbolicDim) else item for item in value)
     raise RewriteRefused(f"{app.op} needs numbers, not {', '.join(map(str, symbolic))}")
-
-
-def _check_cancellation(app: App, parts: Iterable[tuple[NDArray[Any], Sequence[NDArray[Any] | None]]]) -> None:
-    """Refuse a sum of large numbers that nearly cancel, at any place."""
-    if any(has_cancellation(made, terms) for made, terms in parts):
-        raise RewriteRefused(f"{app} is little of two large numbers: to add one and take it away again rounds")
-
-
-def _as_computed(constant: FoldedConstant, moves: bool) -> NDArray[Any]:
-    """Return the values to compute with: floats in float64, unless they are only moved; all others as they are."""
-    if not constant.dtype.is_float:
-        return to_stored_tensor(constant).numpy()
-    return constant.array if moves else constant.array.astype(np.float64, copy=False)
-
-
-def _multiplication_count(op: str, arrays: Sequence[NDArray[Any] | None]) -> int:
-    """Return the multiplications in a product of constants; 0 where time is proportional to what is read or written."""
-    if op != "MatMul" or len(arrays) != 2:
-        return 0
-    left, right = arrays
-    assert left is not None
-    assert right is not None
-    columns = right.shape[-1] if right.ndim > 1 else 1
-    rows = left.shape[-2] if left.ndim > 1 else 1
-    return max(left.size * columns, right.size * rows)
 
 
 def _node_bytes(node: Node) -> int:

@@ -2,14 +2,15 @@
 
 A search applies a rule hundreds of times to the same values, in graphs that differ elsewhere. What is built depends on
 the match, on what is known of the values that it binds and on the constants among them, and on nothing else of the
-graph but its opsets and the types of its inputs. Names, and what was noted at the nodes that go, are taken over anew.
+graph but its opsets and the open sizes of its inputs. Names, and what was noted at the nodes that go, are taken over
+anew.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from weakref import ReferenceType, ref
 
@@ -19,6 +20,7 @@ from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.language.binding import Binding, ConstantBinding, DefaultBinding
 from graphopt.rewrite.constant_operands import is_filled_tensor
+from graphopt.rewrite.folded_constants import FoldedValues
 from graphopt.rewrite.matching import Match
 
 MAX_REMEMBERED_REWRITES = 4096
@@ -31,7 +33,7 @@ class Ingredients(NamedTuple):
     key: Hashable
     """Equal for what is built alike, as long as the constants live."""
     vertices: tuple[int, ...]
-    """The vertices that the match binds, and the inputs of the graph; in the same order for equal keys."""
+    """The vertices that the match binds, and inputs with open sizes; in the same order for equal keys."""
     names: tuple[str, ...]
     """The names of the nodes that match and of what they make, and those of constants."""
     constants: tuple[Tensor, ...]
@@ -102,7 +104,8 @@ def ingredients(graph: Graph, match: Match, dead: Iterable[int]) -> Ingredients 
     if any(key is None for _, key in bound):
         return None
     roots = tuple((number(vertex), output) for vertex, output in match.roots)
-    inputs, gone = tuple(map(number, graph.inputs)), tuple(map(number, sorted(dead)))
+    inputs = tuple(number(vertex) for vertex in graph.inputs if _has_open_size(graph, vertex))
+    gone = tuple(map(number, sorted(dead)))
     nodes = [graph[vertex] for vertex in numbers]
     if any(map(is_filled_tensor, nodes)):
         return None
@@ -111,6 +114,12 @@ def ingredients(graph: Graph, match: Match, dead: Iterable[int]) -> Ingredients 
     circumstances = tuple(sorted(graph.opsets.items())), graph.positive_sizes
     key = (id(match.rule), terms, bound, tuple(match.axes.items()), roots, inputs, gone, known, circumstances)
     return Ingredients(key, tuple(numbers), tuple(names), constants)
+
+
+def _has_open_size(graph: Graph, vertex: int) -> bool:
+    """Return whether a size of an input is known only when the model runs."""
+    type_ = graph.tensor_type(Value(vertex))
+    return type_ is None or not type_.is_static
 
 
 def _binding_key(bound: Binding, number: Callable[[int], int]) -> Hashable:
@@ -141,7 +150,7 @@ class _BuiltRewrite:
     vertices: tuple[int, ...]
     names: tuple[str, ...]
     made: NewNodes
-    """What was built; its constants without their values."""
+    """The nodes that were built; constants without their values."""
     values: Mapping[int, ReferenceType[Tensor]]
     """The values of its constants, as long as they are in use or remembered as folded."""
 
@@ -209,3 +218,12 @@ def _has_unnamed_size(node: Node) -> bool:
     sizes = [size for type_ in node.types if isinstance(type_, TensorType) for size in type_.shape or ()]
     sizes += [number for elements in node.contents for number in elements or ()]
     return any(isinstance(size, SymbolicDim) and size.is_anonymous for size in sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildMemory:
+    """Memory of what was built and computed for matches, in the same session."""
+
+    folded_values: FoldedValues = field(default_factory=FoldedValues)
+    built_rewrites: BuiltRewrites | None = field(default_factory=BuiltRewrites)
+    """Right sides that were built; None where none is remembered."""

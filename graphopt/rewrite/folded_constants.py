@@ -6,7 +6,7 @@ Elementwise arithmetic on large weights is deferred: it is computed a few rows a
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias, TypeVar
@@ -20,6 +20,7 @@ from graphopt.ir import spilled
 from graphopt.ir.chunks import bitwise_equal, row_slabs
 from graphopt.ir.graph import Node
 from graphopt.ir.tensor import Tensor
+from graphopt.language.terms import App
 from graphopt.operators.node_evaluation import evaluate_node
 from graphopt.operators.operator_classes import lookup_operator
 
@@ -218,6 +219,46 @@ def defer_arithmetic(node: Node, operands: Sequence[FoldedConstant | None]) -> D
     return DeferredArithmetic(node, tuple(operand.values for operand in present), shape) if is_large else None
 
 
+MAX_FOLD_MULTIPLICATIONS = 1 << 36
+"""Most multiplications in a product of constants: two matrices of 4096 by 4096, a few seconds on one core."""
+
+
+def compute_term(app: App, node: Node, constants: Sequence[FoldedConstant | None], *, moves: bool) -> NDArray[Any]:
+    """Return the output of an operator of a rule on constants, at once; `moves` where it only moves elements.
+
+    Raises:
+        RewriteRefused: it cannot be computed, or would take too long; or it is a sum that cancels.
+    """
+    arrays = [None if constant is None else _as_computed(constant, moves) for constant in constants]
+    if _multiplication_count(app.op, arrays) > MAX_FOLD_MULTIPLICATIONS:
+        raise RewriteRefused(f"{app} takes too long to compute")
+    results = evaluate_node(node, arrays, float64=not moves, as_runtime=False)
+    if results is None:
+        raise RewriteRefused(f"{app} cannot be computed")
+    if app.op in ("Add", "Sub"):
+        check_cancellation(app, [(results[app.output], arrays)])
+    return results[app.output]
+
+
+def _as_computed(constant: FoldedConstant, moves: bool) -> NDArray[Any]:
+    """Return the values to compute with: floats in float64, unless they are only moved; all others as they are."""
+    if not constant.dtype.is_float:
+        return to_stored_tensor(constant).numpy()
+    return constant.array if moves else constant.array.astype(np.float64, copy=False)
+
+
+def _multiplication_count(op: str, arrays: Sequence[NDArray[Any] | None]) -> int:
+    """Return the multiplications in a product of constants; 0 where time is proportional to what is read or written."""
+    if op != "MatMul" or len(arrays) != 2:
+        return 0
+    left, right = arrays
+    assert left is not None
+    assert right is not None
+    columns = right.shape[-1] if right.ndim > 1 else 1
+    rows = left.shape[-2] if left.ndim > 1 else 1
+    return max(left.size * columns, right.size * rows)
+
+
 # -- what is stored ----------------------------------------------------------------------------------------------------
 
 
@@ -287,3 +328,9 @@ def has_cancellation(made: NDArray[Any], terms: Sequence[NDArray[Any] | None]) -
         return False
     largest = np.maximum(*map(np.abs, floats))
     return bool(np.any((largest > LARGE_ADDEND) & np.isfinite(largest) & (np.abs(made) < largest / 1024)))
+
+
+def check_cancellation(app: App, parts: Iterable[tuple[NDArray[Any], Sequence[NDArray[Any] | None]]]) -> None:
+    """Refuse a sum of large numbers that nearly cancel, at any place."""
+    if any(has_cancellation(made, terms) for made, terms in parts):
+        raise RewriteRefused(f"{app} is little of two large numbers: to add one and take it away again rounds")

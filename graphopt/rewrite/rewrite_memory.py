@@ -18,7 +18,7 @@ from graphopt.ir.tensor import Tensor
 from graphopt.language.binding import AxisSizes, Binding, ConstantBinding
 from graphopt.language.rule import Rule
 from graphopt.language.terms import App, Var
-from graphopt.rewrite.built_rewrites import BuiltRewrites
+from graphopt.rewrite.built_rewrites import BuildMemory
 from graphopt.rewrite.constant_operands import is_filled_tensor
 from graphopt.rewrite.folded_constants import FoldedValues
 from graphopt.rewrite.matching import (
@@ -374,15 +374,12 @@ def _values_key(tensor: Tensor) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteMemory:
+class RewriteMemory(BuildMemory):
     """Memory of earlier work with the same rules, in the same session."""
 
     known_matches: KnownMatches = field(default_factory=KnownMatches)
-    folded_values: FoldedValues = field(default_factory=FoldedValues)
-    built_rewrites: BuiltRewrites | None = field(default_factory=BuiltRewrites)
-    """None where none is remembered."""
 
     @staticmethod
     def of_one_run() -> RewriteMemory:
         """Return a memory for work that builds nothing twice, so that neither constants nor nodes are kept."""
-        return RewriteMemory(folded_values=FoldedValues(max_bytes=0), built_rewrites=None)
+        return RewriteMemory(FoldedValues(max_bytes=0), built_rewrites=None)

@@ -128,7 +128,7 @@ class _NodeEstimate(NamedTuple):
     is_blocked: bool
     """True if it writes the blocked layout."""
     stays_open: FusionTarget | None
-    """What the next node may be fused into."""
+    """Kind of kernel that the next node may be fused into."""
 
 
 class _GraphEstimate:

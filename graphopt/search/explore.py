@@ -207,7 +207,7 @@ class _RegionSolver:
         self.region = copies[0]
         self.dear = [max(cost.estimate_seconds(graph), 1e-9) for graph in self.region.static_graphs]
         self.told: dict[int, NodeText] = {}
-        """What digests say of nodes."""
+        """Texts of nodes in digests."""
         identity = graph_digest(self.region.region.graph, told=self.told)
         self.starts = [
             _SearchState(copy.region.graph, (), (), 1.0, identity, cached_graph=copy.region.graph) for copy in copies
