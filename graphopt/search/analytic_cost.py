@@ -180,18 +180,18 @@ class _GraphEstimate:
             self._parts[vertex] = self._part(found.name, found.work, found.load)
             if found.is_blocked:
                 self.blocked.add(Value(vertex))
-            if self.graph.use_count(Value(vertex)) == 1:
+            if self.graph.fan_out(vertex) <= 1 and self.graph.use_count(Value(vertex)) == 1:
                 self.open[Value(vertex)] = found.stays_open
 
     def _node_estimate(self, vertex: int, node: Node) -> _NodeEstimate:
         """Return the estimate for a node; that of the same node in another graph, if it reads what is alike."""
-        if _looks_at_neighbours(node):
-            return self._new_estimate(vertex, node)
-        read = (None if value is None else self._operand_facts(value) for value in node.inputs)
-        key = node.serial, *read
-        if key not in self.known_nodes:
-            self.known_nodes[key] = self._new_estimate(vertex, node)
-        return self.known_nodes[key]
+        key = node.serial, *(None if value is None else self._operand_facts(value) for value in node.inputs)
+        found = self.known_nodes.get(key)
+        if found is None:
+            found = self._new_estimate(vertex, node)
+            if not _looks_at_neighbours(node):
+                self.known_nodes[key] = found
+        return found
 
     def _operand_facts(self, value: Value) -> object:
         """Return what is known of a value that a node reads."""
