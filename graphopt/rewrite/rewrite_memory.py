@@ -45,7 +45,7 @@ class KnownMatches:
     def __init__(self) -> None:
         self._rules: dict[int, _KnownRule] = {}
         """Rules by their identity: two may have one name."""
-        self._rule_sets: dict[tuple[tuple[int, ...], int], _RuleSet] = {}
+        self._rule_sets: dict[tuple[int, int], _RuleSet] = {}
         """Rules that are asked for together, by their identity and by their least distance."""
         self._kinds: dict[int, _Kind] = {}
         """Kinds of nodes, as a match tells them apart, by their serial numbers."""
@@ -142,14 +142,16 @@ class KnownMatches:
 
     def _rules_within(self, rules: Sequence[Rule], distance: int) -> _RuleSet:
         """Return those of some rules whose patterns reach nodes at a distance, or that follow indices."""
-        asked = (tuple(map(id, rules)), distance)
-        found = self._rule_sets.get(asked)
-        if found is None:
-            every = (self._rules.get(id(rule)) or self._number_rule(rule) for rule in rules)
-            near = tuple(known for known in every if known.height >= distance or known.rule.arange_conditions)
-            flags, height = sum(known.flag for known in near), max((known.height for known in near), default=0)
-            found = self._rule_sets[asked] = _RuleSet(near, flags, height)
-        return found
+        known = self._rule_sets.get((id(rules), distance))
+        if known is not None:
+            return known
+        every = (self._rules.get(id(rule)) or self._number_rule(rule) for rule in rules)
+        near = tuple(known for known in every if known.height >= distance or known.rule.arange_conditions)
+        flags, height = sum(known.flag for known in near), max((known.height for known in near), default=0)
+        made = _RuleSet(rules, near, flags, height)
+        if isinstance(rules, tuple):  # which are asked for again, and do not change
+            self._rule_sets[id(rules), distance] = made
+        return made
 
     def _number_rule(self, rule: Rule) -> _KnownRule:
         producers = tuple(map(producer_kinds, rule.left))
@@ -186,6 +188,8 @@ class _KnownRule(NamedTuple):
 
 
 class _RuleSet(NamedTuple):
+    given: Sequence[Rule]
+    """The rules that were asked for, which live as long as their identity is known."""
     rules: tuple[_KnownRule, ...]
     flags: int
     """Their bits."""
