@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from graphopt.rewrite.candidates import Candidate
 from graphopt.rewrite.folded_constants import ENTRY_BYTES, FoldedValues, RewriteRefused
 from graphopt.rewrite.matching import Match, Matcher, find_matches
 from graphopt.rewrite.passes import PASSES
+from graphopt.rewrite.regions import NodeText, graph_digest
 from graphopt.rewrite.rewrite_memory import KnownMatches, RewriteMemory
 from graphopt.rewrite.simplify import Simplifier
 from graphopt.rules import RULES, SWEEPS, TRADES
@@ -203,6 +205,28 @@ def test_a_search_makes_the_same_with_and_without_a_memory() -> None:
 def test_of_an_export_a_search_makes_the_same_with_and_without_a_memory(name: str) -> None:
     model = zoo.load(name)
     assert made_graphs(model, RewriteMemory()) == made_graphs(model, no_memory())
+
+
+def rewritten_graphs(graph: Graph) -> Iterator[Graph]:
+    """Yield the graphs that one rewrite makes of a graph."""
+    for rule in (*RULES, *TRADES):
+        for match in find_matches(rule, graph):
+            made = graph.copy()
+            with suppress(RewriteRefused):
+                made.apply(build_patch(made, match))
+                yield made
+
+
+@pytest.mark.parametrize("name", ["a block", pytest.param("efficientnet-dynamo", marks=pytest.mark.slow)])
+def test_estimates_and_digests_of_graphs_are_those_of_each_alone(name: str) -> None:
+    graph = load(block("2,4") if name == "a block" else zoo.load(name)).graph
+    cost, texts = AnalyticCost(), dict[int, NodeText]()
+    made = [graph, *rewritten_graphs(graph)]
+    assert len(made) > 1
+    for each in made:
+        each.copy().check_invariants()
+        assert cost.estimate_seconds(each) == AnalyticCost().estimate_seconds(each)
+        assert graph_digest(each, told=texts) == graph_digest(each)
 
 
 # -- right sides -------------------------------------------------------------------------------------------------------
