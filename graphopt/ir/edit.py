@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import chain
-
-import networkx as nx
 
 from graphopt.ir import schemas
 from graphopt.ir.graph import CONSTANT, IDENTITY, INPUT, INTERNAL_DOMAIN, NO_ATTRIBUTES, Graph, Node, Patch, Value
@@ -76,7 +73,13 @@ def replace_node(graph: Graph, vertex: int, node: Node) -> Patch:
 
 def with_ancestors(graph: Graph, vertices: Iterable[int]) -> set[int]:
     """Return some vertices and all that they depend on."""
-    return set(chain.from_iterable(nx.bfs_layers(graph.nx.reverse(copy=False), {*vertices})))
+    found = {*vertices}
+    waiting = [*found]
+    while waiting:
+        new = set(graph.sources(waiting.pop())) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def needed_vertices(graph: Graph) -> set[int]:

@@ -65,6 +65,15 @@ def attributes_equal(left: object, right: object) -> bool:
     return type(left) is type(right) and left == right
 
 
+def attribute_key(attribute: object) -> object:
+    """Return a key that numbers, texts and lists of them have in common if they are equal, and of one type: 1 is not
+    1.0; None for anything else."""
+    if isinstance(attribute, int | float | str | bytes):
+        return type(attribute), repr(attribute)
+    is_list = isinstance(attribute, tuple) and not any(isinstance(item, Graph | Tensor) for item in attribute)
+    return (tuple, repr(attribute)) if is_list else None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """The payload of a vertex. Frozen: a change is a new Node in the same vertex.
@@ -132,12 +141,16 @@ class Node:
         for attribute in self.attrs.values():
             if isinstance(attribute, Graph):
                 yield attribute
-            elif isinstance(attribute, tuple):
+            elif isinstance(attribute, tuple) and isinstance(next(iter(attribute), None), Graph):
                 yield from (item for item in attribute if isinstance(item, Graph))
 
     @property
     def has_bodies(self) -> bool:
-        return bool(self.attrs) and any(True for _ in self.bodies)
+        for attribute in self.attrs.values():
+            first = attribute[0] if isinstance(attribute, tuple) and attribute else attribute
+            if isinstance(first, Graph):
+                return True
+        return False
 
     @property
     def weight_bytes(self) -> int:
@@ -397,12 +410,16 @@ class Graph:
             self.finiteness_requested, self.positive_sizes, self.is_region,
             _next_vertex=self._next_vertex,
         )  # fmt: skip
-        nodes = dict(self.vertices_and_nodes())
-        for vertex, node in nodes.items():
+        source, target = self.nx, twin.nx
+        for vertex, node in self.vertices_and_nodes():  # as networkx copies, without its checks of each edge
             if node.has_bodies:
                 attrs = {name: _copy_bodies(attribute, names) for name, attribute in node.attrs.items()}
-                nodes[vertex] = replace(node, attrs=attrs)
-        twin._set_nodes(nodes)
+                node = replace(node, attrs=attrs)
+            target._node[vertex] = {"node": node}
+            target._succ[vertex] = {**source._succ[vertex]}
+            target._pred[vertex] = {**source._pred[vertex]}
+        twin._by_op = {op: {*vertices} for op, vertices in self._by_op.items()}
+        twin._order = self._order
         return twin
 
     # -- changing --------------------------------------------------------------------------------------------------

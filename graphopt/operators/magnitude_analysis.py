@@ -259,7 +259,8 @@ def _constant_magnitude(tensor: Tensor) -> Magnitude:
     """Return the magnitude of a constant, read once. A tensor that is larger than any mask holds weights."""
     if not tensor.dtype.is_float or not 0 < tensor.size <= MAX_MASK_ELEMENTS:
         return Magnitude.MODERATE
-    if tensor not in _CONSTANT_MAGNITUDES:
+    known = _CONSTANT_MAGNITUDES.get(tensor)
+    if known is None:
         array = tensor.numpy()
         finite = array[np.isfinite(array)]  # NaN is as little a number as an infinity
         far = (
@@ -267,8 +268,8 @@ def _constant_magnitude(tensor: Tensor) -> Magnitude:
             if finite.size and is_huge(max(finite.max(), -finite.min()), tensor.dtype)
             else Magnitude.MODERATE
         )
-        _CONSTANT_MAGNITUDES[tensor] = far if finite.size == array.size else far | Magnitude.INFINITE
-    return _CONSTANT_MAGNITUDES[tensor]
+        known = _CONSTANT_MAGNITUDES[tensor] = far if finite.size == array.size else far | Magnitude.INFINITE
+    return known
 
 
 def is_huge(number: float, dtype: DType) -> bool:

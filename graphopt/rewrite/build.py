@@ -7,15 +7,13 @@ lacks, is refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import groupby, takewhile
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from graphopt.base.dtype import DType
 from graphopt.expr.dims import SymbolicDim
@@ -40,25 +38,23 @@ from graphopt.language.terms import (
     walk_term,
 )
 from graphopt.operators.inference import DTYPES_BY_TYPE_STRING, infer_node, reshape_target
-from graphopt.operators.node_evaluation import evaluate_node as compute
 from graphopt.operators.operator_classes import lookup_operator
 from graphopt.rewrite import folded_constants
+from graphopt.rewrite.built_rewrites import FOLDED, BuildMemory, NewName, NewNodes, NodeNotes, ingredients
 from graphopt.rewrite.constant_operands import constant_tensor
 from graphopt.rewrite.folded_constants import (
     DeferredArithmetic,
     FoldedConstant,
     FoldedValues,
+    check_cancellation,
+    compute_term,
     defer_arithmetic,
-    has_cancellation,
     to_stored_tensor,
 )
 from graphopt.rewrite.matching import Match
 
 MAX_REWRITE_GROWTH = 16 * 2**20
 """Bytes by which one rewrite may make the constants of a model larger."""
-
-MAX_FOLD_MULTIPLICATIONS = 1 << 36
-"""Most multiplications in a product of constants: two matrices of 4096 by 4096, a few seconds on one core."""
 
 RewriteRefused = folded_constants.RewriteRefused
 """A match that cannot be rewritten here; says why, for the report."""
@@ -114,25 +110,25 @@ RefusalFunction: TypeAlias = Callable[[Graph, Patch], str]
 
 
 def build_patch(
-    graph: Graph, match: Match, refusal: RefusalFunction | None = None, folded: FoldedValues | None = None
+    graph: Graph, match: Match, refusal: RefusalFunction | None = None, memory: BuildMemory | None = None
 ) -> Patch:
-    """Return the patch that puts the right side of the match's rule in the place of the left; constants that were
-    computed before are taken from `folded`.
+    """Return the patch that puts the right side of the match's rule in the place of the left; what was built or
+    computed before is taken from `memory`.
 
     Raises:
         RewriteRefused: it cannot be done here without changing more than the rule says, or for the `refusal`.
     """
-    builder = _Builder(graph, match, folded)
+    builder = _Builder(graph, match, memory)
     try:
         patch = builder.patch()
         if refusal is not None and (reason := refusal(graph, patch)):
             raise RewriteRefused(reason)
         return patch
     except UndecidedScalarError as unknown:
-        graph.names.difference_update(builder.names)
+        builder.release_names()
         raise RewriteRefused(f"not known here: {unknown}") from None
     except RewriteRefused:
-        graph.names.difference_update(builder.names)
+        builder.release_names()
         raise
 
 
@@ -146,7 +142,7 @@ def build_terms(graph: Graph, match: Match, terms: Sequence[Term]) -> tuple[tupl
     try:
         return builder.terms(terms)
     except (UndecidedScalarError, RewriteRefused) as error:
-        graph.names.difference_update(builder.names)
+        builder.release_names()
         raise RewriteRefused(str(error)) from None
 
 
@@ -214,10 +210,13 @@ def _downstream_vertices(graph: Graph, values: Iterable[Value]) -> set[int]:
 class _Builder:
     """Builds the right side of one match."""
 
-    def __init__(self, graph: Graph, match: Match, folded: FoldedValues | None = None) -> None:
-        self.graph, self.match, self.folded = graph, match, folded or FoldedValues(max_bytes=0)
+    def __init__(self, graph: Graph, match: Match, memory: BuildMemory | None = None) -> None:
+        self.graph, self.match = graph, match
+        self.folded = FoldedValues(max_bytes=0) if memory is None else memory.folded_values
+        self.built = None if memory is None else memory.built_rewrites
         self.draft = DraftGraph(graph)
-        self.names: list[str] = []
+        self.names: list[NewName] = []
+        """The names that were reserved."""
         self.emitted_vertices: dict[App, int] = {}
         self.required_dtypes: dict[Term, DType] = {}
         """Element types that right sides must have, and operators on numbers alone."""
@@ -228,18 +227,47 @@ class _Builder:
         """Values whose sizes are read when the model runs."""
         self.reusable_names = {graph[v].op: graph[v].name for v in sorted(self.dead_vertices) if graph[v].name}
 
+    @cached_property
+    def noted(self) -> NodeNotes:
+        """What the file says of the nodes that go, the first root's documentation among it."""
+        metadata: dict[str, str] = {}
+        for vertex in sorted(self.dead_vertices):
+            metadata = {**self.graph[vertex].metadata, **metadata}
+        return NodeNotes(self.graph[self.match.roots[0].vertex].doc, metadata)
+
     def patch(self) -> Patch:
-        mapping: dict[Value, Value] = {}
-        for side, root in zip(self.match.rule.right, self.match.roots, strict=True):
-            mapping[root] = self._build_root(side, root)
-            self._check_type(root, mapping[root])
-        self._name_nodes()
+        mapping = dict(zip(self.match.roots, self._new_roots(), strict=True))
         self._check_acyclic(mapping)
         patch = replace_values(self.graph, mapping, self.draft.drafts)
         grown = sum(_node_bytes(node) for node in patch.added) - sum(_node_bytes(node) for node in patch.removed)
         if grown > MAX_REWRITE_GROWTH:
             raise RewriteRefused(f"the constants would grow by {grown} bytes")
         return patch
+
+    def _new_roots(self) -> tuple[Value, ...]:
+        """Return the values in the places of the roots; like ones that were built before are taken from there."""
+        made_of = None if self.built is None else ingredients(self.graph, self.match, self.dead_vertices)
+        if self.built is None or made_of is None:
+            return self._build_roots()
+        known = self.built.rebuild(self.graph, made_of, self.noted)
+        if known is None:
+            roots, heirs = self._build_roots(), frozenset(self.emitted_vertices.values())
+            self.built.note(self.match, made_of, NewNodes(roots, self.draft.drafts, heirs, self.names))
+            return roots
+        self.draft.drafts, self.names = known.nodes, known.names
+        return known.roots
+
+    def _build_roots(self) -> tuple[Value, ...]:
+        roots: list[Value] = []
+        for side, root in zip(self.match.rule.right, self.match.roots, strict=True):
+            roots.append(self._build_root(side, root))
+            self._check_type(root, roots[-1])
+        self._name_nodes()
+        return tuple(roots)
+
+    def release_names(self) -> None:
+        """Free the names of nodes that do not come into the graph."""
+        self.graph.names.difference_update(new.name for new in self.names)
 
     def terms(self, terms: Sequence[Term]) -> tuple[tuple[Value, ...], Mapping[int, Node]]:
         """Return the values of terms, and the nodes that are new."""
@@ -254,7 +282,7 @@ class _Builder:
         base = self.graph[self.match.roots[0].vertex].name
         for vertex, node in self.draft.drafts.items():
             if base and not node.name and not node.is_internal:
-                self.draft.drafts[vertex] = replace(node, name=self._new_name(f"{base}/{node.op}"))
+                self.draft.drafts[vertex] = replace(node, name=self._new_name(base, f"/{node.op}"))
 
     def _check_acyclic(self, mapping: Mapping[Value, Value]) -> None:
         """Refuse a result that would read a value computed from one that it replaces: one root may lead to another."""
@@ -293,7 +321,7 @@ class _Builder:
             case ConstantBinding():
                 if bound.is_as_stored:
                     return bound.value
-                origin = (bound.tensor, bound.shape, bound.is_reciprocal)
+                origin = (self.folded.shared(bound.tensor), bound.shape, bound.is_reciprocal)
                 name = self.graph.value_name(bound.value)
                 return FoldedConstant(bound.array(), bound.tensor.dtype, name, origin=origin)
             case DefaultBinding():
@@ -398,7 +426,7 @@ class _Builder:
 
     def _emit_plain(self, op: str, inputs: Sequence[Value], attrs: Mapping[str, Attribute]) -> Value:
         """Return the value of a new node that no term of the rule stands for."""
-        name = self._new_name(f"{self.graph.value_name(self.match.roots[0])}/{op}")
+        name = self._new_name(self.graph.value_name(self.match.roots[0]), f"/{op}")
         node = Node(op, tuple(inputs), (name,), (None,), attrs, "", schemas.newest_version(op, ""))
         if reason := opset_conversion.unwritable_reason(node, self.draft):
             raise RewriteRefused(reason)
@@ -430,7 +458,8 @@ class _Builder:
             tensor = constant_tensor(self.draft, built)
             assert tensor is not None, "asked for the values of what is not constant"
             name = self.draft.value_name(built)
-            self.constants[built] = FoldedConstant(tensor.numpy(), tensor.dtype, name, origin=(tensor,))
+            origin = (self.folded.shared(tensor),)
+            self.constants[built] = FoldedConstant(tensor.numpy(), tensor.dtype, name, origin=origin)
         return self.constants[built]
 
     def _fold(self, app: App, operands: list[BuiltOperand]) -> FoldedConstant:
@@ -444,10 +473,10 @@ class _Builder:
         )
         origin = _origin(app, node, constants)
         values = defer_arithmetic(node, constants) or self.folded.get(
-            origin, lambda: self._compute(app, node, constants, moves)
+            origin, lambda: compute_term(app, node, constants, moves=moves)
         )
         if isinstance(values, DeferredArithmetic) and app.op in ("Add", "Sub"):
-            _check_cancellation(app, values.parts_with_operands())
+            check_cancellation(app, values.parts_with_operands())
         base = next(
             (c.source_name for c in constants if c is not None and c.source_name and c.dtype is not DType.INT64), ""
         )
@@ -458,18 +487,6 @@ class _Builder:
         made = FoldedConstant(values, dtype, base, origin=origin)
         zero = any(c is not None and (c.is_absent or c.is_zero) for c in constants) and not made.has_nonzeros
         return replace(made, is_zero=zero)
-
-    def _compute(self, app: App, node: Node, constants: Sequence[FoldedConstant | None], moves: bool) -> NDArray[Any]:
-        """Return an operator's output on constants, at once."""
-        arrays = [None if constant is None else _as_computed(constant, moves) for constant in constants]
-        if _multiplication_count(app.op, arrays) > MAX_FOLD_MULTIPLICATIONS:
-            raise RewriteRefused(f"{app} takes too long to compute")
-        results = compute(node, arrays, float64=not moves, as_runtime=False)
-        if results is None:
-            raise RewriteRefused(f"{app} cannot be computed")
-        if app.op in ("Add", "Sub"):
-            _check_cancellation(app, [(results[app.output], arrays)])
-        return results[app.output]
 
     def _folded_dtype(self, app: App, constants: list[FoldedConstant | None]) -> DType:
         """Return the type in which a computed constant is stored: that of its operands where the schema says so."""
@@ -490,11 +507,11 @@ class _Builder:
             return built
         assert built is not None, "an absent value stands for nothing"
         stored = self.folded.get(
-            None if built.origin is None else (built.origin, built.dtype), lambda: to_stored_tensor(built)
+            None if built.origin is None else (built.origin, built.dtype),
+            lambda: self.folded.shared(to_stored_tensor(built)),
         )
-        base = _FOLDED_SUFFIX.sub("", built.source_name) or "constant"  # what was folded before keeps its name
         vertex = self.graph.new_vertex()
-        self.draft.drafts[vertex] = constant_node(stored, self._new_name(f"{base}_folded"))
+        self.draft.drafts[vertex] = constant_node(stored, self._new_name(built.source_name, FOLDED))
         return Value(vertex)
 
     # -- nodes -----------------------------------------------------------------------------------------------------
@@ -516,22 +533,18 @@ class _Builder:
         return vertex
 
     def _node(self, app: App, inputs: tuple[Value | None, ...]) -> Node:
-        root = self.graph[self.match.roots[0].vertex]
         value_name = self.graph.value_name(self.match.roots[0])
-        metadata: dict[str, str] = {}
-        for vertex in sorted(self.dead_vertices):
-            metadata = {**self.graph[vertex].metadata, **metadata}
         return Node(
             app.op,
             inputs,
-            tuple(self._new_name(f"{value_name}/{app.op}") for _ in range(app.outputs)),
+            tuple(self._new_name(value_name, f"/{app.op}") for _ in range(app.outputs)),
             (None,) * app.outputs,
             self._attrs(app),
             app.domain,
             schemas.newest_version(app.op, app.domain),
             self.reusable_names.pop(app.op, ""),
-            doc=root.doc,
-            metadata=metadata,
+            doc=self.noted.doc,
+            metadata=self.noted.metadata,
         )
 
     def _attrs(self, app: App) -> Mapping[str, Attribute]:
@@ -554,10 +567,9 @@ class _Builder:
         name = old.name if inherits and old.name not in given else node.name
         self.draft.drafts[value.vertex] = replace(node, names=names, name=name)
 
-    def _new_name(self, base: str) -> str:
-        name = self.graph.new_name(base)
-        self.names.append(name)
-        return name
+    def _new_name(self, stem: str, suffix: str) -> str:
+        self.names.append(NewName.reserve(self.graph, stem, suffix))
+        return self.names[-1].name
 
     # -- types -----------------------------------------------------------------------------------------------------
 
@@ -622,34 +634,6 @@ def _concrete_numbers(value: Any, app: App) -> Any:
     if app.op == "Reshape" and len(symbolic) == 1 and not any(item in (0, -1) for item in value):
         return tuple(-1 if isinstance(item, SymbolicDim) else item for item in value)
     raise RewriteRefused(f"{app.op} needs numbers, not {', '.join(map(str, symbolic))}")
-
-
-def _check_cancellation(app: App, parts: Iterable[tuple[NDArray[Any], Sequence[NDArray[Any] | None]]]) -> None:
-    """Refuse a sum of large numbers that nearly cancel, at any place."""
-    if any(has_cancellation(made, terms) for made, terms in parts):
-        raise RewriteRefused(f"{app} is little of two large numbers: to add one and take it away again rounds")
-
-
-def _as_computed(constant: FoldedConstant, moves: bool) -> NDArray[Any]:
-    """Return the values to compute with: floats in float64, unless they are only moved; all others as they are."""
-    if not constant.dtype.is_float:
-        return to_stored_tensor(constant).numpy()
-    return constant.array if moves else constant.array.astype(np.float64, copy=False)
-
-
-_FOLDED_SUFFIX = re.compile(r"(?:_folded(?:_\d+)?)+$")
-
-
-def _multiplication_count(op: str, arrays: Sequence[NDArray[Any] | None]) -> int:
-    """Return the multiplications in a product of constants; 0 where time is proportional to what is read or written."""
-    if op != "MatMul" or len(arrays) != 2:
-        return 0
-    left, right = arrays
-    assert left is not None
-    assert right is not None
-    columns = right.shape[-1] if right.ndim > 1 else 1
-    rows = left.shape[-2] if left.ndim > 1 else 1
-    return max(left.size * columns, right.size * rows)
 
 
 def _node_bytes(node: Node) -> int:

@@ -6,19 +6,21 @@ Elementwise arithmetic on large weights is deferred: it is computed a few rows a
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias, TypeVar
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.base.dtype import DType
 from graphopt.ir import spilled
-from graphopt.ir.chunks import row_slabs
+from graphopt.ir.chunks import bitwise_equal, row_slabs
 from graphopt.ir.graph import Node
 from graphopt.ir.tensor import Tensor
+from graphopt.language.terms import App
 from graphopt.operators.node_evaluation import evaluate_node
 from graphopt.operators.operator_classes import lookup_operator
 
@@ -133,6 +135,8 @@ MAX_REMEMBERED_BYTES = 1 << 29
 """Bytes of computed constants that a search remembers at once."""
 ENTRY_BYTES = 1 << 10
 """Bytes of an entry beside its values: its origin."""
+LOOKED_AT_ELEMENTS = 64
+"""Elements at either end of a tensor that are looked at before all are compared."""
 
 
 class FoldedValues:
@@ -143,11 +147,39 @@ class FoldedValues:
         self.max_bytes = max_bytes
         self._found: OrderedDict[Hashable, NDArray[Any] | Tensor] = OrderedDict()
         self._bytes = 0
+        self._alike: dict[Hashable, WeakSet[Tensor]] = {}
+        """Tensors that are in use, no two of them equal, by what a look at them tells."""
+        self._shared: WeakKeyDictionary[Tensor, ReferenceType[Tensor]] = WeakKeyDictionary()
+        """The equal tensor that is in use instead of each."""
 
     def clear(self) -> None:
         """Forget all."""
         self._found.clear()
+        self._alike.clear()
+        self._shared.clear()
         self._bytes = 0
+
+    def shared(self, tensor: Tensor) -> Tensor:
+        """Return the tensor that was given first of those that are equal bit for bit, as long as it is in use.
+
+        Rules that undo each other so come back to the weights that they began with, and what was computed of those is
+        remembered.
+        """
+        known = self._shared.get(tensor)
+        first = None if known is None else known()
+        if first is None:
+            first = self._first_equal(tensor) if self.max_bytes and tensor.dtype is not DType.STRING else tensor
+            self._shared[tensor] = ref(first)
+        return first
+
+    def _first_equal(self, tensor: Tensor) -> Tensor:
+        array = tensor.numpy()
+        first, last = array.flat[:LOOKED_AT_ELEMENTS], array.flat[max(0, array.size - LOOKED_AT_ELEMENTS) :]
+        alike = self._alike.setdefault((tensor.dtype, tensor.shape, first.tobytes(), last.tobytes()), WeakSet())
+        found = next((other for other in alike if bitwise_equal(other.numpy(), array)), None)
+        if found is None:
+            alike.add(tensor)
+        return found or tensor
 
     def get(self, origin: Hashable, compute: Callable[[], T]) -> T:
         """Return the values of an origin, computed unless they are remembered; always, if there is none.
@@ -185,6 +217,46 @@ def defer_arithmetic(node: Node, operands: Sequence[FoldedConstant | None]) -> D
         return None
     is_large = prod(shape) * np.dtype(np.float64).itemsize >= spilled.SPILL_BYTES
     return DeferredArithmetic(node, tuple(operand.values for operand in present), shape) if is_large else None
+
+
+MAX_FOLD_MULTIPLICATIONS = 1 << 36
+"""Most multiplications in a product of constants: two matrices of 4096 by 4096, a few seconds on one core."""
+
+
+def compute_term(app: App, node: Node, constants: Sequence[FoldedConstant | None], *, moves: bool) -> NDArray[Any]:
+    """Return the output of an operator of a rule on constants, at once; `moves` where it only moves elements.
+
+    Raises:
+        RewriteRefused: it cannot be computed, or would take too long; or it is a sum that cancels.
+    """
+    arrays = [None if constant is None else _as_computed(constant, moves) for constant in constants]
+    if _multiplication_count(app.op, arrays) > MAX_FOLD_MULTIPLICATIONS:
+        raise RewriteRefused(f"{app} takes too long to compute")
+    results = evaluate_node(node, arrays, float64=not moves, as_runtime=False)
+    if results is None:
+        raise RewriteRefused(f"{app} cannot be computed")
+    if app.op in ("Add", "Sub"):
+        check_cancellation(app, [(results[app.output], arrays)])
+    return results[app.output]
+
+
+def _as_computed(constant: FoldedConstant, moves: bool) -> NDArray[Any]:
+    """Return the values to compute with: floats in float64, unless they are only moved; all others as they are."""
+    if not constant.dtype.is_float:
+        return to_stored_tensor(constant).numpy()
+    return constant.array if moves else constant.array.astype(np.float64, copy=False)
+
+
+def _multiplication_count(op: str, arrays: Sequence[NDArray[Any] | None]) -> int:
+    """Return the multiplications in a product of constants; 0 where time is proportional to what is read or written."""
+    if op != "MatMul" or len(arrays) != 2:
+        return 0
+    left, right = arrays
+    assert left is not None
+    assert right is not None
+    columns = right.shape[-1] if right.ndim > 1 else 1
+    rows = left.shape[-2] if left.ndim > 1 else 1
+    return max(left.size * columns, right.size * rows)
 
 
 # -- what is stored ----------------------------------------------------------------------------------------------------
@@ -256,3 +328,9 @@ def has_cancellation(made: NDArray[Any], terms: Sequence[NDArray[Any] | None]) -
         return False
     largest = np.maximum(*map(np.abs, floats))
     return bool(np.any((largest > LARGE_ADDEND) & np.isfinite(largest) & (np.abs(made) < largest / 1024)))
+
+
+def check_cancellation(app: App, parts: Iterable[tuple[NDArray[Any], Sequence[NDArray[Any] | None]]]) -> None:
+    """Refuse a sum of large numbers that nearly cancel, at any place."""
+    if any(has_cancellation(made, terms) for made, terms in parts):
+        raise RewriteRefused(f"{app} is little of two large numbers: to add one and take it away again rounds")

@@ -119,25 +119,22 @@ def merge_common_subexpressions(graph: Graph) -> Iterator[Patch]:
 def _find_equal_nodes(graph: Graph) -> dict[int, list[int]]:
     """Return the vertices that compute what an earlier one does, by that one; operands that are equal count as the
     same."""
-    keys: dict[object, int] = {}
     wired: dict[object, int] = {}
-    """Nodes with bodies, by what is seen from outside: bodies are compared only if another node is wired alike."""
+    """The first of the nodes that are wired alike: attributes and bodies are compared only if there is another."""
+    by_attributes: dict[object, dict[str, int]] = {}
     equal: dict[int, list[int]] = {}
     mapping: dict[Value, Value] = {}
     for vertex in graph.topological_order():
         if graph[vertex].is_internal:
             continue
         node = graph[vertex].with_inputs_replaced(mapping) if mapping else graph[vertex]
-        if node.has_bodies:
-            other = wired.setdefault(_node_key(node), vertex)
-            if other == vertex:
-                continue
-            if schemas.is_deterministic(graph[other]):
-                keys.setdefault(_computation_key(replace(node, attrs=graph[other].attrs)), other)
-        if not schemas.is_deterministic(node):
+        key = _node_key(node)
+        met = wired.setdefault(key, vertex)
+        if met == vertex:
             continue
-        first = keys.setdefault(_computation_key(node), vertex)
-        if first != vertex:
+        others = by_attributes.setdefault(key, {_attributes_text(graph[met]): met})
+        first = others.setdefault(_attributes_text(node), vertex)
+        if first != vertex and schemas.is_deterministic(node):
             equal.setdefault(first, []).append(vertex)
             mapping |= {Value(vertex, i): Value(first, i) for i in range(len(node.names))}
     return equal
@@ -152,9 +149,9 @@ def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
     return copies == 0 or (copies == 1 and node_weight(node) > lookup_operator(IDENTITY).weight)
 
 
-def _computation_key(node: Node) -> object:
-    """Return a key that is equal for two nodes exactly if they compute the same."""
-    return _node_key(node), repr(describe_attributes(node, _tensor_key)) if node.attrs else ""
+def _attributes_text(node: Node) -> str:
+    """Return a text that is equal for two nodes exactly if their attributes are."""
+    return repr(describe_attributes(node, _tensor_key)) if node.attrs else ""
 
 
 def _node_key(node: Node) -> object:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -251,19 +251,34 @@ def _bound_sizes(graph: Graph, inputs: Sequence[Type | None]) -> dict[str, int]:
 # -- identity ----------------------------------------------------------------------------------------------------------
 
 
-def graph_digest(graph: Graph, tell: Callable[[Tensor], Any] | None = None) -> str:
+def graph_digest(
+    graph: Graph, tell: Callable[[Tensor], Any] | None = None, told: dict[int, NodeText] | None = None
+) -> str:
     """Identify what a graph computes and on which shapes, names and the values of its weights left out.
 
-    Vertices are numbered by a walk from the outputs, so that it does not matter in what order they were made. `tell`
-    says what identifies a tensor.
+    Vertices are numbered by a walk from the outputs, so that it does not matter in what order they were made.
+
+    Args:
+        graph: what is identified.
+        tell: says what identifies a tensor.
+        told: what the digests of other graphs said of nodes, by their serial numbers; what this one says is added.
     """
     tell = tell or _describe_tensor
+    told = {} if told is None else told
     numbers: dict[int, int] = {}
     said = []
     places = {vertex: place for place, vertex in enumerate(graph.inputs)}
     for vertex in canonical_order(graph):
         numbers[vertex] = len(numbers)
-        said.append(repr((places.get(vertex), *_describe_node(graph[vertex], numbers, tell))))
+        node = graph[vertex]
+        described = told.get(node.serial) or _describe_node(node, tell)
+        if not node.has_bodies:  # which may change
+            told[node.serial] = described
+        inputs, captures = (
+            [None if value is None else (numbers[value.vertex], value.output) for value in values]
+            for values in (node.inputs, node.captures)
+        )
+        said.append(f"({places.get(vertex)}, {described.operator}, {inputs}, {captures}, {described.details})")
     said.append(repr([(numbers[vertex], output) for vertex, output in graph.outputs]))
     said.append(repr(sorted(graph.opsets.items())))
     said += (
@@ -371,14 +386,20 @@ def _walk_from_outputs(graph: Graph, outputs: Sequence[Value], inside: Collectio
             stack += [(value.vertex, False) for value in reversed(list(graph[vertex].operands))]
 
 
-def _describe_node(node: Node, numbers: Mapping[int, int], tell: Callable[[Tensor], Any]) -> tuple[Any, ...]:
-    inputs, captures = (
-        [None if value is None else (numbers[value.vertex], value.output) for value in values]
-        for values in (node.inputs, node.captures)
-    )
+class NodeText(NamedTuple):
+    """What a digest says of a node, but for its operands."""
+
+    operator: str
+    details: str
+    """Its attributes, types and data."""
+
+
+def _describe_node(node: Node, tell: Callable[[Tensor], Any]) -> NodeText:
     held = None if node.data is None else tell(node.data)
     types = [str(type_) for type_ in node.types]
-    return node.op, node.domain, node.version, inputs, captures, describe_attributes(node, tell), types, held
+    return NodeText(
+        f"{node.op!r}, {node.domain!r}, {node.version!r}", f"{describe_attributes(node, tell)!r}, {types!r}, {held!r}"
+    )
 
 
 def describe_attributes(node: Node, tell: Callable[[Tensor], Any]) -> list[tuple[str, Any]]:

@@ -207,7 +207,7 @@ class Simplifier:
             self._apply_rules(graph, alone, merging=False)
             self._apply_rules(graph, merging, merging=True)
             self._run_passes(graph, late=True)
-            for vertex, node in list(graph.nodes()):
+            for vertex, node in [(vertex, node) for vertex, node in graph.nodes() if node.has_bodies]:
                 self._converged_bodies -= self._refine_bodies(graph, vertex, node)
                 for body in node.bodies:
                     if body not in self._converged_bodies:
@@ -276,8 +276,8 @@ class Simplifier:
                     queue.append(other)
             self.progress("rules", max(0.0, 1 - len(queue) / max(total, 1)))
 
-    def _apply_rules_at(self, graph: Graph, vertex: int, rules: Iterable[Rule], distance: int) -> Patch | None:
-        for rule, match in self.memory.failed_matches.find(graph, vertex, rules, distance):
+    def _apply_rules_at(self, graph: Graph, vertex: int, rules: Sequence[Rule], distance: int) -> Patch | None:
+        for rule, match in self.memory.known_matches.find(graph, vertex, rules, distance):
             patch = self.improving_patch(graph, match)
             if isinstance(patch, Patch):
                 if rule.canonical:
@@ -303,7 +303,7 @@ class Simplifier:
         if not self.allows(Site.from_match(graph, match)):
             return Objection(Obstacle.PROOF)
         try:
-            patch = build_patch(graph, match, self.refusal, self.memory.folded_values)
+            patch = build_patch(graph, match, self.refusal, self.memory)
         except RewriteRefused as refused:
             where = graph.value_name(match.roots[0])
             if not refused.is_reported:

@@ -23,7 +23,7 @@ from graphopt.base.dtype import DType
 from graphopt.base.errors import ModelError, OutputError, UsageError
 from graphopt.io import opset_conversion, version_paths, version_tables
 from graphopt.ir.edit import DraftGraph
-from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value
+from graphopt.ir.graph import CAPTURE, Graph, Node, Patch, Value, attribute_key
 from graphopt.ir.types import TensorType, Type
 from graphopt.operators.proto_conversion import node_to_proto, type_to_proto
 from graphopt.rewrite.prepacking import repacking_refusal
@@ -50,6 +50,8 @@ class KernelProbe:
         self.unavailable_reason = ""
         """Reason why nothing could be asked, such as that there is no ONNX Runtime; empty otherwise."""
         self._refusals: dict[object, str] = {}
+        """Refusals by the model of one node that is opened, and by what it is run on."""
+        self._refusals_by_operation: dict[object, str] = {}
         self._cast_results: dict[bytes, bool] = {}
         self._cast_operators: WeakKeyDictionary[Graph, str] = WeakKeyDictionary()
 
@@ -186,6 +188,15 @@ class KernelProbe:
             spelled = opset_conversion.downgraded(node, facts)
         except ModelError as error:
             return str(error)
+        known = _operation_key(spelled, facts)
+        if known is None:
+            return self._refusal_of_spelled(spelled, facts)
+        if known not in self._refusals_by_operation:
+            self._refusals_by_operation[known] = self._refusal_of_spelled(spelled, facts)
+        return self._refusals_by_operation[known]
+
+    def _refusal_of_spelled(self, spelled: Node, facts: version_tables.GraphFacts) -> str:
+        """Say why a node cannot run, as the model's opset spells it."""
         model = _node_model(spelled, facts)
         if model is None:
             return ""
@@ -271,6 +282,18 @@ def _is_half_type(type_: Type | None) -> bool:
 def _changed_nodes(nodes: Mapping[int, Node], others: Mapping[int, Node]) -> list[Node]:
     """Return the nodes that the others do not have in the same place, or that do something else there."""
     return [node for vertex, node in nodes.items() if not _computes_same(others.get(vertex), node)]
+
+
+def _operation_key(node: Node, facts: version_tables.GraphFacts) -> object:
+    """Return what decides whether a node runs; None where that is not known without a look at its model: it is run on
+    empty inputs, or has attributes that are tensors."""
+    types = tuple(None if value is None else facts.value_type(value) for value in node.inputs)
+    attributes = tuple((name, attribute_key(node.attrs[name])) for name in sorted(node.attrs))
+    is_empty = any(isinstance(type_, TensorType) and 0 in (type_.shape or ()) for type_ in types)
+    if is_empty or any(key is None for _, key in attributes):
+        return None
+    opsets = tuple(facts.opsets.get(domain, 1) for domain in ("", node.domain))
+    return node.op, node.domain, opsets, attributes, types, tuple(map(bool, node.names))
 
 
 def _node_model(node: Node, facts: version_tables.GraphFacts) -> bytes | None:

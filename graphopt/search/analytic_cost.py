@@ -29,6 +29,10 @@ ASSUMED_SIZE = 16
 """Size assumed for each size that is not a number; where not even the rank is known, two axes of it."""
 
 
+MAX_KNOWN_NODES = 50_000
+"""Nodes of which the estimates are remembered at once; with more, all are forgotten."""
+
+
 class AnalyticCost:
     """Costs by the roofline: they rank and prune candidates, and serve where nothing may be run."""
 
@@ -40,9 +44,12 @@ class AnalyticCost:
         """Take the rates of a machine, and a table of kernels that corrects the estimates of single nodes."""
         self.machine = machine or Machine()
         self.kernels = kernels or KernelTable(self.machine)
+        self._known_nodes: dict[object, _NodeEstimate] = {}
 
     def _estimate(self, graph: Graph) -> _GraphEstimate:
-        return _GraphEstimate(graph, self.machine, self.kernels)
+        if len(self._known_nodes) > MAX_KNOWN_NODES:
+            self._known_nodes.clear()
+        return _GraphEstimate(graph, self.machine, self.kernels, self._known_nodes)
 
     def estimate_seconds(self, graph: Graph) -> float:
         """Return an estimate of one run: at least a launch."""
@@ -110,11 +117,26 @@ class _Part(NamedTuple):
     load: WorkLoad
 
 
+class _NodeEstimate(NamedTuple):
+    """Estimate for one node, given what is known of what it reads."""
+
+    name: str
+    work: KernelWork | None
+    load: WorkLoad
+    is_blocked: bool
+    """True if it writes the blocked layout."""
+    stays_open: FusionTarget | None
+    """Kind of kernel that the next node may be fused into."""
+
+
 class _GraphEstimate:
     """Estimate for one graph on a machine: folded nodes, fused nodes, and values in the blocked layout."""
 
-    def __init__(self, graph: Graph, machine: Machine, kernels: KernelTable) -> None:
-        self.graph, self.machine, self.kernels = graph, machine, kernels
+    def __init__(
+        self, graph: Graph, machine: Machine, kernels: KernelTable, known_nodes: dict[object, _NodeEstimate]
+    ) -> None:
+        """Take the estimates for nodes of other graphs, by what decides them, and add its own."""
+        self.graph, self.machine, self.kernels, self.known_nodes = graph, machine, kernels, known_nodes
         self.known: set[int] = set()
         """The vertices that are computed when the model is loaded."""
         self.blocked: set[Value] = set()
@@ -156,26 +178,45 @@ class _GraphEstimate:
         if self._is_folded(node):
             self.known.add(vertex)
         elif not node.is_internal:
-            view = _NodeSizes(self, vertex)
-            fused = _fuse(view)
-            is_blocked = _is_blocked(view, fused)
-            load = _node_load(view) if fused is None else fused.work
-            is_told = fused is None and bool(load.flops or load.bytes)
-            work = _kernel_work(view, is_blocked=is_blocked) if is_told else None
-            name = node.op if node.has_bodies else f"{node.op} {dict(node.attrs)}"
-            self._parts[vertex] = self._part(name, work, load)
-            if is_blocked:
+            found = self._node_estimate(vertex, node)
+            self._parts[vertex] = self._part(found.name, found.work, found.load)
+            if found.is_blocked:
                 self.blocked.add(Value(vertex))
-            stays_open = view.cost.fusion_target if fused is None else fused.stays_open
-            if self.graph.use_count(Value(vertex)) == 1:
-                self.open[Value(vertex)] = stays_open
+            if self.graph.fan_out(vertex) <= 1 and self.graph.use_count(Value(vertex)) == 1:
+                self.open[Value(vertex)] = found.stays_open
+
+    def _node_estimate(self, vertex: int, node: Node) -> _NodeEstimate:
+        """Return the estimate for a node; that of the same node in another graph, if it reads what is alike."""
+        key = node.serial, *(None if value is None else self._operand_facts(value) for value in node.inputs)
+        found = self.known_nodes.get(key)
+        if found is None:
+            found = self._new_estimate(vertex, node)
+            if not _looks_at_neighbours(node):
+                self.known_nodes[key] = found
+        return found
+
+    def _operand_facts(self, value: Value) -> object:
+        """Return what is known of a value that a node reads."""
+        type_, is_known = self.graph.value_type(value), value.vertex in self.known
+        return type_, is_known, value in self.blocked, self.open.get(value)
+
+    def _new_estimate(self, vertex: int, node: Node) -> _NodeEstimate:
+        view = _NodeSizes(self, vertex)
+        fused = _fuse(view)
+        is_blocked = _is_blocked(view, fused)
+        load = _node_load(view) if fused is None else fused.work
+        is_told = fused is None and bool(load.flops or load.bytes)
+        work = _kernel_work(view, is_blocked=is_blocked) if is_told else None
+        name = node.op if node.has_bodies else f"{node.op} {dict(node.attrs)}"
+        stays_open = view.cost.fusion_target if fused is None else fused.stays_open
+        return _NodeEstimate(name, work, load, is_blocked, stays_open)
 
     def _is_folded(self, node: Node) -> bool:
         if node.is_internal:
             return node.is_constant
         if operator_of_node(node).reads_shape_only and (data := self.graph.tensor_type(node.inputs[0])):
             return data.is_static
-        return is_deterministic(node) and all(value.vertex in self.known for value in node.operands)
+        return all(value.vertex in self.known for value in node.operands) and is_deterministic(node)
 
     def _layout_copies(self) -> Iterator[WorkLoad]:
         """Yield the copies out of the blocked layout and into it that are certain; at the graph's border none is."""
@@ -199,6 +240,14 @@ def _predict_gain(before: Counter[_Part], after: Counter[_Part], times: Mapping[
     saved = fsum(count * times[part].seconds for part, count in counts.items())
     error = sqrt(fsum((count * times[part].seconds * times[part].error) ** 2 for part, count in counts.items()))
     return PredictedGain(whole, saved, error)
+
+
+def _looks_at_neighbours(node: Node) -> bool:
+    """Return whether the estimate for a node depends on its readers, on what makes its operands, or on numbers."""
+    cost = operator_of_node(node).cost
+    is_gate = EpilogueFusion.GATE in cost.fusions.values()
+    asking = WorkKind.TRANSPOSITION, WorkKind.LAYER_NORMALIZATION, WorkKind.POWER
+    return is_gate or node.has_bodies or cost.work in asking
 
 
 def _does_the_same(before: Graph, after: Graph, vertex: int) -> bool:
@@ -577,9 +626,10 @@ def _normalizes_sum(view: _NodeSizes) -> bool:
 
 def _body_load(view: _NodeSizes, times: int) -> WorkLoad:
     """Return the work of running the most expensive body a number of times."""
-    machine, kernels = view.estimate.machine, view.estimate.kernels
-    seconds = max((_GraphEstimate(body, machine, kernels).seconds for body in view.node.bodies), default=0.0)
-    return WorkLoad(launches=1 + times * seconds / machine.launch_seconds)
+    estimate = view.estimate
+    shared = estimate.machine, estimate.kernels, estimate.known_nodes
+    seconds = max((_GraphEstimate(body, *shared).seconds for body in view.node.bodies), default=0.0)
+    return WorkLoad(launches=1 + times * seconds / estimate.machine.launch_seconds)
 
 
 _LOADS: Mapping[WorkKind, Callable[[_NodeSizes], WorkLoad]] = {

@@ -26,6 +26,7 @@ from graphopt.operators.fixed_sizes import fix_inputs
 from graphopt.rewrite.matching import Match
 from graphopt.rewrite.regions import (
     BlockSizes,
+    NodeText,
     Region,
     cut_into_blocks,
     extract_region,
@@ -205,7 +206,9 @@ class _RegionSolver:
         """Gain of the region below which nothing is seen in the model."""
         self.region = copies[0]
         self.dear = [max(cost.estimate_seconds(graph), 1e-9) for graph in self.region.static_graphs]
-        identity = graph_digest(self.region.region.graph)
+        self.told: dict[int, NodeText] = {}
+        """Texts of nodes in digests."""
+        identity = graph_digest(self.region.region.graph, told=self.told)
         self.starts = [
             _SearchState(copy.region.graph, (), (), 1.0, identity, cached_graph=copy.region.graph) for copy in copies
         ]
@@ -267,24 +270,24 @@ class _RegionSolver:
         while (state := self.frontier.pop()) is not None:
             for each in [state] if state.moves else self.starts:
                 graph = self._graph_of(each)
-                for move in self._moves(each, graph):
+                for move, found in self._moves(each, graph):
                     try:
-                        self._try(each, graph, move)
+                        self._try(each, graph, move, found)
                     except (MoveNotApplicableError, ModelError) as reason:  # the graphs that other moves led to stand
                         logger.debug("%s leads nowhere: %s", move.rule, reason)
                     yield False
 
-    def _moves(self, state: _SearchState, graph: Graph) -> Iterator[Move]:
-        """Yield the moves from a state; from a copy of the region itself, not those that an earlier copy has made, or
-        too many have refused."""
+    def _moves(self, state: _SearchState, graph: Graph) -> Iterator[tuple[Move, Sequence[Match]]]:
+        """Yield the moves from a state, with their matches; from a copy of the region itself, not those that an earlier
+        copy has made, or too many have refused."""
         found, debt = find_trade_matches(graph, self.space), state.unpaid_move
         if debt is not None:
             found = {rule: [match for match in sites if debt.allows(graph, match)] for rule, sites in found.items()}
-        for move in enumerate_moves(found):
+        for move, matches in enumerate_moves(found):
             if state.moves or self.begun[move.rule, move.sites] < self.policy.refusing_copies:
-                yield move
+                yield move, matches
 
-    def _try(self, state: _SearchState, before: Graph, move: Move) -> None:
+    def _try(self, state: _SearchState, before: Graph, move: Move, found: Sequence[Match]) -> None:
         """Make a move, and keep the graph that it leads to if that is new.
 
         Raises:
@@ -292,12 +295,17 @@ class _RegionSolver:
         """
         self.begun[move.rule, move.sites] += not state.moves
         bare = before.copy()
-        made = apply_move(bare, replace(move, simplified=False), self.space)
+        made = apply_move(bare, replace(move, simplified=False), self.space, found)
         graph = bare.copy()
         steps = [*made.steps, *self.space.simplifier.run(graph, made.steps).steps]
-        identity = graph_digest(graph)
+        identity = graph_digest(graph, told=self.told)
         if identity == state.digest:  # simplifying has undone the move
-            move, graph, steps, identity = replace(move, simplified=False), bare, made.steps, graph_digest(bare)
+            move, graph, steps, identity = (
+                replace(move, simplified=False),
+                bare,
+                made.steps,
+                graph_digest(bare, told=self.told),
+            )
         if made.is_complete and not state.moves:
             self.begun[move.rule, move.sites] = self.policy.refusing_copies
         if identity in self.seen:

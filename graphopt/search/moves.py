@@ -127,34 +127,41 @@ class AppliedMove(NamedTuple):
     """False if the weights at some site did not allow it; another copy's may."""
 
 
-def apply_move(graph: Graph, move: Move, space: SearchSpace) -> AppliedMove:
+def apply_move(graph: Graph, move: Move, space: SearchSpace, found: Sequence[Match] = ()) -> AppliedMove:
     """Make a move in a region's graph, in place.
+
+    `found` are the admitted matches at its places, where they are known of this graph or one that it is a copy of.
 
     Raises:
         MoveNotApplicableError: none of its places matches.
         DeadlineExceededError: the simplifier's check does; then the graph is left partly rewritten.
     """
     steps: list[Step] = []
-    is_whole = _apply_rule_at_sites(graph, move, space, steps)
+    is_whole = _apply_rule_at_sites(graph, move, space, steps, found)
     if move.simplified:
         steps += space.simplifier.run(graph, steps).steps
     return AppliedMove(steps, is_whole)
 
 
-def _apply_rule_at_sites(graph: Graph, move: Move, space: SearchSpace, steps: list[Step]) -> bool:
+def _apply_rule_at_sites(
+    graph: Graph, move: Move, space: SearchSpace, steps: list[Step], found: Sequence[Match]
+) -> bool:
     """Apply the rule of a move at its places; False where weights refused it at some place.
 
     Raises:
         MoveNotApplicableError: none of its places matches.
     """
     is_whole = True
-    for site in move.sites:
-        match = match_at(graph, space.by_name[move.rule], site)
-        if match is None or not _is_allowed(graph, match, space):  # a rewrite at another place took it
+    for place, site in enumerate(move.sites):
+        if found and not steps:
+            match = found[place]
+        elif (other := match_at(graph, space.by_name[move.rule], site, space)) and _is_allowed(graph, other, space):
+            match = other
+        else:  # a rewrite at another place took it
             continue
         try:
             simplifier = space.simplifier
-            patch = build_patch(graph, match, simplifier.refusal, simplifier.memory.folded_values)
+            patch = build_patch(graph, match, simplifier.refusal, simplifier.memory)
         except RewriteRefused as refused:
             logger.debug("%s: %s", move.rule, refused)
             if not refused.is_reported:
@@ -194,11 +201,12 @@ def match_digests(graph: Graph, matches: Iterable[Match]) -> list[str]:
     return [nodes_digest(graph, sorted(match.vertices & places.keys(), key=places.__getitem__)) for match in matches]
 
 
-def match_at(graph: Graph, rule: Rule, site: tuple[Value, ...]) -> Match | None:
+def match_at(graph: Graph, rule: Rule, site: tuple[Value, ...], space: SearchSpace) -> Match | None:
     """Return the match of a rule with these roots."""
     if any(value.vertex not in graph for value in site):
         return None
-    return next((match for match in find_matches(rule, graph, site[0].vertex) if match.roots == site), None)
+    found = space.simplifier.memory.known_matches.find(graph, site[0].vertex, [rule])
+    return next((match for _, match in found if match.roots == site), None)
 
 
 def _is_allowed(graph: Graph, match: Match, space: SearchSpace) -> bool:
@@ -219,20 +227,20 @@ def find_trade_matches(graph: Graph, space: SearchSpace) -> dict[Rule, list[Matc
     for vertex in graph.topological_order():
         space.simplifier.check()
         rules = by_op.get(graph[vertex].op, ())
-        for rule, match in space.simplifier.memory.failed_matches.find(graph, vertex, rules) if rules else ():
+        for rule, match in space.simplifier.memory.known_matches.find(graph, vertex, rules) if rules else ():
             if _is_allowed(graph, match, space):
                 found.setdefault(rule, {}).setdefault(frozenset(match.roots), match)
     return {rule: list(sites.values()) for rule, sites in found.items()}
 
 
-def enumerate_moves(found: Mapping[Rule, Sequence[Match]]) -> Iterator[Move]:
-    """Yield each rule at all places where it matches, then at each place alone."""
+def enumerate_moves(found: Mapping[Rule, Sequence[Match]]) -> Iterator[tuple[Move, Sequence[Match]]]:
+    """Yield each rule at all places where it matches, then at each place alone; with the matches."""
     for rule, sites in found.items():
         if len(sites) > 1:
-            yield Move(rule.name, tuple(match.roots for match in sites))
+            yield Move(rule.name, tuple(match.roots for match in sites)), sites
     for rule, sites in found.items():
         for match in sites:
-            yield Move(rule.name, (match.roots,))
+            yield Move(rule.name, (match.roots,)), [match]
 
 
 def apply_solution(

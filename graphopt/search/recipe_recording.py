@@ -122,7 +122,7 @@ def _recorded_finds(searched: tuple[Candidate, ...], tuner: Tuner, rules: _RuleT
 def _recorded_moves(graph: Graph, solution: Solution, space: SearchSpace, rules: _RuleTable) -> Iterator[RecipeMove]:
     """Make the moves of a find in a part's graph, in place, and yield each with what it matches."""
     for move in solution.moves:
-        matches = [match_at(graph, space.by_name[move.rule], site) for site in move.sites]
+        matches = [match_at(graph, space.by_name[move.rule], site, space) for site in move.sites]
         there = [(site, match) for site, match in zip(move.sites, matches, strict=True) if match is not None]
         digests = match_digests(graph, [match for _, match in there])
         yield RecipeMove(rules.index(move.rule), tuple(site for site, _ in there), tuple(digests), move.simplified)
