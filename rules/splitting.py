@@ -96,15 +96,15 @@ def build_elementwise_rules(along: Partition, count: int) -> Iterator[Rule]:
             yield named(f"{name}_of_shared_{what}", g(x, shared), [g(part, shared) for part in cut])
 
 
-def apply_conv(value: Term, weight: Term, bias: Term | None, groups: Term | int) -> App:
+def grouped_conv(value: Term, weight: Term, bias: Term | None, groups: Term | int) -> App:
     return op.Conv(value, weight, bias, group=groups, **geometry)
 
 
 def _build_example_rule(count: int) -> Rule:
     x, w, b, group = tensor("x", "N C *s"), const("w", "W I *k"), const("b", "W", default=0), integer("group")
     n = fn.size("N")
-    parts = [apply_conv(part, w, b, group) for part in parts_of(x, 0, n, count)]
-    return _build_rule("conv_by_examples", count, apply_conv(x, w, b, group), parts, 0, is_divisible(n, count))
+    parts = [grouped_conv(part, w, b, group) for part in parts_of(x, 0, n, count)]
+    return _build_rule("conv_by_examples", count, grouped_conv(x, w, b, group), parts, 0, is_divisible(n, count))
 
 
 def build_channel_rule(count: int) -> Rule:
@@ -112,8 +112,8 @@ def build_channel_rule(count: int) -> Rule:
     x, w, b = tensor("x", "N C *s"), const("w", "W I *k"), const("b", "W", default=0)
     out = fn.size("W")
     own = zip(parts_of(w, 0, out, count), parts_of(b, 0, out, count), strict=True)
-    parts = [apply_conv(x, weight, bias, 1) for weight, bias in own]
-    return _build_rule("conv_by_channels", count, apply_conv(x, w, b, 1), parts, 1, is_divisible(out, count))
+    parts = [grouped_conv(x, weight, bias, 1) for weight, bias in own]
+    return _build_rule("conv_by_channels", count, grouped_conv(x, w, b, 1), parts, 1, is_divisible(out, count))
 
 
 TRADES: tuple[Rule, ...] = tuple(

@@ -16,10 +16,10 @@ from graphopt.rules import splitting
 from graphopt.rules.splitting import (
     BINARY,
     HEADS,
-    apply_conv,
     build_channel_rule,
     build_elementwise_rules,
     build_head_rules,
+    grouped_conv,
     is_divisible,
     parts_of,
 )
@@ -240,16 +240,16 @@ def _conv_rules(count: int) -> Iterator[Rule]:
     yield _summed(
         "conv_by_input_channels",
         count,
-        apply_conv(x, dense, b, 1),
-        [apply_conv(part, weight, None if i else b, 1) for i, (part, weight) in enumerate(pairs)],
+        grouped_conv(x, dense, b, 1),
+        [grouped_conv(part, weight, None if i else b, 1) for i, (part, weight) in enumerate(pairs)],
         is_divisible(c, count),
     )
     triples = zip(parts_of(x, 1, c, count), parts_of(w, 0, out, count), parts_of(b, 0, out, count), strict=True)
     yield _joined(
         "conv_by_groups",
         count,
-        apply_conv(x, w, b, group),
-        [apply_conv(*each, group // count) for each in triples],
+        grouped_conv(x, w, b, group),
+        [grouped_conv(*each, group // count) for each in triples],
         1,
         group > 1,
         fn.eq(group % count, 0),

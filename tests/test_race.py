@@ -44,7 +44,7 @@ class Noisy(RaceSeries):
 
     def __init__(self, seconds: Callable[[dict[str, int]], float], noise: Noise, random: np.random.Generator) -> None:
         self.seconds, self.noise, self.random, self.heat = seconds, noise, random, 1
-        self.budget, self.told, self.refusals = TimeBudget(SearchPolicy(), inf), {}, {}
+        self.budget, self.told, self.refusals, self.estimates = TimeBudget(SearchPolicy(), inf), {}, {}, {}
 
     def next_series(self) -> RaceSeries:
         self.told = {}
