@@ -68,8 +68,12 @@ STRUCTURAL: Mapping[str, tuple[str, str]] = {
     ),
     "graphopt/partition/simplification.py": ("takes apart what is split behind a product", "Split"),
     "graphopt/rewrite/build.py": (
-        "makes nodes that read sizes; refuses products that take long, and sums that cancel",
-        "Add Cast Concat MatMul Range ReduceProd Reshape Shape Squeeze Sub",
+        "makes nodes that read sizes, and adds up numbers",
+        "Add Cast Concat Range ReduceProd Reshape Shape Squeeze Sub",
+    ),
+    "graphopt/rewrite/folded_constants.py": (
+        "refuses products that take long, and sums that cancel",
+        "Add MatMul Sub",
     ),
     "graphopt/rewrite/constant_operands.py": ("where the axes of a number show", "Gather Where"),
     "graphopt/rewrite/folding.py": ("passes over these operators", "Cast CastLike Expand Reshape Slice"),
