@@ -68,7 +68,7 @@ STRUCTURAL: Mapping[str, tuple[str, str]] = {
     ),
     "graphopt/partition/simplification.py": ("takes apart what is split behind a product", "Split"),
     "graphopt/rewrite/build.py": (
-        "makes nodes that read sizes, and adds up numbers",
+        "makes nodes that read sizes, and puts off sums of large constants",
         "Add Cast Concat Range ReduceProd Reshape Shape Squeeze Sub",
     ),
     "graphopt/rewrite/folded_constants.py": (
