@@ -50,10 +50,9 @@ class NewName(NamedTuple):
 
     @staticmethod
     def reserve(graph: Graph, stem: str, suffix: str) -> NewName:
-        """Reserve a name; what was folded before keeps its stem."""
-        if suffix == FOLDED:
-            stem = _FOLDED_SUFFIX.sub("", stem) or "constant"
-        return NewName(stem, suffix, graph.new_name(stem + suffix))
+        """Reserve a name; of what was folded before, the suffix is not repeated."""
+        short = (_FOLDED_SUFFIX.sub("", stem) or "constant") if suffix == FOLDED else stem
+        return NewName(stem, suffix, graph.new_name(short + suffix))
 
 
 FOLDED = "_folded"
@@ -92,11 +91,11 @@ def ingredients(graph: Graph, match: Match, dead: Iterable[int]) -> Ingredients 
         return numbers.setdefault(vertex, len(numbers))
 
     def facts(node: Node, *, is_matched: bool) -> Hashable:
-        """Return what is known of the values of a node."""
+        """Return what is known of the values of a node, and which names of it may be taken over."""
+        if not is_matched and not node.is_constant:
+            return node.types, node.contents
         labels = tuple(names.setdefault(name, len(names)) for name in (*node.names, node.name))
-        if node.is_constant:
-            return id(node.data), labels
-        return (node.types, node.contents, node.op, labels) if is_matched else (node.types, node.contents)
+        return (id(node.data), labels) if node.is_constant else (node.types, node.contents, node.op, labels)
 
     terms = tuple((id(app), number(vertex), output) for app, (vertex, output) in match.terms.items())
     matched = len(numbers)

@@ -147,13 +147,10 @@ class SearchPolicy:
     brief_session_seconds: float = 0.5
     """The same where there was nothing to search, and only simplifications are timed."""
     profiled_run_seconds: float = 0.02
-    """Seconds of a run from which on races are run under the profiler, so that kernels that differ tell: in 24 rounds
-    of a SwiftFormer of 24 ms beside other work the interval of a gain of 1.4 % is 0.2 to 0.5 % wide, where whole runs
-    gave 2 to 4 %. Of shorter runs, in which many rounds tell, the profiler, which takes 6 to 10 µs for each kernel,
-    would be seen."""
-    profiled_kernel_bias: float = 3e-6
-    """Seconds by which a profile tells a kernel too long: of a DenseNet with 960 kernels more whole runs gained 6.7 %,
-    kernels 1 to 4 %. Where kernels that are added may hide more than noise, races are not profiled."""
+    """Seconds of a run from which on races are run under the profiler, so that kernels that differ tell: of a
+    SwiftFormer of 24 ms beside other work the interval of a gain of 1.4 % was 0.2 to 0.5 % wide after 24 rounds, where
+    whole runs gave 2 to 4 %. Of shorter runs, in which many rounds tell, the profiler, which takes 6 to 10 µs for each
+    kernel, would be seen."""
     two_races_margin: float = 1.5
     """Time for the first of two profiled races, as a multiple of what it is estimated to take: with less, there is one,
     for a race that is cut short tells nothing."""

@@ -342,7 +342,7 @@ class RaceSeries:
         """Return whether a candidate has so many nodes more than the original that a profile hides a gain: more than
         noise, and than half of what kernels tell of its sweeps."""
         own, others = (sum(graph.operator_counts().values()) for graph in (self.model.graph, candidate.graph))
-        pace, bias = self.budget.pace, (others - own) * self.policy.profiled_kernel_bias
+        pace, bias = self.budget.pace, (others - own) * self.policy.timing.kernel_bias
         told = self.estimates.get(Measurement(candidate).sweep_names, 1.0) - 1
         hidden = max(self.policy.timing.noise, told / 2)
         return bias > hidden * pace.run_seconds / pace.size_count
