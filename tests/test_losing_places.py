@@ -34,8 +34,8 @@ def small_and_large(size: int = 9) -> Graph:
     return model.graph
 
 
-def swept(graph: Graph, left: Sequence[str] = ()) -> Candidate:
-    made = apply_sweep(Candidate(graph), "sums", [DOUBLE], SPACE, POLICY, left)
+def swept(graph: Graph, losing_places: Sequence[str] = ()) -> Candidate:
+    made = apply_sweep(Candidate(graph), "sums", [DOUBLE], SPACE, POLICY, losing_places)
     assert made is not None
     return made
 

@@ -16,13 +16,14 @@ from graphopt.base.errors import DifferenceError, RecipeError, UsageError
 from graphopt.check.blame import Check, CheckResult
 from graphopt.cli.main import app
 from graphopt.io import onnx_io
+from graphopt.ir.graph import Graph
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.language.rule_library import load_library
 from graphopt.report.report import format_group
 from graphopt.result import Result
 from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.rewrite.regions import BlockSizes, portable_digest
-from graphopt.runtime.cost_model import PredictedGain
+from graphopt.runtime.cost_model import GraphPart, PredictedGain
 from graphopt.runtime.measure import Speedup
 from graphopt.search.model_tuner import Tuner, TuningResult
 from graphopt.search.policy import SearchPolicy
@@ -301,7 +302,11 @@ def test_a_sweep_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sweep_leaves_the_same_places_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a later run, too, which asks for no estimate, and where a recipe says so."""
     parts = (PredictedGain(1.0, 0.2, 0.1), PredictedGain(1.0, -0.2, 0.1))
-    monkeypatch.setattr(Prices, "predict_gain", lambda *_: PredictedGain(2.0, 0.0, 0.0, parts))
+
+    def predict(_: Prices, __: Graph, ___: Graph, asked: Sequence[GraphPart] = ()) -> PredictedGain:
+        return PredictedGain(2.0, 0.0, 0.0, parts) if asked else PredictedGain(2.0, 0.2, 0.0)
+
+    monkeypatch.setattr(Prices, "predict_gain", predict)
     monkeypatch.setattr(Tuner, "_cost_model", lambda self, end=0.0: Prices(Add=2))
     outcomes(monkeypatch, 1.0, 1.5)
     body = "a = Mul(x, 2.0); b = Exp(a); c = Tile(b, r); d = Mul(c, 2.0); e = Sin(d); y = Abs(e)"

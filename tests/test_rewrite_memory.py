@@ -226,10 +226,23 @@ def test_estimates_and_digests_of_graphs_are_those_of_each_alone(name: str) -> N
     for each in made:
         each.copy().check_invariants()
         assert cost.estimate_seconds(each) == AnalyticCost().estimate_seconds(each)
-        assert graph_digest(each, told=texts) == graph_digest(each)
+        assert graph_digest(each, node_texts=texts) == graph_digest(each)
 
 
 # -- right sides -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("", "node"), ("node", ""), ("c", "node")])
+def test_a_right_side_is_built_again_behind_a_node_of_any_name(names: tuple[str, str]) -> None:
+    """What the rule only reads is named in one place and not in the other, or as its value is."""
+    graph = load(parse("float[2,4] a", "b = Sin(a); c = Neg(b); d = Exp(c); e = Neg(d); y = Abs(e)")).graph
+    values = {name: vertex for vertex, node in graph.nodes() for name in node.names}
+    for value, name in zip("bd", names, strict=True):
+        graph.apply(replace_node(graph, values[value], replace(graph[values[value]], name=name)))
+    rule, memory = Rule("neg_is_difference", op.Neg(x), op.Sub(op.Mul(x, 0.0), x)), RewriteMemory()
+    for value in "ce":
+        (match,) = find_matches(rule, graph, values[value])
+        assert told(build_patch(graph.copy(), match, memory=memory)) == told(build_patch(graph.copy(), match))
 
 
 def told(patch: Patch) -> tuple[object, ...]:

@@ -132,7 +132,9 @@ def _find_equal_nodes(graph: Graph) -> dict[int, list[int]]:
         met = wired.setdefault(key, vertex)
         if met == vertex:
             continue
-        others = by_attributes.setdefault(key, {_attributes_text(graph[met]): met})
+        others = by_attributes.get(key)
+        if others is None:
+            others = by_attributes[key] = {_attributes_text(graph[met]): met}
         first = others.setdefault(_attributes_text(node), vertex)
         if first != vertex and schemas.is_deterministic(node):
             equal.setdefault(first, []).append(vertex)

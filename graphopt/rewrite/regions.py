@@ -252,7 +252,7 @@ def _bound_sizes(graph: Graph, inputs: Sequence[Type | None]) -> dict[str, int]:
 
 
 def graph_digest(
-    graph: Graph, tell: Callable[[Tensor], Any] | None = None, told: dict[int, NodeText] | None = None
+    graph: Graph, tell: Callable[[Tensor], Any] | None = None, node_texts: dict[int, NodeText] | None = None
 ) -> str:
     """Identify what a graph computes and on which shapes, names and the values of its weights left out.
 
@@ -261,19 +261,20 @@ def graph_digest(
     Args:
         graph: what is identified.
         tell: says what identifies a tensor.
-        told: what the digests of other graphs said of nodes, by their serial numbers; what this one says is added.
+        node_texts: what digests of other graphs, by the same `tell`, said of nodes, by their serial numbers; what this
+            one says is added.
     """
     tell = tell or _describe_tensor
-    told = {} if told is None else told
+    node_texts = {} if node_texts is None else node_texts
     numbers: dict[int, int] = {}
     said = []
     places = {vertex: place for place, vertex in enumerate(graph.inputs)}
     for vertex in canonical_order(graph):
         numbers[vertex] = len(numbers)
         node = graph[vertex]
-        described = told.get(node.serial) or _describe_node(node, tell)
+        described = node_texts.get(node.serial) or _describe_node(node, tell)
         if not node.has_bodies:  # which may change
-            told[node.serial] = described
+            node_texts[node.serial] = described
         inputs, captures = (
             [None if value is None else (numbers[value.vertex], value.output) for value in values]
             for values in (node.inputs, node.captures)

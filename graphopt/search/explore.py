@@ -206,9 +206,9 @@ class _RegionSolver:
         """Gain of the region below which nothing is seen in the model."""
         self.region = copies[0]
         self.dear = [max(cost.estimate_seconds(graph), 1e-9) for graph in self.region.static_graphs]
-        self.told: dict[int, NodeText] = {}
+        self.node_texts: dict[int, NodeText] = {}
         """Texts of nodes in digests."""
-        identity = graph_digest(self.region.region.graph, told=self.told)
+        identity = graph_digest(self.region.region.graph, node_texts=self.node_texts)
         self.starts = [
             _SearchState(copy.region.graph, (), (), 1.0, identity, cached_graph=copy.region.graph) for copy in copies
         ]
@@ -298,13 +298,13 @@ class _RegionSolver:
         made = apply_move(bare, replace(move, simplified=False), self.space, found)
         graph = bare.copy()
         steps = [*made.steps, *self.space.simplifier.run(graph, made.steps).steps]
-        identity = graph_digest(graph, told=self.told)
+        identity = graph_digest(graph, node_texts=self.node_texts)
         if identity == state.digest:  # simplifying has undone the move
             move, graph, steps, identity = (
                 replace(move, simplified=False),
                 bare,
                 made.steps,
-                graph_digest(bare, told=self.told),
+                graph_digest(bare, node_texts=self.node_texts),
             )
         if made.is_complete and not state.moves:
             self.begun[move.rule, move.sites] = self.policy.refusing_copies

@@ -362,7 +362,7 @@ class FinalSelection:
 
     def _faster_untimed(self, simplified: Candidate, alone: Sequence[Candidate]) -> list[Candidate]:
         """Return the fastest of the sweeps that were not timed, as far as there is time for them: what kernels promised
-        of others has not come true. Those of which kernels promised nothing are left."""
+        of others has not come true. Sweeps whose estimated gain is below noise are skipped."""
         found = [self.measurement_of(each) for each in alone]
         promised = (self.contest.estimates.get(each.sweep_names) for each in found)
         able = [

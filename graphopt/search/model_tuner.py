@@ -238,7 +238,7 @@ class Tuner:
             found = replace(found, stop=StopReason.TIME)
         best = chooser.choose(first, swept, found.solutions, sweeps)
         if best.steps[: len(first.steps)] == first.steps and contest.is_steady and not budget.is_interrupted:
-            places = {sweep.name: sweep.left for sweep in best.sweeps}
+            places = {sweep.name: sweep.losing_places for sweep in best.sweeps}
             graph = search_cache.graph_key(swept.graph) if best.solutions else ""
             made = (places, graph, best.solutions, best.candidate.is_tidied)
             choice = Choice(self._model_digest, self.tuning.seconds, *made)
@@ -268,9 +268,9 @@ class Tuner:
     def _try_choice(self, known: Choice, contest: RaceSeries, budget: TimeBudget) -> TuningResult | None:
         """Let what was chosen for another model of this structure race, briefly; None where that does not win, too."""
         swept = self.simplified
-        self.sweep_maker.losing_places.update(known.sweeps)
+        maker = replace(self.sweep_maker, losing_places=dict(known.sweeps))  # another model's are not to stay
         for name in known.sweeps:
-            made = self.sweep_maker.make(swept, name, budget.sweeping_end)
+            made = maker.make(swept, name, budget.sweeping_end)
             if made is None:
                 return None
             swept = made

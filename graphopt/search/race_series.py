@@ -32,6 +32,7 @@ from graphopt.runtime.measure import (
     KernelTimes,
     RaceTimes,
     TimingSchedule,
+    TimingVerdict,
     min_timing_seconds,
     time_race,
 )
@@ -91,7 +92,7 @@ class RaceSeries:
         self.profiles: dict[Candidate, Sequence[KernelTimes]] = {}
         """Times of the kernels of candidates, on each of the inputs."""
         self.estimates: dict[frozenset[str], float] = {}
-        """Estimated gains by the sweeps that make them."""
+        """Estimated speedup over the simplified model, by the names of the sweeps."""
         self._profiled_original: ProfiledSession | None = None
         """A session of the original that waits for its race: a profile is of one race."""
         self.told: dict[tuple[str, ...], list[RaceOutcome]] = {}
@@ -130,7 +131,7 @@ class RaceSeries:
         its winner the time for a second one, even where all takes longer by now than it did at the beginning.
         """
         able = self._runnable(candidates)
-        self.budget.has_many_kernels = any(map(self._is_told_wrongly, able))
+        self._choose_meter(able)
         keys = [candidate.key for candidate in able]
         outcomes = self.recorded_outcomes(keys)
         if outcomes is None:
@@ -146,6 +147,12 @@ class RaceSeries:
             else Measurement(candidate, next(waiting, None), has_floor=has_floor)
             for candidate in candidates
         ]
+
+    def _choose_meter(self, candidates: Sequence[Candidate]) -> None:
+        """Have these candidates race without the profiler where it would misjudge one, and there is time for that."""
+        self.budget.has_many_kernels = any(map(self._is_misjudged_by_profile, candidates))
+        if self.budget.has_many_kernels and not self._has_time_left_for(len(candidates)):
+            self.budget.has_many_kernels = False
 
     def _runnable(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         return [candidate for candidate in candidates if candidate not in self.refusals]
@@ -253,7 +260,7 @@ class RaceSeries:
     @property
     def is_comparable(self) -> bool:
         """True where it is asked whether ONNX Runtime runs the same for two models: of slow ones kernels will tell."""
-        return not self.is_profiled or self.budget.is_comparison_cheap
+        return not self.budget.pace.is_profiled or self.budget.is_comparison_cheap
 
     def is_like_original(self, candidate: Candidate) -> bool:
         """Return whether ONNX Runtime runs the same for a candidate, if it was only simplified, as for the original."""
@@ -338,13 +345,13 @@ class RaceSeries:
         """True where the race is run under the profiler."""
         return self.budget.is_profiled
 
-    def _is_told_wrongly(self, candidate: Candidate) -> bool:
+    def _is_misjudged_by_profile(self, candidate: Candidate) -> bool:
         """Return whether a candidate has so many nodes more than the original that a profile hides a gain: more than
         noise, and than half of what kernels tell of its sweeps."""
         own, others = (sum(graph.operator_counts().values()) for graph in (self.model.graph, candidate.graph))
         pace, bias = self.budget.pace, (others - own) * self.policy.timing.kernel_bias
-        told = self.estimates.get(Measurement(candidate).sweep_names, 1.0) - 1
-        hidden = max(self.policy.timing.noise, told / 2)
+        estimated_gain = self.estimates.get(Measurement(candidate).sweep_names, 1.0) - 1
+        hidden = max(self.policy.timing.noise, estimated_gain / 2)
         return bias > hidden * pace.run_seconds / pace.size_count
 
     @cached_property
@@ -451,7 +458,9 @@ class RaceSeries:
             found = tuple(times.original if session is LIKE_ORIGINAL else next(waiting) for session in sessions)
             timed.append((trial.sizes, replace(times, candidates=found)))
         outcomes = judge_race(timed)
-        is_steady = all(ratio.is_steady(timing) for outcome in outcomes for ratio in (outcome.speedup, outcome.gain))
+        winners = [each for each in outcomes[1:] if each.is_faster and each.gain.verdict is TimingVerdict.FASTER]
+        asked = outcomes[1:] if winners else outcomes  # how fast the floor is may be open then
+        is_steady = all(ratio.is_steady(timing) for outcome in asked for ratio in (outcome.speedup, outcome.gain))
         self.is_steady &= is_steady
         is_whole = all(len(times.original.seconds) >= schedule.rounds[0] for times in races)
         if self.is_cacheable and is_steady and is_whole:

@@ -82,7 +82,7 @@ class RecipeSweep:
     """Speedup of the model with it alone over the simplified model, on the recipe's machine; None where not timed."""
     saved_seconds: float | None = None
     """Seconds of a run that it saves by itself, on the recipe's machine."""
-    left: tuple[str, ...] = ()
+    losing_places: tuple[str, ...] = ()
     """Digests of the nodes at places that it leaves, for there it costs more than it saves."""
 
 

@@ -85,7 +85,7 @@ def _recorded_sweep(
     every, used = (tuple(map(rules.index, names)) for names in ([rule.name for rule in own], cause.rules))
     timed = groups.get(cause.name)
     told = (timed.alone, timed.saved_seconds) if timed is not None else (None, None)
-    return RecipeSweep(cause.name, every, used, dict(sorted(matches.items())), *told, cause.left)
+    return RecipeSweep(cause.name, every, used, dict(sorted(matches.items())), *told, cause.losing_places)
 
 
 def sweep_matches(graph: Graph, space: SearchSpace) -> Counter[str]:

@@ -148,7 +148,7 @@ class _Replay:
             return start, "its rules match nowhere in this model"
         if alike < self.tuner.tuning.policy.recipe_sweep_share * total:
             return start, f"it pays only all over a model, and {alike} of {total} places are like those of the recipe"
-        made = apply_sweep(start, sweep.name, rules, self.space, self.tuner.tuning.policy, sweep.left)
+        made = apply_sweep(start, sweep.name, rules, self.space, self.tuner.tuning.policy, sweep.losing_places)
         return (start, "it changes nothing here") if made is None else (made, "")
 
     # -- finds ---------------------------------------------------------------------------------------------------------

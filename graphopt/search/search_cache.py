@@ -93,7 +93,7 @@ def save_choice(cache: Cache, key: str, choice: Choice) -> None:
 class _Sweeps:
     """Sweeps that may gain something, by name, the most promising first."""
 
-    left: Mapping[str, tuple[str, ...]]
+    losing_places: Mapping[str, tuple[str, ...]]
     """Digests of the nodes at the places that each leaves as they are."""
 
 
@@ -101,12 +101,12 @@ def load_sweeps(cache: Cache, key: str) -> Mapping[str, tuple[str, ...]] | None:
     """Return the sweeps that an earlier run of a model found promising, with the places that each leaves; None where
     there was none."""
     found = decode_cached(_Sweeps, cache.get([key]).get(key))
-    return None if found is None else found.left
+    return None if found is None else found.losing_places
 
 
-def save_sweeps(cache: Cache, key: str, left: Mapping[str, tuple[str, ...]]) -> None:
+def save_sweeps(cache: Cache, key: str, losing_places: Mapping[str, tuple[str, ...]]) -> None:
     """Keep them: what is known of kernels grows with each run, and is not to change a later one of this model."""
-    cache.put({key: to_json(_Sweeps(left))})
+    cache.put({key: to_json(_Sweeps(losing_places))})
 
 
 def parse_exploration(text: str | None, rules: Sequence[Rule], graph: Graph) -> Exploration | None:

@@ -42,7 +42,7 @@ class Sweep:
     name: str
     rules: tuple[str, ...]
     """Rules that matched somewhere."""
-    left: tuple[str, ...] = ()
+    losing_places: tuple[str, ...] = ()
     """Digests of the nodes at the places that were left as they are, for there it costs more than it saves."""
 
 
@@ -52,24 +52,24 @@ def apply_sweep(
     rules: Sequence[Rule],
     space: SearchSpace,
     policy: SearchPolicy,
-    left: Collection[str] = (),
+    losing_places: Collection[str] = (),
 ) -> Candidate | None:
     """Apply rules that trade wherever they match until none does, then simplify, as often as that brings about matches.
 
     Return None where none matched, the rules undo each other, time is up, or the result has the same operators. What
-    was refused is noted among the refusals of the `space`. Places whose nodes have one of the digests that are to be
-    `left` stay as they are.
+    was refused is noted among the refusals of the `space`. Places whose nodes have one of the digests `losing_places`
+    stay as they are.
     """
     only = SearchSpace(rules, space.simplifier, space.allows, space.refusals)
 
     def change(graph: Graph) -> Iterator[Step]:
         used: dict[str, None] = {}
-        steps = _apply_sweep_rules(graph, found, only, used, policy.sweep_rounds, left)
-        made = Sweep(name, tuple(used), tuple(sorted(left)))
+        steps = _apply_sweep_rules(graph, found, only, used, policy.sweep_rounds, losing_places)
+        made = Sweep(name, tuple(used), tuple(sorted(losing_places)))
         return (replace(step, cause=made) for step in steps)
 
     try:
-        found = sweepable_matches(start.graph, only, left)
+        found = sweepable_matches(start.graph, only, losing_places)
         result = start.derive(change) if found else start
     except DeadlineExceededError:
         log.info("there is no time for the sweep '%s'", name)
@@ -85,17 +85,16 @@ def apply_sweep(
     return result
 
 
-def sweepable_matches(graph: Graph, space: SearchSpace, left: Collection[str] = ()) -> dict[Rule, list[Match]]:
-    """Return the matches of a sweep's rules, without those whose nodes have one of the digests that are `left`."""
+def sweepable_matches(graph: Graph, space: SearchSpace, losing_places: Collection[str]) -> dict[Rule, list[Match]]:
+    """Return the matches of a sweep's rules, without those whose nodes have one of the digests of `losing_places`."""
     found = find_trade_matches(graph, space)
-    if not left:
+    if not losing_places:
         return found
-    return {
-        rule: [
-            match for match, digest in zip(matches, match_digests(graph, matches), strict=True) if digest not in left
-        ]
-        for rule, matches in found.items()
-    }
+    kept: dict[Rule, list[Match]] = {}
+    for rule, matches in found.items():
+        digests = match_digests(graph, matches)
+        kept[rule] = [each for each, digest in zip(matches, digests, strict=True) if digest not in losing_places]
+    return kept
 
 
 def _operator_kinds(graph: Graph) -> Counter[tuple[str, ...]]:
@@ -161,7 +160,7 @@ def _apply_sweep_rules(
     space: SearchSpace,
     used: dict[str, None],
     rounds: int,
-    left: Collection[str],
+    losing_places: Collection[str],
 ) -> list[Step]:
     """Make the steps, in place, from the first matches on; note the rules that were used.
 
@@ -186,5 +185,5 @@ def _apply_sweep_rules(
                 return done
             done += [*pending, *space.simplifier.run(graph, pending).steps]
             pending = []
-        found = sweepable_matches(graph, space, left)
+        found = sweepable_matches(graph, space, losing_places)
     raise _EndlessSweepError

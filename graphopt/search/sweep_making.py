@@ -24,7 +24,7 @@ from graphopt.search.sweep import SweepRules, apply_sweep
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class SweepMaker:
     """Makes sweeps of one model."""
 
@@ -84,7 +84,7 @@ class SweepMaker:
         shapes: Sequence[InputShapes],
         end: float,
     ) -> tuple[Candidate, float]:
-        """Return a sweep without the places where it loses by the estimate, if there are some and it gains elsewhere;
+        """Return a sweep without the places where it loses by the estimate, if there are some and that promises more;
         and its predicted gain, at the sizes where that is most: 1 where sizes are unknown."""
         swept = SweptParts.of(made, self.policy.blocks)
 
@@ -92,15 +92,18 @@ class SweepMaker:
             after = _static_graphs(candidate.graph, shapes)
             return [cost.predict_gain(*pair, parts) for pair in zip(static, after, strict=False)]
 
+        def most(gains: Sequence[PredictedGain]) -> float:
+            return max((gain.ratio(self.policy.optimism) for gain in gains), default=1.0)
+
         gains = predict(made, swept.parts)
         if losing := swept.losing_places(self._matches(name, end), gains, self.policy):
             self.losing_places[name] = tuple(sorted(losing))
             part = self.make(self.simplified, name, end)
-            if part is None:
-                del self.losing_places[name]
-            else:
-                made, gains = part, predict(part)
-        return made, max((gain.ratio(self.policy.optimism) for gain in gains), default=1.0)
+            if part is not None and most(gains_of_part := predict(part)) > most(gains):
+                log.info("the sweep '%s' leaves %d kinds of places, where it would lose", name, len(losing))
+                return part, most(gains_of_part)
+            del self.losing_places[name]
+        return made, most(gains)
 
     def _matches(self, name: str, end: float) -> list[Match]:
         """Return the places of a sweep in the simplified model; none where there is no time."""
