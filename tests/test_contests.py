@@ -449,7 +449,7 @@ def test_a_run_that_is_too_long_says_how_many_seconds_are_needed(monkeypatch: py
 
     monkeypatch.setattr("graphopt.runtime.bench.run_interruptibly", slow)
     _, _, tuned = tuner(seconds=60.0)
-    needed = math.ceil(POLICY.least_sessions * (2 + POLICY.race_rounds[0]) * 12)
+    needed = math.ceil(POLICY.profiled_sessions * (2 + POLICY.profiled_rounds[0]) * 12)
     assert tuned.notes == (f"not timed: a run takes more than 12 s, so --seconds {needed} at least are needed",)
 
 

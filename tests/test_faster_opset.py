@@ -139,7 +139,7 @@ def test_all_the_time_is_for_the_models_opset_where_half_of_it_is_too_little(mon
         raise TimeoutError("a run takes too long")
 
     monkeypatch.setattr("graphopt.runtime.bench.run_interruptibly", slow)
-    needed = math.ceil(POLICY.least_sessions * (2 + POLICY.race_rounds[0]) * POLICY.first_run_share * 10)
+    needed = math.ceil(POLICY.profiled_sessions * (2 + POLICY.profiled_rounds[0]) * POLICY.first_run_share * 10)
     *_, slowness, opset = auto().report.notes
     said = re.fullmatch(r"not timed: a run takes too long, so --seconds (\d+) at least are needed", slowness)
     assert said and 0 <= int(said[1]) - needed <= 1, "beside them is what loading and the check take"

@@ -287,7 +287,8 @@ def test_the_seconds_that_are_needed_are_those_of_all_providers(
 
     monkeypatch.setattr("graphopt.runtime.bench.run_interruptibly", slow)
     policy = SearchPolicy()
-    least = policy.least_sessions * min_race_seconds(policy.first_run_share * 10 * share, policy)
+    once = policy.first_run_share * 10 * share
+    least = policy.profiled_sessions * min_race_seconds(once, policy, is_profiled=True)
     said = next(filter(None, map(SECONDS_NEEDED.search, optimized(providers, **options).report.notes)))
     assert 0 <= int(said[1]) - math.ceil(least / share) <= 1, "beside them is what loading and the check take"
 

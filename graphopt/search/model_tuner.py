@@ -174,7 +174,10 @@ class Tuner:
         try:
             contest = self._open_contest(budget)
         except TooSlowError as error:
-            least = policy.least_sessions * min_race_seconds(self._max_run_seconds, policy)
+            once = self._max_run_seconds
+            is_profiled = self.tuning.setting.is_cpu and once >= policy.profiled_run_seconds
+            sessions = policy.profiled_sessions if is_profiled else policy.least_sessions
+            least = sessions * min_race_seconds(once, policy, is_profiled=is_profiled)
             overhead = min(self.tuning.overhead_seconds, (1 / policy.least_tuning_share - 1) * least)
             needed = math.ceil((least + overhead) / self.tuning.share)
             text = f"not timed: {error}, so --seconds {needed} at least are needed"

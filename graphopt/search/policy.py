@@ -186,7 +186,9 @@ class SearchPolicy:
     it."""
     least_sessions: int = 4
     """Sessions that race in the time, at least: a model that is slower than that is not timed. They are those of the
-    original and the simplified model, in two races; of profiled races one is enough."""
+    original and the simplified model, in two races."""
+    profiled_sessions: int = 2
+    """The same where races are profiled, for of these one is enough."""
     least_openings: int = 3
     """Sessions that are opened for these two races, beside that of the original that is open."""
     first_race_sessions: int = 4

@@ -122,7 +122,7 @@ class TimeBudget:
         """Seconds that two races of the simplified model alone take, or one that is profiled: with fewer left, nothing
         is timed."""
         if self.is_profiled:
-            return 2 * self.session_seconds
+            return self.policy.profiled_sessions * self.session_seconds
         return (
             self.policy.least_openings * self.pace.opening_seconds
             + self.policy.least_sessions * self.pace.racing_seconds
