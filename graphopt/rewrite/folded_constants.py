@@ -179,7 +179,7 @@ class FoldedValues:
         found = next((other for other in alike if bitwise_equal(other.numpy(), array)), None)
         if found is None:
             alike.add(tensor)
-        return found or tensor
+        return tensor if found is None else found
 
     def get(self, origin: Hashable, compute: Callable[[], T]) -> T:
         """Return the values of an origin, computed unless they are remembered; always, if there is none.
