@@ -586,7 +586,8 @@ def _attempt_until_equal(
             made = replace(made, tuned=replace(made.tuned, timing=timing))
             break
         del made
-        made = attempt(exclusions.space, tuning.with_part(max(left, spare) / tuning.seconds))
+        again = replace(tuning.with_part(max(left, spare) / tuning.seconds), is_retry=True)
+        made = attempt(exclusions.space, again)
         spare = spare if left > spare else 0.0
     if refused_seconds and made.tuned.timing is not None:
         timing = replace(made.tuned.timing, refused_seconds=refused_seconds)

@@ -11,9 +11,10 @@ import pytest
 
 from graphopt.io import onnx_io
 from graphopt.runtime.cost_model import open_cost_cache
-from graphopt.search import model_tuner
+from graphopt.search import model_tuner, search_cache
 from graphopt.search.explore import Exploration, explore_regions
 from graphopt.search.model_tuner import TuningResult
+from graphopt.search.search_cache import Choice
 from graphopt.search.stopping import StopReason
 from graphopt.search.sweep_making import SweepMaker
 from tests.test_tune import DOUBLE, estimate, outcomes, tuner
@@ -73,6 +74,49 @@ def test_a_model_that_was_searched_itself_takes_its_own_result(searched: list[fl
     assert len(searched) == 1
     assert again.timing is not None
     assert again.timing.stop == StopReason.DONE
+
+
+@pytest.mark.parametrize("sweeps", [{}, {"sums": [DOUBLE]}])
+def test_after_a_refusal_of_the_check_what_was_chosen_is_tried_first(
+    searched: list[float], sweeps: dict[str, list[Any]]
+) -> None:
+    """Here nothing of it is missing, so that no search is needed."""
+    first, _ = tuned(1.0, sweeps=sweeps)
+    count = len(searched)
+    again, result = tuned(1.0, sweeps=sweeps, is_retry=True, seconds=15.0)
+    assert len(searched) == count
+    assert again.graph.operator_counts() == first.graph.operator_counts() == {"MatMul": 1, "Add": 1, "Exp": 1}
+    assert result.timing is not None
+    assert result.timing.stop == StopReason.RETRIED
+
+
+def test_after_a_refusal_sweeps_are_taken_again_without_finds_in_what_was_refused(
+    searched: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned(1.0, sweeps={"sums": [DOUBLE]})
+    count = len(searched)
+    monkeypatch.setattr(Choice, "fits", lambda *_: False)
+    for is_retry in (True, False):
+        model, _ = tuned(1.0 if is_retry else 3.0, sweeps={"sums": [DOUBLE]}, is_retry=is_retry, seconds=15.0)
+        assert model.graph.operator_counts() == {"MatMul": 1, "Add": 1, "Exp": 1}
+        assert len(searched) == count + (not is_retry)
+
+
+def test_places_that_a_sibling_left_are_left_only_while_its_choice_is_tried(
+    searched: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not searched
+    tuned(1.0, sweeps={"sums": [DOUBLE]})
+    load = search_cache.load_choice
+
+    def changed(*given: Any) -> Choice | None:
+        found = load(*given)
+        return found and replace(found, sweeps={"sums": ("another place",)})
+
+    monkeypatch.setattr(search_cache, "load_choice", changed)
+    outcomes(monkeypatch, simplified=1.0, searched=0.9)
+    sibling, _, _ = tuner(weighted(3.0), sweeps={"sums": [DOUBLE]})
+    assert sibling.sweep_maker.losing_places == {}
 
 
 def test_a_later_run_of_a_model_times_the_sweeps_that_the_first_found_promising(

@@ -83,6 +83,8 @@ class TuningOptions:
     policy: SearchPolicy = SearchPolicy()
     overhead_seconds: float = 0.0
     """Seconds of the time that go to loading, simplifying and the check."""
+    is_retry: bool = False
+    """True after a search whose result the check refused: what it chose is tried first, without what was refused."""
 
     def __post_init__(self) -> None:
         if self.cost not in COST_MODELS:
@@ -216,7 +218,9 @@ class Tuner:
         """Make the sweeps, search, and let the finds race against the original until the deadline."""
         first, chooser = self.simplified, self._selection(contest, budget)
         shapes = [input_shapes(trial.feeds) for trial in contest.original.trials]
-        known = search_cache.load_choice(self.cache, self._choice_key(shapes), self._model_digest, self.tuning.seconds)
+        known = search_cache.load_choice(self.cache, self._choice_key(shapes), self.tuning.seconds)
+        if known is not None and known.model == self._model_digest and not self.tuning.is_retry:
+            known = None  # races with this model are known, too
         if known is not None and (result := self._try_choice(known, contest, budget)) is not None:
             return result
         if contest.is_comparable:
@@ -278,7 +282,9 @@ class Tuner:
                 return None
             swept = made
         if not known.fits(self._searched_rules, swept.graph):
-            return None
+            if not self.tuning.is_retry or not known.sweeps:
+                return None
+            known = replace(known, solutions=())  # they were found in a graph with what was refused
         digest = cache_key(contest.digest, "choice")  # brief races are not to bind a search
         # the one race is like a second one: the original's session is opened last, which makes it the faster by a bit
         own = RaceSeries(contest.original, self.original, self.model, digest, self.cache, budget, heat=2)
@@ -290,10 +296,11 @@ class Tuner:
         if len(best.candidate.causes) < len(known.sweeps) + len(known.solutions):
             budget.is_brief = False
             return None
+        reason = StopReason.RETRIED if self.tuning.is_retry else StopReason.KNOWN
         alone = [  # none of them was timed by itself
             Candidate(swept.graph, tuple(step for step in swept.steps if step.cause == made)) for made in swept.causes
         ]
-        return self._to_result(best, alone, swept, chooser, Exploration(known.solutions, StopReason.KNOWN), None)
+        return self._to_result(best, alone, swept, chooser, Exploration(known.solutions, reason), None)
 
     def _light_kernel_share(self, contest: RaceSeries, shapes: Sequence[InputShapes]) -> float | None:
         """Return the part of the simplified model's time that a search may save; None where that may be all.

@@ -77,11 +77,10 @@ class Choice:
         )
 
 
-def load_choice(cache: Cache, key: str, model: str, seconds: float) -> Choice | None:
-    """Return what was chosen for another model than this one under a key, by a search with as many seconds; None where
-    nothing was."""
+def load_choice(cache: Cache, key: str, seconds: float) -> Choice | None:
+    """Return what was chosen for a model under a key, by a search with as many seconds; None where nothing was."""
     found = decode_cached(Choice, cache.get([key]).get(key))
-    return found if found is not None and found.model != model and found.seconds >= seconds else None
+    return found if found is not None and found.seconds >= seconds else None
 
 
 def save_choice(cache: Cache, key: str, choice: Choice) -> None:

@@ -29,6 +29,7 @@ class StopReason(StrEnum):
     RECIPE = "a recipe said what to do"
     BOUND = "too little of the time is outside of convolutions and matrix products"
     KNOWN = "a model of the same structure was searched before, with other weights"
+    RETRIED = "what was chosen before the check refused a part of it was taken again"
 
     @property
     def is_resumable(self) -> bool:
