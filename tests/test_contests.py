@@ -180,6 +180,19 @@ def test_how_long_a_run_takes_is_asked_of_a_few(monkeypatch: pytest.MonkeyPatch)
     assert pace.racing_seconds == (1 + 3 + 8) * 0.125 / 8 + (1 + 1 + 8) / 8
 
 
+def test_whether_the_simplified_model_runs_as_the_original_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a later run: both have to be opened for it."""
+    answers = [True, False]
+    monkeypatch.setattr(RaceSeries, "is_original", lambda *_: answers.pop())
+    for _ in range(2):
+        contest, _ = entered()
+        given = onnx_io.load_model(GIVEN)
+        infer_graph(given.graph)
+        simplified = Candidate(given.graph).derive(lambda graph: Simplifier([DOUBLE_NEG], []).run(graph).steps)
+        assert not contest.is_like_original(simplified)
+    assert answers == [True]
+
+
 def test_a_race_for_which_there_was_no_time_is_not_run_later() -> None:
     """A second run gives the answer of the first one, and as soon; one that takes longer may give another."""
     contest, model = entered()

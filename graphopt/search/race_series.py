@@ -47,6 +47,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_YES, _NO = "yes", "no"
+"""Answers, as the cache keeps them."""
+
 LIKE_ORIGINAL = object()
 """In the place of a candidate's session: it runs as the original does, and takes no turns of its own."""
 
@@ -265,9 +268,22 @@ class RaceSeries:
     def is_like_original(self, candidate: Candidate) -> bool:
         """Return whether ONNX Runtime runs the same for a candidate, if it was only simplified, as for the original."""
         if candidate not in self.runs_like_original:
-            is_same = not candidate.steps or (not candidate.causes and self.is_original(self.model_of(candidate)))
-            self.runs_like_original[candidate] = is_same
+            is_simplified = bool(candidate.steps) and not candidate.causes
+            self.runs_like_original[candidate] = (
+                self._is_simplified_original(candidate) if is_simplified else not candidate.steps
+            )
         return self.runs_like_original[candidate]
+
+    def _is_simplified_original(self, candidate: Candidate) -> bool:
+        """Return whether ONNX Runtime runs the same for the simplified model as for the original; of an earlier run
+        that is known."""
+        place = self._race_key(["like the original", candidate.key])
+        known = self.cache.get([place]).get(place)
+        if known in (_YES, _NO):
+            return known == _YES
+        is_same = self.is_original(self.model_of(candidate))
+        self.cache.put({place: _YES if is_same else _NO})
+        return is_same
 
     def is_original(self, model: onnx_io.LoadedModel) -> bool:
         """Return whether ONNX Runtime runs the same for a model as for the original: then neither is faster.
