@@ -243,6 +243,11 @@ def test_of_what_is_replaced_the_share_is_told_and_readers_of_it_count_as_the_sa
     assert AnalyticCost().replaced_share(before, before.copy(), before) == 0
 
 
+def test_of_a_model_that_is_computed_when_it_is_loaded_nothing_is_replaced() -> None:
+    constant = graph("float[2] x", "a = Constant<value = float[2] {1, 2}>(); y = Neg(a)", "float[2] y")
+    assert AnalyticCost().replaced_share(constant, constant.copy(), constant) == 0
+
+
 def test_attention_grows_with_the_square_of_the_length() -> None:
     def attention(length: int) -> Graph:
         return graph(f"float[1,8,{length},64] x", "y = Attention(x, x, x)", f"float[1,8,{length},64] y", opset=23)

@@ -78,7 +78,9 @@ class AnalyticCost:
         """Return the estimated part of a graph's time that is in nodes which a graph made of it lacks, or does
         otherwise; nodes that only read other values count as the same. `static` is the graph with numbers for sizes."""
         estimate = self._estimate(static)
-        return estimate.seconds_of(lambda vertex: not _does_the_same(before, after, vertex)) / estimate.seconds
+        if not (whole := estimate.seconds):  # all is computed when the model is loaded
+            return 0.0
+        return estimate.seconds_of(lambda vertex: not _does_the_same(before, after, vertex)) / whole
 
     def measure_speedups(
         self,
