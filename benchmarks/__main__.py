@@ -186,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--again", action="store_true", help="measure also what the file holds of the same circumstances")
     option = add("open_sizes", "one file for several sizes, timed at each", FOLDER / "open-sizes.jsonl")
     option("--models", nargs="+", metavar="NAME", choices=OPEN, help=", ".join(OPEN))
-    option("--search-seconds", type=seconds, metavar="SECONDS", default=30.0, help="that graphopt may search; 30")
+    option("--search-seconds", type=seconds, metavar="SECONDS", default=60.0, help="that graphopt may search; 60")
     option = add("report", "make the page and the picture of a result file")
     option("results", nargs="?", type=Path, default=FOLDER / "cpu.jsonl", help="that of the CPU unless named")
     option("--readme", action="store_true", help="put the summary into the README, too")
