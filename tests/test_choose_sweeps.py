@@ -128,6 +128,13 @@ def test_without_time_for_a_race_of_each_those_that_promise_a_gain_are_combined(
     assert ([made.name for made in swept.sweeps], case.contest.raced) == (expected, [])
 
 
+def test_sweeps_that_kernels_tell_below_noise_do_not_race() -> None:
+    case = Case(lambda ops: (1.004 if "Div" not in ops else 1.0) * (0.999 if "Sub" not in ops else 1.0))
+    case.contest.budget = TimeBudget(POLICY, 14.0, lambda: 0.0, ModelPace(0.0, 1.0, run_seconds=0.1))
+    swept = case.swept("difference_is_sum", "quarter_is_product")
+    assert (swept.sweeps, case.contest.raced) == ((), [])
+
+
 def test_where_all_together_promise_no_more_they_are_added_one_by_one() -> None:
     """One of three is in the way of another."""
 

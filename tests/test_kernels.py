@@ -12,9 +12,10 @@ import pytest
 import graphopt
 from graphopt.base.errors import ModelError, UsageError
 from graphopt.io import onnx_io
+from graphopt.io.version_tables import GraphFacts
 from graphopt.ir import schemas
 from graphopt.ir.edit import replace_node
-from graphopt.ir.graph import Graph, Patch
+from graphopt.ir.graph import Graph, Node, Patch
 from graphopt.language.rule import Rule, op, tensor
 from graphopt.language.rule_library import load_rules
 from graphopt.operators import inference
@@ -137,6 +138,37 @@ def test_operators_that_are_replaced_by_their_definition_need_no_kernel() -> Non
     inference.infer_graph(loaded.graph)
     (node,) = (node for _, node in loaded.graph.nodes())
     assert KernelProbe().refusal_of_node(node, loaded.graph) == ""
+
+
+@pytest.mark.parametrize(
+    ("other", "opset", "asked"),
+    [
+        ("b = Softmax<axis = 1>(x); y = Abs(b)", 18, 1),
+        ("y = Softmax<axis = 0>(x)", 18, 2),
+        ("y = Softmax<axis = 1>(x)", 13, 2),
+        ("h = Cast<to = 11>(x); c = Softmax<axis = 1>(h); y = Cast<to = 1>(c)", 18, 2),
+    ],
+    ids=["alike", "attribute", "opset", "type"],
+)
+def test_an_operation_is_asked_about_once_in_all_models(
+    monkeypatch: pytest.MonkeyPatch, other: str, opset: int, asked: int
+) -> None:
+    """Nodes of other models are alike by their operator, attributes, types and opset."""
+    found: list[Node] = []
+    ask = KernelProbe._refusal_of_spelled
+
+    def noted(probe: KernelProbe, node: Node, facts: GraphFacts) -> str:
+        found.append(node)
+        return ask(probe, node, facts)
+
+    monkeypatch.setattr(KernelProbe, "_refusal_of_spelled", noted)
+    probe = KernelProbe()
+    for body, version in (("y = Softmax<axis = 1>(x)", 18), (other, opset)):
+        loaded = onnx_io.load_model(parse("float[2,3] x", body, outputs="float[2,3] y", opset=version))
+        inference.infer_graph(loaded.graph)
+        (node,) = (node for _, node in loaded.graph.nodes() if node.op == "Softmax")
+        assert probe.refusal_of_node(node, loaded.graph) == ""
+    assert len(found) == asked
 
 
 def test_a_node_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:

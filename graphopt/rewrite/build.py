@@ -229,7 +229,7 @@ class _Builder:
 
     @cached_property
     def noted(self) -> NodeNotes:
-        """What the file says of the nodes that go, the first root's documentation among it."""
+        """Documentation of the first root, and metadata of all nodes that go."""
         metadata: dict[str, str] = {}
         for vertex in sorted(self.dead_vertices):
             metadata = {**self.graph[vertex].metadata, **metadata}

@@ -61,7 +61,7 @@ _FOLDED_SUFFIX = re.compile(r"(?:_folded(?:_\d+)?)+$")
 
 
 class NodeNotes(NamedTuple):
-    """What the file says of nodes to its readers."""
+    """Documentation and metadata of nodes, as a file holds them."""
 
     doc: str
     metadata: Mapping[str, str]

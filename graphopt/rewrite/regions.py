@@ -388,7 +388,7 @@ def _walk_from_outputs(graph: Graph, outputs: Sequence[Value], inside: Collectio
 
 
 class NodeText(NamedTuple):
-    """What a digest says of a node, but for its operands."""
+    """Text of a node in a digest, without its operands."""
 
     operator: str
     details: str

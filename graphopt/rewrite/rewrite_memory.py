@@ -35,7 +35,7 @@ MAX_REMEMBERED_PLACES = 400_000
 
 
 class KnownMatches:
-    """How rules match at a place, remembered by what a match looks at: the nodes upwards from there.
+    """Matches of rules at places, remembered by what a match looks at: the nodes upwards from there.
 
     Places are alike if their nodes are but for names and for the values of weights, and if they are wired alike. A rule
     matches at all of them in the same way, or at none; where the values of weights were asked, at all with these

@@ -134,7 +134,7 @@ class RaceSeries:
         its winner the time for a second one, even where all takes longer by now than it did at the beginning.
         """
         able = self._runnable(candidates)
-        self._choose_meter(able)
+        self._choose_profiling(able)
         keys = [candidate.key for candidate in able]
         outcomes = self.recorded_outcomes(keys)
         if outcomes is None:
@@ -151,8 +151,9 @@ class RaceSeries:
             for candidate in candidates
         ]
 
-    def _choose_meter(self, candidates: Sequence[Candidate]) -> None:
-        """Have these candidates race without the profiler where it would misjudge one, and there is time for that."""
+    def _choose_profiling(self, candidates: Sequence[Candidate]) -> None:
+        """Decide whether these candidates race under the profiler: not where it would misjudge one, if there is time to
+        race without it."""
         self.budget.has_many_kernels = any(map(self._is_misjudged_by_profile, candidates))
         if self.budget.has_many_kernels and not self._has_time_left_for(len(candidates)):
             self.budget.has_many_kernels = False

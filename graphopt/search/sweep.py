@@ -69,7 +69,7 @@ def apply_sweep(
         return (replace(step, cause=made) for step in steps)
 
     try:
-        found = sweepable_matches(start.graph, only, losing_places)
+        found = _sweepable_matches(start.graph, only, losing_places)
         result = start.derive(change) if found else start
     except DeadlineExceededError:
         log.info("there is no time for the sweep '%s'", name)
@@ -85,7 +85,7 @@ def apply_sweep(
     return result
 
 
-def sweepable_matches(graph: Graph, space: SearchSpace, losing_places: Collection[str]) -> dict[Rule, list[Match]]:
+def _sweepable_matches(graph: Graph, space: SearchSpace, losing_places: Collection[str]) -> dict[Rule, list[Match]]:
     """Return the matches of a sweep's rules, without those whose nodes have one of the digests of `losing_places`."""
     found = find_trade_matches(graph, space)
     if not losing_places:
@@ -185,5 +185,5 @@ def _apply_sweep_rules(
                 return done
             done += [*pending, *space.simplifier.run(graph, pending).steps]
             pending = []
-        found = sweepable_matches(graph, space, losing_places)
+        found = _sweepable_matches(graph, space, losing_places)
     raise _EndlessSweepError

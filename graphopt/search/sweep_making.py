@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class SweepMaker:
-    """Makes sweeps of one model."""
+    """Maker of the sweeps of one model."""
 
     simplified: Candidate
     rules: SweepRules
     """Rules of each sweep, as far as they are admitted."""
     space: Callable[[float], SearchSpace]
-    """Gives the search space until an end: its simplifier and the admitted places are those of sweeps, too."""
+    """Search space until an end, of which sweeps take the simplifier and the admitted places."""
     policy: SearchPolicy
     clock: Callable[[], float]
     refusals: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
@@ -92,18 +92,22 @@ class SweepMaker:
             after = _static_graphs(candidate.graph, shapes)
             return [cost.predict_gain(*pair, parts) for pair in zip(static, after, strict=False)]
 
-        def most(gains: Sequence[PredictedGain]) -> float:
+        def best_ratio(gains: Sequence[PredictedGain]) -> float:
             return max((gain.ratio(self.policy.optimism) for gain in gains), default=1.0)
 
         gains = predict(made, swept.parts)
         if losing := swept.losing_places(self._matches(name, end), gains, self.policy):
             self.losing_places[name] = tuple(sorted(losing))
             part = self.make(self.simplified, name, end)
-            if part is not None and most(gains_of_part := predict(part)) > most(gains):
-                log.info("the sweep '%s' leaves %d kinds of places, where it would lose", name, len(losing))
-                return part, most(gains_of_part)
+            if part is not None and best_ratio(gains_of_part := predict(part)) > best_ratio(gains):
+                log.info(
+                    "the sweep '%s' skips %d kinds of places, which the estimate says it would slow down",
+                    name,
+                    len(losing),
+                )
+                return part, best_ratio(gains_of_part)
             del self.losing_places[name]
-        return made, most(gains)
+        return made, best_ratio(gains)
 
     def _matches(self, name: str, end: float) -> list[Match]:
         """Return the places of a sweep in the simplified model; none where there is no time."""
