@@ -430,9 +430,9 @@ def test_a_recipe_in_a_file_gives_the_same_file(source: Path, tmp_path: Path) ->
         ("", "it is no JSON"),
         ("[1, 2]", "it has no recipe_version"),
         ('{"schema_version": 1, "rewrites": []}', "it has no recipe_version"),
-        ('{"recipe_version": 9}', "its form is 9, and this version of graphopt reads form 1"),
-        ('{"recipe_version": 1}', "it is damaged"),
-        ('{"recipe_version": 1, "finds": 3}', "it is damaged"),
+        ('{"recipe_version": 9}', "its form is 9, and this version of graphopt reads form 2"),
+        ('{"recipe_version": 2}', "it is damaged"),
+        ('{"recipe_version": 2, "finds": 3}', "it is damaged"),
     ],
 )
 def test_what_is_no_recipe_is_one_line(source: Path, tmp_path: Path, text: str, why: str) -> None:

@@ -153,7 +153,7 @@ def _is_worth_merging(graph: Graph, mapping: Mapping[Value, Value]) -> bool:
 
 def _attributes_text(node: Node) -> str:
     """Return a text that is equal for two nodes exactly if their attributes are."""
-    return repr(describe_attributes(node, _tensor_key)) if node.attrs else ""
+    return repr(describe_attributes(node.attrs, _tensor_key)) if node.attrs else ""
 
 
 def _node_key(node: Node) -> object:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from graphopt.ir.types import TensorType, Type
 from graphopt.operators.fixed_sizes import substitute_in_type
 from graphopt.operators.inference import infer_graph
 from graphopt.operators.magnitude_analysis import Magnitude, is_finiteness_observed, may_have_magnitude
+from graphopt.operators.node_facts import get_default_attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,8 @@ def graph_digest(
 ) -> str:
     """Identify what a graph computes and on which shapes, names and the values of its weights left out.
 
-    Vertices are numbered by a walk from the outputs, so that it does not matter in what order they were made.
+    An attribute that has its default is as one that is absent. Vertices are numbered by a walk from the outputs, so
+    that it does not matter in what order they were made.
 
     Args:
         graph: what is identified.
@@ -272,7 +274,7 @@ def graph_digest(
     for vertex in canonical_order(graph):
         numbers[vertex] = len(numbers)
         node = graph[vertex]
-        described = node_texts.get(node.serial) or _describe_node(node, tell)
+        described = node_texts.get(node.serial) or _describe_node(node, graph, tell)
         if not node.has_bodies:  # which may change
             node_texts[node.serial] = described
         inputs, captures = (
@@ -395,15 +397,23 @@ class NodeText(NamedTuple):
     """Its attributes, types and data."""
 
 
-def _describe_node(node: Node, tell: Callable[[Tensor], Any]) -> NodeText:
+def _describe_node(node: Node, graph: Graph, tell: Callable[[Tensor], Any]) -> NodeText:
     held = None if node.data is None else tell(node.data)
     types = [str(type_) for type_ in node.types]
+    given = {name: value for name, value in node.attrs.items() if not _is_default(node, graph, name, value)}
     return NodeText(
-        f"{node.op!r}, {node.domain!r}, {node.version!r}", f"{describe_attributes(node, tell)!r}, {types!r}, {held!r}"
+        f"{node.op!r}, {node.domain!r}, {node.version!r}", f"{describe_attributes(given, tell)!r}, {types!r}, {held!r}"
     )
 
 
-def describe_attributes(node: Node, tell: Callable[[Tensor], Any]) -> list[tuple[str, Any]]:
+def _is_default(node: Node, graph: Graph, name: str, value: Attribute) -> bool:
+    """Return whether an attribute has the value that it has where it is absent."""
+    return isinstance(value, int | float | bytes | str | tuple) and repr(value) == repr(
+        get_default_attribute(node, graph, name)
+    )
+
+
+def describe_attributes(attrs: Mapping[str, Attribute], tell: Callable[[Tensor], Any]) -> list[tuple[str, Any]]:
     """Return the attributes of a node for their `repr`, which tells them apart by type: 1 is not 1.0, nor 0.0 -0.0."""
 
     def told(attribute: Attribute) -> Any:
@@ -416,7 +426,7 @@ def describe_attributes(node: Node, tell: Callable[[Tensor], Any]) -> list[tuple
                 return tuple(map(told, attribute))
         return attribute
 
-    return [(name, told(node.attrs[name])) for name in sorted(node.attrs)]
+    return [(name, told(attrs[name])) for name in sorted(attrs)]
 
 
 def _describe_without_floats(tensor: Tensor) -> Any:

@@ -19,7 +19,7 @@ from graphopt.ir.graph import Value
 from graphopt.rewrite.refused_changes import RefusedRewrite
 from graphopt.runtime.measure import Speedup
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 """Version of the form of recipes: another one is not read."""
 
 
