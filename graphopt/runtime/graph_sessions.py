@@ -18,6 +18,7 @@ from graphopt.runtime import model_sketch, sample_inputs
 from graphopt.runtime.cost_model import NotMeasurableError, TemporarilyNotMeasurableError
 from graphopt.runtime.measure import TimingPolicy
 from graphopt.runtime.oracle import RunFailedError
+from graphopt.runtime.profile import ProfiledSession
 from graphopt.runtime.session_setting import SessionSetting, make_runner
 
 log = logging.getLogger(__name__)
@@ -56,13 +57,21 @@ class LoadedGraph(NamedTuple):
     """Runs it once; holds the session. Raises TemporarilyNotMeasurableError if that fails, for it went well once."""
     optimized_digest: str | None
     """Identifies what ONNX Runtime has made of it; None where it was not asked."""
+    profiled: ProfiledSession | None = None
+    """The session, where it is under the profiler."""
 
 
 def load_graph(
-    graph: Graph, path: Path, feeds: sample_inputs.Feeds, setting: SessionSetting, policy: TimingPolicy = TimingPolicy()
+    graph: Graph,
+    path: Path,
+    feeds: sample_inputs.Feeds,
+    setting: SessionSetting,
+    policy: TimingPolicy = TimingPolicy(),
+    *,
+    is_profiled: bool = False,
 ) -> LoadedGraph:
-    """Load a graph and run it once. It goes through a file, so its weights, which lie in files themselves, may be of
-    any size.
+    """Load a graph and run it once, under the profiler if that is asked for. It goes through a file, so its weights,
+    which lie in files themselves, may be of any size.
 
     Raises:
         NotMeasurableError: it cannot be written as a model, or ONNX Runtime refuses it.
@@ -74,14 +83,18 @@ def load_graph(
     dump = path.with_suffix(".optimized.onnx") if is_compared else None
     try:
         onnx_io.save_model(model_of_graph(graph), path)
-        run = make_runner(_open_session(path, dump, setting), feeds, setting)
+        session = _open_session(path, dump, setting, is_profiled=is_profiled)
+        run = make_runner(session, feeds, setting)
     except ModelError as error:
         raise _measurement_error(str(error).replace(str(path), "the graph"), error.__cause__ or error) from error
     try:
         run()
     except Exception as error:  # the classes that onnxruntime raises share no base
+        if is_profiled:
+            session.stop_profiling()
         raise _measurement_error(f"the graph {RunFailedError('cannot be run', error)}", error) from error
-    return LoadedGraph(_as_temporary_failure(run), None if dump is None else _dump_digest(dump))
+    digest = None if dump is None else _dump_digest(dump)
+    return LoadedGraph(_as_temporary_failure(run), digest, session if is_profiled else None)
 
 
 def _as_temporary_failure(run: Callable[[], object]) -> Callable[[], object]:
@@ -96,7 +109,7 @@ def _as_temporary_failure(run: Callable[[], object]) -> Callable[[], object]:
     return guarded
 
 
-def _open_session(path: Path, dump: Path | None, setting: SessionSetting) -> Any:
+def _open_session(path: Path, dump: Path | None, setting: SessionSetting, *, is_profiled: bool) -> Any:
     """Return a session of the file, which writes to `dump` what ONNX Runtime makes of it, where that can be written.
 
     Raises:
@@ -106,13 +119,16 @@ def _open_session(path: Path, dump: Path | None, setting: SessionSetting) -> Any
     def configure(options: Any) -> None:
         options.optimized_model_filepath = str(dump)
 
+    def opened(configure: Callable[[Any], None] | None) -> Any:
+        return ProfiledSession(path, setting, configure) if is_profiled else setting.open(path, configure=configure)
+
     if dump is not None:
         try:
-            return setting.open(path, configure=configure)
+            return opened(configure)
         except ModelError as error:  # of the model, or of a disk that is full
             log.debug("%s is loaded again without writing what becomes of it: %s", path, error)
             dump.unlink(missing_ok=True)
-    return setting.open(path)
+    return opened(None)
 
 
 def _dump_digest(dump: Path) -> str | None:

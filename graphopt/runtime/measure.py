@@ -244,13 +244,14 @@ def compute_speedup(
     policy: TimingPolicy = TimingPolicy(),
     *,
     confidence: float | None = None,
+    by_kernels_alone: bool = False,
 ) -> Speedup:
     """Return how much faster `after` ran than `before`, from the rounds in which both took a turn.
 
     Where the kernels of both were timed, those that differ tell, with what is between kernels, but no more than the
-    whole runs allow: what lies above their interval does not count. Where all does, or the median of the whole runs
-    says slower and that of the kernels faster, the whole runs tell. The `confidence` of the interval is the policy's
-    unless another is given.
+    whole runs allow, unless it is to be told `by_kernels_alone`: what lies above their interval does not count. Where
+    all does, or the median of the whole runs says slower and that of the kernels faster, the whole runs tell. The
+    `confidence` of the interval is the policy's unless another is given.
     """
     sure = policy.confidence if confidence is None else confidence
     if before.kernels is not None and after.kernels is not None:
@@ -268,6 +269,8 @@ def compute_speedup(
     saved_between = fewer * policy.seconds_between_kernels - max(fewer_lasting, 0) * policy.kernel_bias
     by_kernels = [usual / max(usual - saved - saved_between, after.minimum / 2) for saved in savings]
     told = _speedup_from_ratios(minimum, by_kernels, sure, policy.noise, is_of_one_look=True)
+    if by_kernels_alone:
+        return replace(told, is_by_kernels=True)
     if found.high < told.low or found.median < 1 < told.median:
         return replace(found, is_by_kernels=found.verdict is told.verdict)
     median, high = min(told.median, found.high), min(told.high, found.high)
@@ -509,10 +512,12 @@ class RaceTimes:
     candidates: tuple[TimingSamples, ...]
     policy: TimingPolicy = TimingPolicy()
 
-    def speedups(self, over: TimingSamples | None = None) -> list[Speedup]:
+    def speedups(self, over: TimingSamples | None = None, *, by_kernels_alone: bool = False) -> list[Speedup]:
         """Return how much faster each rival ran than the model, or than another rival."""
         before = self.original if over is None else over
-        return [compute_speedup(before, after, self.policy) for after in self.candidates]
+        return [
+            compute_speedup(before, after, self.policy, by_kernels_alone=by_kernels_alone) for after in self.candidates
+        ]
 
 
 def time_race(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from ast import literal_eval
 from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -23,9 +24,11 @@ from graphopt.base.errors import ModelError
 from graphopt.operators.operator_classes import lookup_kernel
 from graphopt.operators.operator_cost import WorkKind
 from graphopt.runtime.bench import format_ms, format_table
-from graphopt.runtime.measure import KernelTimes, TimingPolicy
+from graphopt.runtime.measure import KernelTimes, RaceTimes, TimingPolicy
 from graphopt.runtime.oracle import RunFailedError
 from graphopt.runtime.session_setting import SessionSetting, Source, make_runner, model_label, parse_model
+
+log = logging.getLogger(__name__)
 
 REORDER_OPERATORS = ("ReorderInput", "ReorderOutput")
 """Operators that ONNX Runtime inserts where its blocked layout of images begins and ends."""
@@ -197,23 +200,25 @@ class KernelKind(NamedTuple):
 class ProfiledSession:
     """A session under ONNX Runtime's profiler, which slows it by some percent. Its kernels are known once it `end`s."""
 
-    def __init__(self, model: Source, setting: SessionSetting) -> None:
-        """Open a session.
+    def __init__(self, model: Source, setting: SessionSetting, configure: Callable[[Any], None] | None = None) -> None:
+        """Open a session; `configure` sets what else is wanted on its `SessionOptions`.
 
         Raises:
             UsageError: the provider is missing.
             ModelError: the model cannot be loaded, or there can be no temporary folder for the profile.
         """
-        self.label, self.runs = model_label(model), 0
+        self.label, self.runs, self._is_ended = model_label(model), 0, False
         self._folder = ExitStack()
         folder = self._folder.enter_context(files.scratch_folder(ModelError))
 
-        def configure(options: Any) -> None:
+        def configure_profiler(options: Any) -> None:
             options.enable_profiling = True
             options.profile_file_prefix = str(folder / "profile")
+            if configure is not None:
+                configure(options)
 
         try:
-            self._session = setting.open(model, configure=configure)
+            self._session = setting.open(model, configure=configure_profiler)
         except BaseException:
             self._folder.close()
             raise
@@ -233,12 +238,20 @@ class ProfiledSession:
         """Return a binding of the session."""
         return self._session.io_binding()
 
+    def stop_profiling(self) -> None:
+        """Drop the profile, if it has not ended: the session runs at full speed from here on."""
+        if not self._is_ended:
+            self._is_ended = True
+            with self._folder:
+                self._session.end_profiling()
+
     def end(self) -> list[_Event]:
         """Return the events of all runs.
 
         Raises:
             ModelError: the profile cannot be read, as where the disk is full.
         """
+        self._is_ended = True
         with self._folder:
             path = Path(self._session.end_profiling())
             try:
@@ -263,6 +276,35 @@ class ProfiledSession:
             _kernel_times(whole[span], [event for event, run in zip(kernels, found, strict=True) if run in runs])
             for span, runs in zip(spans, places, strict=True)
         ]
+
+
+def with_kernels(
+    races: Sequence[RaceTimes], sessions: Sequence[ProfiledSession], ends: Sequence[Sequence[int]]
+) -> list[RaceTimes]:
+    """Return races with the times of the kernels, where the profiles hold all runs.
+
+    Args:
+        races: of the sessions, one after the other; in each, a round is a run.
+        sessions: which took turns in them. They end.
+        ends: how often each had run at the end of each race.
+    """
+    raced = [(times.original, *times.candidates) for times in races]
+    spans = [
+        [slice(end - len(samples.seconds), end) for samples, end in zip(row, counts, strict=True)]
+        for row, counts in zip(raced, ends, strict=True)
+    ]
+    try:
+        profiles = [
+            session.end_with_kernels(own) for session, own in zip(sessions, zip(*spans, strict=True), strict=True)
+        ]
+    except ModelError as error:
+        log.debug("kernels are not timed: %s", error)
+        return [*races]
+    found = []
+    for times, row, kernels in zip(races, raced, zip(*profiles, strict=True), strict=True):
+        own, *others = (replace(samples, kernels=each) for samples, each in zip(row, kernels, strict=True))
+        found.append(replace(times, original=own, candidates=tuple(others)))
+    return found
 
 
 def time_kernels(model: Source, setting: SessionSetting, feeds: Mapping[str, Any], runs: int) -> KernelTimes:

@@ -130,6 +130,14 @@ class SearchPolicy:
     region_rounds: tuple[int, int] = (5, 100)
     """Fewest and most rounds in which candidates take turns with a region: after five that are all slower a candidate
     is probably no gain."""
+    profiled_region_rounds: tuple[int, int] = (5, 12)
+    """The same under the profiler, for the kernels that differ then tell what a candidate gains: their times vary less
+    than those of whole runs, and two sessions of the same kernels are told to be equal, where whole runs differ by up
+    to 9 %. Of 12 ratios the interval leaves out one at each end, which may be of a run that was disturbed."""
+    profiled_region_seconds: float = 3e-4
+    """Seconds of a region's run from which on it is profiled: of shorter ones many rounds take little time."""
+    profiled_node_seconds: float = 2e-5
+    """The same for each of its nodes: of shorter kernels the profiler tells too little."""
     candidates_at_once: int = 8
     """Candidates that are timed in turn with each other: each waits for all of them."""
     loaded_bytes: int = 1_000_000_000

@@ -37,7 +37,7 @@ from graphopt.runtime.measure import (
     time_race,
 )
 from graphopt.runtime.oracle import RunFailedError
-from graphopt.runtime.profile import ProfiledSession, kernels_digest, light_kernel_share, time_kernels
+from graphopt.runtime.profile import ProfiledSession, kernels_digest, light_kernel_share, time_kernels, with_kernels
 from graphopt.runtime.session_setting import SessionSetting, common_timer, make_runner
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import Measurement, RaceOutcome, judge_race
@@ -465,7 +465,7 @@ class RaceSeries:
             races.append(time_race(first, others, schedule, meter=meter, policy=timing))
             ends.append([session.runs for session in (own, *rivals) if isinstance(session, ProfiledSession)])
         if self.is_profiled:
-            races = _with_kernels(races, (own, *rivals), ends)
+            races = with_kernels(races, (own, *rivals), ends)
             for place, setting in enumerate((self.original.setting, *[self.setting] * len(rivals))):
                 told = ((times.original, *times.candidates)[place].kernels for times in races)
                 self._record_kernels(filter(None, told), setting)
@@ -521,35 +521,6 @@ class RaceSeries:
 
     def _timeout_key(self, keys: Sequence[str]) -> str:
         return cache_key(*self._known_by, "end", *keys)
-
-
-def _with_kernels(
-    races: Sequence[RaceTimes], sessions: Sequence[ProfiledSession], ends: Sequence[Sequence[int]]
-) -> list[RaceTimes]:
-    """Return races with the times of the kernels, where the profiles hold all runs.
-
-    Args:
-        races: of the sessions, one after the other; in each, a round is a run.
-        sessions: which took turns in them. They end.
-        ends: how often each had run at the end of each race.
-    """
-    raced = [(times.original, *times.candidates) for times in races]
-    spans = [
-        [slice(end - len(samples.seconds), end) for samples, end in zip(row, counts, strict=True)]
-        for row, counts in zip(raced, ends, strict=True)
-    ]
-    try:
-        profiles = [
-            session.end_with_kernels(own) for session, own in zip(sessions, zip(*spans, strict=True), strict=True)
-        ]
-    except ModelError as error:
-        log.debug("kernels are not timed: %s", error)
-        return [*races]
-    found = []
-    for times, row, kernels in zip(races, raced, zip(*profiles, strict=True), strict=True):
-        own, *others = (replace(samples, kernels=each) for samples, each in zip(row, kernels, strict=True))
-        found.append(replace(times, original=own, candidates=tuple(others)))
-    return found
 
 
 def _time_briefly(run: Callable[[], object], clock: Callable[[], float], policy: SearchPolicy) -> list[float]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Protocol
 
@@ -17,9 +18,10 @@ from graphopt.io import onnx_io
 from graphopt.ir.graph import Graph
 from graphopt.operators.inference import infer_graph
 from graphopt.runtime.cost_model import NotMeasurableError, TemporarilyNotMeasurableError, open_cost_cache
-from graphopt.runtime.graph_sessions import load_graph, model_of_graph, random_feeds
+from graphopt.runtime.graph_sessions import LoadedGraph, load_graph, model_of_graph, random_feeds
 from graphopt.runtime.machine import Machine, device_name, environment_key
 from graphopt.runtime.measure import FastestRun, Speedup, TimingSchedule, time_race
+from graphopt.runtime.profile import with_kernels
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.policy import SearchPolicy
 
@@ -29,9 +31,6 @@ SAME_SPEEDUP = Speedup(1.0, 1.0, 1.0, 1.0, rounds=0)
 """Speedup of graphs that ONNX Runtime turns into one and the same."""
 FAILED_SPEEDUP = Speedup(0.0, 0.0, 0.0, 0.0, rounds=0)
 """Speedup of a graph that ONNX Runtime refuses: not faster."""
-
-
-_RunCall = Callable[[], object]
 
 
 class CandidateRacer(Protocol):
@@ -89,33 +88,59 @@ class LocalRacer:
             NotMeasurableError: ONNX Runtime refuses `before`, or no inputs can be made up for it.
         """
         found: list[Speedup | None] = [SAME_SPEEDUP] * len(after)
-        runs: dict[int, Callable[[], object]] = {}
-        with files.scratch_folder(TemporarilyNotMeasurableError) as folder:
+        raced: dict[int, LoadedGraph] = {}
+        with files.scratch_folder(TemporarilyNotMeasurableError) as folder, ExitStack() as profiles:
             feeds = random_feeds(before, self.seed)
-            own = load_graph(before, folder / "before.onnx", feeds, self.setting, self.policy.timing)
+
+            def load(graph: Graph, name: str, *, is_profiled: bool) -> LoadedGraph:
+                path, timing = folder / f"{name}.onnx", self.policy.timing
+                loaded = load_graph(graph, path, feeds, self.setting, timing, is_profiled=is_profiled)
+                if loaded.profiled is not None:
+                    profiles.callback(loaded.profiled.stop_profiling)
+                return loaded
+
+            own = load(before, "before", is_profiled=self.setting.is_cpu)
+            is_profiled = own.profiled is not None and self._has_long_kernels(before, own)
+            if not is_profiled:
+                profiles.close()
+                own = own._replace(profiled=None)
             for place, graph in enumerate(after):
                 try:
-                    other = load_graph(graph, folder / f"{place}.onnx", feeds, self.setting, self.policy.timing)
+                    other = load(graph, str(place), is_profiled=is_profiled)
                 except NotMeasurableError as reason:
                     log.debug("a candidate counts as slower: %s", reason)
                     found[place] = None if isinstance(reason, TemporarilyNotMeasurableError) else FAILED_SPEEDUP
                     continue
                 if own.optimized_digest is None or own.optimized_digest != other.optimized_digest:
-                    runs[place] = other.run
-            if runs:
-                for place, ratio in zip(runs, self._time(own.run, list(runs.values()), least_gain), strict=True):
+                    raced[place] = other
+            if raced:
+                for place, ratio in zip(raced, self._time(own, list(raced.values()), least_gain), strict=True):
                     found[place] = ratio
         return found
 
-    def _time(self, own: _RunCall, runs: Sequence[_RunCall], least_gain: float) -> list[Speedup]:
-        """Return the speedup of each run over the graph's own; most rounds go to the fastest."""
+    def _has_long_kernels(self, graph: Graph, loaded: LoadedGraph) -> bool:
+        """Return whether a profile tells the times of a graph's kernels well."""
+        start = self.setting.timer()
+        loaded.run()
+        seconds = self.setting.timer() - start
+        nodes = sum(graph.operator_counts().values())
+        return seconds >= max(self.policy.profiled_region_seconds, self.policy.profiled_node_seconds * nodes)
+
+    def _time(self, own: LoadedGraph, others: Sequence[LoadedGraph], least_gain: float) -> list[Speedup]:
+        """Return the speedup of each graph over the first; most rounds go to the fastest."""
         policy, timing = self.policy, self.policy.timing
+        sessions = [each.profiled for each in (own, *others) if each.profiled is not None]
         schedule = TimingSchedule(
-            seconds=policy.pair_seconds * (len(runs) + 1),
-            rounds=policy.region_rounds,
+            seconds=policy.pair_seconds * (len(others) + 1),
+            rounds=policy.profiled_region_rounds if sessions else policy.region_rounds,
             open_runs=FastestRun(timing, least_gain=least_gain),
         )
-        return time_race(own, runs, schedule, meter=self.setting.timer, policy=timing).speedups()
+        turns = replace(timing, long_run_seconds=0.0) if sessions else timing  # a round of a profile is a run
+        runs = [other.run for other in others]
+        times = time_race(own.run, runs, schedule, meter=self.setting.timer, policy=turns)
+        if sessions:
+            (times,) = with_kernels([times], sessions, [[session.runs for session in sessions]])
+        return times.speedups(by_kernels_alone=bool(sessions))
 
 
 # -- on the workers of a cluster ---------------------------------------------------------------------------------------
