@@ -60,6 +60,12 @@ class FinalSelection:
         """Measurements of all races."""
         return [*self.last_measurements.values(), *self.confirmations]
 
+    @property
+    def is_steady(self) -> bool:
+        """False where a busy machine left a race open."""
+        told = (each.outcome.speedup for each in self.measurements if each.outcome is not None)
+        return self.contest.is_steady and all(ratio.is_steady(self.policy.timing) for ratio in told)
+
     def measurement_of(self, candidate: Candidate) -> Measurement:
         """Return the last measurement of a candidate, an empty one if there is none."""
         return self.last_measurements.get(candidate, Measurement(candidate))

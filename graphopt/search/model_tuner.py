@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -39,14 +40,15 @@ from graphopt.search.measured_cost import MeasuredCost
 from graphopt.search.moves import SearchSpace, apply_solution, rules_beside_trades
 from graphopt.search.policy import SearchPolicy
 from graphopt.search.race_outcomes import Measurement
-from graphopt.search.race_series import RaceSeries, min_race_seconds, model_digest
-from graphopt.search.search_cache import Choice
+from graphopt.search.race_series import RaceSeries, feeds_digest, min_race_seconds, model_digest
+from graphopt.search.search_cache import Choice, KnownResult
 from graphopt.search.search_report import (
     MemoryOutcome,
     RewriteGroup,
     SearchTiming,
     find_groups,
     group_indices,
+    known_group_indices,
     race_notes,
     refusal_notes,
     sweep_groups,
@@ -171,6 +173,8 @@ class Tuner:
                 return self._select_by_estimate(found, budget.deadline, cost)
         if reason := self._too_large_reason():
             return self._untimed(reason)
+        if (known := self._repeat_result(budget)) is not None:
+            return known
         policy = self.tuning.policy
         self.progress("time", 0.0)
         try:
@@ -244,13 +248,83 @@ class Tuner:
         if is_cut and found.stop is StopReason.DONE:
             found = replace(found, stop=StopReason.TIME)
         best = chooser.choose(first, swept, found.solutions, sweeps)
-        if best.steps[: len(first.steps)] == first.steps and contest.is_steady and not budget.is_interrupted:
+        result = self._to_result(best, sweeps, swept, chooser, found, gainable)
+        is_extended = best.steps[: len(first.steps)] == first.steps
+        if is_extended and contest.is_steady and not budget.is_interrupted:
             places = {sweep.name: sweep.losing_places for sweep in best.sweeps}
             graph = search_cache.graph_key(swept.graph) if best.solutions else ""
             made = (places, graph, best.solutions, best.candidate.is_tidied)
             choice = Choice(self._model_digest, self.tuning.seconds, *made)
             search_cache.save_choice(self.cache, self._choice_key(shapes), choice)
-        return self._to_result(best, sweeps, swept, chooser, found, gainable)
+            if found.is_steady and chooser.is_steady and not budget.is_starved:
+                self._save_result(choice, result)
+        return result
+
+    # -- what earlier runs chose ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def _result_key(self) -> str:
+        """Return the key of what is chosen for this very model, with these inputs and in so many seconds."""
+        tuning = self.tuning
+        sizes, seconds = json.dumps(dict(tuning.sizes), sort_keys=True, default=list), str(tuning.seconds)
+        inputs = feeds_digest(tuning.inputs or {})
+        sweeps = json.dumps(self._sweep_digests)
+        return cache_key(
+            "result",
+            self._model_digest,
+            self.simplified.key,
+            sizes,
+            inputs,
+            seconds,
+            sweeps,
+            str(self.is_bounded),
+            *self._search_conditions,
+        )
+
+    def _repeat_result(self, budget: TimeBudget) -> TuningResult | None:
+        """Return what an earlier run of this model came to, with its report; None where there was none that lasts."""
+        known = None if self.tuning.is_retry else search_cache.load_result(self.cache, self._result_key)
+        if known is None:
+            return None
+        try:
+            swept = self._apply_sweeps_of(known.choice, budget.deadline)
+            if swept is None or not known.choice.fits(self._searched_rules, swept.graph):
+                return None
+            made = self._apply_finds_of(known.choice, swept, budget.deadline)
+        except DeadlineExceededError:
+            return None
+        except KeyboardInterrupt:
+            budget.interrupt()
+            return None
+        indices = known_group_indices(known.timing.groups, made)
+        if made.key != known.candidate or indices is None:
+            log.debug("what an earlier run chose is not taken, for it became another graph")
+            return None
+        return TuningResult(made, known.timing, known.notes, group_of=indices)
+
+    def _save_result(self, choice: Choice, result: TuningResult) -> None:
+        """Keep a result for later runs of this model: what the check refuses then, it has refused before."""
+        if result.timing is not None and not self.tuning.is_retry:
+            known = KnownResult(choice, result.candidate.key, result.timing, result.notes)
+            search_cache.save_result(self.cache, self._result_key, known)
+
+    def _apply_sweeps_of(self, choice: Choice, end: float) -> Candidate | None:
+        """Return the simplified model with the sweeps of a choice; None where one does not match, or time is up."""
+        made, maker = self.simplified, replace(self.sweep_maker, losing_places=dict(choice.sweeps))
+        for name in choice.sweeps:
+            swept = maker.make(made, name, end)
+            if swept is None:
+                return None
+            made = swept
+        return made
+
+    def _apply_finds_of(self, choice: Choice, swept: Candidate, end: float) -> Candidate:
+        """Return a candidate with the finds of a choice, simplified again if that was. Raises DeadlineExceededError."""
+        space = self.search_space(end)
+        made = swept.derive(
+            lambda graph: chain.from_iterable(apply_solution(graph, each, space=space) for each in choice.solutions)
+        )
+        return made.derive(partial(self.simplify_with, deadline=end)) if choice.is_simplified_again else made
 
     def _selection(self, contest: RaceSeries, budget: TimeBudget, *, is_known_choice: bool = False) -> FinalSelection:
         return FinalSelection(
@@ -268,19 +342,19 @@ class Tuner:
     def _choice_key(self, shapes: Sequence[InputShapes]) -> str:
         """Return the key of what is chosen for models of this structure, whatever their weights are."""
         structure = (search_cache.graph_key(self.model.graph), self.model.functions_digest)
-        sweeps = {name: [rule.digest for rule in rules] for name, rules in self.sweep_maker.rules.items()}
-        said = (json.dumps(shapes, sort_keys=True), json.dumps(sweeps))
+        said = (json.dumps(shapes, sort_keys=True), json.dumps(self._sweep_digests))
         return cache_key("choice", *structure, *said, *self._search_conditions)
+
+    @property
+    def _sweep_digests(self) -> dict[str, list[str]]:
+        """Digests of the rules of each sweep."""
+        return {name: [rule.digest for rule in rules] for name, rules in self.sweep_maker.rules.items()}
 
     def _try_choice(self, known: Choice, contest: RaceSeries, budget: TimeBudget) -> TuningResult | None:
         """Let what was chosen for another model of this structure race, briefly; None where that does not win, too."""
-        swept = self.simplified
-        maker = replace(self.sweep_maker, losing_places=dict(known.sweeps))  # another model's are not to stay
-        for name in known.sweeps:
-            made = maker.make(swept, name, budget.sweeping_end)
-            if made is None:
-                return None
-            swept = made
+        swept = self._apply_sweeps_of(known, budget.sweeping_end)
+        if swept is None:
+            return None
         if not known.fits(self._searched_rules, swept.graph):
             if not self.tuning.is_retry or not known.sweeps:
                 return None

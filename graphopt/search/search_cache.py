@@ -25,6 +25,7 @@ from graphopt.runtime.measure import TimingVerdict
 from graphopt.search.explore import Exploration
 from graphopt.search.moves import Solution
 from graphopt.search.policy import SearchPolicy
+from graphopt.search.search_report import SearchTiming
 from graphopt.search.stopping import StopReason
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,27 @@ class Choice:
         return not self.solutions or (
             graph_key(graph) == self.graph and _solutions_fit(self.solutions, {rule.name for rule in rules}, graph)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownResult:
+    """What an earlier run of the same model chose, and what it reported."""
+
+    choice: Choice
+    candidate: str
+    """Key of the candidate that was chosen."""
+    timing: SearchTiming
+    notes: tuple[str, ...]
+
+
+def load_result(cache: Cache, key: str) -> KnownResult | None:
+    """Return what an earlier run of a model chose; None where there was none under this key."""
+    return decode_cached(KnownResult, cache.get([key]).get(key))
+
+
+def save_result(cache: Cache, key: str, result: KnownResult) -> None:
+    """Keep what was chosen for a model, for later runs of the same."""
+    cache.put({key: to_json(result)})
 
 
 def load_choice(cache: Cache, key: str, seconds: float) -> Choice | None:

@@ -351,6 +351,18 @@ def group_indices(
     return found
 
 
+def known_group_indices(groups: Sequence[RewriteGroup], candidate: Candidate) -> dict[Cause, int] | None:
+    """Return the index of the group of each cause of a candidate that an earlier run reported on; None where the groups
+    that were taken are others."""
+    sweeps = {group.name: index for index, group in enumerate(groups) if group.kind is GroupKind.SWEEP}
+    finds = [index for index, group in enumerate(groups) if group.kind is GroupKind.FIND and group.is_taken]
+    made = [cause for cause in candidate.causes if isinstance(cause, Sweep)]
+    found = [cause for cause in candidate.causes if not isinstance(cause, Sweep)]
+    if len(found) != len(finds) or any(sweep.name not in sweeps for sweep in made):
+        return None
+    return {sweep: sweeps[sweep.name] for sweep in made} | dict(zip(found, finds, strict=True))
+
+
 def version_races(
     raced: Iterable[Measurement], first: Candidate, indices: Mapping[Cause, int], *, are_second: bool = False
 ) -> Iterator[VersionRace]:
