@@ -13,9 +13,11 @@ from graphopt.io import onnx_io
 from graphopt.runtime.cost_model import open_cost_cache
 from graphopt.search import model_tuner, search_cache
 from graphopt.search.explore import Exploration, explore_regions
-from graphopt.search.model_tuner import TuningResult
-from graphopt.search.search_cache import Choice
-from graphopt.search.stopping import StopReason
+from graphopt.search.final_selection import FinalSelection
+from graphopt.search.model_tuner import Tuner, TuningResult
+from graphopt.search.race_series import RaceSeries
+from graphopt.search.search_cache import Choice, KnownResult
+from graphopt.search.stopping import StopReason, TimeBudget
 from graphopt.search.sweep_making import SweepMaker
 from tests.test_tune import DOUBLE, estimate, outcomes, tuner
 from tests.text import parse
@@ -74,6 +76,76 @@ def test_a_model_that_was_searched_itself_takes_its_own_result(searched: list[fl
     assert len(searched) == 1
     assert again.timing is not None
     assert again.timing.stop == StopReason.DONE
+
+
+@pytest.mark.parametrize("sweeps", [{}, {"sums": [DOUBLE]}])
+@pytest.mark.parametrize("value", [1.0, 3.0])
+def test_a_later_run_repeats_the_result_and_the_report_without_opening_the_model(
+    searched: list[float], monkeypatch: pytest.MonkeyPatch, sweeps: dict[str, list[Any]], value: float
+) -> None:
+    """That of the sibling, too, which had what was chosen for the first model."""
+    tuned(1.0, sweeps=sweeps)
+    first, was = tuned(value, sweeps=sweeps)
+    count = len(searched)
+    monkeypatch.delattr(Tuner, "_open_contest")
+    again, found = tuned(value, sweeps=sweeps)
+    assert len(searched) == count
+    assert again.graph.operator_counts() == first.graph.operator_counts() == {"MatMul": 1, "Add": 1, "Exp": 1}
+    assert (found.timing, found.notes) == (was.timing, was.notes)
+    assert [*found.group_of.values()] == [*was.group_of.values()] == [0]
+
+
+def test_a_later_run_repeats_that_nothing_was_gained(searched: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes(monkeypatch, simplified=1.0, searched=0.9)
+    _, was = tuned(1.0)
+    monkeypatch.delattr(Tuner, "_open_contest")
+    again, found = tuned(1.0)
+    assert len(searched) == 1
+    assert again.graph.operator_counts() == {"MatMul": 1, "Mul": 1, "Exp": 1}
+    assert found.timing == was.timing
+
+
+def test_a_result_of_other_conditions_or_of_another_graph_is_not_repeated(
+    searched: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = list[float]()
+    races = Tuner._open_contest
+
+    def opening(self: Tuner, budget: TimeBudget) -> RaceSeries:
+        opened.append(self.tuning.seconds)
+        return races(self, budget)
+
+    monkeypatch.setattr(Tuner, "_open_contest", opening)
+    tuned(1.0, seconds=10.0)
+    tuned(1.0, seconds=10.0)
+    assert len(opened) == len(searched) == 1
+    tuned(1.0, seconds=10.0, seed=1)
+    tuned(1.0, seconds=20.0)
+    tuned(1.0, seconds=10.0, inputs={"x": np.ones((4, 8), np.float32)})
+    assert len(opened) == 4
+    load = search_cache.load_result
+
+    def changed(*given: Any) -> KnownResult | None:
+        found = load(*given)
+        return found and replace(found, candidate="another")
+
+    monkeypatch.setattr(search_cache, "load_result", changed)
+    model, _ = tuned(1.0, seconds=10.0)
+    assert len(opened) == 5
+    assert model.graph.operator_counts() == {"MatMul": 1, "Add": 1, "Exp": 1}
+
+
+def test_a_result_that_a_busy_machine_left_open_is_not_repeated(
+    searched: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned(1.0, seconds=10.0)
+    monkeypatch.setattr(FinalSelection, "is_steady", False)
+    tuned(1.0, seconds=20.0)
+    assert len(searched) == 2
+    monkeypatch.delattr(Tuner, "_open_contest")
+    tuned(1.0, seconds=10.0)
+    with pytest.raises(AttributeError, match="_open_contest"):
+        tuned(1.0, seconds=20.0)
 
 
 @pytest.mark.parametrize("sweeps", [{}, {"sums": [DOUBLE]}])

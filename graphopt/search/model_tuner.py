@@ -374,7 +374,10 @@ class Tuner:
         alone = [  # none of them was timed by itself
             Candidate(swept.graph, tuple(step for step in swept.steps if step.cause == made)) for made in swept.causes
         ]
-        return self._to_result(best, alone, swept, chooser, Exploration(known.solutions, reason), None)
+        result = self._to_result(best, alone, swept, chooser, Exploration(known.solutions, reason), None)
+        if chooser.is_steady and not (budget.is_interrupted or budget.is_starved):
+            self._save_result(replace(known, model=self._model_digest), result)
+        return result
 
     def _light_kernel_share(self, contest: RaceSeries, shapes: Sequence[InputShapes]) -> float | None:
         """Return the part of the simplified model's time that a search may save; None where that may be all.
