@@ -343,6 +343,32 @@ def test_no_room_for_what_onnx_runtime_writes_is_no_fault_either(
     assert timer.asked == [3]
 
 
+@pytest.mark.parametrize(("size", "is_profiled"), [(320, True), (4, False)])
+def test_kernels_that_differ_tell_of_a_region_whose_kernels_take_long(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, is_profiled: bool
+) -> None:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+
+    def products(body: str) -> Graph:
+        return graph(f"float[{size},{size}] x", body, f"float[{size},{size}] y", w=weight(size, size))
+
+    before = products("a = MatMul(x, w); b = MatMul(a, w); y = Mul(b, x)")
+    same, one = (
+        products("a = MatMul(x, w); b = MatMul(a, w); y = Mul(x, b)"),
+        products("a = MatMul(x, w); y = Mul(a, x)"),
+    )
+    policy = SearchPolicy(pair_seconds=0.1)
+    equal, faster = measured(path, policy=policy).measure_speedups(before, [same, one])
+    assert (equal.is_by_kernels, faster.is_by_kernels) == (is_profiled, is_profiled)
+    if is_profiled:
+        assert (equal.low, equal.median, equal.high) == (1, 1, 1), "whatever the sessions take"
+        assert faster.verdict is TimingVerdict.FASTER
+        assert faster.rounds <= policy.profiled_region_rounds[1]
+    assert not [*folder.iterdir()], "no profile is left"
+
+
 @pytest.mark.usefixtures("timer")
 def test_no_room_for_a_folder_is_no_fault_of_the_graphs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(path.parent / "missing"))

@@ -367,6 +367,24 @@ def identity(body: str = PAIR, inputs: str = "float[2,4] x", outputs: str = "flo
     return graph_digest(graph_of(inputs, body, outputs=outputs, **(weights or {"w": weight(4, 4)})))
 
 
+@pytest.mark.parametrize(
+    ("absent", "given"),
+    [("Gemm(x, w)", "Gemm<alpha = 1.0, transB = 0>(x, w)"), ("Softmax(x)", "Softmax<axis = -1>(x)")],
+)
+def test_an_attribute_that_has_its_default_is_as_one_that_is_absent(absent: str, given: str) -> None:
+    assert identity(f"y = {absent}") == identity(f"y = {given}")
+    assert identity("y = Gemm(x, w)") != identity("y = Gemm<alpha = 2.0>(x, w)")
+
+
+def test_geometry_that_a_convolution_has_by_default_does_not_matter() -> None:
+    plain, told = (
+        identity(f"y = Conv<{attributes}>(x, w)", "float[1,4,5,5] x", "float[1,4,3,3] y", w=weight(4, 4, 3, 3))
+        for attributes in ("group = 1", "kernel_shape = [3,3], dilations = [1,1], pads = [0,0,0,0], strides = [1,1]")
+    )
+    dilated = "y = Conv<dilations = [2,2]>(x, w)"
+    assert plain == told != identity(dilated, "float[1,4,5,5] x", "float[1,4,1,1] y", w=weight(4, 4, 3, 3))
+
+
 def test_names_order_and_the_values_of_weights_do_not_matter() -> None:
     assert identity() == identity(w=weight(4, 4, seed=1))
     assert identity() == identity(

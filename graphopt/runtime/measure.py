@@ -95,6 +95,8 @@ class KernelTimes:
     """Kernels of the kind in one run."""
     seconds: Mapping[str, Sequence[float]]
     """Seconds in all kernels of the kind, one number a run, as if all were disturbed as the less disturbed half is."""
+    interrupted: frozenset[int] = frozenset()
+    """Runs, by number, of which kernels tell nothing, as others had the processor for a while."""
 
     def saved_seconds(self, other: KernelTimes) -> list[float]:
         """Return the seconds that another model saves in each run, by the kernels of which it has more or fewer.
@@ -261,9 +263,11 @@ def compute_speedup(
     if before.kernels is None or after.kernels is None:
         return _speedup_from_ratios(minimum, whole, sure, policy.noise)
     found = _speedup_from_ratios(minimum, whole, sure, policy.noise, is_of_one_look=True)
-    usual, savings = before.median, before.kernels.saved_seconds(after.kernels)
-    if not savings:  # neither has any kernel
-        return found
+    usual, interrupted = before.median, before.kernels.interrupted | after.kernels.interrupted
+    saved_in_runs = enumerate(before.kernels.saved_seconds(after.kernels))
+    savings = [saved for run, saved in saved_in_runs if run not in interrupted]
+    if not savings or (interrupted and len(savings) < min_rounds(sure, is_sequential=False)):
+        return found  # neither has any kernel, or few runs are left
     fewer = sum(before.kernels.counts.values()) - sum(after.kernels.counts.values())
     fewer_lasting = before.kernels.lasting_count(policy.kernel_bias) - after.kernels.lasting_count(policy.kernel_bias)
     saved_between = fewer * policy.seconds_between_kernels - max(fewer_lasting, 0) * policy.kernel_bias

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from ast import literal_eval
 from bisect import bisect
 from collections import Counter, defaultdict
@@ -207,7 +208,9 @@ class ProfiledSession:
             UsageError: the provider is missing.
             ModelError: the model cannot be loaded, or there can be no temporary folder for the profile.
         """
-        self.label, self.runs, self._is_ended = model_label(model), 0, False
+        self.label, self._is_ended = model_label(model), False
+        self._has_processor_times = setting.timer is time.thread_time
+        self._interruptions: list[bool] = []
         self._folder = ExitStack()
         folder = self._folder.enter_context(files.scratch_folder(ModelError))
 
@@ -224,15 +227,32 @@ class ProfiledSession:
             raise
         self.get_inputs, self.get_outputs = self._session.get_inputs, self._session.get_outputs
 
+    @property
+    def runs(self) -> int:
+        """Runs until now."""
+        return len(self._interruptions)
+
     def run(self, *args: Any) -> Any:
         """Run it, as ONNX Runtime's sessions are."""
-        self.runs += 1
-        return self._session.run(*args)
+        return self._watch(lambda: self._session.run(*args))
 
     def run_with_iobinding(self, *args: Any) -> None:
         """Run it on values that are bound."""
-        self.runs += 1
-        self._session.run_with_iobinding(*args)
+        self._watch(lambda: self._session.run_with_iobinding(*args))
+
+    def _watch(self, run: Callable[[], Any]) -> Any:
+        """Run it, and note whether others had the processor for a while: kernels are timed by the clock on the wall."""
+        start, used = time.perf_counter(), time.thread_time()
+        result = run()
+        passed, used = time.perf_counter() - start, time.thread_time() - used
+        is_interrupted = passed - used > INTERRUPTED_SHARE * passed + UNNOTICED_SECONDS
+        self._interruptions.append(self._has_processor_times and is_interrupted)
+        return result
+
+    def interrupted_runs(self, span: slice) -> frozenset[int]:
+        """Return the runs of a span, by their number in it, in which others had the processor for a while; none where
+        several threads work, which also wait for each other."""
+        return frozenset(number for number, is_interrupted in enumerate(self._interruptions[span]) if is_interrupted)
 
     def io_binding(self) -> Any:
         """Return a binding of the session."""
@@ -260,8 +280,9 @@ class ProfiledSession:
                 raise ModelError(f"the profile of {self.label} cannot be read: {error}") from error
         return events
 
-    def end_with_kernels(self, spans: Sequence[slice]) -> list[KernelTimes]:
-        """Return the times of the kernels in some spans of the runs, each on inputs of its own.
+    def end_with_kernels(self, spans: Sequence[slice], *, leaves_interrupted: bool = False) -> list[KernelTimes]:
+        """Return the times of the kernels in some spans of the runs, each on inputs of its own; `leaves_interrupted` as
+        `with_kernels` says.
 
         Raises:
             ModelError: the profile cannot be read, or has no room for all runs.
@@ -272,14 +293,21 @@ class ProfiledSession:
         starts = [event["ts"] for event in whole]
         found = [bisect(starts, event["ts"]) - 1 for event in kernels]
         places = [range(len(whole))[span] for span in spans]
-        return [
+        times = [
             _kernel_times(whole[span], [event for event, run in zip(kernels, found, strict=True) if run in runs])
             for span, runs in zip(spans, places, strict=True)
         ]
+        if not leaves_interrupted:
+            return times
+        return [replace(each, interrupted=self.interrupted_runs(span)) for each, span in zip(times, spans, strict=True)]
 
 
 def with_kernels(
-    races: Sequence[RaceTimes], sessions: Sequence[ProfiledSession], ends: Sequence[Sequence[int]]
+    races: Sequence[RaceTimes],
+    sessions: Sequence[ProfiledSession],
+    ends: Sequence[Sequence[int]],
+    *,
+    leaves_interrupted: bool = False,
 ) -> list[RaceTimes]:
     """Return races with the times of the kernels, where the profiles hold all runs.
 
@@ -287,6 +315,7 @@ def with_kernels(
         races: of the sessions, one after the other; in each, a round is a run.
         sessions: which took turns in them. They end.
         ends: how often each had run at the end of each race.
+        leaves_interrupted: whether runs in which others had the processor for a while tell nothing.
     """
     raced = [(times.original, *times.candidates) for times in races]
     spans = [
@@ -295,7 +324,8 @@ def with_kernels(
     ]
     try:
         profiles = [
-            session.end_with_kernels(own) for session, own in zip(sessions, zip(*spans, strict=True), strict=True)
+            session.end_with_kernels(own, leaves_interrupted=leaves_interrupted)
+            for session, own in zip(sessions, zip(*spans, strict=True), strict=True)
         ]
     except ModelError as error:
         log.debug("kernels are not timed: %s", error)
@@ -338,6 +368,8 @@ def _kernel_times(whole: Sequence[_Event], kernels: Sequence[_Event]) -> KernelT
     return KernelTimes(counts, {kind: [each / 1e6 for each in undisturbed_sums(runs)] for kind, runs in found.items()})
 
 
+INTERRUPTED_SHARE, UNNOTICED_SECONDS = 0.01, 2e-5
+"""Part of a run, and seconds beside it, that others may have the processor without being noticed in its kernels."""
 LEAST_TICKS = 10
 """Ticks of the profiler's clock from which a kernel's time is known well enough to be compared with another run's."""
 

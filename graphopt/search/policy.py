@@ -130,10 +130,13 @@ class SearchPolicy:
     region_rounds: tuple[int, int] = (5, 100)
     """Fewest and most rounds in which candidates take turns with a region: after five that are all slower a candidate
     is probably no gain."""
-    profiled_region_rounds: tuple[int, int] = (5, 12)
+    profiled_region_rounds: tuple[int, int] = (5, 36)
     """The same under the profiler, for the kernels that differ then tell what a candidate gains: their times vary less
     than those of whole runs, and two sessions of the same kernels are told to be equal, where whole runs differ by up
-    to 9 %. Of 12 ratios the interval leaves out one at each end, which may be of a run that was disturbed."""
+    to 9 %."""
+    undisturbed_region_rounds: int = 12
+    """Rounds under the profiler in which nothing interrupts a region and a candidate that are enough: of 12 ratios the
+    interval leaves out one at each end."""
     profiled_region_seconds: float = 3e-4
     """Seconds of a region's run from which on it is profiled: of shorter ones many rounds take little time."""
     profiled_node_seconds: float = 2e-5

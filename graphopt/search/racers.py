@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import ceil
@@ -20,8 +20,8 @@ from graphopt.operators.inference import infer_graph
 from graphopt.runtime.cost_model import NotMeasurableError, TemporarilyNotMeasurableError, open_cost_cache
 from graphopt.runtime.graph_sessions import LoadedGraph, load_graph, model_of_graph, random_feeds
 from graphopt.runtime.machine import Machine, device_name, environment_key
-from graphopt.runtime.measure import FastestRun, Speedup, TimingSchedule, time_race
-from graphopt.runtime.profile import with_kernels
+from graphopt.runtime.measure import FastestRun, Speedup, TimingSamples, TimingSchedule, time_race
+from graphopt.runtime.profile import ProfiledSession, with_kernels
 from graphopt.runtime.session_setting import SessionSetting
 from graphopt.search.policy import SearchPolicy
 
@@ -129,18 +129,44 @@ class LocalRacer:
     def _time(self, own: LoadedGraph, others: Sequence[LoadedGraph], least_gain: float) -> list[Speedup]:
         """Return the speedup of each graph over the first; most rounds go to the fastest."""
         policy, timing = self.policy, self.policy.timing
+        open_runs, seconds = FastestRun(timing, least_gain=least_gain), policy.pair_seconds * (len(others) + 1)
         sessions = [each.profiled for each in (own, *others) if each.profiled is not None]
-        schedule = TimingSchedule(
-            seconds=policy.pair_seconds * (len(others) + 1),
-            rounds=policy.profiled_region_rounds if sessions else policy.region_rounds,
-            open_runs=FastestRun(timing, least_gain=least_gain),
+        runs, meter = [other.run for other in others], self.setting.timer
+        if not sessions:
+            schedule = TimingSchedule(seconds=seconds, rounds=policy.region_rounds, open_runs=open_runs)
+            return time_race(own.run, runs, schedule, meter=meter, policy=timing).speedups()
+        told = _ToldByKernels(sessions, open_runs, policy.undisturbed_region_rounds)
+        schedule = TimingSchedule(seconds=seconds, rounds=policy.profiled_region_rounds, open_runs=told)
+        turns = replace(timing, long_run_seconds=0.0)  # a round is a run
+        times = time_race(own.run, runs, schedule, meter=meter, policy=turns)
+        (times,) = with_kernels([times], sessions, [[each.runs for each in sessions]], leaves_interrupted=True)
+        return times.speedups(by_kernels_alone=True)
+
+
+@dataclass(frozen=True)
+class _ToldByKernels:
+    """Goes on until kernels tell of each candidate that may be a gain."""
+
+    sessions: Sequence[ProfiledSession]
+    """Of the region, and of each candidate."""
+    open_runs: FastestRun
+    rounds: int
+    """Rounds without an interruption that are enough."""
+
+    def __call__(self, found: Sequence[TimingSamples]) -> Collection[int]:
+        """Return the candidates of which more rounds are needed, and the region."""
+        able = [
+            place for place in self.open_runs(found) if place and self._undisturbed_rounds(place, found) < self.rounds
+        ]
+        return [0, *able] if able else []
+
+    def _undisturbed_rounds(self, place: int, found: Sequence[TimingSamples]) -> int:
+        """Return the rounds in which nothing interrupted the region or a candidate."""
+        rounds = len(found[place].seconds)
+        interrupted = frozenset[int]().union(
+            *(self.sessions[each].interrupted_runs(slice(-rounds, None)) for each in (0, place))
         )
-        turns = replace(timing, long_run_seconds=0.0) if sessions else timing  # a round of a profile is a run
-        runs = [other.run for other in others]
-        times = time_race(own.run, runs, schedule, meter=self.setting.timer, policy=turns)
-        if sessions:
-            (times,) = with_kernels([times], sessions, [[session.runs for session in sessions]])
-        return times.speedups(by_kernels_alone=bool(sessions))
+        return rounds - len(interrupted)
 
 
 # -- on the workers of a cluster ---------------------------------------------------------------------------------------
