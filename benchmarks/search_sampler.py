@@ -65,7 +65,8 @@ def work(path: str, seconds: str) -> dict[str, Any]:
         observer.join()
     passed, timing = time.perf_counter() - start, result.report.timing
     parts = {f"{phase}: {what}": round(count * passed / samples.total(), 2) for (phase, what), count in samples.items()}
-    found = {} if timing is None else {"regions": timing.regions, "states": timing.states, "trials": timing.trials}
+    counted = ("regions", "states", "trials", "stop")
+    found = {} if timing is None else {name: getattr(timing, name) for name in counted}
     speedup = timing.speedup.median if timing is not None and timing.speedup is not None else None
     return {"seconds": round(passed, 1), "parts": parts, **found, "speedup": speedup}
 

@@ -266,20 +266,10 @@ class Tuner:
     def _result_key(self) -> str:
         """Return the key of what is chosen for this very model, with these inputs and in so many seconds."""
         tuning = self.tuning
-        sizes, seconds = json.dumps(dict(tuning.sizes), sort_keys=True, default=list), str(tuning.seconds)
-        inputs = feeds_digest(tuning.inputs or {})
-        sweeps = json.dumps(self._sweep_digests)
-        return cache_key(
-            "result",
-            self._model_digest,
-            self.simplified.key,
-            sizes,
-            inputs,
-            seconds,
-            sweeps,
-            str(self.is_bounded),
-            *self._search_conditions,
-        )
+        sizes = json.dumps({**tuning.sizes}, sort_keys=True, default=list)
+        given = (sizes, feeds_digest(tuning.inputs or {}), str(tuning.seconds), str(self.is_bounded))
+        what = (self._model_digest, self.simplified.key, json.dumps(self._sweep_digests))
+        return cache_key("result", *what, *given, *self._search_conditions)
 
     def _repeat_result(self, budget: TimeBudget) -> TuningResult | None:
         """Return what an earlier run of this model came to, with its report; None where there was none that lasts."""
