@@ -123,13 +123,13 @@ def test_a_result_of_other_conditions_or_of_another_graph_is_not_repeated(
     tuned(1.0, seconds=20.0)
     tuned(1.0, seconds=10.0, inputs={"x": np.ones((4, 8), np.float32)})
     assert len(opened) == 4
-    load = search_cache.load_result
+    load = search_cache.load_known_result
 
     def changed(*given: Any) -> KnownResult | None:
         found = load(*given)
         return found and replace(found, candidate="another")
 
-    monkeypatch.setattr(search_cache, "load_result", changed)
+    monkeypatch.setattr(search_cache, "load_known_result", changed)
     model, _ = tuned(1.0, seconds=10.0)
     assert len(opened) == 5
     assert model.graph.operator_counts() == {"MatMul": 1, "Add": 1, "Exp": 1}

@@ -273,7 +273,7 @@ class Tuner:
 
     def _repeat_result(self, budget: TimeBudget) -> TuningResult | None:
         """Return what an earlier run of this model came to, with its report; None where there was none that lasts."""
-        known = None if self.tuning.is_retry else search_cache.load_result(self.cache, self._result_key)
+        known = None if self.tuning.is_retry else search_cache.load_known_result(self.cache, self._result_key)
         if known is None:
             return None
         try:
@@ -296,7 +296,7 @@ class Tuner:
         """Keep a result for later runs of this model: what the check refuses then, it has refused before."""
         if result.timing is not None and not self.tuning.is_retry:
             known = KnownResult(choice, result.candidate.key, result.timing, result.notes)
-            search_cache.save_result(self.cache, self._result_key, known)
+            search_cache.save_known_result(self.cache, self._result_key, known)
 
     def _apply_sweeps_of(self, choice: Choice, end: float) -> Candidate | None:
         """Return the simplified model with the sweeps of a choice; None where one does not match, or time is up."""

@@ -148,7 +148,7 @@ class _ToldByKernels:
     """Goes on until kernels tell of each candidate that may be a gain."""
 
     sessions: Sequence[ProfiledSession]
-    """Of the region, and of each candidate."""
+    """Sessions of the region and of each candidate."""
     open_runs: FastestRun
     rounds: int
     """Rounds without an interruption that are enough."""

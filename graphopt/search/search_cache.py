@@ -89,12 +89,12 @@ class KnownResult:
     notes: tuple[str, ...]
 
 
-def load_result(cache: Cache, key: str) -> KnownResult | None:
+def load_known_result(cache: Cache, key: str) -> KnownResult | None:
     """Return what an earlier run of a model chose; None where there was none under this key."""
     return decode_cached(KnownResult, cache.get([key]).get(key))
 
 
-def save_result(cache: Cache, key: str, result: KnownResult) -> None:
+def save_known_result(cache: Cache, key: str, result: KnownResult) -> None:
     """Keep what was chosen for a model, for later runs of the same."""
     cache.put({key: to_json(result)})
 
