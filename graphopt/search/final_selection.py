@@ -40,6 +40,8 @@ class FinalSelection:
     """Measurement of each candidate in the last race."""
     confirmations: list[Measurement] = field(default_factory=list)
     """Measurements of second and third races."""
+    rematch_series: list[RaceSeries] = field(default_factory=list)
+    """The series of the second and third races."""
     raced_keys: list[str] = field(default_factory=list)
     """The keys of the candidates of all races, in their order."""
     prior_races: int = 0
@@ -63,8 +65,7 @@ class FinalSelection:
     @property
     def is_steady(self) -> bool:
         """False where a busy machine left a race open."""
-        told = (each.outcome.speedup for each in self.measurements if each.outcome is not None)
-        return self.contest.is_steady and all(ratio.is_steady(self.policy.timing) for ratio in told)
+        return all(series.is_steady for series in (self.contest, *self.rematch_series))
 
     def measurement_of(self, candidate: Candidate) -> Measurement:
         """Return the last measurement of a candidate, an empty one if there is none."""
@@ -526,6 +527,7 @@ class FinalSelection:
         series = self.contest
         for _ in range(heat - 1):
             series = series.next_series()
+        self.rematch_series.append(series)
         found = series.race(candidates, self.policy.second_race_share)
         self.confirmations += found
         return found

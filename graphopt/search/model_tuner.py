@@ -341,7 +341,7 @@ class Tuner:
         return {name: [rule.digest for rule in rules] for name, rules in self.sweep_maker.rules.items()}
 
     def _try_choice(self, known: Choice, contest: RaceSeries, budget: TimeBudget) -> TuningResult | None:
-        """Let what was chosen for another model of this structure race, briefly; None where that does not win, too."""
+        """Let what was chosen for another model of this structure race, once; None where that does not win, too."""
         swept = self._apply_sweeps_of(known, budget.sweeping_end)
         if swept is None:
             return None
@@ -352,7 +352,8 @@ class Tuner:
         digest = cache_key(contest.digest, "choice")  # brief races are not to bind a search
         # the one race is like a second one: the original's session is opened last, which makes it the faster by a bit
         own = RaceSeries(contest.original, self.original, self.model, digest, self.cache, budget, heat=2)
-        chooser, budget.is_brief = self._selection(own, budget, is_known_choice=True), True
+        chooser = self._selection(own, budget, is_known_choice=True)
+        budget.is_brief = not (known.sweeps or known.solutions)  # a race left open would cost a search
         chosen = chooser.with_solutions(swept, known.solutions)
         if chosen is not None and known.is_simplified_again:
             chosen = chooser.simplified_again(chosen)
