@@ -82,6 +82,10 @@ def format_megabytes(nbytes: int) -> str:
     return f"{nbytes / 1e6:,.0f} MB" if nbytes >= 1e7 else f"{nbytes / 1e6:.2g} MB"
 
 
+GC_THRESHOLD = (100_000, 50, 50)
+"""Thresholds of garbage collection: terms, proofs and graphs are not cyclic, and the default thresholds cost almost a
+tenth of the time."""
+
 TRIM_THRESHOLD = 300_000_000
 """Bytes that a process may gather before what nothing uses is given back to the system."""
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from math import copysign, isnan
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from onnx.defs import OpSchema
+from onnx import AttributeProto
 
 from graphopt.base.errors import did_you_mean
 from graphopt.ir import schemas
@@ -392,7 +392,8 @@ def invalid_applications(parts: Parts) -> Iterator[str]:
         for app in part.applications:
             yield from _invalid_scalar_calls(app) if app.domain == SCALAR else _schema_violations(app)
             if not 0 <= app.output < app.outputs <= MAX_OUTPUTS:
-                yield f"output {app.output} of {app.outputs} of {app.op}: they count from 0, and are {MAX_OUTPUTS} at most"
+                counting = f"they count from 0, and are {MAX_OUTPUTS} at most"
+                yield f"output {app.output} of {app.outputs} of {app.op}: {counting}"
             if app.attributes_hole is not None and len(app.args) - len(app.inputs) > 1:
                 yield f"{app.op} has two holes for the other attributes"
 
@@ -447,50 +448,26 @@ def _invalid_content_queries(app: App) -> Iterator[str]:
                 yield f"'{render_term(app)}': '{of}' does not have one axis {axis}"
 
 
-class _CallForm(NamedTuple):
-    """How an operator is called, as its schema says; to ask the schema itself takes many times as long."""
-
-    schema: OpSchema
-    attribute_types: Mapping[str, OpSchema.AttrType]
-    is_single: Sequence[bool]
-    """Whether each input has to be there."""
-    least_inputs: int
-    most_inputs: int
-    least_outputs: int
-    most_outputs: int
-
-
-@schemas.memoized_by_schema
-def _call_form(op: str, domain: str) -> _CallForm | None:
-    schema = schemas.schema(op, domain)
-    if schema is None:
-        return None
-    return _CallForm(
-        schema,
-        {name: attribute.type for name, attribute in schema.attributes.items()},
-        [formal.option == OpSchema.FormalParameterOption.Single for formal in schema.inputs],
-        *(schema.min_input, schema.max_input, schema.min_output, schema.max_output),
-    )
-
-
 def _schema_violations(app: App) -> Iterator[str]:
-    form = _call_form(app.op, app.domain)
+    form = schemas.schema_form(app.op, app.domain)
     if form is None:
         yield _unknown_operator_message(app)
         return
     for name, value in app.attrs:
-        if name in form.attribute_types:
-            yield from _attribute_kind_mismatch(app, name, value, form.attribute_types[name])
+        if name in form.kinds:
+            yield from _attribute_kind_mismatch(app, name, value, form.kinds[name])
         else:
-            yield _unknown_attribute_message(form.schema, name)
-    if not form.least_inputs <= len(app.inputs) <= form.most_inputs:
-        yield f"{app.op} takes {form.least_inputs} to {form.most_inputs} inputs, not {len(app.inputs)}"
-    if not form.least_outputs <= app.outputs <= form.most_outputs:
-        yield f"{app.op} has {form.least_outputs} to {form.most_outputs} outputs, not {app.outputs}"
+            yield _unknown_attribute_message(app, name)
+    least, most = form.inputs
+    if not least <= len(app.inputs) <= most:
+        yield f"{app.op} takes {least} to {most} inputs, not {len(app.inputs)}"
+    least, most = form.outputs
+    if not least <= app.outputs <= most:
+        yield f"{app.op} has {least} to {most} outputs, not {app.outputs}"
     for position, arg in enumerate(app.inputs):
         if isinstance(arg, Lit) and isinstance(arg.value, str):
             yield f"input {position} of {app.op} is the text {arg}: tensors hold numbers"
-        if arg is None and form.is_single[min(position, len(form.is_single) - 1)]:
+        if arg is None and position in form.required_inputs:
             yield f"input {position} of {app.op} is not optional"
 
 
@@ -508,17 +485,17 @@ def _unknown_operator_message(app: App) -> str:
 MAX_OUTPUTS = 1000
 """Most outputs of an operator in a rule."""
 
-_ATTRIBUTE_KINDS: Mapping[OpSchema.AttrType, tuple[HoleKind, type | tuple[type, ...]]] = {
-    OpSchema.AttrType.INT: ("integer", int),
-    OpSchema.AttrType.FLOAT: ("real", (int, float)),
-    OpSchema.AttrType.STRING: ("string", str),
-    OpSchema.AttrType.INTS: ("integers", tuple),
-    OpSchema.AttrType.FLOATS: ("integers", tuple),  # no hole is a list of reals
+_ATTRIBUTE_KINDS: Mapping[int, tuple[HoleKind, type | tuple[type, ...]]] = {
+    AttributeProto.INT: ("integer", int),
+    AttributeProto.FLOAT: ("real", (int, float)),
+    AttributeProto.STRING: ("string", str),
+    AttributeProto.INTS: ("integers", tuple),
+    AttributeProto.FLOATS: ("integers", tuple),  # no hole is a list of reals
 }
 """Values that an attribute of a type may have: a hole of this kind, or a literal of this type."""
 
 
-def _attribute_kind_mismatch(app: App, name: str, value: Term, type_: OpSchema.AttrType) -> Iterator[str]:
+def _attribute_kind_mismatch(app: App, name: str, value: Term, type_: int) -> Iterator[str]:
     """Yield a problem with the value of a known attribute; scalar functions may give any kind."""
     if type_ not in _ATTRIBUTE_KINDS:
         return
@@ -527,15 +504,17 @@ def _attribute_kind_mismatch(app: App, name: str, value: Term, type_: OpSchema.A
         fits = value.domain == SCALAR
     else:
         fits = value.kind == kind if isinstance(value, Var) else isinstance(value.value, literal)
-        if type_ is OpSchema.AttrType.INTS and isinstance(value, Lit):
+        if type_ == AttributeProto.INTS and isinstance(value, Lit):
             fits = fits and is_whole_number(value)
     if not fits:
         shown = f'{value.kind}("{value.name}")' if isinstance(value, Var) else render_term(value)
         yield f'{name} of {app.op} is an attribute: write {kind}("{name}"), not {shown}'
 
 
-def _unknown_attribute_message(schema: OpSchema, name: str) -> str:
+def _unknown_attribute_message(app: App, name: str) -> str:
     """Say that an operator has no such attribute, or in which version it lost it, and what replaced it."""
+    schema = schemas.schema(app.op, app.domain)
+    assert schema is not None, app.op
     inputs = [parameter.name for parameter in schema.inputs]
     since = schemas.attribute_removed_in(schema.name, name) if not schema.domain else None
     problem = f"{schema.name} has no attribute '{name}'{f' since opset {since}' if since else ''}"

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Protocol, TypeAlias
 
 from graphopt.ir.graph import IDENTITY, Graph, Node, Patch
+from graphopt.ir.schemas import memoized_by_schema
 from graphopt.ir.tensor import Tensor
 from graphopt.ir.types import TensorType
 from graphopt.language.rule import Rule
@@ -345,7 +346,12 @@ class Simplifier:
 
 
 def rules_by_root(rules: Iterable[Rule]) -> RulesByRoot:
-    """Return the rules by the operators that their left sides may end in."""
+    """Return the rules by the operators that their left sides may end in; the same object for the same rules."""
+    return _sort_by_root(tuple(rules))
+
+
+@memoized_by_schema
+def _sort_by_root(rules: tuple[Rule, ...]) -> RulesByRoot:
     by_op: dict[str, dict[Rule, None]] = {}
     for rule in rules:
         for side in rule.left:
