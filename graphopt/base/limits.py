@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +87,19 @@ def format_megabytes(nbytes: int) -> str:
 GC_THRESHOLD = (100_000, 50, 50)
 """Thresholds of garbage collection: terms, proofs and graphs are not cyclic, and the default thresholds cost almost a
 tenth of the time."""
+
+
+@contextmanager
+def garbage_collection_paused() -> Iterator[None]:
+    """Collect no garbage meanwhile, where nearly all that is made lives on: looking for it takes a fifth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
 
 TRIM_THRESHOLD = 300_000_000
 """Bytes that a process may gather before what nothing uses is given back to the system."""

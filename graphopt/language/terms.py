@@ -424,8 +424,8 @@ class OperatorBuilder:
     domain: str = ""
 
     def __call__(self, *args: TermLike | None, **attrs: TermLike) -> App:
-        terms = tuple(None if arg is None else term(arg) for arg in args)
-        named = tuple((name, term(attrs[name])) for name in sorted(attrs))
+        terms = tuple([None if arg is None else term(arg) for arg in args])
+        named = tuple([(name, term(attrs[name])) for name in sorted(attrs)])
         return App(self.name, terms, named, self.domain)
 
     def split(self, count: int, *args: TermLike | None, **attrs: TermLike) -> tuple[App, ...]:

@@ -241,6 +241,7 @@ class Simplifier:
         if foreign := written_by_patch(patch) - pass_.written_operators:
             raise ValueError(f"pass {pass_.name} writes {', '.join(sorted(foreign))}, which only rules may")
         self._apply(pass_.name, graph, patch, is_rule=False)
+        self._note_affected(graph, patch)
 
     def _refine_bodies(self, graph: Graph, vertex: int, node: Node) -> set[Graph]:
         """Tell the bodies of a node what is known of the values that flow into them; return those to which it is
@@ -269,7 +270,9 @@ class Simplifier:
             patch = self._apply_rules_at(graph, vertex, by_op.get(graph[vertex].op, ()), distance)
             if patch is None:
                 continue
-            for other, distance in self._affected_vertices(graph, patch).items():
+            near = self._affected_vertices(graph, patch)
+            self._note_unvisited(near)
+            for other, distance in near.items():
                 if other in queued:
                     queued[other] = min(queued[other], distance)
                 elif graph[other].op in by_op:
@@ -319,15 +322,16 @@ class Simplifier:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s: %s", name, _describe_patch(patch))
         self.steps.append(Step(name, graph, patch, is_rule))
-        self._note_affected(graph, patch)
         return patch
 
     def _note_affected(self, graph: Graph, patch: Patch) -> None:
         if self._unvisited is not None:
-            near = self._affected_vertices(graph, patch)
-            for unvisited in self._unvisited.values():
-                for vertex, distance in near.items():
-                    unvisited[vertex] = min(unvisited.get(vertex, distance), distance)
+            self._note_unvisited(self._affected_vertices(graph, patch))
+
+    def _note_unvisited(self, near: Mapping[int, int]) -> None:
+        for unvisited in (self._unvisited or {}).values():
+            for vertex, distance in near.items():
+                unvisited[vertex] = min(unvisited.get(vertex, distance), distance)
 
     def _affected_vertices(self, graph: Graph, patch: Patch) -> dict[int, int]:
         """Return where a match may have become possible: what changed, what lost a reader, and what they lead to, each
