@@ -341,12 +341,16 @@ def test_there_is_one_context_variable() -> None:
 
 @pytest.mark.parametrize("was_enabled", [True, False])
 def test_garbage_collection_is_left_as_it_was(was_enabled: bool) -> None:
+    def load() -> None:
+        with garbage_collection_paused():
+            assert not gc.isenabled()
+            raise RuleError("a rule is malformed")
+
     collects = gc.isenabled()
     try:
         (gc.enable if was_enabled else gc.disable)()
-        with pytest.raises(RuleError), garbage_collection_paused():
-            assert not gc.isenabled()
-            raise RuleError("a rule is malformed")
+        with pytest.raises(RuleError):
+            load()
         assert gc.isenabled() is was_enabled
     finally:
         (gc.enable if collects else gc.disable)()
